@@ -1,0 +1,68 @@
+# `make demo` and `make test` need Python >= 3.11 with venv and pip, and make; they install the rest
+# into .venv. Stamp files in .venv record what was installed, so that a second run starts at once.
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+JOBS ?= 2
+
+# Without an NVIDIA driver the CPU build of PyTorch is all that is needed, and CUDA's gigabytes are
+# not downloaded. Where the package index holds no such build, name one that does: PyTorch's
+# installation page says which, `make demo TORCH_INDEX=...`.
+TORCH ?= 2.13.0
+TORCH_INDEX ?=
+
+# Triton that torch's CPU build does not bring; its CUDA build pins one of its own.
+TRITON ?= 3.6.0
+
+# Only plain PyTorch code is used of these; the CUDA tools and plotting they ask for are not.
+NO_DEPS = xlstm==2.0.6 mlstm_kernels==2.0.6
+
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
+INDEX = $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+
+.PHONY: demo test lint clean
+.DEFAULT_GOAL = demo
+
+demo: $(VENV)/.installed
+	@$(BIN)/python examples/demo.py </dev/null
+
+test: $(VENV)/.installed-tests
+	@$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS) </dev/null
+
+lint: $(VENV)/.installed-tests
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+clean:
+	rm -rf $(VENV) out build dist *.egg-info
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "archc needs Python >= 3.11: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.torch: | $(VENV)/bin/python
+	@if $(PIP) show --quiet torch 2>/dev/null; then \
+	    echo "torch is there"; \
+	elif nvidia-smi >/dev/null 2>&1; then \
+	    echo "NVIDIA driver found: installing torch $(TORCH)"; \
+	    $(PIP) install -qq "torch==$(TORCH)"; \
+	elif echo "no NVIDIA driver: installing the CPU build of torch $(TORCH)" \
+	    && $(PIP) install -qq $(INDEX) "torch==$(TORCH)+cpu" 2>/dev/null; then \
+	    :; \
+	else \
+	    echo "the package index names no CPU build (see TORCH_INDEX in the Makefile): taking its default one"; \
+	    $(PIP) install -qq $(INDEX) "torch==$(TORCH)"; \
+	fi
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.torch
+	$(PIP) install -qq --editable .
+	@touch $@
+
+$(VENV)/.installed-tests: $(VENV)/.installed
+	$(PIP) show --quiet triton 2>/dev/null || $(PIP) install -qq "triton==$(TRITON)"
+	$(PIP) install -qq --editable ".[test]"
+	$(PIP) install -qq --no-deps $(NO_DEPS)
+	@touch $@

@@ -1,0 +1,1 @@
+"""archc: a compiler for sequence-model architectures."""

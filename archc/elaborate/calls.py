@@ -1,0 +1,343 @@
+"""Calls: built-in functions, reductions, library functions written in `.arch`, and layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import sympy
+
+from archc.diagnostics import did_you_mean
+from archc.dims import Axis
+from archc.elaborate import index, layers, matrix, memory, ops, statements
+from archc.elaborate.scope import Scope
+from archc.elaborate.values import AbstractLayer, FunctionRef, LayerRef, Tensor, Value
+from archc.ir import layer as ir
+from archc.source import Span
+from archc.syntax import tree
+
+UNARY = (
+    "exp log sqrt rsqrt abs sign floor sin cos erf sigmoid logsigmoid softplus tanh relu"
+).split()
+EXACT: dict[str, Callable[..., sympy.Expr]] = {
+    "exp": sympy.exp,
+    "log": sympy.log,
+    "sqrt": sympy.sqrt,
+    "rsqrt": lambda x: 1 / sympy.sqrt(x),
+    "abs": sympy.Abs,
+    "floor": sympy.floor,
+    "max": sympy.Max,
+    "min": sympy.Min,
+    "round_up": lambda x, step: step * sympy.ceiling(x / step),
+    "sin": sympy.sin,
+    "cos": sympy.cos,
+    "tanh": sympy.tanh,
+}
+REDUCTIONS = ("sum", "mean", "max", "min", "prod")
+
+
+def call(scope: Scope, node: tree.Call) -> Value:
+    """`f(...)`, `f[K](...)`, `Layer(sizes)(inputs)`."""
+    func, items = node.func, ()
+    if isinstance(func, tree.Index):
+        func, items = func.base, func.items
+    if isinstance(func, tree.Name) and scope.find(func.id) is None:
+        if func.id in BUILTINS:
+            return BUILTINS[func.id](scope, node, func.id, items)
+        known = scope.known() | set(BUILTINS)
+        if func.id not in scope.module.decls and func.id not in scope.session.library:
+            raise scope.error(
+                "E0204", f"no function or layer `{func.id}`", func.span, helps=did_you_mean(func.id, known)
+            )
+    target = scope.evaluate(node.func)
+    if isinstance(target, FunctionRef):
+        return function(scope, target, node)
+    if isinstance(target, LayerRef | AbstractLayer):
+        return layers.call(scope, target, node)
+    raise scope.error(
+        "E0204",
+        f"`{node.func.span.text}` is not a function or layer",
+        node.func.span,
+        helps=["a product is written with `*` or `@`"],
+    )
+
+
+def arguments(scope: Scope, node: tree.Call, count: Sequence[int]) -> list[Value]:
+    """Positional arguments of a built-in, counted."""
+    if any(argument.name for argument in node.args) or len(node.args) not in count:
+        wanted = " or ".join(str(n) for n in count)
+        raise scope.error(
+            "E0209",
+            f"`{node.func.span.text}` takes {wanted} argument{'s' if wanted != '1' else ''}, not {len(node.args)}",
+            node.span,
+        )
+    return [scope.evaluate(argument.value) for argument in node.args]
+
+
+def elementwise(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
+    """`exp(x)`: of a number exactly, of a tensor per element."""
+    if items:
+        raise scope.error("E0209", f"`{name}` works on each element and takes no axes", node.func.span)
+    arity = 1 if name in UNARY else ir.ELEMENTWISE[name]
+    values = arguments(scope, node, [arity])
+    if name in EXACT and all(isinstance(value, sympy.Expr) for value in values):
+        return EXACT[name](*values)
+    return ops.elementwise(scope, name, values, node.span)
+
+
+def reduction(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
+    """`sum[K](x)`, `max[K](x)`, `sum[H in G](x)`; `max(a, b)` is elementwise."""
+    if not items:
+        if name in ("max", "min"):
+            values = arguments(scope, node, [2])
+            if all(isinstance(value, sympy.Expr) for value in values):
+                return EXACT[name](*values)
+            return ops.elementwise(scope, name, values, node.span)
+        raise scope.error(
+            "E0209", f"`{name}` needs its axes", node.func.span, helps=[f"write `{name}[K](...)`"]
+        )
+    value = ops.tensor(scope, arguments(scope, node, [1])[0], node.args[0].value.span)
+    if len(items) == 1 and isinstance(items[0], tree.Compare):
+        return grouped(scope, value, items[0], node.span)
+    axes = reduced_axes(scope, value, items, node.span)
+    if scope.pair is not None and scope.pair.read.name in {axis.name for axis in axes}:
+        fill = {"sum": 0, "prod": 1, "max": -sympy.oo, "min": sympy.oo}.get(name)
+        if fill is None:
+            raise scope.error("E0209", f"`{name}` over the tokens read is not defined", node.span)
+        value = matrix.masked(scope, value, sympy.sympify(fill), node.span)
+    return ops.reduce(scope, name, value, axes, node.span)
+
+
+def reduced_axes(
+    scope: Scope, value: Tensor, items: tuple[tree.Expr, ...], span: Span
+) -> tuple[Axis, ...]:
+    """The axes named in brackets, each of which the value must have."""
+    found: list[Axis] = []
+    for item in items:
+        along = scope.index(item.id) if isinstance(item, tree.Name) else None
+        if along is not None and along.axis.name in value.type.names:
+            found.append(along.axis)
+            continue
+        for axis in scope.axis(item):
+            if axis.name not in value.type.names:
+                raise scope.error(
+                    "E0301",
+                    f"no axis `{axis}` in a value of shape {ops.shape(scope, value)}",
+                    item.span,
+                    others=[(value.origin, f"{ops.shape(scope, value)} from here")],
+                )
+            found.append(axis)
+    return tuple(found)
+
+
+def grouped(scope: Scope, value: Tensor, item: tree.Compare, span: Span) -> Tensor:
+    """`sum[H in G](p)`: the sum over the heads of each group."""
+    if item.ops != ("in",):
+        raise scope.error("E0205", "expected `sum[H in G](...)`", item.span)
+    heads, groups = scope.axis(item.terms[0])[0], scope.axis(item.terms[1])[0]
+    reduced_axes(scope, value, (item.terms[0],), span)
+    at = ops.node(scope, ir.Position(heads), span=span)
+    share = ops.constant(scope, sympy.floor(heads.size / groups.size), span)
+    to = ops.node(scope, ir.Elementwise("floordiv"), at, share, span=span)
+    return ops.node(scope, ir.Scatter(heads.name, groups), value, to, span=span)
+
+
+def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
+    """`softmax(score)` in an attend: over the tokens read; `softmax[N](x)` is a library function."""
+    if items:
+        return function(scope, FunctionRef(scope.session.library[name], tuple(map(scope.axis, items))), node)
+    if scope.pair is None:
+        raise scope.error(
+            "E0209",
+            "`softmax` without an axis is for scores of an `attend`",
+            node.span,
+            helps=["over a dim: `softmax[N](x)`"],
+        )
+    values = arguments(scope, node, [1, 2])
+    score = ops.tensor(scope, values[0], node.args[0].value.span)
+    if scope.pair.read.name not in score.type.names:
+        raise scope.error(
+            "E0301",
+            "this score does not depend on the token read",
+            node.args[0].value.span,
+            helps=[f"index a value with `[{scope.pair.read.name}]`"],
+        )
+    mask = scope.frame.bring(scope.pair.mask)
+    sink = [ops.tensor(scope, value, node.args[1].value.span) for value in values[1:]]
+    made = ops.node(scope, ir.Softmax(scope.pair.read.name), score, mask, *sink, span=node.span)
+    scope.pair.softmaxed.add(made.node)
+    return made
+
+
+def diag(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
+    """`diag(a)`: the square matrix with a on its diagonal."""
+    value = ops.tensor(scope, arguments(scope, node, [1])[0], node.args[0].value.span)
+    axes = scope.visible(value)
+    if len(axes) != 1:
+        raise scope.error(
+            "E0304",
+            f"`diag` of a value of shape {ops.shape(scope, value)}",
+            node.span,
+            "`diag` takes a vector",
+            others=[(value.origin, "from here")],
+        )
+    rows, cols = ops.settle((axes[0], axes[0]))
+    delta = ops.node(scope, ir.Delta(rows, cols), span=node.span)
+    if rows.name != axes[0].name:
+        value = ops.relabel(scope, value, [(axes[0], rows)], node.span)
+    return ops.node(scope, ir.Elementwise("mul"), value, delta, span=node.span)
+
+
+def solve(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
+    """`solve(A, b, iterations = n)`: z with A z = b."""
+    named = {argument.name: argument.value for argument in node.args if argument.name}
+    plain = [argument.value for argument in node.args if not argument.name]
+    if set(named) - {"iterations"} or len(plain) != 2:
+        raise scope.error("E0209", "`solve` takes a matrix, a vector and `iterations = n`", node.span)
+    a, b = (ops.tensor(scope, scope.evaluate(part), part.span) for part in plain)
+    va, vb = scope.visible(a), scope.visible(b)
+    if len(va) != 2 or len(vb) != 1 or va[0].base != va[1].base or va[0].base != vb[0].base:
+        raise scope.error(
+            "E0301",
+            f"`solve` of {ops.shape(scope, a)} and {ops.shape(scope, b)}",
+            node.span,
+            "needs a square matrix and a vector over the same dim",
+            others=[(a.origin, "the matrix"), (b.origin, "the vector")],
+        )
+    count = scope.evaluate(named["iterations"]) if "iterations" in named else None
+    steps = count if isinstance(count, sympy.Expr) else None
+    return ops.node(scope, ir.Solve(va[0].name, va[1].name, steps), a, b, span=node.span)
+
+
+def top(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
+    """`top(n, score)`: which of the tokens, blocks or experts are the n best."""
+    values = arguments(scope, node, [2])
+    count = values[0]
+    if not isinstance(count, sympy.Expr):
+        raise scope.error("E0207", "`top(n, score)` takes a number first", node.args[0].span)
+    score = ops.tensor(scope, values[1], node.args[1].value.span)
+    streams = [a for a in score.axes if a.kind == "stream" and a.name != "t"]
+    axis = (streams or scope.visible(score))[-1:]
+    if not axis:
+        raise scope.error("E0301", "`top` of a scalar", node.span, "nothing to choose from")
+    return ops.node(scope, ir.Top(axis[0].name, count), score, span=node.span)
+
+
+def position(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
+    """`position(x)`: the index, from 0, of each token along the sequence that x runs along."""
+    value = ops.tensor(scope, arguments(scope, node, [1])[0], node.args[0].value.span)
+    streams = [axis for axis in value.axes if axis.kind == "stream"]
+    if len(streams) != 1:
+        raise scope.error("E0306", "`position(x)` of a value that does not run along one sequence", node.span)
+    return ops.node(scope, ir.Position(streams[0]), span=node.span)
+
+
+def take(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
+    """`take[K](x, i)`: x at the positions i of K."""
+    if len(items) != 1:
+        raise scope.error("E0209", "`take` needs one axis: `take[K](x, i)`", node.span)
+    values = arguments(scope, node, [2])
+    value = ops.tensor(scope, values[0], node.args[0].value.span)
+    at = ops.tensor(scope, values[1], node.args[1].value.span)
+    axis = reduced_axes(scope, value, items, node.span)[0]
+    if at.type.dtype != "int":
+        raise scope.error("E0310", "`take` needs whole numbers", node.args[1].value.span)
+    return index.take(scope, axis, value, at, node.span)
+
+
+def window(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
+    """`window[W](x)`: the last W tokens of x, oldest first, along a new axis W."""
+    if len(items) != 1:
+        raise scope.error("E0209", "`window` needs one axis: `window[W](x)`", node.span)
+    value = ops.tensor(scope, arguments(scope, node, [1])[0], node.args[0].value.span)
+    streams = [axis for axis in value.axes if axis.kind == "stream"]
+    if len(streams) != 1 or scope.frame.capture is not None and scope.memory:
+        raise scope.error(
+            "E0306", "`window` looks along a sequence: use it before the block", node.span
+        )
+    return ops.node(scope, ir.Window(streams[0].name, scope.axis(items[0])[0]), value, span=node.span)
+
+
+def noise(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
+    """`keep(x, p)`: dropout's factor in the shape of x."""
+    values = arguments(scope, node, [2])
+    p = values[1]
+    if not isinstance(p, sympy.Expr):
+        raise scope.error("E0207", "a dropout probability is a number", node.args[1].span)
+    return ops.node(scope, ir.Noise(p), ops.tensor(scope, values[0], node.span), span=node.span)
+
+
+def size(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
+    """`size(K)`: how long an axis is, as a number."""
+    if items or len(node.args) != 1:
+        raise scope.error("E0209", "`size` takes one dim: `size(K)`", node.span)
+    axes = scope.axis(node.args[0].value)
+    return sympy.Mul(*(axis.size for axis in axes))
+
+
+def exactly(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
+    """`round_up(n, step)` of sizes."""
+    values = arguments(scope, node, [2])
+    if not all(isinstance(value, sympy.Expr) for value in values):
+        raise scope.error("E0207", f"`{name}` is for sizes", node.span)
+    return EXACT[name](*values)
+
+
+def normalised(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
+    """`normalised(p)` in the weight of a route: p of the chosen, divided by their sum."""
+    value = ops.tensor(scope, arguments(scope, node, [1])[0], node.args[0].value.span)
+    return memory.normalise(scope, value, node.span)
+
+
+BUILTINS: dict[str, Callable[[Scope, tree.Call, str, tuple[tree.Expr, ...]], Value]] = {
+    **dict.fromkeys(UNARY, elementwise),
+    "where": elementwise,
+    **dict.fromkeys(REDUCTIONS, reduction),
+    "softmax": softmax,
+    "diag": diag,
+    "solve": solve,
+    "top": top,
+    "position": position,
+    "take": take,
+    "window": window,
+    "keep": noise,
+    "size": size,
+    "normalised": normalised,
+    "round_up": exactly,
+}
+
+
+def function(scope: Scope, target: FunctionRef, node: tree.Call) -> Value:
+    """A library function, elaborated in place with its axes and arguments bound."""
+    decl = target.decl
+    if len(target.axes) != len(decl.axes):
+        if len(decl.axes) != 1 or not target.axes:
+            wanted = f"`{decl.name}[{', '.join(decl.axes)}](...)`" if decl.axes else f"`{decl.name}(...)`"
+            raise scope.error("E0209", f"`{decl.name}` is called {wanted}", node.span)
+        target = FunctionRef(decl, (tuple(axis for axes in target.axes for axis in axes),))
+    bound = layers.bind(scope, decl, node)
+    body = scope.child(
+        dims=dict(zip(decl.axes, target.axes, strict=True)), site=scope.site or node.span, parent=None
+    )
+    for parameter in decl.params:
+        value = bound.get(parameter.name)
+        if value is None:
+            value = body.evaluate(parameter.default) if parameter.default else None
+        if value is None:
+            raise scope.error("E0209", f"`{decl.name}` needs `{parameter.name}`", node.span)
+        body.names[parameter.name] = value
+        if parameter.axes is not None:
+            _bind_axes(body, scope, parameter, value, node.span)
+    return statements.run_function(body, decl)
+
+
+def _bind_axes(body: Scope, scope: Scope, parameter: tree.Parameter, value: Value, span: Span) -> None:
+    """`w[W]` binds W to the last axis of the argument."""
+    names = [item.id for item in parameter.axes or () if isinstance(item, tree.Name)]
+    axes = scope.visible(value) if isinstance(value, Tensor) else ()
+    if len(axes) < len(names):
+        raise scope.error(
+            "E0301", f"`{parameter.name}` needs at least {len(names)} dims, [{', '.join(names)}]", span
+        )
+    for name, axis in zip(names, axes[len(axes) - len(names) :], strict=True):
+        body.dims.setdefault(name, (axis,))
+

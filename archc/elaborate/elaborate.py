@@ -1,0 +1,138 @@
+"""Tree -> layer IR: look names up, check shapes, and say everything in the few ops of the layer IR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from importlib import resources
+
+from archc.diagnostics import ArchError, Refused, Report, did_you_mean
+from archc.elaborate import calls, expr, index, memory, statements
+from archc.elaborate.scope import Module, Session, option
+from archc.ir import layer as ir
+from archc.source import Source
+from archc.syntax import tree
+from archc.syntax.parse import parse
+
+Importer = Callable[[str, Source], Source]
+"""Finds the text of an import: (file name as written, source that imports it) -> source."""
+
+RULES: Mapping[type, Callable] = {
+    tree.Name: expr.name,
+    tree.Number: expr.number,
+    tree.Text: expr.text,
+    tree.ListOf: expr.list_of,
+    tree.Unary: expr.unary,
+    tree.Binary: expr.binary,
+    tree.Compare: expr.compare,
+    tree.Choice: expr.choice,
+    tree.Transpose: expr.transpose,
+    tree.Index: index.index,
+    tree.Call: calls.call,
+    tree.Along: memory.along,
+    tree.OnBlocks: memory.on_blocks,
+}
+
+
+def elaborate(
+    file: tree.File, name: str | None, given: Mapping[str, object], importer: Importer
+) -> ir.Layer:
+    """The layer IR of one declaration of a file (None: the last layer of the file).
+
+    `given` are sizes and options that decide conditions; other sizes stay symbols. Raises ArchError
+    with every finding.
+    """
+    report = Report()
+    session = Session(report, RULES, library())
+    try:
+        module = load_module(file, importer, report, {})
+        decl = choose(file, name, report)
+        values = {key: option(value) for key, value in given.items()}
+        unknown = sorted(set(values) - {parameter.name for parameter in decl.params})
+        if unknown:
+            known = [parameter.name for parameter in decl.params]
+            raise report.error(
+                "E0405",
+                f"`{decl.name}` has no argument `{unknown[0]}`",
+                decl.header,
+                helps=did_you_mean(unknown[0], known) or [f"it has {', '.join(known) or 'none'}"],
+            )
+        layer = statements.elaborate_layer(session, module, decl, values, symbolic=set())
+    except Refused:
+        report.check()
+        raise
+    report.check()
+    return layer
+
+
+def choose(file: tree.File, name: str | None, report: Report) -> tree.Decl:
+    """The declaration to elaborate: by name, or the last layer, block or model of the file."""
+    layers = [decl for decl in file.decls if decl.kind != "function"]
+    if name is None:
+        if not layers:
+            raise report.error("E0010", "the spec declares no layer", file.decls[-1].header)
+        return layers[-1]
+    for decl in layers:
+        if decl.name == name:
+            return decl
+    raise report.error(
+        "E0204",
+        f"no layer `{name}` in {file.span.source.name}",
+        helps=[*did_you_mean(name, [d.name for d in layers]), "it has " + ", ".join(d.name for d in layers)],
+    )
+
+
+def load_module(
+    file: tree.File, importer: Importer, report: Report, loading: dict[str, Module]
+) -> Module:
+    """The declarations a file sees, with those it imports; imports may not go round in a circle."""
+    source = file.span.source
+    module = Module(source, {})
+    loading = {**loading, source.name: module}
+    for decl in file.decls:
+        if decl.name in module.decls:
+            report.error(
+                "E0210", f"`{decl.name}` is declared twice", decl.header, "again here",
+                others=[(module.decls[decl.name].header, "first here")],
+            )  # fmt: skip
+        module.decls[decl.name] = decl
+    for node in file.imports:
+        other = _imported(node, source, importer, report, loading)
+        for name in node.names:
+            if name not in other.decls:
+                raise report.error(
+                    "E0219", f"no `{name}` in {node.path}", node.span,
+                    helps=did_you_mean(name, other.decls),
+                )  # fmt: skip
+            if name in module.decls:
+                raise report.error("E0210", f"`{name}` is declared twice", node.span, "imported here")
+            module.decls[name] = other.decls[name]
+            module.homes[name] = other.homes.get(name, other)
+    return module
+
+
+def _imported(
+    node: tree.Import, source: Source, importer: Importer, report: Report, loading: dict[str, Module]
+) -> Module:
+    """The module of one import statement."""
+    if node.path in loading:
+        raise report.error(
+            "E0219", f"{node.path} imports itself, by way of {' and '.join(loading)}", node.span
+        )
+    try:
+        text = importer(node.path, source)
+    except ArchError as error:
+        first = error.diagnostics[0]
+        raise report.error(first.code, first.message, node.span, helps=first.helps) from None
+    return load_module(parse(text), importer, report, loading)
+
+
+@lru_cache(maxsize=1)
+def library() -> Mapping[str, tree.Decl]:
+    """The library functions by name."""
+    functions: dict[str, tree.Decl] = {}
+    for path in sorted(resources.files("archc.library").iterdir(), key=lambda path: path.name):
+        if path.name.endswith(".arch"):
+            file = parse(Source(f"library/{path.name}", path.read_text("utf-8")))
+            functions |= {decl.name: decl for decl in file.decls}
+    return functions

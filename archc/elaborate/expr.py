@@ -1,0 +1,258 @@
+"""Expressions: tree -> value, on numbers (sizes and options) or on tensors.
+
+Numbers stay exact and symbolic; they become tensors only where they meet one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+from sympy.logic.boolalg import Boolean
+
+from archc.dims import Axis, exact
+from archc.elaborate import matrix, ops
+from archc.elaborate.scope import Scope
+from archc.elaborate.values import Identity, Option, Tensor, Value
+from archc.ir import layer as ir
+from archc.syntax import tree
+
+BINARY = {
+    "+": "add", "-": "sub", "*": "mul", "/": "div", "**": "pow", "%": "mod", "//": "floordiv",
+    "and": "and", "or": "or",
+}  # fmt: skip
+COMPARE = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
+
+EXACT: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "**": lambda a, b: a**b,
+    "%": sympy.Mod,
+    "//": lambda a, b: sympy.floor(a / b),
+    "<": sympy.Lt,
+    "<=": sympy.Le,
+    ">": sympy.Gt,
+    ">=": sympy.Ge,
+}
+MAX_DIGITS = 400
+"""Numbers longer than this are refused, so that `9**9**9` cannot take forever."""
+
+LITERALS: dict[str, Value] = {
+    "none": Option(None),
+    "true": Option(True),
+    "false": Option(False),
+    "inf": sympy.oo,
+    "I": Identity(),
+}
+
+
+def name(scope: Scope, node: tree.Name) -> Value:
+    """A bare name: a value, a literal, an index variable's position, a layer or a function."""
+    along = scope.index(node.id)
+    if along is not None and scope.find(node.id) is None:
+        return position(scope, along.axis, node.span)
+    if scope.find(node.id) is None and node.id in LITERALS:
+        return LITERALS[node.id]
+    value = scope.lookup(node.id, node.span)
+    if isinstance(value, Tensor):
+        return inside(scope, value, node)
+    return value
+
+
+def inside(scope: Scope, value: Tensor, node: tree.Expr) -> Tensor:
+    """A tensor without an index in this scope: at the reader's token, in its head's group."""
+    if scope.pair is None or value.frame is scope.frame:
+        return group(scope, scope.frame.bring(value), node)
+    streams = [a.name for a in value.axes if a.kind == "stream"]
+    readers = {along.axis.name for along in scope.indices.values()} | {"t"}
+    if streams and not any(name in readers for name in streams):
+        raise scope.error(
+            "E0306",
+            f"`{node.span.text}` runs along `{streams[0]}`, not along the reader's tokens",
+            node.span,
+            others=[(value.origin, "from here")],
+            helps=[f"index it: `{node.span.text}[{streams[0]}]`"],
+        )
+    return group(scope, scope.frame.bring(value), node)
+
+
+def group(scope: Scope, value: Tensor, node: tree.Expr) -> Tensor:
+    """A value with a group axis as each head of the group sees it: head h belongs to h // (H / G)."""
+    if scope.grouped is None:
+        return value
+    heads, groups = scope.grouped
+    if groups.name not in value.type.names:
+        return value
+    at = ops.node(scope, ir.Position(heads), span=node.span)
+    share = ops.constant(scope, heads.size / groups.size, node.span)
+    index = ops.node(scope, ir.Elementwise("floordiv"), at, _integer(scope, share), span=node.span)
+    made = ops.node(scope, ir.Gather(groups.name), value, index, span=node.span)
+    return Tensor(made.frame, made.node, value.row, value.origin)
+
+
+def _integer(scope: Scope, value: Tensor) -> Tensor:
+    """A constant that is an integer by a requirement, typed as one."""
+    constant = scope.frame.graph[value.node].op
+    assert isinstance(constant, ir.Constant)
+    if constant.value.is_integer:
+        return value
+    return ops.constant(scope, sympy.floor(constant.value), scope.frame.graph[value.node].span)  # type: ignore[arg-type]
+
+
+def position(scope: Scope, axis: Axis, span: Any) -> Tensor:
+    """0, 1, 2, ... along an axis."""
+    return ops.node(scope, ir.Position(axis), span=span)
+
+
+def number(scope: Scope, node: tree.Number) -> Value:
+    return exact(node.text)
+
+
+def text(scope: Scope, node: tree.Text) -> Value:
+    return Option(node.value)
+
+
+def list_of(scope: Scope, node: tree.ListOf) -> Value:
+    """A list of numbers or options."""
+    items = [scope.evaluate(item) for item in node.items]
+    for item, value in zip(node.items, items, strict=True):
+        if isinstance(value, Tensor):
+            raise scope.error("E0207", "a list holds numbers and options", item.span)
+    return Option(tuple(value.value if isinstance(value, Option) else value for value in items))
+
+
+def unary(scope: Scope, node: tree.Unary) -> Value:
+    value = scope.evaluate(node.arg)
+    if node.op == "not":
+        if isinstance(value, Option) and isinstance(value.value, bool):
+            return Option(not value.value)
+        return ops.elementwise(scope, "not", [value], node.span)
+    if isinstance(value, sympy.Expr):
+        return -value
+    return ops.elementwise(scope, "neg", [value], node.span)
+
+
+def binary(scope: Scope, node: tree.Binary) -> Value:
+    left, right = scope.evaluate(node.left), scope.evaluate(node.right)
+    if node.op == "@":
+        return matrix.matmul(scope, left, right, node.span, (node.left.span, node.right.span))
+    if isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr) and node.op in EXACT:
+        return arithmetic(scope, node, left, right)
+    if isinstance(left, Option) and isinstance(right, Option) and node.op in ("and", "or"):
+        return Option(bool(left.value and right.value) if node.op == "and" else bool(left.value or right.value))
+    if node.op == "-" and _is_zero(left):
+        return ops.elementwise(scope, "neg", [right], node.span)
+    return ops.elementwise(scope, BINARY[node.op], [left, right], node.span)
+
+
+def _is_zero(value: Value) -> bool:
+    return isinstance(value, sympy.Expr) and value == 0
+
+
+def arithmetic(scope: Scope, node: tree.Binary, left: sympy.Expr, right: sympy.Expr) -> Value:
+    """Exact arithmetic on numbers, with bounded results."""
+    if node.op == "**" and not _small_power(left, right):
+        raise scope.error("E0404", "this power is too large to compute exactly", node.span)
+    if node.op in ("/", "%", "//") and right == 0:
+        raise scope.error("E0404", "division by zero", node.span)
+    value = EXACT[node.op](left, right)
+    if value in (sympy.zoo, sympy.nan):
+        raise scope.error("E0404", f"`{node.span.text}` has no value", node.span)
+    return value
+
+
+def _small_power(base: sympy.Expr, exponent: sympy.Expr) -> bool:
+    """Whether base ** exponent stays below MAX_DIGITS digits."""
+    if not base.is_number or not exponent.is_number:
+        return True
+    if not (base.is_finite and exponent.is_finite):
+        return False
+    size = abs(float(sympy.log(abs(base) + 2, 10).evalf(5)) * float(exponent.evalf(5)))
+    return size <= MAX_DIGITS
+
+
+def compare(scope: Scope, node: tree.Compare) -> Value:
+    """A chain of comparisons: of options and sizes it is settled, of tensors it is a bool per token."""
+    values = [scope.evaluate(term) for term in node.terms]
+    result: Value | None = None
+    for op, left, right, at in zip(node.ops, values, values[1:], node.terms[1:], strict=False):
+        if op == "in":
+            link: Value = Option(_member(scope, left, right, at))
+        elif isinstance(left, Option) or isinstance(right, Option):
+            link = Option(_options_equal(scope, op, left, right, node))
+        elif isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr):
+            link = _condition(op, left, right)
+        else:
+            link = ops.elementwise(scope, COMPARE[op], [left, right], node.span)
+        result = link if result is None else _both(scope, result, link, node)
+    assert result is not None
+    return result
+
+
+def _condition(op: str, left: sympy.Expr, right: sympy.Expr) -> Any:
+    """A condition on sizes, still symbolic."""
+    if op in ("==", "!="):
+        return sympy.Eq(left, right) if op == "==" else sympy.Ne(left, right)
+    return EXACT[op](left, right)
+
+
+def _both(scope: Scope, left: Any, right: Any, node: tree.Compare) -> Value:
+    """Two links of a chain."""
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return ops.elementwise(scope, "and", [left, right], node.span)
+    outcomes = [decided(scope, value, node) for value in (left, right)]
+    return Option(all(outcomes))
+
+
+def _member(scope: Scope, left: Value, right: Value, at: tree.Expr) -> bool:
+    """`l in full`: decided when compiling."""
+    if not isinstance(right, Option) or not isinstance(right.value, tuple):
+        raise scope.error("E0207", f"`{at.span.text}` is not a list", at.span)
+    if isinstance(left, sympy.Expr):
+        known = scope.number(left)
+        if known is None:
+            raise scope.error("E0402", f"`{left}` has no value here, so this cannot be decided", at.span)
+        scope.context.choices.append(str(known in right.value))
+        return any(known == item for item in right.value)
+    return isinstance(left, Option) and left.value in right.value
+
+
+def _options_equal(scope: Scope, op: str, left: Value, right: Value, node: tree.Compare) -> bool:
+    """`base == none`, `gate == "exp"`."""
+    if op not in ("==", "!="):
+        raise scope.error("E0207", f"options are compared with `==` or `!=`, not `{op}`", node.span)
+    a = left.value if isinstance(left, Option) else left
+    b = right.value if isinstance(right, Option) else right
+    same = type(a) is type(b) and a == b
+    return same if op == "==" else not same
+
+
+def decided(scope: Scope, value: Any, node: tree.Expr) -> bool:
+    """A condition as true or false; data never decides."""
+    if isinstance(value, Option) and isinstance(value.value, bool):
+        return value.value
+    if isinstance(value, Boolean):
+        outcome = scope.decide(value, node.span)
+        scope.context.choices.append(str(outcome))
+        return outcome
+    if isinstance(value, Tensor):
+        raise scope.error(
+            "E0403",
+            "a condition is decided when compiling, and this one depends on data",
+            node.span,
+            helps=["choose per token with `where(condition, a, b)`"],
+        )
+    raise scope.error("E0403", f"`{node.span.text}` is not a condition", node.span)
+
+
+def choice(scope: Scope, node: tree.Choice) -> Value:
+    """`a if condition else b`: only the branch taken is elaborated."""
+    condition = scope.evaluate(node.condition)
+    return scope.evaluate(node.then if decided(scope, condition, node.condition) else node.orelse)
+
+
+def transpose(scope: Scope, node: tree.Transpose) -> Value:
+    return matrix.transpose(scope, scope.evaluate(node.arg), node.span)

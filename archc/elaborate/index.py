@@ -1,0 +1,205 @@
+"""Brackets: `S[t-1]`, `v[s]`, `W[e]`, `k[b]`, `E[tokens]`: which token, expert, block or row is meant."""
+
+from __future__ import annotations
+
+import sympy
+
+from archc.dims import Axis
+from archc.elaborate import expr, ops
+from archc.elaborate.scope import Along, Scope
+from archc.elaborate.values import FunctionRef, LayerRef, Tensor, Value
+from archc.ir import layer as ir
+from archc.source import Span
+from archc.syntax import tree
+
+MAX_SHIFT = 64
+"""Earliest token that `x[t - n]` may name; further back is a short convolution or a state."""
+
+
+def index(scope: Scope, node: tree.Index) -> Value:
+    """`base[items]`."""
+    if isinstance(node.base, tree.Name) and node.base.id == "index" and not scope.find("index"):
+        return positions(scope, node)
+    along = _variable(scope, node.items)
+    if along is not None:
+        variable, steps = along
+        return AT[variable.role](scope, node, variable, steps)
+    base = scope.evaluate(node.base)
+    if isinstance(base, FunctionRef):
+        return FunctionRef(base.decl, tuple(scope.axis(item) for item in node.items))
+    if isinstance(base, LayerRef):
+        raise scope.error("E0207", f"`{node.base.span.text}` is a layer", node.span, "called with ( )")
+    return gather(scope, node, ops.tensor(scope, base, node.base.span))
+
+
+def _variable(scope: Scope, items: tuple[tree.Expr, ...]) -> tuple[Along, int] | None:
+    """The index variable and how many tokens before it: `t` is (t, 0), `t - 2` is (t, 2)."""
+    if len(items) != 1:
+        return None
+    item = items[0]
+    if isinstance(item, tree.Name):
+        variable = scope.index(item.id)
+        return (variable, 0) if variable else None
+    if isinstance(item, tree.Binary) and isinstance(item.left, tree.Name) and item.op in ("-", "+"):
+        variable = scope.index(item.left.id)
+        if variable is None:
+            return None
+        steps = scope.evaluate(item.right)
+        if item.op == "+":
+            raise scope.error(
+                "E0308",
+                f"`[{item.span.text}]` is a token that has not been seen yet",
+                item.span,
+                "in the future",
+            )
+        known = scope.number(steps) if isinstance(steps, sympy.Expr) else None
+        if known is None or not known.is_Integer or not 0 <= known <= MAX_SHIFT:
+            raise scope.error(
+                "E0308",
+                f"an earlier token is `t - n` with a whole number n up to {MAX_SHIFT}",
+                item.span,
+                helps=["further back: a state, or a `shortconv`"],
+            )
+        return variable, int(known)
+    return None
+
+
+def at_reader(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Value:
+    """`x[t]`, `x[t-1]`; of a state, its value after and before the token."""
+    state = scope.state(node.base.id) if isinstance(node.base, tree.Name) else None
+    if state is not None:
+        return state.at(scope, node, steps)
+    value = _base(scope, node)
+    if steps == 0:
+        return expr.inside(scope, value, node)
+    home = value.frame
+    if home.region:
+        raise scope.error(
+            "E0309",
+            f"`{node.base.span.text}` is computed inside this block, so its value at "
+            f"`{node.items[0].span.text}` is not kept",
+            node.span,
+            helps=["declare it as a state of the recurrence"],
+        )
+    stream = next((a.name for a in value.axes if a.kind == "stream"), None)
+    if stream is None:
+        raise scope.error("E0308", f"`{node.base.span.text}` is the same at every token", node.span)
+    made = home.graph.add(ir.Shift(stream, steps), value.node, span=scope.site or node.span)
+    return expr.inside(scope, Tensor(home, made, value.row, node.span), node)
+
+
+def _base(scope: Scope, node: tree.Index) -> Tensor:
+    """The base of an index as a tensor, in the frame it belongs to."""
+    if isinstance(node.base, tree.Name):
+        value = scope.lookup(node.base.id, node.base.span)
+    else:
+        value = scope.evaluate(node.base)
+    return value if isinstance(value, Tensor) else ops.tensor(scope, value, node.base.span)
+
+
+def at_read(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Value:
+    """`v[s]`: the value of the token read."""
+    return _captured(scope, node, variable, steps, "read")
+
+
+def at_path(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Value:
+    """`w[r]`: the value of a token between the one read and the reader."""
+    return _captured(scope, node, variable, steps, "path")
+
+
+def _captured(scope: Scope, node: tree.Index, variable: Along, steps: int, role: str) -> Value:
+    """A value of another token: captured along the stream it belongs to."""
+    if steps:
+        raise scope.error("E0308", f"`{node.span.text}`: shift the value before it is read", node.span)
+    tensor = _base(scope, node)
+    if variable.axis.name in tensor.type.names and tensor.frame is scope.frame:
+        return tensor
+    streams = [axis.name for axis in tensor.axes if axis.kind == "stream"]
+    if not streams:
+        return expr.inside(scope, tensor, node.base)
+    if variable.source not in streams:
+        raise scope.error(
+            "E0306",
+            f"`{node.base.span.text}` runs along `{streams[0]}`, and `{variable.axis}` reads `{variable.source}`",
+            node.span,
+            others=[(tensor.origin, "from here")],
+        )
+    if tensor.frame is scope.frame:
+        raise scope.error(
+            "E0309",
+            f"`{node.base.span.text}` is computed for the reader inside this block",
+            node.span,
+            helps=["compute it before the block, then read it with an index"],
+        )
+    brought = scope.frame.bring(tensor, role)
+    return expr.group(scope, brought, node)
+
+
+def at_route(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Value:
+    """`W[e]`: the weights of one expert; its axis is carried along unseen."""
+    value = ops.tensor(scope, scope.evaluate(node.base), node.base.span)
+    if variable.axis.name not in value.type.names:
+        raise scope.error(
+            "E0310",
+            f"`{node.base.span.text}` has no axis `{variable.axis}`",
+            node.span,
+            f"it is {ops.shape(scope, value)}",
+            others=[(value.origin, "from here")],
+        )
+    return value
+
+
+def at_block(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Value:
+    """`k[b]`: the tokens of a block, along a new axis in front."""
+    value = ops.tensor(scope, scope.evaluate(node.base), node.base.span)
+    _, info = scope.context.streams[variable.axis.name]
+    assert info is not None
+    if info.source not in value.type.names:
+        raise scope.error("E0306", f"`{node.base.span.text}` has no tokens to divide into blocks", node.span)
+    width = scope.context.widths[variable.axis.name]
+    op = ir.Window(info.source, width, info.stride, variable.axis)
+    return ops.node(scope, op, value, span=node.span)
+
+
+def gather(scope: Scope, node: tree.Index, base: Tensor) -> Tensor:
+    """`E[tokens]`: rows of a table at integers given per token."""
+    if len(node.items) != 1:
+        raise scope.error(
+            "E0310", f"`{node.span.text}`: one index at a time", node.span, helps=["axes are written only left of `=`"]
+        )
+    value = scope.evaluate(node.items[0])
+    if isinstance(value, sympy.Expr):
+        value = scope.settled(value)
+    at = ops.tensor(scope, value, node.items[0].span)
+    axes = scope.visible(base)
+    if at.type.dtype != "int" or not axes:
+        raise scope.error(
+            "E0310",
+            f"`{node.span.text}` is not an index",
+            node.items[0].span,
+            "not an integer per token" if axes else "nothing to choose from",
+            helps=["`[t-1]` is an earlier token, `[s]` a token read, `E[tokens]` a row of a table"],
+        )
+    return ops.node(scope, ir.Gather(axes[0].name), base, at, span=node.span)
+
+
+def take(scope: Scope, axis: Axis, value: Tensor, at: Tensor, span: Span) -> Tensor:
+    """`take[K](x, i)`: x read along K at the integers i."""
+    return ops.node(scope, ir.Gather(axis.name), value, at, span=span)
+
+
+def positions(scope: Scope, node: tree.Index) -> Value:
+    """`index[K]`: 0 to K - 1 along K."""
+    axes = scope.axes(node.items)
+    if len(axes) != 1:
+        raise scope.error("E0205", "`index` takes one axis", node.span)
+    return ops.node(scope, ir.Position(axes[0]), span=node.span)
+
+
+AT = {
+    "reader": at_reader,
+    "read": at_read,
+    "path": at_path,
+    "route": at_route,
+    "block": at_block,
+}

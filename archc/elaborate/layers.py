@@ -1,0 +1,327 @@
+"""Layers that call layers: sizes bound by name or inferred from inputs, one elaboration per kind of use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import sympy
+
+from archc.diagnostics import did_you_mean
+from archc.dims import TIME, Axis, size_symbol
+from archc.elaborate import ops, statements
+from archc.elaborate.scope import Along, Scope
+from archc.elaborate.values import AbstractLayer, LayerRef, Option, Tensor, Value
+from archc.ir import layer as ir
+from archc.ir.typing import layer_graph
+from archc.syntax import tree
+
+
+def bind(scope: Scope, decl: tree.Decl, node: tree.Call) -> dict[str, Value]:
+    """Arguments of a call by parameter name, evaluated where the call stands."""
+    names = [parameter.name for parameter in decl.params]
+    bound: dict[str, Value] = {}
+    for place, argument in enumerate(node.args):
+        if argument.name is None and place >= len(names):
+            raise scope.error(
+                "E0209",
+                f"`{decl.name}` takes {len(names)} arguments, not {len(node.args)}",
+                node.span,
+                others=[(decl.header, "declared here")],
+            )
+        name = argument.name or names[place]
+        if name not in names:
+            raise scope.error(
+                "E0209",
+                f"`{decl.name}` has no argument `{name}`",
+                argument.span,
+                others=[(decl.header, "declared here")],
+                helps=did_you_mean(name, names),
+            )
+        if name in bound:
+            raise scope.error("E0209", f"argument `{name}` is given twice", argument.span)
+        bound[name] = scope.evaluate(argument.value)
+    return bound
+
+
+def call(scope: Scope, target: LayerRef | AbstractLayer, node: tree.Call) -> Value:
+    """`Attention(d, H)` fixes sizes; `Attention(d, H)(x)`, or `Memory(q, k)`, applies the layer."""
+    if isinstance(target, AbstractLayer):
+        return _abstract(scope, target, node)
+    inputs = [item for stmt in target.decl.body if isinstance(stmt, tree.Input) for item in stmt.names]
+    applied = isinstance(node.func, tree.Call) or bool(target.sizes) or _gives_tensors(scope, node)
+    if not applied:
+        return LayerRef(target.decl, target.module, tuple(bind(scope, target.decl, node).items()))
+    if any(argument.name for argument in node.args) or len(node.args) != len(inputs):
+        raise scope.error(
+            "E0209",
+            f"`{target.decl.name}` has {len(inputs)} inputs, and {len(node.args)} are given",
+            node.span,
+            others=[(target.decl.header, "declared here")],
+        )
+    values = [ops.tensor(scope, scope.evaluate(a.value), a.value.span) for a in node.args]
+    if scope.extra or not _keeps_parameters(target.decl):
+        return inline(scope, target, inputs, values, node)
+    return apply(scope, target, inputs, values, node)
+
+
+def _gives_tensors(scope: Scope, node: tree.Call) -> bool:
+    """Whether the arguments are values per token rather than sizes."""
+    return any(
+        isinstance(scope.evaluate(argument.value), Tensor) for argument in node.args if argument.name is None
+    )
+
+
+def _keeps_parameters(decl: tree.Decl) -> bool:
+    """Whether a layer has something of its own to train or to repeat, so that it is called, not inlined."""
+
+    def has(stmts: tuple[tree.Stmt, ...]) -> bool:
+        return any(
+            isinstance(stmt, tree.Param | tree.Repeat) or has(getattr(stmt, "body", ())) for stmt in stmts
+        )
+
+    return has(decl.body) or decl.kind != "layer"
+
+
+def _abstract(scope: Scope, target: AbstractLayer, node: tree.Call) -> Tensor:
+    """A layer argument that is given only when the module is made: shape in, shape out."""
+    if len(node.args) != 1:
+        raise scope.error("E0209", f"`{target.name}` is applied to one value", node.span)
+    value = ops.tensor(scope, scope.evaluate(node.args[0].value), node.args[0].value.span)
+    graph = layer_graph()
+    graph.outputs["y"] = graph.add(ir.Input("x", value.type), name="x", span=node.span)
+    span = node.span
+    layer = ir.Layer(target.name, "argument", "", (), graph, span.source, span)
+    made = ops.node(scope, ir.Call(layer, scope.context.path(target.name), (), ()), value, span=span)
+    return ops.node(scope, ir.Result("y"), made, span=span)
+
+
+# --- sizes of a callee --------------------------------------------------------------------------
+
+
+def infer(
+    scope: Scope, target: LayerRef, inputs: list[tree.Declared], values: list[Tensor], node: tree.Call
+) -> tuple[dict[str, Value], dict[str, Axis]]:
+    """Sizes given and inferred from the inputs, and the caller's axis for each dim of the callee."""
+    sizes, axes = dict(target.sizes), dict[str, Axis]()
+    for declared, value in zip(inputs, values, strict=True):
+        visible = scope.visible(value)
+        items = declared.axes or ()
+        if len(items) != len(visible):
+            raise scope.error(
+                "E0311",
+                f"`{target.decl.name}` wants `{declared.span.text}`, and gets {ops.shape(scope, value)}",
+                node.span,
+                others=[(declared.span, "declared here"), (value.origin, "from here")],
+            )
+        for item, axis in zip(items, visible, strict=True):
+            if not isinstance(item, tree.Name):
+                continue
+            axes[item.id] = axis
+            name = item.id.rstrip("'")
+            given = sizes.setdefault(name, axis.size)
+            if isinstance(given, sympy.Expr) and given != axis.size:
+                _agree(scope, target, name, given, axis, node)
+    return sizes, axes
+
+
+def _agree(
+    scope: Scope, target: LayerRef, name: str, given: sympy.Expr, axis: Axis, node: tree.Call
+) -> None:
+    """A size that is given must be the size of the axis that comes in."""
+    difference = sympy.expand(given - axis.size)
+    if difference == 0:
+        return
+    if difference.is_number:
+        raise scope.error(
+            "E0311",
+            f"`{target.decl.name}` is given `{name}` = {given}, and a value whose `{axis}` is {axis.size}",
+            node.span,
+        )
+    condition = sympy.Eq(given, axis.size)
+    text = f"{given} == {axis.size}"
+    scope.context.requirements.append(ir.Requirement(condition, text, node.span))
+
+
+def apply(
+    scope: Scope, target: LayerRef, inputs: list[tree.Declared], values: list[Tensor], node: tree.Call
+) -> Tensor:
+    """A Call node: the callee is elaborated once for all uses that take the same branches."""
+    sizes, axes = infer(scope, target, inputs, values, node)
+    layer, args = instantiate(scope, target, sizes, node)
+    path = scope.prefix + scope.context.path(snake(target.decl.name))
+    values = [
+        ops.relabel(scope, value, [(axis, axis) for axis in scope.visible(value)], node.span)
+        for value in values
+    ]
+    for value, (_, declared) in zip(values, layer.inputs, strict=True):
+        wanted = [axis.name for axis in declared.type.axes if axis.kind != "dim"]
+        got = [axis.name for axis in value.axes if axis.name not in {a.name for a in scope.visible(value)}]
+        if wanted != got:
+            raise scope.error("E0311", f"`{target.decl.name}` wants a value per token", node.span)
+    outer = _caller_axes(scope, layer, args, axes)
+    op = ir.Call(layer, path, tuple(args.items()), outer)
+    made = ops.node(scope, op, *values, span=node.span)
+    if len(layer.graph.outputs) != 1:
+        raise scope.error("E0311", f"`{layer.name}` has several outputs, and one is used", node.span)
+    return ops.node(scope, ir.Result(next(iter(layer.graph.outputs))), made, span=node.span)
+
+
+def _caller_axes(
+    scope: Scope, layer: ir.Layer, args: Mapping[str, sympy.Expr], axes: Mapping[str, Axis]
+) -> tuple[tuple[str, Axis], ...]:
+    """For each dim of the callee's outputs, the caller's axis: the one that came in, or one by size."""
+    known = dict(axes)
+    for id in layer.graph.outputs.values():
+        for axis in layer.graph[id].type.axes:
+            if axis.kind != "dim" or axis.name in known:
+                continue
+            size = axis.size.subs({s: args[s.name] for s in axis.size.free_symbols if s.name in args})
+            own = scope.axis_named(size.name) if isinstance(size, sympy.Symbol) else None
+            fresh = axis.name if scope.axis_named(axis.name) is None else f"{axis.name}_{snake(layer.name)}"
+            known[axis.name] = own[0] if own else Axis(fresh, size)
+    return tuple(sorted(known.items()))
+
+
+def instantiate(
+    scope: Scope, target: LayerRef, sizes: Mapping[str, Value], node: tree.Call
+) -> tuple[ir.Layer, dict[str, sympy.Expr]]:
+    """The callee's layer, and a value for each of its symbols in the caller's."""
+    given, closed, outer = dict[str, Value](), dict[str, Value](), dict[str, sympy.Expr]()
+    for name, value in sizes.items():
+        if isinstance(value, sympy.Expr):
+            outer[name] = value
+            known = scope.number(value)
+            if known is not None:
+                given[name] = known
+        elif isinstance(value, LayerRef):
+            closed[name] = _close(scope, name, value, outer, given)
+        else:
+            closed[name] = value
+    key = tuple(sorted((name, _key(value)) for name, value in closed.items()))
+    layer = _known_layer(scope, target, key, given)
+    if layer is None:
+        layer = statements.elaborate_layer(
+            scope.session, target.module, target.decl, {**given, **closed}, symbolic=set(outer)
+        )
+        settled = tuple(r for r in layer.requirements if r.settled)
+        scope.session.layers.append((target.decl, key, settled, layer))
+    return layer, _bind_symbols(scope, layer, outer, node)
+
+
+def _bind_symbols(
+    scope: Scope, layer: ir.Layer, outer: Mapping[str, sympy.Expr], node: tree.Call
+) -> dict[str, sympy.Expr]:
+    """Each symbol of the callee in the caller's symbols: given, inferred, or the callee's default."""
+    bound: dict[str, sympy.Expr] = {}
+    for arg in layer.args:
+        if arg.symbol is None:
+            continue
+        value = outer.get(arg.name, arg.default)
+        if value is None:
+            raise scope.error(
+                "E0311",
+                f"`{layer.name}` needs a value for `{arg.name}`",
+                node.span,
+                helps=[f"write `{layer.name}({arg.name} = ...)(...)`"],
+            )
+        if arg.name not in outer:
+            value = value.subs({s: bound[s.name] for s in value.free_symbols if s.name in bound})
+        bound[arg.symbol.name] = value
+    return bound
+
+
+def _close(
+    scope: Scope, name: str, ref: LayerRef, outer: dict[str, sympy.Expr], given: dict[str, Value]
+) -> LayerRef:
+    """A layer argument whose sizes are the caller's: each becomes a size of the callee, `inner_d`."""
+    sizes: list[tuple[str, Value]] = []
+    symbols: list[sympy.Symbol] = []
+    for size, value in ref.sizes:
+        if isinstance(value, sympy.Expr):
+            symbol = size_symbol(f"{name}_{size}")
+            outer[symbol.name] = value
+            known = scope.number(value)
+            if known is not None:
+                given[symbol.name] = known
+            symbols.append(symbol)
+            value = symbol
+        sizes.append((size, value))
+    return LayerRef(ref.decl, ref.module, tuple(sizes), tuple(symbols))
+
+
+def _key(value: Value) -> object:
+    """What makes two settled arguments the same."""
+    if isinstance(value, LayerRef):
+        return (id(value.decl), tuple((n, _key(v)) for n, v in value.sizes))
+    return repr(value.value) if isinstance(value, Option) else repr(value)
+
+
+def _known_layer(
+    scope: Scope, target: LayerRef, key: tuple, given: Mapping[str, Value]
+) -> ir.Layer | None:
+    """An earlier elaboration of the same layer whose branches this use would take too."""
+    for decl, other, settled, layer in scope.session.layers:
+        if decl is not target.decl or other != key:
+            continue
+        values = _values(layer, given)
+        if all(_holds(requirement.condition, values) for requirement in settled):
+            return layer
+    return None
+
+
+def _values(layer: ir.Layer, given: Mapping[str, Value]) -> dict[str, sympy.Expr]:
+    """Numbers for a layer's symbols, defaults filled in."""
+    values: dict[str, sympy.Expr] = {n: v for n, v in given.items() if isinstance(v, sympy.Expr)}
+    for arg in layer.args:
+        if arg.symbol is not None and arg.name not in values and arg.default is not None:
+            value = sympy.sympify(arg.default).subs(
+                {s: values[s.name] for s in arg.default.free_symbols if s.name in values}
+            )
+            if value.is_number:
+                values[arg.name] = value
+    return values
+
+
+def _holds(condition: sympy.Basic, values: Mapping[str, sympy.Expr]) -> bool:
+    """Whether a condition is true for these numbers."""
+    known = {s: values[s.name] for s in condition.free_symbols if s.name in values}
+    return condition.subs(known) is sympy.true
+
+
+# --- in place -----------------------------------------------------------------------------------
+
+
+def inline(
+    scope: Scope, target: LayerRef, inputs: list[tree.Declared], values: list[Tensor], node: tree.Call
+) -> Tensor:
+    """The callee's statements in the caller's graph: for layers without parameters, and for experts."""
+    sizes, axes = infer(scope, target, inputs, values, node)
+    dims: dict[str, tuple[Axis, ...]] = {name: (axis,) for name, axis in axes.items() if "'" not in name}
+    body = Scope(
+        scope.session, scope.context, target.module, scope.frame, dims=dims, hidden=scope.hidden,
+        indices={"t": Along("reader", TIME)}, extra=scope.extra, gate=scope.gate, site=scope.site or node.span,
+        prefix=f"{scope.prefix}{scope.context.path(snake(target.decl.name))}_",
+    )  # fmt: skip
+    for parameter in target.decl.params:
+        value = sizes.get(parameter.name)
+        if value is None and parameter.default is not None:
+            value = body.evaluate(parameter.default)
+        if value is None:
+            raise scope.error("E0311", f"`{target.decl.name}` needs `{parameter.name}`", node.span)
+        body.names[parameter.name] = value
+        if isinstance(value, sympy.Expr) and parameter.name not in dims:
+            fresh = parameter.name if scope.axis_named(parameter.name) is None else body.prefix + parameter.name
+            dims[parameter.name] = (Axis(fresh, value),)
+    for declared, value in zip(inputs, values, strict=True):
+        body.names[declared.name] = value
+    outputs = statements.run_inline(body, target.decl)
+    if len(outputs) != 1:
+        raise scope.error("E0311", f"`{target.decl.name}` has several outputs, and one is used", node.span)
+    return next(iter(outputs.values()))
+
+
+def snake(name: str) -> str:
+    """`GatedShortConv` as `gated_short_conv`, `MLP` as `mlp`."""
+    parts = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)
+    return re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", parts).lower()

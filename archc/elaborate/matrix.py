@@ -1,0 +1,190 @@
+"""`@` and `.T`: one meaning everywhere, read with columns inside `recurrence` and `attend`."""
+
+from __future__ import annotations
+
+import sympy
+
+from archc.dims import Axis
+from archc.elaborate import ops
+from archc.elaborate.scope import Scope
+from archc.elaborate.values import Identity, Tensor, Value
+from archc.ir import layer as ir
+from archc.source import Span
+
+
+def joinable(x: Axis, y: Axis) -> bool:
+    """Whether `@` may join two axes: the same name, primes apart."""
+    return x.base == y.base
+
+
+def matmul(scope: Scope, left: Value, right: Value, span: Span, spans: tuple[Span, Span]) -> Value:
+    """`left @ right`."""
+    if isinstance(left, Identity) or isinstance(right, Identity):
+        return _times_identity(scope, left, right, span, spans)
+    a = ops.tensor(scope, left, spans[0])
+    b = ops.tensor(scope, right, spans[1])
+    if _weighs(scope, a, b):
+        return weigh(scope, a, b, span)
+    if scope.memory:
+        return _matrices(scope, a, b, span, spans)
+    return _trailing(scope, a, b, span, spans)
+
+
+def _times_identity(
+    scope: Scope, left: Value, right: Value, span: Span, spans: tuple[Span, Span]
+) -> Value:
+    """`I @ S` is S; a scaled identity scales."""
+    identity, other, at = (left, right, spans[1]) if isinstance(left, Identity) else (right, left, spans[0])
+    assert isinstance(identity, Identity)
+    if isinstance(other, Identity):
+        if identity.scale is None:
+            return other
+        return ops.elementwise(scope, "mul", [identity.scale, other], span)
+    value = ops.tensor(scope, other, at)
+    if identity.scale is None:
+        return value
+    return ops.elementwise(scope, "mul", [identity.scale, value], span)
+
+
+def _weighs(scope: Scope, a: Tensor, b: Tensor) -> bool:
+    """Whether a is a weight for each token read, and b a value of the token read."""
+    if scope.pair is None or scope.visible(a):
+        return False
+    read = scope.pair.read.name
+    return read in a.type.names and read in b.type.names
+
+
+def weigh(scope: Scope, weights: Tensor, value: Tensor, span: Span) -> Tensor:
+    """The sum over the tokens read of weight times value; what may not be read weighs 0."""
+    assert scope.pair is not None
+    weights, value = scope.frame.bring(weights), scope.frame.bring(value)
+    read = scope.pair.read.name
+    if weights.node not in scope.pair.softmaxed:
+        weights = masked(scope, weights, sympy.Integer(0), span)
+    axes = {axis.name: axis for axis in (*ops.fixed(scope, weights), *ops.fixed(scope, value))}
+    visible = [(axis.name, axis) for axis in scope.visible(value)]
+    kept = [(name, axis) for name, axis in axes.items() if name != read]
+    out = ops.arranged([*kept, *visible])
+    return ops.node(
+        scope, ir.Contract((weights.type.names, value.type.names), out), weights, value, span=span, row=value.row
+    )
+
+
+def masked(scope: Scope, value: Tensor, fill: sympy.Expr, span: Span) -> Tensor:
+    """The value where the token may be read, and `fill` elsewhere."""
+    assert scope.pair is not None
+    other = ops.constant(scope, fill, span)
+    return ops.node(scope, ir.Elementwise("where"), scope.pair.mask, value, other, span=span)
+
+
+def _matrices(scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span, Span]) -> Tensor:
+    """The ordinary matrix product of columns, rows and matrices."""
+    va, vb = scope.visible(a), scope.visible(b)
+    for value, axes, at in ((a, va, spans[0]), (b, vb, spans[1])):
+        if not 1 <= len(axes) <= 2:
+            what = "a scalar" if not axes else f"of shape {ops.shape(scope, value)}"
+            raise scope.error(
+                "E0304" if axes else "E0301",
+                f"`@` with `{at.text}`, which is {what}",
+                span,
+                others=[(value.origin, "from here")],
+                helps=["scale with `*`"] if not axes else ["name the sum: `sum[K](a * b)`"],
+            )
+    column_a = len(va) == 1 and not a.row
+    row_b = len(vb) == 1 and b.row
+    if column_a or row_b:
+        if not (column_a and row_b):
+            raise _mismatch(scope, a, b, span, spans)
+        return ops.product(scope, a, b, [], span)
+    if not joinable(va[-1], vb[0]):
+        raise _mismatch(scope, a, b, span, spans)
+    row = len(va) == 1 and len(vb) == 2
+    return ops.product(scope, a, b, [(va[-1], vb[0])], span, row=row)
+
+
+def _trailing(scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span, Span]) -> Tensor:
+    """Join the trailing dims of a with the equal leading dims of b; more than one way is refused."""
+    va, vb = scope.visible(a), scope.visible(b)
+    ways = [
+        count
+        for count in range(1, min(len(va), len(vb)) + 1)
+        if all(joinable(x, y) for x, y in zip(va[-count:], vb[:count], strict=True))
+    ]
+    if not ways:
+        raise _mismatch(scope, a, b, span, spans)
+    if len(ways) > 1:
+        options = [", ".join(axis.name for axis in va[-count:]) for count in ways]
+        raise scope.error(
+            "E0302",
+            f"`@` of {ops.shape(scope, a)} and {ops.shape(scope, b)} can join more than one way",
+            span,
+            "over " + " or over ".join(f"`{text}`" for text in options),
+            others=[(a.origin, f"{ops.shape(scope, a)}"), (b.origin, f"{ops.shape(scope, b)}")],
+            helps=["write the sum: " + " or ".join(f"`sum[{text}](... * ...)`" for text in options)],
+        )
+    pairs = list(zip(va[-ways[0] :], vb[: ways[0]], strict=True))
+    return ops.product(scope, a, b, pairs, span)
+
+
+def _mismatch(scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span, Span]) -> Exception:
+    """Both sides, the dims that differ, and where each shape came from."""
+    va, vb = scope.visible(a), scope.visible(b)
+    sides = []
+    for value, at in ((a, spans[0]), (b, spans[1])):
+        kind = ""
+        if scope.memory and len(scope.visible(value)) == 1:
+            kind = "a row " if value.row else "a column "
+        sides.append(f"`{at.text}` is {kind}{ops.shape(scope, value)}")
+    helps = []
+    if scope.memory and len(va) == 1 == len(vb) and not a.row and not b.row:
+        one, other = spans[0].text, spans[1].text
+        helps = [f"an inner product is `{one}.T @ {other}`, an outer product `{one} @ {other}.T`"]
+    elif scope.memory and len(va) == 2 and joinable(va[0], vb[0]):
+        helps = [f"transpose the matrix: `{spans[0].text}.T @ {spans[1].text}`"]
+    elif set(x.base for x in va) & set(y.base for y in vb):
+        shared = next(x.base for x in va if x.base in {y.base for y in vb})
+        helps = [f"`@` joins trailing with leading dims; any other sum is written `sum[{shared}](a * b)`"]
+    last = va[-1] if va else "nothing"
+    first = vb[0] if vb else "nothing"
+    return scope.error(
+        "E0301",
+        f"`@` cannot join `{last}` with `{first}`",
+        span,
+        "; ".join(sides),
+        others=[(s, t) for s, t in _origins(scope, a, b, spans)],
+        helps=helps,
+    )
+
+
+def _origins(
+    scope: Scope, a: Tensor, b: Tensor, spans: tuple[Span, Span]
+) -> list[tuple[Span | None, str]]:
+    """Where each side got its shape, unless that is the expression itself."""
+    found: list[tuple[Span | None, str]] = []
+    for value, at in ((a, spans[0]), (b, spans[1])):
+        origin = value.origin
+        if origin is not None and (origin.start, origin.end) != (at.start, at.end):
+            found.append((origin, f"{ops.shape(scope, value)} from here"))
+    return found
+
+
+def transpose(scope: Scope, value: Value, span: Span) -> Value:
+    """`.T`: a column becomes a row; the two dims of a matrix change places."""
+    if isinstance(value, Identity):
+        return value
+    tensor = ops.tensor(scope, value, span)
+    axes = scope.visible(tensor)
+    if scope.memory and len(axes) == 1:
+        return Tensor(tensor.frame, tensor.node, not tensor.row, tensor.origin)
+    if scope.memory and not axes:
+        return tensor
+    if len(axes) != 2:
+        raise scope.error(
+            "E0304",
+            f"`.T` of a value of shape {ops.shape(scope, tensor)}",
+            span,
+            "`.T` is for two dims",
+            others=[(tensor.origin, "from here")],
+        )
+    first, second = ops.settle((axes[1], axes[0]))
+    return ops.relabel(scope, tensor, [(axes[1], first), (axes[0], second)], span)

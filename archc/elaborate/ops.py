@@ -1,0 +1,245 @@
+"""Nodes of layer IR from tensors: joined by name, with the memory scope's columns and rows checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import sympy
+
+from archc.dims import Axis, axes_text
+from archc.elaborate.scope import Scope
+from archc.elaborate.values import Frame, Identity, Option, Tensor, Value
+from archc.ir import layer as ir
+from archc.source import Span
+
+WORDS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**", "mod": "%", "floordiv": "//",
+    "neg": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+}  # fmt: skip
+
+
+def node(scope: Scope, op: ir.Op, *operands: Tensor, span: Span, row: bool = False) -> Tensor:
+    """A new node in the scope's frame; operands of outer frames are captured."""
+    ids = [scope.frame.bring(operand).node for operand in operands]
+    at = scope.site or span
+    return Tensor(scope.frame, scope.frame.graph.add(op, *ids, span=at), row, at)
+
+
+def constant(scope: Scope, value: sympy.Expr, span: Span) -> Tensor:
+    """A number as a tensor without axes."""
+    return node(scope, ir.Constant(value), span=span)
+
+
+def shape(scope: Scope, tensor: Tensor) -> str:
+    """A tensor's visible shape, as a spec writes it."""
+    return axes_text(scope.visible(tensor))
+
+
+def tensor(scope: Scope, value: Value, span: Span) -> Tensor:
+    """A value as a tensor; numbers are lifted, everything else is refused."""
+    if isinstance(value, Tensor):
+        return scope.frame.bring(value)
+    if isinstance(value, sympy.Expr):
+        return constant(scope, value, span)
+    if isinstance(value, Identity):
+        raise scope.error(
+            "E0305",
+            "`I` has no size of its own",
+            span,
+            "needs a matrix beside it",
+            helps=["`I` takes its size from the matrix it is added to or multiplied with"],
+        )
+    if isinstance(value, Option):
+        raise scope.error("E0207", f"`{span.text}` is an option, not a value per token", span)
+    raise scope.error("E0207", f"`{span.text}` is a layer or function, not a value", span, "not called")
+
+
+def elementwise(scope: Scope, fn: str, values: Sequence[Value], span: Span) -> Value:
+    """`fn` of values, broadcast by name; `I` takes the shape of the matrix beside it."""
+    if any(isinstance(value, Identity) for value in values):
+        return _with_identity(scope, fn, values, span)
+    tensors = [tensor(scope, value, span) for value in values]
+    _check_streams(scope, tensors, span)
+    row = _orientation(scope, fn, tensors, span) if scope.memory else False
+    return node(scope, ir.Elementwise(fn), *tensors, span=span, row=row)
+
+
+def plain(scope: Scope, fn: str, values: Sequence[Value], span: Span) -> Tensor:
+    """`fn` of positions and the like, which may belong to different sequences."""
+    return node(scope, ir.Elementwise(fn), *(tensor(scope, v, span) for v in values), span=span)
+
+
+def _with_identity(scope: Scope, fn: str, values: Sequence[Value], span: Span) -> Value:
+    """`I * a` stays an identity; in `I - M` it becomes a matrix of M's shape."""
+    if fn in ("mul", "neg"):
+        identity = next(value for value in values if isinstance(value, Identity))
+        others = [value for value in values if value is not identity]
+        if fn == "neg":
+            others = [sympy.Integer(-1)]
+        if others and not isinstance(others[0], Identity):
+            scale = tensor(scope, others[0], span)
+            if not scope.visible(scale):
+                if identity.scale is not None:
+                    scale = tensor(scope, elementwise(scope, "mul", [identity.scale, scale], span), span)
+                return Identity(scale)
+    if fn in ("add", "sub"):
+        matrices = [value for value in values if isinstance(value, Tensor)]
+        if matrices and len(scope.visible(matrices[0])) == 2:
+            rows, cols = scope.visible(matrices[0])
+            return elementwise(
+                scope,
+                fn,
+                [identity_matrix(scope, v, rows, cols, span) if isinstance(v, Identity) else v for v in values],
+                span,
+            )
+    raise scope.error("E0305", "`I` can be added to a matrix, scaled, or multiplied", span)
+
+
+def identity_matrix(scope: Scope, value: Identity, rows: Axis, cols: Axis, span: Span) -> Tensor:
+    """`I` with a size: square, or refused."""
+    if rows.base != cols.base:
+        raise scope.error(
+            "E0305", f"`I` beside a matrix of shape [{rows}, {cols}], which is not square", span
+        )
+    delta = node(scope, ir.Delta(rows, cols), span=span)
+    if value.scale is None:
+        return delta
+    return node(scope, ir.Elementwise("mul"), value.scale, delta, span=span)
+
+
+def _check_streams(scope: Scope, tensors: Iterable[Tensor], span: Span) -> None:
+    """Tokens of two sequences meet in an `attend`, nowhere else."""
+    if scope.pair is not None:
+        return
+    streams: dict[str, Tensor] = {}
+    for value in tensors:
+        names = [axis.name for axis in value.axes if axis.kind == "stream"]
+        if len(names) == 1:
+            streams.setdefault(names[0], value)
+    if len(streams) > 1:
+        first, second = list(streams)[:2]
+        raise scope.error(
+            "E0306",
+            f"values of two sequences, `{first}` and `{second}`, meet outside an `attend`",
+            span,
+            others=[(streams[first].origin, f"along `{first}`"), (streams[second].origin, f"along `{second}`")],
+            helps=[f"read one from the other: `attend all {second}:`"],
+        )
+
+
+def _orientation(scope: Scope, fn: str, tensors: Sequence[Tensor], span: Span) -> bool:
+    """Whether the result is a row; columns and rows, or columns of different axes, do not mix."""
+    vectors = [value for value in tensors if len(scope.visible(value)) == 1]
+    for one in vectors:
+        for other in vectors:
+            a, b = scope.visible(one)[0], scope.visible(other)[0]
+            if a.name != b.name or one.row != other.row:
+                word = WORDS.get(fn, fn)
+                mixed = "a column and a row" if a.name == b.name else f"columns over `{a}` and `{b}`"
+                raise scope.error(
+                    "E0303",
+                    f"`{word}` of {mixed}",
+                    span,
+                    others=[
+                        (one.origin, f"this is {shape(scope, one)}"),
+                        (other.origin, f"this is {shape(scope, other)}"),
+                    ],
+                    helps=["an outer product is written `a @ b.T`"],
+                )
+    return bool(vectors) and vectors[0].row and not any(len(scope.visible(t)) > 1 for t in tensors)
+
+
+def settle(axes: Iterable[Axis]) -> tuple[Axis, ...]:
+    """Names of a result's axes: a lone `D'` is `D` again, of two the second is `D'`."""
+    settled: list[Axis] = []
+    for axis in axes:
+        name = axis.base
+        while name in {a.name for a in settled}:
+            name += "'"
+        settled.append(axis.renamed(name))
+    return tuple(settled)
+
+
+def fixed(scope: Scope, value: Tensor) -> list[Axis]:
+    """The axes that are matched by name in every product: batch, streams, heads."""
+    visible = {a.name for a in scope.visible(value)}
+    return [a for a in value.axes if a.name not in visible]
+
+
+def product(
+    scope: Scope, a: Tensor, b: Tensor, pairs: Sequence[tuple[Axis, Axis]], span: Span, row: bool = False
+) -> Tensor:
+    """Sum over the paired visible axes of a and b; what is left keeps its order, a before b."""
+    a, b = scope.frame.bring(a), scope.frame.bring(b)
+    common = {axis.name: axis for axis in (*fixed(scope, a), *fixed(scope, b))}
+    labels_a = {axis.name: axis.name for axis in a.axes}
+    joined = {y.name: x.name for x, y in pairs}
+    labels_b = {
+        axis.name: axis.name if axis.name in common else joined.get(axis.name, axis.name + "*")
+        for axis in b.axes
+    }
+    summed = {x.name for x, _ in pairs}
+    left = [(labels_a[x.name], x) for x in scope.visible(a) if x.name not in summed]
+    right = [(labels_b[y.name], y) for y in scope.visible(b) if y.name not in joined]
+    names = settle(axis for _, axis in (*left, *right))
+    from_fixed = [(name, axis) for name, axis in common.items()]
+    out = [*from_fixed, *zip((label for label, _ in (*left, *right)), names, strict=True)]
+    op = ir.Contract(
+        (tuple(labels_a[x.name] for x in a.axes), tuple(labels_b[y.name] for y in b.axes)), arranged(out)
+    )
+    return node(scope, op, a, b, span=span, row=row)
+
+
+def arranged(out: list[tuple[str, Axis]]) -> tuple[tuple[str, Axis], ...]:
+    """Output labels with batch and streams first."""
+    order = {"batch": 0, "stream": 1, "dim": 2}
+
+    def key(entry: tuple[str, Axis]) -> tuple[int, bool, str]:
+        axis = entry[1]
+        named = axis.kind == "stream"
+        return order[axis.kind], named and axis.name != "t", axis.name if named else ""
+
+    return tuple(sorted(out, key=key))
+
+
+def relabel(scope: Scope, value: Tensor, visible: Sequence[tuple[Axis, Axis]], span: Span) -> Tensor:
+    """The same numbers with the visible axes in another order and under other names (old, new)."""
+    value = scope.frame.bring(value)
+    rest = [(axis.name, axis) for axis in fixed(scope, value)]
+    out = arranged([*rest, *((old.name, new) for old, new in visible)])
+    if tuple(axis for _, axis in out) == value.axes and all(o == n for o, n in visible):
+        return value
+    op = ir.Contract((value.type.names,), out)
+    return node(scope, op, value, span=span, row=value.row)
+
+
+def reduce(scope: Scope, fn: str, value: Tensor, axes: Sequence[Axis], span: Span) -> Tensor:
+    """`fn` over axes; the sum of a product becomes a contraction."""
+    value = scope.frame.bring(value)
+    names = {axis.name for axis in axes}
+    made = scope.frame.graph[value.node]
+    if fn == "sum" and made.op == ir.Elementwise("mul") and value.type.dtype == "real":
+        operands = [scope.frame.graph[operand] for operand in made.operands]
+        kept = [axis for axis in value.axes if axis.name not in names]
+        if all(o.type.dtype == "real" for o in operands) and made.operands[0] != made.operands[1]:
+            op = ir.Contract(
+                tuple(o.type.names for o in operands), tuple((axis.name, axis) for axis in kept)
+            )
+            tensors = [Tensor(scope.frame, operand) for operand in made.operands]
+            return _settled(scope, node(scope, op, *tensors, span=span), span)
+    order = tuple(axis.name for axis in value.axes if axis.name in names)
+    return _settled(scope, node(scope, ir.Reduce(fn, order), value, span=span), span)
+
+
+def _settled(scope: Scope, value: Tensor, span: Span) -> Tensor:
+    """A result whose lone primes are dropped."""
+    before = scope.visible(value)
+    after = settle(before)
+    return value if before == after else relabel(scope, value, list(zip(before, after, strict=True)), span)
+
+
+def root_frame(frame: Frame) -> Frame:
+    """The layer's own frame."""
+    while frame.parent is not None and frame.capture is not None:
+        frame = frame.parent
+    return frame

@@ -1,0 +1,330 @@
+"""Names: what is visible where, and the session that an elaboration shares.
+
+A `Scope` maps names to definitions; scopes nest as blocks do. `Session` holds what all layers of a run
+share, `Context` what one layer collects: its arguments, decisions and requirements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sympy
+
+from archc.diagnostics import Refused, Report, did_you_mean
+from archc.dims import TIME, Axis, exact
+from archc.elaborate.values import Frame, FunctionRef, Lazy, LayerRef, Option, Tensor, Value
+from archc.ir import layer as ir
+from archc.source import Source, Span
+from archc.syntax import tree
+
+MAX_NESTING = 60
+"""Deepest chain of names that need one another, of calls and of expressions, counted together."""
+
+
+@dataclass(frozen=True)
+class Along:
+    """An index variable: what `[t]`, `[s]`, `[r]`, `[e]`, `[b]` mean in a scope."""
+
+    role: str
+    axis: Axis
+    source: str = "t"
+
+
+@dataclass(frozen=True)
+class BlockStream:
+    """A stream of blocks: which stream it divides, how long a block is and where each starts."""
+
+    source: str
+    size: sympy.Expr
+    stride: sympy.Expr
+
+
+@dataclass(eq=False)
+class PairScope:
+    """What an attend adds to a scope: the axis of the tokens read and which pairs are allowed."""
+
+    read: Axis
+    source: str
+    softmaxed: set[int] = field(default_factory=set)
+    path: Axis | None = None
+    allowed: Tensor | None = None
+
+    @property
+    def mask(self) -> Tensor:
+        """Which pairs are allowed, as a bool in the attend's frame."""
+        assert self.allowed is not None
+        return self.allowed
+
+
+@dataclass(eq=False)
+class Module:
+    """The declarations a file can see: its own, imported ones and the library."""
+
+    source: Source
+    decls: dict[str, tree.Decl]
+    homes: dict[str, Module] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Session:
+    """What one run shares: findings, the evaluation table, and the layers elaborated so far."""
+
+    report: Report
+    rules: Mapping[type, Callable[[Scope, Any], Value]]
+    library: Mapping[str, tree.Decl]
+    layers: list[tuple[tree.Decl, tuple, tuple[ir.Requirement, ...], ir.Layer]] = field(default_factory=list)
+    depth: int = 0
+
+
+@dataclass(eq=False)
+class Context:
+    """What one layer collects while its body is elaborated."""
+
+    name: str
+    frame: Frame
+    args: list[ir.Arg] = field(default_factory=list)
+    values: dict[str, sympy.Expr] = field(default_factory=dict)
+    requirements: list[ir.Requirement] = field(default_factory=list)
+    streams: dict[str, tuple[Axis, BlockStream | None]] = field(
+        default_factory=lambda: {"t": (TIME, None)}
+    )
+    widths: dict[str, Axis] = field(default_factory=dict)
+    params: dict[str, Span] = field(default_factory=dict)
+    paths: dict[str, int] = field(default_factory=dict)
+    chunk: dict[str, Any] = field(default_factory=dict)
+    choices: list[str] = field(default_factory=list)
+
+    def path(self, name: str) -> str:
+        """A name for a sub-layer, unique in this layer: `swiglu`, `swiglu_2`."""
+        self.paths[name] = self.paths.get(name, 0) + 1
+        return name if self.paths[name] == 1 else f"{name}_{self.paths[name]}"
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """Names in force at one place of a spec."""
+
+    session: Session
+    context: Context
+    module: Module
+    frame: Frame
+    names: dict[str, Lazy | Value] = field(default_factory=dict)
+    indices: dict[str, Along] = field(default_factory=dict)
+    states: dict[str, Any] = field(default_factory=dict)
+    dims: dict[str, tuple[Axis, ...]] = field(default_factory=dict)
+    hidden: frozenset[str] = frozenset()
+    memory: bool = False
+    pair: PairScope | None = None
+    extra: tuple[Axis, ...] = ()
+    gate: Tensor | None = None
+    routed: tuple[Tensor, Axis] | None = None
+    grouped: tuple[Axis, Axis] | None = None
+    carried: frozenset[str] = frozenset()
+    prefix: str = ""
+    site: Span | None = None
+    parent: Scope | None = None
+
+    def child(self, **changes: Any) -> Scope:
+        """A scope inside this one."""
+        fresh = {"names": {}, "indices": {}, "states": {}, "dims": {}, "parent": self}
+        fresh["carried"] = frozenset()
+        return replace(self, **{**fresh, **changes})
+
+    # --- findings ---
+
+    def error(self, code: str, message: str, span: Span, label: str = "", **more: Any) -> Refused:
+        """Report an error; use as `raise scope.error(...)`."""
+        return self.session.report.error(code, message, span, label, **more)
+
+    # --- names ---
+
+    def find(self, name: str) -> Lazy | Value | None:
+        """What a name is bound to, here or in an enclosing scope; not yet computed."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.parent
+        return None
+
+    def index(self, name: str) -> Along | None:
+        """The index variable of that name, unless a nearer scope binds the name to a value."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.indices:
+                return scope.indices[name]
+            if name in scope.names:
+                return None
+            scope = scope.parent
+        return None
+
+    def state(self, name: str) -> Any:
+        """The state of that name of the recurrence around this place, or None."""
+        scope: Scope | None = self
+        while scope is not None and scope.frame is self.frame:
+            if name in scope.states:
+                return scope.states[name]
+            scope = scope.parent
+        return None
+
+    def known(self) -> set[str]:
+        """Every visible name, for did-you-mean."""
+        names: set[str] = set(self.module.decls) | set(self.session.library)
+        scope: Scope | None = self
+        while scope is not None:
+            names |= set(scope.names)
+            scope = scope.parent
+        return names
+
+    def lookup(self, name: str, span: Span) -> Value:
+        """The value of a name; an undeclared one is an error, never a new parameter."""
+        found = self.find(name)
+        if found is None:
+            declared = self.declared(name)
+            if declared is not None:
+                return declared
+            helps = [*did_you_mean(name, self.known())]
+            if self.axis_named(name) is not None:
+                helps = [f"`{name}` is a dim here; its positions are `index[{name}]`"]
+            elif not helps:
+                helps = [f"declare it: `param {name}[...]`, `input {name}[...]` or `{name} = ...`"]
+            raise self.error("E0201", f"`{name}` is not declared", span, "not found", helps=helps)
+        return found.get(lambda lazy: self.cycle(lazy, span)) if isinstance(found, Lazy) else found
+
+    def declared(self, name: str) -> Value | None:
+        """A layer or function of the file, its imports or the library."""
+        decl = self.module.decls.get(name) or self.session.library.get(name)
+        if decl is None:
+            return None
+        if decl.kind == "function":
+            return FunctionRef(decl)
+        return LayerRef(decl, self.module.homes.get(name, self.module))
+
+    def cycle(self, lazy: Lazy, span: Span) -> Refused:
+        """A name that needs its own value at the same token."""
+        return self.error(
+            "E0203",
+            f"`{lazy.name}` depends on itself at the same token",
+            span,
+            "needed here",
+            others=[(lazy.span, "while it is being defined")],
+            helps=[f"a value of the token before is written `{lazy.name}[t-1]`, in a `recurrence`"],
+        )
+
+    def evaluate(self, node: tree.Expr) -> Value:
+        """The value of an expression."""
+        session = self.session
+        if session.depth >= MAX_NESTING:
+            raise self.error("E0208", "this is nested too deeply to elaborate", node.span)
+        session.depth += 1
+        try:
+            return session.rules[type(node)](self, node)
+        finally:
+            session.depth -= 1
+
+    # --- axes ---
+
+    def axis_named(self, name: str) -> tuple[Axis, ...] | None:
+        """The axes a dim name stands for (a function's axis argument may stand for several)."""
+        scope: Scope | None = self
+        base = name.rstrip("'")
+        primes = name[len(base) :]
+        while scope is not None:
+            if base in scope.dims:
+                return tuple(axis.renamed(axis.name + primes) for axis in scope.dims[base])
+            scope = scope.parent
+        return None
+
+    def axes(self, items: tuple[tree.Expr, ...]) -> tuple[Axis, ...]:
+        """The axes written between brackets; each must be a dim of the layer or a number."""
+        found: list[Axis] = []
+        for item in items:
+            axes = self.axis(item)
+            for axis in axes:
+                if axis.name in {a.name for a in found}:
+                    raise self.error(
+                        "E0206",
+                        f"axis `{axis.name}` stands twice in one shape",
+                        item.span,
+                        helps=[f"a second axis of that size is written `{axis.name}'`"],
+                    )
+                found.append(axis)
+        return tuple(found)
+
+    def axis(self, item: tree.Expr) -> tuple[Axis, ...]:
+        """One entry of a shape: a dim's name, or a number."""
+        if isinstance(item, tree.Number):
+            size = exact(item.text)
+            if not size.is_integer or size < 1:
+                raise self.error("E0205", f"`{item.text}` is not a size", item.span, "a whole number >= 1")
+            return (Axis(item.text, size),)
+        if isinstance(item, tree.Name):
+            axes = self.axis_named(item.id)
+            if axes is not None:
+                return axes
+            known = self.dim_names()
+            raise self.error(
+                "E0202",
+                f"`{item.id}` is not a dim of this layer",
+                item.span,
+                "unknown size",
+                helps=[*did_you_mean(item.id, known)]
+                or [f"sizes are the layer's arguments: `layer Name({item.id}, ...)`"],
+            )
+        raise self.error("E0205", "a shape holds names of dims and whole numbers", item.span)
+
+    def dim_names(self) -> set[str]:
+        """Dims that are visible here."""
+        names: set[str] = set()
+        scope: Scope | None = self
+        while scope is not None:
+            names |= set(scope.dims)
+            scope = scope.parent
+        return names
+
+    def visible(self, tensor: Tensor) -> tuple[Axis, ...]:
+        """The axes that `@`, `.T` and shapes see: dims, without heads and the like."""
+        return tuple(a for a in tensor.axes if a.kind == "dim" and a.name not in self.hidden)
+
+    # --- decisions on sizes ---
+
+    def settled(self, value: Any) -> Any:
+        """A size expression or condition with the values put in that sizes have."""
+        for _ in range(8):
+            symbols = [s for s in value.free_symbols if s.name in self.context.values]
+            if not symbols:
+                break
+            value = value.subs({s: self.context.values[s.name] for s in symbols})
+        return value
+
+    def number(self, value: sympy.Expr) -> sympy.Expr | None:
+        """A size expression as a number, if every size in it has a value."""
+        value = self.settled(value)
+        return value if value.is_number else None
+
+    def decide(self, condition: Any, span: Span) -> bool:
+        """Take a branch on a condition on sizes, and record it as settled."""
+        if condition in (True, False, sympy.true, sympy.false):
+            return bool(condition)
+        outcome = self.settled(condition)
+        if outcome not in (sympy.true, sympy.false):
+            unknown = sorted(s.name for s in condition.free_symbols if s.name not in self.context.values)
+            raise self.error(
+                "E0402",
+                "this condition cannot be decided: " + ", ".join(f"`{n}` has no value" for n in unknown),
+                span,
+                helps=[f"give a value, e.g. `--set {n}=64`, or a default" for n in unknown[:1]],
+            )
+        holds = outcome is sympy.true
+        kept = condition if holds else sympy.Not(condition)
+        self.context.requirements.append(ir.Requirement(kept, span.text, span, settled=True))
+        return holds
+
+
+def option(value: Any) -> Value:
+    """A Python value as an option or an exact number."""
+    if isinstance(value, bool) or value is None or isinstance(value, (str, list, tuple)):
+        return Option(tuple(value) if isinstance(value, list) else value)
+    return sympy.Rational(str(value)) if isinstance(value, float) else sympy.Integer(value)

@@ -1,0 +1,142 @@
+"""The container of every IR level: a graph of nodes in dataflow order. The only file that imports networkx.
+
+A node is an op, its operands (ids of earlier nodes), the axes and dtype of its value, a name if the spec
+gave one, and the span it came from. Ids are never reused; iteration is in a stable topological order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import networkx as nx
+
+from archc.dims import Axis
+from archc.source import Span
+
+Op = TypeVar("Op")
+
+
+@dataclass(frozen=True)
+class Type:
+    """Shape and kind of a value: batch and stream axes first, then dims; dtype is real, int or bool."""
+
+    axes: tuple[Axis, ...]
+    dtype: str = "real"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the axes, in order."""
+        return tuple(axis.name for axis in self.axes)
+
+    def axis(self, name: str) -> Axis:
+        """The axis of that name; KeyError if there is none."""
+        for axis in self.axes:
+            if axis.name == name:
+                return axis
+        raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class Node(Generic[Op]):
+    """One value of the graph."""
+
+    id: int
+    op: Op
+    operands: tuple[int, ...]
+    type: Type
+    name: str | None = None
+    span: Span | None = None
+
+
+class Graph(Generic[Op]):
+    """A directed acyclic multigraph of nodes with named outputs.
+
+    `infer(op, operand_nodes)` gives the type of a new node, so a graph cannot hold an ill-typed one.
+    """
+
+    def __init__(self, infer: Callable[[Any, Sequence[Node]], Type]):
+        self.infer = infer
+        self.outputs: dict[str, int] = {}
+        self._graph: nx.MultiDiGraph = nx.MultiDiGraph()
+        self._next = 0
+
+    def add(self, op: Op, *operands: int, name: str | None = None, span: Span | None = None) -> int:
+        """Append a node and return its id."""
+        type = self.infer(op, [self[operand] for operand in operands])
+        node = Node(self._next, op, operands, type, name, span)
+        self._next += 1
+        self._graph.add_node(node.id, node=node)
+        self._graph.add_edges_from((operand, node.id) for operand in operands)
+        return node.id
+
+    def __getitem__(self, id: int) -> Node[Op]:
+        return self._graph.nodes[id]["node"]
+
+    def __contains__(self, id: int) -> bool:
+        return id in self._graph
+
+    def __len__(self) -> int:
+        return len(self._graph)
+
+    def __iter__(self) -> Iterator[Node[Op]]:
+        """Nodes in a topological order that depends on nothing but the graph."""
+        for id in nx.lexicographical_topological_sort(self._graph):
+            yield self[id]
+
+    def copy(self) -> Graph[Op]:
+        """The same graph, to be changed on its own; ids stay. Bodies inside ops are shared."""
+        copy: Graph[Op] = Graph(self.infer)
+        copy.outputs, copy._graph, copy._next = dict(self.outputs), self._graph.copy(), self._next
+        return copy
+
+    @property
+    def fresh(self) -> int:
+        """The id that the next node gets; all ids so far are smaller."""
+        return self._next
+
+    def acyclic(self) -> bool:
+        """Whether no value depends on itself, as it must be."""
+        return nx.is_directed_acyclic_graph(self._graph)
+
+    def users(self, id: int) -> tuple[int, ...]:
+        """Nodes that read this one, each once, in id order."""
+        return tuple(sorted(set(self._graph.successors(id))))
+
+    def ancestors(self, id: int) -> frozenset[int]:
+        """Every node this one depends on."""
+        return frozenset(nx.ancestors(self._graph, id))
+
+    def descendants(self, id: int) -> frozenset[int]:
+        """Every node that depends on this one."""
+        return frozenset(nx.descendants(self._graph, id))
+
+    def rename(self, id: int, name: str | None, span: Span | None = None) -> None:
+        """Give a node its name in the spec (and the span of the statement that named it)."""
+        node = self[id]
+        self._graph.nodes[id]["node"] = replace(node, name=name, span=span or node.span)
+
+    def replace_op(self, id: int, op: Op) -> None:
+        """Give a node another op of the same type."""
+        node = self[id]
+        self._graph.nodes[id]["node"] = replace(node, op=op)
+
+    def substitute(self, old: int, new: int) -> None:
+        """Let every reader of `old`, and every output, read `new` instead."""
+        for user in self.users(old):
+            if user == new:
+                continue
+            node = self[user]
+            operands = tuple(new if operand == old else operand for operand in node.operands)
+            self._graph.remove_edges_from([(old, user)] * node.operands.count(old))
+            self._graph.add_edges_from([(new, user)] * node.operands.count(old))
+            self._graph.nodes[user]["node"] = replace(node, operands=operands)
+        self.outputs = {key: new if id == old else id for key, id in self.outputs.items()}
+
+    def prune(self, keep: Sequence[int] = ()) -> None:
+        """Drop nodes that no output (and nothing in `keep`) depends on."""
+        live = set(self.outputs.values()) | set(keep)
+        for id in tuple(live):
+            live |= self.ancestors(id)
+        self._graph.remove_nodes_from([id for id in self._graph if id not in live])

@@ -1,0 +1,196 @@
+"""What a layer computes, in plain torch: the oracle of the project.
+
+Written for clarity alone. A recurrence is a loop over tokens, an attend makes every pair of
+tokens. Inside, a value is a `Named` tensor; outside, a plain tensor whose dims are its node's axes.
+`MEANING` has one function for each op; those of tensor ops are in `meaning_ops.py`. Float64 unless
+another dtype is asked for; differentiable by autograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from archc.ir import layer as ir
+from archc.ir import meaning_ops as ops
+from archc.ir.graph import Node
+from archc.ir.meaning_ops import Evaluation, Named, Scope
+from archc.ir.sizes import Number, callee_sizes, resolve_sizes
+
+Results = dict[str, Named]
+"""What a Fold, a Pair or a Call computes: several values by name, read by `Result`."""
+
+
+def evaluate(
+    layer: ir.Layer,
+    inputs: Mapping[str, Tensor],
+    params: Mapping[str, Tensor],
+    sizes: Mapping[str, Number],
+    *,
+    states: Mapping[str, Tensor] | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Evaluation:
+    """What the layer computes from its inputs, outside training (dropout keeps everything).
+
+    inputs: by name, each with the axes of its declaration after batch and stream (`[B, T, ...]`);
+    params: by dotted path (`W_q`, `layers.0.mixer.W_q`); sizes: as `resolve_sizes` takes them;
+    states: initial states of recurrences by dotted name, in place of those of the spec.
+    Raises ArchError for sizes that are refused, ValueError for a tensor of a wrong shape, KeyError
+    for one that is missing, IndexError for an index (a token id) out of range.
+    """
+    tensors = [*inputs.values(), *params.values()]
+    device = tensors[0].device if tensors else torch.device("cpu")
+    like = torch.zeros((), dtype=dtype, device=device)
+    given = {op.name: Named(inputs[op.name], op.type.names) for _, op in layer.inputs}
+    known = resolve_sizes(layer, sizes)
+    scope = Scope(known, given, params, states or {}, like, Evaluation())
+    outputs = _layer(layer, scope)
+    scope.found.outputs = {name: value.data for name, value in outputs.items()}
+    return scope.found
+
+
+def _layer(layer: ir.Layer, scope: Scope) -> Results:
+    """The layer's outputs; its named values and final states are noted in `scope.found`."""
+    for _, op in layer.inputs:
+        scope.learn(op.name, op.type.axes, scope.inputs[op.name].data.shape)
+    nodes = tuple(layer.graph)
+    values = compute(nodes, scope)
+    for node in nodes:
+        value = values[node.id]
+        if node.name is not None and isinstance(value, Named):
+            scope.found.values[scope.prefix + node.name] = value.data
+    return {name: values[id] for name, id in layer.graph.outputs.items()}
+
+
+def compute(nodes: Sequence[Node], scope: Scope) -> dict[int, Any]:
+    """The value of every node, given in dataflow order: Results for a region, else a Named whose
+    dims are the node's axes in order."""
+    values: dict[int, Any] = {}
+    for node in nodes:
+        operands = [values[operand] for operand in node.operands]
+        value = MEANING[type(node.op)](node, scope, *operands)
+        if isinstance(value, Named):
+            value = Named(value.to(node.type.names), node.type.names)
+        values[node.id] = value
+    return values
+
+
+def fold(node: Node, scope: Scope, *operands: Named) -> Results:
+    op, stream = node.op, node.op.stream.name
+    nodes, outputs = tuple(op.body), op.body.outputs
+    captures = dict(zip(op.captures, operands, strict=False))
+    states = _initial_states(node, scope, operands[len(captures) :])
+    (length,) = scope.shape([op.stream])
+    steps: dict[str, list[Tensor]] = {name: [] for name in outputs}
+    for t in range(length):
+        token = {name: _at(value, stream, t) for name, value in captures.items()}
+        before = {f"{name}[t-1]": value for name, value in states.items()}
+        values = compute(nodes, replace(scope, inputs={**token, **before}))
+        for state in op.states:
+            states[state.name] = _as_state(values[outputs[state.name]], state, scope)
+        for name, id in outputs.items():
+            steps[name].append(values[id].data)
+    for name, value in states.items():
+        scope.found.states[scope.prefix + name] = value.data
+    results: Results = {}
+    for name, id in outputs.items():
+        axes = op.body[id].type.axes
+        empty = scope.like.new_zeros([0, *scope.shape(axes)])
+        data = torch.stack(steps[name]) if length else empty
+        results[name] = Named(data, (stream, *(axis.name for axis in axes)))
+    return results
+
+
+def _initial_states(node: Node, scope: Scope, operands: Sequence[Named]) -> Results:
+    """The states before the first token: given from outside, or the initial values of the spec."""
+    states: Results = {}
+    for state, start in zip(node.op.states, operands, strict=True):
+        path = scope.prefix + state.name
+        if path in scope.states:
+            scope.learn(path, state.axes, scope.states[path].shape)
+            names = tuple(axis.name for axis in state.axes)
+            states[state.name] = _as_state(Named(scope.states[path], names), state, scope)
+        else:
+            states[state.name] = _as_state(start, state, scope)
+    return states
+
+
+def _as_state(value: Named, state: ir.State, scope: Scope) -> Named:
+    """A value broadcast to the axes of a state."""
+    names = tuple(axis.name for axis in state.axes)
+    return Named(scope.real(value.to(names)).expand(scope.shape(state.axes)), names)
+
+
+def _at(value: Named, stream: str, t: int) -> Named:
+    """A value at one token; one that has no stream is the same at every token."""
+    if stream not in value.names:
+        return value
+    rest = tuple(name for name in value.names if name != stream)
+    return Named(value.data.select(value.names.index(stream), t), rest)
+
+
+def pair(node: Node, scope: Scope, *operands: Named) -> Results:
+    op = node.op
+    names = {"reader": {}, "read": {op.source: op.read.name}}
+    if op.path is not None:
+        names["path"] = {op.source: op.path.name}
+    inputs = {
+        name: value.renamed(names[role])
+        for (name, role), value in zip(op.captures, operands, strict=True)
+    }
+    values = compute(tuple(op.body), replace(scope, inputs=inputs))
+    return {name: values[id] for name, id in op.body.outputs.items()}
+
+
+def result(node: Node, scope: Scope, owner: Results) -> Named:
+    return owner[node.op.name]
+
+
+def call(node: Node, scope: Scope, *operands: Named) -> Results:
+    op = node.op
+    axes = dict(op.axes)  # the caller's axis for each of the callee's
+    inputs = {}
+    for (_, input), operand in zip(op.callee.inputs, operands, strict=True):
+        wanted = [axes.get(axis.name, axis) for axis in input.type.axes]
+        data = operand.to([axis.name for axis in wanted]).expand(scope.shape(wanted))
+        inputs[input.name] = Named(data, input.type.names)
+    inner = replace(
+        scope,
+        sizes=callee_sizes(op, scope.sizes),
+        inputs=inputs,
+        prefix=f"{scope.prefix}{op.path}.",
+        numbers={},
+    )
+    outputs = _layer(op.callee, inner)
+    caller = {name: axis.name for name, axis in axes.items()}
+    return {name: value.renamed(caller) for name, value in outputs.items()}
+
+
+MEANING: dict[type, Callable[..., Named | Results]] = {
+    ir.Input: ops.input_,
+    ir.Param: ops.param,
+    ir.Constant: ops.constant,
+    ir.Position: ops.position,
+    ir.Delta: ops.delta,
+    ir.Noise: ops.noise,
+    ir.Elementwise: ops.elementwise,
+    ir.Reduce: ops.reduce,
+    ir.Contract: ops.contract,
+    ir.Gather: ops.gather,
+    ir.Scatter: ops.scatter,
+    ir.Top: ops.top,
+    ir.Solve: ops.solve,
+    ir.Shift: ops.shift,
+    ir.Window: ops.window,
+    ir.Softmax: ops.softmax,
+    ir.Segment: ops.segment,
+    ir.Fold: fold,
+    ir.Pair: pair,
+    ir.Result: result,
+    ir.Call: call,
+}
+"""What each op computes."""

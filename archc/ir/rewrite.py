@@ -1,0 +1,109 @@
+"""Layer IR -> layer IR by rules: a rule says what replaces a node, the driver here does the rest.
+
+The driver never changes the layer it is given. It swaps, drops what nothing needs any more, hands the
+name and span of the old node on to the new one, and verifies the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from archc.diagnostics import InternalError
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.ir.verify import verify
+
+Rule = Callable[[Graph, Node], int | None]
+"""The id of a node with the same value and type, which the rule has added or found, or None where it
+declines. A rule may add nodes and changes none; what it adds in vain is dropped."""
+
+MOST_SWEEPS = 100
+"""Sweeps over a graph after which its rules are taken to undo one another."""
+
+
+def rewrite(layer: ir.Layer, rules: Sequence[Rule]) -> ir.Layer:
+    """The layer with the rules applied until none fires: in its graph, in bodies, and in the layers
+    it calls (a layer that is called twice stays one). Raises InternalError if they never settle, or
+    if one of them breaks the graph."""
+    rewriter = _Rewriter(rules)
+    new = rewriter.layer(layer)
+    verify(new)
+    return new
+
+
+class _Rewriter:
+    """The rules, and the graphs and layers that are already done."""
+
+    def __init__(self, rules: Sequence[Rule]):
+        self.rules: tuple[Rule, ...] = (self._inside, *rules)
+        self.layers: dict[int, ir.Layer] = {}
+        self.settled: dict[int, Graph] = {}  # by id; holding the graph keeps its id from reuse
+
+    def layer(self, layer: ir.Layer) -> ir.Layer:
+        """The layer with rules applied; itself if none fires."""
+        if id(layer) not in self.layers:
+            graph = self.graph(layer.graph)
+            new = layer if graph is layer.graph else replace(layer, graph=graph)
+            self.layers[id(layer)] = new
+        return self.layers[id(layer)]
+
+    def graph(self, original: Graph) -> Graph:
+        """The graph with rules applied; itself if none fires."""
+        if id(original) in self.settled:
+            return original
+        graph, sweeps = original.copy(), 0
+        while self._sweep(graph):
+            sweeps += 1
+            if sweeps == MOST_SWEEPS:
+                raise InternalError("the rules of a pass undo one another")
+        new = graph if sweeps else original
+        self.settled[id(new)] = new
+        return new
+
+    def _sweep(self, graph: Graph) -> bool:
+        """Ask every rule about every node, readers before what they read; whether one fired."""
+        fired = False
+        for id in [node.id for node in graph][::-1]:
+            for rule in self.rules:
+                if id not in graph:
+                    break
+                fresh = graph.fresh
+                new = rule(graph, graph[id])
+                if new is not None:
+                    _swap(graph, graph[id], new, fresh, rule)
+                    fired = True
+                elif graph.fresh > fresh:
+                    graph.prune(_kept(graph))
+        return fired
+
+    def _inside(self, graph: Graph, node: Node) -> int | None:
+        """A region whose body (or callee) the rules change -> the region with the new one."""
+        changes: dict[str, Any] = {}
+        if isinstance(node.op, ir.Fold | ir.Pair):
+            body = self.graph(node.op.body)
+            changes = {} if body is node.op.body else {"body": body}
+        elif isinstance(node.op, ir.Call):
+            callee = self.layer(node.op.callee)
+            changes = {} if callee is node.op.callee else {"callee": callee}
+        return graph.add(replace(node.op, **changes), *node.operands) if changes else None
+
+
+def _swap(graph: Graph, old: Node, new: int, fresh: int, rule: Rule) -> None:
+    """Let `new` take the place of `old`; the nodes from `fresh` on get its span, `new` its name."""
+    name = getattr(rule, "__name__", repr(rule))
+    if graph[new].type != old.type:
+        raise InternalError(f"rule {name}: {old.type} would become {graph[new].type}")
+    for node in tuple(graph):
+        if node.id >= fresh and node.span is None:
+            graph.rename(node.id, node.name, old.span)
+    if old.name is not None and graph[new].name is None:
+        graph.rename(new, old.name, graph[new].span)
+    graph.substitute(old.id, new)
+    graph.prune(_kept(graph))
+
+
+def _kept(graph: Graph) -> list[int]:
+    """What stays although nothing reads it: inputs and parameters are the face of a layer."""
+    return [node.id for node in graph if isinstance(node.op, ir.Input | ir.Param)]

@@ -1,0 +1,306 @@
+"""Layer IR -> text and JSON, for reading, for golden tests and for other programs.
+
+The text is stable: it depends on nothing but the layer. One node a line,
+
+    q = contract[batch t d, d H K -> batch t H K](x, W_q) : [batch, t, H, K]  # kda.arch:21
+
+where a value has its name in the spec, or a number. Body graphs are indented under their op, called
+layers follow their caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import sympy
+
+from archc.dims import Axis
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node, Type
+from archc.source import Span
+
+COMMENT_COLUMN = 84
+"""Where `# kda.arch:21` stands, if the line leaves room."""
+
+
+def as_text(layer: ir.Layer, spans: bool = True) -> str:
+    """The layer and, after it, every layer it calls; `spans` adds where each value was written."""
+    layers = called_layers(layer)
+    return "\n".join("\n".join(_layer_lines(each, layers, spans)) + "\n" for each in layers)
+
+
+def called_layers(layer: ir.Layer) -> dict[ir.Layer, str]:
+    """The layer and all it calls, callers first, with names made unique (`MLP`, `MLP.2`)."""
+    found: dict[ir.Layer, str] = {}
+    waiting = [layer]
+    while waiting:
+        each = waiting.pop(0)
+        if each not in found:
+            found[each] = _unique(each.name, set(found.values()))
+            waiting += [call.callee for _, call in each.calls]
+    return found
+
+
+def value_names(graph: Graph[ir.Op]) -> dict[int, str]:
+    """A unique name for each value: that of the spec where there is one, else `%0`, `%1`, ..."""
+    names: dict[int, str] = {}
+    taken: set[str] = set()
+    count = 0
+    for node in graph:
+        given = node.op.name if isinstance(node.op, (ir.Input, ir.Param)) else node.name
+        if given is None:
+            given, count = f"%{count}", count + 1
+        names[node.id] = _unique(given, taken)
+        taken.add(names[node.id])
+    return names
+
+
+def type_text(type: Type) -> str:
+    """`[batch, t, H, K]`, with `int` or `bool` before it where it is not real."""
+    return ("" if type.dtype == "real" else type.dtype) + f"[{', '.join(type.names)}]"
+
+
+def init_text(init: ir.Init) -> str:
+    """How a parameter starts, as a spec would say it: `log(uniform(1, 16))`, `0`."""
+    args = ", ".join(init_text(a) if isinstance(a, ir.Init) else str(a) for a in init.args)
+    return args if init.fn == "value" else f"{init.fn}({args})"
+
+
+def option_text(value: Any) -> str:
+    """An option's value, or a rule of `chunk:`, as a spec writes it: `none`, `[3, 7]`, `"exp"`."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(option_text, value))}]"
+    if isinstance(value, ir.Layer):
+        return value.name
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def op_text(op: ir.Op, operands: tuple[str, ...] = ()) -> str:
+    """An op applied to named operands: `contract[d, d K -> K](x, W)`; body graphs are left out."""
+    return OP_TEXT[type(op)](op, operands)
+
+
+def arg_text(arg: ir.Arg) -> str:
+    """A size or option and its default, as the spec's header has it."""
+    required = arg.symbol is not None and arg.default is None
+    return arg.name if required else f"{arg.name} = {option_text(arg.default)}"
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    number, unique = 1, name
+    while unique in taken:
+        number += 1
+        unique = f"{name}.{number}"
+    return unique
+
+
+# --- one line an op ----------------------------------------------------------------------------
+
+
+def _applied(name: str, details: str, operands: tuple[str, ...]) -> str:
+    return f"{name}{f'[{details}]' if details else ''}({', '.join(operands)})"
+
+
+def _contract(op: ir.Contract, operands: tuple[str, ...]) -> str:
+    ins = ", ".join(" ".join(labels) for labels in op.ins)
+    out = (label if label == axis.name else f"{label}:{axis}" for label, axis in op.out)
+    return _applied("contract", f"{ins} -> {' '.join(out)}".rstrip(), operands)
+
+
+def _solve(op: ir.Solve, operands: tuple[str, ...]) -> str:
+    steps = "" if op.iterations is None else f", iterations = {op.iterations}"
+    return _applied("solve", f"{op.row}, {op.col}{steps}", operands)
+
+
+def _window(op: ir.Window, operands: tuple[str, ...]) -> str:
+    every = "" if op.blocks is None else f" every {op.stride} as {op.blocks}"
+    return _applied("window", f"{op.stream}, {op.width}{every}", operands)
+
+
+def _segment(op: ir.Segment, operands: tuple[str, ...]) -> str:
+    matrix = "" if op.row is None else f", {op.row} {op.col}"
+    return _applied("segment", f"{op.kind} {op.path}: {op.reader}, {op.read}{matrix}", operands)
+
+
+def _fold(op: ir.Fold, operands: tuple[str, ...]) -> str:
+    entering = (*op.captures, *(f"{state.name}[start]" for state in op.states))
+    return _applied("fold", str(op.stream), _bound(entering, operands))
+
+
+def _pair(op: ir.Pair, operands: tuple[str, ...]) -> str:
+    read = f"{op.reader} reads {op.read}" + (
+        "" if op.source == op.read.name else f" of {op.source}"
+    )
+    details = [read, *(["causal"] if op.causal else [])]
+    if op.window is not None:
+        details.append(f"window {op.window}")
+    entering = tuple(f"{role} {name}" for name, role in op.captures)
+    return _applied("pair", ", ".join(details), _bound(entering, operands))
+
+
+def _call(op: ir.Call, operands: tuple[str, ...]) -> str:
+    sizes = [f"{name} = {size}" for name, size in op.sizes]
+    axes = [f"{name} is {axis}" for name, axis in op.axes if name != axis.name]
+    return f"{_applied(op.callee.name, '; '.join([*sizes, *axes]), operands)} at {op.path}"
+
+
+def _bound(names: tuple[str, ...], operands: tuple[str, ...]) -> tuple[str, ...]:
+    """`name = operand` for each; the names alone where no operands are given."""
+    return tuple(f"{n} = {o}" for n, o in zip(names, operands, strict=True)) if operands else names
+
+
+OP_TEXT: dict[type, Callable[[Any, tuple[str, ...]], str]] = {
+    ir.Input: lambda op, _: "input",
+    ir.Param: lambda op, _: f"param {init_text(op.init)}",
+    ir.Constant: lambda op, _: str(op.value),
+    ir.Position: lambda op, _: f"position[{op.axis}]",
+    ir.Delta: lambda op, _: f"delta[{op.row}, {op.col}]",
+    ir.Noise: lambda op, on: _applied("noise", str(op.p), on),
+    ir.Elementwise: lambda op, on: _applied(op.fn, "", on),
+    ir.Reduce: lambda op, on: _applied(op.fn, ", ".join(op.axes), on),
+    ir.Contract: _contract,
+    ir.Gather: lambda op, on: _applied("gather", op.axis, on),
+    ir.Scatter: lambda op, on: _applied("scatter", f"{op.axis} -> {op.into}", on),
+    ir.Top: lambda op, on: _applied("top", f"{op.axis}, {op.count}", on),
+    ir.Solve: _solve,
+    ir.Shift: lambda op, on: _applied("shift", f"{op.stream}, {op.steps}", on),
+    ir.Window: _window,
+    ir.Softmax: lambda op, on: _applied("softmax", op.over, on),
+    ir.Segment: _segment,
+    ir.Fold: _fold,
+    ir.Pair: _pair,
+    ir.Result: lambda op, on: f"{on[0] if on else ''}.{op.name}",
+    ir.Call: _call,
+}
+"""How each op is written; one entry an op."""
+
+
+# --- layers ------------------------------------------------------------------------------------
+
+
+def _layer_lines(layer: ir.Layer, names: dict[ir.Layer, str], spans: bool) -> Iterator[str]:
+    args = (
+        arg.name if arg.default is None else f"{arg.name} = {arg.default}" for arg in layer.args
+    )
+    yield f"{layer.kind} {names[layer]}({', '.join(args)})"
+    for requirement in layer.requirements:
+        yield f"require {requirement.text}"
+    for axis in _derived_axes(layer.graph):
+        yield f"axis {axis} = {axis.size}"
+    for word, rule in layer.chunk.items():
+        yield f"chunk {word} {option_text(rule)}"
+    yield from _graph_lines(layer.graph, names, spans, "")
+
+
+def _graph_lines(
+    graph: Graph[ir.Op], layers: dict[ir.Layer, str], spans: bool, indent: str
+) -> Iterator[str]:
+    names = value_names(graph)
+    for node in graph:
+        yield _with_span(indent + _node_line(node, names, layers), node.span if spans else None)
+        if isinstance(node.op, (ir.Fold, ir.Pair)):
+            yield from _graph_lines(node.op.body, layers, spans, indent + "    ")
+    yield f"{indent}-> " + ", ".join(
+        key if key == names[id] else f"{key} = {names[id]}" for key, id in graph.outputs.items()
+    )
+
+
+def _node_line(node: Node[ir.Op], names: dict[int, str], layers: dict[ir.Layer, str]) -> str:
+    text = op_text(node.op, tuple(names[id] for id in node.operands))
+    if isinstance(node.op, ir.Call):
+        text = layers[node.op.callee] + text.removeprefix(node.op.callee.name)
+    if isinstance(node.op, (ir.Fold, ir.Pair, ir.Call)):
+        return f"{names[node.id]} = {text}"
+    return f"{names[node.id]} = {text} : {type_text(node.type)}"
+
+
+def _with_span(line: str, span: Span | None) -> str:
+    return f"{line:<{COMMENT_COLUMN}}  # {span.where}" if span else line
+
+
+def _derived_axes(graph: Graph[ir.Op]) -> list[Axis]:
+    """Axes whose size is not simply their own name, each once, by name: `K' = K`."""
+    found: dict[str, Axis] = {}
+    for node in graph:
+        if isinstance(node.op, (ir.Fold, ir.Pair)):
+            found |= {axis.name: axis for axis in _derived_axes(node.op.body)}
+        for axis in node.type.axes:
+            if axis.kind == "dim" and str(axis.size) != axis.name:
+                found[axis.name] = axis
+    return [found[name] for name in sorted(found)]
+
+
+# --- JSON --------------------------------------------------------------------------------------
+
+
+def as_json(layer: ir.Layer) -> dict[str, Any]:
+    """The layer and all it calls as plain data; sizes and constants are text."""
+    layers = called_layers(layer)
+    return {"layers": [_layer_json(each, layers) for each in layers]}
+
+
+def _layer_json(layer: ir.Layer, layers: dict[ir.Layer, str]) -> dict[str, Any]:
+    return {
+        "name": layers[layer],
+        "kind": layer.kind,
+        "doc": layer.doc,
+        "source": layer.source.name,
+        "args": [
+            {
+                "name": arg.name,
+                "settled": arg.symbol is None,
+                "default": _plain(arg.default, layers),
+            }
+            for arg in layer.args
+        ],
+        "requirements": [requirement.text for requirement in layer.requirements],
+        "chunk": {word: _plain(rule, layers) for word, rule in layer.chunk.items()},
+        **_graph_json(layer.graph, layers),
+    }
+
+
+def _graph_json(graph: Graph[ir.Op], layers: dict[ir.Layer, str]) -> dict[str, Any]:
+    numbers = {node.id: number for number, node in enumerate(graph)}
+    return {
+        "nodes": [
+            {
+                "id": numbers[node.id],
+                "op": type(node.op).__name__.lower(),
+                "attributes": {
+                    field.name: _plain(getattr(node.op, field.name), layers)
+                    for field in fields(node.op)
+                },
+                "operands": [numbers[id] for id in node.operands],
+                "name": node.name,
+                "type": _plain(node.type, layers),
+                "where": node.span.where if node.span else None,
+            }
+            for node in graph
+        ],
+        "outputs": {name: numbers[id] for name, id in graph.outputs.items()},
+    }
+
+
+def _plain(value: Any, layers: dict[ir.Layer, str]) -> Any:
+    """A value made of dicts, lists, texts and numbers; a called layer becomes its name."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Graph):
+        return _graph_json(value, layers)
+    if isinstance(value, ir.Layer):
+        return layers[value]
+    if isinstance(value, (tuple, list)):
+        return [_plain(item, layers) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item, layers) for key, item in value.items()}
+    if is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name), layers) for f in fields(value)}
+    if isinstance(value, sympy.Basic):
+        return str(value)
+    raise TypeError(f"no plain form of {type(value).__name__}")

@@ -1,0 +1,176 @@
+"""Layer IR: the type of every op's result, from its operands' types. `RULES` has one entry an op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+
+from archc.dims import Axis
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node, Type
+
+Types = Sequence[Type]
+KIND_ORDER = {"batch": 0, "stream": 1, "dim": 2}
+BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}
+INTEGRAL = {"neg", "abs", "sign", "add", "sub", "mul", "mod", "floordiv", "max", "min", "where"}
+
+
+class TypeMismatch(Exception):
+    """An ill-typed node: a bug in the pass that made it."""
+
+
+def is_whole(value: sympy.Expr) -> bool:
+    """Whether a number is an integer whatever the sizes (a rounded quotient counts as one)."""
+    return bool(value.is_integer) or isinstance(value, sympy.floor | sympy.ceiling)
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuse an ill-typed node."""
+    if not condition:
+        raise TypeMismatch(message)
+
+
+def join(types: Types) -> tuple[Axis, ...]:
+    """Axes of a broadcast: batch, streams, then dims in the order of the operand with most of them."""
+    ordered = sorted(types, key=lambda t: -sum(a.kind == "dim" for a in t.axes))
+    axes: dict[str, Axis] = {}
+    for type in ordered:
+        for axis in type.axes:
+            axes.setdefault(axis.name, axis)
+    return arrange(tuple(axes.values()))
+
+
+def arrange(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """Batch first, then streams by name (the layer's own `t` first), then dims as they come."""
+
+    def key(axis: Axis) -> tuple[int, bool, str]:
+        named = axis.kind == "stream"
+        return KIND_ORDER[axis.kind], named and axis.name != "t", axis.name if named else ""
+
+    return tuple(sorted(axes, key=key))
+
+
+def elementwise(op: ir.Elementwise, types: Types) -> Type:
+    require(op.fn in ir.ELEMENTWISE, f"no elementwise function {op.fn}")
+    require(len(types) == ir.ELEMENTWISE[op.fn], f"{op.fn} takes {ir.ELEMENTWISE[op.fn]} operands")
+    kinds = {t.dtype for t in (types[1:] if op.fn == "where" else types)}
+    if op.fn in BOOLEAN:
+        dtype = "bool"
+    elif op.fn == "where" and kinds == {"bool"}:
+        dtype = "bool"
+    else:
+        dtype = "int" if kinds == {"int"} and op.fn in INTEGRAL else "real"
+    return Type(join(types), dtype)
+
+
+def reduce(op: ir.Reduce, types: Types) -> Type:
+    require(set(op.axes) <= set(types[0].names), f"reduce over {op.axes} of {types[0].names}")
+    dtype = "real" if op.fn == "mean" else types[0].dtype
+    return Type(tuple(a for a in types[0].axes if a.name not in op.axes), dtype)
+
+
+def contract(op: ir.Contract, types: Types) -> Type:
+    require(len(op.ins) == len(types) in (1, 2), "contract takes one or two operands")
+    for labels, type in zip(op.ins, types, strict=True):
+        require(len(labels) == len(type.axes), f"labels {labels} for axes {type.names}")
+    seen = {label for labels in op.ins for label in labels}
+    require({label for label, _ in op.out} <= seen, "an output label that no operand has")
+    out = tuple(axis for _, axis in op.out)
+    require(len({a.name for a in out}) == len(out), f"repeated axis in {out}")
+    return Type(out, types[0].dtype if len(types) == 1 else "real")
+
+
+def gather(op: ir.Gather, types: Types) -> Type:
+    value, index = types
+    require(op.axis in value.names and index.dtype == "int", f"gather along {op.axis}")
+    at = value.names.index(op.axis)
+    others = [a for a in value.axes if a.name != op.axis]
+    new = [a for a in index.axes if a.name not in {o.name for o in others}]
+    return Type(arrange((*others[:at], *new, *others[at:])), value.dtype)
+
+
+def scatter(op: ir.Scatter, types: Types) -> Type:
+    require(types[1].names == (op.axis,), "scatter's index has the axis alone")
+    return Type(tuple(op.into if a.name == op.axis else a for a in types[0].axes), types[0].dtype)
+
+
+def solve(op: ir.Solve, types: Types) -> Type:
+    matrix, vector = types
+    require({op.row, op.col} <= set(matrix.names) and op.row in vector.names, "solve")
+    return Type(join([Type(tuple(a for a in matrix.axes if a.name != op.col)), vector]))
+
+
+def window(op: ir.Window, types: Types) -> Type:
+    axes = [a for a in types[0].axes if a.kind != "dim"]
+    if op.blocks is not None:
+        axes = [op.blocks if a.name == op.stream else a for a in axes]
+    dims = (a for a in types[0].axes if a.kind == "dim")
+    return Type((*arrange(tuple(axes)), op.width, *dims), types[0].dtype)
+
+
+def softmax(op: ir.Softmax, types: Types) -> Type:
+    require(op.over in types[0].names, f"softmax over {op.over} of {types[0].names}")
+    require(types[1].dtype == "bool", "softmax's mask is a bool")
+    return Type(join(types[:2]))
+
+
+def segment(op: ir.Segment, types: Types) -> Type:
+    require(op.path in types[0].names, "segment needs its path")
+    return Type(arrange((op.reader, op.read, *(a for a in types[0].axes if a.name != op.path))))
+
+
+def region(op: ir.Fold | ir.Pair, types: Types) -> Type:
+    """A Fold or a Pair has several results; its own type is empty."""
+    require(len(types) >= len(op.captures), "a capture without an operand")
+    return Type(())
+
+
+RULES: dict[type, Callable[[Any, Types], Type]] = {
+    ir.Input: lambda op, _: op.type,
+    ir.Param: lambda op, _: Type(op.axes),
+    ir.Constant: lambda op, _: Type((), "int" if is_whole(op.value) else "real"),
+    ir.Position: lambda op, _: Type((op.axis,), "int"),
+    ir.Delta: lambda op, _: Type((op.row, op.col)),
+    ir.Noise: lambda op, types: Type(types[0].axes),
+    ir.Elementwise: elementwise,
+    ir.Reduce: reduce,
+    ir.Contract: contract,
+    ir.Gather: gather,
+    ir.Scatter: scatter,
+    ir.Top: lambda op, types: Type(types[0].axes, "bool"),
+    ir.Solve: solve,
+    ir.Shift: lambda op, types: types[0],
+    ir.Window: window,
+    ir.Softmax: softmax,
+    ir.Segment: segment,
+    ir.Fold: region,
+    ir.Pair: region,
+    ir.Call: lambda op, types: Type(()),
+}
+
+
+def infer(op: Any, operands: Sequence[Node]) -> Type:
+    """Type of a new node; raises TypeMismatch if it is ill-typed."""
+    if isinstance(op, ir.Result):
+        return result(operands[0].op, op.name)
+    return RULES[type(op)](op, [node.type for node in operands])
+
+
+def layer_graph() -> Graph:
+    """An empty graph of layer ops."""
+    return Graph(infer)
+
+
+def result(owner: Any, name: str) -> Type:
+    """Type of the result `name` of a Fold (its stream put back), a Pair or a Call."""
+    if isinstance(owner, ir.Call):
+        inner = owner.callee.graph
+        renamed = dict(owner.axes)
+        type = inner[inner.outputs[name]].type
+        return Type(tuple(renamed.get(a.name, a) for a in type.axes), type.dtype)
+    type = owner.body[owner.body.outputs[name]].type
+    if isinstance(owner, ir.Pair):
+        return type
+    return Type(arrange((owner.stream, *type.axes)), type.dtype)

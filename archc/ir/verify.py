@@ -1,0 +1,244 @@
+"""Check what every pass may rely on in layer IR; whatever fails here is a bug in archc.
+
+Called after elaboration and after every pass. Raises `InternalError`, never `ArchError`: a mistake
+in a spec must have been reported before a graph is made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import sympy
+
+from archc.diagnostics import InternalError
+from archc.dims import Axis
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node, Type
+from archc.ir.typing import KIND_ORDER, TypeMismatch, infer
+
+REGIONS = (ir.Fold, ir.Pair, ir.Call)
+
+
+def verify(layer: ir.Layer) -> None:
+    """Check a layer, the bodies in it and, each once, the layers it calls."""
+    done: set[int] = set()
+    waiting = [layer]
+    while waiting:
+        current = waiting.pop()
+        if id(current) in done:
+            continue
+        done.add(id(current))
+        try:
+            _check_layer(current)
+        except (TypeMismatch, KeyError) as error:
+            # the checks look up what earlier passes promised to be there
+            raise InternalError(f"layer `{current.name}`: {error}") from error
+        waiting += [call.callee for _, call in current.calls]
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuse a graph that breaks an invariant."""
+    if not condition:
+        raise InternalError(message)
+
+
+def _check_layer(layer: ir.Layer) -> None:
+    """The interface of a layer, then its graph."""
+    where = f"layer `{layer.name}`"
+    for arg in layer.args:
+        named = arg.symbol is None or arg.symbol.name == arg.name
+        require(named, f"{where}: the symbol of argument `{arg.name}` is called `{arg.symbol}`")
+    check_graph(layer.graph, where)
+    require(bool(layer.graph.outputs), f"{where} has no output")
+    _distinct((op.name for _, op in layer.params), f"{where}: parameter")
+    _distinct((call.path for _, call in layer.calls), f"{where}: path of a called layer")
+    _check_symbols(layer, where)
+
+
+def check_graph(graph: Graph, where: str, captured: Mapping[str, Type] | None = None) -> None:
+    """A graph's nodes; `captured` are the inputs that a body must have (None: a layer's graph)."""
+    require(graph.acyclic(), f"{where}: a value depends on itself")
+    for name, id in graph.outputs.items():
+        require(id in graph, f"{where}: output `{name}` is not in the graph")
+        require(not isinstance(graph[id].op, REGIONS), f"{where}: output `{name}` is a region")
+    inputs = {node.op.name: node.type for node in graph if isinstance(node.op, ir.Input)}
+    _distinct((n.op.name for n in graph if isinstance(n.op, ir.Input)), f"{where}: input")
+    for node in graph:
+        _check_node(graph, node, f"{where}, {_described(node)}")
+    if captured is None:
+        return
+    require(set(inputs) <= set(captured), f"{where}: {sorted(set(inputs) - set(captured))} unknown")
+    for name, type in inputs.items():
+        same = _same(type, captured[name])
+        require(same, f"{where}: `{name}` enters as {_shape(captured[name])}, not {_shape(type)}")
+    params = [node.op.name for node in graph if isinstance(node.op, ir.Param)]
+    require(not params, f"{where}: parameters {params} are declared in a body")
+
+
+def _check_node(graph: Graph, node: Node, where: str) -> None:
+    """One node: its operands, its type, and the graphs it holds."""
+    for operand in node.operands:
+        require(operand in graph, f"{where}: operand {operand} is not in the graph")
+        region = isinstance(graph[operand].op, REGIONS)
+        require(
+            region == isinstance(node.op, ir.Result), f"{where}: a region is read by Result alone"
+        )
+    operands = [graph[operand] for operand in node.operands]
+    if isinstance(node.op, ir.Result):
+        require(node.op.name in _results(operands[0].op), f"{where}: no such result")
+    type = infer(node.op, operands)
+    require(type == node.type, f"{where}: is {_shape(type)}, but says {_shape(node.type)}")
+    _distinct(type.names, f"{where}: axis")
+    order = [KIND_ORDER[axis.kind] for axis in type.axes]
+    free = isinstance(node.op, ir.Contract | ir.Input | ir.Param | ir.Delta | ir.Result)
+    require(free or order == sorted(order), f"{where}: axes are not batch, streams, dims")
+    if isinstance(node.op, ir.Fold):
+        _check_fold(node.op, operands, where)
+    elif isinstance(node.op, ir.Pair):
+        _check_pair(node.op, operands, where)
+    elif isinstance(node.op, ir.Call):
+        _check_call(node.op, operands, where)
+    elif isinstance(node.op, ir.Contract):
+        _check_contract(node.op, operands, where)
+
+
+def _check_fold(op: ir.Fold, operands: list[Node], where: str) -> None:
+    """The captures at one token and the states before it are the body's inputs."""
+    names = [state.name for state in op.states]
+    wanted = len(op.captures) + len(names)
+    require(len(operands) == wanted, f"{where}: {len(operands)} operands, not {wanted}")
+    _distinct([*op.captures, *(f"{name}[t-1]" for name in names)], f"{where}: input")
+    captured = {
+        name: Type(tuple(a for a in node.type.axes if a != op.stream), node.type.dtype)
+        for name, node in zip(op.captures, operands, strict=False)
+    }
+    captured |= {f"{state.name}[t-1]": Type(state.axes) for state in op.states}
+    check_graph(op.body, f"{where}, body", captured)
+    for state, start in zip(op.states, operands[len(op.captures) :], strict=True):
+        wide = {axis.name for axis in state.axes}
+        require(state.name in op.body.outputs, f"{where}: no update of state `{state.name}`")
+        update = op.body[op.body.outputs[state.name]]
+        for what, node in (("update", update), ("initial value", start)):
+            fits = set(node.type.names) <= wide
+            require(fits, f"{where}: {what} of `{state.name}` is {_shape(node.type)}")
+
+
+def _check_pair(op: ir.Pair, operands: list[Node], where: str) -> None:
+    """Captures enter the body with the stream of their role."""
+    require(len(operands) == len(op.captures), f"{where}: an operand for each capture")
+    _distinct((name for name, _ in op.captures), f"{where}: capture")
+    roles: dict[str, dict[str, Any]] = {
+        "reader": {},
+        "read": {op.source: op.read},
+        "path": {op.source: op.path},
+    }
+    captured: dict[str, Type] = {}
+    for (name, role), node in zip(op.captures, operands, strict=True):
+        require(role in roles, f"{where}: role `{role}` of `{name}`")
+        require(role != "path" or op.path is not None, f"{where}: `{name}` needs a path")
+        axes = tuple(roles[role].get(a.name, a) for a in node.type.axes)
+        captured[name] = Type(axes, node.type.dtype)
+    check_graph(op.body, f"{where}, body", captured)
+
+
+def _check_call(op: ir.Call, operands: list[Node], where: str) -> None:
+    """The operands fit the callee's inputs, and every size of the callee has a value."""
+    inputs = op.callee.inputs
+    where = f"{where} of `{op.callee.name}`"
+    require(len(operands) == len(inputs), f"{where}: {len(operands)} operands")
+    sized = {name for name, _ in op.sizes}
+    missing = [
+        arg.name for arg in op.callee.args if arg.symbol is not None and arg.name not in sized
+    ]
+    require(not missing, f"{where}: no value for sizes {missing}")
+    renamed = dict(op.axes)
+    for (_, input), node in zip(inputs, operands, strict=True):
+        axes = {renamed.get(axis.name, axis).name for axis in input.type.axes}
+        fits = set(node.type.names) <= axes and node.type.dtype == input.type.dtype
+        require(fits, f"{where}: `{input.name}` is {_shape(input.type)}, given {_shape(node.type)}")
+
+
+def _check_contract(op: ir.Contract, operands: list[Node], where: str) -> None:
+    """Axes under one label are equally long, and a label stands once in the result."""
+    _distinct((label for label, _ in op.out), f"{where}: output label")
+    sizes: dict[str, Axis] = {}
+    pairs = [
+        (label, axis)
+        for labels, node in zip(op.ins, operands, strict=True)
+        for label, axis in zip(labels, node.type.axes, strict=True)
+    ]
+    for label, axis in [*pairs, *op.out]:
+        first = sizes.setdefault(label, axis)
+        same = first.size == axis.size or sympy.simplify(first.size - axis.size) == 0
+        require(same, f"{where}: joins {first} of {first.size} with {axis} of {axis.size}")
+
+
+def _check_symbols(layer: ir.Layer, where: str) -> None:
+    """Every size is known from the arguments, or comes with an input or a run of blocks."""
+    known: set[Any] = {arg.symbol for arg in layer.args}
+    nodes = list(every_node(layer.graph))
+    for node in nodes:
+        if isinstance(node.op, ir.Input):
+            known |= {a.size for a in node.type.axes if a.kind != "dim"}
+        if isinstance(node.op, ir.Window) and node.op.blocks is not None:
+            known.add(node.op.blocks.size)
+    for node in nodes:
+        unknown = sorted(str(symbol) for symbol in _symbols(node) - known)
+        require(not unknown, f"{where}, {_described(node)}: unknown sizes {unknown}")
+
+
+def every_node(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph and of the bodies in it."""
+    for node in graph:
+        yield node
+        if isinstance(node.op, ir.Fold | ir.Pair):
+            yield from every_node(node.op.body)
+
+
+def _symbols(node: Node) -> set[sympy.Basic]:
+    """The sizes and options that a node's axes and numbers speak of."""
+    op = node.op
+    numbers: list[Any] = [axis.size for axis in node.type.axes]
+    if isinstance(op, ir.Constant):
+        numbers.append(op.value)
+    elif isinstance(op, ir.Noise):
+        numbers.append(op.p)
+    elif isinstance(op, ir.Top):
+        numbers.append(op.count)
+    elif isinstance(op, ir.Window) and op.stride is not None:
+        numbers.append(op.stride)
+    elif isinstance(op, ir.Solve) and op.iterations is not None:
+        numbers.append(op.iterations)
+    elif isinstance(op, ir.Call):
+        numbers += [size for _, size in op.sizes]
+    return {symbol for number in numbers for symbol in number.free_symbols}
+
+
+def _results(owner: Any) -> Iterable[str]:
+    """Names of the results of a region."""
+    return owner.callee.graph.outputs if isinstance(owner, ir.Call) else owner.body.outputs
+
+
+def _same(one: Type, other: Type) -> bool:
+    """Whether two types have the same axes, in any order."""
+    return set(one.axes) == set(other.axes) and one.dtype == other.dtype
+
+
+def _distinct(names: Iterable[str], what: str) -> None:
+    """No name stands twice."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    require(not twice, f"{what} {twice} stands more than once")
+
+
+def _described(node: Node) -> str:
+    """`node 7 (Contract, q)`."""
+    name = f", {node.name}" if node.name else ""
+    place = f", {node.span.where}" if node.span else ""
+    return f"node {node.id} ({type(node.op).__name__}{name}{place})"
+
+
+def _shape(type: Type) -> str:
+    """`real[batch, t, H]`."""
+    return f"{type.dtype}[{', '.join(type.names)}]"

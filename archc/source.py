@@ -1,0 +1,72 @@
+"""Where text comes from: `Source` is a named text, `Span` a stretch of it."""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A spec's text and the name it is shown under (a path, `<stdin>`, or `kda.arch` of the bundle)."""
+
+    name: str
+    text: str
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """Offset of the first character of each line."""
+        starts = [0]
+        for i, char in enumerate(self.text):
+            if char == "\n":
+                starts.append(i + 1)
+        return tuple(starts)
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """1-based line and column of an offset."""
+        line = bisect.bisect_right(self.starts, offset)
+        return line, offset - self.starts[line - 1] + 1
+
+    def line(self, number: int) -> str:
+        """Text of a 1-based line, without its newline."""
+        return self.text.split("\n")[number - 1]
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of the text, printed into generated files."""
+        return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """The characters `start` to `end` (exclusive) of a source."""
+
+    source: Source
+    start: int
+    end: int
+
+    @property
+    def line(self) -> int:
+        """1-based line where the span starts."""
+        return self.source.position(self.start)[0]
+
+    @property
+    def column(self) -> int:
+        """1-based column where the span starts."""
+        return self.source.position(self.start)[1]
+
+    @property
+    def text(self) -> str:
+        """The characters themselves."""
+        return self.source.text[self.start : self.end]
+
+    @property
+    def where(self) -> str:
+        """`kda.arch:21`, as generated code cites it."""
+        return f"{self.source.name}:{self.line}"
+
+    def to(self, other: Span) -> Span:
+        """The stretch from this span's start to the other's end."""
+        return Span(self.source, self.start, max(self.end, other.end))

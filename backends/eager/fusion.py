@@ -1,0 +1,147 @@
+"""Layer IR -> calls that torch has a name for: small patterns that read better, and run faster, as one.
+
+Each rule looks at one node and answers with the call that replaces it, or None. They are recognised by
+their algebra alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import sympy
+
+from archc.backends.eager.value import Value
+from archc.backends.expression import ATOM, Text, call
+from archc.backends.index import aligned, dims, permuted
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+
+if TYPE_CHECKING:
+    from archc.backends.eager.scope import Scope
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A node that is emitted as one call of `operands`; what lay between is not written."""
+
+    operands: tuple[int, ...]
+    emit: Callable[[Scope, Node], Value]
+
+
+def fuse(graph: Graph) -> dict[int, Fused]:
+    """The patterns of a graph, by the node whose value they give."""
+    found: dict[int, Fused] = {}
+    for node in graph:
+        for rule in RULES:
+            fused = rule(graph, node)
+            if fused is not None:
+                found[node.id] = fused
+                break
+    return found
+
+
+def silu(graph: Graph, node: Node) -> Fused | None:
+    """a * sigmoid(a) -> silu(a)."""
+    if node.op != ir.Elementwise("mul"):
+        return None
+    for gate, a in (node.operands, node.operands[::-1]):
+        if graph[gate].op == ir.Elementwise("sigmoid") and graph[gate].operands == (a,):
+            return Fused((a,), lambda scope, n: _unary(scope, n, a, "F.silu"))
+    return None
+
+
+def _unary(scope: Scope, node: Node, operand: int, function: str) -> Value:
+    value = scope.value(operand)
+    return Value(call(function, value.text), value.layout, value.kind)
+
+
+def dropout(graph: Graph, node: Node) -> Fused | None:
+    """x * noise(x) -> dropout(x)."""
+    if node.op != ir.Elementwise("mul"):
+        return None
+    for noise, x in (node.operands, node.operands[::-1]):
+        op = graph[noise].op
+        if isinstance(op, ir.Noise) and graph[noise].operands == (x,):
+            p = op.p
+            return Fused((x,), lambda scope, n: _dropout(scope, x, p))
+    return None
+
+
+def _dropout(scope: Scope, x: int, p: sympy.Expr) -> Value:
+    value = scope.as_data(scope.value(x))
+    text = call("F.dropout", value.text, scope.number(p), scope.ask(scope.training))
+    return Value(text, value.layout, value.kind)
+
+
+def short_convolution(graph: Graph, node: Node) -> Fused | None:
+    """The last tokens times a filter, summed over them -> one call that never lays them out."""
+    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+        return None
+    for this in (0, 1):
+        window, weight = node.operands[this], node.operands[1 - this]
+        op, labels, taps = graph[window].op, node.op.ins[this], node.op.ins[1 - this]
+        if not isinstance(op, ir.Window) or op.stride is not None or window == weight:
+            continue
+        width = labels[graph[window].type.names.index(op.width.name)]
+        summed = set(labels) - {label for label, _ in node.op.out}
+        if summed == {width} and width in taps and set(taps) <= set(labels):
+            operands = (graph[window].operands[0], weight)
+            return Fused(operands, lambda scope, n: _convolution(scope, n, window, labels, taps, width))
+    return None
+
+
+def _convolution(
+    scope: Scope, node: Node, window: int, labels: Labels, taps: Labels, width: str
+) -> Value:
+    """`short_convolution(x, past, w)`, the filter laid out as x is, its taps last."""
+    source = scope.graph[window]
+    x = scope.per_token(source.operands[0], source.op.stream)
+    weight = next(o for o in node.operands if o != window)
+    label_of = dict(zip(source.type.names, labels, strict=True))
+    want = [*(label_of[name] for name in x.layout), width]
+    w = aligned(scope.as_data(scope.value(weight)).text, taps, want)
+    before, after = scope.carry(scope, source)
+    scope.pieces.add("short_convolution")
+    axis_of = {label: axis.name for label, axis in node.op.out}
+    have = tuple(axis_of[label] for label in want[:-1])
+    name = scope.names.fresh(f"{scope.target(node.id)}_conv")
+    result = Value(Text(name), have, x.kind)
+    text = call("short_convolution", x.text, before, w)
+    scope.writer.line(f"{name}, {after} = {text}", scope.shape_note(result))
+    return Value(permuted(result.text, have, scope.node_layout(node)), scope.node_layout(node), x.kind)
+
+
+def grouping(graph: Graph, node: Node) -> Fused | None:
+    """x[head // share] along the groups -> each group repeated for its heads."""
+    if not isinstance(node.op, ir.Gather):
+        return None
+    value, index = node.operands
+    at = graph[index]
+    if at.op != ir.Elementwise("floordiv"):
+        return None
+    heads, share = (graph[operand].op for operand in at.operands)
+    if not isinstance(heads, ir.Position) or not isinstance(share, ir.Constant):
+        return None
+    groups = graph[value].type.axis(node.op.axis)
+    if heads.axis.kind != "dim" or share.value != sympy.floor(heads.axis.size / groups.size):
+        return None
+    return Fused((value,), lambda scope, n: _repeat(scope, n, value, share.value))
+
+
+def _repeat(scope: Scope, node: Node, operand: int, share: sympy.Expr) -> Value:
+    value = scope.value(operand)
+    dim = dims(value.layout, [node.op.axis])
+    text = call(f"{value.text.at(ATOM)}.repeat_interleave", scope.size(share), dim)
+    new = next(name for name in node.type.names if name not in value.layout)
+    have = tuple(new if name == node.op.axis else name for name in value.layout)
+    layout = scope.node_layout(node)
+    return Value(permuted(text, have, layout), layout, value.kind)
+
+
+RULES: tuple[Callable[[Graph, Node], Fused | None], ...] = (
+    silu, dropout, short_convolution, grouping,
+)  # fmt: skip

@@ -1,0 +1,348 @@
+"""Emission of the tensor ops: one function an op, each giving the expression of a node's value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archc.backends.eager.scope import Scope
+from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, Value
+from archc.backends.expression import (
+    ATOM,
+    BITAND,
+    BITOR,
+    OPERATORS,
+    UNARY,
+    Text,
+    binary,
+    call,
+    negative,
+    power,
+)
+from archc.backends.index import aligned, dims, einsum, permuted
+from archc.ir import layer as ir
+from archc.ir.graph import Node
+
+KINDS = {"int": INT, "bool": BOOL, "real": DATA}
+
+
+def given(scope: Scope, node: Node) -> Value:
+    """Inputs and parameters are named by whoever made the scope."""
+    raise KeyError(f"the scope was made without a name for {node.op.name}")
+
+
+def constant(scope: Scope, node: Node) -> Value:
+    """A Python number."""
+    return Value(scope.number(node.op.value), (), NUMBER)
+
+
+def position(scope: Scope, node: Node) -> Value:
+    """Positions along a sequence have a line at the head of the function; along a dim, `arange`."""
+    axis = node.op.axis
+    if axis.name in scope.starts:
+        return Value(Text(scope.position(axis)), (axis.name,), INT)
+    return Value(call("torch.arange", scope.length(axis), f"device={scope.device}"), (axis.name,), INT)
+
+
+def delta(scope: Scope, node: Node) -> Value:
+    """The identity matrix; between two sequences it compares positions."""
+    row, col = node.op.row, node.op.col
+    layout = scope.node_layout(node)
+    if row.kind == "dim" and col.kind == "dim":
+        sizes = [scope.length(row).text, scope.length(col).text]
+        sizes = sizes[:1] if sizes[0] == sizes[1] else sizes
+        return Value(call("torch.eye", *sizes, f"device={scope.device}", f"dtype={scope.dtype}"), layout, DATA)
+    left, right = (aligned(Text(scope.position(axis)), [axis.name], layout) for axis in (row, col))
+    return scope.as_data(Value(binary("==", 3, left, right), layout, BOOL))
+
+
+def noise(scope: Scope, node: Node) -> Value:
+    """Dropout of ones: the factor alone."""
+    value = scope.as_data(scope.value(node.operands[0]))
+    ones = call("torch.ones_like", value.text)
+    text = call("F.dropout", ones, scope.number(node.op.p), scope.ask(scope.training))
+    return Value(text, value.layout, DATA)
+
+
+# --- tokenwise algebra -------------------------------------------------------------------------
+
+TENSOR: dict[str, str] = {
+    **{fn: f"torch.{fn}" for fn in ("exp", "log", "sqrt", "rsqrt", "abs", "sign", "floor")},
+    **{fn: f"torch.{fn}" for fn in ("sin", "cos", "erf", "sigmoid", "tanh", "relu")},
+    "logsigmoid": "F.logsigmoid",
+    "softplus": "F.softplus",
+    "max": "torch.maximum",
+    "min": "torch.minimum",
+}
+"""Functions of tensors that torch has under one name."""
+
+SCALAR: dict[str, str] = {
+    **{fn: f"math.{fn}" for fn in ("exp", "log", "sqrt", "floor", "sin", "cos", "erf", "tanh")},
+    "abs": "abs",
+    "max": "max",
+    "min": "min",
+    "real": "float",
+}
+"""The same for Python numbers."""
+
+
+def elementwise(scope: Scope, node: Node) -> Value:
+    """`fn` of its operands, each laid out to broadcast against the result."""
+    fn, layout = node.op.fn, scope.node_layout(node)
+    values = [scope.value(operand) for operand in node.operands]
+    if all(value.kind == NUMBER for value in values):
+        return Value(_of_numbers(fn, [value.text for value in values]), (), NUMBER)
+    if fn == "where":
+        return _where(scope, values, layout)
+    kind = KINDS[node.type.dtype]
+    if kind == DATA:
+        values, kind = scope.joined(values)
+    texts = [_laid_out(value, layout) for value in values]
+    if fn == "real":
+        return Value(texts[0], layout, kind)
+    clamp = {"max": "min", "min": "max"}.get(fn)
+    if clamp and NUMBER in {value.kind for value in values}:
+        number, tensor = sorted(zip(values, texts, strict=True), key=lambda pair: pair[0].kind != NUMBER)
+        return Value(call(f"{tensor[1].at(ATOM)}.clamp", f"{clamp}={number[1]}"), layout, kind)
+    return Value(_of_tensors(fn, texts), layout, kind)
+
+
+def _laid_out(value: Value, layout: Sequence[str]) -> Text:
+    return value.text if value.kind == NUMBER else aligned(value.text, value.layout, layout)
+
+
+def _where(scope: Scope, values: Sequence[Value], layout: tuple[str, ...]) -> Value:
+    condition, *branches = values
+    kind = INT if {value.kind for value in branches} <= {INT} else BOOL
+    if {value.kind for value in branches} - {INT, BOOL}:
+        branches, kind = scope.joined(branches)
+    kind = DATA if kind == NUMBER else kind
+    texts = [_laid_out(value, layout) for value in (condition, *branches)]
+    if condition.kind == NUMBER:
+        return Value(Text(f"({texts[1]} if {texts[0]} else {texts[2]})"), layout, kind)
+    return Value(call("torch.where", *texts), layout, kind)
+
+
+def _of_tensors(fn: str, texts: Sequence[Text]) -> Text:
+    """`fn` of operands of which at least one is a tensor."""
+    if fn in OPERATORS:
+        return binary(*OPERATORS[fn], *texts)
+    if fn in TENSOR:
+        return call(TENSOR[fn], *texts)
+    return {
+        "neg": lambda a: negative(a),
+        "not": lambda a: Text(f"~{a.at(UNARY)}", UNARY),
+        "pow": lambda a, b: power(a, b),
+        "and": lambda a, b: binary("&", BITAND, a, b),
+        "or": lambda a, b: binary("|", BITOR, a, b),
+    }[fn](*texts)
+
+
+def _of_numbers(fn: str, texts: Sequence[Text]) -> Text:
+    """`fn` of Python numbers."""
+    if fn in OPERATORS:
+        return binary(*OPERATORS[fn], *texts)
+    if fn in SCALAR:
+        return call(SCALAR[fn], *texts)
+    shown = [text.at(ATOM) for text in texts]
+    return {
+        "neg": lambda: negative(texts[0]),
+        "not": lambda: Text(f"(not {shown[0]})"),
+        "rsqrt": lambda: Text(f"(1 / math.sqrt({texts[0]}))"),
+        "sign": lambda: Text(f"(({texts[0]} > 0) - ({texts[0]} < 0))"),
+        "sigmoid": lambda: Text(f"(1 / (1 + math.exp(-{shown[0]})))"),
+        "logsigmoid": lambda: Text(f"(-math.log1p(math.exp(-{shown[0]})))"),
+        "softplus": lambda: Text(f"math.log1p(math.exp({texts[0]}))"),
+        "relu": lambda: call("max", texts[0], "0"),
+        "pow": lambda: power(*texts),
+        "and": lambda: Text(f"({shown[0]} and {shown[1]})"),
+        "or": lambda: Text(f"({shown[0]} or {shown[1]})"),
+        "where": lambda: Text(f"({texts[1]} if {texts[0]} else {texts[2]})"),
+    }[fn]()
+
+
+def reduce(scope: Scope, node: Node) -> Value:
+    """`.sum(-1)`, `.mean((1, 2))`, `.amax(-1)`."""
+    value, fn = scope.value(node.operands[0]), node.op.fn
+    if fn == "mean" or (fn != "sum" and value.kind == BOOL):
+        value = scope.real(value)
+    layout = scope.node_layout(node)
+    kept = [name for name in value.layout if name not in node.op.axes]
+    axes = [scope.graph[node.operands[0]].type.axis(name) for name in node.op.axes]
+    if fn in ("max", "min") and any(axis.kind == "stream" for axis in axes):
+        scope.pieces.add("extreme")
+        text = call("extreme", value.text, dims(value.layout, node.op.axes), f"torch.a{fn}")
+    elif fn in ("max", "min"):
+        text = call(f"{value.text.at(ATOM)}.a{fn}", dims(value.layout, node.op.axes))
+    elif fn == "prod":
+        text = value.text
+        for axis in sorted(node.op.axes, key=value.layout.index, reverse=True):
+            text = call(f"{text.at(ATOM)}.prod", str(value.layout.index(axis)))
+    else:
+        text = call(f"{value.text.at(ATOM)}.{fn}", dims(value.layout, node.op.axes))
+    return Value(permuted(text, kept, layout), layout, value.kind)
+
+
+def contract(scope: Scope, node: Node) -> Value:
+    """A product summed over what the result lacks: `@`, `einsum`, or a plain product."""
+    values = [scope.value(operand) for operand in node.operands]
+    if len(values) == 1:
+        return _rearranged(scope, node, values[0])
+    names = [dict(zip(scope.graph[o].type.names, ins, strict=True)) for o, ins in zip(node.operands, node.op.ins, strict=True)]
+    values, kind = scope.joined(values)
+    ins = [[labels[axis] for axis in value.layout] for value, labels in zip(values, names, strict=True)]
+    axis_of = {label: axis.name for label, axis in node.op.out}
+    layout = scope.node_layout(node)
+    label_of = {axis: label for label, axis in axis_of.items()}
+    out = [label_of[name] for name in layout]
+    repeated = any(len(set(labels)) < len(labels) for labels in ins)
+    if NUMBER in {value.kind for value in values} or (set(ins[0]) | set(ins[1]) == set(out) and not repeated):
+        left, right = (v.text if v.kind == NUMBER else aligned(v.text, i, out) for v, i in zip(values, ins, strict=True))
+        return Value(binary("*", OPERATORS["mul"][1], left, right), layout, kind)
+    if kind != DATA:
+        values, kind = [scope.as_data(value) for value in values], DATA
+    if ins[0][:-1] + ins[1][1:] == out and ins[0][-1:] == ins[1][:1] and len(ins[1]) == 2 <= len(ins[0]):
+        return Value(binary("@", OPERATORS["mul"][1], values[0].text, values[1].text), layout, kind)
+    return Value(einsum([value.text for value in values], ins, out), layout, kind)
+
+
+def _rearranged(scope: Scope, node: Node, value: Value) -> Value:
+    """One operand: other names cost nothing, another order is a view, the rest is an einsum."""
+    names = dict(zip(scope.graph[node.operands[0]].type.names, node.op.ins[0], strict=True))
+    labels = [names[axis] for axis in value.layout]
+    label_of = {axis.name: label for label, axis in node.op.out}
+    layout = scope.node_layout(node)
+    out = [label_of[name] for name in layout]
+    if sorted(labels) == sorted(out):
+        return Value(permuted(value.text, labels, out), layout, value.kind)
+    value = scope.as_data(value)
+    return Value(einsum([value.text], [labels], out), layout, DATA)
+
+
+# --- by index ----------------------------------------------------------------------------------
+
+
+def gather(scope: Scope, node: Node) -> Value:
+    """`E[tokens]` for a table, `x[..., index]` where no axis is shared, else `take`."""
+    value, index = (scope.value(operand) for operand in node.operands)
+    axis, layout = node.op.axis, scope.node_layout(node)
+    at = value.layout.index(axis)
+    shared = [name for name in value.layout if name in index.layout and name != axis]
+    new = [name for name in index.layout if name not in shared]
+    if shared:
+        rest = [name for name in value.layout if name not in shared and name != axis]
+        scope.pieces.add("take")
+        data = permuted(value.text, value.layout, [*shared, axis, *rest])
+        where = permuted(index.text, index.layout, [*shared, *new])
+        text = call("take", data, where, str(len(shared)))
+        have = [*shared, *new, *rest]
+    else:
+        have = [*value.layout[:at], *new, *value.layout[at + 1 :]]
+        lead = ":, " * at if at < len(value.layout) - 1 or at < 2 else "..., "
+        text = Text(f"{value.text.at(ATOM)}[{lead}{index.text}]")
+        if at == 0 and len(value.layout) == 2 and len(new) > 1:
+            text = call("F.embedding", index.text, value.text)
+    return Value(permuted(text, have, layout), layout, value.kind)
+
+
+def scatter(scope: Scope, node: Node) -> Value:
+    """Sums by index, as a product with a one-hot matrix: an index that is out of range adds nothing."""
+    value, index = (scope.value(operand) for operand in node.operands)
+    value, into, layout = scope.as_data(scope.real(value)), node.op.into, scope.node_layout(node)
+    scope.pieces.add("one_hot")
+    hot = call("one_hot", index.text, scope.length(into), scope.dtype)
+    ins = [list(value.layout), [node.op.axis, into.name + "'"]]
+    out = [name + "'" if name == into.name else name for name in layout]
+    return Value(einsum([value.text, hot], ins, out), layout, DATA)
+
+
+def top(scope: Scope, node: Node) -> Value:
+    """`top(score, count, dim)`."""
+    value = scope.value(node.operands[0])
+    scope.pieces.add("top")
+    text = call("top", value.text, scope.size(node.op.count), dims(value.layout, [node.op.axis]))
+    return Value(text, value.layout, BOOL)
+
+
+def solve(scope: Scope, node: Node) -> Value:
+    """The exact solution, whatever number of iterations an approximation would take."""
+    row, col = node.op.row, node.op.col
+    common = [name for name in scope.node_layout(node) if name != row]
+    matrix, vector = (scope.value(operand) for operand in node.operands)
+    a = aligned(matrix.text, matrix.layout, [*common, row, col])
+    b = aligned(vector.text, vector.layout, [*common, row])
+    text = Text(f"torch.linalg.solve({a}, {b.at(ATOM)}[..., None])[..., 0]")
+    return Value(permuted(text, [*common, row], scope.node_layout(node)), scope.node_layout(node), DATA)
+
+
+# --- along a sequence --------------------------------------------------------------------------
+
+
+def shift(scope: Scope, node: Node) -> Value:
+    """The tokens `steps` earlier; the state holds those from before the first."""
+    before, after = scope.carry(scope, node)
+    x = scope.per_token(node.operands[0], node.op.stream)
+    scope.pieces.add("shifted")
+    name = scope.names.fresh(node.name or f"{scope.target(node.id)}_before")
+    scope.writer.line(f"{name}, {after} = shifted({x.text}, {before})", scope.shape_note(x))
+    return Value(Text(name), x.layout, x.kind)
+
+
+def window(scope: Scope, node: Node) -> Value:
+    """Runs of tokens along a new axis."""
+    before, after = scope.carry(scope, node)
+    x = scope.per_token(node.operands[0], node.op.stream)
+    op, rest = node.op, x.layout[2:]
+    arguments = [x.text, Text(before)]
+    if op.stride is None:
+        piece, stream = "windows", op.stream
+    else:
+        piece, stream = "blocks", op.blocks.name
+        arguments += [scope.length(op.width), scope.size(op.stride), Text(scope.starts[op.stream])]
+    scope.pieces.add(piece)
+    value = Value(Text(scope.names.fresh(node.name or scope.hint(node))), ("batch", stream, op.width.name, *rest), x.kind)
+    scope.writer.line(f"{value.text}, {after} = {call(piece, *arguments)}", scope.shape_note(value))
+    layout = scope.node_layout(node)
+    return Value(permuted(value.text, value.layout, layout), layout, value.kind)
+
+
+def softmax(scope: Scope, node: Node) -> Value:
+    """`masked_softmax(score, mask, dim)`."""
+    layout = scope.node_layout(node)
+    score, mask, *sink = node.operands
+    values = [scope.as_data(scope.real(scope.value(operand))) for operand in (score, *sink)]
+    allowed = scope.value(mask)
+    texts = [_laid_out(values[0], layout), _laid_out(allowed, layout)]
+    if values[0].kind == NUMBER or set(values[0].layout) != set(layout):
+        texts[0] = call("torch.where", texts[1], texts[0], "-math.inf")
+    arguments = [*texts, Text(dims(layout, [node.op.over]))]
+    if sink:
+        rest = [name for name in layout if name != node.op.over]
+        arguments.append(_laid_out(values[1], rest))
+    scope.pieces.add("masked_softmax")
+    return Value(call("masked_softmax", *arguments), layout, DATA)
+
+
+def segment(scope: Scope, node: Node) -> Value:
+    """Sums or products over the tokens between the one read and the reader."""
+    op = node.op
+    value = scope.as_data(scope.real(scope.value(node.operands[0])))
+    matrix = [name for name in (op.row, op.col) if name is not None]
+    rest = [name for name in value.layout if name not in ("batch", op.path, *matrix)]
+    x = aligned(value.text, value.layout, ["batch", op.path, *rest, *matrix])
+    have = ["batch", op.reader.name, op.read.name, *rest, *matrix]
+    arguments = [x, scope.length(op.reader)]
+    if not matrix:
+        arguments.append(Text({"sum": "torch.cumsum", "product": "torch.cumprod"}[op.kind]))
+    piece = "matrices_between" if matrix else "between"
+    scope.pieces.add(piece)
+    text = call(piece, *arguments)
+    layout = scope.node_layout(node)
+    return Value(permuted(text, have, layout), layout, DATA)
+
+
+def result(scope: Scope, node: Node) -> Value:
+    """One of the results of a region or a call, which is emitted as a whole."""
+    owner = node.operands[0]
+    if owner not in scope.results:
+        scope.values[owner] = scope.emit(scope.graph[owner])
+    return scope.results[owner][node.op.name]

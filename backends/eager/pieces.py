@@ -1,0 +1,179 @@
+"""Functions that generated files are made of. They are written out into each file that needs them, so
+this file must read well there: no import but torch, math and typing."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def check_size(layer: str, name: str, value: int, least: int = 0) -> None:
+    """Refuse what cannot be a size."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{layer}: `{name}` must be an int, got {value!r}")
+    if value < least:
+        raise ValueError(f"{layer}: `{name}` must be at least {least}, got {value}")
+
+
+def check_input(
+    layer: str, name: str, x: Tensor, axes: str, sizes: dict, like: Tensor, integer: bool = False
+) -> None:
+    """Refuse a tensor of another rank, size, kind or device than the layer works on.
+
+    `axes` names its dims; `sizes` holds those that are known and learns the others.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{layer}: `{name}` must be a tensor, got {type(x).__name__}")
+    names = axes.split()
+    want, got = f"`{name}` must be [{', '.join(names)}]", f"got a tensor of shape {list(x.shape)}"
+    if x.dim() != len(names):
+        raise ValueError(f"{layer}: {want}, {got}")
+    for axis, length in zip(names, x.shape):
+        if length != sizes.setdefault(axis, length):
+            raise ValueError(f"{layer}: {want} with {axis} = {sizes[axis]}, {got}")
+    if x.device != like.device:
+        raise ValueError(f"{layer}: `{name}` is on {x.device}, the layer on {like.device}")
+    if integer:
+        if x.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"{layer}: `{name}` must hold integers (torch.int64), got {x.dtype}")
+        return
+    if not x.is_floating_point():
+        raise TypeError(f"{layer}: `{name}` must hold real numbers, got {x.dtype}")
+    if x.dtype != like.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(f"{layer}: `{name}` is {x.dtype}, the layer {like.dtype}")
+
+
+def check_state(layer: str, state: tuple, kind: type, batch: int) -> None:
+    """Refuse a state that another layer, or another batch, left behind."""
+    if not isinstance(state, kind):
+        raise TypeError(f"{layer}: `state` must be a {kind.__name__}, got {type(state).__name__}")
+    for name, value in zip(state._fields, state):
+        if isinstance(value, Tensor) and value.shape[0] != batch:
+            raise ValueError(
+                f"{layer}: `state.{name}` is of a batch of {value.shape[0]}, the input of {batch}"
+            )
+
+
+def check_real(layer: str, name: str, value: float) -> None:
+    """Refuse what is no number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{layer}: `{name}` must be a number, got {value!r}")
+
+
+def inverse_softplus(x: Tensor) -> Tensor:
+    """y with softplus(y) = x."""
+    return x + torch.log(-torch.expm1(-x))
+
+
+def shifted(x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+    """The token before each token (as many before as `past` holds), and the past of the next call."""
+    T = x.shape[1]
+    x = torch.cat([past, x], 1)
+    return x[:, :T], x[:, T:]
+
+
+def windows(x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+    """Each token with those before it, oldest first, [B, T, width, ...], and the past of the next call."""
+    T = x.shape[1]
+    x = torch.cat([past, x], 1)
+    return torch.stack([x[:, i : i + T] for i in range(past.shape[1] + 1)], 2), x[:, T:]
+
+
+def short_convolution(x: Tensor, past: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum over the last tokens of x times w, whose last dim is one tap a token, oldest first.
+
+    `past` holds the tokens before x; those of the next call are returned.
+    """
+    T = x.shape[1]
+    x = torch.cat([past, x], 1)
+    y = x[:, :T] * w[..., 0]
+    for i in range(1, w.shape[-1]):
+        y = y + x[:, i : i + T] * w[..., i]
+    return y, x[:, T:]
+
+
+def blocks(x: Tensor, past: Tensor, width: int, stride: int, pos: int) -> tuple[Tensor, Tensor]:
+    """Every complete run of `width` tokens, one every `stride`, [B, N, width, ...], and the tokens
+    that later runs need. `pos` tokens have been seen before x."""
+    done = max(0, (pos - width) // stride + 1)
+    x = torch.cat([past, x], 1)[:, max(0, done * stride - (pos - past.shape[1])) :]
+    count = max(0, (x.shape[1] - width) // stride + 1)
+    starts = stride * torch.arange(count, device=x.device)
+    return x[:, starts[:, None] + torch.arange(width, device=x.device)], x[:, count * stride :]
+
+
+def last(x: Tensor, count: int) -> Tensor:
+    """The last `count` tokens, or all if there are fewer."""
+    return x[:, max(0, x.shape[1] - count) :]
+
+
+def extreme(x: Tensor, dim: int, function: Callable) -> Tensor:
+    """amax or amin over tokens, of which there may be none."""
+    nothing = -math.inf if function is torch.amax else math.inf
+    return function(torch.cat([x, torch.full_like(x.sum(dim, keepdim=True), nothing)], dim), dim)
+
+
+def masked_softmax(score: Tensor, mask: Tensor, dim: int, sink: Tensor | None = None) -> Tensor:
+    """Softmax of the scores where the mask holds, in float32 at least; all 0 where it never does.
+
+    A sink is one more score that takes its share and gives it to nobody.
+    """
+    wide = torch.promote_types(score.dtype, torch.float32)
+    logits = score.masked_fill(~mask, -math.inf)
+    if sink is not None:
+        column = logits.sum(dim, keepdim=True)
+        logits = torch.cat([logits, sink.unsqueeze(dim).expand_as(column)], dim)
+    empty = (logits == -math.inf).all(dim, keepdim=True)
+    weights = torch.softmax(logits.masked_fill(empty, 0.0), dim, dtype=wide).masked_fill(empty, 0.0)
+    return weights.narrow(dim, 0, score.shape[dim]).to(score.dtype)
+
+
+def between(x: Tensor, readers: int, cumulative: Callable) -> Tensor:
+    """Sums (or products) of x over the tokens r with s < r <= t, for the last `readers` tokens t.
+
+    x [B, S, ...] -> [B, T, S, ...]; where s >= t it is 0 (or 1). Nothing is subtracted, so that large
+    sums do not cancel.
+    """
+    neutral = 0.0 if cumulative is torch.cumsum else 1.0
+    past = x.shape[1] - readers
+    before = cumulative(x[:, :past].flip(1), 1).flip(1)[:, 1:]
+    before = torch.cat([before, torch.full_like(x[:, max(past - 1, 0) :], neutral)], 1)
+    s = torch.arange(x.shape[1], device=x.device)
+    after = (s < s[past:, None]).reshape(readers, x.shape[1], *[1] * (x.dim() - 2))
+    steps = torch.where(after, x[:, past:, None], neutral)
+    return cumulative(torch.cat([before[:, None], steps], 1), 1)[:, 1:]
+
+
+def matrices_between(x: Tensor, readers: int) -> Tensor:
+    """The products x[s + 1] @ ... @ x[t], for the last `readers` tokens t: the identity where s >= t.
+
+    x [B, S, ..., K, K] -> [B, T, S, ..., K, K]
+    """
+    product = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand_as(x)
+    rows = []
+    for t, token in enumerate(x.unbind(1)):
+        product = torch.cat([product[:, :t] @ token[:, None], product[:, t:]], 1)
+        rows.append(product)
+    rows = rows[len(rows) - readers :]
+    return torch.stack(rows, 1) if rows else x[:, None][:, :0]
+
+
+def top(score: Tensor, count: int, dim: int) -> Tensor:
+    """Where the `count` largest scores are; of equals the first, never -inf."""
+    order = score.argsort(dim, descending=True, stable=True)
+    return (order.argsort(dim) < count) & (score > -math.inf)
+
+
+def take(x: Tensor, index: Tensor, shared: int) -> Tensor:
+    """x [shared..., N, rest...] at the integers index [shared..., new...] -> [shared..., new..., rest...]."""
+    rest = x.shape[shared + 1 :]
+    flat = index.reshape(*index.shape[:shared], -1)
+    at = flat.reshape(*flat.shape, *[1] * len(rest)).expand(*flat.shape, *rest)
+    return x.gather(shared, at).reshape(*index.shape, *rest)
+
+
+def one_hot(index: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """A row for each index: 1 in its column, 0 elsewhere; all 0 if there is no such column."""
+    return (index[:, None] == torch.arange(count, device=index.device)).to(dtype)

@@ -1,0 +1,1 @@
+"""The bundled specs: one layer, block or model in each `.arch` file beside this one."""

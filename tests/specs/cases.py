@@ -1,0 +1,62 @@
+"""Small sizes for every bundled spec that runs by itself, and random inputs for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from archc.ir.layer import Layer
+
+SMALL: dict[str, dict[str, Any]] = {
+    "attention": {"d": 12, "H": 4, "G": 2, "K": 6},
+    "cross_attention": {"d": 12, "e": 10, "H": 3},
+    "delta": {"d": 12, "H": 2, "K": 5, "V": 4, "width": 3},
+    "dsa": {"d": 12, "H": 2, "K": 4, "R": 2, "V": 5, "C": 6, "Q": 7, "HI": 3, "KI": 4, "n": 5},
+    "fox": {"d": 12, "H": 2},
+    "gated_delta": {"d": 12, "H": 2, "K": 5, "V": 4, "width": 3},
+    "gated_delta_product": {"d": 12, "H": 2, "K": 5, "V": 4, "n": 2, "width": 3},
+    "gla": {"d": 12, "H": 2, "K": 5, "V": 4, "r": 3},
+    "gla_block": {"d": 12, "H": 2, "K": 5, "V": 4, "f": 8},
+    "kda": {"d": 12, "H": 2, "K": 5, "V": 4, "r": 3, "width": 3},
+    "lfm2": {"vocab": 11, "d": 12, "H": 2, "G": 1, "f": 8, "L": 3, "attention": [1], "width": 3},
+    "linear_attention": {"d": 12, "H": 2, "K": 5, "V": 4},
+    "linear_attention_full": {"d": 12, "H": 2, "K": 5, "V": 4},
+    "linear_attention_simple": {"d": 12, "H": 2, "K": 5, "V": 4},
+    "lm": {"vocab": 11, "d": 12, "H": 2, "L": 2, "G": 1, "K": 4, "f": 8},
+    "lstm": {"d": 12, "D": 7},
+    "mesa": {"d": 12, "H": 2, "K": 5, "width": 3},
+    "mla": {"d": 12, "H": 2, "K": 4, "R": 2, "V": 5, "C": 6, "Q": 7},
+    "mlstm": {"d": 12, "H": 2, "K": 5, "V": 4},
+    "moe": {"d": 12, "f": 6, "N": 5, "n": 2, "shared": 1},
+    "mom": {"d": 12, "H": 2, "N": 3, "n": 2, "K": 5, "V": 4},
+    "nsa": {
+        "d": 12, "H": 4, "G": 2, "K": 5, "V": 4,
+        "size": 4, "stride": 2, "pick": 4, "n": 3, "w": 3,
+    },
+    "path_fox": {"d": 12, "H": 2, "r": 4, "width": 3},
+    "slstm": {"d": 12, "H": 2, "D": 5},
+    "ssm": {"d": 12, "D": 7},
+    "ssm_selective": {"d": 12, "D": 7, "N": 3},
+    "swiglu": {"d": 12, "f": 8},
+    "transformer": {"d": 12, "H": 4, "G": 2, "K": 6, "f": 8},
+}  # fmt: skip
+
+
+def inputs(layer: Layer, sizes: dict[str, Any], B: int, T: int, seed: int) -> dict[str, Tensor]:
+    """A value for each input of a layer; a stream other than the layer's own has 7 tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    values = {}
+    for _, op in layer.inputs:
+        shape = [B]
+        for axis in op.type.axes[1:]:
+            if axis.kind == "stream":
+                shape.append(T if axis.name == "t" else 7)
+            else:
+                shape.append(sizes[axis.name])
+        if op.type.dtype == "int":
+            values[op.name] = torch.randint(0, sizes["vocab"], shape, generator=generator)
+        else:
+            values[op.name] = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return values
