@@ -8,7 +8,7 @@ import sympy
 
 from archc.diagnostics import did_you_mean
 from archc.dims import Axis
-from archc.elaborate import index, layers, matrix, memory, ops, statements
+from archc.elaborate import index, layers, matrix, ops, select, statements
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import AbstractLayer, FunctionRef, LayerRef, Tensor, Value
 from archc.ir import layer as ir
@@ -285,7 +285,7 @@ def exactly(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ..
 def normalised(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
     """`normalised(p)` in the weight of a route: p of the chosen, divided by their sum."""
     value = ops.tensor(scope, arguments(scope, node, [1])[0], node.args[0].value.span)
-    return memory.normalise(scope, value, node.span)
+    return select.normalise(scope, value, node.span)
 
 
 BUILTINS: dict[str, Callable[[Scope, tree.Call, str, tuple[tree.Expr, ...]], Value]] = {

@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib import resources
 
 from archc.diagnostics import ArchError, Refused, Report, did_you_mean
-from archc.elaborate import calls, expr, index, memory, statements
+from archc.elaborate import attend, calls, expr, index, select, statements
 from archc.elaborate.scope import Module, Session, option
 from archc.ir import layer as ir
 from archc.source import Source
@@ -29,8 +29,8 @@ RULES: Mapping[type, Callable] = {
     tree.Transpose: expr.transpose,
     tree.Index: index.index,
     tree.Call: calls.call,
-    tree.Along: memory.along,
-    tree.OnBlocks: memory.on_blocks,
+    tree.Along: attend.along,
+    tree.OnBlocks: select.on_blocks,
 }
 
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sympy
 
 from archc.diagnostics import Refused
-from archc.dims import BATCH, TIME, Axis, number_symbol, size_symbol, stream
-from archc.elaborate import inits, memory, ops
+from archc.dims import BATCH, TIME, stream
+from archc.elaborate import inits, ops, select
+from archc.elaborate.arguments import declare_arguments
+from archc.elaborate.attend import attend
+from archc.elaborate.binding import declare, force
 from archc.elaborate.finish import finish
+from archc.elaborate.mentions import exported_by, names_defined
+from archc.elaborate.recurrence import recurrence
+from archc.elaborate.repeat import repeat
 from archc.elaborate.scope import Along, Context, Module, Scope, Session
-from archc.elaborate.values import AbstractLayer, Frame, Lazy, LayerRef, Option, Tensor, Value
+from archc.elaborate.values import Frame, Lazy, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.typing import layer_graph
-from archc.source import Span
 from archc.syntax import tree
-
-MAX_REPEAT = 512
-"""Most layers that a `repeat` may stack."""
-
 
 # --- layers and functions -----------------------------------------------------------------------
 
@@ -37,64 +38,6 @@ def elaborate_layer(
     outputs = run(scope, decl)
     session.report.check()
     return finish(context, decl, outputs)
-
-
-def declare_arguments(
-    scope: Scope, decl: tree.Decl, given: Mapping[str, Value], symbolic: set[str]
-) -> None:
-    """Bind a layer's sizes and options, and record them as its arguments."""
-    sizes, called = set(names_of_sizes(decl)), set(names_called(decl))
-    for parameter in decl.params:
-        name = parameter.name
-        if name in scope.names:
-            raise scope.error("E0210", f"argument `{name}` is declared twice", parameter.span)
-        default = scope.evaluate(parameter.default) if parameter.default is not None else None
-        value = given.get(name)
-        if isinstance(value, LayerRef | Option) or name not in symbolic and _settles(value, default):
-            _settle(scope, name, value if value is not None else default, given)
-        elif value is None and default is None and name in called and name not in symbolic:
-            scope.names[name] = AbstractLayer(name)
-            scope.context.args.append(ir.Arg(name, None))
-        else:
-            is_size = name in sizes or default is None
-            exact = default if isinstance(default, sympy.Expr) else None
-            _number(scope, name, value, exact, is_size, keep=name in symbolic)
-            if default is None or isinstance(default, sympy.Expr) or name in sizes:
-                symbol = scope.names[name]
-                scope.dims[name] = (Axis(name, symbol),)  # type: ignore[arg-type]
-
-
-def _settles(value: Value | None, default: Value | None) -> bool:
-    """Whether an argument is an option: its default is one, and no number is given instead."""
-    return value is None and isinstance(default, Option)
-
-
-def _settle(scope: Scope, name: str, value: Any, given: Mapping[str, Value]) -> None:
-    """An option or layer: part of what the layer is; sizes of a layer become sizes of this one."""
-    scope.names[name] = value
-    plain = value.value if isinstance(value, Option) else value
-    scope.context.args.append(ir.Arg(name, None, plain))
-    for symbol in value.symbols if isinstance(value, LayerRef) else ():
-        scope.context.args.append(ir.Arg(symbol.name, symbol))
-        known = given.get(symbol.name)
-        if isinstance(known, sympy.Expr):
-            scope.context.values[symbol.name] = known
-
-
-def _number(
-    scope: Scope, name: str, value: Value | None, default: sympy.Expr | None, is_size: bool, keep: bool
-) -> None:
-    """A size or number: a symbol, with a value for decisions where one is known."""
-    symbol = size_symbol(name) if is_size else number_symbol(name)
-    if isinstance(value, sympy.Expr) and not keep:
-        default = value
-    known = value if isinstance(value, sympy.Expr) else None
-    if known is None and default is not None:
-        known = scope.number(default)
-    scope.names[name] = symbol
-    scope.context.args.append(ir.Arg(name, symbol, default))
-    if known is not None:
-        scope.context.values[name] = known
 
 
 def run(scope: Scope, decl: tree.Decl) -> dict[str, Tensor]:
@@ -160,37 +103,6 @@ def define(scope: Scope, stmts: Sequence[tree.Stmt], exported: set[str]) -> Scop
         except Refused:
             continue
     return scope
-
-
-def declare(scope: Scope, name: str, span: Span, value: Lazy | Value) -> None:
-    """Bind a name once; one that a `repeat` carries is bound apart from the value it comes in with."""
-    if name in scope.carried:
-        name = given_anew(name)
-    if name in scope.names:
-        earlier = scope.names[name]
-        at = earlier.span if isinstance(earlier, Lazy) else getattr(earlier, "origin", None)
-        raise scope.error(
-            "E0210", f"`{name}` is declared twice", span, "again here", others=[(at, "first here")],
-            helps=["each name has one meaning; give this one another name"],
-        )  # fmt: skip
-    scope.names[name] = value
-
-
-def given_anew(name: str) -> str:
-    """Where the new value of a carried name is kept; the space keeps it apart from names of specs."""
-    return f"next {name}"
-
-
-def force(scope: Scope, stmts: Sequence[tree.Stmt]) -> None:
-    """Compute every definition, in the order of the text, so that each mistake is found."""
-    for name in names_defined(stmts):
-        name = given_anew(name) if name in scope.carried else name
-        found = scope.find(name)
-        if isinstance(found, Lazy):
-            try:
-                scope.lookup(name, found.span)
-            except Refused:
-                continue
 
 
 def _input(scope: Scope, stmt: tree.Input, exported: set[str]) -> None:
@@ -368,8 +280,10 @@ def _region(scope: Scope, stmt: tree.Recurrence | tree.Attend, exported: set[str
     made: dict[str, Tensor] = {}
 
     def compute() -> Value:
-        run = memory.recurrence if isinstance(stmt, tree.Recurrence) else memory.attend
-        made.update(run(scope, stmt, exported, _region_body))  # type: ignore[arg-type]
+        if isinstance(stmt, tree.Recurrence):
+            made.update(recurrence(scope, stmt, exported, _region_body))
+        else:
+            made.update(attend(scope, stmt, exported, _region_body))
         return Option(True)
 
     block = Lazy("", stmt.span, compute)
@@ -408,7 +322,7 @@ def _region_body(inner: Scope, body: Sequence[tree.Stmt]) -> tuple[list[str], Sc
 
 
 def _blocks(scope: Scope, stmt: tree.Blocks, exported: set[str]) -> None:
-    inner = define(memory.blocks(scope, stmt), stmt.body, exported)
+    inner = define(select.blocks(scope, stmt), stmt.body, exported)
     for name in names_defined(stmt.body):
         if name in inner.names:
             declare(scope, name, stmt.span, inner.names[name])
@@ -418,7 +332,7 @@ def _route(scope: Scope, stmt: tree.Route, exported: set[str]) -> None:
     made: dict[str, Any] = {}
 
     def compute() -> Value:
-        inner, weight, axis = memory.route(scope, stmt)
+        inner, weight, axis = select.route(scope, stmt)
         made.update(scope=define(inner, stmt.body, exported), weight=weight, axis=axis)
         return Option(True)
 
@@ -428,7 +342,7 @@ def _route(scope: Scope, stmt: tree.Route, exported: set[str]) -> None:
         def compute() -> Value:
             block.get(lambda lazy: scope.cycle(lazy, stmt.span))
             value = ops.tensor(made["scope"], made["scope"].lookup(name, stmt.span), stmt.span)
-            mixed = memory.mixed(scope, value, made["weight"], made["axis"], stmt.span)
+            mixed = select.mixed(scope, value, made["weight"], made["axis"], stmt.span)
             scope.frame.graph.rename(mixed.node, scope.prefix + name)
             return mixed
 
@@ -436,111 +350,6 @@ def _route(scope: Scope, stmt: tree.Route, exported: set[str]) -> None:
 
     for name in names_defined(stmt.body):
         declare(scope, name, stmt.span, Lazy(name, stmt.span, part(name)))
-
-
-def _repeat(scope: Scope, stmt: tree.Repeat, exported: set[str]) -> Scope:
-    """A stack of layers: the names carried through it mean the last layer's from here on."""
-    carried = [name for name in names_defined(stmt.body) if scope.find(name) is not None]
-    if not carried:
-        raise scope.error(
-            "E0217", "this `repeat` carries nothing from layer to layer", stmt.span,
-            helps=["give a name from outside, such as `x`, a new value in the body"],
-        )  # fmt: skip
-    after = scope.child()
-    made: dict[str, Value] = {}
-
-    def compute() -> Value:
-        made.update(stack(scope, stmt, carried))
-        return Option(True)
-
-    block = Lazy("", stmt.span, compute)
-
-    def last(name: str) -> Callable[[], Value]:
-        def compute() -> Value:
-            block.get(lambda lazy: scope.cycle(lazy, stmt.span))
-            return made[name]
-
-        return compute
-
-    for name in carried:
-        after.names[name] = Lazy(name, stmt.span, last(name))
-    return after
-
-
-def stack(scope: Scope, stmt: tree.Repeat, carried: Sequence[str]) -> dict[str, Value]:
-    """Apply the body count times: in place in a function, as called layers elsewhere."""
-    count = scope.evaluate(stmt.count)
-    known = scope.number(count) if isinstance(count, sympy.Expr) else None
-    if known is None:
-        raise scope.error(
-            "E0402", f"how often to repeat must be known when compiling: `{stmt.count.span.text}` has no value",
-            stmt.count.span, helps=[f"give it a default, or `--set {stmt.count.span.text}=4`"],
-        )  # fmt: skip
-    if not known.is_Integer or not 0 <= known <= MAX_REPEAT:
-        raise scope.error(
-            "E0205", f"`{stmt.count.span.text}` is {known}, not a number of layers", stmt.count.span
-        )
-    if isinstance(count, sympy.Expr) and not count.is_number:
-        condition = sympy.Eq(count, known)
-        scope.context.requirements.append(
-            ir.Requirement(condition, f"{stmt.count.span.text} == {known}", stmt.span, settled=True)
-        )
-    values = {name: scope.lookup(name, stmt.span) for name in carried}
-    in_place = scope.frame.region or scope.site is not None
-    if in_place and not any(isinstance(s, tree.Param) for s in stmt.body):
-        for place in range(int(known)):
-            inner = scope.child(names={stmt.index: sympy.Integer(place)})
-            values = _iterate(inner, stmt, values)
-        return values
-    path = scope.context.path("layers")
-    shared: dict[tuple, ir.Layer] = {}
-    for place in range(int(known)):
-        values = _stacked(scope, stmt, values, f"{path}.{place}", place, shared)
-    return values
-
-
-def _iterate(inner: Scope, stmt: tree.Repeat, values: Mapping[str, Value]) -> dict[str, Value]:
-    """One pass of a repeat's body: carried names are read as they come in, and given anew."""
-    body = inner.child(names=dict(values), carried=frozenset(values))
-    scope = define(body, stmt.body, exported_by(stmt.body))
-    force(scope, stmt.body)
-    return {name: scope.lookup(given_anew(name), stmt.span) for name in values}
-
-
-def _stacked(
-    scope: Scope, stmt: tree.Repeat, values: Mapping[str, Value], path: str, place: int,
-    shared: dict[tuple, ir.Layer],
-) -> dict[str, Value]:  # fmt: skip
-    """One layer of a stack: the body as a layer of its own, shared by all that take the same branches."""
-    index = size_symbol(stmt.index)
-    frame = Frame(layer_graph(), scope.frame, _layer_capture)
-    outer = scope.context
-    context = Context(f"{outer.name}Layer", frame, streams=outer.streams, widths=outer.widths)
-    context.args = [arg for arg in outer.args if arg.symbol is not None]
-    context.args = [ir.Arg(a.name, a.symbol) for a in context.args] + [ir.Arg(stmt.index, index)]
-    context.values = {**outer.values, stmt.index: sympy.Integer(place)}
-    inner = scope.child(context=context, frame=frame, names={stmt.index: index})
-    results = _iterate(inner, stmt, values)
-    scope.session.report.check()
-    tensors = {n: ops.tensor(inner, value, stmt.span) for n, value in results.items()}
-    decl = tree.Decl(stmt.span, "block", context.name, (), (), "", stmt.body, stmt.span)
-    layer = finish(context, decl, tensors)
-    key = (tuple(context.choices), tuple(id(call.callee) for _, call in layer.calls))
-    layer = shared.setdefault(key, layer)
-    if len(shared) > 1:
-        layer.name = f"{context.name}{list(shared).index(key) + 1}"
-    sizes = tuple((a.symbol.name, a.symbol) for a in context.args if a.symbol is not None)
-    sizes = (*sizes[:-1], (stmt.index, sympy.Integer(place)))
-    axes = {a.name: a for t in tensors.values() for a in t.axes if a.kind == "dim"}
-    entries = [entry[2] for entry in frame.entries]
-    made = ops.node(scope, ir.Call(layer, path, sizes, tuple(axes.items())), *entries, span=stmt.span)
-    return {n: ops.node(scope, ir.Result(n), made, span=stmt.span) for n in tensors}
-
-
-def _layer_capture(frame: Frame, outer: Tensor, role: str) -> int:
-    """A value from outside a stack enters each of its layers as an input."""
-    name = frame.enter(memory.node_name(outer, "x"), role, outer)
-    return frame.graph.add(ir.Input(name, outer.type), name=name)
 
 
 DEFINE: dict[type, Callable[[Scope, Any, set[str]], Scope | None]] = {
@@ -554,68 +363,5 @@ DEFINE: dict[type, Callable[[Scope, Any, set[str]], Scope | None]] = {
     tree.Attend: _region,
     tree.Blocks: _blocks,
     tree.Route: _route,
-    tree.Repeat: _repeat,
+    tree.Repeat: lambda scope, stmt, _: repeat(scope, stmt, define),
 }
-
-
-# --- what a body mentions -----------------------------------------------------------------------
-
-
-def names_defined(stmts: Iterable[tree.Stmt]) -> list[str]:
-    """Names that statements give to their scope, in order."""
-    names: list[str] = []
-    for stmt in stmts:
-        if isinstance(stmt, tree.Assign):
-            names += [target.name for target in stmt.targets]
-        elif isinstance(stmt, tree.Output) and stmt.value is not None:
-            names.append(stmt.target.name)
-        elif isinstance(stmt, tree.Recurrence):
-            names += [state.name for state in stmt.states]
-            names += [n for n in names_defined(stmt.body) if n not in names]
-        elif isinstance(stmt, tree.Attend | tree.Blocks | tree.Route):
-            names += names_defined(stmt.body)
-    return names
-
-
-def exported_by(stmts: Sequence[tree.Stmt]) -> set[str]:
-    """Names of blocks that are used outside the block that gives them."""
-    mentions = [set(memory.free_names(stmt)) for stmt in stmts]
-    wanted: set[str] = set()
-    for place, stmt in enumerate(stmts):
-        if isinstance(stmt, tree.Output):
-            wanted.add(stmt.target.name)
-        if isinstance(stmt, tree.Recurrence | tree.Attend | tree.Blocks | tree.Route | tree.Repeat):
-            others = set().union(*(m for i, m in enumerate(mentions) if i != place))
-            wanted |= {name for name in names_defined([stmt]) if name in others}
-            wanted |= exported_by(stmt.body)
-    return wanted
-
-
-def names_of_sizes(node: Any) -> Iterable[str]:
-    """Names used where only a size can stand: in shapes, counts of layers and blocks."""
-    if isinstance(node, tree.Declared | tree.StateDecl | tree.Target | tree.Index):
-        items = getattr(node, "axes", None) or getattr(node, "items", None) or ()
-        for item in items:
-            yield from (name.rstrip("'") for name in memory.free_names(item))
-    if isinstance(node, tree.Repeat):
-        yield from memory.free_names(node.count)
-    if isinstance(node, tree.Recurrence | tree.Attend):
-        yield from (*node.over, *([node.grouped] if node.grouped else []))
-    if isinstance(node, tree.Node):
-        for value in vars(node).values():
-            yield from names_of_sizes(value)
-    elif isinstance(node, tuple):
-        for item in node:
-            yield from names_of_sizes(item)
-
-
-def names_called(node: Any) -> Iterable[str]:
-    """Names applied to arguments: `inner(...)`."""
-    if isinstance(node, tree.Call) and isinstance(node.func, tree.Name):
-        yield node.func.id
-    if isinstance(node, tree.Node):
-        for value in vars(node).values():
-            yield from names_called(value)
-    elif isinstance(node, tuple):
-        for item in node:
-            yield from names_called(item)

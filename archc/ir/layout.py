@@ -89,7 +89,8 @@ def assign_layers(
             filled[layer[box]] -= room[box]
             filled[number] += room[box]
             layer[box] = number
-    return layer
+    used = {number: place for place, number in enumerate(sorted(set(layer.values())))}
+    return {box: used[number] for box, number in layer.items()}
 
 
 def with_dummies(

@@ -108,7 +108,7 @@ def _joined(items: Sequence[str], limit: int) -> tuple[str, ...]:
 class _Drawing:
     """An outline laid out in one direction."""
 
-    def __init__(self, layer: ir.Layer, outline: Outline, direction: Direction):
+    def __init__(self, layer: ir.Layer, outline: Outline, direction: Direction, stretch: float):
         self.layer, self.outline = layer, outline
         self.rightwards = direction == "right"
         self.cards = {box.id: _card(box) for box in outline.boxes}
@@ -120,7 +120,7 @@ class _Drawing:
         if self.rightwards:
             spacing = Spacing(max(52.0, longest + 40), 16.0, 14.0, 900.0)
         else:
-            spacing = Spacing(62.0, 26.0, 18.0, 1000.0)
+            spacing = Spacing(62.0, 26.0, 18.0, stretch)
         self.layout: Layout = lay_out(sizes, [(e.tail, e.head) for e in outline.edges], spacing)
         if self.rightwards:  # boxes of a column are equally wide
             thick = {id: self.layout.thickness[self.layout.layer[id]] for id in sizes}

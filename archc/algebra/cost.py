@@ -1,0 +1,67 @@
+"""What a value costs: arithmetic and numbers written, at sample sizes.
+
+Sizes are not known when a layer is simplified, so a cost is a tuple with one entry for each sample
+point, and one way is taken for cheaper than another only if it is nowhere dearer. That leaves what
+depends on the sizes (whether two weights are multiplied first, say) as the spec has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+
+import sympy
+
+from archc.dims import Axis
+
+Cost = tuple[float, ...]
+
+POINTS: tuple[tuple[float, float], ...] = tuple(
+    (size, length) for size in (64.0, 16.0, 1024.0) for length in (64.0, 1.0, 4096.0)
+)
+"""What every named size and what every stream's length is taken to be; batch is 1. The first point is
+the one by which the best of several ways is chosen."""
+
+FREE: Cost = (0.0,) * len(POINTS)
+
+
+def elements(axes: Iterable[Axis]) -> Cost:
+    """Number of elements of a tensor with these axes."""
+    lengths = [_length(axis.kind, axis.size) for axis in axes]
+    return tuple(math.prod(length[i] for length in lengths) for i in range(len(POINTS)))
+
+
+def elementwise(axes: Iterable[Axis]) -> Cost:
+    """One operation an element, and writing it."""
+    return total(elements(axes), elements(axes))
+
+
+def contraction(joined: Iterable[Axis], kept: Iterable[Axis]) -> Cost:
+    """A product over the axes joined (and a sum if some are not kept), and writing what is kept."""
+    joined, written = tuple(joined), elements(kept)
+    work = elements(joined)
+    summed = any(many > few for many, few in zip(work, written, strict=True))
+    return total(work, work if summed else FREE, written)
+
+
+def total(*costs: Cost) -> Cost:
+    """Costs added up, point by point."""
+    return tuple(map(sum, zip(*costs, strict=True)))
+
+
+def cheaper(new: Cost, old: Cost) -> bool:
+    """Whether `new` is dearer at no point and cheaper at some."""
+    pairs = tuple(zip(new, old, strict=True))
+    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
+
+
+@lru_cache(maxsize=4096)
+def _length(kind: str, size: sympy.Expr) -> Cost:
+    """Length of an axis at every point."""
+    if kind == "batch":
+        return (1.0,) * len(POINTS)
+    if kind == "stream":
+        return tuple(length for _, length in POINTS)
+    at = [size.subs(dict.fromkeys(size.free_symbols, sympy.Integer(int(n)))) for n, _ in POINTS]
+    return tuple(max(1.0, float(value)) if value.is_finite else 1.0 for value in at)

@@ -1,0 +1,190 @@
+"""The cheapest way to compute a product: in which order to join its factors, and which sums to spread.
+
+A plan is a tree. `Take` is a factor as it is, `Join` multiplies two plans and sums what nobody else
+needs, `Spread` multiplies each term of a sum with another plan: `(A + B) @ x` -> `A @ x + B @ x`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from archc.algebra import cost
+from archc.algebra.cost import Cost
+from archc.algebra.product import (
+    Factor,
+    Labelling,
+    Labels,
+    Product,
+    cancel_deltas,
+    is_product,
+    is_sum,
+    read_sum,
+    tree,
+)
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+
+MOST_FACTORS = 7
+"""Products of more factors are left as they are: the number of orders grows as 3 to this power."""
+
+DEEPEST = 3
+"""Sums within terms of sums that are spread at most."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A way to compute a value: the labels that it has, and what it costs."""
+
+    labels: Labels
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Take(Plan):
+    """One factor; labels that are not the factor's own in the same order take a step of their own."""
+
+    factor: Factor
+
+
+@dataclass(frozen=True)
+class Join(Plan):
+    """The product of two plans, summed over the labels that this one does not have."""
+
+    left: Plan
+    right: Plan
+
+
+@dataclass(frozen=True)
+class Spread(Plan):
+    """A sum of (sign, plan), in which `other`, computed once, is the factor of node `hole`."""
+
+    terms: tuple[tuple[int, Plan], ...]
+    other: Plan
+    hole: int
+
+
+@dataclass
+class Planner:
+    """Plans for the products of one graph; `root` is the node that is to be replaced."""
+
+    graph: Graph
+    labelling: Labelling
+    root: Node
+    spreads: bool
+    own: frozenset[int] = frozenset()
+    _holes: count = field(default_factory=lambda: count(-1, -1))
+
+    def __post_init__(self) -> None:
+        self.own = frozenset(node.id for node in tree(self.graph, self.root.id))
+
+    def present(self) -> Cost:
+        """What the root costs as it stands, with all that only it needs."""
+        return cost.total(*(step_cost(self.graph, n) for n in tree(self.graph, self.root.id)))
+
+    def best(self, product: Product, kept: Labels, depth: int = 0) -> Plan | None:
+        """The cheapest plan found for a product with the labels `kept`; None if it is too long, or
+        if it sums a label that no factor has."""
+        factors = cancel_deltas(self.graph, product, kept).factors
+        if not 1 <= len(factors) <= MOST_FACTORS:
+            return None
+        if len(factors) == 1:
+            return self._alone(factors[0], kept)
+        every = (1 << len(factors)) - 1
+        plans: dict[int, Plan] = {}
+        for group in sorted(range(1, every + 1), key=int.bit_count):
+            if group.bit_count() == 1:
+                plans[group] = self._take(factors[group.bit_length() - 1])
+                continue
+            labels = kept if group == every else _needed(factors, group, kept)
+            ways = self._ways(factors, plans, group, labels, depth)
+            plans[group] = min(ways, key=lambda plan: plan.cost[0])
+        return plans[every]
+
+    def _ways(
+        self, factors: Sequence[Factor], plans: dict[int, Plan], group: int, kept: Labels, depth: int
+    ) -> list[Plan]:
+        """Every way to split a group of factors in two."""
+        ways: list[Plan] = []
+        part = (group - 1) & group
+        while part:
+            one, other = plans[part], plans[group ^ part]
+            if part < group ^ part:
+                ways.append(self._join(one, other, kept))
+            if self.spreads and depth < DEEPEST and part.bit_count() == 1:
+                spread = self._spread(factors[part.bit_length() - 1], other, kept, depth)
+                ways += [spread] if spread is not None else []
+            part = (part - 1) & group
+        return ways
+
+    def _take(self, factor: Factor) -> Take:
+        """A factor as it is; what only the root needs of it has to be computed."""
+        steps = [cost.FREE]
+        if factor.node in self.own:
+            steps += [step_cost(self.graph, node) for node in tree(self.graph, factor.node)]
+        if factor.inverse:
+            steps.append(cost.elementwise(self.labelling.of(factor.labels)))
+        return Take(factor.labels, cost.total(*steps), factor)
+
+    def _alone(self, factor: Factor, kept: Labels) -> Plan:
+        """A product of one factor: nothing to do, or axes to rename, sum or put in order."""
+        plan = self._take(factor)
+        if factor.labels == kept:
+            return plan
+        step = cost.contraction(self._axes({*factor.labels}), self.labelling.of(kept))
+        return Take(kept, cost.total(plan.cost, step), factor)
+
+    def _join(self, one: Plan, other: Plan, kept: Labels) -> Join:
+        """Two plans multiplied."""
+        step = cost.contraction(self._axes({*one.labels, *other.labels}), self.labelling.of(kept))
+        return Join(kept, cost.total(one.cost, other.cost, step), one, other)
+
+    def _spread(self, factor: Factor, other: Plan, kept: Labels, depth: int) -> Spread | None:
+        """A plan multiplied with each term of a factor that is a sum."""
+        if factor.inverse or factor.node < 0 or not is_sum(self.graph[factor.node]):
+            return None
+        hole = next(self._holes)
+        terms: list[tuple[int, Plan]] = []
+        for term in read_sum(self.graph, factor.node, factor.labels, self.labelling):
+            product = Product(term.sign, (*term.factors, Factor(hole, other.labels)))
+            if not (set(factor.labels) | set(other.labels)) <= product.labels | set(kept):
+                return None  # a sum over an axis that this term does not have
+            plan = self.best(product, tuple(k for k in kept if k in product.labels), depth + 1)
+            if plan is None:
+                return None
+            terms.append((term.sign, plan))
+        written = cost.elementwise(self.labelling.of(kept))
+        costs = [plan.cost for _, plan in terms] + [written] * (len(terms) - 1)
+        return Spread(kept, cost.total(other.cost, *costs), tuple(terms), other, hole)
+
+    def _axes(self, labels: set[int]) -> tuple:
+        """An axis for each label."""
+        return self.labelling.of(sorted(labels))
+
+
+def step_cost(graph: Graph, node: Node) -> Cost:
+    """What one node costs, its operands given."""
+    axes = node.type.axes
+    if isinstance(node.op, ir.Contract):
+        labels: dict = {}
+        for names, operand in zip(node.op.ins, node.operands, strict=True):
+            labels.update(zip(names, graph[operand].type.axes, strict=True))
+        return cost.contraction(labels.values(), axes)
+    if isinstance(node.op, ir.Reduce):
+        return cost.contraction(graph[node.operands[0]].type.axes, axes)
+    if isinstance(node.op, ir.Delta):
+        return cost.elements(axes)
+    return cost.elementwise(axes)
+
+
+def _needed(factors: Sequence[Factor], group: int, kept: Labels) -> Labels:
+    """Labels of a group of factors that the rest of the product, or its reader, needs."""
+    inside: dict[int, None] = {}
+    outside = set(kept)
+    for i, factor in enumerate(factors):
+        if group >> i & 1:
+            inside.update(dict.fromkeys(factor.labels))
+        else:
+            outside.update(factor.labels)
+    return tuple(label for label in inside if label in outside)

@@ -1,0 +1,78 @@
+"""A layer's arguments: sizes and numbers stay symbols, options and layers are settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+
+from archc.dims import Axis, number_symbol, size_symbol
+from archc.elaborate.mentions import names_called, names_of_sizes
+from archc.elaborate.scope import Scope
+from archc.elaborate.values import AbstractLayer, LayerRef, Option, Value
+from archc.ir import layer as ir
+from archc.syntax import tree
+
+
+def declare_arguments(
+    scope: Scope, decl: tree.Decl, given: Mapping[str, Value], symbolic: set[str]
+) -> None:
+    """Bind a layer's sizes and options, and record them as its arguments."""
+    sizes, called = set(names_of_sizes(decl.body, scope.module.decls)), set(names_called(decl))
+    for parameter in decl.params:
+        name = parameter.name
+        if name in scope.names:
+            raise scope.error("E0210", f"argument `{name}` is declared twice", parameter.span)
+        default = scope.evaluate(parameter.default) if parameter.default is not None else None
+        value = given.get(name)
+        if isinstance(value, LayerRef | Option) or name not in symbolic and _settles(value, default):
+            _settle(scope, name, value if value is not None else default, given)
+        elif value is None and default is None and name in called and name not in symbolic:
+            scope.names[name] = AbstractLayer(name)
+            scope.context.args.append(ir.Arg(name, None))
+        else:
+            is_size = default is None or name in sizes and not _fractional(default)
+            exact = default if isinstance(default, sympy.Expr) else None
+            _number(scope, name, value, exact, is_size, keep=name in symbolic)
+            if default is None or isinstance(default, sympy.Expr) or name in sizes:
+                symbol = scope.names[name]
+                scope.dims[name] = (Axis(name, symbol),)  # type: ignore[arg-type]
+
+
+def _fractional(value: Value) -> bool:
+    """Whether a default says that a number need not be whole."""
+    return isinstance(value, sympy.Expr) and value.is_number and not value.is_integer
+
+
+def _settles(value: Value | None, default: Value | None) -> bool:
+    """Whether an argument is an option: its default is one, and no number is given instead."""
+    return value is None and isinstance(default, Option)
+
+
+def _settle(scope: Scope, name: str, value: Any, given: Mapping[str, Value]) -> None:
+    """An option or layer: part of what the layer is; sizes of a layer become sizes of this one."""
+    scope.names[name] = value
+    plain = value.value if isinstance(value, Option) else value
+    scope.context.args.append(ir.Arg(name, None, plain))
+    for symbol in value.symbols if isinstance(value, LayerRef) else ():
+        scope.context.args.append(ir.Arg(symbol.name, symbol))
+        known = given.get(symbol.name)
+        if isinstance(known, sympy.Expr):
+            scope.context.values[symbol.name] = known
+
+
+def _number(
+    scope: Scope, name: str, value: Value | None, default: sympy.Expr | None, is_size: bool, keep: bool
+) -> None:
+    """A size or number: a symbol, with a value for decisions where one is known."""
+    symbol = size_symbol(name) if is_size else number_symbol(name)
+    if isinstance(value, sympy.Expr) and not keep:
+        default = value
+    known = value if isinstance(value, sympy.Expr) else None
+    if known is None and default is not None:
+        known = scope.number(default)
+    scope.names[name] = symbol
+    scope.context.args.append(ir.Arg(name, symbol, default))
+    if known is not None:
+        scope.context.values[name] = known

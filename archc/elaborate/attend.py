@@ -1,0 +1,201 @@
+"""`attend`: what each token makes of the tokens it reads, as a Pair; sums and products along the path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import sympy
+
+from archc.dims import TIME, Axis, stream
+from archc.elaborate import expr, ops
+from archc.elaborate.heads import heads_of, live_entries, node_name
+from archc.elaborate.mentions import free_names
+from archc.elaborate.recurrence import Define
+from archc.elaborate.scope import Along, BlockStream, PairScope, Scope
+from archc.elaborate.values import Frame, Tensor
+from archc.ir import layer as ir
+from archc.ir.graph import Type
+from archc.ir.typing import layer_graph
+from archc.syntax import tree
+
+
+def attend(scope: Scope, node: tree.Attend, exported: set[str], define: Define) -> dict[str, Tensor]:
+    """A Pair, and its exported names."""
+    heads, grouped = heads_of(scope, node)
+    variable, axis, source = _read_axis(scope, node)
+    pair = PairScope(axis, source)
+    frame = Frame(layer_graph(), scope.frame, _pair_capture(pair), region=True)
+    inner = scope.child(
+        frame=frame, memory=True, grouped=grouped, pair=pair,
+        hidden=scope.hidden | {a.name for a in heads},
+        indices={"t": Along("reader", TIME), variable: Along("read", axis, source)},
+    )  # fmt: skip
+    pair.allowed = _mask(inner, node, variable, axis)
+    assigned, inner = define(inner, node.body)
+    for name in assigned:
+        value = inner.lookup(name, node.span)
+        if name in exported and isinstance(value, Tensor):
+            frame.graph.outputs[name] = _exported(inner, frame.bring(value), node).node
+    frame.graph.prune()
+    entries = live_entries(frame)
+    window, causal = _bounds(inner, node, variable)
+    op = ir.Pair(
+        TIME, axis, source, tuple((name, role) for name, role, _ in entries), frame.graph, pair.path,
+        window, causal,
+    )  # fmt: skip
+    made = ops.node(scope, op, *(outer for _, _, outer in entries), span=node.span)
+    if source == "t" and variable not in scope.context.streams:
+        one = sympy.Integer(1)
+        scope.context.streams[variable] = (axis, BlockStream("t", one, one))
+    return {
+        name: ops.node(scope, ir.Result(name), made, span=node.span) for name in frame.graph.outputs
+    }
+
+
+def _exported(inner: Scope, value: Tensor, node: tree.Attend) -> Tensor:
+    """A value for use outside: a score of tokens that may not be read leaves as -inf."""
+    assert inner.pair is not None
+    if inner.pair.read.name not in value.type.names or value.node in inner.pair.softmaxed:
+        return value
+    if value.type.dtype == "bool":
+        return ops.node(inner, ir.Elementwise("and"), inner.pair.mask, value, span=node.span)
+    low = ops.constant(inner, -sympy.oo, node.span)
+    return ops.node(inner, ir.Elementwise("where"), inner.pair.mask, value, low, span=node.span)
+
+
+def _read_axis(scope: Scope, node: tree.Attend) -> tuple[str, Axis, str]:
+    """The index variable of an attend, the axis it runs along, and the stream that is read."""
+    if node.everything:
+        assert isinstance(node.range, tree.Name)
+        names = [node.range.id]
+    else:
+        assert isinstance(node.range, tree.Compare)
+        terms = node.range.terms[:1] if node.ending else node.range.terms
+        names = [n for term in terms for n in free_names(term) if n != "t"]
+        streams = scope.context.streams
+        names = [n for n in names if n in streams or scope.find(n) is None]
+    if len(set(names)) != 1:
+        raise scope.error(
+            "E0314",
+            "an `attend` says which tokens are read",
+            node.range.span,
+            "not a range of tokens",
+            helps=["write `attend s <= t`, `attend t - w < s <= t`, `attend all m` or `attend b ending <= t`"],
+        )
+    name = names[0]
+    known = scope.context.streams.get(name)
+    if known is not None and (known[1] is None or known[1].size != 1):
+        return name, known[0], name
+    if scope.axis_named(name) is not None:
+        raise scope.error("E0210", f"`{name}` is a dim already", node.range.span, "choose another index")
+    return name, stream(name), "t"
+
+
+def _pair_capture(pair: PairScope) -> Callable[[Frame, Tensor, str], int]:
+    """Captures into an attend: of the reader, of the token read, of the tokens between."""
+
+    def capture(frame: Frame, outer: Tensor, role: str) -> int:
+        renamed = {"read": pair.read, "path": pair.path}.get(role)
+        axes = tuple(
+            renamed if renamed is not None and axis.name == pair.source else axis for axis in outer.axes
+        )
+        name = frame.enter(node_name(outer, "u"), role, outer)
+        return frame.graph.add(ir.Input(name, Type(axes, outer.type.dtype)), name=name)
+
+    return capture
+
+
+def _mask(inner: Scope, node: tree.Attend, variable: str, axis: Axis) -> Tensor:
+    """Which pairs of reader and read are allowed, from their positions."""
+    read = expr.position(inner, axis, node.range.span)
+    if node.everything:
+        zero = ops.constant(inner, sympy.Integer(0), node.range.span)
+        mask = ops.node(inner, ir.Elementwise("ge"), read, zero, span=node.range.span)
+    elif node.ending:
+        _, info = inner.context.streams[variable]
+        if info is None:
+            raise inner.error("E0314", f"`{variable}` is not a stream of blocks", node.range.span)
+        assert isinstance(node.range, tree.Compare)
+        end = ops.plain(inner, "mul", [read, info.stride], node.range.span)
+        end = ops.plain(inner, "add", [end, info.size - 1], node.range.span)
+        limit = inner.evaluate(node.range.terms[1])
+        mask = ops.plain(inner, expr.COMPARE[node.range.ops[0]], [end, limit], node.range.span)
+    else:
+        mask = inner.evaluate(node.range)
+    value = ops.tensor(inner, mask, node.range.span)
+    if node.chosen is None:
+        return value
+    chosen = _chosen(inner, node, axis)
+    return ops.node(inner, ir.Elementwise("and"), value, chosen, span=node.range.span)
+
+
+def _chosen(inner: Scope, node: tree.Attend, axis: Axis) -> Tensor:
+    """A choice of tokens, or of blocks of tokens, as a bool for each token read."""
+    assert node.chosen is not None
+    value = ops.tensor(inner, inner.evaluate(node.chosen), node.chosen.span)
+    others = [a for a in value.axes if a.kind == "stream" and a.name not in ("t", axis.name)]
+    if value.type.dtype != "bool" or (not others and axis.name not in value.type.names):
+        raise inner.error(
+            "E0314",
+            f"`{node.chosen.span.text}` does not choose tokens",
+            node.chosen.span,
+            helps=["a choice is made with `top(n, score)`"],
+        )
+    if not others:
+        return value
+    _, info = inner.context.streams[others[0].name]
+    assert info is not None
+    read = expr.position(inner, axis, node.span)
+    block = ops.plain(inner, "floordiv", [read, info.stride], node.span)
+    return ops.node(inner, ir.Gather(others[0].name), value, block, span=node.span)
+
+
+def _bounds(
+    inner: Scope, node: tree.Attend, variable: str
+) -> tuple[sympy.Expr | None, bool]:
+    """How many of the latest tokens can be read at most, and whether none lies ahead of the reader."""
+    if node.everything or not isinstance(node.range, tree.Compare):
+        return None, False
+    window, causal = None, node.ending
+    terms, links = node.range.terms, node.range.ops
+    for left, op, right in zip(terms, links, terms[1:], strict=False):
+        if isinstance(left, tree.Name) and left.id == variable and isinstance(right, tree.Name):
+            causal |= right.id == "t" and op in ("<", "<=")
+        back = isinstance(left, tree.Binary) and left.op == "-" and getattr(left.left, "id", "") == "t"
+        if back and getattr(right, "id", "") == variable and op in ("<", "<="):
+            assert isinstance(left, tree.Binary)
+            width = inner.evaluate(left.right)
+            if isinstance(width, sympy.Expr):
+                window = width if op == "<" else width + 1
+    return window, causal
+
+
+def along(scope: Scope, node: tree.Along) -> Tensor:
+    """`sum r in (s, t]: ...`, `product r in (s, t]: ...`: over the tokens between two tokens."""
+    pair = scope.pair
+    ends = [getattr(node.low, "id", None), getattr(node.high, "id", None)]
+    variables = [scope.index(name) if name else None for name in ends]
+    if pair is None or [v.role if v else "" for v in variables] != ["read", "reader"]:
+        raise scope.error(
+            "E0315",
+            "a sum or product along the sequence runs from the token read to the reader",
+            node.span,
+            helps=["inside `attend s <= t`, write `sum r in (s, t]: ...`"],
+        )
+    pair.path = pair.path or stream(node.index)
+    inner = scope.child(indices={node.index: Along("path", pair.path, pair.source)})
+    value = ops.tensor(inner, inner.evaluate(node.body), node.body.span)
+    axes = scope.visible(value)
+    if pair.path.name not in value.type.names:
+        raise scope.error("E0315", f"this does not depend on `{node.index}`", node.body.span)
+    wanted = 2 if node.kind == "product" else 0
+    if len(axes) != wanted:
+        raise scope.error(
+            "E0304",
+            f"a {node.kind} along the sequence is of {'matrices' if wanted else 'scalars'}, "
+            f"and this is {ops.shape(scope, value)}",
+            node.body.span,
+        )
+    rows = (axes[0].name, axes[1].name) if wanted else (None, None)
+    op = ir.Segment(node.kind, pair.path.name, TIME, pair.read, *rows)
+    return ops.node(scope, op, value, span=node.span)

@@ -1,0 +1,43 @@
+"""Binding names: each once, computed when needed, and all of them in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archc.diagnostics import Refused
+from archc.elaborate.mentions import names_defined
+from archc.elaborate.scope import Scope
+from archc.elaborate.values import Lazy, Value
+from archc.source import Span
+from archc.syntax import tree
+
+
+def declare(scope: Scope, name: str, span: Span, value: Lazy | Value) -> None:
+    """Bind a name once; one that a `repeat` carries is bound apart from the value it comes in with."""
+    if name in scope.carried:
+        name = given_anew(name)
+    if name in scope.names:
+        earlier = scope.names[name]
+        at = earlier.span if isinstance(earlier, Lazy) else getattr(earlier, "origin", None)
+        raise scope.error(
+            "E0210", f"`{name}` is declared twice", span, "again here", others=[(at, "first here")],
+            helps=["each name has one meaning; give this one another name"],
+        )  # fmt: skip
+    scope.names[name] = value
+
+
+def given_anew(name: str) -> str:
+    """Where the new value of a carried name is kept; the space keeps it apart from names of specs."""
+    return f"next {name}"
+
+
+def force(scope: Scope, stmts: Sequence[tree.Stmt]) -> None:
+    """Compute every definition, in the order of the text, so that each mistake is found."""
+    for name in names_defined(stmts):
+        name = given_anew(name) if name in scope.carried else name
+        found = scope.find(name)
+        if isinstance(found, Lazy):
+            try:
+                scope.lookup(name, found.span)
+            except Refused:
+                continue

@@ -1,0 +1,46 @@
+"""What `recurrence` and `attend` have in common: the heads they run over, and what they capture."""
+
+from __future__ import annotations
+
+import sympy
+
+from archc.dims import Axis
+from archc.elaborate.scope import Scope
+from archc.elaborate.values import Frame, Tensor
+from archc.ir import layer as ir
+from archc.syntax import tree
+
+Grouped = tuple[Axis, Axis]
+"""Head axis and group axis."""
+
+
+def heads_of(scope: Scope, node: tree.Recurrence | tree.Attend) -> tuple[tuple[Axis, ...], Grouped | None]:
+    """The head axes of a block, and (heads, groups) if it is grouped."""
+    axes = []
+    for name in node.over:
+        found = scope.axis_named(name)
+        if found is None:
+            raise scope.error("E0202", f"`{name}` is not a dim of this layer", node.span)
+        axes.append(found[0])
+    if node.grouped is None:
+        return tuple(axes), None
+    groups = scope.axis_named(node.grouped)
+    if groups is None or not axes:
+        raise scope.error("E0202", f"`{node.grouped}` is not a dim of this layer", node.span)
+    if groups[0].name == axes[0].name:
+        return tuple(axes), None
+    condition = sympy.Eq(sympy.Mod(axes[0].size, groups[0].size), 0)
+    text = f"{axes[0].size} % {groups[0].size} == 0"
+    scope.context.requirements.append(ir.Requirement(condition, text, node.span))
+    return tuple(axes), (axes[0], groups[0])
+
+
+def node_name(tensor: Tensor, fallback: str) -> str:
+    """The name of a tensor in the spec, if it has one."""
+    return tensor.frame.graph[tensor.node].name or fallback
+
+
+def live_entries(frame: Frame) -> list[tuple[str, str, Tensor]]:
+    """Captures that the body still uses."""
+    names = {n.op.name for n in frame.graph if isinstance(n.op, ir.Input)}
+    return [entry for entry in frame.entries if entry[0] in names]

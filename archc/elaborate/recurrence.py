@@ -1,0 +1,159 @@
+"""`recurrence`: states carried from token to token, as a Fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import sympy
+
+from archc.dims import BATCH, TIME, Axis
+from archc.elaborate import ops
+from archc.elaborate.heads import heads_of, live_entries, node_name
+from archc.elaborate.scope import Along, Scope
+from archc.elaborate.values import Frame, Lazy, Tensor
+from archc.ir import layer as ir
+from archc.ir.graph import Type
+from archc.ir.typing import layer_graph
+from archc.syntax import tree
+
+Define = Callable[[Scope, Sequence[tree.Stmt]], tuple[list[str], Scope]]
+"""Elaborates a block's body: the names it gives, and the scope where they are visible."""
+
+
+@dataclass(eq=False)
+class StateRef:
+    """A state inside its recurrence: its value before the token, and the definition of the one after."""
+
+    decl: tree.StateDecl
+    axes: tuple[Axis, ...]
+    before: Tensor
+    after: Lazy | None = None
+
+    def at(self, scope: Scope, node: tree.Index, steps: int) -> Tensor:
+        """`S[t]` or `S[t-1]`."""
+        if steps > 1:
+            raise scope.error(
+                "E0312",
+                f"`{self.decl.name}` is read {steps} steps back",
+                node.span,
+                "only the state before this token is kept",
+                others=[(self.decl.span, "declared here")],
+                helps=["carry it in a further state: `P[t] = S[t-1]`"],
+            )
+        if steps == 1:
+            return self.before
+        value = scope.lookup(self.decl.name, node.span)
+        assert isinstance(value, Tensor)
+        return value
+
+
+def recurrence(scope: Scope, node: tree.Recurrence, exported: set[str], define: Define) -> dict[str, Tensor]:
+    """A Fold, and its states and exported names along the stream."""
+    heads, grouped = heads_of(scope, node)
+    frame = Frame(layer_graph(), scope.frame, _token_capture(scope, node), region=True)
+    inner = scope.child(
+        frame=frame, memory=True, grouped=grouped, pair=None,
+        hidden=scope.hidden | {axis.name for axis in heads}, indices={"t": Along("reader", TIME)},
+    )  # fmt: skip
+    for state in node.states:
+        axes = (BATCH, *scope.extra, *heads, *inner.axes(state.axes))
+        before = frame.graph.add(ir.Input(f"{state.name}[t-1]", Type(axes)), span=state.span)
+        inner.states[state.name] = StateRef(state, axes, Tensor(frame, before, origin=state.span))
+    states = inner.states
+    assigned, inner = define(inner, node.body)
+    updates = {name: _update(inner, ref) for name, ref in states.items()}
+    frame.graph.outputs = {name: value.node for name, value in updates.items()}
+    for name in assigned:
+        value = inner.lookup(name, node.span)
+        if name in exported and name not in updates and isinstance(value, Tensor):
+            frame.graph.outputs[name] = frame.bring(value).node
+    return _fold(scope, node, frame, states)
+
+
+def _fold(
+    scope: Scope, node: tree.Recurrence, frame: Frame, states: dict[str, StateRef]
+) -> dict[str, Tensor]:
+    """The Fold node with its captures and initial states, and its results."""
+    frame.graph.prune(keep=[ref.before.node for ref in states.values()])
+    entries = live_entries(frame)
+    inits = [_initial(scope, ref) for ref in states.values()]
+    op = ir.Fold(
+        TIME,
+        tuple(name for name, _, _ in entries),
+        tuple(ir.State(name, ref.axes) for name, ref in states.items()),
+        frame.graph,
+    )
+    made = ops.node(scope, op, *(outer for _, _, outer in entries), *inits, span=node.span)
+    return {
+        name: ops.node(scope, ir.Result(name), made, span=node.span) for name in frame.graph.outputs
+    }
+
+
+def _token_capture(scope: Scope, node: tree.Recurrence) -> Callable[[Frame, Tensor, str], int]:
+    """Captures into a recurrence: the value at one token."""
+
+    def capture(frame: Frame, outer: Tensor, role: str) -> int:
+        streams = [axis.name for axis in outer.axes if axis.kind == "stream"]
+        if any(name != "t" for name in streams):
+            raise scope.error(
+                "E0306",
+                f"a value along `{streams[-1]}` enters a recurrence over the layer's own tokens",
+                node.states[0].span,
+                others=[(outer.origin, "from here")],
+            )
+        name = frame.enter(node_name(outer, "u"), role, outer)
+        axes = tuple(axis for axis in outer.axes if axis.kind != "stream")
+        return frame.graph.add(ir.Input(name, Type(axes, outer.type.dtype)), name=name)
+
+    return capture
+
+
+def _initial(scope: Scope, ref: StateRef) -> Tensor:
+    """The state before the first token: 0 unless given."""
+    value = scope.evaluate(ref.decl.init) if ref.decl.init is not None else sympy.Integer(0)
+    made = ops.tensor(scope, value, ref.decl.span)
+    if any(axis.kind == "stream" for axis in made.axes):
+        raise scope.error("E0313", "an initial state does not depend on the token", ref.decl.span)
+    extra = [axis.name for axis in made.axes if axis.name not in {a.name for a in ref.axes}]
+    if extra:
+        raise scope.error(
+            "E0301", f"the initial value has an axis `{extra[0]}` that the state has not", ref.decl.span
+        )
+    return made
+
+
+def _update(inner: Scope, ref: StateRef) -> Tensor:
+    """The state after the token, in the state's own axes; a memory that is not chosen stays as it is."""
+    if ref.after is None:
+        raise inner.error(
+            "E0313",
+            f"the recurrence never says what `{ref.decl.name}[t]` is",
+            ref.decl.span,
+            "declared here",
+            helps=[f"write `{ref.decl.name}[t] = ...` once in the block"],
+        )
+    value = ops.tensor(inner, inner.lookup(ref.decl.name, ref.decl.span), ref.after.span)
+    wanted = [axis.name for axis in inner.visible(ref.before)]
+    got = [axis.name for axis in inner.visible(value)]
+    if got != wanted or value.row:
+        turned = sorted(got) == sorted(wanted) and not value.row or value.row
+        raise inner.error(
+            "E0301",
+            f"`{ref.decl.name}` is {ops.shape(inner, ref.before)}, and its update is "
+            f"{'a row ' if value.row else ''}{ops.shape(inner, value)}",
+            ref.after.span,
+            others=[(ref.decl.span, "declared here")],
+            helps=["transpose the update with `.T`"] if turned else [],
+        )
+    if inner.gate is not None:
+        at = ref.after.span
+        value = ops.node(inner, ir.Elementwise("where"), inner.gate, value, ref.before, span=at)
+    missing = [axis for axis in ref.axes if axis.name not in value.type.names]
+    if missing:
+        chosen = ops.node(inner, ir.Elementwise("eq"), ref.before, ref.before, span=ref.after.span)
+        value = ops.node(inner, ir.Elementwise("where"), chosen, value, value, span=ref.after.span)
+    order = tuple((axis.name, axis) for axis in ref.axes)
+    if value.axes != ref.axes:
+        value = ops.node(inner, ir.Contract((value.type.names,), order), value, span=ref.after.span)
+    return value

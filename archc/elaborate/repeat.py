@@ -1,0 +1,134 @@
+"""`repeat`: a stack of layers, or a loop in place; some names are carried from pass to pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import sympy
+
+from archc.dims import size_symbol
+from archc.elaborate import ops
+from archc.elaborate.binding import force, given_anew
+from archc.elaborate.finish import finish
+from archc.elaborate.heads import node_name
+from archc.elaborate.mentions import exported_by, names_defined
+from archc.elaborate.scope import Context, Scope
+from archc.elaborate.values import Frame, Lazy, Option, Tensor, Value
+from archc.ir import layer as ir
+from archc.ir.typing import layer_graph
+from archc.syntax import tree
+
+MAX_REPEAT = 512
+"""Most layers that a `repeat` may stack."""
+
+Define = Callable[[Scope, Sequence[tree.Stmt], set[str]], Scope]
+"""Binds the names that statements define."""
+
+
+def repeat(scope: Scope, stmt: tree.Repeat, define: Define) -> Scope:
+    """A stack of layers: the names carried through it mean the last layer's from here on."""
+    carried = [name for name in names_defined(stmt.body) if scope.find(name) is not None]
+    if not carried:
+        raise scope.error(
+            "E0217", "this `repeat` carries nothing from layer to layer", stmt.span,
+            helps=["give a name from outside, such as `x`, a new value in the body"],
+        )  # fmt: skip
+    after = scope.child()
+    made: dict[str, Value] = {}
+
+    def compute() -> Value:
+        made.update(stack(scope, stmt, carried, define))
+        return Option(True)
+
+    block = Lazy("", stmt.span, compute)
+
+    def last(name: str) -> Callable[[], Value]:
+        def compute() -> Value:
+            block.get(lambda lazy: scope.cycle(lazy, stmt.span))
+            return made[name]
+
+        return compute
+
+    for name in carried:
+        after.names[name] = Lazy(name, stmt.span, last(name))
+    return after
+
+
+def stack(
+    scope: Scope, stmt: tree.Repeat, carried: Sequence[str], define: Define
+) -> dict[str, Value]:
+    """Apply the body count times: in place in a function, as called layers elsewhere."""
+    count = scope.evaluate(stmt.count)
+    known = scope.number(count) if isinstance(count, sympy.Expr) else None
+    if known is None:
+        raise scope.error(
+            "E0402", f"how often to repeat must be known when compiling: `{stmt.count.span.text}` has no value",
+            stmt.count.span, helps=[f"give it a default, or `--set {stmt.count.span.text}=4`"],
+        )  # fmt: skip
+    if not known.is_Integer or not 0 <= known <= MAX_REPEAT:
+        raise scope.error(
+            "E0205", f"`{stmt.count.span.text}` is {known}, not a number of layers", stmt.count.span
+        )
+    if isinstance(count, sympy.Expr) and not count.is_number:
+        condition = sympy.Eq(count, known)
+        scope.context.requirements.append(
+            ir.Requirement(condition, f"{stmt.count.span.text} == {known}", stmt.span, settled=True)
+        )
+    values = {name: scope.lookup(name, stmt.span) for name in carried}
+    in_place = scope.frame.region or scope.site is not None
+    if in_place and not any(isinstance(s, tree.Param) for s in stmt.body):
+        for place in range(int(known)):
+            inner = scope.child(names={stmt.index: sympy.Integer(place)})
+            values = _iterate(inner, stmt, values, define)
+        return values
+    path = scope.context.path("layers")
+    shared: dict[tuple, ir.Layer] = {}
+    for place in range(int(known)):
+        values = _stacked(scope, stmt, values, f"{path}.{place}", place, shared, define)
+    return values
+
+
+def _iterate(
+    inner: Scope, stmt: tree.Repeat, values: Mapping[str, Value], define: Define
+) -> dict[str, Value]:
+    """One pass of a repeat's body: carried names are read as they come in, and given anew."""
+    body = inner.child(names=dict(values), carried=frozenset(values))
+    scope = define(body, stmt.body, exported_by(stmt.body))
+    force(scope, stmt.body)
+    return {name: scope.lookup(given_anew(name), stmt.span) for name in values}
+
+
+def _stacked(
+    scope: Scope, stmt: tree.Repeat, values: Mapping[str, Value], path: str, place: int,
+    shared: dict[tuple, ir.Layer], define: Define,
+) -> dict[str, Value]:  # fmt: skip
+    """One layer of a stack: the body as a layer of its own, shared by all that take the same branches."""
+    index = size_symbol(stmt.index)
+    frame = Frame(layer_graph(), scope.frame, _layer_capture)
+    outer = scope.context
+    context = Context(f"{outer.name}Layer", frame, streams=outer.streams, widths=outer.widths)
+    context.args = [arg for arg in outer.args if arg.symbol is not None]
+    context.args = [ir.Arg(a.name, a.symbol) for a in context.args] + [ir.Arg(stmt.index, index)]
+    context.values = {**outer.values, stmt.index: sympy.Integer(place)}
+    inner = scope.child(context=context, frame=frame, names={stmt.index: index})
+    results = _iterate(inner, stmt, values, define)
+    scope.session.report.check()
+    tensors = {n: ops.tensor(inner, value, stmt.span) for n, value in results.items()}
+    decl = tree.Decl(stmt.span, "block", context.name, (), (), "", stmt.body, stmt.span)
+    layer = finish(context, decl, tensors)
+    key = (tuple(context.choices), tuple(id(call.callee) for _, call in layer.calls))
+    layer = shared.setdefault(key, layer)
+    if len(shared) > 1:
+        layer.name = f"{context.name}{list(shared).index(key) + 1}"
+    sizes = tuple((a.symbol.name, a.symbol) for a in context.args if a.symbol is not None)
+    sizes = (*sizes[:-1], (stmt.index, sympy.Integer(place)))
+    axes = {a.name: a for t in tensors.values() for a in t.axes if a.kind == "dim"}
+    entries = [entry[2] for entry in frame.entries]
+    made = ops.node(scope, ir.Call(layer, path, sizes, tuple(axes.items())), *entries, span=stmt.span)
+    return {n: ops.node(scope, ir.Result(n), made, span=stmt.span) for n in tensors}
+
+
+def _layer_capture(frame: Frame, outer: Tensor, role: str) -> int:
+    """A value from outside a stack enters each of its layers as an input."""
+    name = frame.enter(node_name(outer, "x"), role, outer)
+    return frame.graph.add(ir.Input(name, outer.type), name=name)

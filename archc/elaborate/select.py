@@ -1,0 +1,140 @@
+"""`blocks`, `route` and choices among them: tokens in blocks, experts by weight."""
+
+from __future__ import annotations
+
+import sympy
+
+from archc.dims import TIME, Axis, stream
+from archc.elaborate import expr, ops
+from archc.elaborate.scope import Along, BlockStream, Scope
+from archc.elaborate.values import Tensor
+from archc.ir import layer as ir
+from archc.source import Span
+from archc.syntax import tree
+
+
+def blocks(scope: Scope, node: tree.Blocks) -> Scope:
+    """A scope in which `k[b]` is the tokens of block b; registers the stream of blocks."""
+    size, stride = (_count(scope, part) for part in (node.size, node.stride))
+    if isinstance(node.size, tree.Name):
+        named = scope.axis_named(node.size.id)
+        width = named[0] if named else Axis(node.size.id, size)
+    else:
+        width = Axis(node.size.span.text if size.is_number else f"{node.index}_size", size)
+    count = sympy.Max(0, sympy.floor((TIME.size - size) / stride) + 1)
+    axis = stream(node.index, count)
+    scope.context.streams[node.index] = (axis, BlockStream("t", size, stride))
+    scope.context.widths[node.index] = width
+    return scope.child(indices={node.index: Along("block", axis)})
+
+
+def _count(scope: Scope, node: tree.Expr) -> sympy.Expr:
+    """A number of tokens."""
+    value = scope.evaluate(node)
+    if not isinstance(value, sympy.Expr) or value.is_number and not (value.is_Integer and value >= 1):
+        raise scope.error("E0205", f"`{node.span.text}` is not a number of tokens", node.span)
+    return value
+
+
+def on_blocks(scope: Scope, node: tree.OnBlocks) -> Tensor:
+    """Scores of small blocks as scores of larger ones, by how far they overlap (NSA, eq. 9)."""
+    value = ops.tensor(scope, scope.evaluate(node.value), node.value.span)
+    small = next((a for a in value.axes if a.kind == "stream" and a.name != "t"), None)
+    info = scope.context.streams.get(small.name, (None, None))[1] if small else None
+    if small is None or info is None:
+        raise scope.error("E0314", "`on blocks` is for a score of each block", node.value.span)
+    size = _count(scope, node.size)
+    count = sympy.ceiling(sympy.Symbol("T_seen", integer=True, nonnegative=True) / size)
+    large = stream(f"{small.name}_{node.size.span.text}", count)
+    scope.context.streams[large.name] = (large, BlockStream(info.source, size, size))
+    overlap = _overlap(scope, small, info, large, size, node.span)
+    mapped = ops.node(
+        scope,
+        ir.Contract(
+            (value.type.names, (small.name, large.name)),
+            ops.arranged([(a.name, a) for a in (*value.axes, large) if a.name != small.name]),
+        ),
+        value, overlap, span=node.span,
+    )  # fmt: skip
+    return _forced(scope, node, mapped, large, size)
+
+
+def _overlap(
+    scope: Scope, small: Axis, info: BlockStream, large: Axis, size: sympy.Expr, span: Span
+) -> Tensor:
+    """How many strides' worth of tokens block b of the small ones shares with block c of the large."""
+    at = [expr.position(scope, axis, span) for axis in (small, large)]
+    starts = [ops.plain(scope, "mul", [p, s], span) for p, s in zip(at, (info.stride, size), strict=True)]
+    ends = [ops.plain(scope, "add", [p, s], span) for p, s in zip(starts, (info.size, size), strict=True)]
+    first, last = ops.plain(scope, "max", starts, span), ops.plain(scope, "min", ends, span)
+    shared = ops.plain(scope, "sub", [last, first], span)
+    shared = ops.plain(scope, "max", [shared, sympy.Integer(0)], span)
+    return ops.plain(scope, "div", [shared, info.stride], span)
+
+
+def _forced(scope: Scope, node: tree.OnBlocks, score: Tensor, large: Axis, size: sympy.Expr) -> Tensor:
+    """Blocks that are always chosen get +inf, blocks that lie ahead -inf."""
+    span = node.span
+    at, token = expr.position(scope, large, span), expr.position(scope, TIME, span)
+    now = ops.plain(scope, "floordiv", [token, size], span)
+    always = []
+    if node.first:
+        always.append(ops.plain(scope, "eq", [at, sympy.Integer(0)], span))
+    if node.last is not None:
+        early = ops.plain(scope, "sub", [now, _count(scope, node.last)], span)
+        always.append(ops.plain(scope, "gt", [at, early], span))
+    for condition in always:
+        score = ops.plain(scope, "where", [condition, sympy.oo, score], span)
+    seen = ops.plain(scope, "le", [at, now], span)
+    return ops.plain(scope, "where", [seen, score, -sympy.oo], span)
+
+
+def route(scope: Scope, node: tree.Route) -> tuple[Scope, Tensor, Axis]:
+    """A scope in which `W[e]` is one expert's, the weight of each expert, and the experts' axis."""
+    if not isinstance(node.chosen, tree.Call) or getattr(node.chosen.func, "id", "") != "top":
+        raise scope.error(
+            "E0314", "a route chooses with `top(n, score)`", node.chosen.span, helps=["`route e in top(n, p):`"]
+        )
+    chosen = ops.tensor(scope, scope.evaluate(node.chosen), node.chosen.span)
+    made = scope.frame.graph[chosen.node]
+    assert isinstance(made.op, ir.Top)
+    axis = chosen.type.axis(made.op.axis)
+    score = Tensor(scope.frame, made.operands[0], origin=node.chosen.span)
+    weighing = scope.child(routed=(chosen, axis))
+    if node.weight is None:
+        weight = score
+    elif isinstance(node.weight, tree.Name) and node.weight.id == "normalised":
+        weight = normalise(weighing, score, node.weight.span)
+    else:
+        weight = ops.tensor(weighing, weighing.evaluate(node.weight), node.weight.span)
+    weight = _where_chosen(weighing, weight, node.span)
+    inner = scope.child(
+        hidden=scope.hidden | {axis.name}, indices={node.index: Along("route", axis)},
+        extra=(*scope.extra, axis), gate=chosen,
+    )  # fmt: skip
+    return inner, weight, axis
+
+
+def _where_chosen(scope: Scope, value: Tensor, span: Span) -> Tensor:
+    """The value of the chosen, 0 of the others."""
+    assert scope.routed is not None
+    zero = ops.constant(scope, sympy.Integer(0), span)
+    return ops.node(scope, ir.Elementwise("where"), scope.routed[0], value, zero, span=span)
+
+
+def normalise(scope: Scope, value: Tensor, span: Span) -> Tensor:
+    """The value of the chosen, divided by its sum over them."""
+    if scope.routed is None:
+        raise scope.error("E0209", "`normalised` belongs into the weight of a `route`", span)
+    kept = _where_chosen(scope, value, span)
+    total = ops.reduce(scope, "sum", kept, [scope.routed[1]], span)
+    return ops.node(scope, ir.Elementwise("div"), kept, total, span=span)
+
+
+def mixed(scope: Scope, value: Tensor, weight: Tensor, axis: Axis, span: Span) -> Tensor:
+    """The weighted sum over experts of a value computed for each."""
+    value = scope.frame.bring(value)
+    axes = {a.name: a for a in (*weight.axes, *value.axes)}
+    out = ops.arranged([(name, a) for name, a in axes.items() if name != axis.name])
+    op = ir.Contract((weight.type.names, value.type.names), out)
+    return ops.node(scope, op, weight, value, span=span)
