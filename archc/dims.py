@@ -50,6 +50,10 @@ BATCH = Axis("batch", size_symbol("batch"), "batch")
 TIME = Axis("t", size_symbol("T"), "stream")
 
 
+T_SEEN = size_symbol("T_seen")
+"""How many tokens there have been in all: T, and when a sequence is continued those before it too."""
+
+
 def stream(name: str, size: sympy.Expr | None = None) -> Axis:
     """A sequence axis other than the layer's own time, e.g. `m` of another sequence."""
     return Axis(name, size_symbol(f"T_{name}") if size is None else size, "stream")

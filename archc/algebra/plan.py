@@ -18,7 +18,6 @@ from archc.algebra.product import (
     Labels,
     Product,
     cancel_deltas,
-    is_product,
     is_sum,
     read_sum,
     tree,
@@ -79,10 +78,6 @@ class Planner:
     def __post_init__(self) -> None:
         self.own = frozenset(node.id for node in tree(self.graph, self.root.id))
 
-    def present(self) -> Cost:
-        """What the root costs as it stands, with all that only it needs."""
-        return cost.total(*(step_cost(self.graph, n) for n in tree(self.graph, self.root.id)))
-
     def best(self, product: Product, kept: Labels, depth: int = 0) -> Plan | None:
         """The cheapest plan found for a product with the labels `kept`; None if it is too long, or
         if it sums a label that no factor has."""
@@ -122,7 +117,7 @@ class Planner:
         """A factor as it is; what only the root needs of it has to be computed."""
         steps = [cost.FREE]
         if factor.node in self.own:
-            steps += [step_cost(self.graph, node) for node in tree(self.graph, factor.node)]
+            steps.append(present_cost(self.graph, factor.node))
         if factor.inverse:
             steps.append(cost.elementwise(self.labelling.of(factor.labels)))
         return Take(factor.labels, cost.total(*steps), factor)
@@ -155,12 +150,18 @@ class Planner:
                 return None
             terms.append((term.sign, plan))
         written = cost.elementwise(self.labelling.of(kept))
-        costs = [plan.cost for _, plan in terms] + [written] * (len(terms) - 1)
+        steps = len(terms) - any(sign > 0 for sign, _ in terms)
+        costs = [plan.cost for _, plan in terms] + [written] * steps
         return Spread(kept, cost.total(other.cost, *costs), tuple(terms), other, hole)
 
     def _axes(self, labels: set[int]) -> tuple:
         """An axis for each label."""
         return self.labelling.of(sorted(labels))
+
+
+def present_cost(graph: Graph, id: int) -> Cost:
+    """What a product or sum costs as it stands, with all that only it needs."""
+    return cost.total(*(step_cost(graph, node) for node in tree(graph, id)))
 
 
 def step_cost(graph: Graph, node: Node) -> Cost:

@@ -173,7 +173,8 @@ def cancel_deltas(graph: Graph, product: Product, kept: Sequence[int]) -> Produc
     """`sum_j delta[i, j] x[j]` -> `x[i]`, for every identity matrix that a sum runs over."""
     factors = product.factors
     for place, factor in enumerate(factors):
-        if not isinstance(graph[factor.node].op, ir.Delta) or factor.inverse:
+        matrix = factor.node in graph and isinstance(graph[factor.node].op, ir.Delta)
+        if not matrix or factor.inverse:
             continue
         rest = factors[:place] + factors[place + 1 :]
         for stays, goes in (factor.labels, factor.labels[::-1]):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import sympy
 
-from archc.dims import TIME, Axis, stream
+from archc.dims import T_SEEN, TIME, Axis, stream
 from archc.elaborate import expr, ops
 from archc.elaborate.heads import heads_of, live_entries, node_name
 from archc.elaborate.mentions import free_names
@@ -88,7 +88,7 @@ def _read_axis(scope: Scope, node: tree.Attend) -> tuple[str, Axis, str]:
         return name, known[0], name
     if scope.axis_named(name) is not None:
         raise scope.error("E0210", f"`{name}` is a dim already", node.range.span, "choose another index")
-    return name, stream(name), "t"
+    return name, stream(name, T_SEEN), "t"
 
 
 def _pair_capture(pair: PairScope) -> Callable[[Frame, Tensor, str], int]:
@@ -182,7 +182,7 @@ def along(scope: Scope, node: tree.Along) -> Tensor:
             node.span,
             helps=["inside `attend s <= t`, write `sum r in (s, t]: ...`"],
         )
-    pair.path = pair.path or stream(node.index)
+    pair.path = pair.path or stream(node.index, pair.read.size)
     inner = scope.child(indices={node.index: Along("path", pair.path, pair.source)})
     value = ops.tensor(inner, inner.evaluate(node.body), node.body.span)
     axes = scope.visible(value)

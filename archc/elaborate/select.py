@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sympy
 
-from archc.dims import TIME, Axis, stream
+from archc.dims import T_SEEN, TIME, Axis, stream
 from archc.elaborate import expr, ops
 from archc.elaborate.scope import Along, BlockStream, Scope
 from archc.elaborate.values import Tensor
@@ -44,7 +44,7 @@ def on_blocks(scope: Scope, node: tree.OnBlocks) -> Tensor:
     if small is None or info is None:
         raise scope.error("E0314", "`on blocks` is for a score of each block", node.value.span)
     size = _count(scope, node.size)
-    count = sympy.ceiling(sympy.Symbol("T_seen", integer=True, nonnegative=True) / size)
+    count = sympy.ceiling(T_SEEN / size)
     large = stream(f"{small.name}_{node.size.span.text}", count)
     scope.context.streams[large.name] = (large, BlockStream(info.source, size, size))
     overlap = _overlap(scope, small, info, large, size, node.span)

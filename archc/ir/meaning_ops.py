@@ -13,7 +13,7 @@ import sympy
 import torch
 from torch import Tensor
 
-from archc.dims import Axis
+from archc.dims import T_SEEN, TIME, Axis
 from archc.ir.graph import Node
 from archc.ir.sizes import Number, evaluate
 
@@ -83,6 +83,8 @@ class Scope:
             for axis, length in zip(axes, shape, strict=True):
                 if isinstance(axis.size, sympy.Symbol):
                     self.sizes.setdefault(axis.size.name, length)
+                if axis == TIME:
+                    self.sizes.setdefault(T_SEEN.name, length)
         if len(axes) != len(shape) or self.shape(axes) != list(shape):
             wanted = ", ".join(str(axis) for axis in axes)
             raise ValueError(f"`{name}` has the axes [{wanted}], but its shape is {list(shape)}")
@@ -232,7 +234,8 @@ def gather(node: Node, scope: Scope, value: Named, index: Named) -> Named:
     if at.numel() and not 0 <= int(at.min()) <= int(at.max()) < length:
         raise IndexError(f"an index along `{axis}` is not between 0 and {length - 1}")
     data = value.to((*shared, axis, *rest))
-    places = torch.meshgrid(*(torch.arange(n, device=at.device) for n in at.shape), indexing="ij")
+    ranges = [torch.arange(n, device=at.device) for n in at.shape]
+    places = torch.meshgrid(*ranges, indexing="ij") if ranges else ()
     return Named(data[(*places[: len(shared)], at)], (*shared, *new, *rest))
 
 

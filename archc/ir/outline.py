@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +19,11 @@ from archc.ir.graph import Graph, Node, Type
 from archc.ir.text import op_text, value_names
 from archc.source import Span
 
-Kind = Literal["input", "value", "call", "memory", "output"]
+Kind = Literal["input", "value", "call", "block", "memory", "output"]
+
+
+BLOCK = re.compile(r"(repeat|route|blocks)\b")
+"""How a statement starts that has a body but is no op of its own."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +70,14 @@ class _Sketch:
 
     def __init__(self, layer: ir.Layer):
         self.layer, self.graph = layer, layer.graph
-        self.order = list(layer.graph)
-        self.rank = {node.id: rank for rank, node in enumerate(self.order)}
+        self.nodes = list(layer.graph)
         self.names = value_names(layer.graph)
         self.static = self.find_static()
-        self.home: dict[int, int] = {}
-        self.settle()
+        self.home, self.blocks = self.settle(self.find_blocks())
+        self.order = self.ordered()
+        if not self.order:
+            self.home, self.blocks = self.settle({})
+            self.order = self.ordered()
 
     def is_head(self, node: Node[ir.Op]) -> bool:
         """Whether a box is named after this value: a statement, or a value from outside."""
@@ -84,39 +90,75 @@ class _Sketch:
     def find_static(self) -> set[int]:
         """Parameters, constants and what is made of them alone, outside of statements."""
         static: set[int] = set()
-        for node in self.order:
+        for node in self.nodes:
             if not self.is_head(node) and static.issuperset(node.operands):
                 static.add(node.id)
         return static
 
-    def settle(self) -> None:
-        """Give each value the box of the statement it is part of, readers first."""
-        outputs = set(self.graph.outputs.values())
+    def find_blocks(self) -> dict[int, Span]:
+        """The statement with a body of its own that a value was written in, such as a `repeat`."""
+        spans = [node.span for node in self.nodes if node.span and self.quotable(node)]
+        blocks = {(span.start, span.end): span for span in spans if BLOCK.match(span.text)}
+        found: dict[int, Span] = {}
+        for node in self.nodes:
+            if node.span is None or node.id in self.static or not self.quotable(node):
+                continue
+            for (start, end), span in sorted(blocks.items(), reverse=True):  # the outermost is last
+                if start <= node.span.start and node.span.end <= end:
+                    found[node.id] = span
+        return found
+
+    def settle(self, block_of: Mapping[int, Span]) -> tuple[dict[int, int], dict[int, Span]]:
+        """For each value the box of the statement it is part of, and the boxes that are blocks."""
+        home: dict[int, int] = {}
+        blocks: dict[int, Span] = {}
         statements: dict[object, int] = {}
-        for node in reversed(self.order):
-            readers = {self.home[user] for user in self.graph.users(node.id) if user in self.home}
+        outputs = set(self.graph.outputs.values())
+        for node in reversed(self.nodes):
+            readers = {home[user] for user in self.graph.users(node.id) if user in home}
             owner = self.graph[node.operands[0]] if isinstance(node.op, ir.Result) else None
             if node.id in self.static:
                 continue
-            if owner and isinstance(owner.op, (ir.Fold, ir.Pair)):
-                self.home[node.id] = owner.id
+            if node.id in block_of:
+                span = block_of[node.id]
+                home[node.id] = statements.setdefault(("block", span.start), node.id)
+                blocks[home[node.id]] = span
+            elif owner and isinstance(owner.op, (ir.Fold, ir.Pair)):
+                home[node.id] = owner.id
             elif self.is_head(node):
                 # `a, b, c = e by 3` is one statement with three names: one box
                 key = (node.span.start, node.operands[:1]) if node.span else node.id
-                self.home[node.id] = statements.setdefault(key, node.id)
+                home[node.id] = statements.setdefault(key, node.id)
             elif len(readers) == 1 and node.id not in outputs:
-                self.home[node.id] = readers.pop()
+                home[node.id] = readers.pop()
             else:
-                self.home[node.id] = node.id
+                home[node.id] = node.id
+        return home, blocks
+
+    def ordered(self) -> list[int]:
+        """The boxes in dataflow order; empty if blocks as one box each would form a cycle."""
+        waiting = dict.fromkeys(self.home.values())
+        before: dict[int, set[int]] = {box: set() for box in waiting}
+        for node in self.nodes:
+            for operand in node.operands:
+                if node.id in self.home and operand in self.home:
+                    before[self.home[node.id]].add(self.home[operand])
+        order: list[int] = []
+        while waiting:
+            ready = [box for box in sorted(waiting) if before[box] <= {box, *order}]
+            if not ready:
+                return []
+            order.append(ready[0])
+            del waiting[ready[0]]
+        return order
 
     def outline(self) -> Outline:
         """All boxes and edges."""
         members: dict[int, list[Node[ir.Op]]] = {}
-        for node in self.order:
+        for node in self.nodes:
             if node.id in self.home:
                 members.setdefault(self.home[node.id], []).append(node)
-        heads = sorted(members, key=lambda id: self.rank[id])
-        boxes = [self.box(head, members[head]) for head in heads]
+        boxes = [self.box(head, members[head]) for head in self.order]
         edges = self.edges()
         for name, id in self.graph.outputs.items():
             pill, home = self.output(name, id, -1 - len(boxes))
@@ -141,6 +183,9 @@ class _Sketch:
             text = f"{node.op.name}{shape_text(node.op.type)}".removesuffix("[]")
             return Box(head, "input", (text,), where=where)
         params = tuple(self.params(members))
+        if head in self.blocks:
+            span = self.blocks[head]
+            return Box(head, "block", statement_lines(span), params, span.where)
         if isinstance(node.op, (ir.Fold, ir.Pair)):
             return Box(head, "memory", region_lines(node), params, where)
         lines = statement_lines(node.span) if self.quotable(node) else (self.spelled(node),)
@@ -168,7 +213,7 @@ class _Sketch:
     def edges(self) -> list[Edge]:
         """One edge for each pair of boxes; several values share it."""
         shapes: dict[tuple[int, int], dict[int, str]] = {}
-        for node in self.order:
+        for node in self.nodes:
             for operand in node.operands:
                 ends = self.home.get(operand), self.home.get(node.id)
                 if ends[0] is not None and ends[1] is not None and ends[0] != ends[1]:
@@ -179,14 +224,14 @@ class _Sketch:
         ]
 
     def label(self, id: int) -> str:
-        """Shape of a value, with its name if its box has several; an input shows its own."""
+        """Shape of a value, with its name if it leaves a body; an input shows its own."""
         node = self.graph[id]
         if isinstance(node.op, ir.Input):
             return ""
-        shape = shape_text(node.type)
-        if isinstance(self.graph[self.home[id]].op, (ir.Fold, ir.Pair)):
-            return f"{node.name or ''} {shape}".strip()
-        return shape
+        box = self.graph[self.home[id]]
+        inside = isinstance(box.op, (ir.Fold, ir.Pair)) or box.id in self.blocks
+        written = inside and node.name and f"{node.name} =" in " ".join(region_lines(box))
+        return f"{node.name} {shape_text(node.type)}" if written else shape_text(node.type)
 
 
 def statement_lines(span: Span | None) -> tuple[str, ...]:

@@ -24,14 +24,19 @@ CHAR, LINE = 7.3, 17.0  # advance of a character and height of a line at 12 px
 SMALL_CHAR, SMALL_LINE = 6.2, 14.0  # the same at 10 px
 PAD = 10.0
 MARGIN = 22.0
+STRETCH = (700.0, 800.0, 900.0, 1000.0)  # how wide a layer of boxes may be; all are tried
 STEM = 20.0  # straight piece of an edge, behind its label
-WIDEST = {"memory": 84}
-"""Longest line of a box in characters, by kind; 46 for the others."""
+LIMITS = (46, 66)  # longest line of a statement in characters; both are tried
+BLOCK_LIMIT = 84  # the same for a statement with a body
+
+FRAMED = ("memory", "block")
+"""Kinds of boxes with a body: drawn with a strong frame."""
 
 FILLS = {
     "input": ("#eef1f5", "#b6bfca"),
     "value": ("#ffffff", "#c4cbd3"),
     "call": ("#eef4fe", "#86abe6"),
+    "block": ("#eef4fe", "#86abe6"),
     "memory": ("#fff7e3", "#dfa928"),
     "output": ("#ebf7ef", "#6db58a"),
 }
@@ -47,8 +52,10 @@ text { font: 12px %s; fill: #1f2430; white-space: pre; }
 .word { font-weight: 700; fill: #9a5b00; }
 .edge { fill: none; stroke: #8d97a3; stroke-width: 1.3; }
 """.strip()
-WORDS = re.compile(r"\b(recurrence|attend|index|over|grouped|in|ending|all|output|route|blocks)\b")
-TARGET = re.compile(r"(\s*)((?:output )?)([\w', ]+?)(?=(\[[^\]]*\])?\s*=[^=])")
+WORDS = re.compile(
+    r"\b(recurrence|attend|index|over|grouped|in|ending|all|route|weight|blocks|of|every|repeat|as)\b"
+)
+TARGET = re.compile(r"(\s*)((?:output )?)([\w', ]+?)(?=(\[[^\]]*\])?(?:\s*=[^=]|$))")
 
 
 @dataclass(frozen=True)
@@ -63,18 +70,24 @@ class _Card:
 
 
 def as_svg(layer: ir.Layer) -> str:
-    """The picture of a layer, in the direction that gives the handier format."""
-    drawings = [_Drawing(layer, outline(layer), direction) for direction in ("right", "down")]
+    """The picture of a layer, in the direction and width that fit a page best."""
+    sketch = outline(layer)
+    forms: list[tuple[Direction, float]] = [("right", STRETCH[-1])]
+    forms += [("down", stretch) for stretch in STRETCH]
+    drawings = (_Drawing(layer, sketch, *form, limit) for limit in LIMITS for form in forms)
     return min(drawings, key=lambda drawing: drawing.awkwardness).svg()
 
 
-def wrapped(text: str, limit: int) -> list[str]:
-    """The text in lines of at most `limit` characters, broken where brackets are shallow."""
+def wrapped(text: str, limit: int, after: str = "") -> list[str]:
+    """The text in lines of at most `limit` characters, broken where brackets are shallow.
+
+    `after` allows breaks after one character only.
+    """
     lines: list[str] = []
     indent = " " * (len(text) - len(text.lstrip()) + 4)
     while len(text) > limit + 6:  # a few characters more are better than a line of a few
         places = [m.start() for m in re.finditer(r"(?<=\S) ", text[: limit + 1])]
-        places = [at for at in places if at > limit // 3]
+        places = [at for at in places if at > limit // 3 and text[at - 1].endswith(after)]
         if not places:
             break
         depth = {at: sum((c in "([") - (c in ")]") for c in text[:at]) for at in places}
@@ -85,8 +98,19 @@ def wrapped(text: str, limit: int) -> list[str]:
     return [*lines, text]
 
 
-def _card(box: Box) -> _Card:
-    lines = [part for line in box.lines for part in wrapped(line, WIDEST.get(box.kind, 46))]
+def _args(layer: ir.Layer) -> str:
+    return ", ".join(arg_text(arg) for arg in layer.args)
+
+
+def _doc_lines(doc: str) -> list[str]:
+    """The first line of a docstring, and its source if it names one."""
+    lines = [line.strip() for line in doc.strip().splitlines()]
+    return [*lines[:1], *[line for line in lines[1:] if line.startswith("source:")][:1]]
+
+
+def _card(box: Box, limit: int) -> _Card:
+    limit = BLOCK_LIMIT if box.kind in FRAMED else limit
+    lines = [part for line in box.lines for part in wrapped(line, limit)]
     columns = max(len(line) for line in lines)
     params = _joined(box.params, max(34, int(columns * CHAR / SMALL_CHAR)))
     width = max(columns * CHAR, max(map(len, params), default=0) * SMALL_CHAR) + 2 * PAD
@@ -108,17 +132,24 @@ def _joined(items: Sequence[str], limit: int) -> tuple[str, ...]:
 class _Drawing:
     """An outline laid out in one direction."""
 
-    def __init__(self, layer: ir.Layer, outline: Outline, direction: Direction, stretch: float):
+    def __init__(
+        self,
+        layer: ir.Layer,
+        outline: Outline,
+        direction: Direction,
+        stretch: float,
+        limit: int,
+    ):
         self.layer, self.outline = layer, outline
         self.rightwards = direction == "right"
-        self.cards = {box.id: _card(box) for box in outline.boxes}
+        self.cards = {box.id: _card(box, limit) for box in outline.boxes}
         sizes = {
             id: (card.width, card.height) if self.rightwards else (card.height, card.width)
             for id, card in self.cards.items()
         }
         longest = max((len(edge.label) for edge in outline.edges), default=0) * SMALL_CHAR
         if self.rightwards:
-            spacing = Spacing(max(52.0, longest + 40), 16.0, 14.0, 900.0)
+            spacing = Spacing(max(52.0, longest + 40), 16.0, 14.0, stretch)
         else:
             spacing = Spacing(62.0, 26.0, 18.0, stretch)
         self.layout: Layout = lay_out(sizes, [(e.tail, e.head) for e in outline.edges], spacing)
@@ -130,31 +161,23 @@ class _Drawing:
         ends = [self.layout.centre[id] + size[1] / 2 for id, size in sizes.items()]
         tops += self.layout.centre.values()
         self.v0 = min(tops)
-        self.across = max([*ends, *self.layout.centre.values()]) - self.v0
-        self.along = self.layout.starts[-1] + self.layout.thickness[-1]
-        self.title = self.title_lines()
+        across = max([*ends, *self.layout.centre.values()]) - self.v0
+        along = self.layout.starts[-1] + self.layout.thickness[-1]
+        inner, outer = (along, across) if self.rightwards else (across, along)
+        self.header = wrapped(f"{layer.kind} {layer.name}({_args(layer)})", 84, ",")
+        self.title = [*self.header, *_doc_lines(layer.doc)]
+        titles = max(len(text) for text in self.header) * CHAR * 1.17
+        titles = max(titles, max(len(text) for text in self.title) * CHAR)
+        self.width = max(inner, titles) + 2 * MARGIN
+        self.left = (self.width - inner) / 2
         self.top = MARGIN + LINE * len(self.title) + 14
-
-    @property
-    def size(self) -> tuple[float, float]:
-        """Width and height of the whole picture."""
-        inner = (self.along, self.across) if self.rightwards else (self.across, self.along)
-        titles = max(len(text) for text in self.title) * CHAR * 1.17
-        return max(inner[0], titles) + 2 * MARGIN, inner[1] + self.top + MARGIN
+        self.height = outer + self.top + MARGIN
 
     @property
     def awkwardness(self) -> float:
-        """How far the picture exceeds a page."""
-        width, height = self.size
-        return max(width / 1100, height / 900)
-
-    def title_lines(self) -> list[str]:
-        """The layer's header, and the first line and the source of its docstring."""
-        layer = self.layer
-        header = f"{layer.kind} {layer.name}({', '.join(arg_text(arg) for arg in layer.args)})"
-        doc = [line.strip() for line in layer.doc.strip().splitlines()]
-        source = [line for line in doc[1:] if line.startswith("source:")]
-        return [header, *doc[:1], *source[:1]]
+        """How far the picture exceeds a page, and how many statements are broken."""
+        broken = sum(len(card.lines) - len(card.box.lines) for card in self.cards.values())
+        return max(self.width / 950, self.height / 900) + 0.02 * broken
 
     # --- places ---
 
@@ -167,7 +190,7 @@ class _Drawing:
     def at(self, u: float, v: float) -> tuple[float, float]:
         """Picture coordinates of a point in flow coordinates."""
         x, y = (u, v - self.v0) if self.rightwards else (v - self.v0, u)
-        return x + MARGIN, y + self.top
+        return x + self.left, y + self.top
 
     def ports(self) -> tuple[dict[Edge, float], dict[Edge, float]]:
         """Where each edge leaves its tail and enters its head, across the flow."""
@@ -179,27 +202,31 @@ class _Drawing:
             groups: dict[str, list[Edge]] = {}
             for edge in sorted(outgoing, key=lambda e: self.layout.centre[self.hops(e)[1]]):
                 groups.setdefault(edge.label, []).append(edge)
-            for place, edges in zip(self.spread(box.id, len(groups)), groups.values(), strict=True):
+            step = (
+                18.0 if self.rightwards else max((len(x) for x in groups), default=0) * SMALL_CHAR
+            )
+            places = self.spread(box.id, len(groups), step + 12)
+            for place, edges in zip(places, groups.values(), strict=True):
                 leave |= dict.fromkeys(edges, place)
             incoming.sort(key=lambda e: self.layout.centre[self.hops(e)[-2]])
-            enter |= zip(incoming, self.spread(box.id, len(incoming)), strict=True)
+            places = self.spread(box.id, len(incoming), 18.0 if self.rightwards else 46.0)
+            enter |= zip(incoming, places, strict=True)
         return leave, enter
 
     def hops(self, edge: Edge) -> tuple[Key, ...]:
         """The keys an edge runs through, both ends included."""
         return (edge.tail, *self.layout.passes[edge.tail, edge.head], edge.head)
 
-    def spread(self, id: int, count: int) -> list[float]:
+    def spread(self, id: int, count: int, step: float) -> list[float]:
         """`count` places on a side of a box, around its middle."""
-        room = self.sizes[id][1] - 16
-        step = min(18.0 if self.rightwards else 46.0, room / max(1, count - 1))
+        step = min(step, (self.sizes[id][1] - 16) / max(1, count - 1))
         return [self.layout.centre[id] + (n - (count - 1) / 2) * step for n in range(count)]
 
     # --- drawing ---
 
     def svg(self) -> str:
         """The file."""
-        width, height = (round(side) for side in self.size)
+        width, height = round(self.width), round(self.height)
         leave, enter = self.ports()
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -211,7 +238,7 @@ class _Drawing:
             f'fill="{GROUND}" stroke="#dfe3e8"/>',
         ]
         for number, line in enumerate(self.title):
-            name = "doc" if number else "title"
+            name = "title" if number < len(self.header) else "doc"
             parts.append(_line(MARGIN, MARGIN + LINE * number + 12, name, _text(line)))
         parts += [self.edge(edge, leave[edge], enter[edge]) for edge in self.outline.edges]
         parts += self.labels(leave)
@@ -265,7 +292,7 @@ class _Drawing:
         du, dv = self.sizes[card.box.id]
         width, height = (du, dv) if self.rightwards else (dv, du)
         fill, stroke = FILLS[card.box.kind]
-        weight = 1.8 if card.box.kind == "memory" else 1.1
+        weight = 1.8 if card.box.kind in FRAMED else 1.1
         title = f"<title>{_text(card.box.where)}</title>" if card.box.where else ""
         parts = [
             f'<g>{title}<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
@@ -284,10 +311,10 @@ class _Drawing:
 
 def _marked(line: str, kind: str, first: bool) -> str:
     """A line with the name it gives set bold, and the words of a block's header coloured."""
-    if kind == "memory" and first:
+    if kind in FRAMED and first:
         return WORDS.sub(r'<tspan class="word">\1</tspan>', _text(line))
     target = TARGET.match(line)
-    if not target or not (first or kind == "memory"):
+    if not target or not (first or kind in FRAMED):
         return _text(line)
     lead, word, name = target[1], target[2], target[3]
     word = f'<tspan class="word">{word}</tspan>' if word else ""

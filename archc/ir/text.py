@@ -16,7 +16,7 @@ from typing import Any
 
 import sympy
 
-from archc.dims import Axis
+from archc.dims import Axis, exact
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.source import Span
@@ -64,7 +64,7 @@ def type_text(type: Type) -> str:
 
 def init_text(init: ir.Init) -> str:
     """How a parameter starts, as a spec would say it: `log(uniform(1, 16))`, `0`."""
-    args = ", ".join(init_text(a) if isinstance(a, ir.Init) else str(a) for a in init.args)
+    args = ", ".join(init_text(a) if isinstance(a, ir.Init) else option_text(a) for a in init.args)
     return args if init.fn == "value" else f"{init.fn}({args})"
 
 
@@ -74,11 +74,19 @@ def option_text(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list, sympy.Tuple)):
         return f"[{', '.join(map(option_text, value))}]"
     if isinstance(value, ir.Layer):
         return value.name
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    return number_text(value) if isinstance(value, sympy.Rational) else str(value)
+
+
+def number_text(value: sympy.Rational) -> str:
+    """An exact number as a spec would write it: `1e-5` and `2.446`, but `1/3`."""
+    shown = repr(float(value)).replace("e-0", "e-")
+    return shown if not value.is_integer and exact(shown) == value else str(value)
 
 
 def op_text(op: ir.Op, operands: tuple[str, ...] = ()) -> str:
@@ -108,8 +116,14 @@ def _applied(name: str, details: str, operands: tuple[str, ...]) -> str:
 
 
 def _contract(op: ir.Contract, operands: tuple[str, ...]) -> str:
-    ins = ", ".join(" ".join(labels) for labels in op.ins)
-    out = (label if label == axis.name else f"{label}:{axis}" for label, axis in op.out)
+    """Labels are shown as the axes they become, unless that would confuse two of them."""
+    used = {label for labels in op.ins for label in labels}
+    shown = {label: axis.name for label, axis in op.out if axis.name not in used}
+    ins = ", ".join(" ".join(shown.get(label, label) for label in labels) for labels in op.ins)
+    out = (
+        axis.name if shown.get(label, label) == axis.name else f"{label}:{axis}"
+        for label, axis in op.out
+    )
     return _applied("contract", f"{ins} -> {' '.join(out)}".rstrip(), operands)
 
 
@@ -158,7 +172,7 @@ def _bound(names: tuple[str, ...], operands: tuple[str, ...]) -> tuple[str, ...]
 OP_TEXT: dict[type, Callable[[Any, tuple[str, ...]], str]] = {
     ir.Input: lambda op, _: "input",
     ir.Param: lambda op, _: f"param {init_text(op.init)}",
-    ir.Constant: lambda op, _: str(op.value),
+    ir.Constant: lambda op, _: option_text(op.value),
     ir.Position: lambda op, _: f"position[{op.axis}]",
     ir.Delta: lambda op, _: f"delta[{op.row}, {op.col}]",
     ir.Noise: lambda op, on: _applied("noise", str(op.p), on),
@@ -194,7 +208,7 @@ def _layer_lines(layer: ir.Layer, names: dict[ir.Layer, str], spans: bool) -> It
     for axis in _derived_axes(layer.graph):
         yield f"axis {axis} = {axis.size}"
     for word, rule in layer.chunk.items():
-        yield f"chunk {word} {option_text(rule)}"
+        yield f"chunk {word} {rule}".rstrip()
     yield from _graph_lines(layer.graph, names, spans, "")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import sympy
 
+from archc.backends.eager.file import File
 from archc.backends.eager.fusion import Fused, fuse
-from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, WIDE, Value
+from archc.backends.eager.memory import Memory
+from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, WIDE, Value, shape_text
 from archc.backends.expression import ATOM, Text, call, number, whole
 from archc.backends.index import aligned, permuted
 from archc.backends.writer import COLUMNS, INDENT, Names, Writer
@@ -26,56 +28,76 @@ class Scope:
     """A function under construction: its lines, its names, and the values emitted so far.
 
     `like` names a tensor of the function that has the dtype and device of the data. `sizes` says how
-    each size symbol is written here; `lengths` how long each stream axis is, `starts` the position of
-    its first token.
+    size symbols are written here, `lengths` how long each sequence is, `starts` the position of its
+    first token; `sources` tells from which argument's shape a length is read. What is asked for and
+    not found becomes an argument of the function.
     """
 
-    def __init__(self, graph: Graph, emitters: Emitters, pieces: set[str], like: str, names: Names):
-        self.graph, self.emitters, self.pieces, self.like = graph, emitters, pieces, like
-        self.names = names
-        self.writer = Writer()
+    def __init__(self, graph: Graph, emitters: Emitters, file: File, like: str, layer: str):
+        self.graph, self.emitters, self.file = graph, emitters, file
+        self.like, self.layer, self.training = like, layer, "training"
+        self.names, self.writer = Names(), Writer()
         self.sizes: dict[str, str] = {}
         self.lengths: dict[str, str] = {}
         self.starts: dict[str, str] = {}
+        self.sources: dict[str, tuple[str, int]] = {}
         self.values: dict[int, Value] = {}
         self.results: dict[int, dict[str, Value]] = {}
         self.positions: dict[str, str] = {}
         self.head: list[str] = []
         self.asked: set[str] = set()
+        self.suffix: dict[int, str] = {}
+        self.pair: tuple[str, str] | None = None
+        self.memory: Memory | None = None
         self.fused: dict[int, Fused] = fuse(graph)
         self.uses = self._count_uses()
-        self.training = "self.training"
-        self.pairs: tuple[str, str] | None = None
-        self.suffix: Mapping[int, str] = {}
 
     def _count_uses(self) -> dict[int, int]:
-        """How often each value is written down, patterns that become one call counted once."""
-        uses = dict.fromkeys((node.id for node in self.graph), 0)
-        seen, waiting = set(), list(self.graph.outputs.values())
-        for id in waiting:
-            uses[id] += 1
+        """How often each live value is written down; a pattern that becomes one call counts once."""
+        uses: dict[int, int] = {}
+        waiting = list(self.graph.outputs.values())
         while waiting:
             id = waiting.pop()
-            if id in seen:
-                continue
-            seen.add(id)
-            for operand in self.operands(id):
-                uses[operand] += 1
-                waiting.append(operand)
+            uses[id] = uses.get(id, 0) + 1
+            if uses[id] == 1:
+                waiting += self.operands(id)
         return uses
 
     def operands(self, id: int) -> tuple[int, ...]:
         """Operands of a node, those of the whole pattern if it is one."""
         return self.fused[id].operands if id in self.fused else self.graph[id].operands
 
-    # --- values ---
+    # --- lines ---
+
+    def statements(self) -> None:
+        """Emit every named value that something needs, in the order of the spec as far as dataflow allows."""
+        named = [n for n in self.graph if n.name and n.id in self.uses and n.span]
+        for node in sorted(named, key=lambda n: (n.span.source.name, n.span.start, n.id)):
+            self.statement(node)
+        for id in self.graph.outputs.values():
+            self.value(id)
+
+    def statement(self, node: Node) -> None:
+        """One named value under the line of the spec that defines it, after what it needs."""
+        if node.id in self.values:
+            return
+        before = self.graph.ancestors(node.id)
+        for earlier in [n for n in self.graph if n.id in before and n.name and n.id in self.uses]:
+            self.statement(earlier)
+        place, region = len(self.writer.lines), node
+        if isinstance(node.op, ir.Result):
+            region = self.graph[node.operands[0]]
+        self.writer.cite(region.span or node.span)
+        cited = len(self.writer.lines)
+        self.value(node.id)
+        if len(self.writer.lines) == cited:
+            del self.writer.lines[place:]
 
     def value(self, id: int) -> Value:
         """The value of a node, emitted when it is first needed."""
         if id not in self.values:
             node = self.graph[id]
-            value = self._fitting(node)
-            self.values[id] = value
+            self.values[id] = value = self._fitting(node)
             if self._deserves_a_line(node, value):
                 self.bind(id)
         return self.values[id]
@@ -85,6 +107,7 @@ class Scope:
         value = self.emit(node)
         while len(value.text.text) > COLUMNS - 3 * len(INDENT) - len(node.name or "") - 4:
             inner = [i for i in self.operands(node.id) if i in self.values and not self.values[i].bound]
+            inner = [i for i in inner if self.values[i].kind != NUMBER]
             if not inner:
                 break
             self.bind(max(inner, key=lambda i: len(self.values[i].text.text)))
@@ -100,13 +123,13 @@ class Scope:
     def _deserves_a_line(self, node: Node, value: Value) -> bool:
         if value.bound or not value.text.text or value.kind == NUMBER:
             return False
-        return node.name is not None or self.uses[node.id] > 1
+        return node.name is not None or self.uses.get(node.id, 0) > 1
 
     def bind(self, id: int) -> None:
         """Give a value a line and a name; later uses write the name."""
         node, value = self.graph[id], self.values[id]
         name = self.names.fresh(self.hint(node) + self.suffix.get(id, ""))
-        self.writer.line(f"{name} = {value.text}", self.shape_note(value))
+        self.writer.line(f"{name} = {value.text}", shape_text(value))
         self.values[id] = Value(Text(name), value.layout, value.kind)
 
     def hint(self, node: Node) -> str:
@@ -125,12 +148,10 @@ class Scope:
         seen, row = {id}, [id]
         while row:
             for user in row:
-                named = self.graph[user].name
+                found = [name for name, output in self.graph.outputs.items() if output == user]
+                named = self.graph[user].name or next(iter(found), None)
                 if named is not None:
                     return named
-                found = [name for name, output in self.graph.outputs.items() if output == user]
-                if found:
-                    return found[0]
             row = sorted({u for user in row for u in self.graph.users(user)} - seen)
             seen |= set(row)
         return "value"
@@ -140,55 +161,39 @@ class Scope:
     def layout(self, axes: Sequence[Axis]) -> tuple[str, ...]:
         """The order of a value's dims: that of its type, with reader and read last in a pair's body."""
         names = tuple(axis.name for axis in axes)
-        if self.pairs is None or not set(self.pairs) <= set(names):
+        if self.pair is None or not set(self.pair) <= set(names):
             return names
-        return (*(name for name in names if name not in self.pairs), *self.pairs)
+        return (*(name for name in names if name not in self.pair), *self.pair)
 
     def node_layout(self, node: Node) -> tuple[str, ...]:
         """The same for a node's value."""
         return self.layout(node.type.axes)
 
-    def at(self, id: int, layout: Sequence[str]) -> Text:
-        """A value's text, ready to broadcast against a tensor of that layout."""
-        value = self.value(id)
-        return value.text if value.kind == NUMBER else aligned(value.text, value.layout, layout)
-
-    def shape_note(self, value: Value) -> str:
-        """`[B, T, H, K]`: the comment behind a line."""
-        return shape_text(value.layout) if value.layout and value.kind != NUMBER else ""
-
-    def ask(self, name: str) -> str:
-        """A name that the head of the function defines if anything asks for it."""
-        self.asked.add(name)
-        return name
-
-    def position(self, axis: Axis) -> str:
-        """The positions of a sequence's tokens here, a line at the head of the function."""
-        if axis.name not in self.positions:
-            name = self.positions[axis.name] = self.names.fresh(axis.name)
-            count = f"torch.arange({self.length(axis)}, device={self.device})"
-            start = self.starts[axis.name]
-            for asked in ("pos", "T", "S"):
-                if asked in start.replace("(", " ").replace(")", " ").split():
-                    self.ask(asked)
-            self.head.append(f"{name} = {start} + {count}" if start != "0" else f"{name} = {count}")
-        return self.positions[axis.name]
-
     def per_token(self, id: int, stream: str) -> Value:
         """A value laid out [B, T, ...] along a sequence, as what looks along it needs it."""
         value = self.value(id)
-        value = self.as_data(self.real(value)) if value.kind == NUMBER else value
-        rest = [name for name in value.layout if name not in ("batch", stream)]
-        text = permuted(value.text, value.layout, [n for n in ("batch", stream, *rest) if n in value.layout])
-        if "batch" not in value.layout:
-            text = call(f"{text.at(ATOM)}.expand", self.ask(self.lengths["batch"]), *["-1"] * len(value.layout))
-        return Value(text, ("batch", stream, *rest), value.kind)
+        order = [name for name in ("batch", stream) if name in value.layout]
+        order += [name for name in value.layout if name not in order]
+        text = permuted(value.text, value.layout, order)
+        if "batch" not in order:
+            text = call(f"{text.at(ATOM)}.expand", self.ask(self.lengths["batch"]), *["-1"] * len(order))
+            order = ["batch", *order]
+        return Value(text, tuple(order), value.kind)
 
     def length(self, axis: Axis) -> Text:
         """How long an axis is here."""
         if axis.name in self.lengths:
             return Text(self.ask(self.lengths[axis.name]))
         return self.size(axis.size)
+
+    def position(self, axis: Axis) -> str:
+        """The positions of a sequence's tokens here, a line at the head of the function."""
+        if axis.name not in self.positions:
+            name = self.positions[axis.name] = self.names.fresh(axis.name)
+            count = call("torch.arange", self.length(axis), f"device={self.device}")
+            start = self.ask(self.starts.get(axis.name, "0"))
+            self.head.append(f"{name} = {count}" if start == "0" else f"{name} = {start} + {count}")
+        return self.positions[axis.name]
 
     def size(self, expr: sympy.Expr) -> Text:
         """A size as an integer expression."""
@@ -198,9 +203,14 @@ class Scope:
         """A constant in sizes and options."""
         return number(expr, self._reach(expr))
 
-    def _reach(self, expr: Any) -> dict[str, str]:
+    def _reach(self, expr: sympy.Expr) -> dict[str, str]:
         names = sorted(symbol.name for symbol in expr.free_symbols)
         return {name: self.ask(self.sizes.get(name, name)) for name in names}
+
+    def ask(self, text: str) -> str:
+        """Note that the names in a text must be defined at the head of the function, or handed to it."""
+        self.asked |= set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
+        return text
 
     # --- dtypes ---
 
@@ -218,8 +228,7 @@ class Scope:
         """An integer or truth value as a real of at least float32."""
         if value.kind not in (INT, BOOL):
             return value
-        wide = self.ask("wide")
-        return Value(Text(f"{value.text.at(ATOM)}.to({wide})"), value.layout, WIDE)
+        return Value(Text(f"{value.text.at(ATOM)}.to({self.ask('wide')})"), value.layout, WIDE)
 
     def as_data(self, value: Value) -> Value:
         """A tensor in the dtype of the data, as products of tensors need."""
@@ -242,7 +251,21 @@ class Scope:
         return values, kinds.pop()
 
 
-def shape_text(layout: Sequence[str]) -> str:
-    """`[B, T, H, K]`; streams are written in capitals."""
-    streams = {"batch": "B", "t": "T", "s": "S"}
-    return "[" + ", ".join(streams.get(name, name) for name in layout) + "]"
+def write_head(writer: Writer, scope: Scope, sources: Mapping[str, tuple[str, int]]) -> None:
+    """The lines that define what the function's body asks for: sizes read off shapes, positions."""
+    found: dict[str, dict[int, str]] = {}
+    for name in sorted(scope.asked & set(sources)):
+        argument, place = sources[name]
+        found.setdefault(argument, {})[place] = name
+    for argument, places in found.items():
+        if len(places) == 1:
+            ((place, name),) = places.items()
+            writer.line(f"{name} = {argument}.shape[{place}]")
+        else:
+            last = max(places) + 1
+            names = ", ".join(places.get(i, "_") for i in range(last))
+            writer.line(f"{names} = {argument}.shape[:{last}]")
+    if "wide" in scope.asked:
+        writer.line(f"wide = torch.promote_types({scope.dtype}, torch.float32)")
+    for line in scope.head:
+        writer.line(line)

@@ -10,6 +10,12 @@ NUMBER, INT, BOOL, DATA, WIDE = "number", "int", "bool", "data", "wide"
 """Kinds: a Python number; tensors of integers, of truth values, of reals in the inputs' dtype, and of
 reals made from positions alone, which keep at least float32 until they meet data."""
 
+KIND_OF = {"int": INT, "bool": BOOL, "real": DATA}
+"""The kind of a tensor by the dtype of its type."""
+
+STREAMS = {"batch": "B", "t": "T", "s": "S"}
+"""How the lengths of the usual sequences are written in shape comments."""
+
 
 @dataclass(frozen=True)
 class Value:
@@ -21,5 +27,12 @@ class Value:
 
     @property
     def bound(self) -> bool:
-        """Whether naming it again would only make an alias: a name, an attribute, a literal."""
+        """Whether naming it again would only make an alias: a name or an attribute."""
         return all(part.isidentifier() for part in self.text.text.split("."))
+
+
+def shape_text(value: Value) -> str:
+    """`[B, T, H, K]`: the comment behind a line; "" for a single number."""
+    if not value.layout or value.kind == NUMBER:
+        return ""
+    return "[" + ", ".join(STREAMS.get(name, name) for name in value.layout) + "]"
