@@ -7,7 +7,7 @@ from dataclasses import replace
 import sympy
 
 from archc.ir import layer as ir
-from archc.ir.graph import Graph, Node, Type
+from archc.ir.graph import Graph, Node
 
 COMMUTES = ("add", "mul", "max", "min", "eq", "ne", "and", "or")
 
@@ -65,19 +65,104 @@ def fold_constants(graph: Graph, node: Node) -> int | None:
     values = [_constant(graph, operand) for operand in node.operands]
     if any(value is None for value in values):
         return None
-    return _add_constant(graph, ARITHMETIC[node.op.fn](*values), node.type)
+    new = _add_constant(graph, ARITHMETIC[node.op.fn](*values))
+    return new if new is not None and graph[new].type == node.type else None
 
 
 def join_constants(graph: Graph, node: Node) -> int | None:
-    """`(x * a) * b` -> `x * (a * b)`, `(x / a) / b` -> `x / (a * b)`, `(x + a) + b` -> `x + (a + b)`,
-    for numbers a and b, if nothing else reads the inner step."""
-    outer = _step(graph, node)
-    if outer is None:
+    """`(x * a) / b` -> `x * (a / b)`, `(x + a) - b` -> `x + (a - b)`, for numbers a and b."""
+    for linear in (_scaled, _shifted):
+        outer = linear(graph, node.id)
+        inner = linear(graph, outer[0]) if outer is not None else None
+        if outer is None or inner is None:
+            continue
+        if graph.users(outer[0]) != (node.id,) or outer[0] in graph.outputs.values():
+            continue
+        fn, back = ("mul", "div") if linear is _scaled else ("add", "sub")
+        value = inner[1] * outer[1] if linear is _scaled else inner[1] + outer[1]
+        if graph[node.id].op == graph[outer[0]].op == ir.Elementwise(back):
+            fn, value = back, 1 / value if linear is _scaled else -value
+        number = _add_constant(graph, value)
+        if number is None:
+            continue
+        new = graph.add(ir.Elementwise(fn), inner[0], number)
+        if graph[new].type == node.type:
+            return new
+    return None
+
+
+def _scaled(graph: Graph, id: int) -> tuple[int, sympy.Expr] | None:
+    """A node that is another times a number: that other, and the number."""
+    found = _with_number(graph, id, "mul", "div")
+    if found is None:
         return None
-    inner_id, fn, b = outer
-    inner = _step(graph, graph[inner_id])
-    if inner is None or inner[1] != fn or graph.users(inner_id) != (node.id,):
+    other, number, divides = found
+    return other, 1 / number if divides else number
+
+
+def _shifted(graph: Graph, id: int) -> tuple[int, sympy.Expr] | None:
+    """A node that is another plus a number: that other, and the number."""
+    found = _with_number(graph, id, "add", "sub")
+    if found is None:
         return None
-    x, _, a = inner
-    real = Type((), "real") if node.type.dtype == "real" else Type((), "int")
-    ...
+    other, number, subtracts = found
+    return other, -number if subtracts else number
+
+
+def _with_number(
+    graph: Graph, id: int, forth: str, back: str
+) -> tuple[int, sympy.Expr, bool] | None:
+    """The operand and the number of `x forth n`, `n forth x` or `x back n` (then True)."""
+    op = graph[id].op
+    if op not in (ir.Elementwise(forth), ir.Elementwise(back)):
+        return None
+    first, second = graph[id].operands
+    number = _constant(graph, second)
+    if number is None and op == ir.Elementwise(forth):
+        first, number = second, _constant(graph, first)
+    if number is None or number == 0:
+        return None
+    return first, number, op == ir.Elementwise(back)
+
+
+def _constant(graph: Graph, id: int) -> sympy.Expr | None:
+    """The number that a node is, if it is one."""
+    op = graph[id].op
+    return op.value if isinstance(op, ir.Constant) else None
+
+
+def _add_constant(graph: Graph, value: sympy.Expr) -> int | None:
+    """A node for a number; None for what is none (0 / 0, the root of -1)."""
+    if value.has(sympy.nan, sympy.zoo) or value.is_extended_real is False:
+        return None
+    return graph.add(ir.Constant(value))
+
+
+def share_captures(graph: Graph, node: Node) -> int | None:
+    """A body that is handed one value twice, or one that it does not read -> each value once."""
+    op = node.op
+    if not isinstance(op, ir.Fold | ir.Pair):
+        return None
+    body = op.body.copy()
+    inputs = {n.op.name: n.id for n in body if isinstance(n.op, ir.Input)}
+    first: dict[tuple[object, ...], str] = {}
+    kept: list[int] = []
+    for place, capture in enumerate(op.captures):
+        name, role = (capture, None) if isinstance(op, ir.Fold) else capture
+        read = name in inputs and (
+            body.users(inputs[name]) or inputs[name] in body.outputs.values()
+        )
+        if not read:
+            continue
+        twin = first.setdefault((node.operands[place], role), name)
+        if twin == name:
+            kept.append(place)
+        else:
+            body.substitute(inputs[name], inputs[twin])
+    if len(kept) == len(op.captures):
+        return None
+    body.prune()
+    rest = node.operands[len(op.captures) :]
+    captures = tuple(op.captures[place] for place in kept)
+    operands = [node.operands[place] for place in kept]
+    return graph.add(replace(op, captures=captures, body=body), *operands, *rest)

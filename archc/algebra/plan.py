@@ -98,7 +98,12 @@ class Planner:
         return plans[every]
 
     def _ways(
-        self, factors: Sequence[Factor], plans: dict[int, Plan], group: int, kept: Labels, depth: int
+        self,
+        factors: Sequence[Factor],
+        plans: dict[int, Plan],
+        group: int,
+        kept: Labels,
+        depth: int,
     ) -> list[Plan]:
         """Every way to split a group of factors in two."""
         ways: list[Plan] = []

@@ -62,7 +62,6 @@ class Labelling:
         return tuple(self.axes[label] for label in labels)
 
 
-
 def is_product(node: Node) -> bool:
     """Whether a node multiplies real numbers: a contraction, a sum over axes, `*`, `/` or `-x`."""
     if node.type.dtype != "real":

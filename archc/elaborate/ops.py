@@ -130,6 +130,9 @@ def _check_streams(scope: Scope, tensors: Iterable[Tensor], span: Span) -> None:
 def _orientation(scope: Scope, fn: str, tensors: Sequence[Tensor], span: Span) -> bool:
     """Whether the result is a row; columns and rows, or columns of different axes, do not mix."""
     vectors = [value for value in tensors if len(scope.visible(value)) == 1]
+    matrices = [value for value in tensors if len(scope.visible(value)) > 1]
+    if vectors and matrices and fn in ("add", "sub"):
+        raise _mixed_ranks(scope, fn, matrices[0], vectors[0], span)
     for one in vectors:
         for other in vectors:
             a, b = scope.visible(one)[0], scope.visible(other)[0]
@@ -146,7 +149,21 @@ def _orientation(scope: Scope, fn: str, tensors: Sequence[Tensor], span: Span) -
                     ],
                     helps=["an outer product is written `a @ b.T`"],
                 )
-    return bool(vectors) and vectors[0].row and not any(len(scope.visible(t)) > 1 for t in tensors)
+    return bool(vectors) and vectors[0].row and not matrices
+
+
+def _mixed_ranks(scope: Scope, fn: str, matrix: Tensor, vector: Tensor, span: Span) -> Exception:
+    """`S + k`: a paper that adds a vector to a matrix means an outer product."""
+    return scope.error(
+        "E0303",
+        f"`{WORDS[fn]}` of a matrix {shape(scope, matrix)} and a vector {shape(scope, vector)}",
+        span,
+        others=[
+            (matrix.origin, f"this is {shape(scope, matrix)}"),
+            (vector.origin, f"this is {shape(scope, vector)}"),
+        ],
+        helps=["an outer product is written `a @ b.T`"],
+    )
 
 
 def settle(axes: Iterable[Axis]) -> tuple[Axis, ...]:

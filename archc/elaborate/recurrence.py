@@ -57,7 +57,7 @@ def recurrence(scope: Scope, node: tree.Recurrence, exported: set[str], define: 
         hidden=scope.hidden | {axis.name for axis in heads}, indices={"t": Along("reader", TIME)},
     )  # fmt: skip
     for state in node.states:
-        axes = (BATCH, *scope.extra, *heads, *inner.axes(state.axes))
+        axes = (BATCH, *scope.extra, *heads, *ops.settle(inner.axes(state.axes)))
         before = frame.graph.add(ir.Input(f"{state.name}[t-1]", Type(axes)), span=state.span)
         inner.states[state.name] = StateRef(state, axes, Tensor(frame, before, origin=state.span))
     states = inner.states

@@ -215,7 +215,8 @@ class Softmax:
 class Segment:
     """`kind` ("sum" or "product") over the tokens r with s < r <= t, for every pair (t, s).
 
-    Operand: a value along `path`. Result: `reader` and `read` in place of `path`. A product multiplies
+    Operand: a value along `path`, which may depend on the reader too. Result: `reader` and `read` in
+    place of `path`. A product multiplies
     the matrices [row, col] in order, M[s+1] @ ... @ M[t]; where s >= t it is 0 or the identity.
     """
 

@@ -317,23 +317,33 @@ def _largest(scores: Tensor) -> Tensor:
 
 
 def segment(node: Node, scope: Scope, value: Named) -> Named:
-    """Row t of the result is row t - 1 with token t taken in, for every s before t."""
+    """Row t of the result starts at the identity for every s, and takes in token r for every s < r."""
     op = node.op
     matrix = (op.row, op.col) if op.row is not None else ()
-    rest = tuple(name for name in value.names if name not in (op.path, *matrix))
-    tokens = value.to((op.path, *rest, *matrix))
-    if op.kind == "sum":
-        start = torch.zeros_like(tokens)
-    elif matrix:
-        start = torch.eye(*tokens.shape[-2:], dtype=tokens.dtype, device=tokens.device)
-        start = start.expand(tokens.shape)
-    else:
-        start = torch.ones_like(tokens)
+    own = op.reader.name in value.names
+    rest = tuple(n for n in value.names if n not in (op.path, op.reader.name, *matrix))
+    tokens = value.to((*((op.reader.name,) if own else ()), op.path, *rest, *matrix))
+    length = tokens.shape[1 if own else 0]
+    row = _identity(op, tokens.new_zeros(tokens.shape[1:]) if own else tokens)
+    read = torch.arange(length, device=tokens.device).reshape(-1, *[1] * (row.dim() - 1))
     combine = {"sum": torch.add, "product": torch.matmul if matrix else torch.mul}[op.kind]
-    row, rows = start, []
-    read = torch.arange(len(tokens), device=tokens.device).reshape(-1, *[1] * (tokens.dim() - 1))
-    for t, token in enumerate(tokens):
-        row = torch.where(read < t, combine(row, token), start)
+    rows = []
+    for t in range(length):
+        taken = range(t + 1) if own else [t]
+        row = _identity(op, tokens[t]) if own else row
+        for r in taken:
+            token = tokens[t, r] if own else tokens[r]
+            row = torch.where(read < r, combine(row, token), row)
         rows.append(row)
-    data = torch.stack(rows) if rows else start[None][:0]
+    data = torch.stack(rows) if rows else row[None][:0]
     return Named(data, (op.reader.name, op.read.name, *rest, *matrix))
+
+
+def _identity(op: ir.Segment, tokens: Tensor) -> Tensor:
+    """The sum or product of no tokens, for every token read: [s, ...]."""
+    if op.kind == "sum":
+        return torch.zeros_like(tokens)
+    if op.row is None:
+        return torch.ones_like(tokens)
+    eye = torch.eye(*tokens.shape[-2:], dtype=tokens.dtype, device=tokens.device)
+    return eye.expand(tokens.shape)

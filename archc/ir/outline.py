@@ -229,8 +229,12 @@ class _Sketch:
         if isinstance(node.op, ir.Input):
             return ""
         box = self.graph[self.home[id]]
-        inside = isinstance(box.op, (ir.Fold, ir.Pair)) or box.id in self.blocks
-        written = inside and node.name and f"{node.name} =" in " ".join(region_lines(box))
+        lines: tuple[str, ...] = ()
+        if box.id in self.blocks:
+            lines = statement_lines(self.blocks[box.id])
+        elif isinstance(box.op, (ir.Fold, ir.Pair)):
+            lines = region_lines(box)
+        written = any(line.strip().startswith(f"{node.name} =") for line in lines)
         return f"{node.name} {shape_text(node.type)}" if written else shape_text(node.type)
 
 

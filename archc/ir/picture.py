@@ -9,15 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 from xml.sax.saxutils import escape
 
 from archc.ir import layer as ir
 from archc.ir.layout import Key, Layout, Spacing, lay_out
 from archc.ir.outline import Box, Edge, Outline, outline
 from archc.ir.text import arg_text
-
-Direction = Literal["right", "down"]
 
 FONT = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 CHAR, LINE = 7.3, 17.0  # advance of a character and height of a line at 12 px
@@ -72,8 +69,7 @@ class _Card:
 def as_svg(layer: ir.Layer) -> str:
     """The picture of a layer, in the direction and width that fit a page best."""
     sketch = outline(layer)
-    forms: list[tuple[Direction, float]] = [("right", STRETCH[-1])]
-    forms += [("down", stretch) for stretch in STRETCH]
+    forms = [(True, STRETCH[-1]), *((False, stretch) for stretch in STRETCH)]
     drawings = (_Drawing(layer, sketch, *form, limit) for limit in LIMITS for form in forms)
     return min(drawings, key=lambda drawing: drawing.awkwardness).svg()
 
@@ -136,12 +132,12 @@ class _Drawing:
         self,
         layer: ir.Layer,
         outline: Outline,
-        direction: Direction,
+        rightwards: bool,
         stretch: float,
         limit: int,
     ):
         self.layer, self.outline = layer, outline
-        self.rightwards = direction == "right"
+        self.rightwards = rightwards
         self.cards = {box.id: _card(box, limit) for box in outline.boxes}
         sizes = {
             id: (card.width, card.height) if self.rightwards else (card.height, card.width)
@@ -175,9 +171,10 @@ class _Drawing:
 
     @property
     def awkwardness(self) -> float:
-        """How far the picture exceeds a page, and how many statements are broken."""
+        """How far the picture exceeds a page; then its area and how many statements are broken."""
         broken = sum(len(card.lines) - len(card.box.lines) for card in self.cards.values())
-        return max(self.width / 950, self.height / 900) + 0.02 * broken
+        excess = max(1.0, self.width / 950, self.height / 900)
+        return excess + self.width * self.height / 2e6 + 0.02 * broken
 
     # --- places ---
 

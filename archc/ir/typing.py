@@ -118,7 +118,8 @@ def softmax(op: ir.Softmax, types: Types) -> Type:
 
 def segment(op: ir.Segment, types: Types) -> Type:
     require(op.path in types[0].names, "segment needs its path")
-    return Type(arrange((op.reader, op.read, *(a for a in types[0].axes if a.name != op.path))))
+    gone = {op.path, op.reader.name}
+    return Type(arrange((op.reader, op.read, *(a for a in types[0].axes if a.name not in gone))))
 
 
 def region(op: ir.Fold | ir.Pair, types: Types) -> Type:

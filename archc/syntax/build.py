@@ -6,6 +6,7 @@ Children arrive built, together with every token, so that spans are exact.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from lark import Token
@@ -262,7 +263,7 @@ class Builder:
         return tree.ListOf(span, self.nodes(kids))
 
     def paren(self, span: Span, kids: Kids) -> tree.Expr:
-        return kids[1]
+        return replace(kids[1], span=span)
 
     def call(self, span: Span, kids: Kids) -> tree.Call:
         return tree.Call(span, kids[0], self.nodes(kids, tree.Argument))

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from archc.backends.eager.value import Value
+from archc.backends.eager import carry
+from archc.backends.eager.value import Value, shape_text
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import aligned, dims, permuted
 from archc.ir import layer as ir
@@ -104,14 +105,14 @@ def _convolution(
     label_of = dict(zip(source.type.names, labels, strict=True))
     want = [*(label_of[name] for name in x.layout), width]
     w = aligned(scope.as_data(scope.value(weight)).text, taps, want)
-    before, after = scope.carry(scope, source)
-    scope.pieces.add("short_convolution")
+    before, after = carry.past(scope, source)
+    scope.file.pieces.add("short_convolution")
     axis_of = {label: axis.name for label, axis in node.op.out}
     have = tuple(axis_of[label] for label in want[:-1])
     name = scope.names.fresh(f"{scope.target(node.id)}_conv")
     result = Value(Text(name), have, x.kind)
     text = call("short_convolution", x.text, before, w)
-    scope.writer.line(f"{name}, {after} = {text}", scope.shape_note(result))
+    scope.writer.line(f"{name}, {after} = {text}", shape_text(result))
     return Value(permuted(result.text, have, scope.node_layout(node)), scope.node_layout(node), x.kind)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from archc.backends.eager import carry
 from archc.backends.eager.scope import Scope
-from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, Value
+from archc.backends.eager.value import BOOL, DATA, INT, KIND_OF, NUMBER, Value, shape_text
 from archc.backends.expression import (
     ATOM,
     BITAND,
@@ -21,8 +22,6 @@ from archc.backends.expression import (
 from archc.backends.index import aligned, dims, einsum, permuted
 from archc.ir import layer as ir
 from archc.ir.graph import Node
-
-KINDS = {"int": INT, "bool": BOOL, "real": DATA}
 
 
 def given(scope: Scope, node: Node) -> Value:
@@ -93,7 +92,7 @@ def elementwise(scope: Scope, node: Node) -> Value:
         return Value(_of_numbers(fn, [value.text for value in values]), (), NUMBER)
     if fn == "where":
         return _where(scope, values, layout)
-    kind = KINDS[node.type.dtype]
+    kind = KIND_OF[node.type.dtype]
     if kind == DATA:
         values, kind = scope.joined(values)
     texts = [_laid_out(value, layout) for value in values]
@@ -169,7 +168,7 @@ def reduce(scope: Scope, node: Node) -> Value:
     kept = [name for name in value.layout if name not in node.op.axes]
     axes = [scope.graph[node.operands[0]].type.axis(name) for name in node.op.axes]
     if fn in ("max", "min") and any(axis.kind == "stream" for axis in axes):
-        scope.pieces.add("extreme")
+        scope.file.pieces.add("extreme")
         text = call("extreme", value.text, dims(value.layout, node.op.axes), f"torch.a{fn}")
     elif fn in ("max", "min"):
         text = call(f"{value.text.at(ATOM)}.a{fn}", dims(value.layout, node.op.axes))
@@ -230,7 +229,7 @@ def gather(scope: Scope, node: Node) -> Value:
     new = [name for name in index.layout if name not in shared]
     if shared:
         rest = [name for name in value.layout if name not in shared and name != axis]
-        scope.pieces.add("take")
+        scope.file.pieces.add("take")
         data = permuted(value.text, value.layout, [*shared, axis, *rest])
         where = permuted(index.text, index.layout, [*shared, *new])
         text = call("take", data, where, str(len(shared)))
@@ -248,7 +247,7 @@ def scatter(scope: Scope, node: Node) -> Value:
     """Sums by index, as a product with a one-hot matrix: an index that is out of range adds nothing."""
     value, index = (scope.value(operand) for operand in node.operands)
     value, into, layout = scope.as_data(scope.real(value)), node.op.into, scope.node_layout(node)
-    scope.pieces.add("one_hot")
+    scope.file.pieces.add("one_hot")
     hot = call("one_hot", index.text, scope.length(into), scope.dtype)
     ins = [list(value.layout), [node.op.axis, into.name + "'"]]
     out = [name + "'" if name == into.name else name for name in layout]
@@ -258,7 +257,7 @@ def scatter(scope: Scope, node: Node) -> Value:
 def top(scope: Scope, node: Node) -> Value:
     """`top(score, count, dim)`."""
     value = scope.value(node.operands[0])
-    scope.pieces.add("top")
+    scope.file.pieces.add("top")
     text = call("top", value.text, scope.size(node.op.count), dims(value.layout, [node.op.axis]))
     return Value(text, value.layout, BOOL)
 
@@ -279,28 +278,28 @@ def solve(scope: Scope, node: Node) -> Value:
 
 def shift(scope: Scope, node: Node) -> Value:
     """The tokens `steps` earlier; the state holds those from before the first."""
-    before, after = scope.carry(scope, node)
+    before, after = carry.past(scope, node)
     x = scope.per_token(node.operands[0], node.op.stream)
-    scope.pieces.add("shifted")
+    scope.file.pieces.add("shifted")
     name = scope.names.fresh(node.name or f"{scope.target(node.id)}_before")
-    scope.writer.line(f"{name}, {after} = shifted({x.text}, {before})", scope.shape_note(x))
+    scope.writer.line(f"{name}, {after} = shifted({x.text}, {before})", shape_text(x))
     return Value(Text(name), x.layout, x.kind)
 
 
 def window(scope: Scope, node: Node) -> Value:
     """Runs of tokens along a new axis."""
-    before, after = scope.carry(scope, node)
+    before, after = carry.past(scope, node)
     x = scope.per_token(node.operands[0], node.op.stream)
     op, rest = node.op, x.layout[2:]
-    arguments = [x.text, Text(before)]
+    arguments = [x.text, before]
     if op.stride is None:
         piece, stream = "windows", op.stream
     else:
         piece, stream = "blocks", op.blocks.name
         arguments += [scope.length(op.width), scope.size(op.stride), Text(scope.starts[op.stream])]
-    scope.pieces.add(piece)
+    scope.file.pieces.add(piece)
     value = Value(Text(scope.names.fresh(node.name or scope.hint(node))), ("batch", stream, op.width.name, *rest), x.kind)
-    scope.writer.line(f"{value.text}, {after} = {call(piece, *arguments)}", scope.shape_note(value))
+    scope.writer.line(f"{value.text}, {after} = {call(piece, *arguments)}", shape_text(value))
     layout = scope.node_layout(node)
     return Value(permuted(value.text, value.layout, layout), layout, value.kind)
 
@@ -318,7 +317,7 @@ def softmax(scope: Scope, node: Node) -> Value:
     if sink:
         rest = [name for name in layout if name != node.op.over]
         arguments.append(_laid_out(values[1], rest))
-    scope.pieces.add("masked_softmax")
+    scope.file.pieces.add("masked_softmax")
     return Value(call("masked_softmax", *arguments), layout, DATA)
 
 
@@ -334,7 +333,7 @@ def segment(scope: Scope, node: Node) -> Value:
     if not matrix:
         arguments.append(Text({"sum": "torch.cumsum", "product": "torch.cumprod"}[op.kind]))
     piece = "matrices_between" if matrix else "between"
-    scope.pieces.add(piece)
+    scope.file.pieces.add(piece)
     text = call(piece, *arguments)
     layout = scope.node_layout(node)
     return Value(permuted(text, have, layout), layout, DATA)

@@ -10,6 +10,7 @@ import sympy
 from archc.backends.eager.file import File
 from archc.backends.eager.fusion import Fused, fuse
 from archc.backends.eager.memory import Memory
+from archc.backends.eager.naming import nearest_name
 from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, WIDE, Value, shape_text
 from archc.backends.expression import ATOM, Text, call, number, whole
 from archc.backends.index import aligned, permuted
@@ -27,7 +28,7 @@ HINTS = {ir.Window: "window", ir.Gather: "taken", ir.Top: "chosen", ir.Softmax: 
 class Scope:
     """A function under construction: its lines, its names, and the values emitted so far.
 
-    `like` names a tensor of the function that has the dtype and device of the data. `sizes` says how
+    `like` names a tensor that has the dtype and device of the data. `sizes` says how
     size symbols are written here, `lengths` how long each sequence is, `starts` the position of its
     first token; `sources` tells from which argument's shape a length is read. What is asked for and
     not found becomes an argument of the function.
@@ -35,7 +36,8 @@ class Scope:
 
     def __init__(self, graph: Graph, emitters: Emitters, file: File, like: str, layer: str):
         self.graph, self.emitters, self.file = graph, emitters, file
-        self.like, self.layer, self.training = like, layer, "training"
+        self.layer, self.training = layer, "training"
+        self.dtype, self.device = f"{like}.dtype", f"{like}.device"
         self.names, self.writer = Names(), Writer()
         self.sizes: dict[str, str] = {}
         self.lengths: dict[str, str] = {}
@@ -49,6 +51,8 @@ class Scope:
         self.suffix: dict[int, str] = {}
         self.pair: tuple[str, str] | None = None
         self.memory: Memory | None = None
+        self.kept: dict[str, str] = {}
+        self.seen: dict[int, str] = {}
         self.fused: dict[int, Fused] = fuse(graph)
         self.uses = self._count_uses()
 
@@ -145,16 +149,7 @@ class Scope:
 
     def target(self, id: int) -> str:
         """The name of the nearest named value that this one goes into."""
-        seen, row = {id}, [id]
-        while row:
-            for user in row:
-                found = [name for name, output in self.graph.outputs.items() if output == user]
-                named = self.graph[user].name or next(iter(found), None)
-                if named is not None:
-                    return named
-            row = sorted({u for user in row for u in self.graph.users(user)} - seen)
-            seen |= set(row)
-        return "value"
+        return nearest_name(self.graph, id)
 
     # --- shapes ---
 
@@ -213,16 +208,6 @@ class Scope:
         return text
 
     # --- dtypes ---
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of the data."""
-        return f"{self.like}.dtype"
-
-    @property
-    def device(self) -> str:
-        """The device of the data."""
-        return f"{self.like}.device"
 
     def real(self, value: Value) -> Value:
         """An integer or truth value as a real of at least float32."""

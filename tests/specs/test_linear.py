@@ -123,10 +123,12 @@ def test_gla_block() -> None:
     agree("gla_block", "a loop from the formulas, block", block(x), theirs)
 
 
-def test_kda_layer(tmp_path: Path) -> None:
-    """A whole layer; 70 tokens take the reference across its chunks of 64."""
+@pytest.mark.parametrize("length", [12, 70])
+def test_kda_layer(tmp_path: Path, length: int) -> None:
+    """A whole layer; 70 tokens take the reference, which computes in float32, across its chunks."""
     sizes = {"d": 24, "H": 2, "K": 8, "width": 4}
-    theirs = kimi.layer(tmp_path, B=2, T=70, **sizes, seed=6)
+    theirs = kimi.layer(tmp_path, B=2, T=length, **sizes, seed=6)
     layer = archc.load("kda").module(**sizes, V=8, r=8, eps=theirs["eps"], dtype=torch.float64)
     layer.load_state_dict(theirs["weights"])
-    agree("kda", "transformers kimi_linear, layer", layer(theirs["x"]), theirs["y"])
+    against = f"transformers kimi_linear, layer, {length} tokens"
+    agree("kda", against, layer(theirs["x"]), theirs["y"])

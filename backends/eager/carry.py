@@ -1,0 +1,96 @@
+"""How a function reaches what was kept from earlier calls, and what it keeps for later ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy
+
+from archc.backends.eager.memory import crop
+from archc.backends.eager.scope import Scope
+from archc.backends.eager.value import KIND_OF, NUMBER, Value
+from archc.backends.expression import ATOM, Text, call
+from archc.backends.index import aligned
+from archc.dims import Axis
+from archc.ir.graph import Node
+
+ZERO = {"real": "", "int": "torch.int64", "bool": "torch.bool"}
+"""The dtype of what is kept, where it is not that of the data."""
+
+
+def shape(scope: Scope, axes: Sequence[Axis], stream: str = "", count: sympy.Expr | None = None) -> list[str]:
+    """The lengths of axes as text; `count` tokens along the stream, none where it is not given."""
+    lengths = []
+    for axis in axes:
+        if axis.name == stream:
+            lengths.append("0" if count is None else scope.size(count).text)
+        else:
+            lengths.append(scope.length(axis).text)
+    return lengths
+
+
+def past(scope: Scope, node: Node) -> tuple[Text, str]:
+    """The tokens before the first one that a window or shift needs, and the name for those to keep."""
+    field = scope.memory.field("past", node.id) if scope.memory else None
+    if field is not None:
+        after = scope.kept[field.name] = scope.names.fresh(field.name)
+        return Text(f"state.{field.name}"), after
+    axes = scope.graph[node.operands[0]].type.axes
+    steps = getattr(node.op, "steps", None)
+    count = sympy.Integer(steps) if steps is not None else node.op.width.size - 1
+    lengths = shape(scope, axes, node.op.stream, count)
+    return call("torch.zeros", *lengths, f"device={scope.device}", f"dtype={scope.dtype}"), "_"
+
+
+def states(scope: Scope, node: Node) -> tuple[list[str], list[str]]:
+    """The states of a recurrence before its first token, and names for those after its last."""
+    fields = scope.memory.states(node.id) if scope.memory else []
+    if fields:
+        after = [scope.names.fresh(field.name) for field in fields]
+        scope.kept |= dict(zip((field.name for field in fields), after, strict=True))
+        return [f"state.{field.name}" for field in fields], after
+    first = node.operands[len(node.op.captures) :]
+    return [
+        initial(scope, operand, state.axes).text
+        for operand, state in zip(first, node.op.states, strict=True)
+    ], ["_"] * len(node.op.states)
+
+
+def initial(scope: Scope, operand: int, axes: Sequence[Axis]) -> Text:
+    """The initial value of a state, in its full shape and in float32 at least."""
+    value = scope.value(operand)
+    lengths = shape(scope, axes)
+    more = [f"device={scope.device}", f"dtype={scope.ask('wide')}"]
+    if value.kind == NUMBER:
+        if value.text.text == "0":
+            return call("torch.zeros", *lengths, *more)
+        return call("torch.full", f"({', '.join(lengths)})", value.text, *more)
+    text = aligned(value.text, value.layout, [axis.name for axis in axes])
+    expanded = call(f"{text.at(ATOM)}.expand", *lengths)
+    return call(f"{expanded}.to", scope.ask("wide"))
+
+
+def read(scope: Scope, node: Node, operand: int) -> Value:
+    """A value that an attention reads, with what was kept of it from earlier calls in front."""
+    source = node.op.source
+    if scope.memory is None or source not in scope.graph[operand].type.names:
+        return scope.value(operand)
+    field = scope.memory.field("seen", operand)
+    value = scope.per_token(operand, source)
+    if field is None:
+        return value
+    if field.name not in scope.kept:
+        name = scope.names.fresh(f"{field.name}_seen")
+        scope.writer.line(f"{name} = torch.cat([state.{field.name}, {value.text}], 1)")
+        scope.seen[operand] = name
+        scope.kept[field.name] = name
+        if field.count is not None:
+            scope.file.pieces.add("last")
+            scope.kept[field.name] = f"last({name}, {scope.size(field.count)})"
+    name = Text(scope.seen[operand])
+    count = crop(node)
+    if field.count is None and count is not None:
+        scope.file.pieces.add("last")
+        count = scope.size(count)
+        name = call("last", name, f"{count} + {scope.ask(scope.lengths[node.op.reader.name])}")
+    return Value(name, value.layout, KIND_OF[scope.graph[operand].type.dtype])

@@ -1,0 +1,197 @@
+"""A recurrence becomes a function of its own, a loop over the tokens, and a line that calls it."""
+
+from __future__ import annotations
+
+from archc.backends.eager import carry
+from archc.backends.eager.naming import region_name
+from archc.backends.eager.region import (
+    argument_list,
+    argument_shapes,
+    body_scope,
+    extra_arguments,
+    wanted_results,
+)
+from archc.backends.eager.scope import Scope, write_head
+from archc.backends.eager.value import BOOL, DATA, INT, KIND_OF, NUMBER, Value
+from archc.backends.expression import ATOM, Text
+from archc.backends.index import aligned
+from archc.backends.writer import COLUMNS, INDENT, Writer, identifier
+from archc.ir import layer as ir
+from archc.ir.graph import Node
+
+
+class FoldFunction:
+    """The function of one recurrence: its arguments are the captures, then the states."""
+
+    def __init__(self, scope: Scope, node: Node):
+        self.scope, self.node, self.op = scope, node, node.op
+        self.stream = node.op.stream.name
+        names = [identifier(name) for name in node.op.captures]
+        values = [scope.value(operand) for operand in node.operands[: len(names)]]
+        self.values = dict(zip(node.op.captures, values, strict=True))
+        self.arguments = dict(zip(node.op.captures, names, strict=True))
+        self.tokens = [name for name, value in self.values.items() if self.stream in value.layout]
+        self.states = {state.name: identifier(state.name) for state in node.op.states}
+        self.results = wanted_results(scope, node)
+        self.name = scope.file.names.fresh(region_name(scope.layer, scope.graph, node))
+        axes = argument_shapes(scope, node, self.values)
+        axes |= {state.name: state.axes for state in node.op.states}
+        self.body = body_scope(scope, node, next(iter(self.states.values())), axes)
+        self.body.dtype = f"{next(iter(self.states.values()))}.dtype"
+        self._enter()
+
+    def _enter(self) -> None:
+        """The values of the body's inputs: captures at one token, states before it."""
+        before = {f"{state.name}[t-1]": state for state in self.op.states}
+        for inner in self.op.body:
+            if not isinstance(inner.op, ir.Input):
+                continue
+            name = inner.op.name
+            if name in before:
+                layout = tuple(axis.name for axis in before[name].axes)
+                text = self.states[before[name].name]
+                self.body.values[inner.id] = Value(Text(text), layout, DATA)
+                continue
+            value, text = self.values[name], self.arguments[name]
+            if name in self.tokens:
+                text = self.body.names.fresh(text + "_t")
+            layout = tuple(axis for axis in value.layout if axis != self.stream)
+            kind = NUMBER if value.kind == NUMBER else KIND_OF[inner.type.dtype]
+            self.body.values[inner.id] = Value(Text(text), layout, kind)
+
+    def call(self) -> dict[str, Value]:
+        """Write the function and the line that calls it; the results by name."""
+        scope, outputs = self.scope, self.op.body.outputs
+        self.scope.file.sections.append(self.text())
+        before, after = carry.states(scope, self.node)
+        layouts = {scope.graph[u].op.name: scope.graph[u] for u in scope.graph.users(self.node.id)}
+        targets = {name: scope.names.fresh(layouts[name].name or name) for name in self.results}
+        arguments = [value.text.text for value in self.values.values()]
+        _, given = extra_arguments(scope, self.body)
+        left = ", ".join([*targets.values(), *after])
+        scope.writer.call(f"{left} = {self.name}(", [*arguments, *before, *given], ")")
+        return {
+            name: Value(
+                Text(text),
+                scope.node_layout(layouts[name]),
+                KIND_OF[self.op.body[outputs[name]].type.dtype],
+            )
+            for name, text in targets.items()
+        }
+
+    # --- the function's text ---
+
+    def text(self) -> str:
+        """The whole function."""
+        body, outputs = self.body, self.op.body.outputs
+        body.suffix = {outputs[name]: "_t" for name in (*self.states, *self.results)}
+        body.statements()
+        after = [self._state_after(state) for state in self.op.states]
+        collected = {name: body.value(outputs[name]) for name in self.results}
+        lists = {name: body.names.fresh(f"{identifier(name)}_all") for name in self.results}
+        real = [self.arguments[n] for n, v in self.values.items() if v.kind not in (INT, BOOL, NUMBER)]
+        stacked = {name: self._stacked(name, lists[name]) for name in self.results}
+        loop = self._loop()
+        parameters, _ = extra_arguments(self.scope, body)
+        writer = Writer()
+        arguments = [*self.arguments.values(), *self.states.values(), *parameters]
+        writer.call(f"def {self.name}(", arguments, "):")
+        writer.depth += 1
+        writer.docstring(self._doc())
+        write_head(writer, body, body.sources)
+        self._cast(writer, real)
+        for name in lists.values():
+            writer.line(f"{name} = []")
+        with writer.block(loop):
+            writer.lines += [INDENT * writer.depth + line if line else "" for line in body.writer.lines]
+            for name, value in collected.items():
+                writer.line(f"{lists[name]}.append({value.text})")
+            writer.line(f"{', '.join(self.states.values())} = {', '.join(after)}")
+        for name, text in stacked.items():
+            writer.line(f"{lists[name]} = {text}")
+        kept = [self._returned(name, lists[name], real) for name in self.results]
+        writer.line("return " + ", ".join([*kept, *self.states.values()]))
+        return writer.text()
+
+    def _doc(self) -> list[str]:
+        """What the function computes, and the shapes of its arguments."""
+        states = ", ".join(f"`{name}`" for name in self.states)
+        results = ", ".join(f"`{name}`" for name in self.results)
+        title = f"{results} at every token, and {states} after the last: a loop over the tokens."
+        if not self.results:
+            title = f"{states} after the last token: a loop over the tokens."
+        shapes = {**{self.arguments[n]: v.layout for n, v in self.values.items()}}
+        shapes |= {self.states[s.name]: tuple(a.name for a in s.axes) for s in self.op.states}
+        return [title, argument_list(shapes)]
+
+    def _cast(self, writer: Writer, real: list[str]) -> None:
+        """States are kept in float32 at least, and so is everything that meets them."""
+        if not real:
+            return
+        state = next(iter(self.states.values()))
+        writer.line(f"dtype = {real[0]}.dtype")
+        cast = f"({', '.join(f'{name}.to({state}.dtype)' for name in real)})"
+        if len(real) == 1:
+            writer.line(f"{real[0]} = {real[0]}.to({state}.dtype)")
+        elif len(cast) + len(", ".join(real)) < COLUMNS - 12 and len(real) < 4:
+            writer.line(f"{', '.join(real)} = {cast[1:-1]}")
+        else:
+            writer.line(f"{', '.join(real)} = (")
+            writer.line(f"{INDENT}x.to({state}.dtype) for x in ({', '.join(real)})")
+            writer.line(")")
+
+    def _loop(self) -> str:
+        """The header of the loop over tokens."""
+        inputs = {n.op.name: n.id for n in self.op.body if isinstance(n.op, ir.Input)}
+        pairs = []
+        for name in self.tokens:
+            place = self.values[name].layout.index(self.stream)
+            unbound = f"{self.arguments[name]}.unbind({place})"
+            pairs.append((self.body.values[inputs[name]].text.text, unbound))
+        if not pairs:
+            return f"for _ in range({self.body.ask(self.body.lengths[self.stream])}):"
+        if len(pairs) == 1:
+            return f"for {pairs[0][0]} in {pairs[0][1]}:"
+        left, right = (", ".join(column) for column in zip(*pairs, strict=True))
+        header = f"for {left} in zip({right}):"
+        if len(header) + len(INDENT) <= COLUMNS:
+            return header
+        sequences = ", ".join(pair[1].removesuffix(".unbind(1)") for pair in pairs)
+        if all(pair[1].endswith(".unbind(1)") for pair in pairs):
+            right = f"*(x.unbind(1) for x in ({sequences}))"
+        step = f"\n{INDENT * 2}"
+        return f"for {left} in zip({step}{right}\n{INDENT}):"
+
+    def _state_after(self, state: ir.State) -> str:
+        """The value of a state after the token, in the state's axes."""
+        value = self.body.value(self.op.body.outputs[state.name])
+        names = [axis.name for axis in state.axes]
+        text = value.text if value.kind == NUMBER else aligned(value.text, value.layout, names)
+        if value.kind == NUMBER or set(value.layout) != set(names):
+            return f"({text}) + torch.zeros_like({self.states[state.name]})"
+        return text.text
+
+    def _stacked(self, name: str, tokens: str) -> str:
+        """The values of all tokens in one tensor; there may be no token."""
+        layout, type = self._layout(name), self.op.body[self.op.body.outputs[name]].type
+        place = layout.index(self.stream)
+        shape = [self.body.length(type.axis(axis)).text for axis in layout if axis != self.stream]
+        shape.insert(place, self.body.ask(self.body.lengths[self.stream]))
+        empty = f"{next(iter(self.states.values()))}.new_zeros({', '.join(shape)})"
+        return f"torch.stack({tokens}, {place}) if {tokens} else {empty}"
+
+    def _returned(self, name: str, tokens: str, real: list[str]) -> str:
+        """A result in the precision of the inputs."""
+        type = self.op.body[self.op.body.outputs[name]].type
+        return f"{tokens}.to(dtype)" if real and type.dtype == "real" else tokens
+
+    def _layout(self, name: str) -> tuple[str, ...]:
+        graph = self.scope.graph
+        user = next(u for u in graph.users(self.node.id) if graph[u].op.name == name)
+        return self.scope.node_layout(graph[user])
+
+
+def fold(scope: Scope, node: Node) -> Value:
+    """`o, S = memory(q, k, v, S)`."""
+    scope.results[node.id] = FoldFunction(scope, node).call()
+    return Value(Text("None"), (), DATA)

@@ -1,0 +1,204 @@
+"""What a layer keeps between calls, found from its graph: one field of its state for each thing kept.
+
+A recurrence keeps its states, a window or shift the last tokens, an attention the values that it reads,
+a called layer its own state; what was made from another sequence is kept whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+
+from archc.backends.eager.naming import listed, nearest_name
+from archc.backends.writer import Names, identifier
+from archc.dims import Axis
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a layer's state. `kind`: "state", "past", "seen", "other", "layer", "layers", "pos"."""
+
+    name: str
+    kind: str
+    node: int = -1
+    axes: tuple[Axis, ...] = ()
+    count: sympy.Expr | None = None
+    dtype: str = "real"
+
+
+class Memory:
+    """The fields of a layer's state, and why it cannot be continued if it cannot.
+
+    `flow` are the streams that grow from call to call: the layer's own and the blocks made from it.
+    """
+
+    def __init__(self, layer: ir.Layer):
+        self.layer, self.graph = layer, layer.graph
+        self.names = Names(("count", "index"))
+        self.fields: list[Field] = []
+        self.flow = {"t"}
+        for node in self.graph:
+            if isinstance(node.op, ir.Window) and node.op.blocks and node.op.stream in self.flow:
+                self.flow.add(node.op.blocks.name)
+        self.other = _made_from_others(self.graph)
+        self.refusal = self._refusal()
+        self.others = self._kept_from_others()
+        for node in self.graph:
+            self._keep(node)
+        if self._counts():
+            self.fields.append(Field("pos", "pos"))
+
+    @property
+    def stateless(self) -> bool:
+        """Whether nothing is kept."""
+        return not self.fields
+
+    def field(self, kind: str, node: int) -> Field | None:
+        """The field that keeps something for a node (for "seen": of a value), if there is one."""
+        return next((f for f in self.fields if f.kind == kind and f.node == node), None)
+
+    def states(self, node: int) -> list[Field]:
+        """The fields of a recurrence's states, in its order."""
+        return [f for f in self.fields if f.kind == "state" and f.node == node]
+
+    # --- finding the fields ---
+
+    def _add(self, hint: str, kind: str, node: int, axes: tuple[Axis, ...] = (), **more: object) -> None:
+        name = self.names.fresh(identifier(hint.lstrip("_") or kind))
+        self.fields.append(Field(name, kind, node, axes, **more))  # type: ignore[arg-type]
+
+    def _keep(self, node: Node) -> None:
+        """The fields that one node needs."""
+        if node.id in self.others:
+            self._add(nearest_name(self.graph, node.id), "other", node.id, node.type.axes)
+        if node.id in self.other:
+            return
+        if isinstance(node.op, ir.Fold) and node.op.stream.name in self.flow:
+            for state in node.op.states:
+                self._add(state.name, "state", node.id, state.axes)
+        elif isinstance(node.op, ir.Window | ir.Shift) and node.op.stream in self.flow:
+            value = self.graph[node.operands[0]]
+            name = f"{nearest_name(self.graph, node.id)}_past"
+            self._add(name, "past", node.id, value.type.axes, count=_past(node.op), dtype=value.type.dtype)
+        elif isinstance(node.op, ir.Pair) and self.reads_flow(node):
+            self._keep_read(node)
+        elif isinstance(node.op, ir.Call):
+            self._keep_callee(node)
+
+    def _keep_read(self, node: Node) -> None:
+        """The values that an attention reads, the last ones only if its window says that it may."""
+        count = crop(node)
+        for (name, role), operand in zip(node.op.captures, node.operands, strict=True):
+            value = self.graph[operand]
+            if role == "reader" or node.op.source not in value.type.names:
+                continue
+            known = self.field("seen", operand)
+            if known is None:
+                self._add(name, "seen", operand, value.type.axes, count=count, dtype=value.type.dtype)
+            elif known.count != count:
+                whole = Field(known.name, "seen", operand, known.axes, None, known.dtype)
+                self.fields[self.fields.index(known)] = whole
+
+    def _keep_callee(self, node: Node) -> None:
+        inner = Memory(node.op.callee)
+        if inner.stateless or inner.refusal or not self.carried(node):
+            return
+        place = listed(node.op.path)
+        if place is None:
+            self._add(node.op.path, "layer", node.id)
+        elif not any(f.kind == "layers" and f.name == identifier(place[0]) for f in self.fields):
+            self._add(place[0], "layers", node.id)
+
+    def carried(self, node: Node) -> bool:
+        """Whether a called layer's own sequence is one that grows from call to call."""
+        streams = dict(node.op.axes)
+        return streams.get("t", Axis("t", sympy.Integer(0))).name in self.flow and node.id not in self.other
+
+    def reads_flow(self, node: Node) -> bool:
+        """Whether an attention reads tokens that the layer itself has seen."""
+        return node.op.source in self.flow
+
+    def _counts(self) -> bool:
+        """Whether the number of tokens seen matters: for positions, attention and blocks."""
+        for node in self.graph:
+            op = node.op
+            if isinstance(op, ir.Position) and op.axis.kind == "stream" and op.axis.name not in self.streams:
+                return True
+            if isinstance(op, ir.Pair) and op.reader.name in self.flow:
+                return True
+            if isinstance(op, ir.Window) and op.stride is not None and op.stream in self.flow:
+                return True
+        return False
+
+    @property
+    def streams(self) -> set[str]:
+        """Names of the other sequences."""
+        return {op.type.axes[1].name for _, op in self.layer.inputs} - {"t"}
+
+    # --- what cannot be continued ---
+
+    def _refusal(self) -> str | None:
+        """Why the layer needs the whole sequence at once, if it does."""
+        for node in self.graph:
+            name = nearest_name(self.graph, node.id)
+            if isinstance(node.op, ir.Pair) and self.reads_flow(node) and not node.op.causal:
+                return f"`{name}` reads tokens that come later"
+            if isinstance(node.op, ir.Call) and Memory(node.op.callee).refusal and self.carried(node):
+                return f"`{node.op.callee.name}` needs the whole sequence at once"
+            lost = any("t" in self.graph[o].type.names for o in node.operands)
+            region = isinstance(node.op, ir.Fold | ir.Pair | ir.Call | ir.Result | ir.Window)
+            if lost and not region and "t" not in node.type.names:
+                return f"`{name}` is made from all tokens"
+        return None
+
+    def _kept_from_others(self) -> set[int]:
+        """Values made from other sequences that the layer's own tokens need again later."""
+        kept: set[int] = set()
+        for id in self.other:
+            for user in self.graph.users(id):
+                if user not in self.other and not isinstance(self.graph[user].op, ir.Call):
+                    kept.add(id)
+            if id in self.graph.outputs.values():
+                kept.add(id)
+        return {id for id in kept if not isinstance(self.graph[id].op, ir.Fold | ir.Pair | ir.Call)}
+
+
+def _made_from_others(graph: Graph) -> set[int]:
+    """Nodes that depend on other sequences and not on the layer's own."""
+    made: set[int] = set()
+    own: set[int] = set()
+    for node in graph:
+        if isinstance(node.op, ir.Input):
+            (own if "t" in node.type.names else made).add(node.id)
+        elif any(operand in own for operand in node.operands):
+            own.add(node.id)
+        elif any(operand in made for operand in node.operands):
+            made.add(node.id)
+    return made
+
+
+def crop(node: Node) -> sympy.Expr | None:
+    """How many of the latest tokens an attention has to keep; None for all of them.
+
+    A window bounds them, unless something outside refers to the tokens read by their place.
+    """
+    op = node.op
+    if op.window is None:
+        return None
+    places = [op.body[id].type.names for id in op.body.outputs.values()]
+    places += [n.type.names for n in op.body if isinstance(n.op, ir.Input) and _role(op, n.op.name) == "reader"]
+    return None if any(op.read.name in names for names in places) else op.window - 1
+
+
+def _role(op: ir.Pair, name: str) -> str:
+    return dict(op.captures)[name]
+
+
+def _past(op: ir.Window | ir.Shift) -> sympy.Expr:
+    """How many tokens from before the first one a window or shift needs; for blocks, none yet."""
+    if isinstance(op, ir.Shift):
+        return sympy.Integer(op.steps)
+    return sympy.Integer(0) if op.stride is not None else op.width.size - 1

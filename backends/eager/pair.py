@@ -1,0 +1,129 @@
+"""An attention becomes a function of its own, over all pairs of tokens, and a line that calls it."""
+
+from __future__ import annotations
+
+from archc.backends.eager import carry
+from archc.backends.eager.naming import region_name
+from archc.backends.eager.region import argument_list, body_scope, extra_arguments, wanted_results
+from archc.backends.eager.scope import Scope, write_head
+from archc.backends.eager.value import DATA, KIND_OF, NUMBER, Value
+from archc.backends.expression import Text
+from archc.backends.index import permuted
+from archc.backends.writer import Writer, identifier
+from archc.ir import layer as ir
+from archc.ir.graph import Node
+
+
+class PairFunction:
+    """The function of one attention: its arguments are the captures, then what positions need."""
+
+    def __init__(self, scope: Scope, node: Node):
+        self.scope, self.node, self.op = scope, node, node.op
+        self.values = {
+            name: carry.read(scope, node, operand) if role != "reader" else scope.value(operand)
+            for (name, role), operand in zip(node.op.captures, node.operands, strict=True)
+        }
+        self.arguments = {name: identifier(name) for name in self.values}
+        self.results = wanted_results(scope, node)
+        self.name = scope.file.names.fresh(region_name(scope.layer, scope.graph, node))
+        inputs = {n.op.name: n for n in self.op.body if isinstance(n.op, ir.Input)}
+        types = {name: inputs[name].type for name in self.values if name in inputs}
+        self.layouts = {name: self._inner_layout(name, role) for name, role in node.op.captures}
+        axes = {n: [t.axis(axis) for axis in self.layouts[n]] for n, t in types.items()}
+        real = [n for n, t in types.items() if t.dtype == "real" and self.values[n].kind != NUMBER]
+        like = self.arguments[(real or list(types))[0]]
+        self.body = body = body_scope(scope, node, like, axes)
+        body.pair = (node.op.reader.name, node.op.read.name)
+        self._name_streams(axes)
+        for name, inner in inputs.items():
+            kind = NUMBER if self.values[name].kind == NUMBER else KIND_OF[inner.type.dtype]
+            self._enter(inner, Value(Text(self.arguments[name]), self.layouts[name], kind))
+
+    def _inner_layout(self, name: str, role: str) -> tuple[str, ...]:
+        """A capture's dims under their names in the body."""
+        op = self.op
+        names = {"read": op.read.name, "path": op.path.name if op.path else ""}
+        layout = self.values[name].layout
+        return tuple(names[role] if role in names and n == op.source else n for n in layout)
+
+    def _name_streams(self, axes: dict) -> None:
+        """Lengths and first positions of reader, read and path."""
+        body, op = self.body, self.op
+        length = body.lengths.setdefault(op.reader.name, body.names.fresh("T"))
+        read = body.lengths[op.read.name] = body.names.fresh("S")
+        for argument, found in axes.items():
+            for place, axis in enumerate(found):
+                if axis.name in (op.read.name, op.path.name if op.path else ""):
+                    body.sources.setdefault(read, (self.arguments[argument], place))
+                elif axis.name == op.reader.name:
+                    body.sources.setdefault(length, (self.arguments[argument], place))
+        flows = self.scope.starts.get(op.reader.name, "0") != "0"
+        body.starts[op.reader.name] = "pos" if flows else "0"
+        if op.source == op.reader.name and flows:
+            body.starts[op.read.name] = f"pos + {length} - {read}"
+        if op.path is not None:
+            body.lengths[op.path.name] = read
+            body.starts[op.path.name] = body.starts.get(op.read.name, "0")
+
+    def _enter(self, inner: Node, value: Value) -> None:
+        """A capture that has both reader and read is laid out as the body's scores are."""
+        layout = self.body.node_layout(inner)
+        if layout != value.layout and set(self.body.pair or ()) <= set(layout):
+            name = self.body.names.fresh(f"{value.text}_pairs")
+            text = permuted(value.text, value.layout, layout)
+            self.body.head.append(f"{name} = {text}")
+            value = Value(Text(name), layout, value.kind)
+        self.body.values[inner.id] = value
+
+    def call(self) -> dict[str, Value]:
+        """Write the function and the line that calls it; the results by name."""
+        scope = self.scope
+        scope.file.sections.append(self.text())
+        users = {scope.graph[u].op.name: scope.graph[u] for u in scope.graph.users(self.node.id)}
+        targets = {name: scope.names.fresh(users[name].name or name) for name in self.results}
+        _, given = extra_arguments(scope, self.body)
+        arguments = [value.text.text for value in self.values.values()]
+        scope.writer.call(f"{', '.join(targets.values())} = {self.name}(", [*arguments, *given], ")")
+        return {
+            name: Value(Text(text), users[name].type.names, KIND_OF[users[name].type.dtype])
+            for name, text in targets.items()
+        }
+
+    def text(self) -> str:
+        """The whole function."""
+        body, outputs = self.body, self.op.body.outputs
+        body.statements()
+        returned = [self._returned(outputs[name]) for name in self.results]
+        parameters, _ = extra_arguments(self.scope, body)
+        writer = Writer()
+        writer.call(f"def {self.name}(", [*self.arguments.values(), *parameters], "):")
+        writer.depth += 1
+        writer.docstring(self._doc(parameters))
+        write_head(writer, body, body.sources)
+        writer.lines += ["    " + line if line else "" for line in body.writer.lines]
+        writer.line("return " + ", ".join(returned))
+        return writer.text()
+
+    def _returned(self, id: int) -> str:
+        """A result with its dims in the order of its type."""
+        value = self.body.value(id)
+        if value.kind == NUMBER:
+            return value.text.text
+        return permuted(value.text, value.layout, self.op.body[id].type.names).text
+
+    def _doc(self, parameters: list[str]) -> list[str]:
+        """What the function computes, and the shapes of its arguments."""
+        results = ", ".join(f"`{name}`" for name in self.results)
+        read = "tokens of the other sequence" if self.body.starts.get(self.op.read.name) is None else "tokens"
+        title = f"{results} of each token `{self.op.reader}`, from the {read} `{self.op.read}` that it may read."
+        shapes = {self.arguments[name]: self.layouts[name] for name in self.values}
+        known = argument_list(shapes)
+        if "pos" in parameters:
+            known += f"; pos the position of the first `{self.op.reader}`"
+        return [title, known]
+
+
+def pair(scope: Scope, node: Node) -> Value:
+    """`o = memory(q, k, v, pos)`."""
+    scope.results[node.id] = PairFunction(scope, node).call()
+    return Value(Text("None"), (), DATA)
