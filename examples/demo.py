@@ -1,7 +1,7 @@
 """The main job in a minute: compile a spec, run the file that comes out, see what to try next.
 
-Run it with `make demo`, or `python examples/demo.py` where archc is installed. It writes into `out/`
-of the folder it is run in.
+Run it with `make demo`, or `python examples/demo.py` where archc is installed. It writes into
+`out/` of the folder it is run in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Next:
   archc list                                  what else is bundled
   archc check kda                             what the compiler knows before any number is
   archc show kda --stage layer --as svg       the layer as a picture
-  archc new my_layer --from kda               start one of your own, then `archc check my_layer.arch`
+  archc new mine --from kda                   start one of your own: mine.arch
   archc explain E0201                         any error, explained
 """
 
@@ -30,7 +30,9 @@ def run(command: str) -> None:
     print(f"\n$ {command}", flush=True)
     program, *arguments = command.split()
     module = ["-m", "archc.cli"] if program == "archc" else []
-    done = subprocess.run([sys.executable, *module, *arguments], stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        [sys.executable, *module, *arguments], stdin=subprocess.DEVNULL, check=False
+    )
     if done.returncode:
         sys.exit(done.returncode)
 

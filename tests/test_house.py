@@ -27,11 +27,9 @@ ARCHITECTURES = """
     mla|mlstm|moba|moe|mom|mqa|nsa|path_?fox|path_?attention|qwen\\w*|retnet|rwkv\\w*|s4|s5|s6|
     selective_?ssm|slstm|ssm|swiglu|transformers?|ttt|xlstm
 """
-NAMED = re.compile(
-    rf"(?<![A-Za-z])({''.join(ARCHITECTURES.split())})(?![A-Za-z])", re.IGNORECASE
-)
-EXAMPLE = re.compile(r"`[^`\n]*`|\"[a-z_]+\.arch\"|\b\w+\.arch\b")
-"""An example of what a user types, `archc compile kda` or `import KDA from "kda.arch"`, may name one."""
+NAMED = re.compile(rf"(?<![A-Za-z])({''.join(ARCHITECTURES.split())})(?![A-Za-z])", re.IGNORECASE)
+EXAMPLE = re.compile(r"`[^`\n]*`|\b\w+\.arch\b|\barchc [a-z].*|\bsource: .*")
+"""What may name one: what a user types as an example (`archc compile kda`), and a cited source."""
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b")
 MACHINE = re.compile(r"(^|[\s\"'(=:])/(work|farm|root|home|tmp|Users)/", re.MULTILINE)
@@ -51,9 +49,7 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 def test_imports_follow_the_layers(tmp_path: Path) -> None:
     """import-linter reads packages from one folder, so the tree is laid out as it is installed."""
     for package, source in PYPROJECT["tool"]["setuptools"]["package-dir"].items():
-        shutil.copytree(
-            ROOT / source, tmp_path / package.replace(".", "/"), dirs_exist_ok=True
-        )
+        shutil.copytree(ROOT / source, tmp_path / package.replace(".", "/"), dirs_exist_ok=True)
     linter = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run(
         [str(linter), "--no-cache", "--config", str(ROOT / "pyproject.toml")],
@@ -94,7 +90,8 @@ def test_no_architecture_is_named_in_the_compiler() -> None:
         ("def fuse_mlstm(graph):", True),
         ("GLA_CHUNK = 64", True),
         ("# as in Mamba-2", True),
-        ("    `archc compile kda -o kda_kernel.py`", False),
+        ("  archc compile kda -o kda_kernel.py", False),
+        ('"""How blocks overlap. source: NSA, eq. 9"""', False),
         ("replace the flag of a planet", False),
     ],
 )
@@ -137,7 +134,9 @@ def test_nothing_is_evaluated_hidden_or_unfinished() -> None:
                 if caught in ("everything", "Exception", "BaseException"):
                     found.append(f"{relative(path)}:{node.lineno}: catches {caught}")
         found += [f"{relative(path)}: {match[0]}" for match in UNFINISHED.finditer(text)]
-        found += [f"{relative(path)}: a machine's path {match[0]}" for match in MACHINE.finditer(text)]
+        found += [
+            f"{relative(path)}: a machine's path {match[0]}" for match in MACHINE.finditer(text)
+        ]
         if path.name in VAGUE:
             found.append(f"{relative(path)}: a name that says nothing")
     assert not found, "\n".join(found)

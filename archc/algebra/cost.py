@@ -20,10 +20,13 @@ Cost = tuple[float, ...]
 POINTS: tuple[tuple[float, float], ...] = tuple(
     (size, length) for size in (64.0, 16.0, 1024.0) for length in (64.0, 1.0, 4096.0)
 )
-"""What every named size and what every stream's length is taken to be; batch is 1. The first point is
-the one by which the best of several ways is chosen."""
+"""What every named size and what every stream's length is taken to be; batch is 1. The first point
+is the one by which the best of several ways is chosen."""
 
 FREE: Cost = (0.0,) * len(POINTS)
+
+RENAMING: Cost = (1.0,) * len(POINTS)
+"""A step that only renames or reorders axes: nothing to compute, yet better not there."""
 
 
 def elements(axes: Iterable[Axis]) -> Cost:

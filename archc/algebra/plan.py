@@ -7,7 +7,7 @@ needs, `Spread` multiplies each term of a sum with another plan: `(A + B) @ x` -
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from archc.algebra import cost
@@ -130,10 +130,13 @@ class Planner:
     def _alone(self, factor: Factor, kept: Labels) -> Plan:
         """A product of one factor: nothing to do, or axes to rename, sum or put in order."""
         plan = self._take(factor)
+        axes = self.labelling.of(kept)
         if factor.labels == kept:
-            return plan
-        step = cost.contraction(self._axes({*factor.labels}), self.labelling.of(kept))
-        return Take(kept, cost.total(plan.cost, step), factor)
+            own = factor.node in self.graph and self.graph[factor.node].type.axes != axes
+            return replace(plan, cost=cost.total(plan.cost, cost.RENAMING)) if own else plan
+        moved = sorted(factor.labels) == sorted(kept)
+        step = cost.contraction(self._axes({*factor.labels}), axes)
+        return Take(kept, cost.total(plan.cost, cost.RENAMING if moved else step), factor)
 
     def _join(self, one: Plan, other: Plan, kept: Labels) -> Join:
         """Two plans multiplied."""
@@ -176,6 +179,8 @@ def step_cost(graph: Graph, node: Node) -> Cost:
         labels: dict = {}
         for names, operand in zip(node.op.ins, node.operands, strict=True):
             labels.update(zip(names, graph[operand].type.axes, strict=True))
+        if len(node.operands) == 1 and len(node.op.ins[0]) == len(axes):
+            return cost.RENAMING
         return cost.contraction(labels.values(), axes)
     if isinstance(node.op, ir.Reduce):
         return cost.contraction(graph[node.operands[0]].type.axes, axes)

@@ -41,11 +41,13 @@ class Product:
 
 
 class Labelling:
-    """Makes labels, and knows an axis (so a size) for each."""
+    """Makes labels, and knows an axis (a name and a size) for each. `out` are the labels of the root
+    of what is read; the others take the plainest name that one of their axes has."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Sequence[Axis]):
         self.axes: dict[int, Axis] = {}
         self._fresh = count()
+        self.out: Labels = tuple(self.label(axis) for axis in root)
 
     def label(self, axis: Axis) -> int:
         """A new label for an axis."""
@@ -53,9 +55,10 @@ class Labelling:
         self.axes[label] = axis
         return label
 
-    def labels(self, axes: Sequence[Axis]) -> Labels:
-        """New labels for the axes of a node."""
-        return tuple(self.label(axis) for axis in axes)
+    def meet(self, label: int, axis: Axis) -> None:
+        """Note that a label runs along an axis as well: rather `K` than `K'`."""
+        if label not in self.out and len(axis.name) < len(self.axes[label].name):
+            self.axes[label] = axis
 
     def of(self, labels: Sequence[int]) -> tuple[Axis, ...]:
         """An axis for each label."""
@@ -84,19 +87,7 @@ def read_product(graph: Graph, id: int, labels: Labels, labelling: Labelling) ->
     node, op = graph[id], graph[id].op
     if not is_product(node):
         return Product(1, (Factor(id, labels),))
-    if isinstance(op, ir.Contract):
-        known = dict(zip((label for label, _ in op.out), labels, strict=True))
-        for names, operand in zip(op.ins, node.operands, strict=True):
-            for name, axis in zip(names, graph[operand].type.axes, strict=True):
-                if name not in known:
-                    known[name] = labelling.label(axis)
-        inner = [tuple(known[name] for name in names) for names in op.ins]
-    else:
-        known = dict(zip(node.type.names, labels, strict=True))
-        for axis in (axis for operand in node.operands for axis in graph[operand].type.axes):
-            if axis.name not in known:
-                known[axis.name] = labelling.label(axis)
-        inner = [tuple(known[n] for n in graph[operand].type.names) for operand in node.operands]
+    inner = _operand_labels(graph, node, labels, labelling)
     parts = [
         _read_operand(graph, node, operand, names, labelling)
         for operand, names in zip(node.operands, inner, strict=True)
@@ -108,6 +99,25 @@ def read_product(graph: Graph, id: int, labels: Labels, labelling: Labelling) ->
     for part in parts:
         sign *= part.sign
     return Product(sign, tuple(factor for part in parts for factor in part.factors))
+
+
+def _operand_labels(
+    graph: Graph, node: Node, labels: Labels, labelling: Labelling
+) -> list[Labels]:
+    """The labels of each operand of a product, from those of its result."""
+    types = [graph[operand].type for operand in node.operands]
+    if isinstance(node.op, ir.Contract):
+        names, ins = [label for label, _ in node.op.out], node.op.ins
+    else:
+        names, ins = node.type.names, [type.names for type in types]
+    known = dict(zip(names, labels, strict=True))
+    for own, type in zip(ins, types, strict=True):
+        for name, axis in zip(own, type.axes, strict=True):
+            if name in known:
+                labelling.meet(known[name], axis)
+            else:
+                known[name] = labelling.label(axis)
+    return [tuple(known[name] for name in own) for own in ins]
 
 
 def _read_operand(

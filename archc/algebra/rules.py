@@ -22,13 +22,13 @@ from archc.ir.graph import Graph, Node
 
 
 class _View:
-    """A node read as a product; `out` are the labels of its axes."""
+    """A node read as a product."""
 
     def __init__(self, graph: Graph, node: Node):
         self.graph = graph
         self.node = node
-        self.labelling = Labelling()
-        self.out = self.labelling.labels(node.type.axes)
+        self.labelling = Labelling(node.type.axes)
+        self.out = self.labelling.out
         self.product = read_product(graph, node.id, self.out, self.labelling)
 
     def best(self, spreads: bool) -> Plan | None:

@@ -58,10 +58,19 @@ def elementwise(scope: Scope, fn: str, values: Sequence[Value], span: Span) -> V
     """`fn` of values, broadcast by name; `I` takes the shape of the matrix beside it."""
     if any(isinstance(value, Identity) for value in values):
         return _with_identity(scope, fn, values, span)
-    tensors = [tensor(scope, value, span) for value in values]
+    tensors = _aligned(scope, [tensor(scope, value, span) for value in values], span)
     _check_streams(scope, tensors, span)
     row = _orientation(scope, fn, tensors, span) if scope.memory else False
     return node(scope, ir.Elementwise(fn), *tensors, span=span, row=row)
+
+
+def _aligned(scope: Scope, tensors: list[Tensor], span: Span) -> list[Tensor]:
+    """A lone `K'` is `K`, unless it meets a matrix that has both."""
+    for value in tensors:
+        names = {axis.name for axis in scope.visible(value)}
+        if any(name != name.rstrip("'") and name.rstrip("'") in names for name in names):
+            return tensors
+    return [settled(scope, value, span) for value in tensors]
 
 
 def plain(scope: Scope, fn: str, values: Sequence[Value], span: Span) -> Tensor:
@@ -243,13 +252,13 @@ def reduce(scope: Scope, fn: str, value: Tensor, axes: Sequence[Axis], span: Spa
                 tuple(o.type.names for o in operands), tuple((axis.name, axis) for axis in kept)
             )
             tensors = [Tensor(scope.frame, operand) for operand in made.operands]
-            return _settled(scope, node(scope, op, *tensors, span=span), span)
+            return node(scope, op, *tensors, span=span)
     order = tuple(axis.name for axis in value.axes if axis.name in names)
-    return _settled(scope, node(scope, ir.Reduce(fn, order), value, span=span), span)
+    return node(scope, ir.Reduce(fn, order), value, span=span)
 
 
-def _settled(scope: Scope, value: Tensor, span: Span) -> Tensor:
-    """A result whose lone primes are dropped."""
+def settled(scope: Scope, value: Tensor, span: Span) -> Tensor:
+    """A value whose lone primes are dropped."""
     before = scope.visible(value)
     after = settle(before)
     return value if before == after else relabel(scope, value, list(zip(before, after, strict=True)), span)

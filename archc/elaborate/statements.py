@@ -164,6 +164,7 @@ def _assign(scope: Scope, stmt: tree.Assign, exported: set[str]) -> None:
     plain = target if not at_time else tree.Target(target.span, target.name, None)
 
     def compute() -> Value:
+        scope.axes(plain.items or ())
         value = scope.evaluate(stmt.value)
         return _named(scope, value, plain, stmt)
 
@@ -186,7 +187,7 @@ def _named(scope: Scope, value: Value, target: tree.Target, stmt: tree.Node) -> 
         if target.items is None:
             return value
         value = ops.tensor(scope, value, target.span)
-    value = annotated(scope, value, target)
+    value = annotated(scope, ops.settled(scope, value, target.span), target)
     node = value.frame.graph[value.node]
     if node.name is None and value.frame is scope.frame:
         value.frame.graph.rename(value.node, scope.prefix + target.name, stmt.span)

@@ -175,7 +175,7 @@ def _check_requirement(
     notes = [f"with {_listed(requirement.condition.free_symbols, values)}"]
     if isinstance(requirement.condition, sympy.core.relational.Relational):
         sides = (requirement.condition.lhs, requirement.condition.rhs)
-        notes.insert(0, " and ".join(_side(side, values) for side in sides))
+        notes.insert(0, " and ".join(_side(side, values) for side in sides if not side.is_number))
     if requirement.settled:
         message = f"`{name}` was built for other sizes: `{requirement.text}` comes out differently"
         helps = ["give these sizes when the spec is loaded, so that the layer is built for them"]
@@ -185,9 +185,8 @@ def _check_requirement(
 
 
 def _side(side: Any, values: Values) -> str:
-    """`H*K is 96`, or just the number."""
-    value = _shown(side.subs(values))
-    return value if side.is_number else f"{side} is {value}"
+    """`H*K is 96`."""
+    return f"{side} is {_shown(side.subs(values))}"
 
 
 def _is_size(value: sympy.Expr) -> bool:

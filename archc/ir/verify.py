@@ -181,7 +181,8 @@ def _check_symbols(layer: ir.Layer, where: str) -> None:
     nodes = list(every_node(layer.graph))
     for node in nodes:
         if isinstance(node.op, ir.Input):
-            known |= {a.size for a in node.type.axes if a.kind != "dim"}
+            # a layer given as an argument has no sizes of its own: all come with what it is given
+            known |= {a.size for a in node.type.axes if a.kind != "dim" or layer.kind == "argument"}
         if isinstance(node.op, ir.Window) and node.op.blocks is not None:
             known.add(node.op.blocks.size)
     for node in nodes:

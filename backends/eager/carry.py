@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import sympy
 
 from archc.backends.eager.memory import crop
-from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import KIND_OF, NUMBER, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import aligned
 from archc.dims import Axis
 from archc.ir.graph import Node
 
-ZERO = {"real": "", "int": "torch.int64", "bool": "torch.bool"}
-"""The dtype of what is kept, where it is not that of the data."""
+if TYPE_CHECKING:
+    from archc.backends.eager.scope import Scope
 
 
 def shape(scope: Scope, axes: Sequence[Axis], stream: str = "", count: sympy.Expr | None = None) -> list[str]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import sympy
 
-from archc.backends.eager.naming import listed, nearest_name
+from archc.backends.eager.naming import nearest_name
+from archc.backends.eager.stacks import chains
 from archc.backends.writer import Names, identifier
 from archc.dims import Axis
 from archc.ir import layer as ir
@@ -43,6 +44,7 @@ class Memory:
         for node in self.graph:
             if isinstance(node.op, ir.Window) and node.op.blocks and node.op.stream in self.flow:
                 self.flow.add(node.op.blocks.name)
+        self.chains = chains(self.graph)
         self.other = _made_from_others(self.graph)
         self.refusal = self._refusal()
         self.others = self._kept_from_others()
@@ -50,11 +52,6 @@ class Memory:
             self._keep(node)
         if self._counts():
             self.fields.append(Field("pos", "pos"))
-
-    @property
-    def stateless(self) -> bool:
-        """Whether nothing is kept."""
-        return not self.fields
 
     def field(self, kind: str, node: int) -> Field | None:
         """The field that keeps something for a node (for "seen": of a value), if there is one."""
@@ -103,14 +100,15 @@ class Memory:
                 self.fields[self.fields.index(known)] = whole
 
     def _keep_callee(self, node: Node) -> None:
-        inner = Memory(node.op.callee)
-        if inner.stateless or inner.refusal or not self.carried(node):
+        """The state of a called layer; those of a stack stand in one tuple."""
+        if not self.carried(node):
             return
-        place = listed(node.op.path)
-        if place is None:
-            self._add(node.op.path, "layer", node.id)
-        elif not any(f.kind == "layers" and f.name == identifier(place[0]) for f in self.fields):
-            self._add(place[0], "layers", node.id)
+        chain = self.chains.get(node.id)
+        if chain is None:
+            if remembers(node.op.callee):
+                self._add(node.op.path, "layer", node.id)
+        elif node.id == chain.calls[0] and any(remembers(self.graph[c].op.callee) for c in chain.calls):
+            self._add(chain.path, "layers", node.id)
 
     def carried(self, node: Node) -> bool:
         """Whether a called layer's own sequence is one that grows from call to call."""
@@ -164,6 +162,12 @@ class Memory:
             if id in self.graph.outputs.values():
                 kept.add(id)
         return {id for id in kept if not isinstance(self.graph[id].op, ir.Fold | ir.Pair | ir.Call)}
+
+
+def remembers(layer: ir.Layer) -> bool:
+    """Whether a layer has a state that can be handed on."""
+    memory = Memory(layer)
+    return bool(memory.fields) and memory.refusal is None
 
 
 def _made_from_others(graph: Graph) -> set[int]:

@@ -45,8 +45,9 @@ def body_scope(
         for place, axis in enumerate(axes):
             local = body.lengths.get(axis.name)
             if local is None and axis.kind == "dim" and axis.size.is_Symbol:
-                local = body.sizes[axis.size.name] = identifier(axis.size.name)
-                body.names.taken.add(local)
+                size = axis.size.name
+                local = body.sizes.get(size) or body.names.fresh(size)
+                body.sizes[size] = local
             if local is not None:
                 body.sources.setdefault(local, (identifier(argument), place))
     return body

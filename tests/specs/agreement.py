@@ -35,4 +35,6 @@ def agree(
         row = {"spec": spec, "reference": reference, "reached": reached}
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-    assert reached <= limit, f"{spec} is {reached:.1e} away from {reference}, not within {limit:.0e}"
+    assert reached <= limit, (
+        f"{spec} is {reached:.1e} away from {reference}, not within {limit:.0e}"
+    )

@@ -20,6 +20,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "gla": {"d": 12, "H": 2, "K": 5, "V": 4, "r": 3},
     "gla_block": {"d": 12, "H": 2, "K": 5, "V": 4, "f": 8},
     "kda": {"d": 12, "H": 2, "K": 5, "V": 4, "r": 3, "width": 3},
+    "kimi_linear": {
+        "vocab": 11, "d": 12, "L": 3, "H": 2, "experts": 5, "active": 2, "f": 6, "dense": 8,
+        "full": [1],
+    },
     "lfm2": {"vocab": 11, "d": 12, "H": 2, "G": 1, "f": 8, "L": 3, "attention": [1], "width": 3},
     "linear_attention": {"d": 12, "H": 2, "K": 5, "V": 4},
     "linear_attention_full": {"d": 12, "H": 2, "K": 5, "V": 4},

@@ -1,4 +1,4 @@
-"""`python -m tests.specs.record`: run the comparisons and write what they reached to docs/references.md."""
+"""`python -m tests.specs.record`: run the comparisons, and write what they reached to a page."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,7 @@ from tests.specs.references import cells
 from tests.specs.references.weights import randomise
 
 B, T, d, H, D = 2, 23, 24, 3, 8
+VARIANTS = Path(__file__).parent / "variants"
 
 
 def values(seed: int, *shape: int) -> Tensor:
@@ -44,10 +47,20 @@ def test_mlstm_memory() -> None:
     lf = torch.nn.functional.logsigmoid(f)
     o, state = archc.load("mlstm").op(q=q, k=k / D**0.5, v=v, li=li, lf=lf)
     agree("mlstm", "xlstm mLSTM, parallel form", o, cells.mlstm(q, k, v, li, f))
-    theirs, C, n, m = cells.mlstm_steps(q, k, v, li, f)
+    theirs, C, n, m = cells.mlstm_steps(q, k, v, li, f, start=-torch.inf, eps=0.0)
     agree("mlstm", "xlstm mLSTM, steps", o, theirs)
     for name, value in (("C", C), ("n", n), ("m", m)):
         agree("mlstm", f"xlstm mLSTM, final {name}", getattr(state, name), value)
+
+
+def test_mlstm_as_packaged() -> None:
+    """The package's own defaults, as a variant of the spec."""
+    q, k, v = (values(seed, B, T, H, D) for seed in (3, 4, 5))
+    li, f = 3 * values(6, B, T, H) - 3, 3 * values(7, B, T, H)
+    layer = archc.load(str(VARIANTS / "mlstm_with_eps.arch")).module(H=H, K=D, V=D)
+    o = layer(q, k / D**0.5, v, li, torch.nn.functional.logsigmoid(f))
+    theirs = cells.mlstm_steps(q, k, v, li, f, start=0.0, eps=1e-6)[0]
+    agree("mlstm", "xlstm mLSTM, its default eps and m = 0", o, theirs)
 
 
 def test_mlstm_layer() -> None:

@@ -15,6 +15,7 @@ from tests.specs.references import fla_naive, gla_formula, kimi, softmax
 from tests.specs.references.weights import randomise
 
 B, T, H, K, V = 2, 19, 3, 8, 6
+VARIANTS = Path(__file__).parent / "variants"
 
 
 def values(seed: int, *shape: int) -> Tensor:
@@ -121,6 +122,16 @@ def test_gla_block() -> None:
     x = values(14, B, T, 24).double()
     theirs = gla_formula.block(block.state_dict(), x, tau=16, eps=1e-5)
     agree("gla_block", "a loop from the formulas, block", block(x), theirs)
+
+
+def test_gla_block_as_printed() -> None:
+    """A text that adds the block's input twice describes another block, and can be said too."""
+    sizes = {"d": 24, "H": H, "f": 32, "dtype": torch.float64}
+    printed = archc.load(str(VARIANTS / "gla_block_as_printed.arch")).module(**sizes)
+    randomise(printed, seed=0)
+    x = values(15, B, T, 24).double()
+    theirs = gla_formula.block(printed.state_dict(), x, tau=16, eps=1e-5, second=x)
+    agree("gla_block", "a loop from the formulas, as printed", printed(x), theirs)
 
 
 @pytest.mark.parametrize("length", [12, 70])

@@ -43,14 +43,16 @@ def mlstm(q: Tensor, k: Tensor, v: Tensor, li: Tensor, f: Tensor) -> Tensor:
     return o.transpose(1, 2)
 
 
-def mlstm_steps(q: Tensor, k: Tensor, v: Tensor, li: Tensor, f: Tensor) -> tuple[Tensor, ...]:
-    """The same token by token from m = -inf; also the final states C, n and m."""
+def mlstm_steps(
+    q: Tensor, k: Tensor, v: Tensor, li: Tensor, f: Tensor, start: float, eps: float
+) -> tuple[Tensor, ...]:
+    """The same token by token from m = start; also the final states C, n and m."""
     B, T, H, D = q.shape
-    state = (q.new_zeros(B, H, D, D), q.new_zeros(B, H, D, 1), q.new_full((B, H, 1, 1), -torch.inf))
+    state = (q.new_zeros(B, H, D, D), q.new_zeros(B, H, D, 1), q.new_full((B, H, 1, 1), start))
     outputs = []
     for t in range(T):
         now = [value[:, t, :, None].clone() for value in (q, k, v)]
         gates = [value[:, t, :, None, None] for value in (li, f)]
-        h, state = recurrent_step_stabilized_simple(*state, *now, *gates, eps=0.0)
+        h, state = recurrent_step_stabilized_simple(*state, *now, *gates, eps=eps)
         outputs.append(h[:, :, 0])
     return torch.stack(outputs, 1), state[0], state[1][..., 0], state[2][..., 0, 0]

@@ -19,9 +19,7 @@ def kda(
     q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, beta: Tensor, S: Tensor
 ) -> tuple[Tensor, Tensor]:
     """log_alpha [B, T, H, K]; the output is scaled by 1/sqrt(K)."""
-    return naive_recurrent_kda(
-        q, k, v, log_alpha, beta, initial_state=S, output_final_state=True
-    )
+    return naive_recurrent_kda(q, k, v, log_alpha, beta, initial_state=S, output_final_state=True)
 
 
 def gated_delta(
@@ -36,7 +34,7 @@ def gated_delta(
 def gated_delta_product(
     q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, beta: Tensor, S: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """k [B, T, n, H, K], v [B, T, n, H, V], beta [B, T, n, H]; the output is scaled by 1/sqrt(K)."""
+    """k [B, T, n, H, K], v [B, T, n, H, V], beta [B, T, n, H]; the output times 1/sqrt(K)."""
     return naive_recurrent_gated_delta_product(
         q,
         k.flatten(1, 2),

@@ -1,4 +1,4 @@
-"""`python -m tests.specs.references.kimi_without_fla FILE`: reads sizes from FILE and writes weights,
+"""`python -m tests.specs.references.kimi_without_fla FILE`: reads sizes from FILE, writes weights,
 input and output of one Kimi Delta Attention layer into it, fla being hidden from transformers."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""transformers' Llama: a decoder block and the language model, with weights named as in the specs."""
+"""transformers' Llama: a decoder block and the language model, weights named as in the specs."""
 
 from __future__ import annotations
 

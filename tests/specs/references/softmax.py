@@ -8,7 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 def attention(weights: dict[str, Tensor], x: Tensor) -> Tensor:
-    """`Attention` without positions: [B, T, d] to [B, T, d]; keys and values are shared by groups."""
+    """`Attention` without positions: [B, T, d] to [B, T, d]; groups share keys and values."""
     q = torch.einsum("btd,dhk->bhtk", x, weights["W_q"])
     k = torch.einsum("btd,dgk->bgtk", x, weights["W_k"])
     v = torch.einsum("btd,dgk->bgtk", x, weights["W_v"])

@@ -1,4 +1,4 @@
-"""State spaces: scipy.signal.dlsim for constant matrices, a loop for those that depend on the input."""
+"""State spaces: scipy.signal.dlsim for constant matrices, a loop for input-dependent ones."""
 
 from __future__ import annotations
 

@@ -1,0 +1,120 @@
+"""The command line. Products go to stdout, everything else to stderr.
+
+Each verb is a module of `archc.commands` and is imported when it is used: `archc --help` needs
+neither sympy nor torch. Exit status: 0 fine, 1 the spec is refused, 2 wrong usage, 3 numbers
+disagree, 4 a bug in archc.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from types import TracebackType
+
+import click
+
+from archc.commands.console import Console, crash
+from archc.diagnostics import ArchError
+
+VERBS = {
+    "list": "Show the bundled specs: what each is and where it comes from.",
+    "check": "Check specs: syntax, names and shapes.",
+    "compile": "Write a layer as one standalone Python file.",
+    "show": "Show a stage of the compilation as text, data or a picture.",
+    "fmt": "Put specs into the standard form.",
+    "explain": "Explain an error code.",
+    "new": "Start a spec of your own from a bundled one.",
+    "verify": "Hold every form of a layer against its step-by-step meaning.",
+}
+"""The verbs in the order of `archc --help`, each with its first line there."""
+
+EXAMPLES = """\b
+Examples:
+  archc list
+  archc check my_layer.arch
+  archc show my_layer.arch --as svg -o my_layer.svg
+  archc compile my_layer.arch -o my_layer.py
+"""
+
+
+class Verbs(click.Group):
+    """A group whose commands are modules of `archc.commands`, imported on demand."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs, in their own order."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a verb."""
+        if cmd_name not in VERBS:
+            return None
+        command = importlib.import_module(f"archc.commands.{cmd_name}").command
+        command.help = f"{VERBS[cmd_name]}\n\n{command.help or ''}".strip()
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the arguments name; a misspelt verb is told the nearest."""
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], VERBS, n=1)
+            hint = f" Did you mean `{near[0]}`?" if near else ""
+            raise click.UsageError(f"No such verb `{args[0]}`.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of verbs, without importing any."""
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the verb; what archc refuses is shown once, here."""
+        try:
+            return super().invoke(ctx)
+        except ArchError as error:
+            ctx.ensure_object(Console).findings(error.diagnostics)
+            ctx.exit(1)
+
+
+@click.group(
+    cls=Verbs,
+    subcommand_metavar="VERB ...",
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(package_name="archc", message="archc %(version)s")
+@click.option("-q", "--quiet", is_flag=True, help="Print products and errors only.")
+@click.pass_context
+def archc(ctx: click.Context, quiet: bool) -> None:
+    """Compile a sequence-model layer, written as its paper writes it, to PyTorch.
+
+    SPEC is a path, `-` for standard input, or the name of a bundled spec, with `:Layer` for another
+    layer than the last one of the file, such as `my.arch:Block`.
+    """
+    ctx.ensure_object(Console).quiet = quiet
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+
+
+class _Boundary:
+    """The outermost frame: an exception that reaches it is a bug, and is reported as one."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception):
+            sys.exit(crash(error))
+
+
+def main() -> None:
+    """Entry point of the `archc` command."""
+    with _Boundary():
+        archc(prog_name="archc")

@@ -1,0 +1,22 @@
+"""From a SPEC on the command line to the stages of its compilation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from archc.elaborate.elaborate import elaborate
+from archc.ir.layer import Layer
+from archc.specfile import import_source, read, split
+from archc.syntax import tree
+from archc.syntax.parse import parse
+
+
+def tree_of(spec: str) -> tree.File:
+    """The tree of the whole file that `spec` names."""
+    return parse(read(split(spec)[0]))
+
+
+def layer_of(spec: str, given: Mapping[str, Any]) -> Layer:
+    """The layer IR of what `spec` names, with the given sizes and options."""
+    return elaborate(tree_of(spec), split(spec)[1], given, import_source)

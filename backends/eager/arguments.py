@@ -1,0 +1,156 @@
+"""The sizes and options of a layer as arguments of its class: defaults, checks, and what is passed on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import sympy
+
+from archc.backends.eager.file import File
+from archc.backends.expression import Text, number, whole
+from archc.backends.writer import Writer, identifier, quoted
+from archc.dims import Axis
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Type
+
+
+def shown(layer: ir.Layer, root: bool) -> list[ir.Arg]:
+    """The arguments of a layer's class; a layer that only others call takes just what it uses."""
+    args = [arg for arg in layer.args if arg.symbol is not None]
+    if not root:
+        used = symbols_of(layer)
+        args = [arg for arg in args if arg.symbol.name in used]
+    return sorted(args, key=lambda arg: arg.default is not None and root)
+
+
+def symbols_of(layer: ir.Layer) -> set[str]:
+    """Names of the sizes and options that a layer's graph depends on, through the layers it calls too."""
+    names = set(_symbols(requirement.condition for requirement in layer.requirements if not requirement.settled))
+    for node in layer.graph:
+        if isinstance(node.op, ir.Call):
+            inner = {arg.symbol.name for arg in shown(node.op.callee, root=False)}
+            names |= set(_symbols(expr for name, expr in node.op.sizes if name in inner))
+            names |= set(_symbols(axis for _, axis in node.op.axes))
+        else:
+            names |= set(_symbols(node.op))
+    return names
+
+
+def _symbols(value: Any) -> Iterable[str]:
+    """Names of the symbols in an op, an axis, an expression, or anything made of them."""
+    if isinstance(value, sympy.Basic):
+        yield from (symbol.name for symbol in value.free_symbols)
+    elif isinstance(value, Axis):
+        yield from _symbols(value.size)
+    elif isinstance(value, Graph):
+        for node in value:
+            yield from _symbols(node.op)
+    elif isinstance(value, Type):
+        yield from _symbols(value.axes)
+    elif isinstance(value, ir.Layer):
+        return
+    elif dataclasses.is_dataclass(value):
+        yield from _symbols(tuple(getattr(value, f.name) for f in dataclasses.fields(value)))
+    elif isinstance(value, Iterable) and not isinstance(value, str):
+        for item in value:
+            yield from _symbols(item)
+
+
+class Arguments:
+    """The arguments of one class: their Python names, and the lines that fill in and check them."""
+
+    def __init__(self, layer: ir.Layer, file: File, root: bool):
+        self.layer, self.file = layer, file
+        self.args = shown(layer, root)
+        self.names = {arg.symbol.name: identifier(arg.name) for arg in self.args}
+        self.positive = {
+            symbol.name
+            for node in layer.graph
+            if isinstance(node.op, ir.Param | ir.Input)
+            for axis in node.type.axes
+            if axis.kind == "dim"
+            for symbol in axis.size.free_symbols
+        }
+
+    def parameters(self) -> list[str]:
+        """`d: int, K: int = 128, V: int | None = None`: as the constructor declares them."""
+        declared = []
+        for arg in self.args:
+            name, kind = self.names[arg.symbol.name], "int" if arg.symbol.is_integer else "float"
+            default = self._default(arg)
+            if default is None:
+                declared.append(f"{name}: {kind}")
+            elif default.free_symbols:
+                declared.append(f"{name}: {kind} | None = None")
+            else:
+                declared.append(f"{name}: {kind} = {number(default, {})}")
+        return declared
+
+    def _default(self, arg: ir.Arg) -> sympy.Expr | None:
+        return None if arg.default is None else sympy.sympify(arg.default)
+
+    def lines(self, writer: Writer) -> None:
+        """Fill in defaults, and refuse what is no size or breaks a requirement."""
+        waiting: list[ir.Arg] = []
+        for arg in self.args:
+            default = self._default(arg)
+            if default is not None and default.free_symbols:
+                self._check(writer, waiting)
+                waiting = []
+                name = self.names[arg.symbol.name]
+                writer.line(f"{name} = {self._filled(name, default, arg)} if {name} is None else {name}")
+            waiting.append(arg)
+        self._check(writer, waiting)
+        for requirement in self.layer.requirements:
+            self._require(writer, requirement)
+
+    def _filled(self, name: str, default: sympy.Expr, arg: ir.Arg) -> Text:
+        """A default in earlier arguments; a size that a division gives must come out whole."""
+        top, bottom = sympy.fraction(sympy.together(default))
+        if not arg.symbol.is_integer:
+            return number(default, self.names)
+        if bottom == 1:
+            return whole(default, self.names)
+        self.file.pieces.add("quotient")
+        top_text, bottom_text = (number(part, self.names) for part in (top, bottom))
+        return Text(f'quotient("{self.layer.name}", "{name}", {top_text}, {bottom_text})')
+
+    def _check(self, writer: Writer, args: list[ir.Arg]) -> None:
+        groups: dict[tuple[str, str], list[str]] = {}
+        for arg in args:
+            name = self.names[arg.symbol.name]
+            if arg.symbol.is_integer:
+                least = "1" if arg.symbol.name in self.positive else "0"
+                groups.setdefault(("check_sizes", f", {least}"), []).append(name)
+            else:
+                groups.setdefault(("check_numbers", ""), []).append(name)
+        for (piece, least), names in groups.items():
+            self.file.pieces.add(piece)
+            given = [f"{name}={name}" for name in names]
+            writer.call(f'{piece}("{self.layer.name}"{least}, ', given, ")")
+
+    def _require(self, writer: Writer, requirement: ir.Requirement) -> None:
+        names = sorted(symbol.name for symbol in requirement.condition.free_symbols)
+        if not names or not set(names) <= set(self.names):
+            return
+        broken = number(sympy.Not(requirement.condition), self.names)
+        values = ", ".join(f"{self.names[n]} = {{{self.names[n]}}}" for n in names)
+        text = requirement.text.replace("{", "{{").replace("}", "}}")
+        message = f"{self.layer.name} requires {text}, got {values}"
+        if requirement.settled:
+            message = f"this {self.layer.name} was compiled for other sizes: {text} comes out differently for {values}"
+        with writer.block(f"if {broken}:"):
+            writer.call("raise ValueError(", [f"f{quoted(message)}"], ")")
+
+    def passed(self, call: ir.Call, names: dict[str, str]) -> list[str]:
+        """`d=d, K=d // H`: the arguments of a sub-layer, from the caller's."""
+        sizes = dict(call.sizes)
+        inner = shown(call.callee, root=False)
+        texts = []
+        for arg in inner:
+            value = sizes[arg.symbol.name]
+            text = whole(value, names) if arg.symbol.is_integer else number(value, names)
+            texts.append(f"{identifier(arg.name)}={text}")
+        return texts

@@ -1,0 +1,59 @@
+"""Initial values of parameters: `Init` -> the lines of `reset_parameters`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sympy
+
+from archc.backends.eager.file import File
+from archc.backends.expression import Text, call, number
+from archc.backends.writer import Writer
+from archc.ir import layer as ir
+
+FUNCTIONS = {"exp": "torch.exp", "log": "torch.log", "neg": "-", "inverse_softplus": "inverse_softplus", "logit": "torch.logit"}
+
+
+def reset(writer: Writer, file: File, layer: ir.Layer, names: Mapping[str, str]) -> None:
+    """Lines that fill the layer's own parameters, those with the same start in one loop."""
+    groups: dict[str, list[str]] = {}
+    for _, param in layer.params:
+        groups.setdefault(fill(file, param.init, names), []).append(f"self.{param.name}")
+    for line, params in groups.items():
+        if len(params) == 1:
+            writer.line(line.format(p=params[0]))
+        else:
+            with writer.block(f"for weight in ({', '.join(params)}):"):
+                writer.line(line.format(p="weight"))
+    if not groups:
+        writer.line("pass")
+
+
+def fill(file: File, init: ir.Init, names: Mapping[str, str]) -> str:
+    """The line that fills one parameter, `{p}` standing for it."""
+    if init.fn == "default":
+        return f"nn.init.normal_({{p}}, std={number(1 / sympy.sqrt(init.args[0]), names)})"
+    if init.fn in ("normal", "uniform"):
+        low, high = (number(arg, names) for arg in init.args)
+        return f"nn.init.{init.fn}_({{p}}, {low}, {high})"
+    if init.fn == "value":
+        known = {0: "zeros_({p})", 1: "ones_({p})"}.get(init.args[0])
+        return f"nn.init.{known or 'constant_({p}, ' + str(number(init.args[0], names)) + ')'}"
+    return f"{{p}}.copy_({drawn(file, init, names)})"
+
+
+def drawn(file: File, init: ir.Init, names: Mapping[str, str]) -> Text:
+    """A fresh tensor like the parameter, drawn as `init` says."""
+    empty = "torch.empty_like({p})"
+    if init.fn == "value":
+        return call("torch.full_like", "{p}", number(init.args[0], names))
+    if init.fn in ("normal", "uniform"):
+        return call(f"{empty}.{init.fn}_", *(number(arg, names) for arg in init.args))
+    if init.fn == "default":
+        return call(f"{empty}.normal_", "0", number(1 / sympy.sqrt(init.args[0]), names))
+    if init.fn == "loguniform":
+        low, high = (call("math.log", number(arg, names)) for arg in init.args)
+        return call("torch.exp", call(f"{empty}.uniform_", low, high))
+    if init.fn == "inverse_softplus":
+        file.pieces.add("inverse_softplus")
+    return call(FUNCTIONS[init.fn], drawn(file, init.args[0], names))

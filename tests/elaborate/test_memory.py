@@ -1,0 +1,169 @@
+"""Recurrences, attends, blocks and routes: against loops that say the formula once more in torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.elaborate.specs import codes, outputs, refusal
+
+HEAD = "layer L(H, K, V):\n    input q[H, K], k[H, K], v[H, V], a[H, K], beta[H]\n"
+
+DELTA = [
+    "S[t] = (I - beta * k @ k.T) @ diag(alpha) @ S[t-1] + beta * k @ v.T",
+    "R = diag(alpha) @ S[t-1]\n        S[t] = R + beta * k @ (v - R.T @ k).T",
+    "S[t] = R + k @ (beta * (v - u)).T\n        u = R.T @ k\n        R = alpha * S[t-1]",
+    "S[t] = diag(alpha) @ S[t-1] - beta * k @ (k.T @ diag(alpha) @ S[t-1]) + k @ (beta * v).T",
+    "S[t] = I @ diag(alpha) @ S[t-1] + beta * (k @ (v.T - k.T @ (diag(alpha) @ S[t-1])))",
+]
+
+
+@pytest.mark.parametrize("update", DELTA)
+def test_spellings_of_one_update_agree(update: str) -> None:
+    """Factored, expanded, through intermediates, and in any order of lines: the same numbers."""
+    text = (
+        f"{HEAD}    alpha = sigmoid(a)\n    recurrence S[K, V] over H:\n        {update}\n"
+        "        o = S[t].T @ q\n    output o\n"
+    )
+    made, x = outputs(text, H=2, K=3, V=4)
+    state = torch.zeros(2, 2, 3, 4, dtype=torch.float64)
+    for t in range(6):
+        q, k, v, a, b = (x[name][:, t] for name in ("q", "k", "v", "a", "beta"))
+        state = a.sigmoid()[..., None] * state
+        error = v - torch.einsum("bhkv,bhk->bhv", state, k)
+        state = state + torch.einsum("bh,bhk,bhv->bhkv", b, k, error)
+        torch.testing.assert_close(made[:, t], torch.einsum("bhkv,bhk->bhv", state, q))
+
+
+def test_transposed_convention() -> None:
+    """A state of shape [V, K], updated from the right, reads the same."""
+    text = (
+        f"{HEAD}    alpha = sigmoid(a)\n    recurrence S[V, K] over H:\n"
+        "        S[t] = S[t-1] @ diag(alpha) @ (I - beta * k @ k.T) + beta * v @ k.T\n"
+        "        o = S[t] @ q\n    output o\n"
+    )
+    other = text.replace("S[V, K]", "S[K, V]").replace("S[t] @ q", "S[t].T @ q")
+    start, end = other.index("S[t] ="), other.index("\n        o =")
+    other = other[:start] + DELTA[0] + other[end:]
+    made, x = outputs(text, H=2, K=3, V=4)
+    again, _ = outputs(other, x, H=2, K=3, V=4)
+    torch.testing.assert_close(made, again)
+
+
+def test_attend_with_window_sink_and_groups() -> None:
+    text = (
+        "layer L(H, G, K, w = 3):\n    input q[H, K], k[G, K], v[G, K], sink[H]\n"
+        "    attend t - w < s <= t over H grouped G:\n"
+        "        o = softmax(q[t].T @ k[s] / sqrt(K) - (t - s) / 2, sink) @ v[s]\n    output o\n"
+    )
+    made, x = outputs(text, H=4, G=2, K=3)
+    for t in range(6):
+        for h in range(4):
+            seen = range(max(0, t - 2), t + 1)
+            scores = [x["q"][:, t, h] @ x["k"][:, s, h // 2].mT / 3**0.5 - (t - s) / 2 for s in seen]
+            scores = [score.diagonal()[:, None] for score in scores]
+            weights = torch.cat([*scores, x["sink"][:, t, h, None]], 1).softmax(1)[:, :-1]
+            values = torch.stack([x["v"][:, s, h // 2] for s in seen], 1)
+            torch.testing.assert_close(made[:, t, h], torch.einsum("bs,bsk->bk", weights, values))
+
+
+def test_a_sum_and_a_product_along_the_path() -> None:
+    text = (
+        "layer L(H, K):\n    input q[H, K], k[H, K], v[H, K], w[H, K], b[H], f[H]\n"
+        "    attend s <= t over H:\n"
+        "        P = product r in (s, t]: I - b[r] * w[r] @ w[r].T\n"
+        "        score = k[s].T @ P @ q[t] + sum r in (s, t]: f[r]\n"
+        "        o = softmax(score) @ v[s]\n    output o\n"
+    )
+    made, x = outputs(text, H=1, K=3)
+    eye = torch.eye(3, dtype=torch.float64)
+    for t in range(6):
+        carried, scores = x["q"][:, t, 0], []
+        for s in range(t, -1, -1):
+            scores.append((x["k"][:, s, 0] * carried).sum(-1) + x["f"][:, s + 1 : t + 1, 0].sum(1))
+            turn = eye - x["b"][:, s, 0, None, None] * torch.einsum("bi,bj->bij", *[x["w"][:, s, 0]] * 2)
+            carried = (turn @ carried[..., None])[..., 0]
+        weights = torch.stack(scores[::-1], 1).softmax(1)
+        torch.testing.assert_close(made[:, t, 0], torch.einsum("bs,bsk->bk", weights, x["v"][:, : t + 1, 0]))
+
+
+def test_a_path_may_depend_on_the_reader() -> None:
+    """Stick-breaking: what is left of the stick depends on the reader's score of every token between."""
+    text = (
+        "layer L(K):\n    input q[K], k[K], v[K]\n    attend s < t:\n"
+        "        left = sum r in (s, t]: logsigmoid(-q[t].T @ k[r])\n"
+        "        o = exp(logsigmoid(q[t].T @ k[s]) + left) @ v[s]\n    output o\n"
+    )
+    made, x = outputs(text, K=3)
+    for t in range(6):
+        total = torch.zeros(2, 3, dtype=torch.float64)
+        for s in range(t):
+            gates = [(x["q"][:, t] * x["k"][:, r]).sum(-1) for r in range(s, t + 1)]
+            weight = gates[0].sigmoid()
+            for gate in gates[1:]:
+                weight = weight * (1 - gate.sigmoid())
+            total = total + weight[:, None] * x["v"][:, s]
+        torch.testing.assert_close(made[:, t], total)
+
+
+def test_nothing_to_attend_gives_zero() -> None:
+    text = "layer L(K):\n    input q[K], v[K]\n    attend s < t:\n        o = softmax(q.T @ v[s]) @ v[s]\n    output o\n"
+    made, _ = outputs(text, K=2)
+    assert torch.equal(made[:, 0], torch.zeros(2, 2, dtype=torch.float64))
+    assert torch.isfinite(made).all()
+
+
+def test_blocks_hold_complete_runs_of_tokens() -> None:
+    text = (
+        "layer L(K, size = 3, step = 2):\n    input q[K], k[K]\n"
+        "    blocks b of size every step:\n        c = sum[size](k[b])\n"
+        "    attend b ending <= t:\n        o = softmax(q[t].T @ c[b]) @ c[b]\n    output o\n"
+    )
+    made, x = outputs(text, K=2)
+    sums = torch.stack([x["k"][:, i : i + 3].sum(1) for i in (0, 2)], 1)
+    for t in range(6):
+        seen = sums[:, : sum(end <= t for end in (2, 4))]
+        weights = torch.einsum("bk,bck->bc", x["q"][:, t], seen).softmax(1)
+        torch.testing.assert_close(made[:, t], torch.einsum("bc,bck->bk", weights, seen))
+
+
+def test_a_memory_that_is_not_chosen_stays_as_it_is() -> None:
+    text = (
+        "layer L(N, K, n = 1):\n    input p[N], k[N, K], v[K]\n"
+        "    route e in top(n, p) weight 1:\n        s = Memory(k[e], v)\n    output s\n\n"
+        "layer Memory(K):\n    input k[K], v[K]\n    recurrence S[K, K']:\n"
+        "        S[t] = S[t-1] / 2 + k @ v.T\n        o = S[t].T @ v\n    output o\n"
+    )
+    lines = text.split("\n\n")
+    made, x = outputs("\n\n".join(reversed(lines)), N=3, K=2)
+    states = torch.zeros(2, 3, 2, 2, dtype=torch.float64)
+    for t in range(6):
+        chosen = x["p"][:, t].argmax(-1)
+        for batch in range(2):
+            e = chosen[batch]
+            outer = torch.outer(x["k"][batch, t, e], x["v"][batch, t])
+            states[batch, e] = states[batch, e] / 2 + outer
+            torch.testing.assert_close(made[batch, t], states[batch, e].T @ x["v"][batch, t])
+
+
+def test_earlier_tokens() -> None:
+    made, x = outputs("layer L(d):\n    input x[d]\n    output y = x[t-2] - x\n", d=2)
+    shifted = torch.cat([torch.zeros(2, 2, 2, dtype=torch.float64), x["x"][:, :-2]], 1)
+    torch.testing.assert_close(made, shifted - x["x"])
+
+
+REFUSED = [
+    ("h[t] = h[t-2] + x", "E0312", "read 2 steps back"),
+    ("h[t] = h[t] + x", "E0203", "depends on itself at the same token"),
+    ("u = h[t-1] + x", "E0313", "never says what `h[t]` is"),
+    ("h[t] = h[t-1] + x[t+1]", "E0308", "not been seen yet"),
+    ("u = x * 2\n        h[t] = h[t-1] + u[t-1]", "E0309", "declare it as a state"),
+    ("h[t] = h[t-1] @ x.T", "E0301", "its update is"),
+]
+
+
+@pytest.mark.parametrize(("body", "code", "says"), REFUSED)
+def test_recurrences_that_cannot_be(body: str, code: str, says: str) -> None:
+    text = f"layer L(d):\n    input x[d]\n    recurrence h[d]:\n        {body}\n    output h\n"
+    assert codes(text)[0] == code
+    assert says in refusal(text)
