@@ -118,11 +118,17 @@ class Report:
     def check(self) -> None:
         """Raise `ArchError` with everything collected, if anything was, in source order."""
         if self.diagnostics:
-            unique = {(d.code, d.message, d.label and d.label.span.start): d for d in self.diagnostics}
-            raise ArchError(sorted(unique.values(), key=lambda d: d.label.span.start if d.label else -1))
+            unique = {
+                (d.code, d.message, d.label and d.label.span.start): d for d in self.diagnostics
+            }
+            raise ArchError(
+                sorted(unique.values(), key=lambda d: d.label.span.start if d.label else -1)
+            )
 
 
-def fail(code: str, message: str, span: Span | None = None, label: str = "", **more: Sequence) -> ArchError:
+def fail(
+    code: str, message: str, span: Span | None = None, label: str = "", **more: Sequence
+) -> ArchError:
     """An `ArchError` with a single finding: `raise fail("E0001", ...)`."""
     report = Report()
     report.error(code, message, span, label, **more)
@@ -174,7 +180,9 @@ def _excerpts(finding: Diagnostic, labels: Sequence[Label], width: int) -> list[
 
 def _shown(line: str, limit: int = 160) -> str:
     """A source line that cannot disturb a terminal: no control characters, bounded length."""
-    text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line[: limit + 1])
+    text = "".join(
+        char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line[: limit + 1]
+    )
     return text if len(text) <= limit else text[:limit] + "…"
 
 

@@ -66,7 +66,9 @@ def exact(text: str) -> sympy.Expr:
 
 def at(expr: sympy.Expr, sizes: Mapping[str, float]) -> sympy.Expr:
     """An expression with numbers put in for its symbols."""
-    return expr.subs({symbol: sizes[symbol.name] for symbol in expr.free_symbols if symbol.name in sizes})
+    return expr.subs(
+        {symbol: sizes[symbol.name] for symbol in expr.free_symbols if symbol.name in sizes}
+    )
 
 
 def axes_text(axes: tuple[Axis, ...]) -> str:

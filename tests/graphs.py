@@ -1,4 +1,4 @@
-"""Layer IR by hand, for tests: `Sketch` adds nodes by names of axes, `layer` makes a layer of one."""
+"""Layer IR by hand, for tests: `Sketch` adds nodes by names of axes, `layer` makes a layer."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def build(graph: Graph, plan: Plan, sign: int, out: Out, labelling: Labelling) -
 
 
 class _Builder:
-    """Adds nodes for plans. `holes` holds the values that stand for the holes of spread sums: a node
-    and, for each of its axes, which of the factor's labels it has."""
+    """Adds nodes for plans. `holes` has the values that fill the holes of spread sums: a node and,
+    for each of its axes, which of the factor's labels it has."""
 
     def __init__(self, graph: Graph, labelling: Labelling):
         self.graph = graph
@@ -56,8 +56,8 @@ class _Builder:
             id, places = self.holes[id]
             labels = tuple(labels[place] for place in places)
         if factor.inverse:
-            one = self.graph.add(ir.Constant(sympy.Integer(1)))
-            id = self.graph.add(ir.Elementwise("div"), one, id)
+            one = self._add(ir.Constant(sympy.Integer(1)))
+            id = self._add(ir.Elementwise("div"), one, id)
         if out is None and plan.labels == factor.labels:
             return id, labels
         out = self._named(plan.labels) if out is None else out
@@ -78,7 +78,7 @@ class _Builder:
         left, right = (id for id, _ in sides)
         if self.graph[left].type.dtype != "real" and self.graph[right].type.dtype != "real":
             left = self._real(left)
-        return self._labelled(self.graph.add(ir.Elementwise("mul"), left, right), out)
+        return self._labelled(self._add(ir.Elementwise("mul"), left, right), out)
 
     def _spread(self, plan: Spread, out: Out) -> tuple[int, Labels]:
         id, labels = self.value(plan.other)
@@ -90,10 +90,10 @@ class _Builder:
             own = {label: axis for label, axis in out.items() if label in term.labels}
             value, _ = self.value(term, own)
             if sum is None:
-                sum = value if sign > 0 else self.graph.add(ir.Elementwise("neg"), value)
+                sum = value if sign > 0 else self._add(ir.Elementwise("neg"), value)
             else:
                 fn = "add" if sign > 0 else "sub"
-                sum = self.graph.add(ir.Elementwise(fn), sum, value)
+                sum = self._add(ir.Elementwise(fn), sum, value)
         assert sum is not None, "a sum has terms"
         return self._labelled(sum, out)
 
@@ -104,7 +104,14 @@ class _Builder:
         ins = tuple(tuple(named[label].name for label in labels) for _, labels in sides)
         kept = tuple((axis.name, axis) for axis in out.values())
         ids = [self._real(id) for id, _ in sides]
-        return self.graph.add(ir.Contract(ins, kept), *ids), tuple(out)
+        return self._add(ir.Contract(ins, kept), *ids), tuple(out)
+
+    def _add(self, op: ir.Op, *operands: int) -> int:
+        """A node, unless the graph has it: a step that a plan keeps is not made anew."""
+        for user in self.graph.users(operands[0]) if operands else ():
+            if self.graph[user].operands == operands and self.graph[user].op == op:
+                return user
+        return self.graph.add(op, *operands)
 
     def _labelled(self, id: int, out: Out) -> tuple[int, Labels]:
         """A node whose axes are those of `out` in some order, and their labels."""
@@ -133,4 +140,4 @@ class _Builder:
         """The node as real numbers."""
         if self.graph[id].type.dtype == "real":
             return id
-        return self.graph.add(ir.Elementwise("real"), id)
+        return self._add(ir.Elementwise("real"), id)

@@ -148,7 +148,7 @@ def share_captures(graph: Graph, node: Node) -> int | None:
     first: dict[tuple[object, ...], str] = {}
     kept: list[int] = []
     for place, capture in enumerate(op.captures):
-        name, role = (capture, None) if isinstance(op, ir.Fold) else capture
+        name, role = (capture, "") if isinstance(capture, str) else capture
         read = name in inputs and (
             body.users(inputs[name]) or inputs[name] in body.outputs.values()
         )

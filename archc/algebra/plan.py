@@ -1,4 +1,4 @@
-"""The cheapest way to compute a product: in which order to join its factors, and which sums to spread.
+"""The cheapest way to compute a product: the order in which to join factors, the sums to spread.
 
 A plan is a tree. `Take` is a factor as it is, `Join` multiplies two plans and sums what nobody else
 needs, `Spread` multiplies each term of a sum with another plan: `(A + B) @ x` -> `A @ x + B @ x`.
@@ -6,7 +6,7 @@ needs, `Spread` multiplies each term of a sum with another plan: `(A + B) @ x` -
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -42,7 +42,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Take(Plan):
-    """One factor; labels that are not the factor's own in the same order take a step of their own."""
+    """One factor; if these are not its own labels in order, it is renamed, summed or transposed."""
 
     factor: Factor
 
@@ -107,15 +107,13 @@ class Planner:
     ) -> list[Plan]:
         """Every way to split a group of factors in two."""
         ways: list[Plan] = []
-        part = (group - 1) & group
-        while part:
+        for part in _parts(group):
             one, other = plans[part], plans[group ^ part]
-            if part < group ^ part:
-                ways.append(self._join(one, other, kept))
             if self.spreads and depth < DEEPEST and part.bit_count() == 1:
                 spread = self._spread(factors[part.bit_length() - 1], other, kept, depth)
                 ways += [spread] if spread is not None else []
-            part = (part - 1) & group
+            if part < group ^ part:
+                ways.append(self._join(one, other, kept))
         return ways
 
     def _take(self, factor: Factor) -> Take:
@@ -187,6 +185,14 @@ def step_cost(graph: Graph, node: Node) -> Cost:
     if isinstance(node.op, ir.Delta):
         return cost.elements(axes)
     return cost.elementwise(axes)
+
+
+def _parts(group: int) -> Iterator[int]:
+    """The proper parts of a set of bits, those of the first factors first."""
+    part = -group & group
+    while part != group:
+        yield part
+        part = (part - group) & group
 
 
 def _needed(factors: Sequence[Factor], group: int, kept: Labels) -> Labels:

@@ -1,7 +1,7 @@
-"""Products and sums as algebra sees them: a tree of contractions read as one product of many factors.
+"""Products and sums as algebra sees them: a tree of contractions, read as one product of factors.
 
-A factor is a node with a label for each of its axes; equal labels run together, and a label that is not
-kept is summed. `(A @ B) @ x` is the product of A[i, j], B[j, k] and x[k] that keeps i.
+A factor is a node with a label for each of its axes; equal labels run together, and a label that is
+not kept is summed. `(A @ B) @ x` is the product of A[i, j], B[j, k] and x[k] that keeps i.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Product:
 
 
 class Labelling:
-    """Makes labels, and knows an axis (a name and a size) for each. `out` are the labels of the root
-    of what is read; the others take the plainest name that one of their axes has."""
+    """Makes labels, and knows an axis (a name and a size) for each. `out` are the labels of the
+    root of what is read; the others take the plainest name that one of their axes has."""
 
     def __init__(self, root: Sequence[Axis]):
         self.axes: dict[int, Axis] = {}
@@ -101,9 +101,7 @@ def read_product(graph: Graph, id: int, labels: Labels, labelling: Labelling) ->
     return Product(sign, tuple(factor for part in parts for factor in part.factors))
 
 
-def _operand_labels(
-    graph: Graph, node: Node, labels: Labels, labelling: Labelling
-) -> list[Labels]:
+def _operand_labels(graph: Graph, node: Node, labels: Labels, labelling: Labelling) -> list[Labels]:
     """The labels of each operand of a product, from those of its result."""
     types = [graph[operand].type for operand in node.operands]
     if isinstance(node.op, ir.Contract):
@@ -148,12 +146,13 @@ def read_sum(graph: Graph, id: int, labels: Labels, labelling: Labelling) -> lis
 def is_open(graph: Graph, user: Node, id: int) -> bool:
     """Whether a node may be taken apart by the only one that reads it.
 
-    One that several read stays a factor, so that it is computed once; but an outer product, which is
-    larger than what it is made of, may be taken apart by each of its readers.
+    One that several read stays a factor, so that it is computed once; but an outer product, which
+    is larger than what it is made of, may be taken apart by each of its readers. A square stays.
     """
     node = graph[id]
     below = user.op == ir.Elementwise("div") and user.operands[1] == id
-    if below or not (is_product(node) or is_sum(node)):
+    square = len(set(node.operands)) < len(node.operands)
+    if below or square or not (is_product(node) or is_sum(node)):
         return False
     alone = graph.users(id) == (user.id,) and user.operands.count(id) == 1
     if alone and id not in graph.outputs.values():

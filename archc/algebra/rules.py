@@ -1,7 +1,7 @@
 """Rules for products: identity matrices, the order of contractions, sums that are cheaper apart.
 
-Each sees a product with everything that is multiplied on the way to it, so that `(A @ B) @ x` is one
-product of three from its root. Gains are counted by `cost.py`; no rule knows what a spec is about.
+Each sees a product with everything that is multiplied on the way to it, so that `(A @ B) @ x` is
+one product of three from its root. Gains are counted by `cost.py`; no rule knows what a spec says.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def distribute(graph: Graph, node: Node) -> int | None:
 def _contracts(graph: Graph, node: Node) -> bool:
     """Whether a node is a product with a contraction or a sum over axes in it.
 
-    `/` and `-x` are looked through from above, but what they are applied to is a product of its own.
+    `/` and `-x` are looked through from above; what they are applied to is a product of its own.
     """
     if not is_product(node) or node.op in (ir.Elementwise("div"), ir.Elementwise("neg")):
         return False

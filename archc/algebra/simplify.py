@@ -1,7 +1,7 @@
 """Layer IR -> layer IR: the same values for less work.
 
-Sums of products are put in the cheapest order, identity matrices become what they multiply, a sum times
-a matrix is spread over its terms where they are cheaper apart, and equal values become one.
+Products are put in the cheapest order, identity matrices become what they multiply, a sum times a
+matrix is spread over its terms where they are cheaper apart, and equal values become one.
 """
 
 from __future__ import annotations
@@ -17,20 +17,12 @@ from archc.algebra.rules import distribute, drop_delta, reassociate
 from archc.ir import layer as ir
 from archc.ir.rewrite import Rule, rewrite
 
-RULES: tuple[Rule, ...] = (
-    share_captures,
-    share,
-    fold_constants,
-    drop_neutral,
-    join_constants,
-    drop_delta,
-    distribute,
-    reassociate,
-)
-"""In the order in which they are asked."""
+MERGES: tuple[Rule, ...] = (share_captures, share, fold_constants, drop_neutral, join_constants)
+PRODUCTS: tuple[Rule, ...] = (drop_delta, distribute, reassociate)
 
 
 def simplify(layer: ir.Layer) -> ir.Layer:
     """A layer with the same meaning, inputs, parameters and outputs, that costs less; the one given
     stays as it is. Applies inside recurrences, attends and called layers as well."""
-    return rewrite(layer, RULES)
+    merged = rewrite(layer, MERGES)  # first, as a value that is read twice is not taken apart
+    return rewrite(merged, (*MERGES, *PRODUCTS))

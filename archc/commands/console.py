@@ -35,10 +35,10 @@ class Console:
         if not self.quiet:
             click.echo(text, err=True)
 
-    def findings(self, diagnostics: Iterable[Diagnostic], err: bool = True) -> None:
+    def findings(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Diagnostics with their source lines, a blank line between two."""
         for number, finding in enumerate(diagnostics):
-            click.echo(("\n" if number else "") + coloured(finding.render()), err=err)
+            click.echo(("\n" if number else "") + coloured(finding.render()), err=True)
 
 
 def coloured(text: str) -> str:

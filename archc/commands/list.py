@@ -7,6 +7,8 @@ import re
 import sys
 
 import click
+from rich.console import Console
+from rich.table import Table
 
 from archc.specfile import bundled, read
 from archc.syntax import tree
@@ -44,9 +46,6 @@ def doc_parts(decl: tree.Decl) -> tuple[str, str]:
 
 
 def _print_table(entries: list[dict[str, str]]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
-    from rich.table import Table  # noqa: PLC0415
-
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("spec", style="bold", no_wrap=True)
     table.add_column("kind")

@@ -26,7 +26,11 @@ def declare_arguments(
             raise scope.error("E0210", f"argument `{name}` is declared twice", parameter.span)
         default = scope.evaluate(parameter.default) if parameter.default is not None else None
         value = given.get(name)
-        if isinstance(value, LayerRef | Option) or name not in symbolic and _settles(value, default):
+        if (
+            isinstance(value, LayerRef | Option)
+            or name not in symbolic
+            and _settles(value, default)
+        ):
             _settle(scope, name, value if value is not None else default, given)
         elif value is None and default is None and name in called and name not in symbolic:
             scope.names[name] = AbstractLayer(name)
@@ -63,7 +67,12 @@ def _settle(scope: Scope, name: str, value: Any, given: Mapping[str, Value]) -> 
 
 
 def _number(
-    scope: Scope, name: str, value: Value | None, default: sympy.Expr | None, is_size: bool, keep: bool
+    scope: Scope,
+    name: str,
+    value: Value | None,
+    default: sympy.Expr | None,
+    is_size: bool,
+    keep: bool,
 ) -> None:
     """A size or number: a symbol, with a value for decisions where one is known."""
     symbol = size_symbol(name) if is_size else number_symbol(name)

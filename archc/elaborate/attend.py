@@ -19,7 +19,9 @@ from archc.ir.typing import layer_graph
 from archc.syntax import tree
 
 
-def attend(scope: Scope, node: tree.Attend, exported: set[str], define: Define) -> dict[str, Tensor]:
+def attend(
+    scope: Scope, node: tree.Attend, exported: set[str], define: Define
+) -> dict[str, Tensor]:
     """A Pair, and its exported names."""
     heads, grouped = heads_of(scope, node)
     variable, axis, source = _read_axis(scope, node)
@@ -80,14 +82,18 @@ def _read_axis(scope: Scope, node: tree.Attend) -> tuple[str, Axis, str]:
             "an `attend` says which tokens are read",
             node.range.span,
             "not a range of tokens",
-            helps=["write `attend s <= t`, `attend t - w < s <= t`, `attend all m` or `attend b ending <= t`"],
+            helps=[
+                "write `attend s <= t`, `attend t - w < s <= t`, `attend all m` or `attend b ending <= t`"
+            ],
         )
     name = names[0]
     known = scope.context.streams.get(name)
     if known is not None and (known[1] is None or known[1].size != 1):
         return name, known[0], name
     if scope.axis_named(name) is not None:
-        raise scope.error("E0210", f"`{name}` is a dim already", node.range.span, "choose another index")
+        raise scope.error(
+            "E0210", f"`{name}` is a dim already", node.range.span, "choose another index"
+        )
     return name, stream(name, T_SEEN), "t"
 
 
@@ -97,7 +103,8 @@ def _pair_capture(pair: PairScope) -> Callable[[Frame, Tensor, str], int]:
     def capture(frame: Frame, outer: Tensor, role: str) -> int:
         renamed = {"read": pair.read, "path": pair.path}.get(role)
         axes = tuple(
-            renamed if renamed is not None and axis.name == pair.source else axis for axis in outer.axes
+            renamed if renamed is not None and axis.name == pair.source else axis
+            for axis in outer.axes
         )
         name = frame.enter(node_name(outer, "u"), role, outer)
         return frame.graph.add(ir.Input(name, Type(axes, outer.type.dtype)), name=name)
@@ -150,9 +157,7 @@ def _chosen(inner: Scope, node: tree.Attend, axis: Axis) -> Tensor:
     return ops.node(inner, ir.Gather(others[0].name), value, block, span=node.span)
 
 
-def _bounds(
-    inner: Scope, node: tree.Attend, variable: str
-) -> tuple[sympy.Expr | None, bool]:
+def _bounds(inner: Scope, node: tree.Attend, variable: str) -> tuple[sympy.Expr | None, bool]:
     """How many of the latest tokens can be read at most, and whether none lies ahead of the reader."""
     if node.everything or not isinstance(node.range, tree.Compare):
         return None, False
@@ -161,7 +166,9 @@ def _bounds(
     for left, op, right in zip(terms, links, terms[1:], strict=False):
         if isinstance(left, tree.Name) and left.id == variable and isinstance(right, tree.Name):
             causal |= right.id == "t" and op in ("<", "<=")
-        back = isinstance(left, tree.Binary) and left.op == "-" and getattr(left.left, "id", "") == "t"
+        back = (
+            isinstance(left, tree.Binary) and left.op == "-" and getattr(left.left, "id", "") == "t"
+        )
         if back and getattr(right, "id", "") == variable and op in ("<", "<="):
             assert isinstance(left, tree.Binary)
             width = inner.evaluate(left.right)

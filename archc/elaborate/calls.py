@@ -32,6 +32,11 @@ EXACT: dict[str, Callable[..., sympy.Expr]] = {
     "cos": sympy.cos,
     "tanh": sympy.tanh,
 }
+NEUTRAL: dict[str, sympy.Expr] = {
+    "sum": sympy.Integer(0), "prod": sympy.Integer(1), "max": -sympy.oo, "min": sympy.oo,
+}  # fmt: skip
+"""What a token that may not be read contributes to a reduction over the tokens read."""
+
 REDUCTIONS = ("sum", "mean", "max", "min", "prod")
 
 
@@ -46,7 +51,10 @@ def call(scope: Scope, node: tree.Call) -> Value:
         known = scope.known() | set(BUILTINS)
         if func.id not in scope.module.decls and func.id not in scope.session.library:
             raise scope.error(
-                "E0204", f"no function or layer `{func.id}`", func.span, helps=did_you_mean(func.id, known)
+                "E0204",
+                f"no function or layer `{func.id}`",
+                func.span,
+                helps=did_you_mean(func.id, known),
             )
     target = scope.evaluate(node.func)
     if isinstance(target, FunctionRef):
@@ -76,7 +84,9 @@ def arguments(scope: Scope, node: tree.Call, count: Sequence[int]) -> list[Value
 def elementwise(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
     """`exp(x)`: of a number exactly, of a tensor per element."""
     if items:
-        raise scope.error("E0209", f"`{name}` works on each element and takes no axes", node.func.span)
+        raise scope.error(
+            "E0209", f"`{name}` works on each element and takes no axes", node.func.span
+        )
     arity = 1 if name in UNARY else ir.ELEMENTWISE[name]
     values = arguments(scope, node, [arity])
     if name in EXACT and all(isinstance(value, sympy.Expr) for value in values):
@@ -100,10 +110,10 @@ def reduction(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, 
         return grouped(scope, value, items[0], node.span)
     axes = reduced_axes(scope, value, items, node.span)
     if scope.pair is not None and scope.pair.read.name in {axis.name for axis in axes}:
-        fill = {"sum": 0, "prod": 1, "max": -sympy.oo, "min": sympy.oo}.get(name)
+        fill = NEUTRAL.get(name)
         if fill is None:
             raise scope.error("E0209", f"`{name}` over the tokens read is not defined", node.span)
-        value = matrix.masked(scope, value, sympy.sympify(fill), node.span)
+        value = matrix.masked(scope, value, fill, node.span)
     return ops.reduce(scope, name, value, axes, node.span)
 
 
@@ -144,7 +154,9 @@ def grouped(scope: Scope, value: Tensor, item: tree.Compare, span: Span) -> Tens
 def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
     """`softmax(score)` in an attend: over the tokens read; `softmax[N](x)` is a library function."""
     if items:
-        return function(scope, FunctionRef(scope.session.library[name], tuple(map(scope.axis, items))), node)
+        return function(
+            scope, FunctionRef(scope.session.library[name], tuple(map(scope.axis, items))), node
+        )
     if scope.pair is None:
         raise scope.error(
             "E0209",
@@ -192,7 +204,9 @@ def solve(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]
     named = {argument.name: argument.value for argument in node.args if argument.name}
     plain = [argument.value for argument in node.args if not argument.name]
     if set(named) - {"iterations"} or len(plain) != 2:
-        raise scope.error("E0209", "`solve` takes a matrix, a vector and `iterations = n`", node.span)
+        raise scope.error(
+            "E0209", "`solve` takes a matrix, a vector and `iterations = n`", node.span
+        )
     a, b = (ops.tensor(scope, scope.evaluate(part), part.span) for part in plain)
     va, vb = scope.visible(a), scope.visible(b)
     if len(va) != 2 or len(vb) != 1 or va[0].base != va[1].base or va[0].base != vb[0].base:
@@ -227,7 +241,9 @@ def position(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, .
     value = ops.tensor(scope, arguments(scope, node, [1])[0], node.args[0].value.span)
     streams = [axis for axis in value.axes if axis.kind == "stream"]
     if len(streams) != 1:
-        raise scope.error("E0306", "`position(x)` of a value that does not run along one sequence", node.span)
+        raise scope.error(
+            "E0306", "`position(x)` of a value that does not run along one sequence", node.span
+        )
     return ops.node(scope, ir.Position(streams[0]), span=node.span)
 
 
@@ -254,7 +270,9 @@ def window(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...
         raise scope.error(
             "E0306", "`window` looks along a sequence: use it before the block", node.span
         )
-    return ops.node(scope, ir.Window(streams[0].name, scope.axis(items[0])[0]), value, span=node.span)
+    return ops.node(
+        scope, ir.Window(streams[0].name, scope.axis(items[0])[0]), value, span=node.span
+    )
 
 
 def noise(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
@@ -311,12 +329,18 @@ def function(scope: Scope, target: FunctionRef, node: tree.Call) -> Value:
     decl = target.decl
     if len(target.axes) != len(decl.axes):
         if len(decl.axes) != 1 or not target.axes:
-            wanted = f"`{decl.name}[{', '.join(decl.axes)}](...)`" if decl.axes else f"`{decl.name}(...)`"
+            wanted = (
+                f"`{decl.name}[{', '.join(decl.axes)}](...)`"
+                if decl.axes
+                else f"`{decl.name}(...)`"
+            )
             raise scope.error("E0209", f"`{decl.name}` is called {wanted}", node.span)
         target = FunctionRef(decl, (tuple(axis for axes in target.axes for axis in axes),))
     bound = layers.bind(scope, decl, node)
     body = scope.child(
-        dims=dict(zip(decl.axes, target.axes, strict=True)), site=scope.site or node.span, parent=None
+        dims=dict(zip(decl.axes, target.axes, strict=True)),
+        site=scope.site or node.span,
+        parent=None,
     )
     for parameter in decl.params:
         value = bound.get(parameter.name)
@@ -330,14 +354,17 @@ def function(scope: Scope, target: FunctionRef, node: tree.Call) -> Value:
     return statements.run_function(body, decl)
 
 
-def _bind_axes(body: Scope, scope: Scope, parameter: tree.Parameter, value: Value, span: Span) -> None:
+def _bind_axes(
+    body: Scope, scope: Scope, parameter: tree.Parameter, value: Value, span: Span
+) -> None:
     """`w[W]` binds W to the last axis of the argument."""
     names = [item.id for item in parameter.axes or () if isinstance(item, tree.Name)]
     axes = scope.visible(value) if isinstance(value, Tensor) else ()
     if len(axes) < len(names):
         raise scope.error(
-            "E0301", f"`{parameter.name}` needs at least {len(names)} dims, [{', '.join(names)}]", span
+            "E0301",
+            f"`{parameter.name}` needs at least {len(names)} dims, [{', '.join(names)}]",
+            span,
         )
     for name, axis in zip(names, axes[len(axes) - len(names) :], strict=True):
         body.dims.setdefault(name, (axis,))
-

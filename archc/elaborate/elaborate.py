@@ -78,7 +78,10 @@ def choose(file: tree.File, name: str | None, report: Report) -> tree.Decl:
     raise report.error(
         "E0204",
         f"no layer `{name}` in {file.span.source.name}",
-        helps=[*did_you_mean(name, [d.name for d in layers]), "it has " + ", ".join(d.name for d in layers)],
+        helps=[
+            *did_you_mean(name, [d.name for d in layers]),
+            "it has " + ", ".join(d.name for d in layers),
+        ],
     )
 
 
@@ -105,14 +108,20 @@ def load_module(
                     helps=did_you_mean(name, other.decls),
                 )  # fmt: skip
             if name in module.decls:
-                raise report.error("E0210", f"`{name}` is declared twice", node.span, "imported here")
+                raise report.error(
+                    "E0210", f"`{name}` is declared twice", node.span, "imported here"
+                )
             module.decls[name] = other.decls[name]
             module.homes[name] = other.homes.get(name, other)
     return module
 
 
 def _imported(
-    node: tree.Import, source: Source, importer: Importer, report: Report, loading: dict[str, Module]
+    node: tree.Import,
+    source: Source,
+    importer: Importer,
+    report: Report,
+    loading: dict[str, Module],
 ) -> Module:
     """The module of one import statement."""
     if node.path in loading:

@@ -142,7 +142,11 @@ def binary(scope: Scope, node: tree.Binary) -> Value:
     if isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr) and node.op in EXACT:
         return arithmetic(scope, node, left, right)
     if isinstance(left, Option) and isinstance(right, Option) and node.op in ("and", "or"):
-        return Option(bool(left.value and right.value) if node.op == "and" else bool(left.value or right.value))
+        return Option(
+            bool(left.value and right.value)
+            if node.op == "and"
+            else bool(left.value or right.value)
+        )
     if node.op == "-" and _is_zero(left):
         return ops.elementwise(scope, "neg", [right], node.span)
     return ops.elementwise(scope, BINARY[node.op], [left, right], node.span)
@@ -214,7 +218,9 @@ def _member(scope: Scope, left: Value, right: Value, at: tree.Expr) -> bool:
     if isinstance(left, sympy.Expr):
         known = scope.number(left)
         if known is None:
-            raise scope.error("E0402", f"`{left}` has no value here, so this cannot be decided", at.span)
+            raise scope.error(
+                "E0402", f"`{left}` has no value here, so this cannot be decided", at.span
+            )
         scope.context.choices.append(str(known in right.value))
         return any(known == item for item in right.value)
     return isinstance(left, Option) and left.value in right.value

@@ -14,10 +14,11 @@ from archc.syntax import tree
 
 
 def finish(context: Context, decl: tree.Decl, outputs: Mapping[str, Tensor]) -> ir.Layer:
-    """The layer, with its graph pruned to what its outputs need; inputs and parameters stay."""
+    """The layer, with its graph pruned to what its outputs need; inputs stay, and so do
+    the parameters of the branches taken."""
     graph = context.frame.graph
     graph.outputs = {name: context.frame.bring(tensor).node for name, tensor in outputs.items()}
-    graph.prune(keep=[n.id for n in graph if isinstance(n.op, ir.Input | ir.Param)])
+    graph.prune(keep=[n.id for n in graph if isinstance(n.op, ir.Input)])
     for node in list(graph):
         if isinstance(node.op, ir.Param) and node.op.init.fn == "default":
             init = ir.Init("default", (contracted_size(graph, node),))
@@ -37,7 +38,9 @@ def contracted_size(graph: Graph, node: Node) -> sympy.Expr:
         if isinstance(reader.op, ir.Contract):
             kept = {label for label, _ in reader.op.out}
             labels = reader.op.ins[place]
-            sizes = [a.size for a, label in zip(node.type.axes, labels, strict=True) if label not in kept]
+            sizes = [
+                a.size for a, label in zip(node.type.axes, labels, strict=True) if label not in kept
+            ]
             if sizes:
                 return sympy.Mul(*sizes)
             return contracted_size(graph, reader) if len(reader.operands) == 1 else sympy.Integer(1)

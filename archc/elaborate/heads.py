@@ -14,7 +14,9 @@ Grouped = tuple[Axis, Axis]
 """Head axis and group axis."""
 
 
-def heads_of(scope: Scope, node: tree.Recurrence | tree.Attend) -> tuple[tuple[Axis, ...], Grouped | None]:
+def heads_of(
+    scope: Scope, node: tree.Recurrence | tree.Attend
+) -> tuple[tuple[Axis, ...], Grouped | None]:
     """The head axes of a block, and (heads, groups) if it is grouped."""
     axes = []
     for name in node.over:

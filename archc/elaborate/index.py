@@ -28,7 +28,9 @@ def index(scope: Scope, node: tree.Index) -> Value:
     if isinstance(base, FunctionRef):
         return FunctionRef(base.decl, tuple(scope.axis(item) for item in node.items))
     if isinstance(base, LayerRef):
-        raise scope.error("E0207", f"`{node.base.span.text}` is a layer", node.span, "called with ( )")
+        raise scope.error(
+            "E0207", f"`{node.base.span.text}` is a layer", node.span, "called with ( )"
+        )
     return gather(scope, node, ops.tensor(scope, base, node.base.span))
 
 
@@ -110,7 +112,9 @@ def at_path(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Valu
 def _captured(scope: Scope, node: tree.Index, variable: Along, steps: int, role: str) -> Value:
     """A value of another token: captured along the stream it belongs to."""
     if steps:
-        raise scope.error("E0308", f"`{node.span.text}`: shift the value before it is read", node.span)
+        raise scope.error(
+            "E0308", f"`{node.span.text}`: shift the value before it is read", node.span
+        )
     tensor = _base(scope, node)
     if variable.axis.name in tensor.type.names and tensor.frame is scope.frame:
         return tensor
@@ -155,7 +159,9 @@ def at_block(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Val
     _, info = scope.context.streams[variable.axis.name]
     assert info is not None
     if info.source not in value.type.names:
-        raise scope.error("E0306", f"`{node.base.span.text}` has no tokens to divide into blocks", node.span)
+        raise scope.error(
+            "E0306", f"`{node.base.span.text}` has no tokens to divide into blocks", node.span
+        )
     width = scope.context.widths[variable.axis.name]
     op = ir.Window(info.source, width, info.stride, variable.axis)
     return ops.node(scope, op, value, span=node.span)
@@ -165,7 +171,10 @@ def gather(scope: Scope, node: tree.Index, base: Tensor) -> Tensor:
     """`E[tokens]`: rows of a table at integers given per token."""
     if len(node.items) != 1:
         raise scope.error(
-            "E0310", f"`{node.span.text}`: one index at a time", node.span, helps=["axes are written only left of `=`"]
+            "E0310",
+            f"`{node.span.text}`: one index at a time",
+            node.span,
+            helps=["axes are written only left of `=`"],
         )
     value = scope.evaluate(node.items[0])
     if isinstance(value, sympy.Expr):

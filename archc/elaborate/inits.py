@@ -23,7 +23,11 @@ def initial(scope: Scope, node: tree.Expr | None) -> Init:
         if name in DISTRIBUTIONS:
             return Init(name, _numbers(scope, node, DISTRIBUTIONS[name]))
         random = any(_is_random(argument.value) for argument in node.args)
-        if name in FUNCTIONS and len(node.args) == 1 and (random or name in ("inverse_softplus", "logit")):
+        if (
+            name in FUNCTIONS
+            and len(node.args) == 1
+            and (random or name in ("inverse_softplus", "logit"))
+        ):
             return Init(name, (initial(scope, node.args[0].value),))
     value = scope.evaluate(node)
     if isinstance(value, sympy.Expr):
@@ -40,7 +44,9 @@ def _is_random(node: tree.Expr) -> bool:
     """Whether an initial value draws random numbers."""
     if not isinstance(node, tree.Call) or not isinstance(node.func, tree.Name):
         return False
-    return node.func.id in DISTRIBUTIONS or any(_is_random(argument.value) for argument in node.args)
+    return node.func.id in DISTRIBUTIONS or any(
+        _is_random(argument.value) for argument in node.args
+    )
 
 
 def _numbers(scope: Scope, node: tree.Call, count: int) -> tuple[sympy.Expr, ...]:

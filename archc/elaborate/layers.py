@@ -48,7 +48,9 @@ def call(scope: Scope, target: LayerRef | AbstractLayer, node: tree.Call) -> Val
     """`Attention(d, H)` fixes sizes; `Attention(d, H)(x)`, or `Memory(q, k)`, applies the layer."""
     if isinstance(target, AbstractLayer):
         return _abstract(scope, target, node)
-    inputs = [item for stmt in target.decl.body if isinstance(stmt, tree.Input) for item in stmt.names]
+    inputs = [
+        item for stmt in target.decl.body if isinstance(stmt, tree.Input) for item in stmt.names
+    ]
     applied = isinstance(node.func, tree.Call) or bool(target.sizes) or _gives_tensors(scope, node)
     if not applied:
         return LayerRef(target.decl, target.module, tuple(bind(scope, target.decl, node).items()))
@@ -68,7 +70,9 @@ def call(scope: Scope, target: LayerRef | AbstractLayer, node: tree.Call) -> Val
 def _gives_tensors(scope: Scope, node: tree.Call) -> bool:
     """Whether the arguments are values per token rather than sizes."""
     return any(
-        isinstance(scope.evaluate(argument.value), Tensor) for argument in node.args if argument.name is None
+        isinstance(scope.evaluate(argument.value), Tensor)
+        for argument in node.args
+        if argument.name is None
     )
 
 
@@ -77,7 +81,8 @@ def _keeps_parameters(decl: tree.Decl) -> bool:
 
     def has(stmts: tuple[tree.Stmt, ...]) -> bool:
         return any(
-            isinstance(stmt, tree.Param | tree.Repeat) or has(getattr(stmt, "body", ())) for stmt in stmts
+            isinstance(stmt, tree.Param | tree.Repeat) or has(getattr(stmt, "body", ()))
+            for stmt in stmts
         )
 
     return has(decl.body) or decl.kind != "layer"
@@ -92,7 +97,9 @@ def _abstract(scope: Scope, target: AbstractLayer, node: tree.Call) -> Tensor:
     graph.outputs["y"] = graph.add(ir.Input("x", value.type), name="x", span=node.span)
     span = node.span
     layer = ir.Layer(target.name, "argument", "", (), graph, span.source, span)
-    made = ops.node(scope, ir.Call(layer, scope.context.path(target.name), (), ()), value, span=span)
+    made = ops.node(
+        scope, ir.Call(layer, scope.context.path(target.name), (), ()), value, span=span
+    )
     return ops.node(scope, ir.Result("y"), made, span=span)
 
 
@@ -100,7 +107,11 @@ def _abstract(scope: Scope, target: AbstractLayer, node: tree.Call) -> Tensor:
 
 
 def infer(
-    scope: Scope, target: LayerRef, inputs: list[tree.Declared], values: list[Tensor], node: tree.Call
+    scope: Scope,
+    target: LayerRef,
+    inputs: list[tree.Declared],
+    values: list[Tensor],
+    node: tree.Call,
 ) -> tuple[dict[str, Value], dict[str, Axis]]:
     """Sizes given and inferred from the inputs, and the caller's axis for each dim of the callee."""
     sizes, axes = dict(target.sizes), dict[str, Axis]()
@@ -144,7 +155,11 @@ def _agree(
 
 
 def apply(
-    scope: Scope, target: LayerRef, inputs: list[tree.Declared], values: list[Tensor], node: tree.Call
+    scope: Scope,
+    target: LayerRef,
+    inputs: list[tree.Declared],
+    values: list[Tensor],
+    node: tree.Call,
 ) -> Tensor:
     """A Call node: the callee is elaborated once for all uses that take the same branches."""
     sizes, axes = infer(scope, target, inputs, values, node)
@@ -156,14 +171,20 @@ def apply(
     ]
     for value, (_, declared) in zip(values, layer.inputs, strict=True):
         wanted = [axis.name for axis in declared.type.axes if axis.kind != "dim"]
-        got = [axis.name for axis in value.axes if axis.name not in {a.name for a in scope.visible(value)}]
+        got = [
+            axis.name
+            for axis in value.axes
+            if axis.name not in {a.name for a in scope.visible(value)}
+        ]
         if wanted != got:
             raise scope.error("E0311", f"`{target.decl.name}` wants a value per token", node.span)
     outer = _caller_axes(scope, layer, args, axes)
     op = ir.Call(layer, path, tuple(args.items()), outer)
     made = ops.node(scope, op, *values, span=node.span)
     if len(layer.graph.outputs) != 1:
-        raise scope.error("E0311", f"`{layer.name}` has several outputs, and one is used", node.span)
+        raise scope.error(
+            "E0311", f"`{layer.name}` has several outputs, and one is used", node.span
+        )
     return ops.node(scope, ir.Result(next(iter(layer.graph.outputs))), made, span=node.span)
 
 
@@ -176,9 +197,15 @@ def _caller_axes(
         for axis in layer.graph[id].type.axes:
             if axis.kind != "dim" or axis.name in known:
                 continue
-            size = axis.size.subs({s: args[s.name] for s in axis.size.free_symbols if s.name in args})
+            size = axis.size.subs(
+                {s: args[s.name] for s in axis.size.free_symbols if s.name in args}
+            )
             own = scope.axis_named(size.name) if isinstance(size, sympy.Symbol) else None
-            fresh = axis.name if scope.axis_named(axis.name) is None else f"{axis.name}_{snake(layer.name)}"
+            fresh = (
+                axis.name
+                if scope.axis_named(axis.name) is None
+                else f"{axis.name}_{snake(layer.name)}"
+            )
             known[axis.name] = own[0] if own else Axis(fresh, size)
     return tuple(sorted(known.items()))
 
@@ -275,7 +302,7 @@ def _values(layer: ir.Layer, given: Mapping[str, Value]) -> dict[str, sympy.Expr
     values: dict[str, sympy.Expr] = {n: v for n, v in given.items() if isinstance(v, sympy.Expr)}
     for arg in layer.args:
         if arg.symbol is not None and arg.name not in values and arg.default is not None:
-            value = sympy.sympify(arg.default).subs(
+            value = arg.default.subs(
                 {s: values[s.name] for s in arg.default.free_symbols if s.name in values}
             )
             if value.is_number:
@@ -293,11 +320,17 @@ def _holds(condition: sympy.Basic, values: Mapping[str, sympy.Expr]) -> bool:
 
 
 def inline(
-    scope: Scope, target: LayerRef, inputs: list[tree.Declared], values: list[Tensor], node: tree.Call
+    scope: Scope,
+    target: LayerRef,
+    inputs: list[tree.Declared],
+    values: list[Tensor],
+    node: tree.Call,
 ) -> Tensor:
     """The callee's statements in the caller's graph: for layers without parameters, and for experts."""
     sizes, axes = infer(scope, target, inputs, values, node)
-    dims: dict[str, tuple[Axis, ...]] = {name: (axis,) for name, axis in axes.items() if "'" not in name}
+    dims: dict[str, tuple[Axis, ...]] = {
+        name: (axis,) for name, axis in axes.items() if "'" not in name
+    }
     body = Scope(
         scope.session, scope.context, target.module, scope.frame, dims=dims, hidden=scope.hidden,
         indices={"t": Along("reader", TIME)}, extra=scope.extra, gate=scope.gate, site=scope.site or node.span,
@@ -311,17 +344,22 @@ def inline(
             raise scope.error("E0311", f"`{target.decl.name}` needs `{parameter.name}`", node.span)
         body.names[parameter.name] = value
         if isinstance(value, sympy.Expr) and parameter.name not in dims:
-            fresh = parameter.name if scope.axis_named(parameter.name) is None else body.prefix + parameter.name
+            fresh = (
+                parameter.name
+                if scope.axis_named(parameter.name) is None
+                else body.prefix + parameter.name
+            )
             dims[parameter.name] = (Axis(fresh, value),)
     for declared, value in zip(inputs, values, strict=True):
         body.names[declared.name] = value
     outputs = statements.run_inline(body, target.decl)
     if len(outputs) != 1:
-        raise scope.error("E0311", f"`{target.decl.name}` has several outputs, and one is used", node.span)
+        raise scope.error(
+            "E0311", f"`{target.decl.name}` has several outputs, and one is used", node.span
+        )
     return next(iter(outputs.values()))
 
 
 def snake(name: str) -> str:
-    """`GatedShortConv` as `gated_short_conv`, `MLP` as `mlp`."""
-    parts = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)
-    return re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", parts).lower()
+    """`GatedShortConv` as `gated_short_conv`, `SwiGLU` as `swiglu`: a word has three letters or more."""
+    return re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z][a-z]{2,})", "_", name).lower()

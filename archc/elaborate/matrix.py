@@ -34,7 +34,9 @@ def _times_identity(
     scope: Scope, left: Value, right: Value, span: Span, spans: tuple[Span, Span]
 ) -> Value:
     """`I @ S` is S; a scaled identity scales."""
-    identity, other, at = (left, right, spans[1]) if isinstance(left, Identity) else (right, left, spans[0])
+    identity, other, at = (
+        (left, right, spans[1]) if isinstance(left, Identity) else (right, left, spans[0])
+    )
     assert isinstance(identity, Identity)
     if isinstance(other, Identity):
         if identity.scale is None:
@@ -66,7 +68,12 @@ def weigh(scope: Scope, weights: Tensor, value: Tensor, span: Span) -> Tensor:
     kept = [(name, axis) for name, axis in axes.items() if name != read]
     out = ops.arranged([*kept, *visible])
     return ops.node(
-        scope, ir.Contract((weights.type.names, value.type.names), out), weights, value, span=span, row=value.row
+        scope,
+        ir.Contract((weights.type.names, value.type.names), out),
+        weights,
+        value,
+        span=span,
+        row=value.row,
     )
 
 
@@ -120,13 +127,17 @@ def _trailing(scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span,
             span,
             "over " + " or over ".join(f"`{text}`" for text in options),
             others=[(a.origin, f"{ops.shape(scope, a)}"), (b.origin, f"{ops.shape(scope, b)}")],
-            helps=["write the sum: " + " or ".join(f"`sum[{text}](... * ...)`" for text in options)],
+            helps=[
+                "write the sum: " + " or ".join(f"`sum[{text}](... * ...)`" for text in options)
+            ],
         )
     pairs = list(zip(va[-ways[0] :], vb[: ways[0]], strict=True))
     return ops.product(scope, a, b, pairs, span)
 
 
-def _mismatch(scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span, Span]) -> Exception:
+def _mismatch(
+    scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span, Span]
+) -> Exception:
     """Both sides, the dims that differ, and where each shape came from."""
     va, vb = scope.visible(a), scope.visible(b)
     sides = []
@@ -143,7 +154,9 @@ def _mismatch(scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span,
         helps = [f"transpose the matrix: `{spans[0].text}.T @ {spans[1].text}`"]
     elif set(x.base for x in va) & set(y.base for y in vb):
         shared = next(x.base for x in va if x.base in {y.base for y in vb})
-        helps = [f"`@` joins trailing with leading dims; any other sum is written `sum[{shared}](a * b)`"]
+        helps = [
+            f"`@` joins trailing with leading dims; any other sum is written `sum[{shared}](a * b)`"
+        ]
     last = va[-1] if va else "nothing"
     first = vb[0] if vb else "nothing"
     return scope.error(

@@ -50,6 +50,18 @@ def exported_by(stmts: Sequence[tree.Stmt]) -> set[str]:
     return wanted
 
 
+def unused_params(stmts: Sequence[tree.Stmt]) -> list[tree.Declared]:
+    """Parameters that no statement mentions, those of repeated layers among them."""
+    mentioned = {name for stmt in stmts for name in free_names(stmt)}
+    params = [group for stmt in stmts if isinstance(stmt, tree.Param) for group in stmt.groups]
+    unused = [item for group in params for item in group.names if item.name not in mentioned]
+    for stmt in stmts:
+        if isinstance(stmt, tree.Repeat):
+            unused += unused_params(stmt.body)
+    mentioned |= {stmt.target.name for stmt in stmts if isinstance(stmt, tree.Output)}
+    return [item for item in unused if item.name not in mentioned]
+
+
 def names_of_sizes(node: Any, decls: Mapping[str, tree.Decl]) -> Iterable[str]:
     """Names used where only a size can stand: in shapes, counts of layers and blocks, and as such a
     size of another layer."""

@@ -51,7 +51,9 @@ def tensor(scope: Scope, value: Value, span: Span) -> Tensor:
         )
     if isinstance(value, Option):
         raise scope.error("E0207", f"`{span.text}` is an option, not a value per token", span)
-    raise scope.error("E0207", f"`{span.text}` is a layer or function, not a value", span, "not called")
+    raise scope.error(
+        "E0207", f"`{span.text}` is a layer or function, not a value", span, "not called"
+    )
 
 
 def elementwise(scope: Scope, fn: str, values: Sequence[Value], span: Span) -> Value:
@@ -89,7 +91,9 @@ def _with_identity(scope: Scope, fn: str, values: Sequence[Value], span: Span) -
             scale = tensor(scope, others[0], span)
             if not scope.visible(scale):
                 if identity.scale is not None:
-                    scale = tensor(scope, elementwise(scope, "mul", [identity.scale, scale], span), span)
+                    scale = tensor(
+                        scope, elementwise(scope, "mul", [identity.scale, scale], span), span
+                    )
                 return Identity(scale)
     if fn in ("add", "sub"):
         matrices = [value for value in values if isinstance(value, Tensor)]
@@ -98,7 +102,10 @@ def _with_identity(scope: Scope, fn: str, values: Sequence[Value], span: Span) -
             return elementwise(
                 scope,
                 fn,
-                [identity_matrix(scope, v, rows, cols, span) if isinstance(v, Identity) else v for v in values],
+                [
+                    identity_matrix(scope, v, rows, cols, span) if isinstance(v, Identity) else v
+                    for v in values
+                ],
                 span,
             )
     raise scope.error("E0305", "`I` can be added to a matrix, scaled, or multiplied", span)
@@ -131,7 +138,10 @@ def _check_streams(scope: Scope, tensors: Iterable[Tensor], span: Span) -> None:
             "E0306",
             f"values of two sequences, `{first}` and `{second}`, meet outside an `attend`",
             span,
-            others=[(streams[first].origin, f"along `{first}`"), (streams[second].origin, f"along `{second}`")],
+            others=[
+                (streams[first].origin, f"along `{first}`"),
+                (streams[second].origin, f"along `{second}`"),
+            ],
             helps=[f"read one from the other: `attend all {second}:`"],
         )
 
@@ -147,7 +157,9 @@ def _orientation(scope: Scope, fn: str, tensors: Sequence[Tensor], span: Span) -
             a, b = scope.visible(one)[0], scope.visible(other)[0]
             if a.name != b.name or one.row != other.row:
                 word = WORDS.get(fn, fn)
-                mixed = "a column and a row" if a.name == b.name else f"columns over `{a}` and `{b}`"
+                mixed = (
+                    "a column and a row" if a.name == b.name else f"columns over `{a}` and `{b}`"
+                )
                 raise scope.error(
                     "E0303",
                     f"`{word}` of {mixed}",
@@ -193,7 +205,12 @@ def fixed(scope: Scope, value: Tensor) -> list[Axis]:
 
 
 def product(
-    scope: Scope, a: Tensor, b: Tensor, pairs: Sequence[tuple[Axis, Axis]], span: Span, row: bool = False
+    scope: Scope,
+    a: Tensor,
+    b: Tensor,
+    pairs: Sequence[tuple[Axis, Axis]],
+    span: Span,
+    row: bool = False,
 ) -> Tensor:
     """Sum over the paired visible axes of a and b; what is left keeps its order, a before b."""
     a, b = scope.frame.bring(a), scope.frame.bring(b)
@@ -211,7 +228,8 @@ def product(
     from_fixed = [(name, axis) for name, axis in common.items()]
     out = [*from_fixed, *zip((label for label, _ in (*left, *right)), names, strict=True)]
     op = ir.Contract(
-        (tuple(labels_a[x.name] for x in a.axes), tuple(labels_b[y.name] for y in b.axes)), arranged(out)
+        (tuple(labels_a[x.name] for x in a.axes), tuple(labels_b[y.name] for y in b.axes)),
+        arranged(out),
     )
     return node(scope, op, a, b, span=span, row=row)
 
@@ -228,7 +246,9 @@ def arranged(out: list[tuple[str, Axis]]) -> tuple[tuple[str, Axis], ...]:
     return tuple(sorted(out, key=key))
 
 
-def relabel(scope: Scope, value: Tensor, visible: Sequence[tuple[Axis, Axis]], span: Span) -> Tensor:
+def relabel(
+    scope: Scope, value: Tensor, visible: Sequence[tuple[Axis, Axis]], span: Span
+) -> Tensor:
     """The same numbers with the visible axes in another order and under other names (old, new)."""
     value = scope.frame.bring(value)
     rest = [(axis.name, axis) for axis in fixed(scope, value)]
@@ -261,7 +281,11 @@ def settled(scope: Scope, value: Tensor, span: Span) -> Tensor:
     """A value whose lone primes are dropped."""
     before = scope.visible(value)
     after = settle(before)
-    return value if before == after else relabel(scope, value, list(zip(before, after, strict=True)), span)
+    return (
+        value
+        if before == after
+        else relabel(scope, value, list(zip(before, after, strict=True)), span)
+    )
 
 
 def root_frame(frame: Frame) -> Frame:

@@ -48,7 +48,9 @@ class StateRef:
         return value
 
 
-def recurrence(scope: Scope, node: tree.Recurrence, exported: set[str], define: Define) -> dict[str, Tensor]:
+def recurrence(
+    scope: Scope, node: tree.Recurrence, exported: set[str], define: Define
+) -> dict[str, Tensor]:
     """A Fold, and its states and exported names along the stream."""
     heads, grouped = heads_of(scope, node)
     frame = Frame(layer_graph(), scope.frame, _token_capture(scope, node), region=True)
@@ -118,7 +120,9 @@ def _initial(scope: Scope, ref: StateRef) -> Tensor:
     extra = [axis.name for axis in made.axes if axis.name not in {a.name for a in ref.axes}]
     if extra:
         raise scope.error(
-            "E0301", f"the initial value has an axis `{extra[0]}` that the state has not", ref.decl.span
+            "E0301",
+            f"the initial value has an axis `{extra[0]}` that the state has not",
+            ref.decl.span,
         )
     return made
 

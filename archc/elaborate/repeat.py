@@ -124,7 +124,9 @@ def _stacked(
     sizes = (*sizes[:-1], (stmt.index, sympy.Integer(place)))
     axes = {a.name: a for t in tensors.values() for a in t.axes if a.kind == "dim"}
     entries = [entry[2] for entry in frame.entries]
-    made = ops.node(scope, ir.Call(layer, path, sizes, tuple(axes.items())), *entries, span=stmt.span)
+    made = ops.node(
+        scope, ir.Call(layer, path, sizes, tuple(axes.items())), *entries, span=stmt.span
+    )
     return {n: ops.node(scope, ir.Result(n), made, span=stmt.span) for n in tensors}
 
 

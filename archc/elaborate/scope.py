@@ -74,7 +74,9 @@ class Session:
     report: Report
     rules: Mapping[type, Callable[[Scope, Any], Value]]
     library: Mapping[str, tree.Decl]
-    layers: list[tuple[tree.Decl, tuple, tuple[ir.Requirement, ...], ir.Layer]] = field(default_factory=list)
+    layers: list[tuple[tree.Decl, tuple, tuple[ir.Requirement, ...], ir.Layer]] = field(
+        default_factory=list
+    )
     depth: int = 0
 
 
@@ -258,7 +260,9 @@ class Scope:
         if isinstance(item, tree.Number):
             size = exact(item.text)
             if not size.is_integer or size < 1:
-                raise self.error("E0205", f"`{item.text}` is not a size", item.span, "a whole number >= 1")
+                raise self.error(
+                    "E0205", f"`{item.text}` is not a size", item.span, "a whole number >= 1"
+                )
             return (Axis(item.text, size),)
         if isinstance(item, tree.Name):
             axes = self.axis_named(item.id)
@@ -310,10 +314,13 @@ class Scope:
             return bool(condition)
         outcome = self.settled(condition)
         if outcome not in (sympy.true, sympy.false):
-            unknown = sorted(s.name for s in condition.free_symbols if s.name not in self.context.values)
+            unknown = sorted(
+                s.name for s in condition.free_symbols if s.name not in self.context.values
+            )
             raise self.error(
                 "E0402",
-                "this condition cannot be decided: " + ", ".join(f"`{n}` has no value" for n in unknown),
+                "this condition cannot be decided: "
+                + ", ".join(f"`{n}` has no value" for n in unknown),
                 span,
                 helps=[f"give a value, e.g. `--set {n}=64`, or a default" for n in unknown[:1]],
             )

@@ -31,13 +31,20 @@ def blocks(scope: Scope, node: tree.Blocks) -> Scope:
 def _count(scope: Scope, node: tree.Expr) -> sympy.Expr:
     """A number of tokens."""
     value = scope.evaluate(node)
-    if not isinstance(value, sympy.Expr) or value.is_number and not (value.is_Integer and value >= 1):
+    if (
+        not isinstance(value, sympy.Expr)
+        or value.is_number
+        and not (value.is_Integer and value >= 1)
+    ):
         raise scope.error("E0205", f"`{node.span.text}` is not a number of tokens", node.span)
     return value
 
 
 def on_blocks(scope: Scope, node: tree.OnBlocks) -> Tensor:
-    """Scores of small blocks as scores of larger ones, by how far they overlap (NSA, eq. 9)."""
+    """Scores of small blocks as scores of larger ones, by how far they overlap.
+
+    source: arXiv 2502.11089, eq. 9
+    """
     value = ops.tensor(scope, scope.evaluate(node.value), node.value.span)
     small = next((a for a in value.axes if a.kind == "stream" and a.name != "t"), None)
     info = scope.context.streams.get(small.name, (None, None))[1] if small else None
@@ -64,15 +71,22 @@ def _overlap(
 ) -> Tensor:
     """How many strides' worth of tokens block b of the small ones shares with block c of the large."""
     at = [expr.position(scope, axis, span) for axis in (small, large)]
-    starts = [ops.plain(scope, "mul", [p, s], span) for p, s in zip(at, (info.stride, size), strict=True)]
-    ends = [ops.plain(scope, "add", [p, s], span) for p, s in zip(starts, (info.size, size), strict=True)]
+    starts = [
+        ops.plain(scope, "mul", [p, s], span) for p, s in zip(at, (info.stride, size), strict=True)
+    ]
+    ends = [
+        ops.plain(scope, "add", [p, s], span)
+        for p, s in zip(starts, (info.size, size), strict=True)
+    ]
     first, last = ops.plain(scope, "max", starts, span), ops.plain(scope, "min", ends, span)
     shared = ops.plain(scope, "sub", [last, first], span)
     shared = ops.plain(scope, "max", [shared, sympy.Integer(0)], span)
     return ops.plain(scope, "div", [shared, info.stride], span)
 
 
-def _forced(scope: Scope, node: tree.OnBlocks, score: Tensor, large: Axis, size: sympy.Expr) -> Tensor:
+def _forced(
+    scope: Scope, node: tree.OnBlocks, score: Tensor, large: Axis, size: sympy.Expr
+) -> Tensor:
     """Blocks that are always chosen get +inf, blocks that lie ahead -inf."""
     span = node.span
     at, token = expr.position(scope, large, span), expr.position(scope, TIME, span)
@@ -93,7 +107,10 @@ def route(scope: Scope, node: tree.Route) -> tuple[Scope, Tensor, Axis]:
     """A scope in which `W[e]` is one expert's, the weight of each expert, and the experts' axis."""
     if not isinstance(node.chosen, tree.Call) or getattr(node.chosen.func, "id", "") != "top":
         raise scope.error(
-            "E0314", "a route chooses with `top(n, score)`", node.chosen.span, helps=["`route e in top(n, p):`"]
+            "E0314",
+            "a route chooses with `top(n, score)`",
+            node.chosen.span,
+            helps=["`route e in top(n, p):`"],
         )
     chosen = ops.tensor(scope, scope.evaluate(node.chosen), node.chosen.span)
     made = scope.frame.graph[chosen.node]

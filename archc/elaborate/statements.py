@@ -14,7 +14,7 @@ from archc.elaborate.arguments import declare_arguments
 from archc.elaborate.attend import attend
 from archc.elaborate.binding import declare, force
 from archc.elaborate.finish import finish
-from archc.elaborate.mentions import exported_by, names_defined
+from archc.elaborate.mentions import exported_by, names_defined, unused_params
 from archc.elaborate.recurrence import recurrence
 from archc.elaborate.repeat import repeat
 from archc.elaborate.scope import Along, Context, Module, Scope, Session
@@ -28,7 +28,11 @@ from archc.syntax import tree
 
 
 def elaborate_layer(
-    session: Session, module: Module, decl: tree.Decl, given: Mapping[str, Value], symbolic: set[str]
+    session: Session,
+    module: Module,
+    decl: tree.Decl,
+    given: Mapping[str, Value],
+    symbolic: set[str],
 ) -> ir.Layer:
     """The layer IR of a declaration. `given` are settled options and values for decisions;
     `symbolic` are the sizes a caller binds, which stay symbols whatever their value."""
@@ -42,6 +46,11 @@ def elaborate_layer(
 
 def run(scope: Scope, decl: tree.Decl) -> dict[str, Tensor]:
     """Elaborate a layer's body in its own frame; the outputs by name."""
+    for name in unused_params(decl.body):
+        scope.error(
+            "E0220", f"parameter `{name.name}` is never used", name.span,
+            helps=["remove it: it would be saved, and never trained"],
+        )  # fmt: skip
     scope = define(scope, decl.body, exported_by(decl.body))
     force(scope, decl.body)
     outputs: dict[str, Tensor] = {}
@@ -79,7 +88,9 @@ def _output(scope: Scope, stmt: tree.Output, outputs: dict[str, Tensor]) -> None
 def run_inline(body: Scope, decl: tree.Decl) -> dict[str, Tensor]:
     """A layer's body inside another layer's frame; its inputs are bound already."""
     stmts = tuple(stmt for stmt in decl.body if not isinstance(stmt, tree.Input | tree.Chunk))
-    return run(body, tree.Decl(decl.span, decl.kind, decl.name, (), (), decl.doc, stmts, decl.header))
+    return run(
+        body, tree.Decl(decl.span, decl.kind, decl.name, (), (), decl.doc, stmts, decl.header)
+    )
 
 
 def run_function(body: Scope, decl: tree.Decl) -> Value:
@@ -154,7 +165,9 @@ def _assign(scope: Scope, stmt: tree.Assign, exported: set[str]) -> None:
             helps=["split an axis with `a, b, c = value by 3`"],
         )  # fmt: skip
     target = stmt.targets[0]
-    at_time = target.items is not None and len(target.items) == 1 and _is_time(scope, target.items[0])
+    at_time = (
+        target.items is not None and len(target.items) == 1 and _is_time(scope, target.items[0])
+    )
     state = scope.state(target.name)
     if at_time and state is None and not scope.frame.region:
         raise scope.error(
@@ -234,7 +247,9 @@ def _part(scope: Scope, stmt: tree.Assign, whole: Lazy, place: int, target: tree
         assert isinstance(value, Tensor)
         last = scope.visible(value)[-1]
         at = ops.constant(scope, sympy.Integer(place), stmt.span)
-        return _named(scope, ops.node(scope, ir.Gather(last.name), value, at, span=stmt.span), target, stmt)
+        return _named(
+            scope, ops.node(scope, ir.Gather(last.name), value, at, span=stmt.span), target, stmt
+        )
 
     return Lazy(target.name, target.span, compute)
 
@@ -277,7 +292,9 @@ def _region(scope: Scope, stmt: tree.Recurrence | tree.Attend, exported: set[str
     """A recurrence or attend: computed as a whole when one of its names is first needed."""
     if scope.frame.region:
         word = "recurrence" if isinstance(stmt, tree.Recurrence) else stmt.keyword
-        raise scope.error("E0309", f"`{word}` inside another block", stmt.span, "one block at a time")
+        raise scope.error(
+            "E0309", f"`{word}` inside another block", stmt.span, "one block at a time"
+        )
     made: dict[str, Tensor] = {}
 
     def compute() -> Value:

@@ -91,6 +91,17 @@ class Graph(Generic[Op]):
         copy.outputs, copy._graph, copy._next = dict(self.outputs), self._graph.copy(), self._next
         return copy
 
+    def renumbered(self, key: Callable[[int], Any]) -> Graph[Op]:
+        """The same graph with new ids, in dataflow order and, where that leaves a choice, by key."""
+        new: Graph[Op] = Graph(self.infer)
+        ids: dict[int, int] = {}
+        for old in nx.lexicographical_topological_sort(self._graph, key=key):
+            node = self[old]
+            operands = (ids[operand] for operand in node.operands)
+            ids[old] = new.add(node.op, *operands, name=node.name, span=node.span)
+        new.outputs = {name: ids[id] for name, id in self.outputs.items()}
+        return new
+
     @property
     def fresh(self) -> int:
         """The id that the next node gets; all ids so far are smaller."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from archc.dims import T_SEEN, TIME, Axis
+from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.ir.sizes import Number, evaluate
 
@@ -317,7 +318,8 @@ def _largest(scores: Tensor) -> Tensor:
 
 
 def segment(node: Node, scope: Scope, value: Named) -> Named:
-    """Row t of the result starts at the identity for every s, and takes in token r for every s < r."""
+    """Row t takes in the tokens up to t, each at every s before it. It goes on from row t - 1, unless
+    the tokens depend on the reader."""
     op = node.op
     matrix = (op.row, op.col) if op.row is not None else ()
     own = op.reader.name in value.names

@@ -1,7 +1,7 @@
 """Layer IR -> layer IR by rules: a rule says what replaces a node, the driver here does the rest.
 
-The driver never changes the layer it is given. It swaps, drops what nothing needs any more, hands the
-name and span of the old node on to the new one, and verifies the result.
+The driver never changes the layer it is given. It swaps, drops what nothing needs any more, hands
+the name and span of the old node on to the new one, and verifies the result.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from archc.ir.graph import Graph, Node
 from archc.ir.verify import verify
 
 Rule = Callable[[Graph, Node], int | None]
-"""The id of a node with the same value and type, which the rule has added or found, or None where it
-declines. A rule may add nodes and changes none; what it adds in vain is dropped."""
+"""The id of a node with the same value and type, which the rule has added or found, or None where
+it declines. A rule may add nodes and changes none; what it adds in vain is dropped."""
+
+Places = dict[int, tuple[int, ...]]
+"""Where each node stands among the others: one that takes the place of another stands there."""
 
 MOST_SWEEPS = 100
 """Sweeps over a graph after which its rules are taken to undo one another."""
@@ -54,15 +57,16 @@ class _Rewriter:
         if id(original) in self.settled:
             return original
         graph, sweeps = original.copy(), 0
-        while self._sweep(graph):
+        places: Places = {node.id: (node.id,) for node in graph}
+        while self._sweep(graph, places):
             sweeps += 1
             if sweeps == MOST_SWEEPS:
                 raise InternalError("the rules of a pass undo one another")
-        new = graph if sweeps else original
+        new = graph.renumbered(places.__getitem__) if sweeps else original
         self.settled[id(new)] = new
         return new
 
-    def _sweep(self, graph: Graph) -> bool:
+    def _sweep(self, graph: Graph, places: Places) -> bool:
         """Ask every rule about every node, readers before what they read; whether one fired."""
         fired = False
         for id in [node.id for node in graph][::-1]:
@@ -72,6 +76,8 @@ class _Rewriter:
                 fresh = graph.fresh
                 new = rule(graph, graph[id])
                 if new is not None:
+                    for added in range(fresh, graph.fresh):
+                        places[added] = (*places[id], added)
                     _swap(graph, graph[id], new, fresh, rule)
                     fired = True
                 elif graph.fresh > fresh:

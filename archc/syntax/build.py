@@ -62,7 +62,9 @@ class Builder:
         if isinstance(kid, Token):
             if kid.type.startswith("_"):
                 return None
-            return Span(self.source, self.base + (kid.start_pos or 0), self.base + (kid.end_pos or 0))
+            return Span(
+                self.source, self.base + (kid.start_pos or 0), self.base + (kid.end_pos or 0)
+            )
         if isinstance(kid, tuple) and kid and isinstance(kid[0], Span):
             return kid[0]
         return kid.span if isinstance(kid, tree.Node) else None
@@ -71,7 +73,9 @@ class Builder:
 
     def names(self, kids: Kids) -> tuple[str, ...]:
         """The names among the children, in ASCII, checked against reserved words."""
-        return tuple(self.name_of(kid) for kid in kids if isinstance(kid, Token) and kid.type == "NAME")
+        return tuple(
+            self.name_of(kid) for kid in kids if isinstance(kid, Token) and kid.type == "NAME"
+        )
 
     def name_of(self, token: Token) -> str:
         """The ASCII spelling of a name; reserved ones are refused."""
@@ -79,7 +83,11 @@ class Builder:
         if reserved(name):
             helps = ["`lam` is the usual spelling"] if name == "lambda" else []
             raise self.report.error(
-                "E0015", f"`{name}` is a reserved name", self.place(token), "choose another", helps=helps
+                "E0015",
+                f"`{name}` is a reserved name",
+                self.place(token),
+                "choose another",
+                helps=helps,
             )
         return name
 

@@ -125,7 +125,7 @@ def _declarations(source: Source, report: Report) -> Iterator[tuple[int, int]]:
             "not the start of a declaration",
             helps=did_you_mean(word, ("layer", "block", "model", "function", "import")),
         )
-    yield from zip(starts, [*starts[1:], len(source.text)], strict=True)
+    yield from zip(starts, [*starts[1:], len(source.text)], strict=False)
 
 
 def _parse_part(source: Source, start: int, end: int, report: Report) -> list[tree.Node]:
@@ -153,7 +153,9 @@ def _convert(root: Tree, builder: Builder) -> list[tree.Node]:
         node, ready = stack.pop()
         if not ready:
             stack.append((node, True))
-            stack += [(child, False) for child in reversed(node.children) if isinstance(child, Tree)]
+            stack += [
+                (child, False) for child in reversed(node.children) if isinstance(child, Tree)
+            ]
             continue
         kids = [done.pop(id(c)) if isinstance(c, Tree) else c for c in node.children]
         done[id(node)] = builder.build(str(node.data), kids)
@@ -187,12 +189,20 @@ def _unexpected(
     source: Source, token: Token, at: Span, error: UnexpectedInput, report: Report
 ) -> Refused:
     """An unexpected token: a reserved word, an unbalanced bracket, a misspelt keyword, or just wrong."""
-    shown = {"_NL": "the end of the line", "_INDENT": "an indented line", "_DEDENT": "the end of the block"}
-    found = shown.get(token.type, f"`{str(token).splitlines()[0]}`" if str(token).strip() else "space")
+    shown = {
+        "_NL": "the end of the line",
+        "_INDENT": "an indented line",
+        "_DEDENT": "the end of the block",
+    }
+    found = shown.get(
+        token.type, f"`{str(token).splitlines()[0]}`" if str(token).strip() else "space"
+    )
     if token.type in shown:
         edge = min(at.start, len(source.text) - 1)
         at = Span(source, edge, edge + 1)
-    expected = sorted(_words(getattr(error, "accepts", None) or getattr(error, "expected", ()) or ()))
+    expected = sorted(
+        _words(getattr(error, "accepts", None) or getattr(error, "expected", ()) or ())
+    )
     helps: list[str] = []
     line = source.line(at.line).split("#")[0].split()
     if line:
@@ -205,11 +215,19 @@ def _unexpected(
 def _words(terminals: set[str] | tuple[str, ...]) -> Iterator[str]:
     """Terminal names as a reader of specs knows them."""
     known = {t.name: t for t in grammar().terminals}
-    names = {"_NL": "the end of the line", "_INDENT": "an indented block", "_DEDENT": "the end of the block"}
-    names |= {"NAME": "a name", "NUMBER": "a number", "STRING": "a quoted text", "DOC": "a docstring"}
+    names = {
+        "_NL": "the end of the line",
+        "_INDENT": "an indented block",
+        "_DEDENT": "the end of the block",
+    }
+    names |= {
+        "NAME": "a name",
+        "NUMBER": "a number",
+        "STRING": "a quoted text",
+        "DOC": "a docstring",
+    }
     for name in terminals:
         if name in names:
             yield names[name]
         elif name in known and known[name].pattern.type == "str":
             yield f"`{known[name].pattern.value}`"
-

@@ -136,7 +136,19 @@ class OnBlocks(Node):
 
 
 Expr = (
-    Name | Number | Text | ListOf | Unary | Binary | Compare | Choice | Index | Call | Transpose | Along | OnBlocks
+    Name
+    | Number
+    | Text
+    | ListOf
+    | Unary
+    | Binary
+    | Compare
+    | Choice
+    | Index
+    | Call
+    | Transpose
+    | Along
+    | OnBlocks
 )
 
 
@@ -295,7 +307,18 @@ class Return(Node):
 
 
 Stmt = (
-    Input | Param | Assign | Recurrence | Attend | Blocks | Route | Repeat | Require | Output | Chunk | Return
+    Input
+    | Param
+    | Assign
+    | Recurrence
+    | Attend
+    | Blocks
+    | Route
+    | Repeat
+    | Require
+    | Output
+    | Chunk
+    | Return
 )
 
 

@@ -20,7 +20,13 @@ from archc.ir.graph import Graph, Node
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a layer's state. `kind`: "state", "past", "seen", "other", "layer", "layers", "pos"."""
+    """One field of a layer's state.
+
+    kind: "state" (the `place`-th of a recurrence), "past" (the last `count` tokens of a value), "seen"
+    (all of them, or the last `count`), "other" (a value along another sequence), "layer" or "layers"
+    (what called layers remember), "pos" (the number of tokens seen). `node` is the recurrence, window or
+    call; for values, the value itself.
+    """
 
     name: str
     kind: str
@@ -28,6 +34,7 @@ class Field:
     axes: tuple[Axis, ...] = ()
     count: sympy.Expr | None = None
     dtype: str = "real"
+    place: int = 0
 
 
 class Memory:
@@ -74,13 +81,13 @@ class Memory:
         if node.id in self.other:
             return
         if isinstance(node.op, ir.Fold) and node.op.stream.name in self.flow:
-            for state in node.op.states:
-                self._add(state.name, "state", node.id, state.axes)
+            for place, state in enumerate(node.op.states):
+                self._add(state.name, "state", node.id, state.axes, place=place)
         elif isinstance(node.op, ir.Window | ir.Shift) and node.op.stream in self.flow:
             value = self.graph[node.operands[0]]
             name = f"{nearest_name(self.graph, node.id)}_past"
             self._add(name, "past", node.id, value.type.axes, count=_past(node.op), dtype=value.type.dtype)
-        elif isinstance(node.op, ir.Pair) and self.reads_flow(node):
+        elif isinstance(node.op, ir.Pair) and self.reads_flow(node) and node.op.causal:
             self._keep_read(node)
         elif isinstance(node.op, ir.Call):
             self._keep_callee(node)

@@ -52,7 +52,9 @@ def random_inputs(made: ir.Layer, sizes: dict[str, int], seed: int = 0) -> dict[
     return inputs
 
 
-def outputs(text: str, inputs: dict[str, Tensor] | None = None, **sizes: int) -> tuple[Tensor, dict]:
+def outputs(
+    text: str, inputs: dict[str, Tensor] | None = None, **sizes: int
+) -> tuple[Tensor, dict]:
     """The only output of a spec without parameters, and the random inputs it was given."""
     made = layer(text)
     given = inputs if inputs is not None else random_inputs(made, sizes)

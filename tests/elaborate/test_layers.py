@@ -88,14 +88,30 @@ def test_default_initial_value_knows_what_is_summed() -> None:
 
 def test_several_mistakes_are_found_in_one_run() -> None:
     text = (
-        "layer L(d):\n    input x[d]\n    param W[d, d']\n    a = x @ V\n    b = sigmiod(x)\n"
+        "layer L(d):\n    input x[d]\n    a = x @ V\n    b = sigmiod(x)\n"
         "    c = a + b\n    output y[e] = c + x\n"
     )
     assert codes(text) == ["E0201", "E0204", "E0202"]
 
 
+def test_a_parameter_that_nothing_reads_is_a_mistake() -> None:
+    text = "layer L(d):\n    input x[d]\n    param W[d, d']\n    output y[d] = x\n"
+    assert codes(text) == ["E0220"]
+
+
+def test_parameters_of_a_branch_not_taken_are_not_there() -> None:
+    text = (
+        "layer L(d, r = 0):\n    input x[d]\n    param W[d, r]; U[r, d]; A[d, d']\n"
+        "    output y[d] = x @ W @ U if r > 0 else x @ A\n"
+    )
+    assert [op.name for _, op in layer(text).params] == ["A"]
+    assert [op.name for _, op in layer(text, r=2).params] == ["W", "U"]
+
+
 def test_one_mistake_does_not_cascade() -> None:
-    text = "layer L(d):\n    input x[d]\n    a = x + nothing\n    b = a * 2\n    output y[d] = a + b\n"
+    text = (
+        "layer L(d):\n    input x[d]\n    a = x + nothing\n    b = a * 2\n    output y[d] = a + b\n"
+    )
     assert codes(text) == ["E0201"]
 
 
@@ -126,7 +142,7 @@ def test_an_argument_nobody_has_is_refused() -> None:
 
 
 LOOPS = [
-    MLP.replace("relu(x @ W_in) @ W_out", "MLP(d)(x)"),
+    MLP.replace("relu(x @ W_in) @ W_out", "MLP(d)(x @ W_in @ W_out)"),
     "function f(x):\n    return f(x)\n\nlayer L(d):\n    input x[d]\n    output y[d] = f(x)\n",
 ]
 

@@ -47,8 +47,12 @@ AXES = {"h": "H", "k": "K", "v": "V", "d": "d", "n": "n"}
 def shape_of(formula: str, declared: str) -> str:
     """The dims that an einsum leaves, as a spec names them."""
     sizes = {}
-    for operand, value in zip(formula.split("->")[0].split(","), declared.split("], "), strict=True):
-        for letter, dim in zip(operand[2:], value.split("[")[1].rstrip("]").split(", "), strict=True):
+    for operand, value in zip(
+        formula.split("->")[0].split(","), declared.split("], "), strict=True
+    ):
+        for letter, dim in zip(
+            operand[2:], value.split("[")[1].rstrip("]").split(", "), strict=True
+        ):
             sizes[letter] = dim.rstrip("'")
     names: list[str] = []
     for letter in formula.split("->")[1][2:]:

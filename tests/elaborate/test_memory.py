@@ -60,7 +60,9 @@ def test_attend_with_window_sink_and_groups() -> None:
     for t in range(6):
         for h in range(4):
             seen = range(max(0, t - 2), t + 1)
-            scores = [x["q"][:, t, h] @ x["k"][:, s, h // 2].mT / 3**0.5 - (t - s) / 2 for s in seen]
+            scores = [
+                x["q"][:, t, h] @ x["k"][:, s, h // 2].mT / 3**0.5 - (t - s) / 2 for s in seen
+            ]
             scores = [score.diagonal()[:, None] for score in scores]
             weights = torch.cat([*scores, x["sink"][:, t, h, None]], 1).softmax(1)[:, :-1]
             values = torch.stack([x["v"][:, s, h // 2] for s in seen], 1)
@@ -81,10 +83,14 @@ def test_a_sum_and_a_product_along_the_path() -> None:
         carried, scores = x["q"][:, t, 0], []
         for s in range(t, -1, -1):
             scores.append((x["k"][:, s, 0] * carried).sum(-1) + x["f"][:, s + 1 : t + 1, 0].sum(1))
-            turn = eye - x["b"][:, s, 0, None, None] * torch.einsum("bi,bj->bij", *[x["w"][:, s, 0]] * 2)
+            turn = eye - x["b"][:, s, 0, None, None] * torch.einsum(
+                "bi,bj->bij", *[x["w"][:, s, 0]] * 2
+            )
             carried = (turn @ carried[..., None])[..., 0]
         weights = torch.stack(scores[::-1], 1).softmax(1)
-        torch.testing.assert_close(made[:, t, 0], torch.einsum("bs,bsk->bk", weights, x["v"][:, : t + 1, 0]))
+        torch.testing.assert_close(
+            made[:, t, 0], torch.einsum("bs,bsk->bk", weights, x["v"][:, : t + 1, 0])
+        )
 
 
 def test_a_path_may_depend_on_the_reader() -> None:

@@ -1,0 +1,101 @@
+"""`archc check`: is a spec right?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from archc.commands.arguments import set_option
+from archc.commands.console import Console, coloured
+from archc.commands.stages import layer_of
+from archc.diagnostics import ArchError, Diagnostic
+
+
+@click.command()
+@click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
+@set_option
+@click.option(
+    "--output-format",
+    "form",
+    type=click.Choice(["full", "concise", "json", "github"]),
+    default="full",
+    show_default=True,
+    help="How findings are printed; github makes annotations of them.",
+)
+@click.pass_context
+def command(
+    ctx: click.Context, specs: tuple[str, ...], given: Mapping[str, Any], form: str
+) -> None:
+    """Every finding of every SPEC is printed; the exit status is 1 if there is one."""
+    console = ctx.ensure_object(Console)
+    found: list[Diagnostic] = []
+    for spec in specs:
+        try:
+            layer_of(spec, given)
+        except ArchError as error:
+            found += error.diagnostics
+    text = FORMS[form](found)
+    if text:
+        click.echo(text)
+    console.say(_summary(len(specs), len(found)))
+    ctx.exit(1 if found else 0)
+
+
+def _summary(specs: int, findings: int) -> str:
+    checked = "1 spec" if specs == 1 else f"{specs} specs"
+    if not findings:
+        return f"{checked} checked, nothing to report"
+    return f"{checked} checked, {findings} {'error' if findings == 1 else 'errors'}"
+
+
+def full(found: Sequence[Diagnostic]) -> str:
+    """With source lines and carets."""
+    return "\n\n".join(coloured(finding.render()) for finding in found)
+
+
+def concise(found: Sequence[Diagnostic]) -> str:
+    """One line a finding: `my.arch:3:5: error[E0202]: no value q`."""
+    return "\n".join(f"{_place(f)}{f.severity}[{f.code}]: {f.message}" for f in found)
+
+
+def as_json(found: Sequence[Diagnostic]) -> str:
+    """A list of objects, empty if there is nothing to report."""
+    return json.dumps([finding.as_json() for finding in found], indent=2, ensure_ascii=False)
+
+
+def github(found: Sequence[Diagnostic]) -> str:
+    """Workflow commands, which become annotations of the changed lines."""
+    return "\n".join(_annotation(finding) for finding in found)
+
+
+def _place(finding: Diagnostic) -> str:
+    if finding.label is None:
+        return ""
+    span = finding.label.span
+    return f"{span.source.name}:{span.line}:{span.column}: "
+
+
+def _annotation(finding: Diagnostic) -> str:
+    place = ""
+    if finding.label:
+        span = finding.label.span
+        file = _escaped(span.source.name).replace(":", "%3A").replace(",", "%2C")
+        place = f"file={file},line={span.line},col={span.column},"
+    lines = [finding.message, *finding.notes, *finding.helps]
+    return f"::{finding.severity} {place}title={finding.code}::{_escaped(chr(10).join(lines))}"
+
+
+def _escaped(text: str) -> str:
+    """Text as a workflow command takes it."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+FORMS: dict[str, Callable[[Sequence[Diagnostic]], str]] = {
+    "full": full,
+    "concise": concise,
+    "json": as_json,
+    "github": github,
+}

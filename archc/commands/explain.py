@@ -1,0 +1,46 @@
+"""`archc explain`: the page of an error code."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import resources
+
+import click
+from rich.console import Console
+from rich.markdown import Markdown
+
+from archc.diagnostics import did_you_mean
+
+
+@click.command()
+@click.argument("code", required=False)
+def command(code: str | None) -> None:
+    """Without a CODE, the codes there are, each with its title."""
+    pages = codes()
+    if code is None:
+        width = max(map(len, pages))
+        click.echo("\n".join(f"{each:<{width}}  {title}" for each, title in pages.items()))
+        return
+    wanted = code.strip().upper()
+    if wanted not in pages:
+        near = did_you_mean(wanted, pages)
+        hint = f" {near[0].capitalize()}" if near else " `archc explain` lists the codes."
+        raise click.UsageError(f"There is no error code `{code}`.{hint}")
+    text = page(wanted)
+    if sys.stdout.isatty():
+        Console().print(Markdown(re.sub(r"^```arch \w+.*$", "```python", text, flags=re.MULTILINE)))
+    else:
+        click.echo(text, nl=False)
+
+
+def page(code: str) -> str:
+    """The page of a code, in Markdown."""
+    return resources.files("archc").joinpath("explain", f"{code}.md").read_text("utf-8")
+
+
+def codes() -> dict[str, str]:
+    """Every error code and the title of its page."""
+    names = (entry.name for entry in resources.files("archc").joinpath("explain").iterdir())
+    found = sorted(name.removesuffix(".md") for name in names if name.endswith(".md"))
+    return {code: page(code).split("\n", 1)[0].lstrip("# ").partition(": ")[2] for code in found}

@@ -1,0 +1,53 @@
+"""`archc new`: a spec of one's own, started from a bundled one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from archc.commands import files
+from archc.commands.console import Console
+from archc.diagnostics import fail
+from archc.source import Source
+from archc.specfile import SUFFIX, read, split
+from archc.syntax.format import TOKEN
+from archc.syntax.names import reserved
+from archc.syntax.parse import parse
+
+
+@click.command()
+@click.argument("name")
+@click.option("--from", "origin", required=True, metavar="SPEC", help="The spec to start from.")
+@click.option("-o", "--output", metavar="FILE", help="Where to write; - is standard output.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@click.pass_context
+def command(ctx: click.Context, name: str, origin: str, output: str | None, force: bool) -> None:
+    """NAME is the new layer's name; the file is named after it, MyLayer in my_layer.arch."""
+    if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or reserved(name):
+        raise click.BadParameter(f"`{name}` cannot be the name of a layer", ctx, param_hint="NAME")
+    source = read(split(origin)[0])
+    text = renamed(source, split(origin)[1], name)
+    path = output or f"{snake_case(name)}{SUFFIX}"
+    if path != "-" and not force and Path(path).exists():
+        raise fail("E0031", f"`{path}` exists already", helps=("--force replaces it",))
+    files.write(path, text)
+    if path != "-":
+        ctx.ensure_object(Console).say(f"{path} written; `archc check {path}` checks it")
+
+
+def renamed(source: Source, old: str | None, new: str) -> str:
+    """The text of a spec in which one layer (None: the last) has another name."""
+    layers = [decl for decl in parse(source).decls if decl.kind != "function"]
+    old = old or layers[-1].name
+
+    def rename(match: re.Match[str]) -> str:
+        return new if match.lastgroup == "name" and match[0] == old else match[0]
+
+    return TOKEN.sub(rename, source.text)
+
+
+def snake_case(name: str) -> str:
+    """`GatedMLP` -> `gated_mlp`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

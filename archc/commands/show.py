@@ -1,0 +1,57 @@
+"""`archc show`: a stage of the compilation, as text, data or a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from archc.commands import files
+from archc.commands.arguments import output_option, set_option, spec_argument
+from archc.commands.stages import layer_of, tree_of
+from archc.ir import diagram, picture, text
+from archc.syntax import text as tree_text
+
+Given = Mapping[str, Any]
+
+
+def _json(data: object) -> str:
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
+    "tree": {
+        "text": lambda spec, given: tree_text.as_text(tree_of(spec)),
+        "json": lambda spec, given: _json(tree_text.as_json(tree_of(spec))),
+    },
+    "layer": {
+        "text": lambda spec, given: text.as_text(layer_of(spec, given)),
+        "json": lambda spec, given: _json(text.as_json(layer_of(spec, given))),
+        "dot": lambda spec, given: diagram.as_dot(layer_of(spec, given)),
+        "mermaid": lambda spec, given: diagram.as_mermaid(layer_of(spec, given)),
+        "svg": lambda spec, given: picture.as_svg(layer_of(spec, given)),
+    },
+}
+"""What can be shown: stage -> form -> how to make it."""
+
+
+@click.command()
+@spec_argument
+@set_option
+@click.option(
+    "--stage", type=click.Choice(list(VIEWS)), default="layer", show_default=True,
+    help="The parsed tree, the layer's ops, or the Python source.",
+)  # fmt: skip
+@click.option(
+    "--as", "form", type=click.Choice(list(VIEWS["layer"])), default="text", show_default=True,
+    help="The form to show it in.",
+)  # fmt: skip
+@output_option
+def command(spec: str, given: Given, stage: str, form: str, output: str) -> None:
+    """Pictures (svg, dot, mermaid) have one box for each statement of the spec."""
+    if form not in VIEWS[stage]:
+        forms = ", ".join(VIEWS[stage])
+        raise click.UsageError(f"Stage `{stage}` cannot be shown as {form}; it can as {forms}.")
+    files.write(output, VIEWS[stage][form](spec, given))

@@ -1,0 +1,201 @@
+"""The forward of a class: checks, then the graph, one statement of the spec after the other."""
+
+from __future__ import annotations
+
+from archc.backends.eager.parts import Parts, shape_of
+from archc.backends.eager.scope import Scope, write_head
+from archc.backends.eager.value import KIND_OF, Value
+from archc.backends.expression import Text
+from archc.backends.writer import INDENT, Writer, identifier, quoted
+from archc.ir import layer as ir
+
+
+class Forward:
+    """Emits one forward."""
+
+    def __init__(self, parts: Parts):
+        self.parts, self.memory, self.layer = parts, parts.memory, parts.layer
+        self.own = [(id, op) for id, op in self.layer.inputs if id not in self.memory.other]
+        self.others = [(id, op) for id, op in self.layer.inputs if id in self.memory.other]
+        self.names = {id: identifier(op.name) for id, op in self.layer.inputs}
+        self.scope = self._scope()
+
+    def _scope(self) -> Scope:
+        """The scope of the forward: inputs by name, lengths from their shapes."""
+        real = [self.names[id] for id, op in self.own if op.type.dtype == "real"]
+        params = [f"self.{param.name}" for _, param in self.layer.params]
+        scope = self.parts.scope((real or params or ["next(self.parameters())"])[0], self.parts.sizes)
+        scope.memory, scope.training = self.memory, "self.training"
+        scope.names.taken = {"self", "state", "return_state", "pos", "wide", "torch", "math", "F", "nn"}
+        scope.names.taken |= set(self.names.values())
+        spoken = {identifier(node.name) for node in self.layer.graph if node.name}
+        taken = set(scope.names.taken)
+        scope.names.taken |= spoken
+        batch, length = scope.names.fresh("B"), scope.names.fresh("T")
+        scope.names.taken = taken | {batch, length}
+        scope.lengths = {"batch": batch, "t": length}
+        scope.starts = {"t": "pos"}
+        first = self.names[(self.own or self.others)[0][0]]
+        scope.sources = {batch: (first, 0)} | ({length: (first, 1)} if self.own else {})
+        for id, op in self.others:
+            stream = op.type.axes[1].name
+            local = scope.lengths[stream] = scope.names.fresh(f"T_{stream}")
+            scope.sources.setdefault(local, (self.names[id], 1))
+        seen = f"(pos + {length})"
+        scope.sizes |= {"T": seen, "T_seen": seen}
+        for id, op in self.layer.inputs:
+            value = Value(Text(self.names[id]), op.type.names, KIND_OF[op.type.dtype])
+            scope.values[id] = value
+        self._blocks(scope)
+        return scope
+
+    def _blocks(self, scope: Scope) -> None:
+        """Streams of blocks, and of tokens read, as values outside an attention refer to them."""
+        for node in self.layer.graph:
+            if isinstance(node.op, ir.Pair) and node.op.source == "t":
+                scope.sizes[str(node.op.read.size)] = scope.sizes["T"]
+
+    def write(self) -> Writer:
+        """The method."""
+        scope = self.scope
+        if self.others and self.own:
+            self._other_sequences()
+        if any(field.kind == "pos" for field in self.memory.fields):
+            scope.ask(scope.lengths["t"])
+        scope.statements()
+        outputs = [
+            scope.at(id, scope.graph[id].type.names).text for id in self.layer.graph.outputs.values()
+        ]
+        writer = Writer()
+        state = [f"state: {self.parts.state} | None = None", "return_state: bool = False"]
+        writer.call("def forward(", ["self", *self._signature(), *state], "):")
+        writer.depth += 1
+        self._checks(writer)
+        self._start(writer)
+        write_head(writer, scope, scope.sources)
+        writer.lines += [INDENT * writer.depth + line if line else "" for line in scope.writer.lines]
+        self._return(writer, outputs)
+        return writer
+
+    def _signature(self) -> list[str]:
+        """The inputs; those along other sequences may be left out once a state holds them."""
+        parts = []
+        optional = bool(self.others)
+        for id, _ in reversed(self.layer.inputs):
+            other = id in self.memory.other and bool(self.own)
+            optional = optional and other
+            kind = "Tensor | None" if other else "Tensor"
+            parts.append(f"{self.names[id]}: {kind}" + (" = None" if optional else ""))
+        return parts[::-1]
+
+    def _checks(self, writer: Writer) -> None:
+        """Refuse inputs that do not fit, in the words of the spec."""
+        self.parts.file.pieces.add("check_input")
+        known = {}
+        for _, op in self.layer.inputs:
+            for axis in op.type.axes:
+                if axis.kind == "dim":
+                    known[axis.name] = self.parts.scope("", self.parts.sizes).size(axis.size)
+        items = ", ".join(f'"{name}": {text}' for name, text in known.items())
+        writer.line(f"sizes = {{{items}}}")
+        like = [f"self.{param.name}" for _, param in self.layer.params]
+        like = like[0] if like else f"next(self.parameters(), {self.names[self.layer.inputs[0][0]]})"
+        for id, op in self.layer.inputs:
+            name = self.names[id]
+            more = ", integer=True" if op.type.dtype == "int" else ""
+            line = f'check_input("{self.parts.name}", "{op.name}", {name}, "{self._axes(op)}", sizes, {like}{more})'
+            if id in self.memory.other and self.own:
+                with writer.block(f"if {name} is not None:"):
+                    writer.line(line)
+            else:
+                writer.line(line)
+
+    def _axes(self, op: ir.Input) -> str:
+        return " ".join(shape_of(op.type.names)[1:-1].split(", "))
+
+    def _start(self, writer: Writer) -> None:
+        """The state to start from."""
+        memory, name = self.memory, self.parts.name
+        first = self.names[(self.own or self.others)[0][0]]
+        if memory.refusal:
+            with writer.block("if state is not None or return_state:"):
+                writer.call("raise ValueError(", [quoted(f"{name} cannot be continued: {memory.refusal}")], ")")
+        if not memory.fields:
+            return
+        with writer.block("if state is None:"):
+            writer.line(f"state = self.initial_state({first}.shape[0], {self.scope.device}, {self.scope.dtype})")
+        if not memory.refusal:
+            self.parts.file.pieces.add("check_state")
+            with writer.block("else:"):
+                writer.line(f'check_state("{name}", state, {self.parts.state}, {first}.shape[0])')
+        if any(field.kind == "pos" for field in memory.fields):
+            writer.line("pos = state.pos")
+
+    def _other_sequences(self) -> None:
+        """Values made from other sequences: computed where those are given, else those of the state."""
+        scope, graph, other = self.scope, self.layer.graph, self.memory.other
+        for node in graph:
+            if node.id in other:
+                for operand in scope.operands(node.id):
+                    if operand not in other and operand in scope.uses:
+                        scope.value(operand)
+        outer, scope.writer = scope.writer, Writer()
+        needed = self._needed_from_others()
+        for node in graph:
+            if node.id in needed:
+                scope.statement(node)
+                if not scope.value(node.id).bound:
+                    scope.bind(node.id)
+        inner, scope.writer = scope.writer, outer
+        first = self.names[self.others[0][0]]
+        with outer.block(f"if {first} is not None:"):
+            outer.lines += [INDENT * outer.depth + line if line else "" for line in inner.lines or ["pass"]]
+        with outer.block("else:"):
+            self._from_state(outer, needed)
+
+    def _needed_from_others(self) -> list[int]:
+        """Values made from other sequences that the rest of the layer reads."""
+        graph, other = self.layer.graph, self.memory.other
+        regions = ir.Fold | ir.Pair | ir.Call
+        return [
+            node.id
+            for node in graph
+            if node.id in other
+            and not isinstance(node.op, regions)
+            and any(user not in other for user in graph.users(node.id))
+        ]
+
+    def _from_state(self, writer: Writer, needed: list[int]) -> None:
+        """What was made from the other sequences at an earlier call."""
+        fields = {f.node: f.name for f in self.memory.fields if f.kind == "other"}
+        kept = [id for id in needed if id in fields]
+        if kept:
+            given = " and ".join(f"`{self.names[id]}`" for id, _ in self.others)
+            text = f"{self.parts.name}: {given} may be left out only when a state is given"
+            with writer.block(f"if state.{fields[kept[0]]} is None:"):
+                writer.call("raise ValueError(", [quoted(text)], ")")
+        for id in needed:
+            name = self.scope.values[id].text.text
+            if id in fields:
+                self.scope.kept[fields[id]] = name
+                writer.line(f"{name} = state.{fields[id]}")
+            elif id not in self.names:
+                writer.line(f"{name} = None")
+        if not kept and all(id in self.names for id in needed):
+            writer.line("pass")
+
+    def _return(self, writer: Writer, outputs: list[str]) -> None:
+        """The outputs, and the state if it is asked for."""
+        memory, kept = self.memory, self.scope.kept
+        made = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
+        if memory.refusal:
+            writer.line(f"return {made}")
+            return
+        items = []
+        for field in memory.fields:
+            text = f"pos + {self.scope.lengths['t']}" if field.kind == "pos" else kept.get(field.name)
+            items.append(f"{field.name}={text or f'state.{field.name}'}")
+        if items:
+            writer.call(f"state = {self.parts.state}(", items, ")")
+        state = "state" if items else f"{self.parts.state}()"
+        writer.line(f"return ({made}, {state}) if return_state else {made}")

@@ -1,0 +1,123 @@
+"""A layer becomes a class: `nn.Module` with the spec's parameters, its state, and one forward."""
+
+from __future__ import annotations
+
+from archc.backends.eager.forward import Forward
+from archc.backends.eager.init import reset
+from archc.backends.eager.naming import listed
+from archc.backends.eager.parts import Parts, shape_of
+from archc.backends.eager.state import initial_state, state_class
+from archc.backends.writer import COLUMNS, INDENT, Writer, identifier, printable
+
+
+def write_class(parts: Parts) -> None:
+    """Append the regions' functions, the state and the class to the file."""
+    forward, state = Forward(parts).write(), state_class(parts)
+    methods = [_init(parts), _reset(parts), initial_state(parts), forward, _extra_repr(parts)]
+    writer = Writer()
+    with writer.block(f"class {parts.name}(nn.Module):"):
+        writer.docstring(_doc(parts))
+        for method in methods:
+            if method.lines:
+                writer.line()
+                writer.lines += [INDENT + line if line else "" for line in method.lines]
+    parts.file.sections += [state.text(), writer.text()]
+
+
+def _doc(parts: Parts) -> list[str]:
+    """The layer's own words, and the shapes of what goes in and comes out."""
+    layer, graph = parts.layer, parts.layer.graph
+    lines = [printable(line) for line in layer.doc.strip().splitlines()]
+    own = "\n".join(line for line in lines if line) or f"The {layer.kind} {parts.name}."
+    given = [f"{op.name} {shape_of(op.type.names)}" for _, op in layer.inputs]
+    made = [f"{name} {shape_of(graph[id].type.names)}" for name, id in graph.outputs.items()]
+    settled = [f"{a.name} = {a.default}" for a in layer.args if a.symbol is None and a.default is not None]
+    doc = [own, f"{', '.join(given)} -> {', '.join(made)}"]
+    return [*doc, f"Compiled with {', '.join(settled)}."] if settled else doc
+
+
+def _init(parts: Parts) -> Writer:
+    """`__init__`: sizes, parameters, sub-layers."""
+    writer, arguments, layer = Writer(), parts.arguments, parts.layer
+    given = [call.path for _, call in layer.calls if call.callee.kind == "argument"]
+    required = [text for text in arguments.parameters() if "=" not in text]
+    optional = [text for text in arguments.parameters() if "=" in text]
+    modules = [f"{identifier(path)}: nn.Module" for path in given]
+    every = ["self", *required, *modules, *optional, "*", "device=None", "dtype=None"]
+    writer.call("def __init__(", every, "):")
+    writer.depth += 1
+    writer.line("super().__init__()")
+    arguments.lines(writer)
+    _keep_sizes(writer, list(arguments.names.values()))
+    if layer.params or len(layer.calls) > len(given):
+        writer.line('factory = {"device": device, "dtype": dtype}')
+    sizes = parts.scope("self", arguments.names)
+    for _, param in layer.params:
+        lengths = [sizes.size(axis.size).text for axis in param.axes] or ["()"]
+        writer.line(f"self.{param.name} = nn.Parameter(torch.empty({', '.join(lengths)}, **factory))")
+    for path in given:
+        writer.line(f"self.{path} = {identifier(path)}")
+    _sub_layers(writer, parts)
+    if layer.params:
+        writer.line("self.reset_parameters()")
+    return writer
+
+
+def _keep_sizes(writer: Writer, names: list[str]) -> None:
+    """`self.d, self.H = d, H`."""
+    row: list[str] = []
+    for name in [*names, ""]:
+        line = f"{', '.join(f'self.{n}' for n in [*row, name])} = {', '.join([*row, name])}"
+        if row and (not name or len(line) > COLUMNS - 3 * len(INDENT)):
+            writer.line(f"{', '.join(f'self.{n}' for n in row)} = {', '.join(row)}")
+            row = []
+        row.append(name)
+
+
+def _sub_layers(writer: Writer, parts: Parts) -> None:
+    """One line a sub-layer; a list of them as one `nn.ModuleList`."""
+    lists: dict[str, list[str]] = {}
+    for _, call in parts.layer.calls:
+        if call.callee.kind == "argument":
+            continue
+        made = [*parts.arguments.passed(call, parts.arguments.names), "**factory"]
+        name, place = parts.classes[id(call.callee)], listed(call.path)
+        if place is None:
+            writer.call(f"self.{call.path} = {name}(", made, ")")
+        else:
+            lists.setdefault(place[0], []).append(f"{name}({', '.join(made)})")
+    for path, items in lists.items():
+        _module_list(writer, path, items)
+
+
+def _module_list(writer: Writer, path: str, items: list[str]) -> None:
+    """Equal layers are written once, with their count."""
+    if len(set(items)) == 1 and len(items) > 1:
+        writer.line(f"self.{path} = nn.ModuleList(")
+        writer.line(f"{INDENT}{items[0]} for _ in range({len(items)})")
+        writer.line(")")
+        return
+    writer.line(f"self.{path} = nn.ModuleList([")
+    for item in items:
+        writer.line(f"{INDENT}{item},")
+    writer.line("])")
+
+
+def _reset(parts: Parts) -> Writer:
+    """`reset_parameters`: the initial values of the spec."""
+    writer = Writer()
+    if parts.layer.params:
+        writer.line("@torch.no_grad()")
+        with writer.block("def reset_parameters(self):"):
+            writer.docstring(["Draw the parameters anew, each as the spec says."])
+            reset(writer, parts.file, parts.layer, parts.sizes)
+    return writer
+
+
+def _extra_repr(parts: Parts) -> Writer:
+    """`extra_repr`: the sizes."""
+    writer, names = Writer(), list(parts.arguments.names.values())
+    if names:
+        with writer.block("def extra_repr(self):"):
+            writer.line(f'return f"{", ".join(f"{name}={{self.{name}}}" for name in names)}"')
+    return writer

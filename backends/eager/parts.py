@@ -1,0 +1,41 @@
+"""What the parts of one class share: the layer, its arguments, its memory, and the names of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archc.backends.eager.arguments import Arguments
+from archc.backends.eager.file import File
+from archc.backends.eager.memory import Memory
+from archc.backends.eager.scope import Emitters, Scope
+from archc.backends.eager.value import DATA, Value, shape_text
+from archc.backends.expression import Text
+from archc.ir import layer as ir
+
+
+class Parts:
+    """One layer on its way to a class."""
+
+    def __init__(
+        self, file: File, layer: ir.Layer, emitters: Emitters, classes: dict[int, str], root: bool
+    ):
+        self.file, self.layer, self.emitters = file, layer, emitters
+        self.classes, self.name = classes, classes[id(layer)]
+        self.state = f"{self.name}State"
+        self.arguments = Arguments(layer, file, root)
+        self.memory = Memory(layer)
+        self.sizes = {symbol: f"self.{name}" for symbol, name in self.arguments.names.items()}
+
+    def scope(self, like: str, sizes: dict[str, str]) -> Scope:
+        """A scope over the layer's graph that knows its parameters."""
+        scope = Scope(self.layer.graph, self.emitters, self.file, like, self.layer.name)
+        scope.sizes = dict(sizes)
+        for node, param in self.layer.params:
+            names = tuple(axis.name for axis in param.axes)
+            scope.values[node] = Value(Text(f"self.{param.name}"), names, DATA)
+        return scope
+
+
+def shape_of(names: Sequence[str]) -> str:
+    """The shape comment for axes."""
+    return shape_text(Value(Text(""), tuple(names), DATA))

@@ -1,0 +1,86 @@
+"""The state of a layer: a named tuple, and the method that gives its first value."""
+
+from __future__ import annotations
+
+from archc.backends.eager import carry
+from archc.backends.eager.calls import reach
+from archc.backends.eager.memory import Field
+from archc.backends.eager.parts import Parts, shape_of
+from archc.backends.eager.scope import Scope
+from archc.backends.writer import INDENT, Writer
+
+DTYPES = {"int": "torch.int64", "bool": "torch.bool"}
+
+
+def state_class(parts: Parts) -> Writer:
+    """`class KDAState(NamedTuple)`: one field for each thing that is kept."""
+    writer, fields = Writer(), parts.memory.fields
+    with writer.block(f"class {parts.state}(NamedTuple):"):
+        nothing = "" if fields else ": nothing"
+        writer.docstring([f"What {parts.name} remembers of the tokens it has seen{nothing}."])
+        if fields:
+            writer.line()
+        for field in fields:
+            writer.line(f"{field.name}: {annotation(parts, field)}", note(field))
+    return writer
+
+
+def annotation(parts: Parts, field: Field) -> str:
+    """The type of a field."""
+    if field.kind == "layer":
+        return f"{parts.classes[id(parts.layer.graph[field.node].op.callee)]}State"
+    return {"layers": "tuple", "other": "Tensor | None", "pos": "int"}.get(field.kind, "Tensor")
+
+
+def note(field: Field) -> str:
+    """What a field holds, for the comment behind it."""
+    shape = shape_of([axis.name for axis in field.axes])
+    return {
+        "pos": "tokens seen",
+        "past": f"{shape}, the last tokens before the next",
+        "seen": f"{shape}, " + ("every token seen" if field.count is None else "the last tokens seen"),
+        "other": f"{shape}, of the other sequence",
+        "state": shape,
+    }.get(field.kind, "")
+
+
+def initial_state(parts: Parts) -> Writer:
+    """`initial_state(batch)`: what is remembered before the first token."""
+    scope = parts.scope("self", parts.sizes)
+    scope.lengths = {"batch": "batch"}
+    scope.device, scope.dtype = "device", "dtype"
+    items = [f"{field.name}={first(parts, scope, field)}" for field in parts.memory.fields]
+    writer = Writer()
+    header = f"def initial_state(self, batch: int, device=None, dtype=None) -> {parts.state}:"
+    with writer.block(header):
+        writer.docstring(["What is remembered of `batch` sequences before their first token."])
+        if any("device" in item for item in items):
+            writer.line("like = next(self.parameters(), torch.empty(0))")
+            writer.line("device, dtype = device or like.device, dtype or like.dtype")
+        if "wide" in scope.asked:
+            writer.line("wide = torch.promote_types(dtype, torch.float32)")
+        writer.lines += [INDENT * writer.depth + line if line else "" for line in scope.writer.lines]
+        writer.call(f"return {parts.state}(", items, ")")
+    return writer
+
+
+def first(parts: Parts, scope: Scope, field: Field) -> str:
+    """The first value of a field."""
+    node = parts.layer.graph[field.node] if field.node >= 0 else None
+    if node is None:
+        return "0"
+    if field.kind == "other":
+        return "None"
+    if field.kind == "layer":
+        return f"self.{reach(node.op.path)}.initial_state(batch, device, dtype)"
+    if field.kind == "layers":
+        path = parts.memory.chains[field.node].path
+        return f"tuple(layer.initial_state(batch, device, dtype) for layer in self.{path})"
+    if field.kind == "state":
+        operand = node.operands[len(node.op.captures) + field.place]
+        return carry.initial(scope, operand, field.axes).text
+    stream = next(axis.name for axis in field.axes if axis.name in parts.memory.flow)
+    count = field.count if field.kind == "past" else None
+    lengths = carry.shape(scope, field.axes, stream, count)
+    dtype = DTYPES.get(field.dtype, "dtype")
+    return f"torch.zeros({', '.join(lengths)}, device=device, dtype={dtype})"

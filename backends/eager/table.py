@@ -1,0 +1,38 @@
+"""Op -> emission: exactly one entry for each op of the layer IR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from archc.backends.eager import ops
+from archc.backends.eager.calls import callee
+from archc.backends.eager.fold import fold
+from archc.backends.eager.pair import pair
+from archc.backends.eager.scope import Scope
+from archc.backends.eager.value import Value
+from archc.ir import layer as ir
+from archc.ir.graph import Node
+
+EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
+    ir.Input: ops.given,
+    ir.Param: ops.given,
+    ir.Constant: ops.constant,
+    ir.Position: ops.position,
+    ir.Delta: ops.delta,
+    ir.Noise: ops.noise,
+    ir.Elementwise: ops.elementwise,
+    ir.Reduce: ops.reduce,
+    ir.Contract: ops.contract,
+    ir.Gather: ops.gather,
+    ir.Scatter: ops.scatter,
+    ir.Top: ops.top,
+    ir.Solve: ops.solve,
+    ir.Shift: ops.shift,
+    ir.Window: ops.window,
+    ir.Softmax: ops.softmax,
+    ir.Segment: ops.segment,
+    ir.Fold: fold,
+    ir.Pair: pair,
+    ir.Result: ops.result,
+    ir.Call: callee,
+}
