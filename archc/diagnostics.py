@@ -83,7 +83,7 @@ class InternalError(Exception):
 
 
 class Refused(Exception):
-    """Raised inside a pass after a finding has been reported: give up this statement, go on with the rest."""
+    """Raised after a finding has been reported: give up this statement, go on with the rest."""
 
 
 @dataclass
@@ -156,7 +156,7 @@ def render(finding: Diagnostic) -> str:
 
 
 def _excerpts(finding: Diagnostic, labels: Sequence[Label], width: int) -> list[str]:
-    """The labelled source lines, each once, in order; a label in another file gets its own arrow."""
+    """The labelled source lines, each once, in order; one of another file gets its own arrow."""
     if finding.label is None:
         return []
     lines: list[str] = [" " * width + " |"]

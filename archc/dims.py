@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import sympy
 
@@ -51,7 +51,7 @@ TIME = Axis("t", size_symbol("T"), "stream")
 
 
 T_SEEN = size_symbol("T_seen")
-"""How many tokens there have been in all: T, and when a sequence is continued those before it too."""
+"""How many tokens there have been in all: T, and those before it when a sequence is continued."""
 
 
 def stream(name: str, size: sympy.Expr | None = None) -> Axis:
@@ -60,15 +60,13 @@ def stream(name: str, size: sympy.Expr | None = None) -> Axis:
 
 
 def exact(text: str) -> sympy.Expr:
-    """The exact value of a number as written: `1e-6` is 1/1000000, never a rounded binary fraction."""
+    """The exact value of a number as written: `1e-6` is 1/1000000, never a binary fraction."""
     return sympy.Rational(text)
 
 
-def at(expr: sympy.Expr, sizes: Mapping[str, float]) -> sympy.Expr:
-    """An expression with numbers put in for its symbols."""
-    return expr.subs(
-        {symbol: sizes[symbol.name] for symbol in expr.free_symbols if symbol.name in sizes}
-    )
+def at(expr: Any, sizes: Mapping[str, Any]) -> Any:
+    """An expression or condition with numbers or expressions put in for its symbols, by name."""
+    return expr.subs({s: sizes[str(s)] for s in expr.free_symbols if str(s) in sizes})
 
 
 def axes_text(axes: tuple[Axis, ...]) -> str:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A spec's text and the name it is shown under (a path, `<stdin>`, or `kda.arch` of the bundle)."""
+    """A spec's text and the name it is shown under: a path, `<stdin>`, or a bundled `kda.arch`."""
 
     name: str
     text: str

@@ -24,6 +24,8 @@ class Text:
 
     text: str
     level: int = ATOM
+    inner: Text | None = None
+    """What a minus or `~` in front applies to."""
 
     def at(self, level: int) -> str:
         """The text as an operand of an operator of that level."""
@@ -45,9 +47,14 @@ def power(base: Text, exponent: Text) -> Text:
     return Text(f"{base.at(ATOM)} ** {exponent.at(POWER)}", POWER)
 
 
+def prefixed(operator: str, operand: Text) -> Text:
+    """`-operand`, `~operand`."""
+    return Text(f"{operator}{operand.at(UNARY)}", UNARY, operand)
+
+
 def negative(operand: Text) -> Text:
     """`-operand`."""
-    return Text(f"-{operand.at(UNARY)}", UNARY)
+    return prefixed("-", operand)
 
 
 def call(function: str, *arguments: Text | str) -> Text:
@@ -118,31 +125,35 @@ def _add(expr: sympy.Add, names: Mapping[str, str]) -> Text:
 
 
 def _mul(expr: sympy.Mul, names: Mapping[str, str]) -> Text:
-    if expr.could_extract_minus_sign():
-        return negative(number(-expr, names))
-    top, bottom = [], []
-    for factor in expr.as_ordered_factors():
+    """Factors above and below one fraction bar; square roots of several factors in one."""
+    sign, top, bottom = "", [], []
+    roots: dict[bool, list[sympy.Expr]] = {True: [], False: []}
+    coefficient, factors = expr.as_coeff_mul()
+    if coefficient.is_negative:
+        sign, coefficient = "-", -coefficient
+    if coefficient.is_Rational and _rational(coefficient, names).level == MUL:
+        top += [sympy.Integer(coefficient.p)] if coefficient.p != 1 else []
+        bottom.append(sympy.Integer(coefficient.q))
+    elif coefficient != 1:
+        top.append(coefficient)
+    for factor in sympy.Mul(*factors).as_ordered_factors():
         base, exponent = factor.as_base_exp()
-        if factor.is_Rational and factor.q != 1 and _rational(factor, names).level == MUL:
-            top += [sympy.Integer(factor.p)] if factor.p != 1 else []
-            bottom.append(sympy.Integer(factor.q))
-        elif exponent.is_Rational and exponent.is_negative:
-            bottom.append(base**-exponent)
+        below = bool(exponent.is_Rational and exponent.is_negative)
+        if abs(exponent) == sympy.Rational(1, 2):
+            roots[below].append(base)
         else:
-            top.append(factor)
-    result = _product(top, names)
+            (bottom if below else top).append(1 / factor if below else factor)
+    over = [number(factor, names) for factor in top]
+    if roots[False]:
+        over.append(call("math.sqrt", number(sympy.Mul(*roots[False]), names)))
+    result = over[0] if over else Text("1")
+    for factor in over[1:]:
+        result = binary("*", MUL, result, factor)
     for factor in bottom:
         result = binary("/", MUL, result, number(factor, names))
-    return result
-
-
-def _product(factors: list[sympy.Expr], names: Mapping[str, str]) -> Text:
-    if not factors:
-        return Text("1")
-    result = number(factors[0], names)
-    for factor in factors[1:]:
-        result = binary("*", MUL, result, number(factor, names))
-    return result
+    if roots[True]:
+        result = binary("/", MUL, result, call("math.sqrt", number(sympy.Mul(*roots[True]), names)))
+    return Text(sign + result.text, MUL if sign else result.level)
 
 
 def _pow(expr: sympy.Pow, names: Mapping[str, str]) -> Text:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable, Sequence
 
-from archc.backends.expression import ATOM, Text, call
+from archc.backends.expression import ATOM, Text, call, prefixed
 
 Layout = Sequence[str]
 
 
 def aligned(value: Text, have: Layout, want: Layout) -> Text:
     """`value` indexed so that it broadcasts against a tensor of layout `want`: `beta[..., None]`."""
+    if value.inner is not None:
+        return prefixed(value.text[0], aligned(value.inner, have, want))
     order = [axis for axis in want if axis in have]
     index = _new_axes(order, want)
     moved = permuted(value, have, order)

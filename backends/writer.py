@@ -68,30 +68,41 @@ def printable(text: str) -> str:
 class Writer:
     """Collects the lines of a file."""
 
-    def __init__(self) -> None:
+    def __init__(self, margin: int = 0) -> None:
         self.lines: list[str] = []
-        self.depth = 0
+        self.depth, self.margin = 0, margin
+        self._cited = ""
+
+    @property
+    def room(self) -> int:
+        """Columns that a line has behind its indentation; `margin` is what an outer block will add."""
+        return COLUMNS - self.margin - len(INDENT) * self.depth
 
     def line(self, text: str = "", note: str = "") -> None:
         """One line; the note becomes a comment behind it where it fits."""
-        full = INDENT * self.depth + text if text else ""
-        if note and len(full) + 4 + len(note) <= COLUMNS:
-            full = f"{full}  # {note}"
-        self.lines.append(full)
+        if note and len(text) + 4 + len(note) <= self.room:
+            text = f"{text}  # {note}"
+        self.lines.append(INDENT * self.depth + text if text else "")
+
+    def include(self, lines: Iterable[str]) -> None:
+        """Lines that were written elsewhere, one step after the other in here."""
+        self.lines += [INDENT * self.depth + line if line else "" for line in lines]
 
     def comment(self, text: str) -> None:
         """A comment line, cut at the margin."""
-        full = f"{INDENT * self.depth}# {printable(text)}"
-        self.lines.append(full if len(full) <= COLUMNS else full[: COLUMNS - 3].rstrip() + "...")
+        text = f"# {printable(text)}"
+        self.line(text if len(text) <= self.room else text[: self.room - 3].rstrip() + "...")
 
     def cite(self, span: Span | None) -> None:
         """The line of the spec that the next lines come from: `# kda.arch:21  S[t] = ...`."""
-        if span is not None:
-            self.comment(f"{span.where}  {statement(span)}")
+        text = f"{span.where}  {statement(span)}" if span is not None else ""
+        if text and text != self._cited:
+            self.comment(text)
+            self._cited = text
 
     def docstring(self, paragraphs: Iterable[str]) -> None:
         """A docstring of paragraphs, wrapped; lines that start with a blank are kept as they are."""
-        width = COLUMNS - len(INDENT) * self.depth
+        width = self.room
         blocks = []
         for paragraph in paragraphs:
             kept = [line.rstrip() for line in paragraph.split("\n")]
@@ -119,13 +130,13 @@ class Writer:
     def call(self, before: str, items: list[str], after: str, note: str = "") -> None:
         """`before item, item after` on one line, or one item a line where that is too long."""
         text = before + ", ".join(items) + after
-        if len(text) + len(INDENT) * self.depth <= COLUMNS:
+        if len(text) <= self.room:
             self.line(text, note)
             return
         self.line(before)
         self.depth += 1
         joined = ", ".join(items) + ","
-        if len(joined) + len(INDENT) * self.depth <= COLUMNS:
+        if len(joined) <= self.room:
             self.line(joined)
         else:
             for item in items:

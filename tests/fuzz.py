@@ -6,15 +6,18 @@ import random
 import re
 from pathlib import Path
 
-
 SPECS = Path(__file__).parents[1] / "specs"
 TOKEN = re.compile(r"\w+'*|\n *|[^\w\s]+| +")
-WORDS = """
-    layer block model function input param output recurrence attend index blocks route repeat require
-    chunk return import over grouped all ending every of as weight by if else in on sum product top
-    softmax exp log diag solve take window I none inf t s r e b x q k v S K V H d ( ) [ ] , ; : = + - *
-    / @ ** .T < <= == " "" # ' 0 1 2 -1 0.5 1e9 1e-9 9999999999 \\ { } $ ` ~ \t \0 é λ β ᵀ ⊙ ∞
-""".split(" ")
+WORDS = (
+    *("layer", "block", "model", "function", "input", "param", "output", "recurrence", "attend"),
+    *("index", "blocks", "route", "repeat", "require", "chunk", "return", "import", "over"),
+    *("grouped", "all", "ending", "every", "of", "as", "weight", "by", "if", "else", "in", "on"),
+    *("sum", "product", "top", "softmax", "exp", "log", "diag", "solve", "take", "window", "I"),
+    *("none", "inf", "t", "s", "r", "e", "b", "x", "q", "k", "v", "S", "K", "V", "H", "d"),
+    *("(", ")", "[", "]", ",", ";", ":", "=", "+", "-", "*", "/", "@", "**", ".T", "<", "<=", "=="),
+    *('"', '""', '"""', "#", "'", "0", "1", "2", "-1", "0.5", "1e9", "1e-9", "9999999999"),
+    *("\\", "{", "}", "$", "`", "~", "\t", "\0", "é", "λ", "β", "ᵀ", "⊙", "∞", "\n    ", ""),
+)
 
 
 def originals() -> list[str]:
@@ -23,7 +26,7 @@ def originals() -> list[str]:
 
 
 def mutated(text: str, rng: random.Random) -> str:
-    """The text after one to four edits: tokens dropped, doubled, swapped, replaced, or lines moved."""
+    """The text after one to four edits: tokens dropped, added, replaced, lines moved, ..."""
     for _ in range(rng.randint(1, 4)):
         text = rng.choice(EDITS)(text, rng)
     return text
@@ -91,14 +94,16 @@ def generated(rng: random.Random) -> str:
 
 
 LEAVES = (
-    "x q k v o u w A a b S S[t] S[t-1] x[t-1] v[s] k[s] a[s] 1 2 0.5 I n d K t index[K]".split()
+    *("x", "q", "k", "v", "o", "u", "w", "A", "a", "b", "S", "S[t]", "S[t-1]", "x[t-1]"),
+    *("v[s]", "k[s]", "a[s]", "1", "2", "0.5", "I", "n", "d", "K", "t", "index[K]"),
 )
-FORMS = [
-    "({a} + {b})", "({a} - {b})", "{a} * {b}", "{a} @ {b}", "{a} / {b}", "{a} ** 2", "-{a}", "({a}).T",
-    "exp({a})", "sum[K]({a} * {b})", "max({a}, {b})", "softmax({a})", "diag({a})", "top(n, {a})",
-    "silu({a})", "rmsnorm[d]({a})", "take[K]({a}, {b})", "where({a} < {b}, {a}, {b})", "solve({a}, {b})",
-    "({a} if n > 1 else {b})", "shortconv({a}, {b})", "rope[K]({a}, 10)", "sum r in (s, t]: {a}",
-]  # fmt: skip
+FORMS = (
+    *("({a} + {b})", "({a} - {b})", "{a} * {b}", "{a} @ {b}", "{a} / {b}", "{a} ** 2", "-{a}"),
+    *("({a}).T", "exp({a})", "sum[K]({a} * {b})", "max({a}, {b})", "softmax({a})", "diag({a})"),
+    *("top(n, {a})", "silu({a})", "rmsnorm[d]({a})", "take[K]({a}, {b})", "solve({a}, {b})"),
+    *("where({a} < {b}, {a}, {b})", "({a} if n > 1 else {b})", "shortconv({a}, {b})"),
+    *("rope[K]({a}, 10)", "sum r in (s, t]: {a}"),
+)
 
 
 def expression(rng: random.Random, depth: int) -> str:

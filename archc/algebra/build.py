@@ -11,7 +11,7 @@ from archc.algebra.product import Labelling, Labels
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
-from archc.ir.typing import arrange
+from archc.ir.typing import arrange, join
 
 Out = dict[int, Axis]
 """The labels of a value and the axis that each becomes, in order."""
@@ -19,7 +19,7 @@ Out = dict[int, Axis]
 
 def build(graph: Graph, plan: Plan, sign: int, out: Out, labelling: Labelling) -> int:
     """Add the nodes of a plan; the last one has exactly the axes of `out`, in order."""
-    id, _ = _Builder(graph, labelling).value(plan, out)
+    id, _ = _Builder(graph, labelling).value(plan, out, exact=True)
     if sign < 0:
         id = graph.add(ir.Elementwise("neg"), id)
     axes = tuple(out.values())
@@ -38,14 +38,15 @@ class _Builder:
         self.labelling = labelling
         self.holes: dict[int, tuple[int, tuple[int, ...]]] = {}
 
-    def value(self, plan: Plan, out: Out | None = None) -> tuple[int, Labels]:
-        """A plan's node and the labels of its axes. With `out` the axes are those of `out`, in any
-        order; without, they keep the names that they have, as far as these differ."""
+    def value(self, plan: Plan, out: Out | None = None, exact: bool = False) -> tuple[int, Labels]:
+        """A plan's node and the labels of its axes. With `out` the axes are those of `out`, if
+        `exact` in that order where it costs nothing; without, they keep their names, as far as
+        these differ."""
         if isinstance(plan, Take):
             return self._take(plan, out)
         out = self._named(plan.labels) if out is None else out
         if isinstance(plan, Join):
-            return self._join(plan, out)
+            return self._join(plan, out, exact)
         assert isinstance(plan, Spread)
         return self._spread(plan, out)
 
@@ -66,16 +67,17 @@ class _Builder:
             return id, labels
         return self._contract([(id, labels)], out)
 
-    def _join(self, plan: Join, out: Out) -> tuple[int, Labels]:
+    def _join(self, plan: Join, out: Out, exact: bool) -> tuple[int, Labels]:
         sides = [self.value(plan.left), self.value(plan.right)]
         aligned = all(
             out.get(label) == axis
             for id, labels in sides
             for label, axis in zip(labels, self.graph[id].type.axes, strict=True)
         )
-        if not aligned:
-            return self._contract(sides, out)
         left, right = (id for id, _ in sides)
+        order = join((self.graph[left].type, self.graph[right].type))
+        if not aligned or (exact and order != tuple(out.values())):
+            return self._contract(sides, out)
         if self.graph[left].type.dtype != "real" and self.graph[right].type.dtype != "real":
             left = self._real(left)
         return self._labelled(self._add(ir.Elementwise("mul"), left, right), out)

@@ -6,7 +6,7 @@ needs, `Spread` multiplies each term of a sum with another plan: `(A + B) @ x` -
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -87,34 +87,36 @@ class Planner:
         if len(factors) == 1:
             return self._alone(factors[0], kept)
         every = (1 << len(factors)) - 1
-        plans: dict[int, Plan] = {}
+        plans: dict[int, list[Plan]] = {}
         for group in sorted(range(1, every + 1), key=int.bit_count):
+            needed = kept if group == every else _needed(factors, group, kept)
             if group.bit_count() == 1:
-                plans[group] = self._take(factors[group.bit_length() - 1])
-                continue
-            labels = kept if group == every else _needed(factors, group, kept)
-            ways = self._ways(factors, plans, group, labels, depth)
-            plans[group] = min(ways, key=lambda plan: plan.cost[0])
-        return plans[every]
+                factor = factors[group.bit_length() - 1]
+                summed = [] if set(factor.labels) == set(needed) else [self._alone(factor, needed)]
+                plans[group] = [self._take(factor), *summed]
+            else:
+                ways = self._ways(factors, plans, group, needed, depth)
+                plans[group] = [min(ways, key=lambda plan: plan.cost[0])]
+        return plans[every][0]
 
     def _ways(
         self,
         factors: Sequence[Factor],
-        plans: dict[int, Plan],
+        plans: Mapping[int, Sequence[Plan]],
         group: int,
         kept: Labels,
         depth: int,
     ) -> list[Plan]:
         """Every way to split a group of factors in two."""
-        ways: list[Plan] = []
+        ways: list[Plan | None] = []
         for part in _parts(group):
-            one, other = plans[part], plans[group ^ part]
+            others = plans[group ^ part]
             if self.spreads and depth < DEEPEST and part.bit_count() == 1:
-                spread = self._spread(factors[part.bit_length() - 1], other, kept, depth)
-                ways += [spread] if spread is not None else []
+                factor = factors[part.bit_length() - 1]
+                ways += [self._spread(factor, other, kept, depth) for other in others]
             if part < group ^ part:
-                ways.append(self._join(one, other, kept))
-        return ways
+                ways += [self._join(one, other, kept) for one in plans[part] for other in others]
+        return [way for way in ways if way is not None]
 
     def _take(self, factor: Factor) -> Take:
         """A factor as it is; what only the root needs of it has to be computed."""

@@ -58,7 +58,7 @@ def drop_delta(graph: Graph, node: Node) -> int | None:
     if len(cancel_deltas(graph, view.product, view.out).factors) == len(factors):
         return None
     plan = view.best(spreads=False)
-    return None if plan is None else view.build(plan)
+    return None if plan is None or not view.improves(plan) else view.build(plan)
 
 
 def reassociate(graph: Graph, node: Node) -> int | None:

@@ -25,7 +25,7 @@ def command(code: str | None) -> None:
     wanted = code.strip().upper()
     if wanted not in pages:
         near = did_you_mean(wanted, pages)
-        hint = f" {near[0].capitalize()}" if near else " `archc explain` lists the codes."
+        hint = f" D{near[0][1:]}" if near else " `archc explain` lists the codes."
         raise click.UsageError(f"There is no error code `{code}`.{hint}")
     text = page(wanted)
     if sys.stdout.isatty():

@@ -26,22 +26,19 @@ def declare_arguments(
             raise scope.error("E0210", f"argument `{name}` is declared twice", parameter.span)
         default = scope.evaluate(parameter.default) if parameter.default is not None else None
         value = given.get(name)
-        if (
-            isinstance(value, LayerRef | Option)
-            or name not in symbolic
-            and _settles(value, default)
+        if isinstance(value, LayerRef | Option) or (
+            name not in symbolic and _settles(value, default)
         ):
             _settle(scope, name, value if value is not None else default, given)
         elif value is None and default is None and name in called and name not in symbolic:
             scope.names[name] = AbstractLayer(name)
             scope.context.args.append(ir.Arg(name, None))
         else:
-            is_size = default is None or name in sizes and not _fractional(default)
+            is_size = default is None or (name in sizes and not _fractional(default))
             exact = default if isinstance(default, sympy.Expr) else None
-            _number(scope, name, value, exact, is_size, keep=name in symbolic)
+            symbol = _number(scope, name, value, exact, is_size, keep=name in symbolic)
             if default is None or isinstance(default, sympy.Expr) or name in sizes:
-                symbol = scope.names[name]
-                scope.dims[name] = (Axis(name, symbol),)  # type: ignore[arg-type]
+                scope.dims[name] = (Axis(name, symbol),)
 
 
 def _fractional(value: Value) -> bool:
@@ -73,7 +70,7 @@ def _number(
     default: sympy.Expr | None,
     is_size: bool,
     keep: bool,
-) -> None:
+) -> sympy.Symbol:
     """A size or number: a symbol, with a value for decisions where one is known."""
     symbol = size_symbol(name) if is_size else number_symbol(name)
     if isinstance(value, sympy.Expr) and not keep:
@@ -85,3 +82,4 @@ def _number(
     scope.context.args.append(ir.Arg(name, symbol, default))
     if known is not None:
         scope.context.values[name] = known
+    return symbol

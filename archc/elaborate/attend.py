@@ -1,4 +1,4 @@
-"""`attend`: what each token makes of the tokens it reads, as a Pair; sums and products along the path."""
+"""`attend`: what each token makes of the tokens it reads, as a Pair; sums and products between."""
 
 from __future__ import annotations
 
@@ -28,10 +28,13 @@ def attend(
     pair = PairScope(axis, source)
     frame = Frame(layer_graph(), scope.frame, _pair_capture(pair), region=True)
     inner = scope.child(
-        frame=frame, memory=True, grouped=grouped, pair=pair,
+        frame=frame,
+        memory=True,
+        grouped=grouped,
+        pair=pair,
         hidden=scope.hidden | {a.name for a in heads},
         indices={"t": Along("reader", TIME), variable: Along("read", axis, source)},
-    )  # fmt: skip
+    )
     pair.allowed = _mask(inner, node, variable, axis)
     assigned, inner = define(inner, node.body)
     for name in assigned:
@@ -41,10 +44,8 @@ def attend(
     frame.graph.prune()
     entries = live_entries(frame)
     window, causal = _bounds(inner, node, variable)
-    op = ir.Pair(
-        TIME, axis, source, tuple((name, role) for name, role, _ in entries), frame.graph, pair.path,
-        window, causal,
-    )  # fmt: skip
+    captures = tuple((name, role) for name, role, _ in entries)
+    op = ir.Pair(TIME, axis, source, captures, frame.graph, pair.path, window, causal)
     made = ops.node(scope, op, *(outer for _, _, outer in entries), span=node.span)
     if source == "t" and variable not in scope.context.streams:
         one = sympy.Integer(1)
@@ -83,7 +84,8 @@ def _read_axis(scope: Scope, node: tree.Attend) -> tuple[str, Axis, str]:
             node.range.span,
             "not a range of tokens",
             helps=[
-                "write `attend s <= t`, `attend t - w < s <= t`, `attend all m` or `attend b ending <= t`"
+                "write `attend s <= t`, `attend t - w < s <= t`, `attend all m` "
+                "or `attend b ending <= t`"
             ],
         )
     name = names[0]
@@ -158,7 +160,7 @@ def _chosen(inner: Scope, node: tree.Attend, axis: Axis) -> Tensor:
 
 
 def _bounds(inner: Scope, node: tree.Attend, variable: str) -> tuple[sympy.Expr | None, bool]:
-    """How many of the latest tokens can be read at most, and whether none lies ahead of the reader."""
+    """How many of the latest tokens are read at most, and whether none lies ahead of the reader."""
     if node.everything or not isinstance(node.range, tree.Compare):
         return None, False
     window, causal = None, node.ending

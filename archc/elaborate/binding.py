@@ -13,28 +13,32 @@ from archc.syntax import tree
 
 
 def declare(scope: Scope, name: str, span: Span, value: Lazy | Value) -> None:
-    """Bind a name once; one that a `repeat` carries is bound apart from the value it comes in with."""
+    """Bind a name once; what a `repeat` carries is bound apart from the value it comes in with."""
     if name in scope.carried:
         name = given_anew(name)
     if name in scope.names:
         earlier = scope.names[name]
         at = earlier.span if isinstance(earlier, Lazy) else getattr(earlier, "origin", None)
         raise scope.error(
-            "E0210", f"`{name}` is declared twice", span, "again here", others=[(at, "first here")],
+            "E0210",
+            f"`{name}` is declared twice",
+            span,
+            "again here",
+            others=[(at, "first here")],
             helps=["each name has one meaning; give this one another name"],
-        )  # fmt: skip
+        )
     scope.names[name] = value
 
 
 def given_anew(name: str) -> str:
-    """Where the new value of a carried name is kept; the space keeps it apart from names of specs."""
+    """Where the new value of a carried name is kept; no name of a spec has a space."""
     return f"next {name}"
 
 
 def force(scope: Scope, stmts: Sequence[tree.Stmt]) -> None:
     """Compute every definition, in the order of the text, so that each mistake is found."""
-    for name in names_defined(stmts):
-        name = given_anew(name) if name in scope.carried else name
+    for defined in names_defined(stmts):
+        name = given_anew(defined) if defined in scope.carried else defined
         found = scope.find(name)
         if isinstance(found, Lazy):
             try:

@@ -16,8 +16,9 @@ from archc.source import Span
 from archc.syntax import tree
 
 UNARY = (
-    "exp log sqrt rsqrt abs sign floor sin cos erf sigmoid logsigmoid softplus tanh relu"
-).split()
+    *("exp", "log", "sqrt", "rsqrt", "abs", "sign", "floor", "sin", "cos", "erf"),
+    *("sigmoid", "logsigmoid", "softplus", "tanh", "relu"),
+)
 EXACT: dict[str, Callable[..., sympy.Expr]] = {
     "exp": sympy.exp,
     "log": sympy.log,
@@ -75,7 +76,8 @@ def arguments(scope: Scope, node: tree.Call, count: Sequence[int]) -> list[Value
         wanted = " or ".join(str(n) for n in count)
         raise scope.error(
             "E0209",
-            f"`{node.func.span.text}` takes {wanted} argument{'s' if wanted != '1' else ''}, not {len(node.args)}",
+            f"`{node.func.span.text}` takes {wanted} argument{'s' if wanted != '1' else ''}, "
+            f"not {len(node.args)}",
             node.span,
         )
     return [scope.evaluate(argument.value) for argument in node.args]
@@ -152,7 +154,7 @@ def grouped(scope: Scope, value: Tensor, item: tree.Compare, span: Span) -> Tens
 
 
 def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
-    """`softmax(score)` in an attend: over the tokens read; `softmax[N](x)` is a library function."""
+    """`softmax(score)` in an attend, over the tokens read; `softmax[N](x)` is in the library."""
     if items:
         return function(
             scope, FunctionRef(scope.session.library[name], tuple(map(scope.axis, items))), node
@@ -266,7 +268,7 @@ def window(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...
         raise scope.error("E0209", "`window` needs one axis: `window[W](x)`", node.span)
     value = ops.tensor(scope, arguments(scope, node, [1])[0], node.args[0].value.span)
     streams = [axis for axis in value.axes if axis.kind == "stream"]
-    if len(streams) != 1 or scope.frame.capture is not None and scope.memory:
+    if len(streams) != 1 or (scope.frame.capture is not None and scope.memory):
         raise scope.error(
             "E0306", "`window` looks along a sequence: use it before the block", node.span
         )

@@ -1,4 +1,4 @@
-"""Tree -> layer IR: look names up, check shapes, and say everything in the few ops of the layer IR."""
+"""Tree -> layer IR: look names up, check shapes, say everything in the few ops of the layer IR."""
 
 from __future__ import annotations
 
@@ -95,18 +95,23 @@ def load_module(
     for decl in file.decls:
         if decl.name in module.decls:
             report.error(
-                "E0210", f"`{decl.name}` is declared twice", decl.header, "again here",
+                "E0210",
+                f"`{decl.name}` is declared twice",
+                decl.header,
+                "again here",
                 others=[(module.decls[decl.name].header, "first here")],
-            )  # fmt: skip
+            )
         module.decls[decl.name] = decl
     for node in file.imports:
         other = _imported(node, source, importer, report, loading)
         for name in node.names:
             if name not in other.decls:
                 raise report.error(
-                    "E0219", f"no `{name}` in {node.path}", node.span,
+                    "E0219",
+                    f"no `{name}` in {node.path}",
+                    node.span,
                     helps=did_you_mean(name, other.decls),
-                )  # fmt: skip
+                )
             if name in module.decls:
                 raise report.error(
                     "E0210", f"`{name}` is declared twice", node.span, "imported here"

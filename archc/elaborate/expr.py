@@ -80,7 +80,7 @@ def inside(scope: Scope, value: Tensor, node: tree.Expr) -> Tensor:
 
 
 def group(scope: Scope, value: Tensor, node: tree.Expr) -> Tensor:
-    """A value with a group axis as each head of the group sees it: head h belongs to h // (H / G)."""
+    """A value with a group axis as each head of it sees it: head h belongs to h // (H / G)."""
     if scope.grouped is None:
         return value
     heads, groups = scope.grouped
@@ -99,7 +99,8 @@ def _integer(scope: Scope, value: Tensor) -> Tensor:
     assert isinstance(constant, ir.Constant)
     if constant.value.is_integer:
         return value
-    return ops.constant(scope, sympy.floor(constant.value), scope.frame.graph[value.node].span)  # type: ignore[arg-type]
+    span = scope.frame.graph[value.node].span
+    return ops.constant(scope, sympy.floor(constant.value), span)
 
 
 def position(scope: Scope, axis: Axis, span: Any) -> Tensor:
@@ -179,7 +180,7 @@ def _small_power(base: sympy.Expr, exponent: sympy.Expr) -> bool:
 
 
 def compare(scope: Scope, node: tree.Compare) -> Value:
-    """A chain of comparisons: of options and sizes it is settled, of tensors it is a bool per token."""
+    """A chain of comparisons: settled for options and sizes, a bool per token for tensors."""
     values = [scope.evaluate(term) for term in node.terms]
     result: Value | None = None
     for op, left, right, at in zip(node.ops, values, values[1:], node.terms[1:], strict=False):

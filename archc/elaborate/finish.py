@@ -1,4 +1,4 @@
-"""The end of a layer's elaboration: drop what nothing needs, settle default initial values, make the Layer."""
+"""The end of an elaboration: drop what nothing needs, settle how parameters start."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from archc.syntax import tree
 
 
 def finish(context: Context, decl: tree.Decl, outputs: Mapping[str, Tensor]) -> ir.Layer:
-    """The layer, with its graph pruned to what its outputs need; inputs stay, and so do
-    the parameters of the branches taken."""
+    """The layer, its graph pruned to what the outputs need; inputs stay, and so do the parameters
+    of the branches taken."""
     graph = context.frame.graph
     graph.outputs = {name: context.frame.bring(tensor).node for name, tensor in outputs.items()}
     graph.prune(keep=[n.id for n in graph if isinstance(n.op, ir.Input)])
@@ -25,9 +25,16 @@ def finish(context: Context, decl: tree.Decl, outputs: Mapping[str, Tensor]) -> 
             graph.replace_op(node.id, ir.Param(node.op.name, node.op.axes, init))
     unique = {(str(r.condition), r.text): r for r in context.requirements}
     return ir.Layer(
-        decl.name, decl.kind, decl.doc, tuple(context.args), graph, decl.span.source, decl.header,
-        tuple(unique.values()), context.chunk,
-    )  # fmt: skip
+        decl.name,
+        decl.kind,
+        decl.doc,
+        tuple(context.args),
+        graph,
+        decl.span.source,
+        decl.header,
+        tuple(unique.values()),
+        context.chunk,
+    )
 
 
 def contracted_size(graph: Graph, node: Node) -> sympy.Expr:

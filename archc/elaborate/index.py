@@ -1,4 +1,4 @@
-"""Brackets: `S[t-1]`, `v[s]`, `W[e]`, `k[b]`, `E[tokens]`: which token, expert, block or row is meant."""
+"""Brackets: the token, expert, block or row that `S[t-1]`, `v[s]`, `W[e]`, `E[tokens]` mean."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ def _captured(scope: Scope, node: tree.Index, variable: Along, steps: int, role:
     if variable.source not in streams:
         raise scope.error(
             "E0306",
-            f"`{node.base.span.text}` runs along `{streams[0]}`, and `{variable.axis}` reads `{variable.source}`",
+            f"`{node.base.span.text}` runs along `{streams[0]}`, and `{variable.axis}` reads "
+            f"`{variable.source}`",
             node.span,
             others=[(tensor.origin, "from here")],
         )

@@ -1,4 +1,4 @@
-"""Layers that call layers: sizes bound by name or inferred from inputs, one elaboration per kind of use."""
+"""Layers that call layers: sizes by name or from the inputs, one elaboration per kind of use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import sympy
 
 from archc.diagnostics import did_you_mean
-from archc.dims import TIME, Axis, size_symbol
+from archc.dims import TIME, Axis, at, size_symbol
 from archc.elaborate import ops, statements
 from archc.elaborate.scope import Along, Scope
 from archc.elaborate.values import AbstractLayer, LayerRef, Option, Tensor, Value
@@ -77,7 +77,7 @@ def _gives_tensors(scope: Scope, node: tree.Call) -> bool:
 
 
 def _keeps_parameters(decl: tree.Decl) -> bool:
-    """Whether a layer has something of its own to train or to repeat, so that it is called, not inlined."""
+    """Whether a layer trains or repeats something, so that it is called and not inlined."""
 
     def has(stmts: tuple[tree.Stmt, ...]) -> bool:
         return any(
@@ -113,7 +113,7 @@ def infer(
     values: list[Tensor],
     node: tree.Call,
 ) -> tuple[dict[str, Value], dict[str, Axis]]:
-    """Sizes given and inferred from the inputs, and the caller's axis for each dim of the callee."""
+    """Sizes given and inferred from inputs, and the caller's axis for each dim of the callee."""
     sizes, axes = dict(target.sizes), dict[str, Axis]()
     for declared, value in zip(inputs, values, strict=True):
         visible = scope.visible(value)
@@ -121,7 +121,8 @@ def infer(
         if len(items) != len(visible):
             raise scope.error(
                 "E0311",
-                f"`{target.decl.name}` wants `{declared.span.text}`, and gets {ops.shape(scope, value)}",
+                f"`{target.decl.name}` wants `{declared.span.text}`, and gets "
+                f"{ops.shape(scope, value)}",
                 node.span,
                 others=[(declared.span, "declared here"), (value.origin, "from here")],
             )
@@ -146,7 +147,8 @@ def _agree(
     if difference.is_number:
         raise scope.error(
             "E0311",
-            f"`{target.decl.name}` is given `{name}` = {given}, and a value whose `{axis}` is {axis.size}",
+            f"`{target.decl.name}` is given `{name}` = {given}, and a value whose `{axis}` is "
+            f"{axis.size}",
             node.span,
         )
     condition = sympy.Eq(given, axis.size)
@@ -191,15 +193,13 @@ def apply(
 def _caller_axes(
     scope: Scope, layer: ir.Layer, args: Mapping[str, sympy.Expr], axes: Mapping[str, Axis]
 ) -> tuple[tuple[str, Axis], ...]:
-    """For each dim of the callee's outputs, the caller's axis: the one that came in, or one by size."""
+    """For each dim of the callee's outputs, the caller's axis: what came in, or one by size."""
     known = dict(axes)
     for id in layer.graph.outputs.values():
         for axis in layer.graph[id].type.axes:
             if axis.kind != "dim" or axis.name in known:
                 continue
-            size = axis.size.subs(
-                {s: args[s.name] for s in axis.size.free_symbols if s.name in args}
-            )
+            size = at(axis.size, args)
             own = scope.axis_named(size.name) if isinstance(size, sympy.Symbol) else None
             fresh = (
                 axis.name
@@ -239,7 +239,7 @@ def instantiate(
 def _bind_symbols(
     scope: Scope, layer: ir.Layer, outer: Mapping[str, sympy.Expr], node: tree.Call
 ) -> dict[str, sympy.Expr]:
-    """Each symbol of the callee in the caller's symbols: given, inferred, or the callee's default."""
+    """Each symbol of the callee in the caller's symbols: given, inferred, or its default."""
     bound: dict[str, sympy.Expr] = {}
     for arg in layer.args:
         if arg.symbol is None:
@@ -253,7 +253,7 @@ def _bind_symbols(
                 helps=[f"write `{layer.name}({arg.name} = ...)(...)`"],
             )
         if arg.name not in outer:
-            value = value.subs({s: bound[s.name] for s in value.free_symbols if s.name in bound})
+            value = at(value, bound)
         bound[arg.symbol.name] = value
     return bound
 
@@ -261,19 +261,20 @@ def _bind_symbols(
 def _close(
     scope: Scope, name: str, ref: LayerRef, outer: dict[str, sympy.Expr], given: dict[str, Value]
 ) -> LayerRef:
-    """A layer argument whose sizes are the caller's: each becomes a size of the callee, `inner_d`."""
+    """A layer argument whose sizes are the caller's: each is a size of the callee, `inner_d`."""
     sizes: list[tuple[str, Value]] = []
     symbols: list[sympy.Symbol] = []
     for size, value in ref.sizes:
-        if isinstance(value, sympy.Expr):
-            symbol = size_symbol(f"{name}_{size}")
-            outer[symbol.name] = value
-            known = scope.number(value)
-            if known is not None:
-                given[symbol.name] = known
-            symbols.append(symbol)
-            value = symbol
-        sizes.append((size, value))
+        if not isinstance(value, sympy.Expr):
+            sizes.append((size, value))
+            continue
+        symbol = size_symbol(f"{name}_{size}")
+        outer[symbol.name] = value
+        known = scope.number(value)
+        if known is not None:
+            given[symbol.name] = known
+        symbols.append(symbol)
+        sizes.append((size, symbol))
     return LayerRef(ref.decl, ref.module, tuple(sizes), tuple(symbols))
 
 
@@ -302,9 +303,7 @@ def _values(layer: ir.Layer, given: Mapping[str, Value]) -> dict[str, sympy.Expr
     values: dict[str, sympy.Expr] = {n: v for n, v in given.items() if isinstance(v, sympy.Expr)}
     for arg in layer.args:
         if arg.symbol is not None and arg.name not in values and arg.default is not None:
-            value = arg.default.subs(
-                {s: values[s.name] for s in arg.default.free_symbols if s.name in values}
-            )
+            value = at(arg.default, values)
             if value.is_number:
                 values[arg.name] = value
     return values
@@ -312,8 +311,7 @@ def _values(layer: ir.Layer, given: Mapping[str, Value]) -> dict[str, sympy.Expr
 
 def _holds(condition: sympy.Basic, values: Mapping[str, sympy.Expr]) -> bool:
     """Whether a condition is true for these numbers."""
-    known = {s: values[s.name] for s in condition.free_symbols if s.name in values}
-    return condition.subs(known) is sympy.true
+    return at(condition, values) is sympy.true
 
 
 # --- in place -----------------------------------------------------------------------------------
@@ -326,16 +324,9 @@ def inline(
     values: list[Tensor],
     node: tree.Call,
 ) -> Tensor:
-    """The callee's statements in the caller's graph: for layers without parameters, and for experts."""
+    """The callee's statements in the caller's graph: layers without parameters, and experts."""
     sizes, axes = infer(scope, target, inputs, values, node)
-    dims: dict[str, tuple[Axis, ...]] = {
-        name: (axis,) for name, axis in axes.items() if "'" not in name
-    }
-    body = Scope(
-        scope.session, scope.context, target.module, scope.frame, dims=dims, hidden=scope.hidden,
-        indices={"t": Along("reader", TIME)}, extra=scope.extra, gate=scope.gate, site=scope.site or node.span,
-        prefix=f"{scope.prefix}{scope.context.path(snake(target.decl.name))}_",
-    )  # fmt: skip
+    body = _body_scope(scope, target, axes, node)
     for parameter in target.decl.params:
         value = sizes.get(parameter.name)
         if value is None and parameter.default is not None:
@@ -343,13 +334,10 @@ def inline(
         if value is None:
             raise scope.error("E0311", f"`{target.decl.name}` needs `{parameter.name}`", node.span)
         body.names[parameter.name] = value
-        if isinstance(value, sympy.Expr) and parameter.name not in dims:
-            fresh = (
-                parameter.name
-                if scope.axis_named(parameter.name) is None
-                else body.prefix + parameter.name
-            )
-            dims[parameter.name] = (Axis(fresh, value),)
+        if isinstance(value, sympy.Expr) and parameter.name not in body.dims:
+            taken = scope.axis_named(parameter.name) is not None
+            fresh = body.prefix + parameter.name if taken else parameter.name
+            body.dims[parameter.name] = (Axis(fresh, value),)
     for declared, value in zip(inputs, values, strict=True):
         body.names[declared.name] = value
     outputs = statements.run_inline(body, target.decl)
@@ -360,6 +348,23 @@ def inline(
     return next(iter(outputs.values()))
 
 
+def _body_scope(scope: Scope, target: LayerRef, axes: Mapping[str, Axis], node: tree.Call) -> Scope:
+    """Where an inlined layer's names are looked up: in the caller's graph, without its names."""
+    return Scope(
+        scope.session,
+        scope.context,
+        target.module,
+        scope.frame,
+        dims={name: (axis,) for name, axis in axes.items() if "'" not in name},
+        hidden=scope.hidden,
+        indices={"t": Along("reader", TIME)},
+        extra=scope.extra,
+        gate=scope.gate,
+        site=scope.site or node.span,
+        prefix=f"{scope.prefix}{scope.context.path(snake(target.decl.name))}_",
+    )
+
+
 def snake(name: str) -> str:
-    """`GatedShortConv` as `gated_short_conv`, `SwiGLU` as `swiglu`: a word has three letters or more."""
+    """`GatedShortConv` as `gated_short_conv`, `SwiGLU` as `swiglu`: words have three letters."""
     return re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z][a-z]{2,})", "_", name).lower()

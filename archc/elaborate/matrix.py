@@ -110,7 +110,7 @@ def _matrices(scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span,
 
 
 def _trailing(scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span, Span]) -> Tensor:
-    """Join the trailing dims of a with the equal leading dims of b; more than one way is refused."""
+    """Join the trailing dims of a with equal leading dims of b; more than one way is refused."""
     va, vb = scope.visible(a), scope.visible(b)
     ways = [
         count
@@ -152,7 +152,7 @@ def _mismatch(
         helps = [f"an inner product is `{one}.T @ {other}`, an outer product `{one} @ {other}.T`"]
     elif scope.memory and len(va) == 2 and joinable(va[0], vb[0]):
         helps = [f"transpose the matrix: `{spans[0].text}.T @ {spans[1].text}`"]
-    elif set(x.base for x in va) & set(y.base for y in vb):
+    elif {x.base for x in va} & {y.base for y in vb}:
         shared = next(x.base for x in va if x.base in {y.base for y in vb})
         helps = [
             f"`@` joins trailing with leading dims; any other sum is written `sum[{shared}](a * b)`"

@@ -1,4 +1,4 @@
-"""Nodes of layer IR from tensors: joined by name, with the memory scope's columns and rows checked."""
+"""Nodes of layer IR from tensors: joined by name, a memory's columns and rows kept apart."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ WORDS = {
 }  # fmt: skip
 
 
-def node(scope: Scope, op: ir.Op, *operands: Tensor, span: Span, row: bool = False) -> Tensor:
+def node(
+    scope: Scope, op: ir.Op, *operands: Tensor, span: Span | None, row: bool = False
+) -> Tensor:
     """A new node in the scope's frame; operands of outer frames are captured."""
     ids = [scope.frame.bring(operand).node for operand in operands]
     at = scope.site or span
     return Tensor(scope.frame, scope.frame.graph.add(op, *ids, span=at), row, at)
 
 
-def constant(scope: Scope, value: sympy.Expr, span: Span) -> Tensor:
+def constant(scope: Scope, value: sympy.Expr, span: Span | None) -> Tensor:
     """A number as a tensor without axes."""
     return node(scope, ir.Constant(value), span=span)
 
@@ -225,8 +227,7 @@ def product(
     left = [(labels_a[x.name], x) for x in scope.visible(a) if x.name not in summed]
     right = [(labels_b[y.name], y) for y in scope.visible(b) if y.name not in joined]
     names = settle(axis for _, axis in (*left, *right))
-    from_fixed = [(name, axis) for name, axis in common.items()]
-    out = [*from_fixed, *zip((label for label, _ in (*left, *right)), names, strict=True)]
+    out = [*common.items(), *zip((label for label, _ in (*left, *right)), names, strict=True)]
     op = ir.Contract(
         (tuple(labels_a[x.name] for x in a.axes), tuple(labels_b[y.name] for y in b.axes)),
         arranged(out),

@@ -23,7 +23,7 @@ Define = Callable[[Scope, Sequence[tree.Stmt]], tuple[list[str], Scope]]
 
 @dataclass(eq=False)
 class StateRef:
-    """A state inside its recurrence: its value before the token, and the definition of the one after."""
+    """A state inside its recurrence: its value before the token, and the definition of the next."""
 
     decl: tree.StateDecl
     axes: tuple[Axis, ...]
@@ -55,9 +55,13 @@ def recurrence(
     heads, grouped = heads_of(scope, node)
     frame = Frame(layer_graph(), scope.frame, _token_capture(scope, node), region=True)
     inner = scope.child(
-        frame=frame, memory=True, grouped=grouped, pair=None,
-        hidden=scope.hidden | {axis.name for axis in heads}, indices={"t": Along("reader", TIME)},
-    )  # fmt: skip
+        frame=frame,
+        memory=True,
+        grouped=grouped,
+        pair=None,
+        hidden=scope.hidden | {axis.name for axis in heads},
+        indices={"t": Along("reader", TIME)},
+    )
     for state in node.states:
         axes = (BATCH, *scope.extra, *heads, *ops.settle(inner.axes(state.axes)))
         before = frame.graph.add(ir.Input(f"{state.name}[t-1]", Type(axes)), span=state.span)
@@ -128,7 +132,7 @@ def _initial(scope: Scope, ref: StateRef) -> Tensor:
 
 
 def _update(inner: Scope, ref: StateRef) -> Tensor:
-    """The state after the token, in the state's own axes; a memory that is not chosen stays as it is."""
+    """The state after the token, in its own axes; a memory that is not chosen stays as it is."""
     if ref.after is None:
         raise inner.error(
             "E0313",
@@ -141,7 +145,7 @@ def _update(inner: Scope, ref: StateRef) -> Tensor:
     wanted = [axis.name for axis in inner.visible(ref.before)]
     got = [axis.name for axis in inner.visible(value)]
     if got != wanted or value.row:
-        turned = sorted(got) == sorted(wanted) and not value.row or value.row
+        turned = value.row or sorted(got) == sorted(wanted)
         raise inner.error(
             "E0301",
             f"`{ref.decl.name}` is {ops.shape(inner, ref.before)}, and its update is "

@@ -30,9 +30,11 @@ def repeat(scope: Scope, stmt: tree.Repeat, define: Define) -> Scope:
     carried = [name for name in names_defined(stmt.body) if scope.find(name) is not None]
     if not carried:
         raise scope.error(
-            "E0217", "this `repeat` carries nothing from layer to layer", stmt.span,
+            "E0217",
+            "this `repeat` carries nothing from layer to layer",
+            stmt.span,
             helps=["give a name from outside, such as `x`, a new value in the body"],
-        )  # fmt: skip
+        )
     after = scope.child()
     made: dict[str, Value] = {}
 
@@ -62,9 +64,12 @@ def stack(
     known = scope.number(count) if isinstance(count, sympy.Expr) else None
     if known is None:
         raise scope.error(
-            "E0402", f"how often to repeat must be known when compiling: `{stmt.count.span.text}` has no value",
-            stmt.count.span, helps=[f"give it a default, or `--set {stmt.count.span.text}=4`"],
-        )  # fmt: skip
+            "E0402",
+            f"how often to repeat must be known when compiling: `{stmt.count.span.text}` "
+            "has no value",
+            stmt.count.span,
+            helps=[f"give it a default, or `--set {stmt.count.span.text}=4`"],
+        )
     if not known.is_Integer or not 0 <= known <= MAX_REPEAT:
         raise scope.error(
             "E0205", f"`{stmt.count.span.text}` is {known}, not a number of layers", stmt.count.span
@@ -99,10 +104,15 @@ def _iterate(
 
 
 def _stacked(
-    scope: Scope, stmt: tree.Repeat, values: Mapping[str, Value], path: str, place: int,
-    shared: dict[tuple, ir.Layer], define: Define,
-) -> dict[str, Value]:  # fmt: skip
-    """One layer of a stack: the body as a layer of its own, shared by all that take the same branches."""
+    scope: Scope,
+    stmt: tree.Repeat,
+    values: Mapping[str, Value],
+    path: str,
+    place: int,
+    shared: dict[tuple, ir.Layer],
+    define: Define,
+) -> dict[str, Value]:
+    """One layer of a stack: the body as a layer, shared by all that take the same branches."""
     index = size_symbol(stmt.index)
     frame = Frame(layer_graph(), scope.frame, _layer_capture)
     outer = scope.context

@@ -1,7 +1,7 @@
 """Names: what is visible where, and the session that an elaboration shares.
 
-A `Scope` maps names to definitions; scopes nest as blocks do. `Session` holds what all layers of a run
-share, `Context` what one layer collects: its arguments, decisions and requirements.
+A `Scope` maps names to definitions; scopes nest as blocks do. `Session` holds what all layers of a
+run share, `Context` what one layer collects: its arguments, decisions and requirements.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sympy
 
 from archc.diagnostics import Refused, Report, did_you_mean
 from archc.dims import TIME, Axis, exact
-from archc.elaborate.values import Frame, FunctionRef, Lazy, LayerRef, Option, Tensor, Value
+from archc.elaborate.values import Frame, FunctionRef, LayerRef, Lazy, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.source import Source, Span
 from archc.syntax import tree

@@ -31,10 +31,8 @@ def blocks(scope: Scope, node: tree.Blocks) -> Scope:
 def _count(scope: Scope, node: tree.Expr) -> sympy.Expr:
     """A number of tokens."""
     value = scope.evaluate(node)
-    if (
-        not isinstance(value, sympy.Expr)
-        or value.is_number
-        and not (value.is_Integer and value >= 1)
+    if not isinstance(value, sympy.Expr) or (
+        value.is_number and not (value.is_Integer and value >= 1)
     ):
         raise scope.error("E0205", f"`{node.span.text}` is not a number of tokens", node.span)
     return value
@@ -61,15 +59,17 @@ def on_blocks(scope: Scope, node: tree.OnBlocks) -> Tensor:
             (value.type.names, (small.name, large.name)),
             ops.arranged([(a.name, a) for a in (*value.axes, large) if a.name != small.name]),
         ),
-        value, overlap, span=node.span,
-    )  # fmt: skip
+        value,
+        overlap,
+        span=node.span,
+    )
     return _forced(scope, node, mapped, large, size)
 
 
 def _overlap(
     scope: Scope, small: Axis, info: BlockStream, large: Axis, size: sympy.Expr, span: Span
 ) -> Tensor:
-    """How many strides' worth of tokens block b of the small ones shares with block c of the large."""
+    """How many strides of tokens block b of the small ones shares with block c of the large."""
     at = [expr.position(scope, axis, span) for axis in (small, large)]
     starts = [
         ops.plain(scope, "mul", [p, s], span) for p, s in zip(at, (info.stride, size), strict=True)
@@ -126,9 +126,11 @@ def route(scope: Scope, node: tree.Route) -> tuple[Scope, Tensor, Axis]:
         weight = ops.tensor(weighing, weighing.evaluate(node.weight), node.weight.span)
     weight = _where_chosen(weighing, weight, node.span)
     inner = scope.child(
-        hidden=scope.hidden | {axis.name}, indices={node.index: Along("route", axis)},
-        extra=(*scope.extra, axis), gate=chosen,
-    )  # fmt: skip
+        hidden=scope.hidden | {axis.name},
+        indices={node.index: Along("route", axis)},
+        extra=(*scope.extra, axis),
+        gate=chosen,
+    )
     return inner, weight, axis
 
 

@@ -1,4 +1,4 @@
-"""Statements: what a body defines. Definitions are lazy, so their order in the text does not matter."""
+"""Statements: what a body defines. Definitions are lazy: their order in the text is free."""
 
 from __future__ import annotations
 
@@ -48,9 +48,11 @@ def run(scope: Scope, decl: tree.Decl) -> dict[str, Tensor]:
     """Elaborate a layer's body in its own frame; the outputs by name."""
     for name in unused_params(decl.body):
         scope.error(
-            "E0220", f"parameter `{name.name}` is never used", name.span,
+            "E0220",
+            f"parameter `{name.name}` is never used",
+            name.span,
             helps=["remove it: it would be saved, and never trained"],
-        )  # fmt: skip
+        )
     scope = define(scope, decl.body, exported_by(decl.body))
     force(scope, decl.body)
     outputs: dict[str, Tensor] = {}
@@ -144,9 +146,11 @@ def _param(scope: Scope, stmt: tree.Param, exported: set[str]) -> None:
             written = shapes[place]
             if written is None:
                 raise scope.error(
-                    "E0213", f"parameter `{item.name}` has no shape", item.span,
+                    "E0213",
+                    f"parameter `{item.name}` has no shape",
+                    item.span,
                     helps=[f"write `{item.name}[d]`, or `{item.name}[]` for a single number"],
-                )  # fmt: skip
+                )
             name = scope.prefix + item.name
             op = ir.Param(name, (*scope.extra, *scope.axes(written)), init)
             id = scope.frame.graph.add(op, name=name, span=item.span)
@@ -161,9 +165,11 @@ def _assign(scope: Scope, stmt: tree.Assign, exported: set[str]) -> None:
         return
     if len(stmt.targets) != 1:
         raise scope.error(
-            "E0214", "several names are given one value", stmt.span,
+            "E0214",
+            "several names are given one value",
+            stmt.span,
             helps=["split an axis with `a, b, c = value by 3`"],
-        )  # fmt: skip
+        )
     target = stmt.targets[0]
     at_time = (
         target.items is not None and len(target.items) == 1 and _is_time(scope, target.items[0])
@@ -171,9 +177,11 @@ def _assign(scope: Scope, stmt: tree.Assign, exported: set[str]) -> None:
     state = scope.state(target.name)
     if at_time and state is None and not scope.frame.region:
         raise scope.error(
-            "E0216", f"`{target.name}` is not a state", target.span,
+            "E0216",
+            f"`{target.name}` is not a state",
+            target.span,
             helps=["no index means the token at hand; states are declared by a `recurrence`"],
-        )  # fmt: skip
+        )
     plain = target if not at_time else tree.Target(target.span, target.name, None)
 
     def compute() -> Value:
@@ -232,7 +240,8 @@ def _split_source(scope: Scope, stmt: tree.Assign) -> Tensor:
     if count != len(stmt.targets) or not axes or axes[-1].size != count:
         raise scope.error(
             "E0214",
-            f"{len(stmt.targets)} names for a value of shape {ops.shape(scope, value)} `by {stmt.by.span.text}`",
+            f"{len(stmt.targets)} names for a value of shape {ops.shape(scope, value)} "
+            f"`by {stmt.by.span.text}`",
             stmt.span,
             "the last axis must have one entry for each name",
         )
@@ -276,9 +285,11 @@ def _chunk(scope: Scope, stmt: tree.Chunk, exported: set[str]) -> None:
     for rule in stmt.rules:
         if rule.word not in CHUNK_RULES:
             raise scope.error(
-                "E0215", f"no chunk rule `{rule.word}`", rule.span,
+                "E0215",
+                f"no chunk rule `{rule.word}`",
+                rule.span,
                 helps=[f"known: {', '.join(CHUNK_RULES)}"],
-            )  # fmt: skip
+            )
         scope.context.chunk[rule.word] = " ".join(arg.span.text for arg in rule.args)
 
 

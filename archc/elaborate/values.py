@@ -83,7 +83,7 @@ Value = Tensor | Identity | Option | LayerRef | AbstractLayer | FunctionRef | sy
 
 @dataclass(eq=False)
 class Frame:
-    """A graph under construction. `capture(tensor, role)` makes the node that stands for an outer value."""
+    """A graph under construction. `capture(tensor, role)` makes the node for an outer value."""
 
     graph: Graph
     parent: Frame | None = None

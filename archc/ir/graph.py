@@ -1,7 +1,8 @@
-"""The container of every IR level: a graph of nodes in dataflow order. The only file that imports networkx.
+"""The container of every IR level: a graph of nodes in dataflow order. Only this file has networkx.
 
-A node is an op, its operands (ids of earlier nodes), the axes and dtype of its value, a name if the spec
-gave one, and the span it came from. Ids are never reused; iteration is in a stable topological order.
+A node is an op, its operands (ids of earlier nodes), the axes and dtype of its value, a name if the
+spec gave one, and the span it came from. Ids are never reused; iteration is in one and
+the same dataflow order.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Op = TypeVar("Op")
 
 @dataclass(frozen=True)
 class Type:
-    """Shape and kind of a value: batch and stream axes first, then dims; dtype is real, int or bool."""
+    """Shape and kind of a value: batch, then streams, then dims; dtype is real, int or bool."""
 
     axes: tuple[Axis, ...]
     dtype: str = "real"
@@ -53,7 +54,7 @@ class Node(Generic[Op]):
 class Graph(Generic[Op]):
     """A directed acyclic multigraph of nodes with named outputs.
 
-    `infer(op, operand_nodes)` gives the type of a new node, so a graph cannot hold an ill-typed one.
+    `infer(op, operand_nodes)` gives the type of a new node: a graph cannot hold an ill-typed one.
     """
 
     def __init__(self, infer: Callable[[Any, Sequence[Node]], Type]):
@@ -92,7 +93,7 @@ class Graph(Generic[Op]):
         return copy
 
     def renumbered(self, key: Callable[[int], Any]) -> Graph[Op]:
-        """The same graph with new ids, in dataflow order and, where that leaves a choice, by key."""
+        """The same graph with new ids: in dataflow order and, where there is a choice, by key."""
         new: Graph[Op] = Graph(self.infer)
         ids: dict[int, int] = {}
         for old in nx.lexicographical_topological_sort(self._graph, key=key):

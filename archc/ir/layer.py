@@ -1,13 +1,13 @@
 """Layer IR: what a layer computes, on named tensors.
 
-A value is a tensor whose axes have names; batch and time are axes like any other (`batch`, `t`), and a
-parameter has neither. Ops are joined by axis name, so there is no reshape, no broadcasting rule to
-remember and no layout. What the language calls norm, rope, convolution, expert, block or memory is not
-here: it has become these ops, and a compiler pass sees only them.
+A value is a tensor whose axes have names; batch and time are axes like any other (`batch`, `t`),
+and a parameter has neither. Ops are joined by axis name, so there is no reshape, no broadcasting
+rule to remember and no layout. What the language calls norm, rope, convolution, expert, block or
+memory is not here: it has become these ops, and a compiler pass sees only them.
 
 Not here: chunking, layouts, devices, precision. Those are questions of later levels.
 
-Reading order: the ops below, then `typing.py` (types of results), `meaning.py` (what each op computes).
+Reading order: the ops below, `typing.py` (types of results), `meaning.py` (what each op computes).
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ class Input:
 class Init:
     """How a parameter starts: `fn` of numbers and of further `Init`s.
 
-    fn is one of: value (args[0]: a sympy number), normal (mean, std), uniform (low, high), loguniform
-    (low, high), or a function of one Init: exp, log, neg, inverse_softplus, logit; `default` stands for
-    normal(0, 1/sqrt(args[0])) with args[0] the size of what the parameter contracts.
+    fn is one of: value (args[0]: a sympy number), normal (mean, std), uniform (low, high),
+    loguniform (low, high), or a function of one Init: exp, log, neg, inverse_softplus, logit;
+    `default` stands for normal(0, 1/sqrt(args[0])) with args[0] the size of what the parameter
+    contracts.
     """
 
     fn: str
@@ -65,7 +66,7 @@ class Constant:
 class Position:
     """0, 1, 2, ... along an axis, as integers of shape [axis].
 
-    Along a stream it is the token's position in the whole sequence, also when a sequence is continued.
+    Along a stream it is the token's position in the whole sequence, also when that is continued.
     """
 
     axis: Axis
@@ -81,8 +82,8 @@ class Delta:
 
 @dataclass(frozen=True)
 class Noise:
-    """Dropout's factor with the shape of its operand: in training 0 with probability p (a number) and
-    1/(1 - p) otherwise; 1 outside training. The operand gives only the shape."""
+    """Dropout's factor with the shape of its operand: in training 0 with probability p (a number)
+    and 1/(1 - p) otherwise; 1 outside training. The operand gives only the shape."""
 
     p: sympy.Expr
 
@@ -106,14 +107,14 @@ ELEMENTWISE: dict[str, int] = {
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "and", "or"), 2),
     "where": 3,
 }
-"""Elementwise functions and how many operands they take. `real` turns an integer or bool into a real;
-`where(c, a, b)` chooses a where c holds, and a value that is not chosen never reaches the result or a
-gradient, not even as NaN."""
+"""Elementwise functions and how many operands they take. `real` turns an integer or bool into a
+real; `where(c, a, b)` chooses a where c holds, and a value that is not chosen never reaches the
+result or a gradient, not even as NaN."""
 
 
 @dataclass(frozen=True)
 class Reduce:
-    """`fn` (sum, mean, max, min, prod) over the named axes; the max of nothing is -inf, the sum 0."""
+    """`fn` (sum, mean, max, min, prod) over the named axes; of nothing, max is -inf and sum 0."""
 
     fn: str
     axes: tuple[str, ...]
@@ -123,8 +124,9 @@ class Reduce:
 class Contract:
     """Sum of the product of one or two operands over every label that is not in `out` (einsum).
 
-    `ins` gives each operand's axes a label in order; `out` lists the labels kept, with the axis each
-    becomes. With one operand it transposes, renames axes, sums some of them or takes a diagonal.
+    `ins` gives each operand's axes a label in order; `out` lists the labels kept, with the axis
+    each becomes. With one operand it transposes, renames axes, sums some of them or takes a
+    diagonal.
     """
 
     ins: tuple[tuple[str, ...], ...]
@@ -135,7 +137,7 @@ class Contract:
 class Gather:
     """`x[..., index, ...]`: operand 0 read along `axis` at the integers of operand 1.
 
-    The axes of the index take the place of `axis`; axes that both have are read at the same position.
+    The axes of the index take the place of `axis`; axes of both are read at the same position.
     """
 
     axis: str
@@ -165,8 +167,8 @@ class Top:
 class Solve:
     """z with A z = b for operands A[..., row, col] (symmetric positive definite) and b[..., row].
 
-    The result has `row` again. Its meaning is the exact solution; `iterations` of conjugate gradients
-    are how a backend may approximate it (None: exact).
+    The result has `row` again. Its meaning is the exact solution; `iterations` of conjugate
+    gradients are how a backend may approximate it (None: exact).
     """
 
     row: str
@@ -187,11 +189,12 @@ class Shift:
 
 @dataclass(frozen=True)
 class Window:
-    """Runs of tokens along `stream`, laid out on a new axis `width` (placed right after the streams).
+    """Runs of tokens along `stream`, laid out on a new axis `width` right after the streams.
 
     stride None: the result keeps the stream; at token t it holds tokens t - width + 1 ... t, oldest
-    first, 0 before the first token. With a stride: the stream is replaced by `blocks`, whose element b
-    holds tokens b * stride ... b * stride + width - 1; there is one for every complete run.
+    first, 0 before the first token. With a stride: the stream is replaced by `blocks`, whose
+    element b holds tokens b * stride ... b * stride + width - 1; there is one for every complete
+    run.
     """
 
     stream: str
@@ -204,8 +207,8 @@ class Window:
 class Softmax:
     """Weights along the axis `over` (inside a Pair: the tokens read).
 
-    Operands: scores, mask (bool; False is left out), and optionally a sink: a score without the axis
-    that takes part in the denominator only. Where nothing is left in, all weights are 0.
+    Operands: scores, mask (bool; False is left out), and optionally a sink: a score without the
+    axis that takes part in the denominator only. Where nothing is left in, all weights are 0.
     """
 
     over: str
@@ -215,9 +218,9 @@ class Softmax:
 class Segment:
     """`kind` ("sum" or "product") over the tokens r with s < r <= t, for every pair (t, s).
 
-    Operand: a value along `path`, which may depend on the reader too. Result: `reader` and `read` in
-    place of `path`. A product multiplies
-    the matrices [row, col] in order, M[s+1] @ ... @ M[t]; where s >= t it is 0 or the identity.
+    Operand: a value along `path`, which may depend on the reader too. Result: `reader` and `read`
+    in place of `path`. A product multiplies the matrices [row, col] in order, M[s+1] @ ... @ M[t];
+    where s >= t it is 0 or the identity.
     """
 
     kind: str
@@ -240,10 +243,11 @@ class State:
 class Fold:
     """States carried from token to token along `stream` by `body`.
 
-    Operands: one for each name in `captures`, then the initial value of each state (broadcast to its
-    axes). Inputs of the body: the captures at one token (without the stream axis), and for each state S
-    its value before the token, named `S[t-1]`. Outputs of the body: for each state S its value after
-    the token, named `S`, and any further names. `Result(name)` reads either along the stream.
+    Operands: one for each name in `captures`, then the initial value of each state (broadcast to
+    its axes). Inputs of the body: the captures at one token (without the stream axis), and for each
+    state S its value before the token, named `S[t-1]`. Outputs of the body: for each state S its
+    value after the token, named `S`, and any further names. `Result(name)` reads either along the
+    stream.
     """
 
     stream: Axis
@@ -256,11 +260,11 @@ class Fold:
 class Pair:
     """What each token t (`reader`) makes of the tokens it reads: `body` over pairs of positions.
 
-    Operands: one for each of `captures`: (name of the body's input, role). Role "reader" enters as it
-    is, role "read" with its stream renamed to `read`, role "path" with its stream renamed to `path`.
-    In the body `reader` and `read` are ordinary axes, so a score has both; a mask is a bool value made
-    from their positions. `source` is the stream that is read (`t` itself, or another). `window` is the
-    number of latest positions that can ever be read, if the range bounds it.
+    Operands: one for each of `captures`: (name of the body's input, role). Role "reader" enters as
+    it is, role "read" with its stream renamed to `read`, role "path" with its stream renamed to
+    `path`. In the body `reader` and `read` are ordinary axes, so a score has both; a mask is a bool
+    value made from their positions. `source` is the stream that is read (`t` itself, or another).
+    `window` is the number of latest positions that can ever be read, if the range bounds it.
     """
 
     reader: Axis
@@ -287,8 +291,9 @@ class Result:
 class Call:
     """Another layer applied to the operands, one for each of the callee's inputs in order.
 
-    `path` is where its parameters live in the caller (`layers.0.mixer`); `sizes` gives each symbol of
-    the callee its value in the caller's symbols; `axes` names, for each callee axis, the caller's.
+    `path` is where its parameters live in the caller (`layers.0.mixer`); `sizes` gives each symbol
+    of the callee its value in the caller's symbols; `axes` names, for each callee axis, the
+    caller's.
     """
 
     callee: Layer
@@ -335,9 +340,10 @@ OPS: tuple[type, ...] = (
 class Arg:
     """A size or option of a layer.
 
-    `symbol` stands for it in sizes and constants; None for an option that was settled when the layer
-    was elaborated (a list, a text, `none`, a layer), whose value is then `default`.
-    `default` is a sympy expression in earlier arguments, or None where the user must give it.
+    `symbol` stands for it in sizes and constants; None for an option that was settled when the
+    layer was elaborated (a list, a text, `none`, a layer), whose value is then `default`.
+    Otherwise `default` is a sympy expression in earlier arguments, or None where the user must give
+    it.
     """
 
     name: str
@@ -347,7 +353,7 @@ class Arg:
 
 @dataclass(frozen=True)
 class Requirement:
-    """A condition on sizes that must hold; `settled` says that the elaboration took a branch on it."""
+    """A condition on sizes that must hold; `settled`: the elaboration took a branch on it."""
 
     condition: Any
     text: str

@@ -150,18 +150,29 @@ def _check_requirements(layer: ir.Layer, values: Values, report: Report, path: s
         _check_requirement(layer, requirement, values, report, path)
     distinct = {(id(call.callee), call.sizes): call for _, call in reversed(layer.calls)}
     for call in reversed(distinct.values()):
-        inner: Values = {}
-        given = dict(call.sizes)
         where = f"{path}{call.path}"
-        for arg in call.callee.args:
-            if arg.symbol is None:
-                continue
-            inner[arg.symbol] = given[arg.name].subs(values)
-            if arg.symbol.is_integer and not _is_size(inner[arg.symbol]):
-                message = f"`{arg.name}` of `{where}` must be a whole number that is not negative"
-                notes = [f"it is {given[arg.name]} = {_shown(inner[arg.symbol])}"]
-                report.error("E0503", message, layer.span, notes=notes)
-        _check_requirements(call.callee, inner, report, f"{where}.")
+        inner = _callee_values(layer, call, values, report, where)
+        if inner is not None:
+            _check_requirements(call.callee, inner, report, f"{where}.")
+
+
+def _callee_values(
+    layer: ir.Layer, call: ir.Call, values: Values, report: Report, where: str
+) -> Values | None:
+    """The sizes of a called layer; None, after a report, if one of them is no size."""
+    inner: Values = {}
+    given = dict(call.sizes)
+    refused = False
+    for arg in call.callee.args:
+        if arg.symbol is None:
+            continue
+        inner[arg.symbol] = given[arg.name].subs(values)
+        if arg.symbol.is_integer and not _is_size(inner[arg.symbol]):
+            message = f"`{arg.name}` of `{where}` must be a whole number that is not negative"
+            notes = [f"it is {given[arg.name]} = {_shown(inner[arg.symbol])}"]
+            report.error("E0503", message, layer.span, notes=notes)
+            refused = True
+    return None if refused else inner
 
 
 def _check_requirement(

@@ -1,4 +1,4 @@
-"""Layer IR: the type of every op's result, from its operands' types. `RULES` has one entry an op."""
+"""Layer IR: the type of each op's result from its operands' types. `RULES` has one entry an op."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def require(condition: bool, message: str) -> None:
 
 
 def join(types: Types) -> tuple[Axis, ...]:
-    """Axes of a broadcast: batch, streams, then dims in the order of the operand with most of them."""
+    """Axes of a broadcast: batch, streams, then dims as the operand with most of them has them."""
     ordered = sorted(types, key=lambda t: -sum(a.kind == "dim" for a in t.axes))
     axes: dict[str, Axis] = {}
     for type in ordered:
@@ -56,9 +56,7 @@ def elementwise(op: ir.Elementwise, types: Types) -> Type:
     require(op.fn in ir.ELEMENTWISE, f"no elementwise function {op.fn}")
     require(len(types) == ir.ELEMENTWISE[op.fn], f"{op.fn} takes {ir.ELEMENTWISE[op.fn]} operands")
     kinds = {t.dtype for t in (types[1:] if op.fn == "where" else types)}
-    if op.fn in BOOLEAN:
-        dtype = "bool"
-    elif op.fn == "where" and kinds == {"bool"}:
+    if op.fn in BOOLEAN or (op.fn == "where" and kinds == {"bool"}):
         dtype = "bool"
     else:
         dtype = "int" if kinds == {"int"} and op.fn in INTEGRAL else "real"

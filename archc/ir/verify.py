@@ -22,20 +22,23 @@ REGIONS = (ir.Fold, ir.Pair, ir.Call)
 
 
 def verify(layer: ir.Layer) -> None:
-    """Check a layer, the bodies in it and, each once, the layers it calls."""
-    done: set[int] = set()
-    waiting = [layer]
-    while waiting:
-        current = waiting.pop()
-        if id(current) in done:
-            continue
-        done.add(id(current))
-        try:
-            _check_layer(current)
-        except (TypeMismatch, KeyError) as error:
-            # the checks look up what earlier passes promised to be there
-            raise InternalError(f"layer `{current.name}`: {error}") from error
-        waiting += [call.callee for _, call in current.calls]
+    """Check a layer, the bodies in it and, before it and each once, the layers it calls."""
+    _verify(layer, set())
+
+
+def _verify(layer: ir.Layer, done: set[int]) -> None:
+    """Check a layer unless that is done."""
+    if id(layer) in done:
+        return
+    done.add(id(layer))
+    require(layer.graph.acyclic(), f"layer `{layer.name}`: a value depends on itself")
+    for _, call in layer.calls:
+        _verify(call.callee, done)
+    try:
+        _check_layer(layer)
+    except (TypeMismatch, KeyError) as error:
+        # the checks look up what earlier passes promised to be there
+        raise InternalError(f"layer `{layer.name}`: {error}") from error
 
 
 def require(condition: bool, message: str) -> None:

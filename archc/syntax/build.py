@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from lark import Token
@@ -92,8 +93,13 @@ class Builder:
         return name
 
     @staticmethod
-    def nodes(kids: Kids, kind: type[N] | Any = tree.Node) -> tuple[N, ...]:
-        """The nodes among the children, of a kind."""
+    def nodes(kids: Kids) -> tuple[Any, ...]:
+        """The nodes among the children, of the kinds that the grammar allows there."""
+        return tuple(kid for kid in kids if isinstance(kid, tree.Node))
+
+    @staticmethod
+    def each(kids: Kids, kind: type[N]) -> tuple[N, ...]:
+        """The nodes of one kind among the children."""
         return tuple(kid for kid in kids if isinstance(kid, kind))
 
     @staticmethod
@@ -104,7 +110,7 @@ class Builder:
     @classmethod
     def after(cls, kids: Kids, *words: str) -> Any:
         """The child right after the token with one of these texts, or None."""
-        for token, kid in zip(kids, kids[1:], strict=False):
+        for token, kid in pairwise(kids):
             if isinstance(token, Token) and str(token) in words:
                 return kid
         return None
@@ -144,7 +150,7 @@ class Builder:
         header = self.place(token)
         assert header is not None
         body = tuple(k for k in self.nodes(kids) if not isinstance(k, tree.Parameter))
-        params = self.nodes(kids, tree.Parameter)
+        params = self.each(kids, tree.Parameter)
         return tree.Decl(span, kids[0], self.name_of(token), axes, params, doc, body, header)
 
     # --- statements ---
@@ -156,23 +162,23 @@ class Builder:
         along = self.after(kids, "along")
         within = self.after(kids, "in", "∈")
         name = self.name_of(along) if along is not None else None
-        return tree.Input(span, self.nodes(kids, tree.Declared), name, within)
+        return tree.Input(span, self.each(kids, tree.Declared), name, within)
 
     def param_group(self, span: Span, kids: Kids) -> tree.ParamGroup:
-        return tree.ParamGroup(span, self.nodes(kids, tree.Declared), self.after(kids, "="))
+        return tree.ParamGroup(span, self.each(kids, tree.Declared), self.after(kids, "="))
 
     def param(self, span: Span, kids: Kids) -> tree.Param:
-        return tree.Param(span, self.nodes(kids, tree.ParamGroup))
+        return tree.Param(span, self.each(kids, tree.ParamGroup))
 
     def target(self, span: Span, kids: Kids) -> tree.Target:
         return tree.Target(span, self.names(kids[:1])[0], self.bracketed(kids))
 
     def assign(self, span: Span, kids: Kids) -> tree.Assign:
-        targets = self.nodes(kids, tree.Target)
+        targets = self.each(kids, tree.Target)
         return tree.Assign(span, targets, self.after(kids, "="), self.after(kids, "by"))
 
     def output(self, span: Span, kids: Kids) -> tree.Output:
-        return tree.Output(span, self.nodes(kids, tree.Target)[0], self.after(kids, "="))
+        return tree.Output(span, self.each(kids, tree.Target)[0], self.after(kids, "="))
 
     def require(self, span: Span, kids: Kids) -> tree.Require:
         return tree.Require(span, kids[1])
@@ -184,7 +190,7 @@ class Builder:
         return tree.Rule(span, self.names(kids[:1])[0], self.nodes(kids))
 
     def chunk(self, span: Span, kids: Kids) -> tree.Chunk:
-        return tree.Chunk(span, self.nodes(kids, tree.Rule))
+        return tree.Chunk(span, self.each(kids, tree.Rule))
 
     def state(self, span: Span, kids: Kids) -> tree.StateDecl:
         axes = self.bracketed(kids) or ()
@@ -210,7 +216,7 @@ class Builder:
         return {"over": self.option(kids, "over") or (), "grouped": group[0] if group else None}
 
     def recurrence(self, span: Span, kids: Kids) -> tree.Recurrence:
-        states = self.nodes(kids, tree.StateDecl)
+        states = self.each(kids, tree.StateDecl)
         body = tuple(k for k in self.nodes(kids) if k not in states)
         return tree.Recurrence(span, states, body=body, **self.heads(kids))
 
@@ -234,9 +240,15 @@ class Builder:
         everything, ending = range[1] == "all", range[1] == "ending"
         body = self.nodes(kids)
         return tree.Attend(
-            span, str(kids[0]), range[2], everything, ending, self.option(kids, "chosen"),
-            body=body, **self.heads(kids),
-        )  # fmt: skip
+            span,
+            str(kids[0]),
+            range[2],
+            everything,
+            ending,
+            self.option(kids, "chosen"),
+            body=body,
+            **self.heads(kids),
+        )
 
     def blocks(self, span: Span, kids: Kids) -> tree.Blocks:
         size, stride, *body = self.nodes(kids)
@@ -274,7 +286,7 @@ class Builder:
         return replace(kids[1], span=span)
 
     def call(self, span: Span, kids: Kids) -> tree.Call:
-        return tree.Call(span, kids[0], self.nodes(kids, tree.Argument))
+        return tree.Call(span, kids[0], self.each(kids, tree.Argument))
 
     def argument(self, span: Span, kids: Kids) -> tree.Argument:
         named = self.has(kids[:2], "=")

@@ -7,8 +7,11 @@ import keyword
 GREEK = dict(
     zip(
         "αβγδεζηθικλμνξοπρστυφχψω",
-        "alpha beta gamma delta epsilon zeta eta theta iota kappa lam mu nu xi omicron pi rho sigma tau "
-        "upsilon phi chi psi omega".split(),
+        (
+            *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota"),
+            *("kappa", "lam", "mu", "nu", "xi", "omicron", "pi", "rho"),
+            *("sigma", "tau", "upsilon", "phi", "chi", "psi", "omega"),
+        ),
         strict=True,
     )
 )
@@ -16,7 +19,9 @@ GREEK |= {letter.upper(): name.capitalize() for letter, name in GREEK.items()}
 WORDS = {"σ": "sigmoid", "∑": "sum", "∏": "product", "√": "sqrt", "∞": "inf"}
 OPERATORS = {"≤": "<=", "≥": ">=", "≠": "!=", "∈": "in", "−": "-", "⊙": "*"}
 
-FIXED = frozenset("torch tl triton math nn Tensor NamedTuple self archc batch".split())
+FIXED = frozenset(
+    ("torch", "tl", "triton", "math", "nn", "Tensor", "NamedTuple", "self", "archc", "batch")
+)
 
 
 def canonical(name: str) -> str:
@@ -33,5 +38,5 @@ def operator(text: str) -> str:
 
 
 def reserved(name: str) -> bool:
-    """Whether a name belongs to Python or to generated code: keywords, dunders, `torch`, `self`, ..."""
+    """Whether a name is Python's or generated code's: keywords, dunders, `torch`, `self`, ..."""
     return keyword.iskeyword(name) or name.startswith("__") or name in FIXED or not name.isascii()

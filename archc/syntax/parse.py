@@ -6,14 +6,18 @@ Size, nesting and names are bounded here: nothing later has to fear a huge or ho
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib import resources
+from pathlib import Path
+from typing import Any
 
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedInput
 from lark.exceptions import UnexpectedEOF
-from lark.indenter import DedentError, Indenter
+from lark.indenter import DedentError, PythonIndenter
 
 from archc.diagnostics import Refused, Report, did_you_mean
 from archc.source import Source, Span
@@ -27,23 +31,19 @@ MAX_BRACKETS = 50
 """Deepest nesting of brackets, and of indented blocks."""
 
 KEYWORDS = (
-    "layer block model function input param output recurrence attend index blocks route repeat require "
-    "chunk return import over grouped"
-).split()
+    *("layer", "block", "model", "function", "import", "input", "param", "output", "return"),
+    *("recurrence", "attend", "index", "blocks", "route", "repeat", "over", "grouped"),
+    *("require", "chunk"),
+)
 
 OPENING = re.compile(r"^(layer|block|model|function|import)\b", re.MULTILINE)
 MASKED = re.compile(r'"""(?s:.)*?"""|"[^"\n]*"|#[^\n]*')
 
 
-class _Indentation(Indenter):
+class _Indentation(PythonIndenter):
     """Where blocks start and end; line breaks inside brackets do not count."""
 
     NL_type = "_NL"
-    OPEN_PAREN_types = ["LPAR", "LSQB"]
-    CLOSE_PAREN_types = ["RPAR", "RSQB"]
-    INDENT_type = "_INDENT"
-    DEDENT_type = "_DEDENT"
-    tab_len = 4
 
 
 @lru_cache(maxsize=1)
@@ -51,8 +51,27 @@ def grammar() -> Lark:
     """The parser of one declaration."""
     text = resources.files("archc.syntax").joinpath("grammar.lark").read_text("utf-8")
     return Lark(
-        text, parser="lalr", postlex=_Indentation(), keep_all_tokens=True, maybe_placeholders=False
+        text,
+        parser="lalr",
+        postlex=_Indentation(),
+        keep_all_tokens=True,
+        maybe_placeholders=False,
+        cache=_cache_file() or False,
     )
+
+
+def _cache_file() -> str | None:
+    """Where lark keeps the parser's tables, which take 0.2 s to make; None if nothing can be kept.
+
+    The folder is the user's own: lark unpickles the file.
+    """
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = Path(root) / "archc"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return str(folder / f"grammar-{sys.version_info[0]}.{sys.version_info[1]}.lark")
 
 
 def parse(source: Source) -> tree.File:
@@ -146,8 +165,8 @@ def _parse_part(source: Source, start: int, end: int, report: Report) -> list[tr
 
 
 def _convert(root: Tree, builder: Builder) -> list[tree.Node]:
-    """Build the tree bottom-up with an explicit stack: depth is bounded by the builder, not by Python."""
-    done: dict[int, object] = {}
+    """Build the tree bottom-up with an explicit stack: the builder bounds the depth, not Python."""
+    done: dict[int, Any] = {}
     stack: list[tuple[Tree, bool]] = [(root, False)]
     while stack:
         node, ready = stack.pop()
@@ -159,7 +178,7 @@ def _convert(root: Tree, builder: Builder) -> list[tree.Node]:
             continue
         kids = [done.pop(id(c)) if isinstance(c, Tree) else c for c in node.children]
         done[id(node)] = builder.build(str(node.data), kids)
-    return done[id(root)]  # type: ignore[return-value]
+    return done[id(root)]
 
 
 def _syntax_error(
@@ -188,7 +207,7 @@ def _syntax_error(
 def _unexpected(
     source: Source, token: Token, at: Span, error: UnexpectedInput, report: Report
 ) -> Refused:
-    """An unexpected token: a reserved word, an unbalanced bracket, a misspelt keyword, or just wrong."""
+    """An unexpected token: a reserved word, an unbalanced bracket, a misspelt keyword, ..."""
     shown = {
         "_NL": "the end of the line",
         "_INDENT": "an indented line",

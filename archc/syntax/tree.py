@@ -116,7 +116,7 @@ class Transpose(Node):
 
 @dataclass(frozen=True)
 class Along(Node):
-    """`sum r in (s, t]: log_f[r]`, `product r in (s, t]: M[r]`: over the tokens between two tokens."""
+    """`sum r in (s, t]: log_f[r]`, `product r in (s, t]: M[r]`: over the tokens between two."""
 
     kind: str
     index: str
@@ -127,7 +127,7 @@ class Along(Node):
 
 @dataclass(frozen=True)
 class OnBlocks(Node):
-    """`score on blocks of size always first and last 2`: the scores of small blocks summed into larger ones."""
+    """`score on blocks of size always first and last 2`: scores of small blocks as of large."""
 
     value: Expr
     size: Expr
@@ -227,7 +227,7 @@ class Recurrence(Node):
 class Attend(Node):
     """`attend t - w < s <= t in chosen over H grouped G:`, `attend all m over H:`, `index s <= t:`.
 
-    `range` is a comparison chain; for `all m` it is the bare name m, for `b ending <= t` see `ending`.
+    `range` is a comparison chain; for `all m` the bare name m, for `b ending <= t` see `ending`.
     """
 
     keyword: str
@@ -286,7 +286,7 @@ class Output(Node):
 
 @dataclass(frozen=True)
 class Rule(Node):
-    """One rule of `chunk:`: a word and what follows it, e.g. `size 64`, `bound log(alpha) >= -5`."""
+    """One rule of `chunk:`: a word and what follows, e.g. `size 64`, `bound log(alpha) >= -5`."""
 
     word: str
     args: tuple[Expr, ...]
@@ -339,7 +339,7 @@ class Parameter(Node):
 
 @dataclass(frozen=True)
 class Decl(Node):
-    """`layer`, `block`, `model` or `function`; `axes` are a function's axis arguments (`rmsnorm[D](x)`)."""
+    """`layer`, `block`, `model` or `function`; `axes` are those of a function (`rmsnorm[D](x)`)."""
 
     kind: str
     name: str

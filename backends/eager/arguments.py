@@ -58,6 +58,23 @@ def _symbols(value: Any) -> Iterable[str]:
             yield from _symbols(item)
 
 
+def _positive(graph: Graph) -> Iterable[str]:
+    """Names of the sizes that cannot be 0: lengths of dims, and what something is divided by."""
+    for node in graph:
+        op = node.op
+        if isinstance(op, ir.Param | ir.Input):
+            yield from _symbols([axis for axis in node.type.axes if axis.kind == "dim"])
+        elif isinstance(op, ir.Window):
+            yield from _symbols((op.width, op.stride or sympy.Integer(1)))
+        elif isinstance(op, ir.Fold | ir.Pair):
+            yield from _positive(op.body)
+        elif isinstance(op, ir.Elementwise) and op.fn in ("div", "floordiv", "mod"):
+            divisor = graph[node.operands[1]].op
+            yield from _symbols(divisor.value if isinstance(divisor, ir.Constant) else ())
+        elif isinstance(op, ir.Constant):
+            yield from _symbols(sympy.fraction(sympy.together(op.value))[1])
+
+
 class Arguments:
     """The arguments of one class: their Python names, and the lines that fill in and check them."""
 
@@ -65,14 +82,7 @@ class Arguments:
         self.layer, self.file = layer, file
         self.args = shown(layer, root)
         self.names = {arg.symbol.name: identifier(arg.name) for arg in self.args}
-        self.positive = {
-            symbol.name
-            for node in layer.graph
-            if isinstance(node.op, ir.Param | ir.Input)
-            for axis in node.type.axes
-            if axis.kind == "dim"
-            for symbol in axis.size.free_symbols
-        }
+        self.positive = set(_positive(layer.graph))
 
     def parameters(self) -> list[str]:
         """`d: int, K: int = 128, V: int | None = None`: as the constructor declares them."""

@@ -6,9 +6,9 @@ from archc.backends.eager import carry
 from archc.backends.eager.naming import region_name
 from archc.backends.eager.region import (
     argument_list,
-    argument_shapes,
     body_scope,
     extra_arguments,
+    in_spec_order,
     wanted_results,
 )
 from archc.backends.eager.scope import Scope, write_head
@@ -26,15 +26,16 @@ class FoldFunction:
     def __init__(self, scope: Scope, node: Node):
         self.scope, self.node, self.op = scope, node, node.op
         self.stream = node.op.stream.name
-        names = [identifier(name) for name in node.op.captures]
-        values = [scope.value(operand) for operand in node.operands[: len(names)]]
-        self.values = dict(zip(node.op.captures, values, strict=True))
-        self.arguments = dict(zip(node.op.captures, names, strict=True))
+        operands = dict(zip(node.op.captures, node.operands, strict=False))
+        captures = in_spec_order(scope, node, node.op.captures)
+        self.values = {name: scope.value(operands[name]) for name in captures}
+        self.arguments = {name: identifier(name) for name in captures}
         self.tokens = [name for name, value in self.values.items() if self.stream in value.layout]
         self.states = {state.name: identifier(state.name) for state in node.op.states}
         self.results = wanted_results(scope, node)
         self.name = scope.file.names.fresh(region_name(scope.layer, scope.graph, node))
-        axes = argument_shapes(scope, node, self.values)
+        types = {name: scope.graph[operands[name]].type for name in captures}
+        axes = {n: [types[n].axis(axis) for axis in v.layout] for n, v in self.values.items()}
         axes |= {state.name: state.axes for state in node.op.states}
         self.body = body_scope(scope, node, next(iter(self.states.values())), axes)
         self.body.dtype = f"{next(iter(self.states.values()))}.dtype"
@@ -103,13 +104,14 @@ class FoldFunction:
         for name in lists.values():
             writer.line(f"{name} = []")
         with writer.block(loop):
-            writer.lines += [INDENT * writer.depth + line if line else "" for line in body.writer.lines]
+            writer.include(body.writer.lines)
             for name, value in collected.items():
                 writer.line(f"{lists[name]}.append({value.text})")
             writer.line(f"{', '.join(self.states.values())} = {', '.join(after)}")
+        tensors = {name: body.names.fresh(name) for name in self.results}
         for name, text in stacked.items():
-            writer.line(f"{lists[name]} = {text}")
-        kept = [self._returned(name, lists[name], real) for name in self.results]
+            writer.line(f"{tensors[name]} = {text}")
+        kept = [self._returned(name, tensors[name], real) for name in self.results]
         writer.line("return " + ", ".join([*kept, *self.states.values()]))
         return writer.text()
 

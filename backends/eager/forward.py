@@ -5,8 +5,8 @@ from __future__ import annotations
 from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.scope import Scope, write_head
 from archc.backends.eager.value import KIND_OF, Value
-from archc.backends.expression import Text
-from archc.backends.writer import INDENT, Writer, identifier, quoted
+from archc.backends.expression import MUL, POWER, Text
+from archc.backends.writer import Writer, identifier, quoted
 from archc.ir import layer as ir
 
 
@@ -36,11 +36,11 @@ class Forward:
         scope.lengths = {"batch": batch, "t": length}
         scope.starts = {"t": "pos"}
         first = self.names[(self.own or self.others)[0][0]]
-        scope.sources = {batch: (first, 0)} | ({length: (first, 1)} if self.own else {})
+        scope.sources = {batch: [(first, 0)]} | ({length: [(first, 1)]} if self.own else {})
         for id, op in self.others:
             stream = op.type.axes[1].name
             local = scope.lengths[stream] = scope.names.fresh(f"T_{stream}")
-            scope.sources.setdefault(local, (self.names[id], 1))
+            scope.sources.setdefault(local, []).append((self.names[id], 1))
         seen = f"(pos + {length})"
         scope.sizes |= {"T": seen, "T_seen": seen}
         for id, op in self.layer.inputs:
@@ -50,10 +50,22 @@ class Forward:
         return scope
 
     def _blocks(self, scope: Scope) -> None:
-        """Streams of blocks, and of tokens read, as values outside an attention refer to them."""
+        """Blocks and tokens read, as values outside an attention refer to them.
+
+        Scores that an attention hands out have every block so far; otherwise a block's position is
+        counted from the blocks that earlier calls completed.
+        """
+        read = {n.op.read.name for n in self.layer.graph if isinstance(n.op, ir.Pair)}
         for node in self.layer.graph:
             if isinstance(node.op, ir.Pair) and node.op.source == "t":
                 scope.sizes[str(node.op.read.size)] = scope.sizes["T"]
+            blocks = node.op.blocks if isinstance(node.op, ir.Window) else None
+            exported = [n for n in self.layer.graph if blocks and {"t", blocks.name} <= set(n.type.names)]
+            if blocks is not None and not (exported and blocks.name in read):
+                width, stride = (scope.size(s) for s in (node.op.width.size, node.op.stride))
+                done = f"max(0, (pos - {width.at(MUL)}) // {stride.at(POWER)} + 1)"
+                scope.starts[blocks.name] = done
+                scope.lengths[blocks.name] = f"max(0, {scope.size(blocks.size)} - {done})"
 
     def write(self) -> Writer:
         """The method."""
@@ -66,16 +78,24 @@ class Forward:
         outputs = [
             scope.at(id, scope.graph[id].type.names).text for id in self.layer.graph.outputs.values()
         ]
-        writer = Writer()
+        writer = Writer(margin=4)
         state = [f"state: {self.parts.state} | None = None", "return_state: bool = False"]
         writer.call("def forward(", ["self", *self._signature(), *state], "):")
         writer.depth += 1
+        writer.docstring(self._doc())
         self._checks(writer)
         self._start(writer)
         write_head(writer, scope, scope.sources)
-        writer.lines += [INDENT * writer.depth + line if line else "" for line in scope.writer.lines]
+        writer.include(scope.writer.lines)
         self._return(writer, outputs)
         return writer
+
+    def _doc(self) -> list[str]:
+        """What comes back, and how to go on."""
+        made = ", ".join(f"`{name}`" for name in self.layer.graph.outputs)
+        if self.memory.refusal:
+            return [f"{made}; the whole sequence at once."]
+        return [f"{made}, or with `return_state` ({made.replace('`', '')}, state) to continue from."]
 
     def _signature(self) -> list[str]:
         """The inputs; those along other sequences may be left out once a state holds them."""
@@ -139,7 +159,7 @@ class Forward:
                 for operand in scope.operands(node.id):
                     if operand not in other and operand in scope.uses:
                         scope.value(operand)
-        outer, scope.writer = scope.writer, Writer()
+        outer, scope.writer = scope.writer, Writer(margin=12)
         needed = self._needed_from_others()
         for node in graph:
             if node.id in needed:
@@ -149,7 +169,7 @@ class Forward:
         inner, scope.writer = scope.writer, outer
         first = self.names[self.others[0][0]]
         with outer.block(f"if {first} is not None:"):
-            outer.lines += [INDENT * outer.depth + line if line else "" for line in inner.lines or ["pass"]]
+            outer.include(inner.lines or ["pass"])
         with outer.block("else:"):
             self._from_state(outer, needed)
 

@@ -31,6 +31,7 @@ class Fused:
 
     operands: tuple[int, ...]
     emit: Callable[[Scope, Node], Value]
+    hint: str
 
 
 def fuse(graph: Graph) -> dict[int, Fused]:
@@ -51,7 +52,7 @@ def silu(graph: Graph, node: Node) -> Fused | None:
         return None
     for gate, a in (node.operands, node.operands[::-1]):
         if graph[gate].op == ir.Elementwise("sigmoid") and graph[gate].operands == (a,):
-            return Fused((a,), lambda scope, n: _unary(scope, n, a, "F.silu"))
+            return Fused((a,), lambda scope, n: _unary(scope, n, a, "F.silu"), "silu")
     return None
 
 
@@ -68,7 +69,7 @@ def dropout(graph: Graph, node: Node) -> Fused | None:
         op = graph[noise].op
         if isinstance(op, ir.Noise) and graph[noise].operands == (x,):
             p = op.p
-            return Fused((x,), lambda scope, n: _dropout(scope, x, p))
+            return Fused((x,), lambda scope, n: _dropout(scope, x, p), "dropout")
     return None
 
 
@@ -91,7 +92,8 @@ def short_convolution(graph: Graph, node: Node) -> Fused | None:
         summed = set(labels) - {label for label, _ in node.op.out}
         if summed == {width} and width in taps and set(taps) <= set(labels):
             operands = (graph[window].operands[0], weight)
-            return Fused(operands, lambda scope, n: _convolution(scope, n, window, labels, taps, width))
+            parts = (window, labels, taps, width)
+            return Fused(operands, lambda scope, n: _convolution(scope, n, *parts), "conv")
     return None
 
 
@@ -100,7 +102,7 @@ def _convolution(
 ) -> Value:
     """`short_convolution(x, past, w)`, the filter laid out as x is, its taps last."""
     source = scope.graph[window]
-    x = scope.per_token(source.operands[0], source.op.stream)
+    x = scope.per_token(source.operands[0], source.op.stream, short=True)
     weight = next(o for o in node.operands if o != window)
     label_of = dict(zip(source.type.names, labels, strict=True))
     want = [*(label_of[name] for name in x.layout), width]
@@ -130,7 +132,7 @@ def grouping(graph: Graph, node: Node) -> Fused | None:
     groups = graph[value].type.axis(node.op.axis)
     if heads.axis.kind != "dim" or share.value != sympy.floor(heads.axis.size / groups.size):
         return None
-    return Fused((value,), lambda scope, n: _repeat(scope, n, value, share.value))
+    return Fused((value,), lambda scope, n: _repeat(scope, n, value, share.value), "repeated")
 
 
 def _repeat(scope: Scope, node: Node, operand: int, share: sympy.Expr) -> Value:

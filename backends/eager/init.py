@@ -21,12 +21,22 @@ def reset(writer: Writer, file: File, layer: ir.Layer, names: Mapping[str, str])
         groups.setdefault(fill(file, param.init, names), []).append(f"self.{param.name}")
     for line, params in groups.items():
         if len(params) == 1:
-            writer.line(line.format(p=params[0]))
+            _fill_line(writer, line, params[0])
         else:
             with writer.block(f"for weight in ({', '.join(params)}):"):
-                writer.line(line.format(p="weight"))
-    if not groups:
-        writer.line("pass")
+                _fill_line(writer, line, "weight")
+
+
+def _fill_line(writer: Writer, line: str, param: str) -> None:
+    """One parameter filled; where that is too long, drawn first and copied then."""
+    text = line.format(p=param)
+    if len(text) > writer.room:
+        draw = text.removeprefix(f"{param}.copy_(").removesuffix(")")
+        inner = draw[draw.rindex("torch.empty_like") :].rstrip(")")
+        inner += ")" * (inner.count("(") - inner.count(")"))
+        writer.line(f"draw = {inner}")
+        text = text.replace(inner, "draw")
+    writer.line(text)
 
 
 def fill(file: File, init: ir.Init, names: Mapping[str, str]) -> str:

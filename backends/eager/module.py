@@ -7,7 +7,7 @@ from archc.backends.eager.init import reset
 from archc.backends.eager.naming import listed
 from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.state import initial_state, state_class
-from archc.backends.writer import COLUMNS, INDENT, Writer, identifier, printable
+from archc.backends.writer import COLUMNS, INDENT, Writer, identifier, printable, quoted
 
 
 def write_class(parts: Parts) -> None:
@@ -20,7 +20,7 @@ def write_class(parts: Parts) -> None:
         for method in methods:
             if method.lines:
                 writer.line()
-                writer.lines += [INDENT + line if line else "" for line in method.lines]
+                writer.include(method.lines)
     parts.file.sections += [state.text(), writer.text()]
 
 
@@ -38,7 +38,7 @@ def _doc(parts: Parts) -> list[str]:
 
 def _init(parts: Parts) -> Writer:
     """`__init__`: sizes, parameters, sub-layers."""
-    writer, arguments, layer = Writer(), parts.arguments, parts.layer
+    writer, arguments, layer = Writer(margin=len(INDENT)), parts.arguments, parts.layer
     given = [call.path for _, call in layer.calls if call.callee.kind == "argument"]
     required = [text for text in arguments.parameters() if "=" not in text]
     optional = [text for text in arguments.parameters() if "=" in text]
@@ -105,7 +105,7 @@ def _module_list(writer: Writer, path: str, items: list[str]) -> None:
 
 def _reset(parts: Parts) -> Writer:
     """`reset_parameters`: the initial values of the spec."""
-    writer = Writer()
+    writer = Writer(margin=len(INDENT))
     if parts.layer.params:
         writer.line("@torch.no_grad()")
         with writer.block("def reset_parameters(self):"):
@@ -116,8 +116,9 @@ def _reset(parts: Parts) -> Writer:
 
 def _extra_repr(parts: Parts) -> Writer:
     """`extra_repr`: the sizes."""
-    writer, names = Writer(), list(parts.arguments.names.values())
+    writer, names = Writer(margin=len(INDENT)), list(parts.arguments.names.values())
     if names:
         with writer.block("def extra_repr(self):"):
-            writer.line(f'return f"{", ".join(f"{name}={{self.{name}}}" for name in names)}"')
+            writer.call("sizes = (", [quoted(name) for name in names] + [""] * (len(names) == 1), ")")
+            writer.line('return ", ".join(f"{name}={getattr(self, name)}" for name in sizes)')
     return writer

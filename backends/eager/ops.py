@@ -6,18 +6,27 @@ from collections.abc import Sequence
 
 from archc.backends.eager import carry
 from archc.backends.eager.scope import Scope
-from archc.backends.eager.value import BOOL, DATA, INT, KIND_OF, NUMBER, Value, shape_text
+from archc.backends.eager.value import (
+    BOOL,
+    DATA,
+    INT,
+    KIND_OF,
+    NUMBER,
+    WIDE,
+    Value,
+    shape_text,
+)
 from archc.backends.expression import (
     ATOM,
     BITAND,
     BITOR,
     OPERATORS,
-    UNARY,
     Text,
     binary,
     call,
     negative,
     power,
+    prefixed,
 )
 from archc.backends.index import aligned, dims, einsum, permuted
 from archc.ir import layer as ir
@@ -37,7 +46,7 @@ def constant(scope: Scope, node: Node) -> Value:
 def position(scope: Scope, node: Node) -> Value:
     """Positions along a sequence have a line at the head of the function; along a dim, `arange`."""
     axis = node.op.axis
-    if axis.name in scope.starts:
+    if axis.kind == "stream":
         return Value(Text(scope.position(axis)), (axis.name,), INT)
     return Value(call("torch.arange", scope.length(axis), f"device={scope.device}"), (axis.name,), INT)
 
@@ -91,13 +100,15 @@ def elementwise(scope: Scope, node: Node) -> Value:
     if all(value.kind == NUMBER for value in values):
         return Value(_of_numbers(fn, [value.text for value in values]), (), NUMBER)
     if fn == "where":
-        return _where(scope, values, layout)
+        return _where(scope, node, values, layout)
     kind = KIND_OF[node.type.dtype]
     if kind == DATA:
         values, kind = scope.joined(values)
     texts = [_laid_out(value, layout) for value in values]
-    if fn == "real":
+    if fn == "real" or (fn in ("mul", "div") and texts[1].text == "1"):
         return Value(texts[0], layout, kind)
+    if fn in ("sin", "cos") and kind == WIDE:
+        return scope.as_data(Value(_of_tensors(fn, texts), layout, kind))
     clamp = {"max": "min", "min": "max"}.get(fn)
     if clamp and NUMBER in {value.kind for value in values}:
         number, tensor = sorted(zip(values, texts, strict=True), key=lambda pair: pair[0].kind != NUMBER)
@@ -109,12 +120,12 @@ def _laid_out(value: Value, layout: Sequence[str]) -> Text:
     return value.text if value.kind == NUMBER else aligned(value.text, value.layout, layout)
 
 
-def _where(scope: Scope, values: Sequence[Value], layout: tuple[str, ...]) -> Value:
+def _where(scope: Scope, node: Node, values: Sequence[Value], layout: tuple[str, ...]) -> Value:
     condition, *branches = values
-    kind = INT if {value.kind for value in branches} <= {INT} else BOOL
-    if {value.kind for value in branches} - {INT, BOOL}:
+    kind = KIND_OF[node.type.dtype]
+    if kind == DATA:
         branches, kind = scope.joined(branches)
-    kind = DATA if kind == NUMBER else kind
+        kind = DATA if kind == NUMBER else kind
     texts = [_laid_out(value, layout) for value in (condition, *branches)]
     if condition.kind == NUMBER:
         return Value(Text(f"({texts[1]} if {texts[0]} else {texts[2]})"), layout, kind)
@@ -129,7 +140,7 @@ def _of_tensors(fn: str, texts: Sequence[Text]) -> Text:
         return call(TENSOR[fn], *texts)
     return {
         "neg": lambda a: negative(a),
-        "not": lambda a: Text(f"~{a.at(UNARY)}", UNARY),
+        "not": lambda a: prefixed("~", a),
         "pow": lambda a, b: power(a, b),
         "and": lambda a, b: binary("&", BITAND, a, b),
         "or": lambda a, b: binary("|", BITOR, a, b),
@@ -188,6 +199,7 @@ def contract(scope: Scope, node: Node) -> Value:
         return _rearranged(scope, node, values[0])
     names = [dict(zip(scope.graph[o].type.names, ins, strict=True)) for o, ins in zip(node.operands, node.op.ins, strict=True)]
     values, kind = scope.joined(values)
+    values = [scope.as_data(value) if value.kind == INT else value for value in values]
     ins = [[labels[axis] for axis in value.layout] for value, labels in zip(values, names, strict=True)]
     axis_of = {label: axis.name for label, axis in node.op.out}
     layout = scope.node_layout(node)
@@ -279,7 +291,7 @@ def solve(scope: Scope, node: Node) -> Value:
 def shift(scope: Scope, node: Node) -> Value:
     """The tokens `steps` earlier; the state holds those from before the first."""
     before, after = carry.past(scope, node)
-    x = scope.per_token(node.operands[0], node.op.stream)
+    x = scope.per_token(node.operands[0], node.op.stream, short=True)
     scope.file.pieces.add("shifted")
     name = scope.names.fresh(node.name or f"{scope.target(node.id)}_before")
     scope.writer.line(f"{name}, {after} = shifted({x.text}, {before})", shape_text(x))
@@ -289,7 +301,7 @@ def shift(scope: Scope, node: Node) -> Value:
 def window(scope: Scope, node: Node) -> Value:
     """Runs of tokens along a new axis."""
     before, after = carry.past(scope, node)
-    x = scope.per_token(node.operands[0], node.op.stream)
+    x = scope.per_token(node.operands[0], node.op.stream, short=True)
     op, rest = node.op, x.layout[2:]
     arguments = [x.text, before]
     if op.stride is None:

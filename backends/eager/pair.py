@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from archc.backends.eager import carry
 from archc.backends.eager.naming import region_name
-from archc.backends.eager.region import argument_list, body_scope, extra_arguments, wanted_results
+from archc.backends.eager.region import (
+    argument_list,
+    body_scope,
+    extra_arguments,
+    in_spec_order,
+    wanted_results,
+)
 from archc.backends.eager.scope import Scope, write_head
 from archc.backends.eager.value import DATA, KIND_OF, NUMBER, Value
 from archc.backends.expression import Text
 from archc.backends.index import permuted
-from archc.backends.writer import Writer, identifier
+from archc.backends.writer import INDENT, Writer, identifier
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 
@@ -19,9 +25,10 @@ class PairFunction:
 
     def __init__(self, scope: Scope, node: Node):
         self.scope, self.node, self.op = scope, node, node.op
+        roles, operands = dict(node.op.captures), dict(zip((n for n, _ in node.op.captures), node.operands, strict=True))
         self.values = {
-            name: carry.read(scope, node, operand) if role != "reader" else scope.value(operand)
-            for (name, role), operand in zip(node.op.captures, node.operands, strict=True)
+            name: scope.value(operands[name]) if roles[name] == "reader" else carry.read(scope, node, operands[name])
+            for name in in_spec_order(scope, node, list(operands))
         }
         self.arguments = {name: identifier(name) for name in self.values}
         self.results = wanted_results(scope, node)
@@ -34,6 +41,7 @@ class PairFunction:
         like = self.arguments[(real or list(types))[0]]
         self.body = body = body_scope(scope, node, like, axes)
         body.pair = (node.op.reader.name, node.op.read.name)
+        body.writer.margin = len(INDENT)
         self._name_streams(axes)
         for name, inner in inputs.items():
             kind = NUMBER if self.values[name].kind == NUMBER else KIND_OF[inner.type.dtype]
@@ -54,9 +62,9 @@ class PairFunction:
         for argument, found in axes.items():
             for place, axis in enumerate(found):
                 if axis.name in (op.read.name, op.path.name if op.path else ""):
-                    body.sources.setdefault(read, (self.arguments[argument], place))
+                    body.sources.setdefault(read, []).append((self.arguments[argument], place))
                 elif axis.name == op.reader.name:
-                    body.sources.setdefault(length, (self.arguments[argument], place))
+                    body.sources.setdefault(length, []).append((self.arguments[argument], place))
         flows = self.scope.starts.get(op.reader.name, "0") != "0"
         body.starts[op.reader.name] = "pos" if flows else "0"
         if op.source == op.reader.name and flows:
@@ -100,7 +108,7 @@ class PairFunction:
         writer.depth += 1
         writer.docstring(self._doc(parameters))
         write_head(writer, body, body.sources)
-        writer.lines += ["    " + line if line else "" for line in body.writer.lines]
+        writer.include(body.writer.lines)
         writer.line("return " + ", ".join(returned))
         return writer.text()
 
@@ -114,8 +122,7 @@ class PairFunction:
     def _doc(self, parameters: list[str]) -> list[str]:
         """What the function computes, and the shapes of its arguments."""
         results = ", ".join(f"`{name}`" for name in self.results)
-        read = "tokens of the other sequence" if self.body.starts.get(self.op.read.name) is None else "tokens"
-        title = f"{results} of each token `{self.op.reader}`, from the {read} `{self.op.read}` that it may read."
+        title = f"{results} of each token `{self.op.reader}`, from what it may read along `{self.op.read}`."
         shapes = {self.arguments[name]: self.layouts[name] for name in self.values}
         known = argument_list(shapes)
         if "pos" in parameters:

@@ -29,7 +29,7 @@ class Parts:
     def scope(self, like: str, sizes: dict[str, str]) -> Scope:
         """A scope over the layer's graph that knows its parameters."""
         scope = Scope(self.layer.graph, self.emitters, self.file, like, self.layer.name)
-        scope.sizes = dict(sizes)
+        scope.sizes, scope.home = dict(sizes), self.layer.source
         for node, param in self.layer.params:
             names = tuple(axis.name for axis in param.axes)
             scope.values[node] = Value(Text(f"self.{param.name}"), names, DATA)

@@ -9,12 +9,27 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def check_size(layer: str, name: str, value: int, least: int = 0) -> None:
+def check_sizes(layer: str, least: int, **sizes: int) -> None:
     """Refuse what cannot be a size."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{layer}: `{name}` must be an int, got {value!r}")
-    if value < least:
-        raise ValueError(f"{layer}: `{name}` must be at least {least}, got {value}")
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{layer}: `{name}` must be an int, got {value!r}")
+        if value < least:
+            raise ValueError(f"{layer}: `{name}` must be at least {least}, got {value}")
+
+
+def check_numbers(layer: str, **options: float) -> None:
+    """Refuse what is no number."""
+    for name, value in options.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{layer}: `{name}` must be a number, got {value!r}")
+
+
+def quotient(layer: str, name: str, top: int, bottom: int) -> int:
+    """A size that is a fraction of others, which must come out whole."""
+    if bottom == 0 or top % bottom:
+        raise ValueError(f"{layer}: `{name}` = {top} / {bottom} is not a whole number")
+    return top // bottom
 
 
 def check_input(
@@ -54,12 +69,6 @@ def check_state(layer: str, state: tuple, kind: type, batch: int) -> None:
             raise ValueError(
                 f"{layer}: `state.{name}` is of a batch of {value.shape[0]}, the input of {batch}"
             )
-
-
-def check_real(layer: str, name: str, value: float) -> None:
-    """Refuse what is no number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{layer}: `{name}` must be a number, got {value!r}")
 
 
 def inverse_softplus(x: Tensor) -> Tensor:
@@ -162,8 +171,8 @@ def matrices_between(x: Tensor, readers: int) -> Tensor:
 
 def top(score: Tensor, count: int, dim: int) -> Tensor:
     """Where the `count` largest scores are; of equals the first, never -inf."""
-    order = score.argsort(dim, descending=True, stable=True)
-    return (order.argsort(dim) < count) & (score > -math.inf)
+    order = score.argsort(dim=dim, descending=True, stable=True)
+    return (order.argsort(dim=dim) < count) & (score > -math.inf)
 
 
 def take(x: Tensor, index: Tensor, shared: int) -> Tensor:

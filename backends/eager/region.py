@@ -20,15 +20,14 @@ def wanted_results(scope: Scope, node: Node) -> list[str]:
     return [name for name in node.op.body.outputs if name in live]
 
 
-def argument_shapes(
-    scope: Scope, node: Node, values: Mapping[str, Value]
-) -> dict[str, Sequence[Axis]]:
-    """The axes of each argument, in the order of its dims."""
-    shapes: dict[str, Sequence[Axis]] = {}
-    for (name, value), operand in zip(values.items(), node.operands, strict=False):
-        type = scope.graph[operand].type
-        shapes[name] = [type.axis(axis) for axis in value.layout]
-    return shapes
+def in_spec_order(scope: Scope, node: Node, names: Sequence[str]) -> list[str]:
+    """Captures in the order in which the spec defines what they stand for."""
+
+    def place(name: str) -> tuple[int, int]:
+        operand = scope.graph[node.operands[names.index(name)]]
+        return (operand.span.start if operand.name and operand.span else 0, names.index(name))
+
+    return sorted(names, key=place)
 
 
 def body_scope(
@@ -36,6 +35,7 @@ def body_scope(
 ) -> Scope:
     """The scope of a region's body: sizes are read off the shapes of its arguments."""
     body = Scope(node.op.body, scope.emitters, scope.file, like, scope.layer)
+    body.home = scope.home
     given = {identifier(name) for name in arguments} | set(RESERVED)
     spoken = {identifier(inner.name) for inner in node.op.body if inner.name}
     body.names.taken = given | spoken
@@ -49,7 +49,7 @@ def body_scope(
                 local = body.sizes.get(size) or body.names.fresh(size)
                 body.sizes[size] = local
             if local is not None:
-                body.sources.setdefault(local, (identifier(argument), place))
+                body.sources.setdefault(local, []).append((identifier(argument), place))
     return body
 
 

@@ -14,15 +14,17 @@ from archc.backends.eager.naming import nearest_name
 from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, WIDE, Value, shape_text
 from archc.backends.expression import ATOM, Text, call, number, whole
 from archc.backends.index import aligned, permuted
-from archc.backends.writer import COLUMNS, INDENT, Names, Writer
+from archc.backends.writer import Names, Writer
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.source import Source
 
 Emitters = Mapping[type, Callable[["Scope", Node], Value]]
 
 HINTS = {ir.Window: "window", ir.Gather: "taken", ir.Top: "chosen", ir.Softmax: "weights"}
-"""What an intermediate value is called, after the named value that it goes into."""
+WORDS = {"add": "sum", "sub": "diff", "mul": "scaled", "div": "ratio", "dot": "product"}
+"""What values are called that the spec has no name for."""
 
 
 class Scope:
@@ -30,19 +32,20 @@ class Scope:
 
     `like` names a tensor that has the dtype and device of the data. `sizes` says how
     size symbols are written here, `lengths` how long each sequence is, `starts` the position of its
-    first token; `sources` tells from which argument's shape a length is read. What is asked for and
-    not found becomes an argument of the function.
+    first token; `sources` tells from which arguments' shapes a length can be read. What is asked for
+    and not found becomes an argument of the function. `home` is the spec whose lines are cited.
     """
 
     def __init__(self, graph: Graph, emitters: Emitters, file: File, like: str, layer: str):
         self.graph, self.emitters, self.file = graph, emitters, file
         self.layer, self.training = layer, "training"
+        self.home: Source | None = None
         self.dtype, self.device = f"{like}.dtype", f"{like}.device"
-        self.names, self.writer = Names(), Writer()
+        self.names, self.writer = Names(), Writer(margin=8)
         self.sizes: dict[str, str] = {}
         self.lengths: dict[str, str] = {}
         self.starts: dict[str, str] = {}
-        self.sources: dict[str, tuple[str, int]] = {}
+        self.sources: dict[str, list[tuple[str, int]]] = {}
         self.values: dict[int, Value] = {}
         self.results: dict[int, dict[str, Value]] = {}
         self.positions: dict[str, str] = {}
@@ -75,18 +78,23 @@ class Scope:
 
     def statements(self) -> None:
         """Emit every named value that something needs, in the order of the spec as far as dataflow allows."""
-        named = [n for n in self.graph if n.name and n.id in self.uses and n.span]
-        for node in sorted(named, key=lambda n: (n.span.source.name, n.span.start, n.id)):
+        named = [n for n in self.graph if self._is_statement(n)]
+        for node in sorted(named, key=lambda n: (n.span.start if n.span else 0, n.id)):
             self.statement(node)
         for id in self.graph.outputs.values():
             self.value(id)
+
+    def _is_statement(self, node: Node) -> bool:
+        """Whether a node is a value that the spec itself names, not a function of the library."""
+        home = node.span is None or self.home is None or node.span.source is self.home
+        return node.name is not None and node.id in self.uses and home
 
     def statement(self, node: Node) -> None:
         """One named value under the line of the spec that defines it, after what it needs."""
         if node.id in self.values:
             return
         before = self.graph.ancestors(node.id)
-        for earlier in [n for n in self.graph if n.id in before and n.name and n.id in self.uses]:
+        for earlier in [n for n in self.graph if n.id in before and self._is_statement(n)]:
             self.statement(earlier)
         place, region = len(self.writer.lines), node
         if isinstance(node.op, ir.Result):
@@ -109,7 +117,7 @@ class Scope:
     def _fitting(self, node: Node) -> Value:
         """The node's expression; its longest operands get lines of their own until it fits into one."""
         value = self.emit(node)
-        while len(value.text.text) > COLUMNS - 3 * len(INDENT) - len(node.name or "") - 4:
+        while len(value.text.text) > self.writer.room - len(self.hint(node)) - 3:
             inner = [i for i in self.operands(node.id) if i in self.values and not self.values[i].bound]
             inner = [i for i in inner if self.values[i].kind != NUMBER]
             if not inner:
@@ -137,15 +145,25 @@ class Scope:
         self.values[id] = Value(Text(name), value.layout, value.kind)
 
     def hint(self, node: Node) -> str:
-        """The node's name, or one made from the named value that it goes into."""
+        """The node's name; or one made from what it combines, or from the value that it goes into."""
         if node.name is not None:
             return node.name
-        fn = node.op.fn if isinstance(node.op, ir.Elementwise | ir.Reduce) else None
-        kind = HINTS.get(type(node.op)) or fn or "part"
-        if isinstance(node.op, ir.Contract):
-            params = any(isinstance(self.graph[o].op, ir.Param) for o in node.operands)
-            kind = "proj" if params else "dot"
-        return f"{self.target(node.id)}_{kind}"
+        if isinstance(node.op, ir.Position):
+            return f"index_{node.op.axis.name}"
+        users = [self.graph[user].op for user in self.graph.users(node.id)]
+        if any(isinstance(user, ir.Softmax) for user in users):
+            return "mask" if node.type.dtype == "bool" else "score"
+        if type(node.op) in HINTS:
+            return HINTS[type(node.op)]
+        fn = node.op.fn if isinstance(node.op, ir.Elementwise | ir.Reduce) else "dot"
+        fn = self.fused[node.id].hint if node.id in self.fused else fn
+        parts = [self.values[o] for o in self.operands(node.id) if o in self.values]
+        parts = [v.text.text.removeprefix("self.").removesuffix("_t") for v in parts if v.bound]
+        if fn in ("mul", "dot") and len(parts) == 2 and len("".join(parts)) < 16:
+            return "_".join(parts)
+        if len(parts) == len(self.operands(node.id)) == 1 and len(parts[0]) < 12:
+            return f"{fn}_{parts[0]}"
+        return f"{self.target(node.id)}_{WORDS.get(fn, fn)}"
 
     def target(self, id: int) -> str:
         """The name of the nearest named value that this one goes into."""
@@ -164,9 +182,20 @@ class Scope:
         """The same for a node's value."""
         return self.layout(node.type.axes)
 
-    def per_token(self, id: int, stream: str) -> Value:
-        """A value laid out [B, T, ...] along a sequence, as what looks along it needs it."""
+    def at(self, id: int, layout: Sequence[str]) -> Text:
+        """A value's text, ready to broadcast against a tensor of that layout."""
         value = self.value(id)
+        return value.text if value.kind == NUMBER else aligned(value.text, value.layout, layout)
+
+    def per_token(self, id: int, stream: str, short: bool = False) -> Value:
+        """A value laid out [B, T, ...] along a sequence, as what looks along it needs it.
+
+        `short`: it stands beside other arguments, so that a long expression gets a line of its own.
+        """
+        value = self.value(id)
+        if short and not value.bound and len(value.text.text) > 30:
+            self.bind(id)
+            value = self.values[id]
         order = [name for name in ("batch", stream) if name in value.layout]
         order += [name for name in value.layout if name not in order]
         text = permuted(value.text, value.layout, order)
@@ -226,30 +255,33 @@ class Scope:
 
         What is made from positions alone keeps its precision until it meets a value per token.
         """
+        if any(value.kind == DATA and "batch" in value.layout for value in values):
+            # torch gives an integer the dtype of the real tensor that it meets
+            return [v if v.kind == INT else self.as_data(v) for v in values], DATA
         values = [self.real(value) for value in values]
         kinds = {value.kind for value in values} - {NUMBER}
-        if not kinds:
-            return values, NUMBER
         if kinds == {DATA, WIDE}:
-            tokens = any(v.kind == DATA and "batch" in v.layout for v in values)
-            return ([self.as_data(v) for v in values], DATA) if tokens else (values, WIDE)
-        return values, kinds.pop()
+            return values, WIDE
+        return values, kinds.pop() if kinds else NUMBER
 
 
-def write_head(writer: Writer, scope: Scope, sources: Mapping[str, tuple[str, int]]) -> None:
+def write_head(writer: Writer, scope: Scope, sources: Mapping[str, Sequence[tuple[str, int]]]) -> None:
     """The lines that define what the function's body asks for: sizes read off shapes, positions."""
-    found: dict[str, dict[int, str]] = {}
-    for name in sorted(scope.asked & set(sources)):
-        argument, place = sources[name]
-        found.setdefault(argument, {})[place] = name
-    for argument, places in found.items():
+    missing = scope.asked & set(sources)
+    while missing:
+        covered: dict[str, dict[int, str]] = {}
+        for name in sorted(missing):
+            for argument, place in sources[name]:
+                covered.setdefault(argument, {})[place] = name
+        argument = max(covered, key=lambda a: (len(covered[a]), -list(covered).index(a)))
+        places = covered[argument]
+        missing -= set(places.values())
+        first, stop = min(places), max(places) + 1
+        names = ", ".join(places.get(i, "_") for i in range(first, stop))
         if len(places) == 1:
-            ((place, name),) = places.items()
-            writer.line(f"{name} = {argument}.shape[{place}]")
+            writer.line(f"{names} = {argument}.shape[{first}]")
         else:
-            last = max(places) + 1
-            names = ", ".join(places.get(i, "_") for i in range(last))
-            writer.line(f"{names} = {argument}.shape[:{last}]")
+            writer.line(f"{names} = {argument}.shape[{first or ''}:{stop}]")
     if "wide" in scope.asked:
         writer.line(f"wide = torch.promote_types({scope.dtype}, torch.float32)")
     for line in scope.head:

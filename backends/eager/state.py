@@ -7,7 +7,9 @@ from archc.backends.eager.calls import reach
 from archc.backends.eager.memory import Field
 from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.scope import Scope
-from archc.backends.writer import INDENT, Writer
+from archc.backends.expression import number
+from archc.backends.writer import Writer
+from archc.ir import layer as ir
 
 DTYPES = {"int": "torch.int64", "bool": "torch.bool"}
 
@@ -21,7 +23,7 @@ def state_class(parts: Parts) -> Writer:
         if fields:
             writer.line()
         for field in fields:
-            writer.line(f"{field.name}: {annotation(parts, field)}", note(field))
+            writer.line(f"{field.name}: {annotation(parts, field)}", note(parts, field))
     return writer
 
 
@@ -32,16 +34,19 @@ def annotation(parts: Parts, field: Field) -> str:
     return {"layers": "tuple", "other": "Tensor | None", "pos": "int"}.get(field.kind, "Tensor")
 
 
-def note(field: Field) -> str:
+def note(parts: Parts, field: Field) -> str:
     """What a field holds, for the comment behind it."""
-    shape = shape_of([axis.name for axis in field.axes])
-    return {
-        "pos": "tokens seen",
-        "past": f"{shape}, the last tokens before the next",
-        "seen": f"{shape}, " + ("every token seen" if field.count is None else "the last tokens seen"),
-        "other": f"{shape}, of the other sequence",
-        "state": shape,
-    }.get(field.kind, "")
+    if field.kind == "pos":
+        return "tokens seen"
+    count = "0" if field.count is None else str(number(field.count, parts.arguments.names))
+    if field.kind == "past" and isinstance(parts.layer.graph[field.node].op, ir.Window):
+        count = "..." if parts.layer.graph[field.node].op.stride is not None else count
+    known = {"past": (count, ", the tokens before the next"), "seen": ("S", ", every token seen")}
+    if field.kind == "seen" and field.count is not None:
+        known["seen"] = ("S", f", the last tokens, at most {count}")
+    length, text = known.get(field.kind, ("", ""))
+    names = [length if a.name in parts.memory.flow and length else a.name for a in field.axes]
+    return shape_of(names) + text if field.axes else ""
 
 
 def initial_state(parts: Parts) -> Writer:
@@ -50,7 +55,7 @@ def initial_state(parts: Parts) -> Writer:
     scope.lengths = {"batch": "batch"}
     scope.device, scope.dtype = "device", "dtype"
     items = [f"{field.name}={first(parts, scope, field)}" for field in parts.memory.fields]
-    writer = Writer()
+    writer = Writer(margin=4)
     header = f"def initial_state(self, batch: int, device=None, dtype=None) -> {parts.state}:"
     with writer.block(header):
         writer.docstring(["What is remembered of `batch` sequences before their first token."])
@@ -59,7 +64,7 @@ def initial_state(parts: Parts) -> Writer:
             writer.line("device, dtype = device or like.device, dtype or like.dtype")
         if "wide" in scope.asked:
             writer.line("wide = torch.promote_types(dtype, torch.float32)")
-        writer.lines += [INDENT * writer.depth + line if line else "" for line in scope.writer.lines]
+        writer.include(scope.writer.lines)
         writer.call(f"return {parts.state}(", items, ")")
     return writer
 

@@ -35,7 +35,8 @@ def test_two_uses_share_one_layer_and_have_parameters_of_their_own() -> None:
 
 def test_a_stack_shares_layers_that_take_the_same_branch() -> None:
     text = MLP + (
-        "\nmodel M(d, L = 4, wide = [1, 2]):\n    input x[d]\n    repeat L as l:\n        param n[d] = 1\n"
+        "\nmodel M(d, L = 4, wide = [1, 2]):\n    input x[d]\n    repeat L as l:\n"
+        "        param n[d] = 1\n"
         "        x = x + MLP(d, 8 * d if l in wide else d)(x * n)\n    output y[d] = x\n"
     )
     calls = [call for _, call in layer(text).calls]
@@ -58,7 +59,10 @@ def test_a_layer_as_an_argument() -> None:
 
 
 def test_a_branch_on_sizes_is_recorded() -> None:
-    text = "layer L(d, r = 0):\n    input x[d]\n    param W[d, r]; V[r, d]\n    output y[d] = x @ W @ V if r > 0 else x\n"
+    text = (
+        "layer L(d, r = 0):\n    input x[d]\n    param W[d, r]; V[r, d]\n"
+        "    output y[d] = x @ W @ V if r > 0 else x\n"
+    )
     off, on = layer(text), layer(text, r=2)
     r = off.args[1].symbol
     assert [q.condition for q in off.requirements if q.settled] == [sympy.Le(r, 0)]
@@ -116,7 +120,10 @@ def test_one_mistake_does_not_cascade() -> None:
 
 
 def test_a_shape_error_names_both_sides_and_where_they_come_from() -> None:
-    text = "layer L(d, K, V):\n    input x[d]\n    param A[d, K]; B[V, d]\n    q = x @ A\n    output y[d] = q @ B\n"
+    text = (
+        "layer L(d, K, V):\n    input x[d]\n    param A[d, K]; B[V, d]\n"
+        "    q = x @ A\n    output y[d] = q @ B\n"
+    )
     said = refusal(text)
     assert "`@` cannot join `K` with `V`" in said
     assert "`q` is [K]; `B` is [V, d]" in said

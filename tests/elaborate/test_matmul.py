@@ -1,4 +1,4 @@
-"""`@` has one meaning: held against einsum on random numbers, and refused where it would have two."""
+"""`@` has one meaning: held against einsum on random numbers, refused where it would have two."""
 
 from __future__ import annotations
 
@@ -47,22 +47,24 @@ AXES = {"h": "H", "k": "K", "v": "V", "d": "d", "n": "n"}
 def shape_of(formula: str, declared: str) -> str:
     """The dims that an einsum leaves, as a spec names them."""
     sizes = {}
-    for operand, value in zip(
-        formula.split("->")[0].split(","), declared.split("], "), strict=True
-    ):
+    operands, out = formula.split("->")
+    for operand, value in zip(operands.split(","), declared.split("], "), strict=True):
         for letter, dim in zip(
             operand[2:], value.split("[")[1].rstrip("]").split(", "), strict=True
         ):
             sizes[letter] = dim.rstrip("'")
     names: list[str] = []
-    for letter in formula.split("->")[1][2:]:
+    for letter in out[2:]:
         names.append(sizes[letter] + "'" * (sizes[letter] in names))
     return ", ".join(names)
 
 
 @pytest.mark.parametrize(("declared", "expression", "formula"), ORDINARY)
 def test_joins_trailing_with_leading_dims(declared: str, expression: str, formula: str) -> None:
-    text = f"layer L(d, H, K, V, n):\n    input {declared}\n    output y[{shape_of(formula, declared)}] = {expression}\n"
+    text = (
+        f"layer L(d, H, K, V, n):\n    input {declared}\n"
+        f"    output y[{shape_of(formula, declared)}] = {expression}\n"
+    )
     made, given = outputs(text, **SIZES)
     torch.testing.assert_close(made, torch.einsum(formula, *given.values()))
 

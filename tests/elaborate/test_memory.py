@@ -1,4 +1,4 @@
-"""Recurrences, attends, blocks and routes: against loops that say the formula once more in torch."""
+"""Recurrences, attends, blocks and routes, against loops that say the formula in torch."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_sum_and_a_product_along_the_path() -> None:
 
 
 def test_a_path_may_depend_on_the_reader() -> None:
-    """Stick-breaking: what is left of the stick depends on the reader's score of every token between."""
+    """Stick-breaking: what is left depends on the reader's score of every token between."""
     text = (
         "layer L(K):\n    input q[K], k[K], v[K]\n    attend s < t:\n"
         "        left = sum r in (s, t]: logsigmoid(-q[t].T @ k[r])\n"
@@ -113,7 +113,10 @@ def test_a_path_may_depend_on_the_reader() -> None:
 
 
 def test_nothing_to_attend_gives_zero() -> None:
-    text = "layer L(K):\n    input q[K], v[K]\n    attend s < t:\n        o = softmax(q.T @ v[s]) @ v[s]\n    output o\n"
+    text = (
+        "layer L(K):\n    input q[K], v[K]\n    attend s < t:\n"
+        "        o = softmax(q.T @ v[s]) @ v[s]\n    output o\n"
+    )
     made, _ = outputs(text, K=2)
     assert torch.equal(made[:, 0], torch.zeros(2, 2, dtype=torch.float64))
     assert torch.isfinite(made).all()
