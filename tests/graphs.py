@@ -9,10 +9,13 @@ import torch
 
 from archc.dims import BATCH, TIME, Axis, size_symbol, stream
 from archc.ir import layer as ir
-from archc.ir.graph import Graph, Type
+from archc.ir.graph import Graph, Node, Type
 from archc.ir.initial import sample_layer
 from archc.ir.meaning import Evaluation, evaluate
+from archc.ir.rewrite import Rule, rewrite
+from archc.ir.text import as_text
 from archc.ir.typing import layer_graph
+from archc.ir.verify import verify
 from archc.source import Source, Span
 
 
@@ -105,3 +108,37 @@ def run(layer: ir.Layer, seed: int = 0, **sizes: int) -> Evaluation:
 def single(sketch: Sketch, **inputs: torch.Tensor) -> torch.Tensor:
     """The output `y` of a sketch without arguments: sizes come with the inputs."""
     return evaluate(layer(sketch), inputs, {}, {}).outputs["y"]
+
+
+def lines(graph: Graph) -> list[str]:
+    """A graph's values that are neither inputs nor parameters, as text."""
+    sketch = Sketch()
+    sketch.graph = graph
+    text = as_text(layer(sketch, ""), spans=False).split("\n")
+    shown = [line for line in text if " = " in line and not line.startswith(("axis ", "->"))]
+    return [line for line in shown if " = input" not in line and " = param" not in line]
+
+
+def fire(rule: Rule, model: ir.Layer, times: int = 1, **sizes: int) -> ir.Layer:
+    """The layer after a rule, which must fire so often, in a graph that is in order, and mean the
+    same on random numbers."""
+    fired: list[int] = []
+
+    def counted(graph: Graph, node: Node) -> int | None:
+        new = rule(graph, node)
+        fired.extend([] if new is None else [new])
+        return new
+
+    verify(model)
+    before = as_text(model)
+    changed = rewrite(model, [counted])
+    assert len(fired) == times
+    assert as_text(model) == before, "the layer that was given changed"
+    assert (changed is model) == (times == 0)
+    old, new = run(model, **sizes).outputs, run(changed, **sizes).outputs
+    assert {name: value.shape for name, value in old.items()} == {
+        name: value.shape for name, value in new.items()
+    }
+    for name, value in old.items():
+        assert torch.allclose(new[name], value, atol=1e-10)
+    return changed

@@ -69,18 +69,23 @@ class _Builder:
 
     def _join(self, plan: Join, out: Out, exact: bool) -> tuple[int, Labels]:
         sides = [self.value(plan.left), self.value(plan.right)]
-        aligned = all(
-            out.get(label) == axis
-            for id, labels in sides
-            for label, axis in zip(labels, self.graph[id].type.axes, strict=True)
-        )
-        left, right = (id for id, _ in sides)
-        order = join((self.graph[left].type, self.graph[right].type))
-        if not aligned or (exact and order != tuple(out.values())):
+        if not self._scales(sides, out, exact):
             return self._contract(sides, out)
+        left, right = (id for id, _ in sides)
         if self.graph[left].type.dtype != "real" and self.graph[right].type.dtype != "real":
             left = self._real(left)
         return self._labelled(self._add(ir.Elementwise("mul"), left, right), out)
+
+    def _scales(self, sides: list[tuple[int, Labels]], out: Out, exact: bool) -> bool:
+        """Whether a product is elementwise: one side has every axis, and all keep their names."""
+        types = [self.graph[id].type for id, _ in sides]
+        named = [
+            out.get(label) == axis
+            for (_, labels), type in zip(sides, types, strict=True)
+            for label, axis in zip(labels, type.axes, strict=True)
+        ]
+        whole = any(len(type.axes) == len(out) for type in types)
+        return all(named) and whole and (not exact or join(types) == tuple(out.values()))
 
     def _spread(self, plan: Spread, out: Out) -> tuple[int, Labels]:
         id, labels = self.value(plan.other)

@@ -25,8 +25,8 @@ def command(code: str | None) -> None:
     wanted = code.strip().upper()
     if wanted not in pages:
         near = did_you_mean(wanted, pages)
-        hint = f" D{near[0][1:]}" if near else " `archc explain` lists the codes."
-        raise click.UsageError(f"There is no error code `{code}`.{hint}")
+        hint = near[0].replace("did", "Did", 1) if near else "`archc explain` lists the codes."
+        raise click.UsageError(f"There is no error code `{code}`. {hint}")
     text = page(wanted)
     if sys.stdout.isatty():
         Console().print(Markdown(re.sub(r"^```arch \w+.*$", "```python", text, flags=re.MULTILINE)))

@@ -47,23 +47,31 @@ def _variable(scope: Scope, items: tuple[tree.Expr, ...]) -> tuple[Along, int] |
         if variable is None:
             return None
         steps = scope.evaluate(item.right)
-        if item.op == "+":
-            raise scope.error(
-                "E0308",
-                f"`[{item.span.text}]` is a token that has not been seen yet",
-                item.span,
-                "in the future",
-            )
-        known = scope.number(steps) if isinstance(steps, sympy.Expr) else None
-        if known is None or not known.is_Integer or not 0 <= known <= MAX_SHIFT:
-            raise scope.error(
-                "E0308",
-                f"an earlier token is `t - n` with a whole number n up to {MAX_SHIFT}",
-                item.span,
-                helps=["further back: a state, or a `shortconv`"],
-            )
-        return variable, int(known)
+        return (variable, _steps(scope, item, steps)) if isinstance(steps, sympy.Expr) else None
     return None
+
+
+def _steps(scope: Scope, item: tree.Binary, steps: sympy.Expr) -> int:
+    """How many tokens back `t - n` is; n must be known, since each token back has to be kept."""
+    if item.op == "+":
+        raise scope.error(
+            "E0308",
+            f"`[{item.span.text}]` is a token that has not been seen yet",
+            item.span,
+            "in the future",
+        )
+    known = scope.number(steps)
+    if known is None or not known.is_Integer or not 0 <= known <= MAX_SHIFT:
+        raise scope.error(
+            "E0308",
+            f"an earlier token is `t - n` with a whole number n up to {MAX_SHIFT}",
+            item.span,
+            helps=["further back: a state, or a `shortconv`"],
+        )
+    if not steps.is_number:
+        condition, text = sympy.Eq(steps, known), f"{item.right.span.text} == {known}"
+        scope.context.requirements.append(ir.Requirement(condition, text, item.span, settled=True))
+    return int(known)
 
 
 def at_reader(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Value:
@@ -73,7 +81,7 @@ def at_reader(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Va
         return state.at(scope, node, steps)
     value = _base(scope, node)
     if steps == 0:
-        return expr.inside(scope, value, node)
+        return _row(scope, node, value, variable)
     home = value.frame
     if home.region:
         raise scope.error(
@@ -99,6 +107,16 @@ def _base(scope: Scope, node: tree.Index) -> Tensor:
     return value if isinstance(value, Tensor) else ops.tensor(scope, value, node.base.span)
 
 
+def _row(scope: Scope, node: tree.Index, value: Tensor, variable: Along) -> Tensor:
+    """`v[t]` of a value per token; `P[t]` of a table is its row at the token's position."""
+    seen = expr.inside(scope, value, node.base)
+    axes = scope.visible(seen)
+    if any(axis.kind in ("stream", "batch") for axis in seen.axes) or not axes:
+        return seen
+    at = expr.position(scope, variable.axis, node.span)
+    return ops.node(scope, ir.Gather(axes[0].name), seen, at, span=node.span)
+
+
 def at_read(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Value:
     """`v[s]`: the value of the token read."""
     return _captured(scope, node, variable, steps, "read")
@@ -120,7 +138,7 @@ def _captured(scope: Scope, node: tree.Index, variable: Along, steps: int, role:
         return tensor
     streams = [axis.name for axis in tensor.axes if axis.kind == "stream"]
     if not streams:
-        return expr.inside(scope, tensor, node.base)
+        return _row(scope, node, tensor, variable)
     if variable.source not in streams:
         raise scope.error(
             "E0306",
@@ -190,6 +208,10 @@ def gather(scope: Scope, node: tree.Index, base: Tensor) -> Tensor:
             "not an integer per token" if axes else "nothing to choose from",
             helps=["`[t-1]` is an earlier token, `[s]` a token read, `E[tokens]` a row of a table"],
         )
+    if scope.pair is not None and scope.pair.read.name in at.type.names:
+        # a pair that is not read must not be able to name a row that does not exist
+        first = ops.constant(scope, sympy.Integer(0), node.span)
+        at = ops.node(scope, ir.Elementwise("where"), scope.pair.mask, at, first, span=node.span)
     return ops.node(scope, ir.Gather(axes[0].name), base, at, span=node.span)
 
 

@@ -36,6 +36,15 @@ def names_defined(stmts: Iterable[tree.Stmt]) -> list[str]:
     return names
 
 
+def names_bound(stmt: tree.Stmt) -> list[str]:
+    """Names that a statement binds, inputs and parameters among them."""
+    if isinstance(stmt, tree.Input):
+        return [item.name for item in stmt.names]
+    if isinstance(stmt, tree.Param):
+        return [item.name for group in stmt.groups for item in group.names]
+    return names_defined([stmt])
+
+
 def exported_by(stmts: Sequence[tree.Stmt]) -> set[str]:
     """Names of blocks that are used outside the block that gives them."""
     mentions = [set(free_names(stmt)) for stmt in stmts]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import sympy
 
+from archc.diagnostics import Refused
 from archc.dims import size_symbol
 from archc.elaborate import ops
 from archc.elaborate.binding import force, given_anew
@@ -121,8 +122,10 @@ def _stacked(
     context.args = [ir.Arg(a.name, a.symbol) for a in context.args] + [ir.Arg(stmt.index, index)]
     context.values = {**outer.values, stmt.index: sympy.Integer(place)}
     inner = scope.child(context=context, frame=frame, names={stmt.index: index})
+    found = len(scope.session.report.diagnostics)
     results = _iterate(inner, stmt, values, define)
-    scope.session.report.check()
+    if len(scope.session.report.diagnostics) > found:
+        raise Refused(stmt.index)
     tensors = {n: ops.tensor(inner, value, stmt.span) for n, value in results.items()}
     decl = tree.Decl(stmt.span, "block", context.name, (), (), "", stmt.body, stmt.span)
     layer = finish(context, decl, tensors)

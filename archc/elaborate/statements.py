@@ -14,7 +14,7 @@ from archc.elaborate.arguments import declare_arguments
 from archc.elaborate.attend import attend
 from archc.elaborate.binding import declare, force
 from archc.elaborate.finish import finish
-from archc.elaborate.mentions import exported_by, names_defined, unused_params
+from archc.elaborate.mentions import exported_by, names_bound, names_defined, unused_params
 from archc.elaborate.recurrence import recurrence
 from archc.elaborate.repeat import repeat
 from archc.elaborate.scope import Along, Context, Module, Scope, Session
@@ -40,19 +40,12 @@ def elaborate_layer(
     scope = Scope(session, context, module, context.frame, indices={"t": Along("reader", TIME)})
     declare_arguments(scope, decl, given, symbolic)
     outputs = run(scope, decl)
-    session.report.check()
     return finish(context, decl, outputs)
 
 
 def run(scope: Scope, decl: tree.Decl) -> dict[str, Tensor]:
     """Elaborate a layer's body in its own frame; the outputs by name."""
-    for name in unused_params(decl.body):
-        scope.error(
-            "E0220",
-            f"parameter `{name.name}` is never used",
-            name.span,
-            helps=["remove it: it would be saved, and never trained"],
-        )
+    found = len(scope.session.report.diagnostics)
     scope = define(scope, decl.body, exported_by(decl.body))
     force(scope, decl.body)
     outputs: dict[str, Tensor] = {}
@@ -62,14 +55,29 @@ def run(scope: Scope, decl: tree.Decl) -> dict[str, Tensor]:
                 _output(scope, stmt, outputs)
             except Refused:
                 continue
-    if not outputs and not scope.session.report.diagnostics:
+    if len(scope.session.report.diagnostics) == found:
+        _check_use(scope, decl, outputs)
+    if len(scope.session.report.diagnostics) > found:
+        raise Refused(decl.name)
+    return outputs
+
+
+def _check_use(scope: Scope, decl: tree.Decl, outputs: Mapping[str, Tensor]) -> None:
+    """A layer gives something, and uses what it trains."""
+    if not outputs:
         scope.error(
             "E0211",
             f"`{decl.name}` has no output",
             decl.header,
             helps=["end the layer with `output y[d] = ...`"],
         )
-    return outputs
+    for item in unused_params(decl.body):
+        scope.error(
+            "E0220",
+            f"parameter `{item.name}` is never used",
+            item.span,
+            helps=["remove it: it would be saved, and never trained"],
+        )
 
 
 def _output(scope: Scope, stmt: tree.Output, outputs: dict[str, Tensor]) -> None:
@@ -114,8 +122,15 @@ def define(scope: Scope, stmts: Sequence[tree.Stmt], exported: set[str]) -> Scop
         try:
             scope = DEFINE[type(stmt)](scope, stmt, exported) or scope
         except Refused:
-            continue
+            for name in names_bound(stmt):
+                if name not in scope.names:
+                    scope.names[name] = Lazy(name, stmt.span, _refused)
     return scope
+
+
+def _refused() -> Value:
+    """What stands for a name whose statement was refused: using it is no further mistake."""
+    raise Refused
 
 
 def _input(scope: Scope, stmt: tree.Input, exported: set[str]) -> None:

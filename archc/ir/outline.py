@@ -7,6 +7,7 @@ the boxes that use them; a recurrence or an attention is a box with its formulas
 
 from __future__ import annotations
 
+import heapq
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -137,20 +138,26 @@ class _Sketch:
 
     def ordered(self) -> list[int]:
         """The boxes in dataflow order; empty if blocks as one box each would form a cycle."""
-        waiting = dict.fromkeys(self.home.values())
-        before: dict[int, set[int]] = {box: set() for box in waiting}
+        readers: dict[int, set[int]] = {box: set() for box in self.home.values()}
         for node in self.nodes:
             for operand in node.operands:
                 if node.id in self.home and operand in self.home:
-                    before[self.home[node.id]].add(self.home[operand])
+                    readers[self.home[operand]].add(self.home[node.id])
+        missing = dict.fromkeys(readers, 0)
+        for tail, heads in readers.items():
+            heads.discard(tail)
+            for head in heads:
+                missing[head] += 1
+        ready = [box for box, count in missing.items() if count == 0]
+        heapq.heapify(ready)
         order: list[int] = []
-        while waiting:
-            ready = [box for box in sorted(waiting) if before[box] <= {box, *order}]
-            if not ready:
-                return []
-            order.append(ready[0])
-            del waiting[ready[0]]
-        return order
+        while ready:
+            order.append(heapq.heappop(ready))
+            for head in readers[order[-1]]:
+                missing[head] -= 1
+                if missing[head] == 0:
+                    heapq.heappush(ready, head)
+        return order if len(order) == len(readers) else []
 
     def outline(self) -> Outline:
         """All boxes and edges."""

@@ -7,27 +7,20 @@ script, no font to load; it stands on its own light ground, so that it reads the
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import textwrap
 from xml.sax.saxutils import escape
 
 from archc.ir import layer as ir
 from archc.ir.layout import Key, Layout, Spacing, lay_out
-from archc.ir.outline import Box, Edge, Outline, outline
+from archc.ir.outline import Edge, Outline, outline
 from archc.ir.text import arg_text
+from archc.ir.typeset import CHAR, FRAMED, LINE, PAD, SMALL_CHAR, SMALL_LINE, Card, card, wrapped
 
 FONT = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-CHAR, LINE = 7.3, 17.0  # advance of a character and height of a line at 12 px
-SMALL_CHAR, SMALL_LINE = 6.2, 14.0  # the same at 10 px
-PAD = 10.0
 MARGIN = 22.0
 STRETCH = (700.0, 800.0, 900.0, 1000.0)  # how wide a layer of boxes may be; all are tried
 STEM = 20.0  # straight piece of an edge, behind its label
 LIMITS = (46, 66)  # longest line of a statement in characters; both are tried
-BLOCK_LIMIT = 84  # the same for a statement with a body
-
-FRAMED = ("memory", "block")
-"""Kinds of boxes with a body: drawn with a strong frame."""
 
 FILLS = {
     "input": ("#eef1f5", "#b6bfca"),
@@ -49,21 +42,11 @@ text { font: 12px %s; fill: #1f2430; white-space: pre; }
 .word { font-weight: 700; fill: #9a5b00; }
 .edge { fill: none; stroke: #8d97a3; stroke-width: 1.3; }
 """.strip()
-WORDS = re.compile(
-    r"\b(recurrence|attend|index|over|grouped|in|ending|all|route|weight|blocks|of|every|repeat|as)\b"
+KEYWORDS = (
+    "recurrence attend index route blocks repeat over grouped in ending all weight of every as"
 )
+WORDS = re.compile(rf"\b({KEYWORDS.replace(' ', '|')})\b")
 TARGET = re.compile(r"(\s*)((?:output )?)([\w', ]+?)(?=(\[[^\]]*\])?(?:\s*=[^=]|$))")
-
-
-@dataclass(frozen=True)
-class _Card:
-    """A box with its text broken into lines, and its size."""
-
-    box: Box
-    lines: tuple[str, ...]
-    params: tuple[str, ...]
-    width: float
-    height: float
 
 
 def as_svg(layer: ir.Layer) -> str:
@@ -74,26 +57,6 @@ def as_svg(layer: ir.Layer) -> str:
     return min(drawings, key=lambda drawing: drawing.awkwardness).svg()
 
 
-def wrapped(text: str, limit: int, after: str = "") -> list[str]:
-    """The text in lines of at most `limit` characters, broken where brackets are shallow.
-
-    `after` allows breaks after one character only.
-    """
-    lines: list[str] = []
-    indent = " " * (len(text) - len(text.lstrip()) + 4)
-    while len(text) > limit + 6:  # a few characters more are better than a line of a few
-        places = [m.start() for m in re.finditer(r"(?<=\S) ", text[: limit + 1])]
-        places = [at for at in places if at > limit // 3 and text[at - 1].endswith(after)]
-        if not places:
-            break
-        depth = {at: sum((c in "([") - (c in ")]") for c in text[:at]) for at in places}
-        # an operator begins the next line rather than end this one
-        best = min(places, key=lambda at: (depth[at], text[at - 1] in "=+-*/@", -at))
-        lines.append(text[:best])
-        text = indent + text[best + 1 :]
-    return [*lines, text]
-
-
 def _args(layer: ir.Layer) -> str:
     return ", ".join(arg_text(arg) for arg in layer.args)
 
@@ -101,70 +64,50 @@ def _args(layer: ir.Layer) -> str:
 def _doc_lines(doc: str) -> list[str]:
     """The first line of a docstring, and its source if it names one."""
     lines = [line.strip() for line in doc.strip().splitlines()]
-    return [*lines[:1], *[line for line in lines[1:] if line.startswith("source:")][:1]]
-
-
-def _card(box: Box, limit: int) -> _Card:
-    limit = BLOCK_LIMIT if box.kind in FRAMED else limit
-    lines = [part for line in box.lines for part in wrapped(line, limit)]
-    columns = max(len(line) for line in lines)
-    params = _joined(box.params, max(34, int(columns * CHAR / SMALL_CHAR)))
-    width = max(columns * CHAR, max(map(len, params), default=0) * SMALL_CHAR) + 2 * PAD
-    height = len(lines) * LINE + len(params) * SMALL_LINE + 2 * PAD - 4 + (3 if params else 0)
-    return _Card(box, tuple(lines), params, width, height)
-
-
-def _joined(items: Sequence[str], limit: int) -> tuple[str, ...]:
-    """Items side by side, in lines of at most `limit` characters."""
-    lines: list[str] = []
-    for item in items:
-        if lines and len(lines[-1]) + len(item) + 3 <= limit:
-            lines[-1] += " · " + item
-        else:
-            lines.append(item)
-    return tuple(lines)
+    shown = [*lines[:1], *[line for line in lines[1:] if line.startswith("source:")][:1]]
+    return [textwrap.shorten(line, 120, placeholder=" …") for line in shown]
 
 
 class _Drawing:
     """An outline laid out in one direction."""
 
     def __init__(
-        self,
-        layer: ir.Layer,
-        outline: Outline,
-        rightwards: bool,
-        stretch: float,
-        limit: int,
+        self, layer: ir.Layer, outline: Outline, rightwards: bool, stretch: float, limit: int
     ):
-        self.layer, self.outline = layer, outline
-        self.rightwards = rightwards
-        self.cards = {box.id: _card(box, limit) for box in outline.boxes}
+        self.outline, self.rightwards = outline, rightwards
+        self.cards = {box.id: card(box, limit) for box in outline.boxes}
+        self.layout, self.sizes = self.lay_out(stretch)
+        self.header = wrapped(f"{layer.kind} {layer.name}({_args(layer)})", 84, ",")
+        self.title = [*self.header, *_doc_lines(layer.doc)]
+        self.measure()
+
+    def lay_out(self, stretch: float) -> tuple[Layout, dict[int, tuple[float, float]]]:
+        """The layout, and the size of each box in flow coordinates."""
         sizes = {
             id: (card.width, card.height) if self.rightwards else (card.height, card.width)
             for id, card in self.cards.items()
         }
-        longest = max((len(edge.label) for edge in outline.edges), default=0) * SMALL_CHAR
+        longest = max((len(edge.label) for edge in self.outline.edges), default=0) * SMALL_CHAR
         if self.rightwards:
             spacing = Spacing(max(52.0, longest + 40), 16.0, 14.0, stretch)
         else:
             spacing = Spacing(62.0, 26.0, 18.0, stretch)
-        self.layout: Layout = lay_out(sizes, [(e.tail, e.head) for e in outline.edges], spacing)
+        layout = lay_out(sizes, [(e.tail, e.head) for e in self.outline.edges], spacing)
         if self.rightwards:  # boxes of a column are equally wide
-            thick = {id: self.layout.thickness[self.layout.layer[id]] for id in sizes}
+            thick = {id: layout.thickness[layout.layer[id]] for id in sizes}
             sizes = {id: (thick[id], size[1]) for id, size in sizes.items()}
-        self.sizes = sizes
-        tops = [self.layout.centre[id] - size[1] / 2 for id, size in sizes.items()]
-        ends = [self.layout.centre[id] + size[1] / 2 for id, size in sizes.items()]
-        tops += self.layout.centre.values()
-        self.v0 = min(tops)
-        across = max([*ends, *self.layout.centre.values()]) - self.v0
+        return layout, sizes
+
+    def measure(self) -> None:
+        """Set the size of the picture, and where its drawing starts."""
+        centre = self.layout.centre
+        halves = {key: self.sizes[key][1] / 2 if isinstance(key, int) else 0 for key in centre}
+        self.v0 = min(centre[key] - half for key, half in halves.items())
+        across = max(centre[key] + half for key, half in halves.items()) - self.v0
         along = self.layout.starts[-1] + self.layout.thickness[-1]
         inner, outer = (along, across) if self.rightwards else (across, along)
-        self.header = wrapped(f"{layer.kind} {layer.name}({_args(layer)})", 84, ",")
-        self.title = [*self.header, *_doc_lines(layer.doc)]
-        titles = max(len(text) for text in self.header) * CHAR * 1.17
-        titles = max(titles, max(len(text) for text in self.title) * CHAR)
-        self.width = max(inner, titles) + 2 * MARGIN
+        bold = max(map(len, self.header)) * CHAR * 14 / 12
+        self.width = max(inner, bold, max(map(len, self.title)) * CHAR) + 2 * MARGIN
         self.left = (self.width - inner) / 2
         self.top = MARGIN + LINE * len(self.title) + 14
         self.height = outer + self.top + MARGIN
@@ -199,10 +142,8 @@ class _Drawing:
             groups: dict[str, list[Edge]] = {}
             for edge in sorted(outgoing, key=lambda e: self.layout.centre[self.hops(e)[1]]):
                 groups.setdefault(edge.label, []).append(edge)
-            step = (
-                18.0 if self.rightwards else max((len(x) for x in groups), default=0) * SMALL_CHAR
-            )
-            places = self.spread(box.id, len(groups), step + 12)
+            longest = max(map(len, groups), default=0) * SMALL_CHAR
+            places = self.spread(box.id, len(groups), 30.0 if self.rightwards else longest + 12)
             for place, edges in zip(places, groups.values(), strict=True):
                 leave |= dict.fromkeys(edges, place)
             incoming.sort(key=lambda e: self.layout.centre[self.hops(e)[-2]])
@@ -239,7 +180,7 @@ class _Drawing:
             parts.append(_line(MARGIN, MARGIN + LINE * number + 12, name, _text(line)))
         parts += [self.edge(edge, leave[edge], enter[edge]) for edge in self.outline.edges]
         parts += self.labels(leave)
-        parts += [part for card in self.cards.values() for part in self.card(card)]
+        parts += [part for card in self.cards.values() for part in self.box(card)]
         return "\n".join([*parts, "</svg>"]) + "\n"
 
     def edge(self, edge: Edge, leave: float, enter: float) -> str:
@@ -282,7 +223,7 @@ class _Drawing:
                 parts.append(_line(left + 3, middle + 3.5, "label", _text(label)))
         return parts
 
-    def card(self, card: _Card) -> list[str]:
+    def box(self, card: Card) -> list[str]:
         """A box and its text."""
         u, v = self.corner(card.box.id)
         x, y = self.at(u, v)

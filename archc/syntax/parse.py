@@ -185,6 +185,10 @@ def _syntax_error(
     source: Source, start: int, text: str, error: UnexpectedInput, report: Report
 ) -> Refused:
     """What was found and what the grammar expected there, in the words of the language."""
+    opened = _unclosed(text)
+    if opened is not None:
+        at = Span(source, start + opened, start + opened + 1)
+        return report.error("E0018", f"`{at.text}` is never closed", at, "opened here")
     if isinstance(error, UnexpectedCharacters):
         at = start + (error.pos_in_stream or 0)
         return report.error(
@@ -204,14 +208,25 @@ def _syntax_error(
     return _unexpected(source, token, at, error, report)
 
 
+def _unclosed(text: str) -> int | None:
+    """Where a bracket is opened that the declaration never closes; `(s, t]` closes as it is."""
+    opened: list[int] = []
+    for match in re.finditer(r"[\[(]|[\])]", MASKED.sub(lambda m: " " * len(m[0]), text)):
+        if match[0] in "[(":
+            opened.append(match.start())
+        elif opened:
+            opened.pop()
+    return opened[-1] if opened else None
+
+
 def _unexpected(
     source: Source, token: Token, at: Span, error: UnexpectedInput, report: Report
 ) -> Refused:
     """An unexpected token: a reserved word, an unbalanced bracket, a misspelt keyword, ..."""
     shown = {
-        "_NL": "the end of the line",
-        "_INDENT": "an indented line",
-        "_DEDENT": "the end of the block",
+        "_NL": "end of the line",
+        "_INDENT": "indented line",
+        "_DEDENT": "end of the block",
     }
     found = shown.get(
         token.type, f"`{str(token).splitlines()[0]}`" if str(token).strip() else "space"

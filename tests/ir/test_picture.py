@@ -13,7 +13,8 @@ from archc.elaborate.elaborate import elaborate
 from archc.ir.diagram import as_dot, as_mermaid
 from archc.ir.layer import Layer
 from archc.ir.outline import outline, statement_lines
-from archc.ir.picture import as_svg, wrapped
+from archc.ir.picture import as_svg
+from archc.ir.typeset import wrapped
 from archc.source import Source, Span
 from archc.specfile import bundled, import_source, read
 from archc.syntax.parse import parse
