@@ -48,27 +48,6 @@ def drop_neutral(graph: Graph, node: Node) -> int | None:
     return kept if kept is not None and graph[kept].type == node.type else None
 
 
-ARITHMETIC = {
-    "neg": lambda a: -a,
-    "sqrt": sympy.sqrt,
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-}
-
-
-def fold_constants(graph: Graph, node: Node) -> int | None:
-    """`1 / sqrt(K)` of numbers, step by step -> one number, exactly."""
-    if not isinstance(node.op, ir.Elementwise) or node.op.fn not in ARITHMETIC:
-        return None
-    values = [_constant(graph, operand) for operand in node.operands]
-    if any(value is None for value in values):
-        return None
-    new = _add_constant(graph, ARITHMETIC[node.op.fn](*values))
-    return new if new is not None and graph[new].type == node.type else None
-
-
 def join_constants(graph: Graph, node: Node) -> int | None:
     """`(x * a) / b` -> `x * (a / b)`, `(x + a) - b` -> `x + (a - b)`, for numbers a and b."""
     for linear in (_scaled, _shifted):

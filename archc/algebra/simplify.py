@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from archc.algebra.merge import (
     drop_neutral,
-    fold_constants,
     join_constants,
     share,
     share_captures,
@@ -17,7 +16,7 @@ from archc.algebra.rules import distribute, drop_delta, reassociate
 from archc.ir import layer as ir
 from archc.ir.rewrite import Rule, rewrite
 
-MERGES: tuple[Rule, ...] = (share_captures, share, fold_constants, drop_neutral, join_constants)
+MERGES: tuple[Rule, ...] = (share_captures, share, drop_neutral, join_constants)
 PRODUCTS: tuple[Rule, ...] = (drop_delta, distribute, reassociate)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import sympy
 
 from archc.diagnostics import did_you_mean
-from archc.dims import Axis
+from archc.dims import BATCH, Axis
 from archc.elaborate import index, layers, matrix, ops, select, statements
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import AbstractLayer, FunctionRef, LayerRef, Tensor, Value
@@ -125,6 +125,9 @@ def reduced_axes(
     """The axes named in brackets, each of which the value must have."""
     found: list[Axis] = []
     for item in items:
+        if isinstance(item, tree.Name) and item.id == BATCH.name and BATCH in value.axes:
+            found.append(BATCH)
+            continue
         along = scope.index(item.id) if isinstance(item, tree.Name) else None
         if along is not None and along.axis.name in value.type.names:
             found.append(along.axis)

@@ -26,10 +26,14 @@ from archc.source import Source, Span
 
 @dataclass(frozen=True)
 class Input:
-    """A value given from outside: an input of the layer, or of a body graph."""
+    """A value given from outside: an input of the layer, or of a body graph.
+
+    An optional input of a layer may be left out; outputs that depend on it are then left out too.
+    """
 
     name: str
     type: Type
+    optional: bool = False
 
 
 @dataclass(frozen=True)

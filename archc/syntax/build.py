@@ -17,6 +17,9 @@ from archc.source import Source, Span
 from archc.syntax import tree
 from archc.syntax.names import canonical, operator, reserved
 
+BATCH = "batch"
+"""The implicit axis: reserved, but `mean[batch, t](loss)` may name it."""
+
 MAX_DEPTH = 100
 """Deepest nesting of an expression; also bounds the length of `a + b + c + ...`."""
 
@@ -162,7 +165,8 @@ class Builder:
         along = self.after(kids, "along")
         within = self.after(kids, "in", "∈")
         name = self.name_of(along) if along is not None else None
-        return tree.Input(span, self.each(kids, tree.Declared), name, within)
+        names, optional = self.each(kids, tree.Declared), self.has(kids, "optional")
+        return tree.Input(span, names, name, within, optional)
 
     def param_group(self, span: Span, kids: Kids) -> tree.ParamGroup:
         return tree.ParamGroup(span, self.each(kids, tree.Declared), self.after(kids, "="))
@@ -267,6 +271,8 @@ class Builder:
     # --- expressions ---
 
     def name(self, span: Span, kids: Kids) -> tree.Name:
+        if str(kids[0]) == BATCH:
+            return tree.Name(span, BATCH)
         return tree.Name(span, self.name_of(kids[0]))
 
     def number(self, span: Span, kids: Kids) -> tree.Number:

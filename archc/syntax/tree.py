@@ -165,11 +165,12 @@ class Declared(Node):
 
 @dataclass(frozen=True)
 class Input(Node):
-    """`input x[d]`, `input c[e] along m`, `input tokens in vocab`."""
+    """`input x[d]`, `input c[e] along m`, `input tokens in vocab`, `input targets in vocab optional`."""
 
     names: tuple[Declared, ...]
     along: str | None
     within: Expr | None
+    optional: bool = False
 
 
 @dataclass(frozen=True)

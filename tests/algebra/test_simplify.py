@@ -109,7 +109,7 @@ def test_the_step_of_a_decayed_state_that_is_corrected() -> None:
         "%4 = sub(%1, %3) : [batch, H, K, V]",
         "%5 = contract[batch H K, batch H V -> batch H K V](%0, v) : [batch, H, K, V]",
         "%6 = add(%4, %5) : [batch, H, K, V]",
-        "o = contract[batch H K V, batch H K -> batch H V](%6, q) : [batch, H, V]",
+        "%7 = contract[batch H K V, batch H K -> batch H V](%6, q) : [batch, H, V]",
     ]
 
 
