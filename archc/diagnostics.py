@@ -12,6 +12,12 @@ from dataclasses import dataclass, field
 
 from archc.source import Span
 
+MOST_FINDINGS = 40
+"""After so many findings a run gives up: more would not be read, and a spec may hold thousands."""
+
+MOST_NAMES = 1000
+"""Among more names than these, none is looked for that is near to a misspelt one."""
+
 
 @dataclass(frozen=True)
 class Label:
@@ -102,7 +108,10 @@ class Report:
         notes: Sequence[str] = (),
         helps: Sequence[str] = (),
     ) -> Refused:
-        """Record an error and return the exception to raise: `raise report.error(...)`."""
+        """Record an error and return the exception to raise: `raise report.error(...)`.
+
+        Raises ArchError itself when there have been MOST_FINDINGS.
+        """
         self.diagnostics.append(
             Diagnostic(
                 code,
@@ -113,6 +122,8 @@ class Report:
                 tuple(helps),
             )
         )
+        if len(self.diagnostics) >= MOST_FINDINGS:
+            self.check()
         return Refused(message)
 
     def check(self) -> None:
@@ -137,7 +148,10 @@ def fail(
 
 def did_you_mean(name: str, known: Iterable[str]) -> tuple[str, ...]:
     """A help line that names the nearest known name, or nothing."""
-    near = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
+    names = sorted(set(known))
+    if len(names) > MOST_NAMES:
+        return ()
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return (f"did you mean `{near[0]}`?",) if near else ()
 
 

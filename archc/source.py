@@ -31,7 +31,9 @@ class Source:
 
     def line(self, number: int) -> str:
         """Text of a 1-based line, without its newline."""
-        return self.text.split("\n")[number - 1]
+        start = self.starts[number - 1]
+        end = self.text.find("\n", start)
+        return self.text[start:] if end < 0 else self.text[start:end]
 
     @cached_property
     def sha256(self) -> str:

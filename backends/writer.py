@@ -135,7 +135,7 @@ class Writer:
             return
         self.line(before)
         self.depth += 1
-        joined = ", ".join(items) + ","
+        joined = ", ".join(items)
         if len(joined) <= self.room:
             self.line(joined)
         else:

@@ -7,25 +7,25 @@ from collections.abc import Iterable
 import sympy
 
 from archc.algebra.plan import Join, Plan, Spread, Take
-from archc.algebra.product import Labelling, Labels
+from archc.algebra.product import Labels, Reading
 from archc.dims import Axis
 from archc.ir import layer as ir
-from archc.ir.graph import Graph
 from archc.ir.typing import arrange, join
 
 Out = dict[int, Axis]
 """The labels of a value and the axis that each becomes, in order."""
 
 
-def build(graph: Graph, plan: Plan, sign: int, out: Out, labelling: Labelling) -> int:
-    """Add the nodes of a plan; the last one has exactly the axes of `out`, in order."""
-    id, _ = _Builder(graph, labelling).value(plan, out, exact=True)
-    if sign < 0:
+def build(reading: Reading, plan: Plan) -> int:
+    """Add the nodes of a plan for a product; the last one has the type of the product's root."""
+    graph, root = reading.graph, reading.root
+    out = dict(zip(reading.out, root.type.axes, strict=True))
+    id, _ = _Builder(reading).value(plan, out, exact=True)
+    if reading.product.sign < 0:
         id = graph.add(ir.Elementwise("neg"), id)
-    axes = tuple(out.values())
-    if graph[id].type.axes == axes:
+    if graph[id].type.axes == root.type.axes:
         return id
-    named = tuple((axis.name, axis) for axis in axes)
+    named = tuple((axis.name, axis) for axis in root.type.axes)
     return graph.add(ir.Contract((graph[id].type.names,), named), id)
 
 
@@ -33,9 +33,9 @@ class _Builder:
     """Adds nodes for plans. `holes` has the values that fill the holes of spread sums: a node and,
     for each of its axes, which of the factor's labels it has."""
 
-    def __init__(self, graph: Graph, labelling: Labelling):
-        self.graph = graph
-        self.labelling = labelling
+    def __init__(self, reading: Reading):
+        self.graph = reading.graph
+        self.axes = reading.axes
         self.holes: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def value(self, plan: Plan, out: Out | None = None, exact: bool = False) -> tuple[int, Labels]:
@@ -137,7 +137,7 @@ class _Builder:
         for label in labels:
             if label in named:
                 continue
-            axis = self.labelling.axes[label]
+            axis = self.axes[label]
             while axis.name in {other.name for other in named.values()}:
                 axis = axis.renamed(axis.name + "'")
             named[label] = axis

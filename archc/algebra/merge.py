@@ -17,10 +17,10 @@ def share(graph: Graph, node: Node) -> int | None:
     if isinstance(node.op, ir.Noise):
         return None
     operands = _key(node)
-    for other in graph:
-        twin = type(other.op) is type(node.op) and other.op == node.op and _key(other) == operands
-        if twin and other.id != node.id and other.type == node.type:
-            return min(node.id, other.id) if other.id < node.id else None
+    others = graph.users(node.operands[0]) if node.operands else (other.id for other in graph)
+    for other in (graph[id] for id in others if id < node.id):
+        if other.op == node.op and _key(other) == operands and other.type == node.type:
+            return other.id
     return None
 
 

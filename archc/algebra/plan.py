@@ -6,27 +6,20 @@ needs, `Spread` multiplies each term of a sum with another plan: `(A + B) @ x` -
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 
 from archc.algebra import cost
 from archc.algebra.cost import Cost
-from archc.algebra.product import (
-    Factor,
-    Labelling,
-    Labels,
-    Product,
-    cancel_deltas,
-    is_sum,
-    read_sum,
-    tree,
-)
-from archc.ir import layer as ir
-from archc.ir.graph import Graph, Node
+from archc.algebra.product import Factor, Labels, Product, Reading, cancel_deltas, is_sum
+from archc.dims import Axis
 
 MOST_FACTORS = 7
 """Products of more factors are left as they are: the number of orders grows as 3 to this power."""
+
+MOST_JOINS = 10_000
+"""Ways to multiply two plans that are tried for one product, terms of its sums included."""
 
 DEEPEST = 3
 """Sums within terms of sums that are spread at most."""
@@ -64,25 +57,21 @@ class Spread(Plan):
     hole: int
 
 
-@dataclass
 class Planner:
-    """Plans for the products of one graph; `root` is the node that is to be replaced."""
+    """Plans for one product; with `spreads`, also such as take sums apart."""
 
-    graph: Graph
-    labelling: Labelling
-    root: Node
-    spreads: bool
-    own: frozenset[int] = frozenset()
-    _holes: count = field(default_factory=lambda: count(-1, -1))
-
-    def __post_init__(self) -> None:
-        self.own = frozenset(node.id for node in tree(self.graph, self.root.id))
+    def __init__(self, reading: Reading, spreads: bool):
+        self.reading = reading
+        self.graph = reading.graph
+        self.spreads = spreads
+        self._holes = count(-1, -1)
+        self._joins = 0
 
     def best(self, product: Product, kept: Labels, depth: int = 0) -> Plan | None:
-        """The cheapest plan found for a product with the labels `kept`; None if it is too long, or
-        if it sums a label that no factor has."""
+        """The cheapest plan found for a product with the labels `kept`; None if it has too many
+        factors, or if enough has been tried."""
         factors = cancel_deltas(self.graph, product, kept).factors
-        if not 1 <= len(factors) <= MOST_FACTORS:
+        if len(factors) > MOST_FACTORS or self._joins > MOST_JOINS:
             return None
         if len(factors) == 1:
             return self._alone(factors[0], kept)
@@ -120,27 +109,28 @@ class Planner:
 
     def _take(self, factor: Factor) -> Take:
         """A factor as it is; what only the root needs of it has to be computed."""
-        steps = [cost.FREE]
-        if factor.node in self.own:
-            steps.append(present_cost(self.graph, factor.node))
+        steps = [self.reading.cost(factor.node)]
         if factor.inverse:
-            steps.append(cost.elementwise(self.labelling.of(factor.labels)))
+            steps.append(cost.elementwise(self._axes(factor.labels)))
         return Take(factor.labels, cost.total(*steps), factor)
 
     def _alone(self, factor: Factor, kept: Labels) -> Plan:
         """A product of one factor: nothing to do, or axes to rename, sum or put in order."""
         plan = self._take(factor)
-        axes = self.labelling.of(kept)
+        axes = self._axes(kept)
         if factor.labels == kept:
             own = factor.node in self.graph and self.graph[factor.node].type.axes != axes
             return replace(plan, cost=cost.total(plan.cost, cost.RENAMING)) if own else plan
         moved = sorted(factor.labels) == sorted(kept)
-        step = cost.contraction(self._axes({*factor.labels}), axes)
+        step = cost.contraction(self._axes(dict.fromkeys(factor.labels)), axes)
         return Take(kept, cost.total(plan.cost, cost.RENAMING if moved else step), factor)
 
     def _join(self, one: Plan, other: Plan, kept: Labels) -> Join:
         """Two plans multiplied."""
-        step = cost.contraction(self._axes({*one.labels, *other.labels}), self.labelling.of(kept))
+        self._joins += 1
+        step = cost.contraction(
+            self._axes(dict.fromkeys((*one.labels, *other.labels))), self._axes(kept)
+        )
         return Join(kept, cost.total(one.cost, other.cost, step), one, other)
 
     def _spread(self, factor: Factor, other: Plan, kept: Labels, depth: int) -> Spread | None:
@@ -149,7 +139,7 @@ class Planner:
             return None
         hole = next(self._holes)
         terms: list[tuple[int, Plan]] = []
-        for term in read_sum(self.graph, factor.node, factor.labels, self.labelling):
+        for term in self.reading.terms(factor):
             product = Product(term.sign, (*term.factors, Factor(hole, other.labels)))
             if not (set(factor.labels) | set(other.labels)) <= product.labels | set(kept):
                 return None  # a sum over an axis that this term does not have
@@ -157,36 +147,14 @@ class Planner:
             if plan is None:
                 return None
             terms.append((term.sign, plan))
-        written = cost.elementwise(self.labelling.of(kept))
+        written = cost.elementwise(self._axes(kept))
         steps = len(terms) - any(sign > 0 for sign, _ in terms)
         costs = [plan.cost for _, plan in terms] + [written] * steps
         return Spread(kept, cost.total(other.cost, *costs), tuple(terms), other, hole)
 
-    def _axes(self, labels: set[int]) -> tuple:
+    def _axes(self, labels: Iterable[int]) -> tuple[Axis, ...]:
         """An axis for each label."""
-        return self.labelling.of(sorted(labels))
-
-
-def present_cost(graph: Graph, id: int) -> Cost:
-    """What a product or sum costs as it stands, with all that only it needs."""
-    return cost.total(*(step_cost(graph, node) for node in tree(graph, id)))
-
-
-def step_cost(graph: Graph, node: Node) -> Cost:
-    """What one node costs, its operands given."""
-    axes = node.type.axes
-    if isinstance(node.op, ir.Contract):
-        labels: dict = {}
-        for names, operand in zip(node.op.ins, node.operands, strict=True):
-            labels.update(zip(names, graph[operand].type.axes, strict=True))
-        if len(node.operands) == 1 and len(node.op.ins[0]) == len(axes):
-            return cost.RENAMING
-        return cost.contraction(labels.values(), axes)
-    if isinstance(node.op, ir.Reduce):
-        return cost.contraction(graph[node.operands[0]].type.axes, axes)
-    if isinstance(node.op, ir.Delta):
-        return cost.elements(axes)
-    return cost.elementwise(axes)
+        return tuple(self.reading.axes[label] for label in labels)
 
 
 def _parts(group: int) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Products and sums as algebra sees them: a tree of contractions, read as one product of factors.
+"""Products as algebra sees them: a tree of contractions, read from its root as one list of factors.
 
 A factor is a node with a label for each of its axes; equal labels run together, and a label that is
 not kept is summed. `(A @ B) @ x` is the product of A[i, j], B[j, k] and x[k] that keeps i.
@@ -6,21 +6,26 @@ not kept is summed. `(A @ B) @ x` is the product of A[i, j], B[j, k] and x[k] th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
 from archc.algebra import cost
+from archc.algebra.cost import Cost
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
 Labels = tuple[int, ...]
 
+MOST_STEPS = 30
+"""Steps of a product and of sums in it that are read; what lies deeper is a factor."""
+
 
 @dataclass(frozen=True)
 class Factor:
-    """A node and the labels of its axes; `inverse`: one over it."""
+    """A node and the labels of its axes; `inverse`: one over it. A negative node is a hole: the
+    value of a plan that is not built yet."""
 
     node: int
     labels: Labels
@@ -40,29 +45,105 @@ class Product:
         return frozenset(label for factor in self.factors for label in factor.labels)
 
 
-class Labelling:
-    """Makes labels, and knows an axis (a name and a size) for each. `out` are the labels of the
-    root of what is read; the others take the plainest name that one of their axes has."""
+class Reading:
+    """A node read as a product.
 
-    def __init__(self, root: Sequence[Axis]):
+    `axes` has an axis (a name and a size) for each label, `out` are the labels of the root. `open`
+    are the nodes that are read in their parts, `own` those that only the root needs: what a plan
+    does without need not be computed any more.
+    """
+
+    def __init__(self, graph: Graph, root: Node):
+        self.graph = graph
+        self.root = root
         self.axes: dict[int, Axis] = {}
-        self._fresh = count()
-        self.out: Labels = tuple(self.label(axis) for axis in root)
+        self._labels = count()
+        self.out: Labels = tuple(self._label(axis) for axis in root.type.axes)
+        self.open: set[int] = {root.id}
+        self.own: set[int] = {root.id}
+        self._explore()
+        self.product = self._product(root.id, self.out)
 
-    def label(self, axis: Axis) -> int:
+    def cost(self, id: int) -> Cost:
+        """What a node costs with all below it that only the root needs; nothing if others do."""
+        if id not in self.own:
+            return cost.FREE
+        node = self.graph[id]
+        below = (self.cost(operand) for operand in dict.fromkeys(node.operands))
+        return cost.total(step_cost(self.graph, node), *below)
+
+    def terms(self, factor: Factor) -> list[Product]:
+        """A factor that is a sum, as its terms, each with the labels of the axes that it has."""
+        node = self.graph[factor.node]
+        labels = dict(zip(node.type.names, factor.labels, strict=True))
+        terms: list[Product] = []
+        for position, operand in enumerate(node.operands):
+            own = tuple(labels[name] for name in self.graph[operand].type.names)
+            if is_sum(self.graph[operand]) and operand in self.open:
+                parts = self.terms(Factor(operand, own))
+            else:
+                parts = [self._product(operand, own)]
+            sign = -1 if position == 1 and node.op == ir.Elementwise("sub") else 1
+            terms += [replace(part, sign=part.sign * sign) for part in parts]
+        return terms
+
+    def _explore(self) -> None:
+        """Find what is open and what is own, from the root down."""
+        found, seen = [self.root], {self.root.id}
+        for node in found:  # which grows on the way
+            for operand in dict.fromkeys(node.operands):
+                inner = self.graph[operand]
+                alone = is_alone(self.graph, node, operand)
+                opened = is_open(self.graph, node, inner, alone)
+                if opened:
+                    self.open.add(operand)
+                if alone and node.id in self.own and (opened or isinstance(inner.op, ir.Delta)):
+                    self.own.add(operand)
+                # the terms of a sum are read where it is spread, whoever else reads the sum
+                if (opened or is_sum(inner)) and operand not in seen and len(found) < MOST_STEPS:
+                    seen.add(operand)
+                    found.append(inner)
+
+    def _product(self, id: int, labels: Labels) -> Product:
+        """A node as a product of everything that is multiplied on the way to it."""
+        node = self.graph[id]
+        if not is_product(node) or id not in self.open:
+            return Product(1, (Factor(id, labels),))
+        inner = self._operand_labels(node, labels)
+        parts = [self._product(*entry) for entry in zip(node.operands, inner, strict=True)]
+        if node.op == ir.Elementwise("div"):
+            below = Factor(node.operands[1], inner[1], inverse=True)
+            parts[1] = Product(1, (below,))
+        sign = -1 if node.op == ir.Elementwise("neg") else 1
+        for part in parts:
+            sign *= part.sign
+        return Product(sign, tuple(factor for part in parts for factor in part.factors))
+
+    def _operand_labels(self, node: Node, labels: Labels) -> list[Labels]:
+        """The labels of each operand of a product, from those of its result."""
+        types = [self.graph[operand].type for operand in node.operands]
+        if isinstance(node.op, ir.Contract):
+            names, ins = [label for label, _ in node.op.out], node.op.ins
+        else:
+            names, ins = node.type.names, [type.names for type in types]
+        known = dict(zip(names, labels, strict=True))
+        for own, type in zip(ins, types, strict=True):
+            for name, axis in zip(own, type.axes, strict=True):
+                if name not in known:
+                    known[name] = self._label(axis)
+                self._meet(known[name], axis)
+        return [tuple(known[name] for name in own) for own in ins]
+
+    def _label(self, axis: Axis) -> int:
         """A new label for an axis."""
-        label = next(self._fresh)
+        label = next(self._labels)
         self.axes[label] = axis
         return label
 
-    def meet(self, label: int, axis: Axis) -> None:
-        """Note that a label runs along an axis as well: rather `K` than `K'`."""
+    def _meet(self, label: int, axis: Axis) -> None:
+        """Note that a label runs along an axis as well; inside, `K` is a better name than `K'`."""
         if label not in self.out and len(axis.name) < len(self.axes[label].name):
             self.axes[label] = axis
-
-    def of(self, labels: Sequence[int]) -> tuple[Axis, ...]:
-        """An axis for each label."""
-        return tuple(self.axes[label] for label in labels)
 
 
 def is_product(node: Node) -> bool:
@@ -82,99 +163,44 @@ def is_sum(node: Node) -> bool:
     return real and isinstance(node.op, ir.Elementwise) and node.op.fn in ("add", "sub")
 
 
-def read_product(graph: Graph, id: int, labels: Labels, labelling: Labelling) -> Product:
-    """The node as a product of everything that is multiplied on the way to it."""
-    node, op = graph[id], graph[id].op
-    if not is_product(node):
-        return Product(1, (Factor(id, labels),))
-    inner = _operand_labels(graph, node, labels, labelling)
-    parts = [
-        _read_operand(graph, node, operand, names, labelling)
-        for operand, names in zip(node.operands, inner, strict=True)
-    ]
-    if op == ir.Elementwise("div"):
-        (below,) = parts[1].factors
-        parts[1] = Product(1, (replace(below, inverse=True),))
-    sign = -1 if op == ir.Elementwise("neg") else 1
-    for part in parts:
-        sign *= part.sign
-    return Product(sign, tuple(factor for part in parts for factor in part.factors))
+def is_alone(graph: Graph, user: Node, id: int) -> bool:
+    """Whether a node is read by one other alone, and once."""
+    read_once = graph.users(id) == (user.id,) and user.operands.count(id) == 1
+    return read_once and id not in graph.outputs.values()
 
 
-def _operand_labels(graph: Graph, node: Node, labels: Labels, labelling: Labelling) -> list[Labels]:
-    """The labels of each operand of a product, from those of its result."""
-    types = [graph[operand].type for operand in node.operands]
-    if isinstance(node.op, ir.Contract):
-        names, ins = [label for label, _ in node.op.out], node.op.ins
-    else:
-        names, ins = node.type.names, [type.names for type in types]
-    known = dict(zip(names, labels, strict=True))
-    for own, type in zip(ins, types, strict=True):
-        for name, axis in zip(own, type.axes, strict=True):
-            if name in known:
-                labelling.meet(known[name], axis)
-            else:
-                known[name] = labelling.label(axis)
-    return [tuple(known[name] for name in own) for own in ins]
-
-
-def _read_operand(
-    graph: Graph, user: Node, id: int, labels: Labels, labelling: Labelling
-) -> Product:
-    """An operand as a product, if taking it apart cannot make its work be done twice."""
-    if is_open(graph, user, id):
-        return read_product(graph, id, labels, labelling)
-    return Product(1, (Factor(id, labels),))
-
-
-def read_sum(graph: Graph, id: int, labels: Labels, labelling: Labelling) -> list[Product]:
-    """The node as a sum of products, each with the labels of the axes that it has."""
-    node = graph[id]
-    known = dict(zip(node.type.names, labels, strict=True))
-    terms: list[Product] = []
-    for position, operand in enumerate(node.operands):
-        inner = tuple(known[name] for name in graph[operand].type.names)
-        if is_sum(graph[operand]) and is_open(graph, node, operand):
-            parts = read_sum(graph, operand, inner, labelling)
-        else:
-            parts = [_read_operand(graph, node, operand, inner, labelling)]
-        sign = -1 if position == 1 and node.op == ir.Elementwise("sub") else 1
-        terms += [replace(part, sign=part.sign * sign) for part in parts]
-    return terms
-
-
-def is_open(graph: Graph, user: Node, id: int) -> bool:
-    """Whether a node may be taken apart by the only one that reads it.
+def is_open(graph: Graph, user: Node, node: Node, alone: bool) -> bool:
+    """Whether a reader may take a node apart.
 
     One that several read stays a factor, so that it is computed once; but an outer product, which
-    is larger than what it is made of, may be taken apart by each of its readers. A square stays.
+    is larger than what it is made of, may be taken apart by each of its readers. A square stays,
+    and so does what others are divided by.
     """
-    node = graph[id]
-    below = user.op == ir.Elementwise("div") and user.operands[1] == id
+    below = user.op == ir.Elementwise("div") and user.operands[1] == node.id
     square = len(set(node.operands)) < len(node.operands)
     if below or square or not (is_product(node) or is_sum(node)):
         return False
-    alone = graph.users(id) == (user.id,) and user.operands.count(id) == 1
-    if alone and id not in graph.outputs.values():
-        return True
     multiplies = isinstance(node.op, ir.Contract) or node.op == ir.Elementwise("mul")
     size = cost.elements(node.type.axes)
     parts = [cost.elements(graph[operand].type.axes) for operand in node.operands]
-    return multiplies and all(cost.cheaper(part, size) for part in parts)
+    return alone or (multiplies and all(cost.cheaper(part, size) for part in parts))
 
 
-def tree(graph: Graph, id: int) -> Iterator[Node]:
-    """A product or sum and the nodes that only it needs, as far as it can be taken apart."""
-    node = graph[id]
-    yield node
-    for operand in dict.fromkeys(node.operands):
-        alone = graph.users(operand) == (id,) and operand not in graph.outputs.values()
-        if not alone:
-            continue
-        if is_open(graph, node, operand):
-            yield from tree(graph, operand)
-        elif isinstance(graph[operand].op, ir.Delta):
-            yield graph[operand]
+def step_cost(graph: Graph, node: Node) -> Cost:
+    """What one node costs, its operands given."""
+    axes = node.type.axes
+    if isinstance(node.op, ir.Contract):
+        labels: dict[str, Axis] = {}
+        for names, operand in zip(node.op.ins, node.operands, strict=True):
+            labels.update(zip(names, graph[operand].type.axes, strict=True))
+        if len(node.operands) == 1 and len(node.op.ins[0]) == len(axes):
+            return cost.RENAMING
+        return cost.contraction(labels.values(), axes)
+    if isinstance(node.op, ir.Reduce):
+        return cost.contraction(graph[node.operands[0]].type.axes, axes)
+    if isinstance(node.op, ir.Delta):
+        return cost.elements(axes)
+    return cost.elementwise(axes)
 
 
 def cancel_deltas(graph: Graph, product: Product, kept: Sequence[int]) -> Product:

@@ -8,89 +8,60 @@ from __future__ import annotations
 
 from archc.algebra import cost
 from archc.algebra.build import build
-from archc.algebra.plan import Join, Plan, Planner, Spread, present_cost
-from archc.algebra.product import (
-    Labelling,
-    cancel_deltas,
-    is_product,
-    is_sum,
-    read_product,
-    tree,
-)
+from archc.algebra.plan import Join, Plan, Planner, Spread
+from archc.algebra.product import Reading, cancel_deltas, is_product, is_sum
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-
-
-class _View:
-    """A node read as a product."""
-
-    def __init__(self, graph: Graph, node: Node):
-        self.graph = graph
-        self.node = node
-        self.labelling = Labelling(node.type.axes)
-        self.out = self.labelling.out
-        self.product = read_product(graph, node.id, self.out, self.labelling)
-
-    def best(self, spreads: bool) -> Plan | None:
-        """The cheapest plan, if one is found."""
-        planner = Planner(self.graph, self.labelling, self.node, spreads)
-        return planner.best(self.product, self.out)
-
-    def improves(self, plan: Plan) -> bool:
-        """Whether a plan is cheaper than what is there."""
-        steps = [plan.cost]
-        if self.product.sign < 0:
-            steps.append(cost.elementwise(self.node.type.axes))
-        return cost.cheaper(cost.total(*steps), present_cost(self.graph, self.node.id))
-
-    def build(self, plan: Plan) -> int:
-        """Nodes for a plan."""
-        out = dict(zip(self.out, self.node.type.axes, strict=True))
-        return build(self.graph, plan, self.product.sign, out, self.labelling)
 
 
 def drop_delta(graph: Graph, node: Node) -> int | None:
     """`sum_j delta[i, j] * a[i] * x[j]` -> `a[i] * x[i]`: `I @ x` is x, `diag(a) @ x` is a * x."""
     if not is_product(node):
         return None
-    view = _View(graph, node)
-    factors = view.product.factors
-    if len(cancel_deltas(graph, view.product, view.out).factors) == len(factors):
+    reading = Reading(graph, node)
+    product = cancel_deltas(graph, reading.product, reading.out)
+    if product == reading.product:
         return None
-    plan = view.best(spreads=False)
-    return None if plan is None or not view.improves(plan) else view.build(plan)
+    return _built_if_cheaper(reading, Planner(reading, spreads=False).best(product, reading.out))
 
 
 def reassociate(graph: Graph, node: Node) -> int | None:
     """`(A @ B) @ x` -> `A @ (B @ x)`, and so on for any product, if that is cheaper."""
-    if not _contracts(graph, node):
+    if not _is_root(node):
         return None
-    view = _View(graph, node)
-    plan = view.best(spreads=False)
-    return None if plan is None or not view.improves(plan) else view.build(plan)
+    reading = Reading(graph, node)
+    if not any(isinstance(graph[id].op, ir.Contract | ir.Reduce) for id in reading.open):
+        return None
+    planner = Planner(reading, spreads=False)
+    return _built_if_cheaper(reading, planner.best(reading.product, reading.out))
 
 
 def distribute(graph: Graph, node: Node) -> int | None:
     """`(I - u @ w.T) @ X` -> `X - u @ (w.T @ X)`: a sum times X, if its terms are cheaper apart."""
-    if not _contracts(graph, node):
+    if not _is_root(node):
         return None
-    view = _View(graph, node)
-    if not any(is_sum(graph[factor.node]) for factor in view.product.factors):
+    reading = Reading(graph, node)
+    if not any(is_sum(graph[factor.node]) for factor in reading.product.factors):
         return None
-    plan = view.best(spreads=True)
-    if plan is None or not _spreads(plan) or not view.improves(plan):
-        return None
-    return view.build(plan)
+    plan = Planner(reading, spreads=True).best(reading.product, reading.out)
+    return _built_if_cheaper(reading, plan) if plan is not None and _spreads(plan) else None
 
 
-def _contracts(graph: Graph, node: Node) -> bool:
-    """Whether a node is a product with a contraction or a sum over axes in it.
+def _built_if_cheaper(reading: Reading, plan: Plan | None) -> int | None:
+    """Nodes for a plan that costs less than what is there."""
+    if plan is None:
+        return None
+    steps = [plan.cost]
+    if reading.product.sign < 0:
+        steps.append(cost.elementwise(reading.root.type.axes))
+    if not cost.cheaper(cost.total(*steps), reading.cost(reading.root.id)):
+        return None
+    return build(reading, plan)
 
-    `/` and `-x` are looked through from above; what they are applied to is a product of its own.
-    """
-    if not is_product(node) or node.op in (ir.Elementwise("div"), ir.Elementwise("neg")):
-        return False
-    return any(isinstance(part.op, ir.Contract | ir.Reduce) for part in tree(graph, node.id))
+
+def _is_root(node: Node) -> bool:
+    """Whether a node is asked as the root of a product; `/` and `-x` are only looked through."""
+    return is_product(node) and node.op not in (ir.Elementwise("div"), ir.Elementwise("neg"))
 
 
 def _spreads(plan: Plan) -> bool:

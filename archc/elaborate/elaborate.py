@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
 
@@ -16,6 +17,9 @@ from archc.syntax.parse import parse
 
 Importer = Callable[[str, Source], Source]
 """Finds the text of an import: (file name as written, source that imports it) -> source."""
+
+MAX_IMPORTS = 20
+"""Longest chain of files that import one another."""
 
 RULES: Mapping[type, Callable] = {
     tree.Name: expr.name,
@@ -45,7 +49,7 @@ def elaborate(
     report = Report()
     session = Session(report, RULES, library())
     try:
-        module = load_module(file, importer, report, {})
+        module = _Loader(importer, report).load(file)
         decl = choose(file, name, report)
         values = {key: option(value) for key, value in given.items()}
         unknown = sorted(set(values) - {parameter.name for parameter in decl.params})
@@ -85,60 +89,80 @@ def choose(file: tree.File, name: str | None, report: Report) -> tree.Decl:
     )
 
 
-def load_module(
-    file: tree.File, importer: Importer, report: Report, loading: dict[str, Module]
-) -> Module:
-    """The declarations a file sees, with those it imports; imports may not go round in a circle."""
-    source = file.span.source
-    module = Module(source, {})
-    loading = {**loading, source.name: module}
-    for decl in file.decls:
-        if decl.name in module.decls:
-            report.error(
-                "E0210",
-                f"`{decl.name}` is declared twice",
-                decl.header,
-                "again here",
-                others=[(module.decls[decl.name].header, "first here")],
-            )
-        module.decls[decl.name] = decl
-    for node in file.imports:
-        other = _imported(node, source, importer, report, loading)
+@dataclass
+class _Loader:
+    """Reads what files import, each file once."""
+
+    importer: Importer
+    report: Report
+    loading: list[tuple[str, str]] = field(default_factory=list)
+    loaded: dict[tuple[str, str], Module] = field(default_factory=dict)
+
+    def load(self, file: tree.File) -> Module:
+        """The declarations a file sees, with those it imports."""
+        source = file.span.source
+        module = Module(source, {})
+        key = _identity(source)
+        self.loading.append(key)
+        for decl in file.decls:
+            if decl.name in module.decls:
+                self.report.error(
+                    "E0210",
+                    f"`{decl.name}` is declared twice",
+                    decl.header,
+                    "again here",
+                    others=[(module.decls[decl.name].header, "first here")],
+                )
+            module.decls[decl.name] = decl
+        for node in file.imports:
+            self._bind(module, node)
+        self.loading.pop()
+        self.loaded[key] = module
+        return module
+
+    def _bind(self, module: Module, node: tree.Import) -> None:
+        """The names of one import statement."""
+        other = self._imported(module.source, node)
         for name in node.names:
             if name not in other.decls:
-                raise report.error(
+                raise self.report.error(
                     "E0219",
                     f"no `{name}` in {node.path}",
                     node.span,
                     helps=did_you_mean(name, other.decls),
                 )
             if name in module.decls:
-                raise report.error(
+                raise self.report.error(
                     "E0210", f"`{name}` is declared twice", node.span, "imported here"
                 )
             module.decls[name] = other.decls[name]
             module.homes[name] = other.homes.get(name, other)
-    return module
+
+    def _imported(self, source: Source, node: tree.Import) -> Module:
+        """The module of one import statement; imports may not go round in a circle."""
+        try:
+            text = self.importer(node.path, source)
+        except ArchError as error:
+            first = error.diagnostics[0]
+            raise self.report.error(
+                first.code, first.message, node.span, helps=first.helps
+            ) from None
+        key = _identity(text)
+        if key in self.loading:
+            ways = " and ".join(name for name, _ in self.loading[self.loading.index(key) :])
+            raise self.report.error(
+                "E0219", f"{node.path} imports itself, by way of {ways}", node.span
+            )
+        if len(self.loading) >= MAX_IMPORTS:
+            raise self.report.error(
+                "E0219", f"more than {MAX_IMPORTS} files import one another", node.span
+            )
+        return self.loaded.get(key) or self.load(parse(text))
 
 
-def _imported(
-    node: tree.Import,
-    source: Source,
-    importer: Importer,
-    report: Report,
-    loading: dict[str, Module],
-) -> Module:
-    """The module of one import statement."""
-    if node.path in loading:
-        raise report.error(
-            "E0219", f"{node.path} imports itself, by way of {' and '.join(loading)}", node.span
-        )
-    try:
-        text = importer(node.path, source)
-    except ArchError as error:
-        first = error.diagnostics[0]
-        raise report.error(first.code, first.message, node.span, helps=first.helps) from None
-    return load_module(parse(text), importer, report, loading)
+def _identity(source: Source) -> tuple[str, str]:
+    """What makes two sources one file: a bundled spec may have the name of a file beside this one."""
+    return source.name, source.sha256
 
 
 @lru_cache(maxsize=1)

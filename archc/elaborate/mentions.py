@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from archc.syntax import tree
 
 
+MAX_CALLS = 60
+"""Longest chain of layers that call one another, as far as it is followed here."""
+
+
+def walk(node: Any) -> Iterator[tree.Node]:
+    """Every node in a node or a tuple, itself first, in the order of the text."""
+    ahead = [node]
+    while ahead:
+        here = ahead.pop()
+        if isinstance(here, tree.Node):
+            yield here
+            here = tuple(vars(here).values())
+        if isinstance(here, tuple):
+            ahead += reversed(here)
+
+
 def free_names(node: Any) -> Iterable[str]:
     """Every name in an expression."""
-    if isinstance(node, tree.Name):
-        yield node.id
-    elif isinstance(node, tree.Node):
-        for field in vars(node).values():
-            yield from free_names(field)
-    elif isinstance(node, tuple):
-        for item in node:
-            yield from free_names(item)
+    return (part.id for part in walk(node) if isinstance(part, tree.Name))
 
 
 def names_defined(stmts: Iterable[tree.Stmt]) -> list[str]:
@@ -48,13 +58,13 @@ def names_bound(stmt: tree.Stmt) -> list[str]:
 def exported_by(stmts: Sequence[tree.Stmt]) -> set[str]:
     """Names of blocks that are used outside the block that gives them."""
     mentions = [set(free_names(stmt)) for stmt in stmts]
+    users = Counter(name for names in mentions for name in names)
     wanted: set[str] = set()
-    for place, stmt in enumerate(stmts):
+    for stmt, own in zip(stmts, mentions, strict=True):
         if isinstance(stmt, tree.Output):
             wanted.add(stmt.target.name)
         if isinstance(stmt, tree.Recurrence | tree.Attend | tree.Blocks | tree.Route | tree.Repeat):
-            others = set().union(*(m for i, m in enumerate(mentions) if i != place))
-            wanted |= {name for name in names_defined([stmt]) if name in others}
+            wanted |= {n for n in names_defined([stmt]) if users[n] > (n in own)}
             wanted |= exported_by(stmt.body)
     return wanted
 
@@ -71,56 +81,59 @@ def unused_params(stmts: Sequence[tree.Stmt]) -> list[tree.Declared]:
     return [item for item in unused if item.name not in mentioned]
 
 
-def names_of_sizes(node: Any, decls: Mapping[str, tree.Decl]) -> Iterable[str]:
+def names_of_sizes(
+    node: Any,
+    decls: Mapping[str, tree.Decl],
+    read: dict[str, set[str]] | None = None,
+    depth: int = 0,
+) -> set[str]:
     """Names used where only a size can stand: in shapes, counts of layers and blocks, and as such a
-    size of another layer."""
-    if isinstance(node, tree.Declared | tree.StateDecl | tree.Target | tree.Index):
-        items = getattr(node, "axes", None) or getattr(node, "items", None) or ()
-        for item in items:
-            yield from (name.rstrip("'") for name in free_names(item))
-    if isinstance(node, tree.Repeat):
-        yield from free_names(node.count)
-    if isinstance(node, tree.Recurrence | tree.Attend):
-        yield from (*node.over, *([node.grouped] if node.grouped else []))
-    if isinstance(node, tree.Attend):
-        yield from free_names(node.range)
-    if isinstance(node, tree.Blocks):
-        yield from (*free_names(node.size), *free_names(node.stride))
-    if isinstance(node, tree.OnBlocks):
-        yield from (*free_names(node.size), *free_names(node.last))
-    if isinstance(node, tree.Call) and isinstance(node.func, tree.Name):
-        yield from _passed_as_sizes(node, decls)
-    if isinstance(node, tree.Node):
-        for value in vars(node).values():
-            yield from names_of_sizes(value, decls)
-    elif isinstance(node, tuple):
-        for item in node:
-            yield from names_of_sizes(item, decls)
+    size of another layer. `read` keeps what is known of other layers; `depth` counts their calls."""
+    read = {} if read is None else read
+    names: set[str] = set()
+    for part in walk(node):
+        if isinstance(part, tree.Declared | tree.StateDecl | tree.Target | tree.Index):
+            items = getattr(part, "axes", None) or getattr(part, "items", None) or ()
+            names |= {name.rstrip("'") for name in free_names(items)}
+        elif isinstance(part, tree.Repeat):
+            names |= set(free_names(part.count))
+        elif isinstance(part, tree.Recurrence | tree.Attend):
+            names |= {*part.over, *([part.grouped] if part.grouped else [])}
+            names |= set(free_names(part.range)) if isinstance(part, tree.Attend) else set()
+        elif isinstance(part, tree.Blocks):
+            names |= set(free_names((part.size, part.stride)))
+        elif isinstance(part, tree.OnBlocks):
+            names |= set(free_names((part.size, part.last)))
+        elif isinstance(part, tree.Call) and isinstance(part.func, tree.Name):
+            names |= _passed_as_sizes(part, part.func.id, decls, read, depth)
+    return names
 
 
-def _passed_as_sizes(node: tree.Call, decls: Mapping[str, tree.Decl]) -> Iterable[str]:
+def _passed_as_sizes(
+    node: tree.Call,
+    called: str,
+    decls: Mapping[str, tree.Decl],
+    read: dict[str, set[str]],
+    depth: int,
+) -> set[str]:
     """Names in arguments of a call that the callee uses as sizes."""
-    assert isinstance(node.func, tree.Name)
-    if node.func.id == "top" and node.args:
-        yield from free_names(node.args[0].value)
-    callee = decls.get(node.func.id)
-    if callee is None or callee.kind == "function":
-        return
-    rest = {name: decl for name, decl in decls.items() if decl is not callee}
-    sizes = set(names_of_sizes(callee.body, rest))
+    if called == "top" and node.args:
+        return set(free_names(node.args[0].value))
+    callee = decls.get(called)
+    if callee is None or callee.kind == "function" or depth >= MAX_CALLS:
+        return set()
+    if called not in read:
+        read[called] = set()
+        read[called] = names_of_sizes(callee.body, decls, read, depth + 1)
+    names: set[str] = set()
     for place, argument in enumerate(node.args):
         known = callee.params[place].name if place < len(callee.params) else ""
-        if (argument.name or known) in sizes:
-            yield from free_names(argument.value)
+        if (argument.name or known) in read[called]:
+            names |= set(free_names(argument.value))
+    return names
 
 
 def names_called(node: Any) -> Iterable[str]:
     """Names applied to arguments: `inner(...)`."""
-    if isinstance(node, tree.Call) and isinstance(node.func, tree.Name):
-        yield node.func.id
-    if isinstance(node, tree.Node):
-        for value in vars(node).values():
-            yield from names_called(value)
-    elif isinstance(node, tuple):
-        for item in node:
-            yield from names_called(item)
+    calls = (part.func for part in walk(node) if isinstance(part, tree.Call))
+    return (func.id for func in calls if isinstance(func, tree.Name))

@@ -74,11 +74,16 @@ def recurrence(
         value = inner.lookup(name, node.span)
         if name in exported and name not in updates and isinstance(value, Tensor):
             frame.graph.outputs[name] = frame.bring(value).node
-    return _fold(scope, node, frame, states)
+    copies = tuple(axis.name for axis in (*scope.extra, *heads))
+    return _fold(scope, node, frame, states, copies)
 
 
 def _fold(
-    scope: Scope, node: tree.Recurrence, frame: Frame, states: dict[str, StateRef]
+    scope: Scope,
+    node: tree.Recurrence,
+    frame: Frame,
+    states: dict[str, StateRef],
+    heads: tuple[str, ...],
 ) -> dict[str, Tensor]:
     """The Fold node with its captures and initial states, and its results."""
     frame.graph.prune(keep=[ref.before.node for ref in states.values()])
@@ -89,6 +94,7 @@ def _fold(
         tuple(name for name, _, _ in entries),
         tuple(ir.State(name, ref.axes) for name, ref in states.items()),
         frame.graph,
+        heads,
     )
     made = ops.node(scope, op, *(outer for _, _, outer in entries), *inits, span=node.span)
     return {

@@ -12,7 +12,7 @@ from typing import Any
 
 import sympy
 
-from archc.diagnostics import Refused, Report, did_you_mean
+from archc.diagnostics import ArchError, Refused, Report, did_you_mean
 from archc.dims import TIME, Axis, exact
 from archc.elaborate.values import Frame, FunctionRef, LayerRef, Lazy, Option, Tensor, Value
 from archc.ir import layer as ir
@@ -21,6 +21,9 @@ from archc.syntax import tree
 
 MAX_NESTING = 60
 """Deepest chain of names that need one another, of calls and of expressions, counted together."""
+
+MAX_STEPS = 10_000
+"""Most expressions to elaborate, those of functions and layers once for each use in place."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class Session:
         default_factory=list
     )
     depth: int = 0
+    steps: int = 0
 
 
 @dataclass(eq=False)
@@ -139,6 +143,11 @@ class Scope:
     def error(self, code: str, message: str, span: Span, label: str = "", **more: Any) -> Refused:
         """Report an error; use as `raise scope.error(...)`."""
         return self.session.report.error(code, message, span, label, **more)
+
+    def endless(self, message: str, span: Span) -> ArchError:
+        """The error that ends a run: whatever else is looked at would run into it again."""
+        self.error("E0208", message, span, helps=["use `repeat` for a stack of layers"])
+        return ArchError(self.session.report.diagnostics)
 
     # --- names ---
 
@@ -219,8 +228,11 @@ class Scope:
         """The value of an expression."""
         session = self.session
         if session.depth >= MAX_NESTING:
-            raise self.error("E0208", "this is nested too deeply to elaborate", node.span)
+            raise self.endless("this is nested too deeply to elaborate", node.span)
+        if session.steps >= MAX_STEPS:
+            raise self.endless(f"this comes to more than {MAX_STEPS} expressions", node.span)
         session.depth += 1
+        session.steps += 1
         try:
             return session.rules[type(node)](self, node)
         finally:

@@ -144,7 +144,9 @@ def _input(scope: Scope, stmt: tree.Input, exported: set[str]) -> None:
         dtype = "int" if isinstance(size, sympy.Expr) else "real"
     for item in stmt.names:
         type = Type((BATCH, along, *scope.axes(item.axes or ())), dtype)
-        id = scope.frame.graph.add(ir.Input(item.name, type, stmt.optional), name=item.name, span=item.span)
+        id = scope.frame.graph.add(
+            ir.Input(item.name, type, stmt.optional), name=item.name, span=item.span
+        )
         declare(scope, item.name, item.span, Tensor(scope.frame, id, origin=item.span))
 
 

@@ -7,7 +7,7 @@ the same dataflow order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -152,3 +152,15 @@ class Graph(Generic[Op]):
         for id in tuple(live):
             live |= self.ancestors(id)
         self._graph.remove_nodes_from([id for id in self._graph if id not in live])
+
+
+def components(reads: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """Groups of names that read one another, each after the groups it reads; names sorted within."""
+    graph: nx.DiGraph = nx.DiGraph()
+    graph.add_nodes_from(reads)
+    graph.add_edges_from((other, name) for name, others in reads.items() for other in others)
+    condensed = nx.condensation(graph)
+    order = nx.lexicographical_topological_sort(
+        condensed, key=lambda group: min(condensed.nodes[group]["members"])
+    )
+    return [sorted(condensed.nodes[group]["members"]) for group in order]

@@ -251,13 +251,14 @@ class Fold:
     its axes). Inputs of the body: the captures at one token (without the stream axis), and for each
     state S its value before the token, named `S[t-1]`. Outputs of the body: for each state S its
     value after the token, named `S`, and any further names. `Result(name)` reads either along the
-    stream.
+    stream. `heads` are the axes over which the spec declares independent copies of the states.
     """
 
     stream: Axis
     captures: tuple[str, ...]
     states: tuple[State, ...]
     body: Graph
+    heads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,7 +368,11 @@ class Requirement:
 
 @dataclass(eq=False)
 class Layer:
-    """A layer, block or model: its arguments, the conditions on them, and its graph."""
+    """A layer, block or model: its arguments, the conditions on them, and its graph.
+
+    `kind` is the word of its declaration, or "argument" for a layer that the spec takes as an
+    argument and that is given when a module is made: its graph hands on its input, as its shape.
+    """
 
     name: str
     kind: str

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 Key = int | tuple[int, int, int]
 """A box, or the dummy `(tail, head, layer)` that an edge leaves in a layer it passes."""
 
-SWEEPS = 12
-PLACINGS = 200
+SWEEPS, PLACINGS = 12, 200  # rounds of ordering and of placing, as long as the graph is small
+EFFORT = 60_000  # keys times rounds: bounds the time that a large graph takes
 PULL = 0.4  # of the middle line on every box, in edges: keeps pictures narrow
 
 
@@ -116,9 +116,10 @@ def with_dummies(
 def reduce_crossings(columns: list[list[Key]], links: Sequence[tuple[Key, Key]]) -> list[list[Key]]:
     """Order each layer by the mean place of its neighbours, back and forth; keep the best order."""
     best, fewest = columns, crossings(columns, links)
-    for sweep in range(SWEEPS):
+    before, after = neighbours(links, True), neighbours(links, False)
+    for sweep in range(rounds(columns, SWEEPS)):
         forward = sweep % 2 == 0
-        near = neighbours(links, forward)
+        near = before if forward else after
         columns = [list(column) for column in columns]
         steps = range(1, len(columns)) if forward else range(len(columns) - 2, -1, -1)
         for number in steps:
@@ -132,15 +133,22 @@ def reduce_crossings(columns: list[list[Key]], links: Sequence[tuple[Key, Key]])
     return best
 
 
+def rounds(columns: Sequence[Sequence[Key]], most: int) -> int:
+    """How many rounds a graph of this size is worth."""
+    return max(4, min(most, EFFORT // max(1, sum(map(len, columns)))))
+
+
 def crossings(columns: Sequence[Sequence[Key]], links: Sequence[tuple[Key, Key]]) -> int:
     """How many pairs of links cross."""
     rank = {key: place for column in columns for place, key in enumerate(column)}
     number = {key: n for n, column in enumerate(columns) for key in column}
+    between: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for a, b in links:
+        between[number[a]].append((rank[a], rank[b]))
     total = 0
-    for n in range(len(columns)):
-        ends = sorted((rank[a], rank[b]) for a, b in links if number[a] == n)
+    for ends in between.values():
         seen: list[int] = []
-        for _, end in ends:
+        for _, end in sorted(ends):
             total += len(seen) - bisect.bisect_right(seen, end)
             bisect.insort(seen, end)
     return total
@@ -171,7 +179,7 @@ def place(
     for column in columns:
         stacked = distances(column, room, spacing)
         centre |= {key: at - stacked[-1] / 2 for key, at in zip(column, stacked, strict=True)}
-    for sweep in range(PLACINGS):
+    for sweep in range(rounds(columns, PLACINGS)):
         for column in columns if sweep % 2 == 0 else reversed(columns):
             wanted = []
             for key in column:

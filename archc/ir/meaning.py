@@ -32,13 +32,15 @@ def evaluate(
     sizes: Mapping[str, Number],
     *,
     states: Mapping[str, Tensor] | None = None,
+    layers: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Evaluation:
     """What the layer computes from its inputs, outside training (dropout keeps everything).
 
     inputs: by name, each with the axes of its declaration after batch and stream (`[B, T, ...]`);
     params: by dotted path (`W_q`, `layers.0.mixer.W_q`); sizes: as `resolve_sizes` takes them;
-    states: initial states of recurrences by dotted name, in place of those of the spec.
+    states: initial states of recurrences by dotted name, in place of those of the spec; layers: what
+    a layer that is an argument of the spec does, by path (without: nothing, it hands on its input).
     Raises ArchError for sizes that are refused, ValueError for a tensor of a wrong shape, KeyError
     for one that is missing, IndexError for an index (a token id) out of range.
     """
@@ -47,7 +49,7 @@ def evaluate(
     like = torch.zeros((), dtype=dtype, device=device)
     given = {op.name: Named(inputs[op.name], op.type.names) for _, op in layer.inputs}
     known = resolve_sizes(layer, sizes)
-    scope = Scope(known, given, params, states or {}, like, Evaluation())
+    scope = Scope(known, given, params, states or {}, layers or {}, like, Evaluation())
     outputs = _layer(layer, scope)
     scope.found.outputs = {name: value.data for name, value in outputs.items()}
     return scope.found
@@ -166,6 +168,9 @@ def call(node: Node, scope: Scope, *operands: Named) -> Results:
         numbers={},
     )
     outputs = _layer(op.callee, inner)
+    if op.callee.kind == "argument" and inner.prefix[:-1] in scope.layers:
+        applied = scope.layers[inner.prefix[:-1]]
+        outputs = {name: Named(applied(v.data), v.names) for name, v in outputs.items()}
     caller = {name: axis.name for name, axis in axes.items()}
     return {name: value.renamed(caller) for name, value in outputs.items()}
 

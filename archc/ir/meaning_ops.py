@@ -59,6 +59,7 @@ class Scope:
     inputs: Mapping[str, Named]
     params: Mapping[str, Tensor]
     states: Mapping[str, Tensor]
+    layers: Mapping[str, Callable[[Tensor], Tensor]]
     like: Tensor
     found: Evaluation
     prefix: str = ""

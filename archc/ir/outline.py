@@ -26,6 +26,9 @@ Kind = Literal["input", "value", "call", "block", "memory", "output"]
 BLOCK = re.compile(r"(repeat|route|blocks)\b")
 """How a statement starts that has a body but is no op of its own."""
 
+REGION = re.compile(r"(recurrence|attend|index)\b")
+"""How the statement of a Fold or a Pair starts."""
+
 
 @dataclass(frozen=True)
 class Box:
@@ -256,15 +259,34 @@ def statement_lines(span: Span | None) -> tuple[str, ...]:
 
 
 def region_lines(node: Node[ir.Op]) -> tuple[str, ...]:
-    """The statement that made a Fold or a Pair; without a text, what its body computes."""
+    """The statement that made a Fold or a Pair, and its formulas.
+
+    Where another layer's memory is called, that is the call and the formulas of the callee; without
+    a text, what the body computes.
+    """
     lines = statement_lines(node.span)
-    if lines:
+    if node.span is None:
+        return (op_text(node.op), *_spelled_body(node))
+    if REGION.match(lines[0]):
         return lines
+    start = node.span.source.starts[node.span.line - 1]
+    call = statement_lines(Span(node.span.source, start, node.span.end))
+    return (*call, *(f"    {line}" for line in _body_statements(node)))
+
+
+def _body_statements(node: Node[ir.Op]) -> list[str]:
+    """The statements that named the values of a body, in the order of the text."""
+    body: Graph[ir.Op] = node.op.body  # type: ignore[union-attr]
+    spans = {n.span.start: n.span for n in body if n.name and n.operands and n.span}
+    return [line for _, span in sorted(spans.items()) for line in statement_lines(span)]
+
+
+def _spelled_body(node: Node[ir.Op]) -> list[str]:
+    """The ops of a body, one a line."""
     body: Graph[ir.Op] = node.op.body  # type: ignore[union-attr]
     names = value_names(body)
-    formulas = (
+    return [
         f"    {names[n.id]} = {op_text(n.op, tuple(names[id] for id in n.operands))}"
         for n in body
         if n.operands
-    )
-    return (op_text(node.op), *formulas)
+    ]

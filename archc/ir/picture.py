@@ -21,6 +21,7 @@ MARGIN = 22.0
 STRETCH = (700.0, 800.0, 900.0, 1000.0)  # how wide a layer of boxes may be; all are tried
 STEM = 20.0  # straight piece of an edge, behind its label
 LIMITS = (46, 66)  # longest line of a statement in characters; both are tried
+MANY = 60  # boxes beyond which no picture fits a page, so that trying is not worth its time
 
 FILLS = {
     "input": ("#eef1f5", "#b6bfca"),
@@ -53,7 +54,10 @@ def as_svg(layer: ir.Layer) -> str:
     """The picture of a layer, in the direction and width that fit a page best."""
     sketch = outline(layer)
     forms = [(True, STRETCH[-1]), *((False, stretch) for stretch in STRETCH)]
-    drawings = (_Drawing(layer, sketch, *form, limit) for limit in LIMITS for form in forms)
+    tries = [(*form, limit) for limit in LIMITS for form in forms]
+    if len(sketch.boxes) > MANY:
+        tries = tries[-1:]
+    drawings = (_Drawing(layer, sketch, *each) for each in tries)
     return min(drawings, key=lambda drawing: drawing.awkwardness).svg()
 
 
@@ -249,7 +253,7 @@ class _Drawing:
 
 def _marked(line: str, kind: str, first: bool) -> str:
     """A line with the name it gives set bold, and the words of a block's header coloured."""
-    if kind in FRAMED and first:
+    if kind in FRAMED and WORDS.match(line):
         return WORDS.sub(r'<tspan class="word">\1</tspan>', _text(line))
     target = TARGET.match(line)
     if not target or not (first or kind in FRAMED):

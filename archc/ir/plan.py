@@ -44,7 +44,7 @@ class Plan:
     verified: tuple[tuple[str, float], ...] = ()
 
 
-TRIES = 4000
+TRIES = 500
 """How many instances are looked at before there is said to be none."""
 
 
@@ -59,43 +59,44 @@ def example_sizes(layer: ir.Layer, unit: int) -> dict[str, Number] | None:
             sizes = resolve_sizes(layer, given)
         except ArchError:
             continue
-        if _whole(layer, sizes):
+        if _whole(layer, sizes, 16 * unit):
             return sizes
     return None
 
 
 def _wishes(layer: ir.Layer, unit: int) -> list[list[Number | None]]:
     """For each argument the values to try, best first; None leaves it at its default."""
+    settled = {s for r in layer.requirements if r.settled for s in r.condition.free_symbols}
     wishes: list[list[Number | None]] = []
-    required = 0
-    fresh = iter(range(1, 1 << 10))
+    required = sized = 0
     for arg in layer.args:
         if arg.symbol is None:
             continue
-        plain = isinstance(arg.default, sympy.Expr) and arg.default.is_number
-        small = plain and arg.default <= unit
-        if not arg.symbol.is_integer:
-            wishes.append([None] if arg.default is not None else [1])
-        elif arg.default is None:
-            first = [unit * 2, 2, *(unit // 2 + 2 * n for n in range(4)), 1]
-            wishes.append(first[:1] + [unit, unit * 4] if not required else first[1:])
+        default = arg.default
+        if default is not None and (arg.symbol in settled or not arg.symbol.is_integer):
+            wishes.append([None])
+        elif default is None:
+            several = [2, unit, unit + 2, 1]
+            turn = max(required - 1, 0) % 3
+            wishes.append([*several[turn:], *several[:turn]] if required else [2 * unit, unit])
             required += 1
-        elif small or not plain:
-            wishes.append([None, unit, 2, 1])
+        elif default.is_number and default > unit:
+            wishes.append([unit + 2 * (sized % 3), unit, 2, None])
+            sized += 1
         else:
-            wishes.append([unit + 2 * (next(fresh) - 1), unit, 2, None, 1])
+            wishes.append([None, unit, 2, 1])
     return wishes
 
 
-def _whole(layer: ir.Layer, sizes: Mapping[str, Number]) -> bool:
-    """Whether every dim of the layer and of those it calls is a whole number and not 0."""
+def _whole(layer: ir.Layer, sizes: Mapping[str, Number], most: int) -> bool:
+    """Whether every dim of the layer and of those it calls is a whole number between 1 and `most`."""
     for axis in _axes(layer.graph):
         free = {symbol.name for symbol in axis.size.free_symbols}
         if axis.kind == "dim" and free <= set(sizes):
             length = evaluate(axis.size, sizes)
-            if not isinstance(length, int) or not 1 <= length <= 4096:
+            if not isinstance(length, int) or not 1 <= length <= most:
                 return False
-    return all(_whole(call.callee, callee_sizes(call, sizes)) for _, call in layer.calls)
+    return all(_whole(c.callee, callee_sizes(c, sizes), most) for _, c in layer.calls)
 
 
 def _axes(graph: Graph) -> Iterator[Axis]:

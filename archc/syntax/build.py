@@ -43,8 +43,11 @@ class Builder:
         return node
 
     def measure(self, node: tree.Node, kids: Kids) -> None:
-        """Refuse an expression nested deeper than MAX_DEPTH."""
-        depth = 1 + max((self.depths.get(id(kid), 0) for kid in kids), default=0)
+        """Refuse an expression nested deeper than MAX_DEPTH, or as long a chain of comparisons."""
+        depth = max(
+            len(kids) if isinstance(node, tree.Compare) else 0,
+            1 + max((self.depths.get(id(kid), 0) for kid in kids), default=0),
+        )
         if depth > MAX_DEPTH:
             raise self.report.error(
                 "E0007",

@@ -25,6 +25,18 @@ def shown(layer: ir.Layer, root: bool) -> list[ir.Arg]:
     return sorted(args, key=lambda arg: arg.default is not None and root)
 
 
+def is_size(layer: ir.Layer, name: str) -> bool:
+    """Whether an argument is a whole number: by its symbol, or as a size of a layer that is called."""
+    arg = next(arg for arg in layer.args if arg.symbol is not None and arg.symbol.name == name)
+    if arg.symbol.is_integer:
+        return True
+    return any(
+        expr == arg.symbol and is_size(call.callee, size)
+        for _, call in layer.calls
+        for size, expr in call.sizes
+    )
+
+
 def symbols_of(layer: ir.Layer) -> set[str]:
     """Names of the sizes and options that a layer's graph depends on, through the layers it calls too."""
     names = set(_symbols(requirement.condition for requirement in layer.requirements if not requirement.settled))
@@ -82,13 +94,14 @@ class Arguments:
         self.layer, self.file = layer, file
         self.args = shown(layer, root)
         self.names = {arg.symbol.name: identifier(arg.name) for arg in self.args}
+        self.whole = {arg.symbol.name for arg in self.args if is_size(layer, arg.symbol.name)}
         self.positive = set(_positive(layer.graph))
 
     def parameters(self) -> list[str]:
         """`d: int, K: int = 128, V: int | None = None`: as the constructor declares them."""
         declared = []
         for arg in self.args:
-            name, kind = self.names[arg.symbol.name], "int" if arg.symbol.is_integer else "float"
+            name, kind = self.names[arg.symbol.name], "int" if arg.symbol.name in self.whole else "float"
             default = self._default(arg)
             if default is None:
                 declared.append(f"{name}: {kind}")
@@ -119,7 +132,7 @@ class Arguments:
     def _filled(self, name: str, default: sympy.Expr, arg: ir.Arg) -> Text:
         """A default in earlier arguments; a size that a division gives must come out whole."""
         top, bottom = sympy.fraction(sympy.together(default))
-        if not arg.symbol.is_integer:
+        if arg.symbol.name not in self.whole:
             return number(default, self.names)
         if bottom == 1:
             return whole(default, self.names)
@@ -131,7 +144,7 @@ class Arguments:
         groups: dict[tuple[str, str], list[str]] = {}
         for arg in args:
             name = self.names[arg.symbol.name]
-            if arg.symbol.is_integer:
+            if arg.symbol.name in self.whole:
                 least = "1" if arg.symbol.name in self.positive else "0"
                 groups.setdefault(("check_sizes", f", {least}"), []).append(name)
             else:
@@ -147,12 +160,13 @@ class Arguments:
             return
         broken = number(sympy.Not(requirement.condition), self.names)
         values = ", ".join(f"{self.names[n]} = {{{self.names[n]}}}" for n in names)
-        text = requirement.text.replace("{", "{{").replace("}", "}}")
-        message = f"{self.layer.name} requires {text}, got {values}"
+        text = requirement.text
         if requirement.settled:
-            message = f"this {self.layer.name} was compiled for other sizes: {text} comes out differently for {values}"
+            holds = number(requirement.condition, {name: name for name in names})
+            text = f"{holds}, for which it was compiled"
+        text = f"{self.layer.name} requires {text}".replace("{", "{{").replace("}", "}}")
         with writer.block(f"if {broken}:"):
-            writer.call("raise ValueError(", [f"f{quoted(message)}"], ")")
+            writer.call("raise ValueError(", [f"f{quoted(f'{text}, got {values}')}"], ")")
 
     def passed(self, call: ir.Call, names: dict[str, str]) -> list[str]:
         """`d=d, K=d // H`: the arguments of a sub-layer, from the caller's."""
@@ -161,6 +175,7 @@ class Arguments:
         texts = []
         for arg in inner:
             value = sizes[arg.symbol.name]
-            text = whole(value, names) if arg.symbol.is_integer else number(value, names)
+            size = is_size(call.callee, arg.symbol.name)
+            text = whole(value, names) if size else number(value, names)
             texts.append(f"{identifier(arg.name)}={text}")
         return texts

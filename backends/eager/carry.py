@@ -56,18 +56,20 @@ def states(scope: Scope, node: Node) -> tuple[list[str], list[str]]:
     ], ["_"] * len(node.op.states)
 
 
-def initial(scope: Scope, operand: int, axes: Sequence[Axis]) -> Text:
-    """The initial value of a state, in its full shape and in float32 at least."""
+def initial(scope: Scope, operand: int, axes: Sequence[Axis], kind: str = "") -> Text:
+    """The initial value of a state, in its full shape and in float32 at least.
+
+    `kind`: how device and dtype are written where they are not those of the data.
+    """
     value = scope.value(operand)
     lengths = shape(scope, axes)
-    more = [f"device={scope.device}", f"dtype={scope.ask('wide')}"]
+    kind = kind or f"device={scope.device}, dtype={scope.ask('wide')}"
     if value.kind == NUMBER:
         if value.text.text == "0":
-            return call("torch.zeros", *lengths, *more)
-        return call("torch.full", f"({', '.join(lengths)})", value.text, *more)
+            return call("torch.zeros", *lengths, kind)
+        return call("torch.full", f"({', '.join(lengths)})", value.text, kind)
     text = aligned(value.text, value.layout, [axis.name for axis in axes])
-    expanded = call(f"{text.at(ATOM)}.expand", *lengths)
-    return call(f"{expanded}.to", scope.ask("wide"))
+    return call(f"{call(f'{text.at(ATOM)}.expand', *lengths)}.to", kind)
 
 
 def read(scope: Scope, node: Node, operand: int) -> Value:

@@ -69,15 +69,15 @@ class Forward:
 
     def write(self) -> Writer:
         """The method."""
-        scope = self.scope
+        scope, optional = self.scope, self.memory.optional
         if self.others and self.own:
             self._other_sequences()
         if any(field.kind == "pos" for field in self.memory.fields):
             scope.ask(scope.lengths["t"])
-        scope.statements()
-        outputs = [
-            scope.at(id, scope.graph[id].type.names).text for id in self.layer.graph.outputs.values()
-        ]
+        scope.statements([node.id for node in self.layer.graph if node.id not in optional])
+        made = [self._output(id) for id in self.layer.graph.outputs.values() if id not in optional]
+        if optional:
+            self._when_given(made)
         writer = Writer(margin=4)
         state = [f"state: {self.parts.state} | None = None", "return_state: bool = False"]
         writer.call("def forward(", ["self", *self._signature(), *state], "):")
@@ -87,8 +87,26 @@ class Forward:
         self._start(writer)
         write_head(writer, scope, scope.sources)
         writer.include(scope.writer.lines)
-        self._return(writer, outputs)
+        self._return(writer, "made" if optional else joined(made))
         return writer
+
+    def _output(self, id: int) -> str:
+        return self.scope.at(id, self.scope.graph[id].type.names).text
+
+    def _when_given(self, made: list[str]) -> None:
+        """Outputs that depend on inputs which may be left out."""
+        scope, optional = self.scope, self.memory.optional
+        scope.needed_by(optional)
+        given = [self.names[id] for id, op in self.layer.inputs if op.optional]
+        scope.writer.line(f"made = {joined(made)}")
+        outer, scope.writer = scope.writer, Writer(margin=12)
+        scope.statements(optional)
+        outputs = self.layer.graph.outputs.values()
+        more = [self._output(id) for id in outputs if id in optional]
+        scope.writer.line(f"made = {joined([*made, *more])}")
+        inner, scope.writer = scope.writer, outer
+        with outer.block(f"if {' and '.join(f'{name} is not None' for name in given)}:"):
+            outer.include(inner.lines)
 
     def _doc(self) -> list[str]:
         """What comes back, and how to go on."""
@@ -99,14 +117,17 @@ class Forward:
 
     def _signature(self) -> list[str]:
         """The inputs; those along other sequences may be left out once a state holds them."""
-        parts = []
-        optional = bool(self.others)
-        for id, _ in reversed(self.layer.inputs):
-            other = id in self.memory.other and bool(self.own)
-            optional = optional and other
-            kind = "Tensor | None" if other else "Tensor"
-            parts.append(f"{self.names[id]}: {kind}" + (" = None" if optional else ""))
+        parts, last = [], True
+        for id, op in reversed(self.layer.inputs):
+            may_miss = self._may_miss(id, op)
+            last = last and may_miss
+            kind = "Tensor | None" if may_miss else "Tensor"
+            parts.append(f"{self.names[id]}: {kind}" + (" = None" if last else ""))
         return parts[::-1]
+
+    def _may_miss(self, id: int, op: ir.Input) -> bool:
+        """Whether an input may be left out: it is optional, or a state can hold what was made of it."""
+        return op.optional or (id in self.memory.other and bool(self.own))
 
     def _checks(self, writer: Writer) -> None:
         """Refuse inputs that do not fit, in the words of the spec."""
@@ -124,7 +145,7 @@ class Forward:
             name = self.names[id]
             more = ", integer=True" if op.type.dtype == "int" else ""
             line = f'check_input("{self.parts.name}", "{op.name}", {name}, "{self._axes(op)}", sizes, {like}{more})'
-            if id in self.memory.other and self.own:
+            if self._may_miss(id, op):
                 with writer.block(f"if {name} is not None:"):
                     writer.line(line)
             else:
@@ -153,12 +174,8 @@ class Forward:
 
     def _other_sequences(self) -> None:
         """Values made from other sequences: computed where those are given, else those of the state."""
-        scope, graph, other = self.scope, self.layer.graph, self.memory.other
-        for node in graph:
-            if node.id in other:
-                for operand in scope.operands(node.id):
-                    if operand not in other and operand in scope.uses:
-                        scope.value(operand)
+        scope, graph = self.scope, self.layer.graph
+        scope.needed_by(self.memory.other)
         outer, scope.writer = scope.writer, Writer(margin=12)
         needed = self._needed_from_others()
         for node in graph:
@@ -204,10 +221,9 @@ class Forward:
         if not kept and all(id in self.names for id in needed):
             writer.line("pass")
 
-    def _return(self, writer: Writer, outputs: list[str]) -> None:
+    def _return(self, writer: Writer, made: str) -> None:
         """The outputs, and the state if it is asked for."""
         memory, kept = self.memory, self.scope.kept
-        made = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
         if memory.refusal:
             writer.line(f"return {made}")
             return
@@ -219,3 +235,8 @@ class Forward:
             writer.call(f"state = {self.parts.state}(", items, ")")
         state = "state" if items else f"{self.parts.state}()"
         writer.line(f"return ({made}, {state}) if return_state else {made}")
+
+
+def joined(outputs: list[str]) -> str:
+    """One output alone, several as a tuple."""
+    return outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"

@@ -53,6 +53,7 @@ class Memory:
                 self.flow.add(node.op.blocks.name)
         self.chains = chains(self.graph)
         self.other = _made_from_others(self.graph)
+        self.optional = _made_from_optional(self.graph)
         self.refusal = self._refusal()
         self.others = self._kept_from_others()
         for node in self.graph:
@@ -148,6 +149,8 @@ class Memory:
     def _refusal(self) -> str | None:
         """Why the layer needs the whole sequence at once, if it does."""
         for node in self.graph:
+            if node.id in self.optional:
+                continue
             name = nearest_name(self.graph, node.id)
             if isinstance(node.op, ir.Pair) and self.reads_flow(node) and not node.op.causal:
                 return f"`{name}` reads tokens that come later"
@@ -187,6 +190,16 @@ def _made_from_others(graph: Graph) -> set[int]:
         elif any(operand in own for operand in node.operands):
             own.add(node.id)
         elif any(operand in made for operand in node.operands):
+            made.add(node.id)
+    return made
+
+
+def _made_from_optional(graph: Graph) -> set[int]:
+    """Inputs that may be left out, and what depends on them."""
+    made: set[int] = set()
+    for node in graph:
+        left_out = isinstance(node.op, ir.Input) and node.op.optional
+        if left_out or any(operand in made for operand in node.operands):
             made.add(node.id)
     return made
 

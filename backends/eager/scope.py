@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import sympy
 
@@ -76,13 +76,23 @@ class Scope:
 
     # --- lines ---
 
-    def statements(self) -> None:
-        """Emit every named value that something needs, in the order of the spec as far as dataflow allows."""
-        named = [n for n in self.graph if self._is_statement(n)]
+    def statements(self, among: Collection[int] | None = None) -> None:
+        """Emit every named value that something needs, in the order of the spec as far as dataflow
+        allows; `among` says which values alone to look at."""
+        named = [n for n in self.graph if self._is_statement(n) and (among is None or n.id in among)]
         for node in sorted(named, key=lambda n: (n.span.start if n.span else 0, n.id)):
             self.statement(node)
         for id in self.graph.outputs.values():
-            self.value(id)
+            if among is None or id in among:
+                self.value(id)
+
+    def needed_by(self, group: Collection[int]) -> None:
+        """Emit what a group of values needs from outside it."""
+        for node in self.graph:
+            if node.id in group and node.id in self.uses:
+                for operand in self.operands(node.id):
+                    if operand not in group:
+                        self.value(operand)
 
     def _is_statement(self, node: Node) -> bool:
         """Whether a node is a value that the spec itself names, not a function of the library."""

@@ -11,7 +11,10 @@ from archc.backends.expression import number
 from archc.backends.writer import Writer
 from archc.ir import layer as ir
 
-DTYPES = {"int": "torch.int64", "bool": "torch.bool"}
+DTYPES = {
+    "int": '**{**real, "dtype": torch.int64}',
+    "bool": '**{**real, "dtype": torch.bool}',
+}
 
 
 def state_class(parts: Parts) -> Writer:
@@ -53,17 +56,18 @@ def initial_state(parts: Parts) -> Writer:
     """`initial_state(batch)`: what is remembered before the first token."""
     scope = parts.scope("self", parts.sizes)
     scope.lengths = {"batch": "batch"}
-    scope.device, scope.dtype = "device", "dtype"
+    scope.device, scope.dtype = 'real["device"]', 'real["dtype"]'
     items = [f"{field.name}={first(parts, scope, field)}" for field in parts.memory.fields]
     writer = Writer(margin=4)
     header = f"def initial_state(self, batch: int, device=None, dtype=None) -> {parts.state}:"
     with writer.block(header):
         writer.docstring(["What is remembered of `batch` sequences before their first token."])
-        if any("device" in item for item in items):
+        if any("**" in item for item in [*items, *scope.writer.lines]):
             writer.line("like = next(self.parameters(), torch.empty(0))")
-            writer.line("device, dtype = device or like.device, dtype or like.dtype")
+            writer.line('real = {"device": device or like.device, "dtype": dtype or like.dtype}')
         if "wide" in scope.asked:
-            writer.line("wide = torch.promote_types(dtype, torch.float32)")
+            wide = 'torch.promote_types(real["dtype"], torch.float32)'
+            writer.line(f'wide = {{**real, "dtype": {wide}}}')
         writer.include(scope.writer.lines)
         writer.call(f"return {parts.state}(", items, ")")
     return writer
@@ -83,9 +87,9 @@ def first(parts: Parts, scope: Scope, field: Field) -> str:
         return f"tuple(layer.initial_state(batch, device, dtype) for layer in self.{path})"
     if field.kind == "state":
         operand = node.operands[len(node.op.captures) + field.place]
-        return carry.initial(scope, operand, field.axes).text
+        scope.ask("wide")
+        return carry.initial(scope, operand, field.axes, "**wide").text
     stream = next(axis.name for axis in field.axes if axis.name in parts.memory.flow)
     count = field.count if field.kind == "past" else None
     lengths = carry.shape(scope, field.axes, stream, count)
-    dtype = DTYPES.get(field.dtype, "dtype")
-    return f"torch.zeros({', '.join(lengths)}, device=device, dtype={dtype})"
+    return f"torch.zeros({', '.join(lengths)}, {DTYPES.get(field.dtype, '**real')})"

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archc.algebra import cost
-from archc.algebra.plan import step_cost
+from archc.algebra.product import step_cost
 from archc.algebra.simplify import simplify
 from archc.dims import Axis
 from archc.ir import layer as ir

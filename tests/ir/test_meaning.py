@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import sympy
 import torch
@@ -242,6 +244,21 @@ def test_a_value_without_batch_is_handed_to_a_called_layer_for_every_token() -> 
     given = randn(2, 4, 3)
     found = evaluate(model, {"x": given}, params, {"d": 3}).outputs["y"]
     assert torch.allclose(found, given + params["e"] @ params["p.W"])
+
+
+def test_a_layer_that_is_an_argument_is_given_by_path() -> None:
+    model, x = caller(), randn(2, 5, 3)
+    (_, call), _ = model.calls
+    inner = Sketch()
+    inner.outputs(y=inner.input("x", "batch t a"))
+    op = replace(call, callee=replace(layer(inner), kind="argument"), axes=(("a", axis("d")),))
+    s = Sketch()
+    s.outputs(y=s.add(ir.Result("y"), s.add(op, s.input("x", "batch t d"))))
+    taking = layer(s, "d H")
+    sizes = {"d": 3, "H": 4}
+    assert torch.equal(evaluate(taking, {"x": x}, {}, sizes).outputs["y"], x)
+    found = evaluate(taking, {"x": x}, {}, sizes, layers={"up": torch.tanh})
+    assert torch.equal(found.outputs["y"], x.tanh())
 
 
 def test_gradients_are_those_of_finite_differences() -> None:

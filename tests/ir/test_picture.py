@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from functools import lru_cache
 from itertools import combinations
 from xml.etree import ElementTree
@@ -220,3 +221,13 @@ def test_mermaid_labels_hold_nothing_that_mermaid_reads(name: str):
         for label in re.findall(r'"(.*)"', line):
             assert '"' not in label
             assert not re.search(r"[<>&;]", re.sub(r"<br/>|#\d+;", "", label))
+
+
+def test_a_large_layer_is_drawn_in_time():
+    """400 statements, each reading the one before and one far back: long edges everywhere."""
+    steps = "".join(f"    h{i} = h{i - 1} + h{i // 2}\n" for i in range(1, 400))
+    made = layer(f"layer L(d):\n    input x[d]\n    h0 = x\n{steps}    output h399\n")
+    start = time.perf_counter()
+    svg = as_svg(made)
+    assert time.perf_counter() - start < 10
+    assert len(boxes_of(svg)) == len(outline(made).boxes) >= 400

@@ -19,6 +19,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "gated_delta_product": {"d": 12, "H": 2, "K": 5, "V": 4, "n": 2, "width": 3},
     "gla": {"d": 12, "H": 2, "K": 5, "V": 4, "r": 3},
     "gla_block": {"d": 12, "H": 2, "K": 5, "V": 4, "f": 8},
+    "gpt": {"vocab": 11, "d": 12, "H": 2, "L": 2, "length": 16},
+    "gpt_block": {"d": 12, "H": 2},
     "kda": {"d": 12, "H": 2, "K": 5, "V": 4, "r": 3, "width": 3},
     "kimi_linear": {
         "vocab": 11, "d": 12, "L": 3, "H": 2, "experts": 5, "active": 2, "f": 6, "dense": 8,
@@ -53,6 +55,8 @@ def inputs(layer: Layer, sizes: dict[str, Any], B: int, T: int, seed: int) -> di
     generator = torch.Generator().manual_seed(seed)
     values = {}
     for _, op in layer.inputs:
+        if op.name == "targets":
+            continue  # optional; without it there is no loss
         shape = [B]
         for axis in op.type.axes[1:]:
             if axis.kind == "stream":

@@ -1,4 +1,4 @@
-"""Softmax attention specs against torch's SDPA and transformers' llama, deepseek_v3 and lfm2."""
+"""Softmax attention specs against torch's SDPA and transformers' llama, gpt2, deepseek_v3, lfm2."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 import archc
 from tests.specs.agreement import agree
-from tests.specs.references import deepseek, lfm2, llama, softmax
+from tests.specs.references import deepseek, gpt2, lfm2, llama, softmax
 from tests.specs.references.weights import randomise
 
 SIZES = {"vocab": 50, "d": 32, "H": 4, "G": 2, "K": 8, "f": 40, "L": 2, "base": 500.0, "eps": 1e-5}
@@ -74,3 +74,16 @@ def test_lfm2() -> None:
     model.load_state_dict(lfm2.model_weights(reference, H=4, G=2))
     ids = tokens(2, 17)
     agree("lfm2", "transformers lfm2", model(ids), lfm2.logits(reference, ids))
+
+
+def test_gpt() -> None:
+    sizes = {"vocab": 50, "d": 32, "H": 4, "L": 2, "length": 24}
+    reference = gpt2.language_model(**sizes, seed=7)
+    model = archc.load("gpt").module(**sizes, tanh=True, dtype=torch.float64).eval()
+    model.load_state_dict(gpt2.model_weights(reference, H=4))
+    ids = tokens(2, 17)
+    targets = ids.roll(1, dims=1)
+    logits, loss = model(ids, targets)
+    their_logits, their_loss = gpt2.logits_and_loss(reference, ids, targets)
+    agree("gpt", "transformers gpt2", logits, their_logits)
+    agree("gpt", "transformers gpt2 and torch's cross_entropy, loss", loss, their_loss)

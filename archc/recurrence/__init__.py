@@ -1,0 +1,1 @@
+"""Layer IR -> what kind of recurrence it holds."""

@@ -1,0 +1,153 @@
+"""How a recurrence's values depend on its states: not, linearly, over (max, +), or otherwise.
+
+Every value of a Fold's body is looked at once, in dataflow order. A product of two values that both
+hold a state, or a function such as tanh of one, is where a chunked form ends; the node that does it
+is kept, so that it can be underlined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+
+CONSTANT, LINEAR, OTHER = "constant", "linear", "other"
+
+SUMS = {"add", "sub"}
+"""Elementwise functions that keep what is linear linear."""
+
+
+@dataclass(frozen=True)
+class Degree:
+    """How a value depends on a component's states; `culprit` is the node that broke the rule."""
+
+    kind: str
+    culprit: int | None = None
+    why: str = ""
+
+
+def updates(fold: ir.Fold) -> dict[str, int]:
+    """The node of each state's value after the token."""
+    return {state.name: fold.body.outputs[state.name] for state in fold.states}
+
+
+def before(fold: ir.Fold) -> dict[int, str]:
+    """The nodes of the states' values before the token, and whose they are."""
+    names = {f"{state.name}[t-1]": state.name for state in fold.states}
+    return {
+        node.id: names[node.op.name]
+        for node in fold.body
+        if isinstance(node.op, ir.Input) and node.op.name in names
+    }
+
+
+def reads(fold: ir.Fold, state: str) -> frozenset[str]:
+    """States that the update of `state` reads, before or after the token."""
+    after = {id: name for name, id in updates(fold).items() if name != state}
+    old = before(fold)
+    found: set[str] = set()
+    stack, seen = [fold.body.outputs[state]], set[int]()
+    while stack:
+        id = stack.pop()
+        if id in seen:
+            continue
+        seen.add(id)
+        if id in after:
+            found.add(after[id])
+            continue
+        if id in old:
+            found.add(old[id])
+        stack += fold.body[id].operands
+    return frozenset(found)
+
+
+def degrees(
+    fold: ir.Fold, component: Collection[str], tropical: bool = False
+) -> Mapping[int, Degree]:
+    """The degree of every node in the states of `component`; other states count as given values.
+
+    With `tropical`, sums are maxima and products are sums: m[t] = max(a + m[t-1], b) is linear.
+    """
+    old = before(fold)
+    outside = {id for name, id in updates(fold).items() if name not in component}
+    found: dict[int, Degree] = {}
+    for node in fold.body:
+        if node.id in outside:
+            found[node.id] = Degree(CONSTANT)
+        elif node.id in old:
+            found[node.id] = Degree(LINEAR if old[node.id] in component else CONSTANT)
+        else:
+            operands = [found[operand] for operand in node.operands]
+            rule = _tropical if tropical else _ordinary
+            found[node.id] = rule(fold.body, node, operands)
+    return found
+
+
+def _ordinary(body: Graph, node: Node, operands: list[Degree]) -> Degree:
+    """The degree of a node from its operands', over sums and products."""
+    early = _settled(operands)
+    if early is not None:
+        return early
+    op, linear = node.op, [o.kind == LINEAR for o in operands]
+    if isinstance(op, ir.Contract):
+        return _product(node, linear)
+    if isinstance(op, ir.Reduce):
+        return _linear_if(op.fn in ("sum", "mean"), node, f"`{op.fn}` of a state")
+    if isinstance(op, ir.Gather | ir.Scatter | ir.Segment):
+        return _linear_if(not any(linear[1:]), node, "an index that depends on a state")
+    if isinstance(op, ir.Elementwise):
+        return _elementwise(node, op.fn, linear)
+    return _other(node, f"`{type(op).__name__.lower()}` of a state")
+
+
+def _elementwise(node: Node, fn: str, linear: list[bool]) -> Degree:
+    """Sums, scalings and choices keep a state linear; every other function does not."""
+    if fn in SUMS or fn in ("neg", "real"):
+        return Degree(LINEAR)
+    if fn == "mul":
+        return _product(node, linear)
+    if fn == "div":
+        return _linear_if(not linear[1], node, "division by a state")
+    if fn == "where":
+        return _linear_if(not linear[0], node, "a choice that depends on a state")
+    return _other(node, f"`{fn}` of a state")
+
+
+def _tropical(body: Graph, node: Node, operands: list[Degree]) -> Degree:
+    """The degree of a node over (max, +)."""
+    early = _settled(operands)
+    if early is not None:
+        return early
+    fn = node.op.fn if isinstance(node.op, ir.Elementwise) else ""
+    linear = [o.kind == LINEAR for o in operands]
+    if fn == "max":
+        return Degree(LINEAR)
+    if fn == "add":
+        return _product(node, linear)
+    if fn == "sub":
+        return _linear_if(not linear[1], node, "minus a state")
+    return _other(node, f"`{fn or type(node.op).__name__.lower()}` of a state")
+
+
+def _settled(operands: list[Degree]) -> Degree | None:
+    """The result where operands decide it alone: one is beyond rescue, or all are constant."""
+    for operand in operands:
+        if operand.kind == OTHER:
+            return operand
+    if all(operand.kind == CONSTANT for operand in operands):
+        return Degree(CONSTANT)
+    return None
+
+
+def _product(node: Node, linear: list[bool]) -> Degree:
+    return _linear_if(sum(linear) < 2, node, "a state times a state")
+
+
+def _linear_if(condition: bool, node: Node, why: str) -> Degree:
+    return Degree(LINEAR) if condition else _other(node, why)
+
+
+def _other(node: Node, why: str) -> Degree:
+    return Degree(OTHER, node.id, why)

@@ -1,0 +1,147 @@
+"""The self-check of generated files: functions that are written out at the end of each.
+
+They use `example(sizes, batch, tokens, ...)` and `EXPECTED`, which each file defines for its layer.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+EXPECTED: dict = {}
+SIZES: dict = {}
+SPEED_SIZES: dict = {}
+example: Callable
+
+
+def wave(name: str, *shape: int, device=None, dtype=torch.float64) -> Tensor:
+    """Numbers between -1 and 1 that look random and are the same everywhere."""
+    seed = sum((i + 1) * ord(char) for i, char in enumerate(name))
+    count = torch.arange(math.prod(shape), dtype=torch.float64)
+    x = 43758.5453 * torch.sin(12.9898 * count + 78.233 * seed)
+    return (2 * (x - x.floor()) - 1).reshape(shape).to(device, dtype)
+
+
+def fill(layer: nn.Module, ranges: dict) -> nn.Module:
+    """Parameters between -0.5 and 0.5, or in the range that `ranges` has for `Class.name`."""
+    owners = {path: type(module).__name__ for path, module in layer.named_modules()}
+    for path, parameter in layer.named_parameters():
+        owner, _, name = path.rpartition(".")
+        low, high = ranges.get(f"{owners[owner]}.{name}", (-0.5, 0.5))
+        noise = wave(path, *parameter.shape, device=parameter.device, dtype=parameter.dtype)
+        parameter.data = (low + high) / 2 + (high - low) / 2 * noise
+    return layer.eval()
+
+
+def outputs_of(made) -> tuple:
+    """The outputs of a forward as a tuple."""
+    return made if isinstance(made, tuple) else (made,)
+
+
+def distance(found: Tensor, wanted: Tensor) -> float:
+    """The largest difference, against the largest value."""
+    if wanted.numel() == 0:
+        return 0.0
+    error = (found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-9)
+    return float(error) if error.isfinite() else math.inf
+
+
+def check_values(expected: dict, device: str) -> float:
+    """The whole sequence, against what the step-by-step meaning of the layer gave."""
+    layer, inputs, _ = example(SIZES, 2, 9, device, torch.float64)
+    errors = []
+    for made, (places, values) in zip(outputs_of(layer(**inputs)), expected.values()):
+        wanted = torch.tensor(values, device=device, dtype=torch.float64)
+        errors.append(distance(made.detach().flatten()[list(places)], wanted))
+    return max(errors)
+
+
+def check_pieces(expected: dict, device: str) -> float:
+    """A prompt of 4 tokens, then 3, none, 1 and 1, against the whole sequence."""
+    layer, inputs, own = example(SIZES, 2, 9, device, torch.float64)
+    whole = outputs_of(layer(**inputs))
+    parts, state, start = [], None, 0
+    for count in (4, 3, 0, 1, 1):
+        now = {name: x[:, start : start + count] for name, x in inputs.items() if name in own}
+        if state is None:
+            now |= {name: x for name, x in inputs.items() if name not in own}
+        made, state = layer(**now, state=state, return_state=True)
+        parts.append(outputs_of(made))
+        start += count
+    pairs = [(torch.cat(part, 1), y) for part, y in zip(zip(*parts), whole) if y.dim() > 1]
+    return max(distance(found.detach(), y.detach()) for found, y in pairs)
+
+
+def check_gradients(expected: dict, device: str) -> float:
+    """Gradients of everything that is real, against differences, along three directions."""
+    layer, inputs, _ = example(SIZES, 2, 9, device, torch.float64)
+    values = [x for x in [*inputs.values(), *layer.parameters()] if x.is_floating_point()]
+
+    def loss() -> Tensor:
+        made = outputs_of(layer(**inputs))
+        return sum((y * wave(f"y{i}", *y.shape, device=device)).sum() for i, y in enumerate(made))
+
+    for value in values:
+        value.requires_grad_()
+    gradients = torch.autograd.grad(loss(), values, allow_unused=True)
+    errors, step = [], 1e-6
+    for turn in range(3):
+        along = [wave(f"{turn} {i}", *v.shape, device=device) for i, v in enumerate(values)]
+        slope = sum((g * d).sum() for g, d in zip(gradients, along) if g is not None)
+        moved = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                for value, direction in zip(values, along):
+                    value += sign * step * direction
+                moved.append(loss())
+                for value, direction in zip(values, along):
+                    value -= sign * step * direction
+        measured = (moved[0] - moved[1]) / (2 * step)
+        errors.append(float((slope - measured).abs() / slope.abs().clamp(min=1e-3)))
+    return max(errors)
+
+
+def checks(expected: dict, device: str = "cpu") -> list:
+    """Every form: its name, its error, and the largest error that is right."""
+    return [(name, function(expected, device), limit) for name, function, limit in FORMS]
+
+
+def speed(device: str) -> tuple[float, float]:
+    """Tokens a second, forward alone and forward with backward."""
+    layer, inputs, _ = example(SPEED_SIZES, 2, 128, device, torch.float32)
+
+    def measure(run: Callable) -> float:
+        run()
+        start = time.perf_counter()
+        run()
+        if device != "cpu":
+            torch.cuda.synchronize()
+        return 2 * 128 / (time.perf_counter() - start)
+
+    def forward() -> Tensor:
+        return sum(y.sum() for y in outputs_of(layer(**inputs)))
+
+    with torch.no_grad():
+        alone = measure(forward)
+    return alone, measure(lambda: forward().backward())
+
+
+def main() -> None:
+    """Check every form, show how fast they are, and leave with status 3 if a number is wrong."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    shown = ", ".join(f"{name} = {size}" for name, size in SIZES.items())
+    print(f"{TITLE} with {shown}")
+    print("on the GPU" if device == "cuda" else "no GPU here: the eager form runs on the CPU")
+    rows = checks(EXPECTED, device)
+    for name, error, limit in rows:
+        print(f"  {name:<52} {error:8.1e}  {'ok' if error <= limit else 'WRONG'}")
+    shown = ", ".join(f"{name} = {size}" for name, size in SPEED_SIZES.items())
+    alone, both = speed(device)
+    print(f"speed in float32, 2 sequences of 128 tokens, {shown}")
+    print(f"  forward            {alone:12,.0f} tokens/s")
+    print(f"  forward, backward  {both:12,.0f} tokens/s")
+    if any(not error <= limit for _, error, limit in rows):
+        sys.exit(3)

@@ -1,0 +1,95 @@
+"""Every bundled spec: its eager form is what the oracle says, and a sequence may be cut anywhere."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import archc
+from archc.ir.meaning import evaluate
+from tests.specs.agreement import difference
+from tests.specs.cases import SMALL, inputs
+from tests.specs.references.weights import randomise
+
+LIMIT = 1e-11
+CUTS = {
+    "token by token": [1] * 11,
+    "a prompt, then tokens": [7, 1, 1, 1, 1],
+    "ragged, with nothing in between": [4, 0, 5, 1, 0, 1],
+}
+OTHER_STREAMS = {"c"}
+"""Inputs along another sequence: given whole each time."""
+
+
+def first(outputs: Tensor | tuple) -> Tensor:
+    """The first output of a layer that may have several."""
+    return outputs if isinstance(outputs, Tensor) else outputs[0]
+
+
+def built(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
+    sizes = SMALL[name]
+    spec = archc.load(name)
+    layer = randomise(spec.module(**sizes, dtype=torch.float64), seed=0)
+    values = inputs(spec.layer(**sizes), sizes, B=2, T=11, seed=1)
+    return layer, values
+
+
+def continued(layer: nn.Module, values: dict[str, Tensor], lengths: list[int]) -> Tensor:
+    """The layer applied to one piece after another, its state handed on."""
+    state, outputs, start = None, [], 0
+    for length in lengths:
+        piece = {
+            name: value if name in OTHER_STREAMS else value[:, start : start + length]
+            for name, value in values.items()
+        }
+        *results, state = layer(**piece, state=state, return_state=True)
+        outputs.append(results[0])
+        start += length
+    return torch.cat(outputs, 1)
+
+
+def test_every_spec_has_small_sizes() -> None:
+    assert set(SMALL) | {"hyper_connected"} == set(archc.bundled())
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_eager_is_the_meaning(name: str) -> None:
+    layer, values = built(name)
+    weights = {key: value.detach() for key, value in layer.named_parameters()}
+    meaning = evaluate(archc.load(name).layer(**SMALL[name]), values, weights, SMALL[name])
+    expected = next(iter(meaning.outputs.values()))
+    assert difference(first(layer(**values)), expected) < LIMIT
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("name", [name for name in SMALL if name != "linear_attention_full"])
+def test_a_sequence_may_be_cut(name: str, cut: str) -> None:
+    layer, values = built(name)
+    whole = first(layer(**values))
+    assert difference(continued(layer, values, CUTS[cut]), whole) < LIMIT
+
+
+def test_what_reads_later_tokens_cannot_be_continued() -> None:
+    layer, values = built("linear_attention_full")
+    with pytest.raises(ValueError, match="tokens that come later"):
+        layer(**values, return_state=True)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_no_tokens_give_no_outputs(name: str) -> None:
+    layer, values = built(name)
+    empty = {key: value if key in OTHER_STREAMS else value[:, :0] for key, value in values.items()}
+    whole = first(layer(**values))
+    assert first(layer(**empty)).shape == (whole.shape[0], 0, *whole.shape[2:])
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if name != "linear_attention_full"])
+def test_a_token_sees_no_later_one(name: str) -> None:
+    layer, values = built(name)
+    changed = {key: value.clone() for key, value in values.items()}
+    for key in changed.keys() - OTHER_STREAMS:
+        changed[key][:, -1] = changed[key][:, -1].flip(0)
+    before, after = first(layer(**values)), first(layer(**changed))
+    assert torch.equal(before[:, :-1], after[:, :-1])
+    assert not torch.equal(before[:, -1], after[:, -1])
