@@ -52,8 +52,8 @@ class Sketch:
         init = ir.Init("normal", (sympy.Integer(0), sympy.Integer(1)))
         return self.add(ir.Param(name, axes(dims), init), name=name)
 
-    def number(self, value: object) -> int:
-        return self.add(ir.Constant(sympy.sympify(value)))
+    def number(self, value: sympy.Expr | int) -> int:
+        return self.add(ir.Constant(sympy.Integer(value) if isinstance(value, int) else value))
 
     def fn(self, fn: str, *operands: int) -> int:
         return self.add(ir.Elementwise(fn), *operands)

@@ -173,17 +173,18 @@ def is_open(graph: Graph, user: Node, node: Node, alone: bool) -> bool:
     """Whether a reader may take a node apart.
 
     One that several read stays a factor, so that it is computed once; but an outer product, which
-    is larger than what it is made of, may be taken apart by each of its readers. A square stays,
-    and so does what others are divided by.
+    is larger than what it is made of, may be taken apart by each of its readers. Any other square
+    stays, and so does what others are divided by.
     """
     below = user.op == ir.Elementwise("div") and user.operands[1] == node.id
-    square = len(set(node.operands)) < len(node.operands)
-    if below or square or not (is_product(node) or is_sum(node)):
+    if below or not (is_product(node) or is_sum(node)):
         return False
     multiplies = isinstance(node.op, ir.Contract) or node.op == ir.Elementwise("mul")
     size = cost.elements(node.type.axes)
     parts = [cost.elements(graph[operand].type.axes) for operand in node.operands]
-    return alone or (multiplies and all(cost.cheaper(part, size) for part in parts))
+    outer = multiplies and all(cost.cheaper(part, size) for part in parts)
+    square = len(set(node.operands)) < len(node.operands)
+    return outer or (alone and not square)
 
 
 def step_cost(graph: Graph, node: Node) -> Cost:

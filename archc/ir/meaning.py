@@ -39,8 +39,8 @@ def evaluate(
 
     inputs: by name, each with the axes of its declaration after batch and stream (`[B, T, ...]`);
     params: by dotted path (`W_q`, `layers.0.mixer.W_q`); sizes: as `resolve_sizes` takes them;
-    states: initial states of recurrences by dotted name, in place of those of the spec; layers: what
-    a layer that is an argument of the spec does, by path (without: nothing, it hands on its input).
+    states: initial states of recurrences by dotted name, in place of those of the spec; layers:
+    what layers that are arguments of the spec do, by path (one that is missing does nothing).
     Raises ArchError for sizes that are refused, ValueError for a tensor of a wrong shape, KeyError
     for one that is missing, IndexError for an index (a token id) out of range.
     """
@@ -82,6 +82,7 @@ def compute(nodes: Sequence[Node], scope: Scope) -> dict[int, Any]:
 
 
 def fold(node: Node, scope: Scope, *operands: Named) -> Results:
+    """The body token by token, each time with the states that the token before left."""
     op, stream = node.op, node.op.stream.name
     nodes, outputs = tuple(op.body), op.body.outputs
     captures = dict(zip(op.captures, operands, strict=False))
@@ -136,6 +137,7 @@ def _at(value: Named, stream: str, t: int) -> Named:
 
 
 def pair(node: Node, scope: Scope, *operands: Named) -> Results:
+    """The body once, on values along the axes of readers and of tokens read."""
     op = node.op
     names = {"reader": {}, "read": {op.source: op.read.name}}
     if op.path is not None:
@@ -153,6 +155,7 @@ def result(node: Node, scope: Scope, owner: Results) -> Named:
 
 
 def call(node: Node, scope: Scope, *operands: Named) -> Results:
+    """The callee on the operands, in a scope of its own; axes are renamed on the way in and out."""
     op = node.op
     axes = dict(op.axes)  # the caller's axis for each of the callee's
     inputs = {}

@@ -199,6 +199,7 @@ def _without_nan_gradients(fn: Callable[..., Tensor], operands: Sequence[Tensor]
 
 
 def reduce(node: Node, scope: Scope, value: Named) -> Named:
+    """torch has no max of nothing; here it is -inf."""
     dims = [value.names.index(name) for name in node.op.axes]
     data, kept = value.data, tuple(name for name in value.names if name not in node.op.axes)
     if not dims:
@@ -227,6 +228,7 @@ def contract(node: Node, scope: Scope, *operands: Named) -> Named:
 
 
 def gather(node: Node, scope: Scope, value: Named, index: Named) -> Named:
+    """value[b, i[b, n], r]: shared axes b, new axes n, the rest r; an index from the end is refused."""
     axis = node.op.axis
     shared = [n for n in value.names if n in index.names and n != axis]
     rest = tuple(n for n in value.names if n not in index.names and n != axis)
@@ -280,6 +282,7 @@ def shift(node: Node, scope: Scope, value: Named) -> Named:
 
 
 def window(node: Node, scope: Scope, value: Named) -> Named:
+    """Runs from token to token, over zeros before the first, or complete runs from each stride."""
     op = node.op
     rest = tuple(name for name in value.names if name != op.stream)
     data, (width,) = value.to((op.stream, *rest)), scope.shape([op.width])
@@ -319,8 +322,8 @@ def _largest(scores: Tensor) -> Tensor:
 
 
 def segment(node: Node, scope: Scope, value: Named) -> Named:
-    """Row t takes in the tokens up to t, each at every s before it. It goes on from row t - 1, unless
-    the tokens depend on the reader."""
+    """Row t takes in the tokens up to t, each at every s before it. It goes on from row t - 1,
+    unless the tokens depend on the reader."""
     op = node.op
     matrix = (op.row, op.col) if op.row is not None else ()
     own = op.reader.name in value.names

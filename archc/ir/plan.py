@@ -48,20 +48,18 @@ TRIES = 500
 """How many instances are looked at before there is said to be none."""
 
 
-def example_sizes(layer: ir.Layer, unit: int) -> dict[str, Number] | None:
-    """Sizes of an instance that meets every requirement, its dims around `unit` and mostly different,
-    so that a dim taken for another one shows; None if none was found."""
+def examples(layer: ir.Layer, unit: int) -> Iterator[dict[str, Number]]:
+    """Sizes of instances that meet every requirement, their dims around `unit` and mostly different,
+    so that a dim taken for another one shows."""
     names = [arg.name for arg in layer.args if arg.symbol is not None]
-    wishes = _wishes(layer, unit)
-    for chosen in islice(product(*wishes), TRIES):
+    for chosen in islice(product(*_wishes(layer, unit)), TRIES):
         given = {n: value for n, value in zip(names, chosen, strict=True) if value is not None}
         try:
             sizes = resolve_sizes(layer, given)
         except ArchError:
             continue
         if _whole(layer, sizes, 16 * unit):
-            return sizes
-    return None
+            yield sizes
 
 
 def _wishes(layer: ir.Layer, unit: int) -> list[list[Number | None]]:
@@ -81,7 +79,9 @@ def _wishes(layer: ir.Layer, unit: int) -> list[list[Number | None]]:
             wishes.append([*several[turn:], *several[:turn]] if required else [2 * unit, unit])
             required += 1
         elif default.is_number and default > unit:
-            wishes.append([unit + 2 * (sized % 3), unit, 2, None])
+            large = default > 512
+            first = (2 * unit if large else unit if default > 64 else 2) + (unit if large else 2) * (sized % 3)
+            wishes.append([first, unit, 2, None])
             sized += 1
         else:
             wishes.append([None, unit, 2, 1])
@@ -89,14 +89,16 @@ def _wishes(layer: ir.Layer, unit: int) -> list[list[Number | None]]:
 
 
 def _whole(layer: ir.Layer, sizes: Mapping[str, Number], most: int) -> bool:
-    """Whether every dim of the layer and of those it calls is a whole number between 1 and `most`."""
-    for axis in _axes(layer.graph):
-        free = {symbol.name for symbol in axis.size.free_symbols}
-        if axis.kind == "dim" and free <= set(sizes):
-            length = evaluate(axis.size, sizes)
-            if not isinstance(length, int) or not 1 <= length <= most:
-                return False
-    return all(_whole(c.callee, callee_sizes(c, sizes), most) for _, c in layer.calls)
+    """Whether every dim of the layer is a whole number between 1 and `most`, and so on in the layers
+    it calls, whatever they add of their own."""
+    lengths = {
+        axis.size: evaluate(axis.size, sizes)
+        for axis in _axes(layer.graph)
+        if axis.kind == "dim" and {symbol.name for symbol in axis.size.free_symbols} <= set(sizes)
+    }
+    if not all(isinstance(length, int) and 1 <= length <= most for length in lengths.values()):
+        return False
+    return all(_whole(c.callee, callee_sizes(c, sizes), 1 << 12) for _, c in layer.calls)
 
 
 def _axes(graph: Graph) -> Iterator[Axis]:

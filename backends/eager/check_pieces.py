@@ -137,7 +137,7 @@ def main() -> None:
     print("on the GPU" if device == "cuda" else "no GPU here: the eager form runs on the CPU")
     rows = checks(EXPECTED, device)
     for name, error, limit in rows:
-        print(f"  {name:<52} {error:8.1e}  {'ok' if error <= limit else 'WRONG'}")
+        print(f"  {name:<54} {error:8.1e}  {'ok' if error <= limit else 'WRONG'}")
     shown = ", ".join(f"{name} = {size}" for name, size in SPEED_SIZES.items())
     alone, both = speed(device)
     print(f"speed in float32, 2 sequences of 128 tokens, {shown}")

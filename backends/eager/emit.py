@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from importlib import resources
 
 from archc.backends.eager.file import File
 from archc.backends.eager.module import write_class
 from archc.backends.eager.parts import Parts
+from archc.backends.eager.selfcheck import FORMS, forms, self_check
 from archc.backends.eager.table import EMITTERS
-from archc.backends.writer import Writer
+from archc.backends.writer import Writer, printable
 from archc.ir import layer as ir
 from archc.ir.plan import Plan
-
-IMPORTS = {
-    "math.": "import math",
-    "Callable": "from collections.abc import Callable",
-    "NamedTuple": "from typing import NamedTuple",
-}
-
 
 def emit(plan: Plan) -> str:
     """The whole file, the same to the byte for the same plan."""
@@ -30,11 +25,20 @@ def emit(plan: Plan) -> str:
         file.names.fresh(f"{classes[id(layer)]}State")
     for layer in layers:
         write_class(Parts(file, layer, EMITTERS, classes, layer is plan.layer))
-    return assemble(plan, file)
+    pieces = [text for name, text in functions("pieces.py").items() if name in file.pieces]
+    sections = [*pieces, *file.sections]
+    if plan.check is not None:
+        unused = set(FORMS) - set(forms(plan.layer))
+        checks = [t for name, t in functions("check_pieces.py").items() if name not in unused]
+        definitions = self_check(plan.layer, layers, classes, plan.check)
+        sections += ["# --- self-check: run this file ---", *checks, definitions]
+        sections.append('if __name__ == "__main__":\n    main()')
+    body = "\n\n\n".join(text.strip("\n") for text in sections)
+    return "\n".join([*header(plan), *imports(body), "", "", body, ""])
 
 
 def called_first(layer: ir.Layer) -> list[ir.Layer]:
-    """Every layer that is called, each once, before those that call it."""
+    """The layer and every layer that is called, each once, before those that call it."""
     found: dict[int, ir.Layer] = {}
 
     def visit(layer: ir.Layer) -> None:
@@ -47,36 +51,44 @@ def called_first(layer: ir.Layer) -> list[ir.Layer]:
     return list(found.values())
 
 
-def assemble(plan: Plan, file: File) -> str:
-    """Header, imports, pieces, then the sections."""
-    pieces = [text for name, text in pieces_by_name().items() if name in file.pieces]
-    body = "\n\n\n".join(text.strip("\n") for text in [*pieces, *file.sections])
-    writer = Writer()
-    for line in imports(body):
-        writer.line(line)
-    return f"{writer.text()}\n\n{body}\n"
+def header(plan: Plan) -> list[str]:
+    """The docstring of the file: what it is, where it comes from, what was checked."""
+    layer, writer = plan.layer, Writer()
+    first = printable((layer.doc.strip() or f"The {layer.kind} {layer.name}.").splitlines()[0])
+    source = f"{layer.source.name} (sha256 {layer.source.sha256[:16]})"
+    made = f"Written by archc {plan.version} from {source}." if plan.version else f"From {source}."
+    paragraphs = [f"{layer.name}: {first}", made]
+    if plan.command:
+        paragraphs[1] += " To make it again:"
+        paragraphs.append(f"    {printable(plan.command)}")
+    if plan.verified:
+        paragraphs.append("Checked when it was written, in float64; the largest relative error was below")
+        width = max(len(form) for form, _ in plan.verified)
+        paragraphs[-1] += "".join(f"\n    {form:<{width}}  {bound:.0e}" for form, bound in plan.verified)
+    if plan.check is not None:
+        paragraphs.append("Run this file to check it again here, and to see how fast it is.")
+    writer.docstring(paragraphs)
+    return [*writer.lines, ""]
 
 
 def imports(body: str) -> list[str]:
     """The import block for what the text uses."""
-    standard = [line for word, line in IMPORTS.items() if word in body]
-    torch = ["import torch"]
-    if " Tensor" in body or "(Tensor" in body:
-        torch.append("from torch import Tensor, nn" if "nn." in body else "from torch import Tensor")
-    elif "nn." in body:
-        torch.append("from torch import nn")
-    if "F." in body:
-        torch.append("from torch.nn import functional as F")
-    return [*sorted(standard, key=lambda line: line.startswith("from")), "", *torch]
+    standard = [f"import {name}" for name in ("math", "sys", "time") if f"{name}." in body]
+    standard += ["from collections.abc import Callable"] if "Callable" in body else []
+    standard += ["from typing import NamedTuple"] if "NamedTuple" in body else []
+    names = ["Tensor"] if re.search(r"\bTensor\b", body) else []
+    names += ["nn"] if re.search(r"\bnn\.", body) else []
+    torch = ["import torch"] + ([f"from torch import {', '.join(names)}"] if names else [])
+    torch += ["from torch.nn import functional as F"] if re.search(r"\bF\.", body) else []
+    return [*standard, "", *torch]
 
 
 @cache
-def pieces_by_name() -> dict[str, str]:
-    """The text of each function of `pieces.py`."""
-    text = resources.files("archc.backends.eager").joinpath("pieces.py").read_text("utf-8")
-    tree = ast.parse(text)
+def functions(file: str) -> dict[str, str]:
+    """The text of each function of a file of pieces."""
+    text = resources.files("archc.backends.eager").joinpath(file).read_text("utf-8")
     found = {}
-    for node in tree.body:
+    for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef):
             found[node.name] = ast.get_source_segment(text, node) or ""
     return found

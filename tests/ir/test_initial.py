@@ -9,7 +9,7 @@ import sympy
 import torch
 import torch.nn.functional as F
 
-from archc.dims import size_symbol
+from archc.dims import exact, size_symbol
 from archc.ir import layer as ir
 from archc.ir.initial import sample, sample_layer
 from tests.graphs import axes
@@ -19,8 +19,8 @@ SIZES = {"H": 40, "K": 50}
 
 
 def draw(fn: str, *args: object, seed: int = 0) -> torch.Tensor:
-    exact = tuple(a if isinstance(a, ir.Init) else sympy.sympify(a) for a in args)
-    param = ir.Param("p", axes("H K"), ir.Init(fn, exact))
+    numbers = tuple(exact(str(a)) if isinstance(a, int | float) else a for a in args)
+    param = ir.Param("p", axes("H K"), ir.Init(fn, numbers))
     return sample(param, SIZES, torch.Generator().manual_seed(seed))
 
 
