@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import click
 
 from archc.commands import files
 from archc.commands.arguments import output_option, set_option, spec_argument
-from archc.commands.stages import layer_of, tree_of
+from archc.commands.stages import Given, layer_of, source_of, tree_of
 from archc.ir import diagram, picture, text
 from archc.syntax import text as tree_text
-
-Given = Mapping[str, Any]
 
 
 def _json(data: object) -> str:
@@ -33,6 +30,7 @@ VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
         "mermaid": lambda spec, given: diagram.as_mermaid(layer_of(spec, given)),
         "svg": lambda spec, given: picture.as_svg(layer_of(spec, given)),
     },
+    "source": {"text": lambda spec, given: source_of(spec, given)},
 }
 """What can be shown: stage -> form -> how to make it."""
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from archc.elaborate.elaborate import elaborate
+from archc.compile import compile_source, elaborated
 from archc.ir.layer import Layer
-from archc.specfile import import_source, read, split
+from archc.ir.text import option_text
+from archc.specfile import read, split
 from archc.syntax import tree
 from archc.syntax.parse import parse
+
+Given = Mapping[str, Any]
+"""Sizes and options by name, as `--set` gives them."""
 
 
 def tree_of(spec: str) -> tree.File:
@@ -17,6 +22,16 @@ def tree_of(spec: str) -> tree.File:
     return parse(read(split(spec)[0]))
 
 
-def layer_of(spec: str, given: Mapping[str, Any]) -> Layer:
+def layer_of(spec: str, given: Given) -> Layer:
     """The layer IR of what `spec` names, with the given sizes and options."""
-    return elaborate(tree_of(spec), split(spec)[1], given, import_source)
+    where, name = split(spec)
+    return elaborated(read(where), name, given)
+
+
+def source_of(spec: str, given: Given, backend: str = "eager", output: str = "-") -> str:
+    """The Python file for what `spec` names; `output` is the file that it says it is made as."""
+    where, name = split(spec)
+    command = ["archc", "compile", spec, "-o", output]
+    for key, value in given.items():
+        command += ["--set", f"{key}={option_text(value)}"]
+    return compile_source(read(where), name, given, backend, shlex.join(command))

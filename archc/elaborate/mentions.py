@@ -8,7 +8,6 @@ from typing import Any
 
 from archc.syntax import tree
 
-
 MAX_CALLS = 60
 """Longest chain of layers that call one another, as far as it is followed here."""
 

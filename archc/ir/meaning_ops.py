@@ -228,7 +228,7 @@ def contract(node: Node, scope: Scope, *operands: Named) -> Named:
 
 
 def gather(node: Node, scope: Scope, value: Named, index: Named) -> Named:
-    """value[b, i[b, n], r]: shared axes b, new axes n, the rest r; an index from the end is refused."""
+    """value[b, i[b, n], r] for shared axes b, new axes n, and the rest r."""
     axis = node.op.axis
     shared = [n for n in value.names if n in index.names and n != axis]
     rest = tuple(n for n in value.names if n not in index.names and n != axis)

@@ -102,7 +102,8 @@ def _check_names(layer: ir.Layer, given: Mapping[str, Any], report: Report) -> N
 
 def _check_settled(layer: ir.Layer, arg: ir.Arg, given: Mapping[str, Any], report: Report) -> None:
     """An option that shaped the graph cannot change afterwards."""
-    if arg.name in given and given[arg.name] != arg.default:
+    value = given.get(arg.name, arg.default)
+    if (tuple(value) if isinstance(value, list) else value) != arg.default:
         message = f"`{arg.name}` of `{layer.name}` is settled as {arg.default}"
         helps = ["give it when the spec is loaded, so that the layer is built for it"]
         report.error("E0505", message, layer.span, helps=helps)

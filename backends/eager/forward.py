@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from archc.backends.eager.file import RESERVED
 from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.scope import Scope, write_head
 from archc.backends.eager.value import KIND_OF, Value
@@ -13,6 +14,8 @@ from archc.ir import layer as ir
 class Forward:
     """Emits one forward."""
 
+    training = "self.training"
+
     def __init__(self, parts: Parts):
         self.parts, self.memory, self.layer = parts, parts.memory, parts.layer
         self.own = [(id, op) for id, op in self.layer.inputs if id not in self.memory.other]
@@ -20,32 +23,33 @@ class Forward:
         self.names = {id: identifier(op.name) for id, op in self.layer.inputs}
         self.scope = self._scope()
 
-    def _scope(self) -> Scope:
-        """The scope of the forward: inputs by name, lengths from their shapes."""
+    def _like(self) -> str:
+        """A tensor that has the dtype and device of the data."""
         real = [self.names[id] for id, op in self.own if op.type.dtype == "real"]
         params = [f"self.{param.name}" for _, param in self.layer.params]
-        scope = self.parts.scope((real or params or ["next(self.parameters())"])[0], self.parts.sizes)
-        scope.memory, scope.training = self.memory, "self.training"
-        scope.names.taken = {"self", "state", "return_state", "pos", "wide", "torch", "math", "F", "nn"}
-        scope.names.taken |= set(self.names.values())
+        return (real or params or ["next(self.parameters())"])[0]
+
+    def _scope(self) -> Scope:
+        """The scope of the forward: inputs by name, lengths from their shapes."""
+        scope = self.parts.scope(self._like(), self.parts.sizes)
+        scope.memory, scope.training = self.memory, self.training
+        known = {"self", "return_state", *RESERVED, *self.names.values()}
         spoken = {identifier(node.name) for node in self.layer.graph if node.name}
-        taken = set(scope.names.taken)
-        scope.names.taken |= spoken
-        batch, length = scope.names.fresh("B"), scope.names.fresh("T")
-        scope.names.taken = taken | {batch, length}
-        scope.lengths = {"batch": batch, "t": length}
-        scope.starts = {"t": "pos"}
-        first = self.names[(self.own or self.others)[0][0]]
-        scope.sources = {batch: [(first, 0)]} | ({length: [(first, 1)]} if self.own else {})
-        for id, op in self.others:
+        scope.names.taken = known | spoken
+        scope.lengths = {"batch": scope.names.fresh("B"), "t": scope.names.fresh("T")}
+        for _, op in self.others:
             stream = op.type.axes[1].name
-            local = scope.lengths[stream] = scope.names.fresh(f"T_{stream}")
-            scope.sources.setdefault(local, []).append((self.names[id], 1))
-        seen = f"(pos + {length})"
+            scope.lengths.setdefault(stream, scope.names.fresh(f"T_{stream}"))
+        scope.names.taken = known | set(scope.lengths.values())
+        for id, op in [*self.own, *self.others]:
+            for place, axis in enumerate(op.type.axes[:2]):
+                scope.sources.setdefault(scope.lengths[axis.name], []).append((self.names[id], place))
+            scope.values[id] = Value(Text(self.names[id]), op.type.names, KIND_OF[op.type.dtype])
+        first = self.names[(self.own or self.others)[0][0]]
+        scope.sources[scope.lengths["batch"]] = [(first, 0)]
+        seen = f"(pos + {scope.lengths['t']})"
+        scope.starts = {"t": "pos"}
         scope.sizes |= {"T": seen, "T_seen": seen}
-        for id, op in self.layer.inputs:
-            value = Value(Text(self.names[id]), op.type.names, KIND_OF[op.type.dtype])
-            scope.values[id] = value
         self._blocks(scope)
         return scope
 
@@ -131,25 +135,38 @@ class Forward:
 
     def _checks(self, writer: Writer) -> None:
         """Refuse inputs that do not fit, in the words of the spec."""
-        self.parts.file.pieces.add("check_input")
-        known = {}
-        for _, op in self.layer.inputs:
-            for axis in op.type.axes:
-                if axis.kind == "dim":
-                    known[axis.name] = self.parts.scope("", self.parts.sizes).size(axis.size)
-        items = ", ".join(f'"{name}": {text}' for name, text in known.items())
-        writer.line(f"sizes = {{{items}}}")
-        like = [f"self.{param.name}" for _, param in self.layer.params]
-        like = like[0] if like else f"next(self.parameters(), {self.names[self.layer.inputs[0][0]]})"
+        title, like = quoted(self.parts.name), self._checked_against()
+        writer.line(f"sizes = {{{self._known_sizes()}}}")
         for id, op in self.layer.inputs:
-            name = self.names[id]
-            more = ", integer=True" if op.type.dtype == "int" else ""
-            line = f'check_input("{self.parts.name}", "{op.name}", {name}, "{self._axes(op)}", sizes, {like}{more})'
+            name, shown = self.names[id], quoted(op.name)
+            piece = {"int": "check_index", "bool": "check_index"}.get(op.type.dtype, "check_real")
+            self.parts.file.pieces |= {"check_input", piece}
+            lines = [
+                f'check_input({title}, {shown}, {name}, "{self._axes(op)}", sizes, {like})',
+                f"{piece}({title}, {shown}, {name}{self._checked_dtype(op, like)})",
+            ]
             if self._may_miss(id, op):
                 with writer.block(f"if {name} is not None:"):
-                    writer.line(line)
+                    writer.include(lines)
             else:
-                writer.line(line)
+                writer.include(lines)
+
+    def _checked_against(self) -> str:
+        """The tensor on whose device inputs must be."""
+        params = [f"self.{param.name}" for _, param in self.layer.params]
+        first = self.names[self.layer.inputs[0][0]]
+        return params[0] if params else f"next(self.parameters(), {first})"
+
+    def _checked_dtype(self, op: ir.Input, like: str) -> str:
+        """The further argument that compares dtypes."""
+        return f", {like}" if op.type.dtype == "real" else ""
+
+    def _known_sizes(self) -> str:
+        """`"d": self.d`: the sizes of inputs that the layer knows."""
+        scope = self.parts.scope("", self.parts.sizes)
+        axes = {axis.name: axis for _, op in self.layer.inputs for axis in op.type.axes}
+        dims = [axis for axis in axes.values() if axis.kind == "dim"]
+        return ", ".join(f"{quoted(axis.name)}: {scope.size(axis.size)}" for axis in dims)
 
     def _axes(self, op: ir.Input) -> str:
         return " ".join(shape_of(op.type.names)[1:-1].split(", "))

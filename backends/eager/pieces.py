@@ -32,10 +32,8 @@ def quotient(layer: str, name: str, top: int, bottom: int) -> int:
     return top // bottom
 
 
-def check_input(
-    layer: str, name: str, x: Tensor, axes: str, sizes: dict, like: Tensor, integer: bool = False
-) -> None:
-    """Refuse a tensor of another rank, size, kind or device than the layer works on.
+def check_input(layer: str, name: str, x: Tensor, axes: str, sizes: dict, like: Tensor) -> None:
+    """Refuse a tensor of another rank, size or device than the layer works on.
 
     `axes` names its dims; `sizes` holds those that are known and learns the others.
     """
@@ -49,15 +47,22 @@ def check_input(
         if length != sizes.setdefault(axis, length):
             raise ValueError(f"{layer}: {want} with {axis} = {sizes[axis]}, {got}")
     if x.device != like.device:
-        raise ValueError(f"{layer}: `{name}` is on {x.device}, the layer on {like.device}")
-    if integer:
-        if x.dtype not in (torch.int64, torch.int32):
-            raise TypeError(f"{layer}: `{name}` must hold integers (torch.int64), got {x.dtype}")
-        return
+        raise ValueError(f"{layer}: `{name}` is on {x.device}, not on {like.device}")
+
+
+def check_real(layer: str, name: str, x: Tensor, like: Tensor | None = None) -> None:
+    """Refuse what holds no real numbers, or, outside autocast, others than the layer's."""
     if not x.is_floating_point():
         raise TypeError(f"{layer}: `{name}` must hold real numbers, got {x.dtype}")
-    if x.dtype != like.dtype and not torch.is_autocast_enabled(x.device.type):
-        raise TypeError(f"{layer}: `{name}` is {x.dtype}, the layer {like.dtype}")
+    if like is not None and x.dtype != like.dtype:
+        if not torch.is_autocast_enabled(x.device.type):
+            raise TypeError(f"{layer}: `{name}` is {x.dtype}, the layer {like.dtype}")
+
+
+def check_index(layer: str, name: str, x: Tensor) -> None:
+    """Refuse what holds no integers."""
+    if x.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"{layer}: `{name}` must hold integers (torch.int64), got {x.dtype}")
 
 
 def check_state(layer: str, state: tuple, kind: type, batch: int) -> None:

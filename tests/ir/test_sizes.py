@@ -48,7 +48,7 @@ def test_defaults_follow_from_earlier_arguments() -> None:
 
 
 def test_a_given_value_wins_and_settled_options_may_be_repeated() -> None:
-    found = resolve_sizes(heads(), {"d": 96, "H": 5, "K": 7, "full": (3, 7), "eps": 0.1})
+    found = resolve_sizes(heads(), {"d": 96, "H": 5, "K": 7, "full": [3, 7], "eps": 0.1})
     assert (found["K"], found["f"], found["eps"]) == (7, 28, 0.1)
 
 

@@ -1,0 +1,181 @@
+"""Layer IR -> layer IR: the memory of a layer alone, as a layer without parameters.
+
+The memory is what stands between the values that enter the layer's recurrences and attentions and
+their results. What enters keeps its name in the spec; a value that is defined as exp(e) enters as e,
+under the name `log_<name>`, so that a decay can be given without losing digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.ir.typing import layer_graph
+
+MEMORY = (ir.Fold, ir.Pair)
+
+
+class NoMemory(ValueError):
+    """A layer whose memory cannot be taken out: it has none of its own."""
+
+
+def op(layer: ir.Layer) -> ir.Layer:
+    """The memory, cut where values enter it. Raises NoMemory for a layer that has none."""
+    inside = memory_of(layer)
+    return _cut(layer, inside, _operands_outside(layer.graph, inside))
+
+
+def fused_op(layer: ir.Layer) -> ir.Layer:
+    """The memory and the tokenwise work before it, cut at the nearest product with a parameter, short
+    convolution, row of a table, or input of the layer. Parameters in between become inputs."""
+    inside = set(memory_of(layer))
+    waiting = list(_operands_outside(layer.graph, inside))
+    edge: set[int] = set()
+    while waiting:
+        id = waiting.pop()
+        if id in inside or id in edge:
+            continue
+        if _is_edge(layer.graph, id):
+            edge.add(id)
+        else:
+            inside.add(id)
+            waiting += layer.graph[id].operands
+    return _cut(layer, inside, edge)
+
+
+def memory_of(layer: ir.Layer) -> frozenset[int]:
+    """The recurrences and attentions of a layer, their results, and what lies between them."""
+    graph = layer.graph
+    first = [node.id for node in graph if isinstance(node.op, MEMORY)]
+    if not first:
+        calls = ", ".join(sorted({call.callee.name for _, call in layer.calls}))
+        more = f"; it calls {calls}" if calls else ""
+        raise NoMemory(f"{layer.name} has no recurrence or attention of its own{more}")
+    after = set(first).union(*(graph.descendants(id) for id in first))
+    before = set(first).union(*(graph.ancestors(id) for id in first))
+    results = {user for id in first for user in graph.users(id)}
+    inside = frozenset((after & before) | results)
+    if any(isinstance(graph[id].op, ir.Call) for id in inside):
+        raise NoMemory(f"{layer.name} calls another layer between its memories")
+    return inside
+
+
+def _operands_outside(graph: Graph, inside: Iterable[int]) -> set[int]:
+    """Values that enter a set of nodes."""
+    inside = set(inside)
+    return {o for id in inside for o in graph[id].operands if o not in inside}
+
+
+def _is_edge(graph: Graph, id: int) -> bool:
+    """Whether a fused memory begins behind this value."""
+    node = graph[id]
+    if isinstance(node.op, ir.Input | ir.Param | ir.Result):
+        return True
+    kinds = [graph[operand].op for operand in node.operands]
+    with_param = any(isinstance(kind, ir.Param) for kind in kinds)
+    if isinstance(node.op, ir.Gather):
+        return with_param
+    return isinstance(node.op, ir.Contract) and len(kinds) == 2 and with_param and _sums(graph, node)
+
+
+def _sums(graph: Graph, node: Node) -> bool:
+    """Whether a contraction sums over something, as a matrix product or a convolution does."""
+    return {label for labels in node.op.ins for label in labels} > {label for label, _ in node.op.out}
+
+
+# --- the new layer ------------------------------------------------------------------------------
+
+
+def _cut(layer: ir.Layer, inside: Iterable[int], edge: Iterable[int]) -> ir.Layer:
+    """A layer of the nodes inside; what enters becomes an input, constants are copied."""
+    old, new = layer.graph, layer_graph()
+    inside, edge = set(inside), set(edge)
+    names = _Names()
+    copies: dict[int, int] = {}
+    for id in _in_spec_order(old, edge):
+        if not _given_by_sizes(old, id):
+            copies[id] = _enter(old, new, names, id)
+    for node in old:
+        if node.id in copies or not (node.id in inside or _needed(old, inside, node.id)):
+            continue
+        operands = [copies[operand] for operand in node.operands]
+        copies[node.id] = new.add(node.op, *operands, name=node.name, span=node.span)
+    new.outputs = _results(old, inside, copies)
+    new.prune(keep=[node.id for node in new if isinstance(node.op, ir.Input)])
+    doc = f"The memory of {layer.name} alone."
+    return replace(layer, kind="layer", doc=doc, graph=new, requirements=(), chunk=dict(layer.chunk))
+
+
+class _Names:
+    """Names of inputs, each once."""
+
+    def __init__(self) -> None:
+        self.taken: set[str] = set()
+
+    def fresh(self, hint: str) -> str:
+        """The hint, or `hint_2`."""
+        name, count = hint, 1
+        while name in self.taken:
+            count += 1
+            name = f"{hint}_{count}"
+        self.taken.add(name)
+        return name
+
+
+def _in_spec_order(graph: Graph, ids: Iterable[int]) -> list[int]:
+    """Values in the order in which the spec names them."""
+    return sorted(ids, key=lambda id: (graph[id].span.start if graph[id].span else -1, id))
+
+
+def _given_by_sizes(graph: Graph, id: int) -> bool:
+    """Whether a value is made of constants and positions alone, so that it need not be given."""
+    sources = {id, *graph.ancestors(id)}
+    return not any(isinstance(graph[s].op, ir.Input | ir.Param) for s in sources)
+
+
+def _needed(graph: Graph, inside: set[int], id: int) -> bool:
+    """Whether a node outside is a constant that something inside is made from."""
+    return _given_by_sizes(graph, id) and bool(graph.descendants(id) & inside)
+
+
+def _enter(old: Graph, new: Graph, names: _Names, id: int) -> int:
+    """The input that stands for a value of the layer; exp(log_a) for one that is an exponential."""
+    node = old[id]
+    name = node.name or _called(old, id)
+    if node.op == ir.Elementwise("exp"):
+        name = names.fresh(f"log_{name}")
+        given = new.add(ir.Input(name, node.type), name=name, span=node.span)
+        return new.add(node.op, given, span=node.span)
+    name = names.fresh(name)
+    return new.add(ir.Input(name, node.type), name=name, span=node.span)
+
+
+def _called(graph: Graph, id: int) -> str:
+    """A name for a value that has none in the spec: what a memory, or the next named value, calls it."""
+    seen, row = {id}, [id]
+    while row:
+        for user in row:
+            for reader in (graph[r] for r in graph.users(user)):
+                if isinstance(reader.op, MEMORY) and reader.operands.index(user) < len(reader.op.captures):
+                    capture = reader.op.captures[reader.operands.index(user)]
+                    return capture if isinstance(capture, str) else capture[0]
+                if reader.name is not None:
+                    return reader.name
+        row = sorted({u for user in row for u in graph.users(user)} - seen)
+        seen |= set(row)
+    return "u"
+
+
+def _results(old: Graph, inside: set[int], copies: dict[int, int]) -> dict[str, int]:
+    """The memory's results that the rest of the layer reads, by name."""
+    read = set(old.outputs.values()) | {
+        o for node in old if node.id not in inside for o in node.operands
+    }
+    found: dict[str, int] = {}
+    for node in old:
+        if node.id in inside and node.id in read and not isinstance(node.op, MEMORY):
+            base = node.name or getattr(node.op, "name", None) or "o"
+            found.setdefault(base, copies[node.id])
+    return found

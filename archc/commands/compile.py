@@ -1,0 +1,80 @@
+"""`archc compile`: a layer as one standalone Python file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console as Terminal
+
+from archc.commands import files
+from archc.commands.arguments import set_option, spec_argument
+from archc.commands.console import Console
+from archc.commands.stages import Given, layer_of, source_of, tree_of
+from archc.diagnostics import fail
+from archc.ir.text import as_text
+from archc.syntax import text as tree_text
+
+BACKENDS = {"auto": "eager", "eager": "eager"}
+"""What each choice of `--backend` stands for."""
+
+
+@click.command()
+@spec_argument
+@click.option("-o", "--output", required=True, metavar="FILE", help="Where to write; - is stdout.")
+@set_option
+@click.option(
+    "--backend", type=click.Choice(list(BACKENDS)), default="auto", show_default=True,
+    help="What the file is written in; auto takes the fastest there is.",
+)  # fmt: skip
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if FILE is out of date.")
+@click.option(
+    "--emit", type=click.Choice(["tree", "layer", "source"]), default="source", show_default=True,
+    help="Stop early and write that stage as text.",
+)  # fmt: skip
+@click.pass_context
+def command(
+    ctx: click.Context, spec: str, output: str, given: Given, backend: str, check: bool, emit: str
+) -> None:
+    """The file imports torch alone. Run it: it checks itself and shows how fast it is.
+
+    It is written only after all its forms agree with the meaning of the spec.
+    """
+    if check and output == "-":
+        raise click.UsageError("--check compares with a file: name it with -o.")
+    with _waiting(spec, ctx.ensure_object(Console).quiet):
+        text = _stage(spec, given, BACKENDS[backend], output, emit)
+    if check:
+        _compare(output, text)
+        return
+    files.write(output, text)
+    if output != "-":
+        lines = text.count("\n")
+        hint = f"; `python {output}` checks it" if emit == "source" else ""
+        ctx.ensure_object(Console).say(f"{output} written, {lines} lines{hint}")
+
+
+def _stage(spec: str, given: Given, backend: str, output: str, emit: str) -> str:
+    if emit == "tree":
+        return tree_text.as_text(tree_of(spec))
+    if emit == "layer":
+        return as_text(layer_of(spec, given))
+    return source_of(spec, given, backend, output)
+
+
+def _waiting(spec: str, quiet: bool):
+    """A sign of life on a terminal: checking the numbers takes seconds."""
+    shown = sys.stderr.isatty() and not quiet
+    return Terminal(stderr=True, quiet=not shown).status(f"compiling {spec}")
+
+
+def _compare(output: str, text: str) -> None:
+    """Refuse a file that is not what would be written now."""
+    try:
+        current = Path(output).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        current = ""
+    if current != text:
+        helps = ("compile again without --check",)
+        raise fail("E0032", f"`{output}` is out of date, or is not there", helps=helps)

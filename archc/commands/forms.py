@@ -1,0 +1,164 @@
+"""The forms of a layer, each measured against the layer's meaning. Imports torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, islice, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from archc.backends.eager.emit import emit
+from archc.backends.load import load
+from archc.compile import SMALL, lowered
+from archc.diagnostics import ArchError, fail
+from archc.ir.layer import Layer
+from archc.ir.meaning import evaluate
+from archc.ir.plan import Check, Plan, examples
+from archc.ir.sizes import Number, resolve_sizes
+
+LIMIT = 1e-9
+"""The largest relative error of a form in float64."""
+
+BATCH = 2
+Measure = tuple[str, Callable[[], float], float]
+"""A form's name, what computes its error, and the limit of that."""
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A layer with sizes, fixed parameters and fixed inputs, as a module and as its meaning.
+
+    `own` names the inputs that run along the layer's own tokens; others are given whole.
+    """
+
+    layer: Layer
+    sizes: Mapping[str, Number]
+    module: nn.Module
+    inputs: Mapping[str, Tensor]
+    own: Sequence[str]
+    tokens: int
+
+    def meaning(self, inputs: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> list[Tensor]:
+        """The outputs, by the oracle."""
+        return list(evaluate(self.layer, inputs, params, self.sizes).outputs.values())
+
+    @cached_property
+    def expected(self) -> list[Tensor]:
+        """The outputs of the whole sequence, by the oracle."""
+        with torch.no_grad():
+            return self.meaning(self.inputs, dict(self.module.state_dict()))
+
+
+def instance_of(layer: Layer, given: Mapping[str, Any], tokens: int) -> Instance:
+    """An instance with the given sizes, and small ones for the rest.
+
+    Raises ArchError if the given sizes are wrong, or no others go with them (E0506).
+    """
+    plan = Plan(lowered(layer))
+    sizes = _sizes(plan.layer, given)
+    code = load(emit(replace(plan, check=Check(sizes, sizes))), layer.name)
+    module, inputs, own = code.example(sizes, BATCH, tokens, "cpu", torch.float64)
+    return Instance(layer, sizes, module, inputs, own, tokens)
+
+
+def _sizes(layer: Layer, given: Mapping[str, Any]) -> Mapping[str, Number]:
+    names = {arg.name for arg in layer.args if arg.symbol is not None}
+    known = {name: value for name, value in given.items() if name in names}
+    for small in islice(examples(layer, SMALL), 200):
+        try:
+            return resolve_sizes(layer, {**small, **known})
+        except ArchError:
+            continue
+    try:
+        return resolve_sizes(layer, known)
+    except ArchError as error:
+        if known:
+            raise
+        missing = ", ".join(f"--set {arg.name}=..." for arg in layer.args if arg.symbol is not None)
+        raise fail(
+            "E0506",
+            f"no small sizes meet what `{layer.name}` requires",
+            notes=(error.diagnostics[0].message,),
+            helps=(f"give them: {missing}",),
+        ) from None
+
+
+def measures(instance: Instance) -> Iterator[Measure]:
+    """Every form of the layer's code."""
+    tokens = instance.tokens
+    third = max(1, tokens // 3)
+    yield "whole sequence", lambda: whole(instance), LIMIT
+    if instance.own:
+        pieces = [tokens - third, 0, third]
+        yield "prompt, then the rest", lambda: continued(instance, pieces), LIMIT
+        yield "one token at a time", lambda: continued(instance, [1] * tokens), LIMIT
+    yield "gradients", lambda: gradients(instance), LIMIT
+
+
+def whole(instance: Instance) -> float:
+    """Error of the layer applied to the whole sequence."""
+    with torch.no_grad():
+        found = outputs_of(instance.module(**instance.inputs))
+    return distance(found, instance.expected)
+
+
+def continued(instance: Instance, counts: Sequence[int]) -> float:
+    """Error of the layer applied to pieces of the sequence, the state carried from one to the next."""
+    pieces: list[tuple[Tensor, ...]] = []
+    state = None
+    with torch.no_grad():
+        for start, end in pairwise(accumulate(counts, initial=0)):
+            now = {name: instance.inputs[name][:, start:end] for name in instance.own}
+            if state is None:
+                now = {**instance.inputs, **now}
+            made, state = instance.module(**now, state=state, return_state=True)
+            pieces.append(outputs_of(made))
+    joined = zip(*pieces, strict=True)
+    pairs = [(part, y) for part, y in zip(joined, instance.expected, strict=True) if y.dim() > 1]
+    return distance([torch.cat(part, 1) for part, _ in pairs], [y for _, y in pairs])
+
+
+def gradients(instance: Instance) -> float:
+    """Error of the gradients with respect to every real input and parameter."""
+    inputs = {name: x.clone() for name, x in instance.inputs.items()}
+    params = dict(instance.module.named_parameters())
+    buffers = dict(instance.module.named_buffers())
+    values = [x for x in (*inputs.values(), *params.values()) if x.is_floating_point()]
+    for value in values:
+        value.requires_grad_()
+    found = outputs_of(instance.module(**inputs))
+    wanted = instance.meaning(inputs, {**params, **buffers})
+    weights = [torch.randn(y.shape, generator=_generator(), dtype=y.dtype) for y in wanted]
+
+    def slopes(outputs: Sequence[Tensor]) -> list[Tensor]:
+        loss = torch.stack([(y * w).sum() for y, w in zip(outputs, weights, strict=True)]).sum()
+        made = torch.autograd.grad(loss, values, allow_unused=True)
+        return [torch.zeros_like(v) if g is None else g for g, v in zip(made, values, strict=True)]
+
+    return distance(slopes(found), slopes(wanted))
+
+
+def outputs_of(made: Any) -> tuple[Tensor, ...]:
+    """The outputs of a forward as a tuple."""
+    return made if isinstance(made, tuple) else (made,)
+
+
+def distance(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+    """The largest difference of a tensor, against the largest value of it."""
+    errors = [0.0]
+    for x, y in zip(found, wanted, strict=True):
+        if y.shape != x.shape:
+            return math.inf
+        if y.numel():
+            error = (x - y).abs().max() / y.abs().max().clamp(min=1e-9)
+            errors.append(float(error) if error.isfinite() else math.inf)
+    return max(errors)
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)

@@ -1,0 +1,149 @@
+"""THE pipeline: the text of a spec -> the text of a Python file, in one straight line.
+
+    Source -> tree -> layer IR -> the same for less work -> plan -> source text
+
+The layer IR is verified after elaboration and after every pass; `dump` sees every stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib import metadata
+from itertools import islice
+from types import ModuleType
+from typing import Any
+
+from archc.algebra.simplify import simplify
+from archc.backends.eager import emit as eager
+from archc.backends.load import load
+from archc.diagnostics import InternalError
+from archc.elaborate.elaborate import elaborate
+from archc.ir import layer as ir
+from archc.ir.plan import Check, Expected, Plan, examples
+from archc.ir.verify import verify
+from archc.source import Source
+from archc.specfile import import_source
+from archc.syntax.parse import parse
+
+Dump = Callable[[str, object], None]
+"""Is shown every stage: its name, and the tree, layer or text."""
+
+PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (("simplify", simplify),)
+"""Layer IR -> layer IR, in order."""
+
+BACKENDS: Mapping[str, Callable[[Plan], str]] = {"eager": eager.emit}
+"""Plan -> source text, by name."""
+
+SMALL, LARGER = 4, 16
+"""About how long the dims of the instances are that a file is checked with, and timed with."""
+
+
+def compile_source(
+    source: Source,
+    name: str | None = None,
+    given: Mapping[str, Any] | None = None,
+    backend: str = "eager",
+    command: str = "",
+    dump: Dump = lambda stage, value: None,
+) -> str:
+    """The Python file of a spec's layer (None: its last), checked against the layer's meaning.
+
+    `given` are sizes and options by name, `command` what makes the file again. Raises ArchError for a
+    spec that is wrong, InternalError if the file computes anything else than the spec says.
+    """
+    layer = elaborated(source, name, given, dump)
+    return file_of(layer, backend, command, dump)
+
+
+def elaborated(
+    source: Source,
+    name: str | None = None,
+    given: Mapping[str, Any] | None = None,
+    dump: Dump = lambda stage, value: None,
+) -> ir.Layer:
+    """The layer IR that a spec stands for, as it is written there."""
+    file = parse(source)
+    dump("tree", file)
+    layer = elaborate(file, name, given or {}, import_source)
+    verify(layer)
+    dump("layer", layer)
+    return layer
+
+
+def lowered(layer: ir.Layer, dump: Dump = lambda stage, value: None) -> ir.Layer:
+    """The layer IR that backends are given: every pass, each verified."""
+    for stage, run in PASSES:
+        layer = run(layer)
+        verify(layer)
+        dump(stage, layer)
+    return layer
+
+
+def file_of(
+    layer: ir.Layer,
+    backend: str = "eager",
+    command: str = "",
+    dump: Dump = lambda stage, value: None,
+) -> str:
+    """The file of an elaborated layer, with its self-check."""
+    emit = BACKENDS[backend]
+    plan = Plan(lowered(layer, dump), metadata.version("archc"), command)
+    text = emit(checked(plan, layer, emit))
+    dump("source", text)
+    return text
+
+
+def text_of(layer: ir.Layer, backend: str = "eager") -> str:
+    """The source of an elaborated layer alone, as it is loaded into this process."""
+    return BACKENDS[backend](Plan(lowered(layer)))
+
+
+# --- the self-check -----------------------------------------------------------------------------
+
+
+def checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str]) -> Plan:
+    """The plan with a small instance of the layer, the numbers that the layer's meaning gives for it,
+    and how near the file's own forms come. Without an instance that fits, the plan as it is."""
+    larger = next(iter(examples(plan.layer, LARGER)), None)
+    for small in islice(examples(plan.layer, SMALL), 20):
+        draft = replace(plan, check=Check(small, larger or small))
+        module = load(emit(draft), layer.name)
+        try:
+            expected = meaning_of(layer, module, small)
+        except IndexError:
+            continue  # these sizes do not fit together: an index that the spec computes is out of range
+        shown = Check(small, larger or small, expected)
+        return replace(plan, check=shown, verified=tuple(verified(layer, module, expected)))
+    return plan
+
+
+ELEMENTS = 8
+"""How many numbers of each output a file carries."""
+
+
+def meaning_of(layer: ir.Layer, module: ModuleType, sizes: Mapping[str, Any]) -> Expected:
+    """Some elements of each output of the instance that the file makes, by the oracle."""
+    import torch  # takes a second: only where numbers are needed
+
+    from archc.ir.meaning import evaluate
+
+    instance, inputs, _ = module.example(sizes, 2, 9, "cpu", torch.float64)
+    found = evaluate(layer, inputs, dict(instance.state_dict()), sizes)
+    expected = {}
+    for name, value in found.outputs.items():
+        flat = value.detach().flatten().tolist()
+        places = range(0, len(flat), max(1, len(flat) // ELEMENTS))
+        expected[name] = {place: flat[place] for place in islice(places, ELEMENTS)}
+    return expected
+
+
+def verified(layer: ir.Layer, module: ModuleType, expected: Expected) -> list[tuple[str, float]]:
+    """Every form of the file and a bound on its error; raises InternalError for one that is wrong."""
+    given = {name: (tuple(values), tuple(values.values())) for name, values in expected.items()}
+    rows = []
+    for form, error, limit in module.checks(given):
+        if not error <= limit:
+            raise InternalError(f"`{layer.name}`, {form}: an error of {error:.1e}, above {limit:.0e}")
+        rows.append((form, limit))
+    return rows

@@ -1,0 +1,171 @@
+"""The end of a generated file: a small instance, the numbers it must give, and `python file.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import sympy
+
+from archc.backends.eager.memory import Memory
+from archc.backends.expression import whole
+from archc.backends.writer import Writer, identifier, quoted
+from archc.dims import Axis
+from archc.ir import layer as ir
+from archc.ir.graph import Graph
+from archc.ir.plan import Check
+
+SPREAD = 0.5
+"""Parameters of an example lie between -SPREAD and SPREAD, where their initial value allows it."""
+
+FORMS = {
+    "check_values": ("the whole sequence, against the meaning of the spec", "1e-6"),
+    "check_pieces": ("a prompt, then pieces of any length, against the whole", "1e-9"),
+    "check_gradients": ("gradients, against differences", "1e-5"),
+}
+"""What is checked: function of `check_pieces.py` -> what it compares, and the largest relative error
+that is right (a file carries its numbers with seven digits)."""
+
+
+def self_check(layer: ir.Layer, layers: Sequence[ir.Layer], classes: Mapping[int, str], check: Check) -> str:
+    """The definitions that the functions of `check_pieces.py` work on."""
+    writer = Writer()
+    writer.line(f"TITLE = {quoted(layer.name)}")
+    _table(writer, "SIZES", {quoted(n): repr(v) for n, v in check.sizes.items()})
+    _table(writer, "SPEED_SIZES", {quoted(n): repr(v) for n, v in check.speed_sizes.items()})
+    writer.line("EXPECTED = {")
+    for name, elements in check.expected.items():
+        values = ", ".join(f"{value:.6e}" for value in elements.values())
+        writer.line(f"    {quoted(name)}: (")
+        places = ", ".join(map(str, elements))
+        for line in [*_wrapped(places), *_wrapped(values)]:
+            writer.line(f"        {line}")
+        writer.line("    ),")
+    writer.line("}")
+    writer.line()
+    writer.line()
+    _example(writer, layer, layers, classes)
+    writer.line()
+    writer.line()
+    writer.line("FORMS = [")
+    for function in forms(layer):
+        title, limit = FORMS[function]
+        writer.line(f"    ({quoted(title)}, {function}, {limit}),")
+    writer.line("]")
+    return writer.text()
+
+
+def forms(layer: ir.Layer) -> list[str]:
+    """The checks that a layer can pass: one that needs the whole sequence has no pieces."""
+    return [name for name in FORMS if name != "check_pieces" or Memory(layer).refusal is None]
+
+
+def _wrapped(values: str, width: int = 88) -> list[str]:
+    """A tuple of numbers, on several lines if it is long, with a comma behind it."""
+    items = values.split(", ")
+    lines, row = [], "("
+    for item in items[:-1]:
+        if len(row) + len(item) + 1 > width:
+            lines.append(row.rstrip())
+            row = " "
+        row += f"{item}, "
+    lines.append(row + items[-1] + ("," if len(items) == 1 else "") + "),")
+    return lines
+
+
+def _table(writer: Writer, name: str, items: Mapping[str, str]) -> None:
+    """A dictionary constant."""
+    writer.call(f"{name} = {{", [f"{key}: {value}" for key, value in items.items()], "}")
+
+
+def _example(
+    writer: Writer, layer: ir.Layer, layers: Sequence[ir.Layer], classes: Mapping[int, str]
+) -> None:
+    """`example(sizes, ...)`: an instance whose parameters and inputs need no random numbers."""
+    given = [f"{identifier(c.path)}=nn.Identity()" for _, c in layer.calls if c.callee.kind == "argument"]
+    ranges = _ranges(layers, classes)
+    with writer.block("def example(sizes: dict, batch: int, tokens: int, device: str, dtype: torch.dtype):"):
+        writer.docstring(
+            ["An instance with fixed parameters, its inputs, and names of those along its own tokens."]
+        )
+        writer.line('kind = {"device": device, "dtype": dtype}')
+        writer.call(f"layer = {classes[id(layer)]}(", ["**sizes", *given, "**kind"], ")")
+        _table(writer, "ranges", ranges)
+        writer.line("fill(layer, ranges)")
+        writer.line("inputs = {")
+        for node, op in layer.inputs:
+            writer.line(f"    {quoted(identifier(op.name))}: {_input(layer, node, op)},")
+        writer.line("}")
+        own = [quoted(identifier(op.name)) for _, op in layer.inputs if "t" in op.type.names]
+        writer.line(f"return layer, inputs, ({', '.join(own)},)")
+
+
+def _input(layer: ir.Layer, id: int, op: ir.Input) -> str:
+    """Numbers for one input; another sequence has 5 tokens."""
+    names = {arg.symbol.name: f"layer.{identifier(arg.name)}" for arg in layer.args if arg.symbol is not None}
+    streams = {"batch": "batch", "t": "tokens"}
+    shape = [
+        streams.get(axis.name, "5") if axis.kind != "dim" else whole(axis.size, names).text
+        for axis in op.type.axes
+    ]
+    text = f"wave({', '.join([quoted(op.name), *shape])}"
+    if op.type.dtype == "real":
+        return f"{text}, **kind)"
+    axis = _indexed(layer.graph, id)
+    bound = whole(axis.size, names).text if axis is not None else "2"
+    return f"(({text}) + 1) / 2 * {bound}).long().to(device)"
+
+
+def _indexed(graph: Graph, id: int) -> Axis | None:
+    """The axis that an integer input chooses from."""
+    for user in graph.users(id):
+        node = graph[user]
+        if isinstance(node.op, ir.Gather) and node.operands[1] == id:
+            return graph[node.operands[0]].type.axis(node.op.axis)
+    return None
+
+
+# --- ranges of parameters -----------------------------------------------------------------------
+
+
+def _ranges(layers: Sequence[ir.Layer], classes: Mapping[int, str]) -> dict[str, str]:
+    """The parameters whose range follows from how they start, as `Class.name`."""
+    found: dict[str, str] = {}
+    for layer in layers:
+        for _, param in layer.params:
+            low, high = bounds(param.init)
+            if (low, high) != (-SPREAD, SPREAD):
+                found[quoted(f"{classes[id(layer)]}.{param.name}")] = f"({low:.3g}, {high:.3g})"
+    return found
+
+
+def bounds(init: ir.Init) -> tuple[float, float]:
+    """Where an example's parameter lies: around a constant, within a uniform distribution."""
+    if init.fn == "default" or not all(_known(arg) for arg in init.args):
+        return -SPREAD, SPREAD
+    if init.fn in ("value", "normal"):
+        centre = float(init.args[0])
+        return centre - SPREAD, centre + SPREAD
+    if init.fn in ("uniform", "loguniform"):
+        return float(init.args[0]), float(init.args[1])
+    inner = init.args[0]
+    ends = [float(inner.args[0])] * 2 if inner.fn == "value" else bounds(inner)
+    low, high = sorted(FUNCTIONS[init.fn](end) for end in ends)
+    return (low, high) if low < high else (low - SPREAD, high + SPREAD)
+
+
+def _known(arg: object) -> bool:
+    """Whether an argument of an `Init` has a value whatever the sizes are."""
+    if isinstance(arg, ir.Init):
+        return all(_known(inner) for inner in arg.args) and arg.fn != "default"
+    return isinstance(arg, sympy.Expr) and arg.is_number
+
+
+FUNCTIONS = {
+    "exp": math.exp,
+    "log": lambda x: math.log(max(x, 1e-6)),
+    "neg": lambda x: -x,
+    "inverse_softplus": lambda x: x + math.log(-math.expm1(-max(x, 1e-6))),
+    "logit": lambda x: math.log(max(x, 1e-6) / max(1 - x, 1e-6)),
+}
+"""Functions of an `Init`, as numbers."""

@@ -1,0 +1,53 @@
+"""What the documents show is true: specs compile, functions exist, the spec is the bundled one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import archc
+
+ROOT = Path(__file__).parents[1]
+LANGUAGE = (ROOT / "docs" / "language.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str = "") -> list[str]:
+    """Fenced blocks of a document, by what stands behind the fence."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_readme_shows_the_bundled_spec() -> None:
+    spec = (ROOT / "specs" / "kda.arch").read_text(encoding="utf-8")
+    assert spec in blocks(README)
+
+
+def test_the_language_page_shows_specs_that_compile() -> None:
+    specs = [block for block in blocks(LANGUAGE) if "layer " in block]
+    assert specs
+    for text in specs:
+        archc.parse(text).module(d=8, H=2)
+
+
+def test_the_language_page_lists_the_library() -> None:
+    table = LANGUAGE.split("| function | what it is |")[1].split("\n\n")[0]
+    listed = set(re.findall(r"`(\w+)[\[(]", table))
+    files = (ROOT / "archc" / "library").glob("*.arch")
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    assert listed == set(re.findall(r"^function (\w+)", text, re.MULTILINE))
+
+
+def test_the_readme_python_runs() -> None:
+    (code,) = blocks(README, "python")
+    shapes = "\nassert y.shape == (2, 40, 256) and o.shape == (2, 100, 4, 32)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + shapes], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_names_files_that_exist() -> None:
+    for name in re.findall(r"\]\(([\w/.]+)\)", README) + re.findall(r"`(docs/[\w.]+)`", README):
+        assert (ROOT / name).is_file(), name
