@@ -1,1 +1,42 @@
-"""archc: a compiler for sequence-model architectures."""
+"""archc: a compiler for sequence-model layers. Equations of a paper in, a correct PyTorch layer out.
+
+    Source        source.py       the text of a spec, and spans of it
+      -> tree     syntax/         what it says, nothing looked up
+      -> layer IR elaborate/      names, shapes and the one meaning of `@`; few ops (ir/layer.py)
+      -> layer IR algebra/        equal values for less work; the memory of a layer alone (cut.py)
+      -> Plan     compile.py      THE pipeline, with a small instance checked by the oracle (ir/meaning.py)
+      -> text     backends/       a standalone Python file
+      -> module   api.py          `archc.load("kda").module(d=2304, H=32)`
+
+Read in this order: source.py, dims.py, syntax/tree.py, ir/layer.py, elaborate/elaborate.py, compile.py,
+api.py. Public names are resolved when they are first used, so that `import archc` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from archc.api import Spec, load, parse
+    from archc.diagnostics import ArchError
+
+__all__ = ["ArchError", "Spec", "load", "parse"]
+
+_HOMES = {
+    "ArchError": "archc.diagnostics",
+    "Spec": "archc.api",
+    "load": "archc.api",
+    "parse": "archc.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public name, from the module that has it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module `archc` has no attribute `{name}`")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

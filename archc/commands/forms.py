@@ -108,7 +108,7 @@ def whole(instance: Instance) -> float:
 
 
 def continued(instance: Instance, counts: Sequence[int]) -> float:
-    """Error of the layer applied to pieces of the sequence, the state carried from one to the next."""
+    """Error of the layer applied to pieces of the sequence, with the state carried along."""
     pieces: list[tuple[Tensor, ...]] = []
     state = None
     with torch.no_grad():

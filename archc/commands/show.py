@@ -30,7 +30,7 @@ VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
         "mermaid": lambda spec, given: diagram.as_mermaid(layer_of(spec, given)),
         "svg": lambda spec, given: picture.as_svg(layer_of(spec, given)),
     },
-    "source": {"text": lambda spec, given: source_of(spec, given)},
+    "source": {"text": source_of},
 }
 """What can be shown: stage -> form -> how to make it."""
 

@@ -8,6 +8,7 @@ from functools import cache
 from importlib import resources
 
 from archc.backends.eager.file import File
+from archc.backends.eager.function import write_function
 from archc.backends.eager.module import write_class
 from archc.backends.eager.parts import Parts
 from archc.backends.eager.selfcheck import FORMS, forms, self_check
@@ -25,8 +26,7 @@ def emit(plan: Plan) -> str:
         file.names.fresh(f"{classes[id(layer)]}State")
     for layer in layers:
         write_class(Parts(file, layer, EMITTERS, classes, layer is plan.layer))
-    pieces = [text for name, text in functions("pieces.py").items() if name in file.pieces]
-    sections = [*pieces, *file.sections]
+    sections = with_pieces(file)
     if plan.check is not None:
         unused = set(FORMS) - set(forms(plan.layer))
         checks = [t for name, t in functions("check_pieces.py").items() if name not in unused]
@@ -35,6 +35,22 @@ def emit(plan: Plan) -> str:
         sections.append('if __name__ == "__main__":\n    main()')
     body = "\n\n\n".join(text.strip("\n") for text in sections)
     return "\n".join([*header(plan), *imports(body), "", "", body, ""])
+
+
+def emit_function(layer: ir.Layer, name: str) -> str:
+    """A file with the function of a layer that has no parameters: `o, state = name(q, k, v, ...)`."""
+    file = File()
+    file.names.fresh(name)
+    classes = {id(layer): file.names.fresh(layer.name)}
+    write_function(Parts(file, layer, EMITTERS, classes, root=True), name)
+    body = "\n\n\n".join(text.strip("\n") for text in with_pieces(file))
+    return "\n".join([*imports(body), "", "", body, ""])
+
+
+def with_pieces(file: File) -> list[str]:
+    """The sections of a file after the pieces that they use."""
+    pieces = [text for name, text in functions("pieces.py").items() if name in file.pieces]
+    return [*pieces, *file.sections]
 
 
 def called_first(layer: ir.Layer) -> list[ir.Layer]:

@@ -11,7 +11,7 @@ from archc.backends.eager.region import (
     in_spec_order,
     wanted_results,
 )
-from archc.backends.eager.scope import Scope, write_head
+from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import BOOL, DATA, INT, KIND_OF, NUMBER, Value
 from archc.backends.expression import ATOM, Text
 from archc.backends.index import aligned
@@ -99,7 +99,8 @@ class FoldFunction:
         writer.call(f"def {self.name}(", arguments, "):")
         writer.depth += 1
         writer.docstring(self._doc())
-        write_head(writer, body, body.sources)
+        write_sizes(writer, body)
+        writer.include(body.head)
         self._cast(writer, real)
         for name in lists.values():
             writer.line(f"{name} = []")

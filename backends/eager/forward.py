@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from archc.backends.eager.file import RESERVED
 from archc.backends.eager.parts import Parts, shape_of
-from archc.backends.eager.scope import Scope, write_head
+from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, Value
 from archc.backends.expression import MUL, POWER, Text
 from archc.backends.writer import Writer, identifier, quoted
@@ -15,6 +15,7 @@ class Forward:
     """Emits one forward."""
 
     training = "self.training"
+    continued = "state is not None or return_state"
 
     def __init__(self, parts: Parts):
         self.parts, self.memory, self.layer = parts, parts.memory, parts.layer
@@ -82,16 +83,22 @@ class Forward:
         made = [self._output(id) for id in self.layer.graph.outputs.values() if id not in optional]
         if optional:
             self._when_given(made)
-        writer = Writer(margin=4)
-        state = [f"state: {self.parts.state} | None = None", "return_state: bool = False"]
-        writer.call("def forward(", ["self", *self._signature(), *state], "):")
+        writer = self._header()
         writer.depth += 1
         writer.docstring(self._doc())
         self._checks(writer)
+        write_sizes(writer, scope)
         self._start(writer)
-        write_head(writer, scope, scope.sources)
+        writer.include(scope.head)
         writer.include(scope.writer.lines)
         self._return(writer, "made" if optional else joined(made))
+        return writer
+
+    def _header(self) -> Writer:
+        """The line of the `def`."""
+        writer = Writer(margin=4)
+        state = [f"state: {self.parts.state} | None = None", "return_state: bool = False"]
+        writer.call("def forward(", ["self", *self._signature(), *state], "):")
         return writer
 
     def _output(self, id: int) -> str:
@@ -176,18 +183,24 @@ class Forward:
         memory, name = self.memory, self.parts.name
         first = self.names[(self.own or self.others)[0][0]]
         if memory.refusal:
-            with writer.block("if state is not None or return_state:"):
-                writer.call("raise ValueError(", [quoted(f"{name} cannot be continued: {memory.refusal}")], ")")
+            with writer.block(f"if {self.continued}:"):
+                message = quoted(f"{name} cannot be continued: {memory.refusal}")
+                writer.call("raise ValueError(", [message], ")")
         if not memory.fields:
             return
         with writer.block("if state is None:"):
-            writer.line(f"state = self.initial_state({first}.shape[0], {self.scope.device}, {self.scope.dtype})")
+            self._first_state(writer, first)
         if not memory.refusal:
             self.parts.file.pieces.add("check_state")
             with writer.block("else:"):
                 writer.line(f'check_state("{name}", state, {self.parts.state}, {first}.shape[0])')
         if any(field.kind == "pos" for field in memory.fields):
             writer.line("pos = state.pos")
+
+    def _first_state(self, writer: Writer, first: str) -> None:
+        """The line that makes the state before the first token."""
+        kind = f"{self.scope.device}, {self.scope.dtype}"
+        writer.line(f"state = self.initial_state({first}.shape[0], {kind})")
 
     def _other_sequences(self) -> None:
         """Values made from other sequences: computed where those are given, else those of the state."""
@@ -240,18 +253,24 @@ class Forward:
 
     def _return(self, writer: Writer, made: str) -> None:
         """The outputs, and the state if it is asked for."""
-        memory, kept = self.memory, self.scope.kept
-        if memory.refusal:
+        if self.memory.refusal:
             writer.line(f"return {made}")
             return
-        items = []
-        for field in memory.fields:
-            text = f"pos + {self.scope.lengths['t']}" if field.kind == "pos" else kept.get(field.name)
-            items.append(f"{field.name}={text or f'state.{field.name}'}")
-        if items:
-            writer.call(f"state = {self.parts.state}(", items, ")")
-        state = "state" if items else f"{self.parts.state}()"
+        state = self._final_state(writer)
         writer.line(f"return ({made}, {state}) if return_state else {made}")
+
+    def _final_state(self, writer: Writer) -> str:
+        """The state after the last token."""
+        items = []
+        for field in self.memory.fields:
+            text = self.scope.kept.get(field.name) or f"state.{field.name}"
+            if field.kind == "pos":
+                text = f"pos + {self.scope.lengths['t']}"
+            items.append(f"{field.name}={text}")
+        if not items:
+            return f"{self.parts.state}()"
+        writer.call(f"state = {self.parts.state}(", items, ")")
+        return "state"
 
 
 def joined(outputs: list[str]) -> str:

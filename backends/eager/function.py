@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from archc.backends.eager.forward import Forward, joined
-from archc.backends.eager.parts import Parts, shape_of
-from archc.backends.eager.scope import write_head
+from archc.backends.eager.forward import Forward
+from archc.backends.eager.parts import Parts
+from archc.backends.eager.region import argument_list
 from archc.backends.eager.state import first, state_class
 from archc.backends.writer import Writer
 from archc.ir import layer as ir
@@ -14,9 +14,11 @@ class Function(Forward):
     """Emits the function of a layer; sizes come from the shapes of its inputs, options by name."""
 
     training = "training"
+    continued = "state is not None"
 
     def __init__(self, parts: Parts, name: str):
         self.title = name
+        parts.sizes = {}
         super().__init__(parts)
         scope = self.scope
         for id, op in self.own + self.others:
@@ -41,27 +43,39 @@ class Function(Forward):
     def _known_sizes(self) -> str:
         return ""
 
-    def write(self) -> Writer:
-        """The function."""
+    def _header(self) -> Writer:
+        """The line of the `def`: what enters, the state, and options that no shape tells."""
         scope, memory = self.scope, self.memory
-        if self.others and self.own:
-            self._other_sequences()
-        if any(field.kind == "pos" for field in memory.fields):
-            scope.ask(scope.lengths["t"])
-        start = [f"{field.name}={first(self.parts, scope, field)}" for field in memory.fields]
-        scope.statements()
-        made = [self._output(id) for id in self.layer.graph.outputs.values()]
-        writer = Writer(margin=0)
-        options = sorted(scope.asked & {a.symbol.name for a in self.layer.args if a.symbol is not None})
-        options += ["training=False"] if "training" in scope.asked else []
-        keywords = ["*", *options] if options else []
-        writer.call(f"def {self.title}(", [*self._signature(), "state=None", *keywords], "):")
-        writer.depth += 1
-        writer.docstring(self._doc())
-        self._checks(writer)
-        self._begin(writer, start)
-        write_head(writer, scope, scope.sources)
-        self._first(writer, start)
-        writer.include(scope.writer.lines)
-        self._return(writer, joined(made))
+        self.start = [
+            f"{field.name}={first(self.parts, scope, field, self._kind(scope.dtype), self._kind('wide'))}"
+            for field in memory.fields
+        ]
+        known = {arg.symbol.name for arg in self.layer.args if arg.symbol is not None}
+        options = sorted((scope.asked & known) - set(scope.sources))
+        options += ["training: bool = False"] if "training" in scope.asked else []
+        writer = Writer()
+        state = [f"state: {self.parts.state} | None = None"]
+        every = [*self._signature(), *state, *(["*", *options] if options else [])]
+        writer.call(f"def {self.title}(", every, "):")
         return writer
+
+    def _kind(self, dtype: str) -> str:
+        return f"device={self.scope.device}, dtype={dtype}"
+
+    def _doc(self) -> list[str]:
+        made = ", ".join(f"`{name}`" for name in self.layer.graph.outputs)
+        shapes = {name: op.type.names for (_, op), name in zip(self.layer.inputs, self.names.values(), strict=True)}
+        return [f"{self.layer.doc} Returns {made} and the state to continue from.", argument_list(shapes)]
+
+    def _first_state(self, writer: Writer, first: str) -> None:
+        writer.call(f"state = {self.parts.state}(", self.start, ")")
+
+    def _return(self, writer: Writer, made: str) -> None:
+        state = f"{self.parts.state}()" if self.memory.refusal else self._final_state(writer)
+        writer.line(f"return {made}, {state}")
+
+
+def write_function(parts: Parts, name: str) -> None:
+    """Append the regions' functions, the state and the function to the file."""
+    function = Function(parts, name).write()
+    parts.file.sections += [state_class(parts).text(), function.text()]

@@ -11,7 +11,7 @@ from archc.backends.eager.region import (
     in_spec_order,
     wanted_results,
 )
-from archc.backends.eager.scope import Scope, write_head
+from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import DATA, KIND_OF, NUMBER, Value
 from archc.backends.expression import Text
 from archc.backends.index import permuted
@@ -107,7 +107,8 @@ class PairFunction:
         writer.call(f"def {self.name}(", [*self.arguments.values(), *parameters], "):")
         writer.depth += 1
         writer.docstring(self._doc(parameters))
-        write_head(writer, body, body.sources)
+        write_sizes(writer, body)
+        writer.include(body.head)
         writer.include(body.writer.lines)
         writer.line("return " + ", ".join(returned))
         return writer.text()

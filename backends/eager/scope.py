@@ -275,13 +275,13 @@ class Scope:
         return values, kinds.pop() if kinds else NUMBER
 
 
-def write_head(writer: Writer, scope: Scope, sources: Mapping[str, Sequence[tuple[str, int]]]) -> None:
-    """The lines that define what the function's body asks for: sizes read off shapes, positions."""
-    missing = scope.asked & set(sources)
+def write_sizes(writer: Writer, scope: Scope) -> None:
+    """The lines that read the sizes which the function asks for off the shapes of its arguments."""
+    missing = scope.asked & set(scope.sources)
     while missing:
         covered: dict[str, dict[int, str]] = {}
         for name in sorted(missing):
-            for argument, place in sources[name]:
+            for argument, place in scope.sources[name]:
                 covered.setdefault(argument, {})[place] = name
         argument = max(covered, key=lambda a: (len(covered[a]), -list(covered).index(a)))
         places = covered[argument]
@@ -294,5 +294,3 @@ def write_head(writer: Writer, scope: Scope, sources: Mapping[str, Sequence[tupl
             writer.line(f"{names} = {argument}.shape[{first or ''}:{stop}]")
     if "wide" in scope.asked:
         writer.line(f"wide = torch.promote_types({scope.dtype}, torch.float32)")
-    for line in scope.head:
-        writer.line(line)

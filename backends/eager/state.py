@@ -11,10 +11,11 @@ from archc.backends.expression import number
 from archc.backends.writer import Writer
 from archc.ir import layer as ir
 
-DTYPES = {
-    "int": '**{**real, "dtype": torch.int64}',
-    "bool": '**{**real, "dtype": torch.bool}',
-}
+DTYPES = {"int": "torch.int64", "bool": "torch.bool"}
+"""The dtype of what is kept, where it is not that of the data."""
+
+REAL, WIDE = "**real", "**wide"
+"""Device and dtype in `initial_state`: as the parameters have it, and in float32 at least."""
 
 
 def state_class(parts: Parts) -> Writer:
@@ -57,7 +58,7 @@ def initial_state(parts: Parts) -> Writer:
     scope = parts.scope("self", parts.sizes)
     scope.lengths = {"batch": "batch"}
     scope.device, scope.dtype = 'real["device"]', 'real["dtype"]'
-    items = [f"{field.name}={first(parts, scope, field)}" for field in parts.memory.fields]
+    items = [f"{field.name}={first(parts, scope, field, REAL, WIDE)}" for field in parts.memory.fields]
     writer = Writer(margin=4)
     header = f"def initial_state(self, batch: int, device=None, dtype=None) -> {parts.state}:"
     with writer.block(header):
@@ -73,8 +74,8 @@ def initial_state(parts: Parts) -> Writer:
     return writer
 
 
-def first(parts: Parts, scope: Scope, field: Field) -> str:
-    """The first value of a field."""
+def first(parts: Parts, scope: Scope, field: Field, real: str, wide: str) -> str:
+    """The first value of a field; `real` and `wide` are the device and dtype of values and states."""
     node = parts.layer.graph[field.node] if field.node >= 0 else None
     if node is None:
         return "0"
@@ -88,8 +89,10 @@ def first(parts: Parts, scope: Scope, field: Field) -> str:
     if field.kind == "state":
         operand = node.operands[len(node.op.captures) + field.place]
         scope.ask("wide")
-        return carry.initial(scope, operand, field.axes, "**wide").text
+        return carry.initial(scope, operand, field.axes, wide).text
     stream = next(axis.name for axis in field.axes if axis.name in parts.memory.flow)
     count = field.count if field.kind == "past" else None
     lengths = carry.shape(scope, field.axes, stream, count)
-    return f"torch.zeros({', '.join(lengths)}, {DTYPES.get(field.dtype, '**real')})"
+    kind = DTYPES.get(field.dtype)
+    kind = f"device={scope.device}, dtype={kind}" if kind else real
+    return f"torch.zeros({', '.join(lengths)}, {kind})"

@@ -1,0 +1,123 @@
+"""The Python face of archc: `archc.load("kda").module(d=2304, H=32)`.
+
+A `Spec` is a layer of a spec, ready to become a module, a function, source text or a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from archc import specfile
+from archc.algebra import cut
+from archc.backends.eager.emit import emit_function
+from archc.backends.load import load as load_text
+from archc.backends.writer import snake
+from archc.compile import elaborated, file_of, lowered, text_of
+from archc.ir import layer as ir
+from archc.ir.picture import as_svg
+from archc.ir.sizes import resolve_sizes
+from archc.source import Source
+
+if TYPE_CHECKING:
+    import torch
+
+
+def load(spec: str, layer: str | None = None, **given: Any) -> Spec:
+    """A layer of a bundled spec (`kda`) or of a file (`my.arch`); `layer` names one of several, the
+    last of the file by default.
+
+    `given` are sizes and options by name, as the spec declares them: they become its defaults, and
+    conditions in the spec are decided by them. Raises ArchError for a spec that is missing or wrong.
+    """
+    name, inside = specfile.split(spec)
+    return Spec(specfile.read(name), layer or inside, given)
+
+
+def parse(text: str, layer: str | None = None, **given: Any) -> Spec:
+    """The same for the text of a spec."""
+    return Spec(Source("<text>", text), layer, given)
+
+
+class Spec:
+    """One layer, block or model of a spec. Nothing is computed before it is asked for, but mistakes in
+    the spec are found at once."""
+
+    def __init__(self, source: Source, layer: str | None, given: Mapping[str, Any]):
+        self.source_file, self._layer_name, self._given = source, layer, dict(given)
+        self.layer: ir.Layer = elaborated(source, layer, given)
+
+    @property
+    def name(self) -> str:
+        """The layer's name."""
+        return self.layer.name
+
+    def module(
+        self,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        backend: str = "eager",
+        **sizes: Any,
+    ) -> torch.nn.Module:
+        """A module with sizes by name; what is not given takes the spec's default.
+
+        Parameters are named and drawn as in the spec. `module(x)` is the output for a whole sequence;
+        `module(x, state=..., return_state=True)` continues one, with any number of tokens.
+        Raises ArchError for sizes that are missing, unknown, no sizes, or break a requirement.
+        """
+        modules = {name: sizes.pop(name) for name in self._arguments_that_are_layers() if name in sizes}
+        layer = self._decided(sizes)
+        known = resolve_sizes(layer, sizes)
+        made = load_text(text_of(layer, backend), snake(layer.name))
+        return getattr(made, layer.name)(**known, **modules, device=device, dtype=dtype)
+
+    def _arguments_that_are_layers(self) -> list[str]:
+        return [call.path for _, call in self.layer.calls if call.callee.kind == "argument"]
+
+    def _decided(self, sizes: Mapping[str, Any]) -> ir.Layer:
+        """The layer for these sizes: elaborated anew if they decide a condition, or are options."""
+        decided = {
+            symbol.name
+            for requirement in self.layer.requirements
+            if requirement.settled
+            for symbol in requirement.condition.free_symbols
+        }
+        options = {arg.name for arg in self.layer.args if arg.symbol is None}
+        new = {name: value for name, value in sizes.items() if name in decided | options}
+        if not new:
+            return self.layer
+        return elaborated(self.source_file, self._layer_name, {**self._given, **new})
+
+    @cached_property
+    def op(self) -> Callable[..., Any]:
+        """The memory alone: `o, state = spec.op(q, k, v, log_alpha, beta, state=None)`.
+
+        Arguments are the values that enter the memory, by their names in the spec, `[B, T, H, D]`; one
+        that is defined as exp(e) enters as e, named `log_...`. The state is a named tuple of the
+        declared states, in float32 at least. Raises ValueError for a layer without a memory.
+        """
+        return self._function("op", cut.op(self.layer))
+
+    @cached_property
+    def fused_op(self) -> Callable[..., Any]:
+        """The memory and what is computed token by token before it, from the nearest product with a
+        parameter or short convolution on; parameters in between become arguments."""
+        return self._function("fused_op", cut.fused_op(self.layer))
+
+    def _function(self, kind: str, layer: ir.Layer) -> Callable[..., Any]:
+        name = f"{snake(self.name)}_{kind}"
+        return getattr(load_text(emit_function(lowered(layer), name), name), name)
+
+    def source(self, backend: str = "eager") -> str:
+        """The standalone Python file, as `archc compile` writes it."""
+        return file_of(self.layer, backend)
+
+    def __repr__(self) -> str:
+        args = ", ".join(arg.name for arg in self.layer.args)
+        return f"<archc {self.layer.kind} {self.name}({args}) of {self.source_file.name}>"
+
+    def _repr_html_(self) -> str:
+        """The picture that a notebook shows."""
+        return as_svg(self.layer)
