@@ -6,13 +6,20 @@ different names are never joined by accident. `K'` is another axis of the size o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 import sympy
 
 Kind = Literal["batch", "stream", "dim"]
+
+MAX_DIGITS = 400
+"""Longer numbers are refused, so that no power takes forever."""
+
+MAX_TERMS = 500
+"""Longer expressions in sizes are refused, for the same reason."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +71,57 @@ def exact(text: str) -> sympy.Expr:
     return sympy.Rational(text)
 
 
+class Undefined(Exception):
+    """A number that has no exact real value of bounded length, and why."""
+
+
+def apply(fn: Callable[..., Any], *args: Any) -> Any:
+    """`fn` of exact numbers, expressions or conditions.
+
+    Raises Undefined for a division by zero, a number that is not real or has more than MAX_DIGITS
+    digits, and an expression of more than MAX_TERMS parts; none of these takes long.
+    """
+    if fn is sympy.Pow and not _small_power(*args):
+        raise Undefined("this power is too large to compute exactly")
+    if fn is sympy.exp and not _small_power(sympy.E, *args):
+        raise Undefined("this exponential is too large to compute exactly")
+    try:
+        value = fn(*args)
+    except ZeroDivisionError:
+        value = sympy.zoo
+    if value == sympy.zoo and args[-1] in (0, -1):
+        raise Undefined("division by zero")
+    if value.has(sympy.zoo, sympy.nan):
+        raise Undefined("this has no value")
+    if isinstance(value, sympy.Expr) and value.is_extended_real is False:
+        raise Undefined("this is not a real number")
+    if isinstance(value, sympy.Rational) and max(abs(value.p), value.q) > 10**MAX_DIGITS:
+        raise Undefined(f"this number has more than {MAX_DIGITS} digits")
+    if sum(1 for _ in islice(sympy.preorder_traversal(value), MAX_TERMS)) == MAX_TERMS:
+        raise Undefined("this expression in sizes is too long")
+    return value
+
+
+def _small_power(base: sympy.Expr, exponent: sympy.Expr) -> bool:
+    """Whether base ** exponent stays below MAX_DIGITS digits."""
+    if not base.is_number or not exponent.is_number:
+        return True
+    if not (base.is_finite and exponent.is_finite):
+        return False
+    size = abs(float(sympy.log(abs(base) + 2, 10).evalf(5)) * float(exponent.evalf(5)))
+    return size <= MAX_DIGITS
+
+
 def at(expr: Any, sizes: Mapping[str, Any]) -> Any:
-    """An expression or condition with numbers or expressions put in for its symbols, by name."""
-    return expr.subs({s: sizes[str(s)] for s in expr.free_symbols if str(s) in sizes})
+    """An expression or condition with exact numbers or expressions put in for its symbols, by name.
+
+    Raises Undefined where that has no value.
+    """
+    if isinstance(expr, sympy.Symbol):
+        return sizes.get(expr.name, expr)
+    if not any(str(symbol) in sizes for symbol in expr.free_symbols):
+        return expr
+    return apply(expr.func, *(at(arg, sizes) for arg in expr.args))
 
 
 def axes_text(axes: tuple[Axis, ...]) -> str:

@@ -49,8 +49,7 @@ def identifier(text: str) -> str:
 
 def snake(name: str) -> str:
     """A class name in snake case: `GatedShortConv` is `gated_short_conv`, `KDA` is `kda`."""
-    parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
-    return identifier(parts.lower())
+    return identifier(re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z][a-z]{2,})", "_", name).lower())
 
 
 def quoted(text: str) -> str:

@@ -70,7 +70,7 @@ def run_commands(text: str) -> tuple[list[str], str]:
         else:
             subprocess.run(["sh", "-c", line.removeprefix("$ ")], check=True)
     assert result is not None, "a console fence runs archc"
-    shown = result.stdout if "check" in text else result.stderr
+    shown = result.stderr if "error[" in result.stderr else result.stdout
     return CODE.findall(result.output), shown.strip()
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.typing import layer_graph
+from archc.source import Source
 
 MEMORY = (ir.Fold, ir.Pair)
 
@@ -96,7 +97,7 @@ def _cut(layer: ir.Layer, inside: Iterable[int], edge: Iterable[int]) -> ir.Laye
     copies: dict[int, int] = {}
     for id in _in_spec_order(old, edge):
         if not _given_by_sizes(old, id):
-            copies[id] = _enter(old, new, names, id)
+            copies[id] = _enter(old, new, names, id, layer.source)
     for node in old:
         if node.id in copies or not (node.id in inside or _needed(old, inside, node.id)):
             continue
@@ -125,8 +126,13 @@ class _Names:
 
 
 def _in_spec_order(graph: Graph, ids: Iterable[int]) -> list[int]:
-    """Values in the order in which the spec names them."""
-    return sorted(ids, key=lambda id: (graph[id].span.start if graph[id].span else -1, id))
+    """Values in the order in which the spec names them, parameters last."""
+
+    def place(id: int) -> tuple[bool, int, int]:
+        node = graph[id]
+        return isinstance(node.op, ir.Param), node.span.start if node.span else -1, id
+
+    return sorted(ids, key=place)
 
 
 def _given_by_sizes(graph: Graph, id: int) -> bool:
@@ -140,10 +146,10 @@ def _needed(graph: Graph, inside: set[int], id: int) -> bool:
     return _given_by_sizes(graph, id) and bool(graph.descendants(id) & inside)
 
 
-def _enter(old: Graph, new: Graph, names: _Names, id: int) -> int:
+def _enter(old: Graph, new: Graph, names: _Names, id: int, home: Source) -> int:
     """The input that stands for a value of the layer; exp(log_a) for one that is an exponential."""
     node = old[id]
-    name = node.name or _called(old, id)
+    name = node.name or _called(old, id, home)
     if node.op == ir.Elementwise("exp"):
         name = names.fresh(f"log_{name}")
         given = new.add(ir.Input(name, node.type), name=name, span=node.span)
@@ -152,16 +158,17 @@ def _enter(old: Graph, new: Graph, names: _Names, id: int) -> int:
     return new.add(ir.Input(name, node.type), name=name, span=node.span)
 
 
-def _called(graph: Graph, id: int) -> str:
-    """A name for a value that has none in the spec: what a memory, or the next named value, calls it."""
+def _called(graph: Graph, id: int, home: Source) -> str:
+    """A name for a value that has none in the spec: what a memory calls it that it enters, or the
+    name of the value that it goes into."""
     seen, row = {id}, [id]
     while row:
         for user in row:
             for reader in (graph[r] for r in graph.users(user)):
-                if isinstance(reader.op, MEMORY) and reader.operands.index(user) < len(reader.op.captures):
+                if isinstance(reader.op, MEMORY) and user == id:
                     capture = reader.op.captures[reader.operands.index(user)]
                     return capture if isinstance(capture, str) else capture[0]
-                if reader.name is not None:
+                if reader.name is not None and reader.span is not None and reader.span.source is home:
                     return reader.name
         row = sorted({u for user in row for u in graph.users(user)} - seen)
         seen |= set(row)

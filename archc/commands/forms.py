@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from archc.backends.eager.emit import emit
+from archc.backends.eager.memory import Memory
 from archc.backends.load import load
 from archc.compile import SMALL, lowered
 from archc.diagnostics import ArchError, fail
@@ -92,9 +93,11 @@ def measures(instance: Instance) -> Iterator[Measure]:
     """Every form of the layer's code."""
     tokens = instance.tokens
     third = max(1, tokens // 3)
+    # nothing at all may come in between, but for outputs that are a mean over tokens
+    pause = [0] if all(y.dim() > 1 for y in instance.expected) else []
     yield "whole sequence", lambda: whole(instance), LIMIT
-    if instance.own:
-        pieces = [tokens - third, 0, third]
+    if instance.own and Memory(instance.layer).refusal is None:
+        pieces = [tokens - third, *pause, third]
         yield "prompt, then the rest", lambda: continued(instance, pieces), LIMIT
         yield "one token at a time", lambda: continued(instance, [1] * tokens), LIMIT
     yield "gradients", lambda: gradients(instance), LIMIT
@@ -149,14 +152,20 @@ def outputs_of(made: Any) -> tuple[Tensor, ...]:
 
 
 def distance(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """The largest difference of a tensor, against the largest value of it."""
+    """The largest difference of a tensor, against its largest value.
+
+    A tensor that is nearly 0 beside the others, such as a gradient that cancels, counts against
+    a thousandth of the largest value of all.
+    """
+    sizes = [float(y.abs().max()) if y.numel() else 0.0 for y in wanted]
+    least = max(1e-3 * max(sizes, default=0.0), 1e-30)
     errors = [0.0]
-    for x, y in zip(found, wanted, strict=True):
+    for x, y, size in zip(found, wanted, sizes, strict=True):
         if y.shape != x.shape:
             return math.inf
         if y.numel():
-            error = (x - y).abs().max() / y.abs().max().clamp(min=1e-9)
-            errors.append(float(error) if error.isfinite() else math.inf)
+            error = float((x - y).abs().max()) / max(size, least)
+            errors.append(error if math.isfinite(error) else math.inf)
     return max(errors)
 
 

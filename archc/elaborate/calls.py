@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import sympy
 
 from archc.diagnostics import did_you_mean
-from archc.dims import BATCH, Axis
+from archc.dims import BATCH, Axis, apply
 from archc.elaborate import index, layers, matrix, ops, select, statements
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import AbstractLayer, FunctionRef, LayerRef, Tensor, Value
@@ -92,7 +92,7 @@ def elementwise(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr
     arity = 1 if name in UNARY else ir.ELEMENTWISE[name]
     values = arguments(scope, node, [arity])
     if name in EXACT and all(isinstance(value, sympy.Expr) for value in values):
-        return EXACT[name](*values)
+        return apply(EXACT[name], *values)
     return ops.elementwise(scope, name, values, node.span)
 
 
@@ -102,7 +102,7 @@ def reduction(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, 
         if name in ("max", "min"):
             values = arguments(scope, node, [2])
             if all(isinstance(value, sympy.Expr) for value in values):
-                return EXACT[name](*values)
+                return apply(EXACT[name], *values)
             return ops.elementwise(scope, name, values, node.span)
         raise scope.error(
             "E0209", f"`{name}` needs its axes", node.func.span, helps=[f"write `{name}[K](...)`"]
@@ -302,7 +302,7 @@ def exactly(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ..
     values = arguments(scope, node, [2])
     if not all(isinstance(value, sympy.Expr) for value in values):
         raise scope.error("E0207", f"`{name}` is for sizes", node.span)
-    return EXACT[name](*values)
+    return apply(EXACT[name], *values)
 
 
 def normalised(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:

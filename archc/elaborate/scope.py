@@ -13,7 +13,7 @@ from typing import Any
 import sympy
 
 from archc.diagnostics import ArchError, Refused, Report, did_you_mean
-from archc.dims import TIME, Axis, exact
+from archc.dims import TIME, Axis, Undefined, at, exact
 from archc.elaborate.values import Frame, FunctionRef, LayerRef, Lazy, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.source import Source, Span
@@ -235,6 +235,8 @@ class Scope:
         session.steps += 1
         try:
             return session.rules[type(node)](self, node)
+        except Undefined as error:
+            raise self.error("E0404", str(error), node.span) from None
         finally:
             session.depth -= 1
 
@@ -312,7 +314,7 @@ class Scope:
             symbols = [s for s in value.free_symbols if s.name in self.context.values]
             if not symbols:
                 break
-            value = value.subs({s: self.context.values[s.name] for s in symbols})
+            value = at(value, self.context.values)
         return value
 
     def number(self, value: sympy.Expr) -> sympy.Expr | None:

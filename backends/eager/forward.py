@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from archc.backends.eager.file import RESERVED
+from archc.backends.eager.memory import stream_of
 from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, Value
@@ -22,6 +23,8 @@ class Forward:
         self.own = [(id, op) for id, op in self.layer.inputs if id not in self.memory.other]
         self.others = [(id, op) for id, op in self.layer.inputs if id in self.memory.other]
         self.names = {id: identifier(op.name) for id, op in self.layer.inputs}
+        tokens = [id for id, op in self.own if stream_of(op.type.axes) is not None]
+        self.first = self.names[(tokens or [id for id, _ in self.others])[0]]
         self.scope = self._scope()
 
     def _like(self) -> str:
@@ -38,16 +41,17 @@ class Forward:
         spoken = {identifier(node.name) for node in self.layer.graph if node.name}
         scope.names.taken = known | spoken
         scope.lengths = {"batch": scope.names.fresh("B"), "t": scope.names.fresh("T")}
-        for _, op in self.others:
-            stream = op.type.axes[1].name
-            scope.lengths.setdefault(stream, scope.names.fresh(f"T_{stream}"))
+        streams = {id: stream_of(op.type.axes) for id, op in self.layer.inputs}
+        for axis in streams.values():
+            if axis is not None and axis.name not in scope.lengths:
+                scope.lengths[axis.name] = scope.names.fresh(f"T_{axis.name}")
         scope.names.taken = known | set(scope.lengths.values())
         for id, op in [*self.own, *self.others]:
-            for place, axis in enumerate(op.type.axes[:2]):
-                scope.sources.setdefault(scope.lengths[axis.name], []).append((self.names[id], place))
+            for place, axis in enumerate(op.type.axes):
+                if axis.kind != "dim":
+                    scope.sources.setdefault(scope.lengths[axis.name], []).append((self.names[id], place))
             scope.values[id] = Value(Text(self.names[id]), op.type.names, KIND_OF[op.type.dtype])
-        first = self.names[(self.own or self.others)[0][0]]
-        scope.sources[scope.lengths["batch"]] = [(first, 0)]
+        scope.sources[scope.lengths["batch"]] = [(self.first, 0)]
         seen = f"(pos + {scope.lengths['t']})"
         scope.starts = {"t": "pos"}
         scope.sizes |= {"T": seen, "T_seen": seen}
@@ -181,7 +185,6 @@ class Forward:
     def _start(self, writer: Writer) -> None:
         """The state to start from."""
         memory, name = self.memory, self.parts.name
-        first = self.names[(self.own or self.others)[0][0]]
         if memory.refusal:
             with writer.block(f"if {self.continued}:"):
                 message = quoted(f"{name} cannot be continued: {memory.refusal}")
@@ -189,18 +192,18 @@ class Forward:
         if not memory.fields:
             return
         with writer.block("if state is None:"):
-            self._first_state(writer, first)
+            self._first_state(writer)
         if not memory.refusal:
             self.parts.file.pieces.add("check_state")
             with writer.block("else:"):
-                writer.line(f'check_state("{name}", state, {self.parts.state}, {first}.shape[0])')
+                writer.line(f'check_state("{name}", state, {self.parts.state}, {self.first}.shape[0])')
         if any(field.kind == "pos" for field in memory.fields):
             writer.line("pos = state.pos")
 
-    def _first_state(self, writer: Writer, first: str) -> None:
+    def _first_state(self, writer: Writer) -> None:
         """The line that makes the state before the first token."""
         kind = f"{self.scope.device}, {self.scope.dtype}"
-        writer.line(f"state = self.initial_state({first}.shape[0], {kind})")
+        writer.line(f"state = self.initial_state({self.first}.shape[0], {kind})")
 
     def _other_sequences(self) -> None:
         """Values made from other sequences: computed where those are given, else those of the state."""

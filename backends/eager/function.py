@@ -67,7 +67,7 @@ class Function(Forward):
         shapes = {name: op.type.names for (_, op), name in zip(self.layer.inputs, self.names.values(), strict=True)}
         return [f"{self.layer.doc} Returns {made} and the state to continue from.", argument_list(shapes)]
 
-    def _first_state(self, writer: Writer, first: str) -> None:
+    def _first_state(self, writer: Writer) -> None:
         writer.call(f"state = {self.parts.state}(", self.start, ")")
 
     def _return(self, writer: Writer, made: str) -> None:

@@ -6,6 +6,7 @@ a called layer its own state; what was made from another sequence is kept whole.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -47,12 +48,9 @@ class Memory:
         self.layer, self.graph = layer, layer.graph
         self.names = Names(("count", "index"))
         self.fields: list[Field] = []
-        self.flow = {"t"}
-        for node in self.graph:
-            if isinstance(node.op, ir.Window) and node.op.blocks and node.op.stream in self.flow:
-                self.flow.add(node.op.blocks.name)
+        self.flow = {"t", *_growing(self.graph)}
         self.chains = chains(self.graph)
-        self.other = _made_from_others(self.graph)
+        self.other = _made_from_others(self.graph, self.flow)
         self.optional = _made_from_optional(self.graph)
         self.refusal = self._refusal()
         self.others = self._kept_from_others()
@@ -131,18 +129,13 @@ class Memory:
         """Whether the number of tokens seen matters: for positions, attention and blocks."""
         for node in self.graph:
             op = node.op
-            if isinstance(op, ir.Position) and op.axis.kind == "stream" and op.axis.name not in self.streams:
+            if isinstance(op, ir.Position) and op.axis.kind == "stream" and _grows(op.axis):
                 return True
             if isinstance(op, ir.Pair) and op.reader.name in self.flow:
                 return True
             if isinstance(op, ir.Window) and op.stride is not None and op.stream in self.flow:
                 return True
         return False
-
-    @property
-    def streams(self) -> set[str]:
-        """Names of the other sequences."""
-        return {op.type.axes[1].name for _, op in self.layer.inputs} - {"t"}
 
     # --- what cannot be continued ---
 
@@ -180,13 +173,32 @@ def remembers(layer: ir.Layer) -> bool:
     return bool(memory.fields) and memory.refusal is None
 
 
-def _made_from_others(graph: Graph) -> set[int]:
+def stream_of(axes: Sequence[Axis]) -> Axis | None:
+    """The sequence that a value runs along, if it does."""
+    return next((axis for axis in axes if axis.kind == "stream"), None)
+
+
+def _grows(axis: Axis) -> bool:
+    """Whether an axis gets longer with the layer's own tokens: these, blocks of them, tokens read."""
+    return axis.name == "t" or any(s.name in ("T", "T_seen") for s in axis.size.free_symbols)
+
+
+def _growing(graph: Graph) -> set[str]:
+    """Names of the sequences of blocks that are made from the layer's own tokens."""
+    found = {n.op.blocks.name for n in graph if isinstance(n.op, ir.Window) and n.op.blocks}
+    inputs = [stream_of(n.type.axes) for n in graph if isinstance(n.op, ir.Input)]
+    return found | {axis.name for axis in inputs if axis is not None and _grows(axis)}
+
+
+def _made_from_others(graph: Graph, flow: set[str]) -> set[int]:
     """Nodes that depend on other sequences and not on the layer's own."""
     made: set[int] = set()
     own: set[int] = set()
     for node in graph:
         if isinstance(node.op, ir.Input):
-            (own if "t" in node.type.names else made).add(node.id)
+            stream = stream_of(node.type.axes)
+            if stream is not None:
+                (own if stream.name in flow else made).add(node.id)
         elif any(operand in own for operand in node.operands):
             own.add(node.id)
         elif any(operand in made for operand in node.operands):

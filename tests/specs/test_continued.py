@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import archc
 from archc.ir.meaning import evaluate
+from archc.specfile import bundled
 from tests.specs.agreement import difference
 from tests.specs.cases import SMALL, inputs
 from tests.specs.references.weights import randomise
@@ -28,11 +29,9 @@ def first(outputs: Tensor | tuple) -> Tensor:
 
 
 def built(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
-    sizes = SMALL[name]
-    spec = archc.load(name)
-    layer = randomise(spec.module(**sizes, dtype=torch.float64), seed=0)
-    values = inputs(spec.layer(**sizes), sizes, B=2, T=11, seed=1)
-    return layer, values
+    spec = archc.load(name, **SMALL[name])
+    layer = randomise(spec.module(dtype=torch.float64), seed=0)
+    return layer, inputs(spec.layer, SMALL[name], B=2, T=11, seed=1)
 
 
 def continued(layer: nn.Module, values: dict[str, Tensor], lengths: list[int]) -> Tensor:
@@ -50,14 +49,14 @@ def continued(layer: nn.Module, values: dict[str, Tensor], lengths: list[int]) -
 
 
 def test_every_spec_has_small_sizes() -> None:
-    assert set(SMALL) | {"hyper_connected"} == set(archc.bundled())
+    assert set(SMALL) | {"hyper_connected"} == set(bundled())
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_eager_is_the_meaning(name: str) -> None:
     layer, values = built(name)
     weights = {key: value.detach() for key, value in layer.named_parameters()}
-    meaning = evaluate(archc.load(name).layer(**SMALL[name]), values, weights, SMALL[name])
+    meaning = evaluate(archc.load(name, **SMALL[name]).layer, values, weights, {})
     expected = next(iter(meaning.outputs.values()))
     assert difference(first(layer(**values)), expected) < LIMIT
 

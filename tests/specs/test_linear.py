@@ -4,6 +4,7 @@ kimi_linear, and formulas written as loops."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -34,6 +35,13 @@ def memory_inputs() -> dict[str, Tensor]:
     return {"q": unit(1, B, T, H, K), "k": unit(2, B, T, H, K), "v": values(3, B, T, H, V)}
 
 
+def from_state(spec: str, inputs: dict[str, Tensor], S: Tensor) -> tuple[Tensor, NamedTuple]:
+    """`.op` from a state that is not empty."""
+    op = archc.load(spec).op
+    _, empty = op(**{name: value[:, :0] for name, value in inputs.items()})
+    return op(**inputs, state=empty._replace(S=S))
+
+
 DELTA = {"beta": strength(4, B, T, H)}
 PER_HEAD = {"log_alpha": -values(5, B, T, H).abs()}
 PER_CHANNEL = {"log_alpha": -values(6, B, T, H, K).abs()}
@@ -55,10 +63,10 @@ PRODUCT = {
     ],
 )
 def test_memory_alone(spec: str, reference, inputs: dict[str, Tensor]) -> None:
-    """`.op` from a state that is not empty: output and final state."""
+    """Output and final state, from a state that is not empty."""
     inputs = memory_inputs() | inputs
     S = values(10, B, H, K, V)
-    o, state = archc.load(spec).op(**inputs, state=(S,))
+    o, state = from_state(spec, inputs, S)
     theirs, final = reference(**inputs, S=S)
     agree(spec, "fla naive, output of the memory", o, theirs)
     agree(spec, "fla naive, final state", state.S, final)
@@ -68,7 +76,7 @@ def test_gla_memory_alone() -> None:
     """GLA's decay is a power of a sigmoid, not an exp: it enters as it is."""
     inputs, S = memory_inputs(), values(10, B, H, K, V)
     log_alpha = PER_CHANNEL["log_alpha"]
-    o, state = archc.load("gla").op(**inputs, alpha=log_alpha.exp(), state=(S,))
+    o, state = from_state("gla", inputs | {"alpha": log_alpha.exp()}, S)
     theirs, final = fla_naive.gla(**inputs, log_alpha=log_alpha, S=S)
     agree("gla", "fla naive, output of the memory", o, theirs)
     agree("gla", "fla naive, final state", state.S, final)
