@@ -8,6 +8,7 @@ disagree, 4 a bug in archc.
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import os
 import sys
@@ -116,5 +117,6 @@ class _Boundary:
 
 def main() -> None:
     """Entry point of the `archc` command."""
+    gc.set_threshold(100_000)  # imports make many objects that stay: do not search them for waste
     with _Boundary():
         archc(prog_name="archc")

@@ -105,16 +105,23 @@ def text_of(layer: ir.Layer, backend: str = "eager") -> str:
 def checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str]) -> Plan:
     """The plan with a small instance of the layer, the numbers that the layer's meaning gives for it,
     and how near the file's own forms come. Without an instance that fits, the plan as it is."""
-    larger = next(iter(examples(plan.layer, LARGER)), None)
-    for small in islice(examples(plan.layer, SMALL), 20):
-        draft = replace(plan, check=Check(small, larger or small))
-        module = load(emit(draft), layer.name)
-        try:
-            expected = meaning_of(layer, module, small)
-        except IndexError:
-            continue  # these sizes do not fit together: an index that the spec computes is out of range
-        shown = Check(small, larger or small, expected)
-        return replace(plan, check=shown, verified=tuple(verified(layer, module, expected)))
+    import torch  # takes a second: only where numbers are needed
+
+    larger = next(examples(plan.layer, LARGER), None)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the instance is small: more would only wait for one another
+    try:
+        for small in islice(examples(plan.layer, SMALL), 20):
+            draft = replace(plan, check=Check(small, larger or small))
+            module = load(emit(draft), layer.name)
+            try:
+                expected = meaning_of(layer, module, small)
+            except IndexError:
+                continue  # an index that the spec computes is out of range for these sizes
+            check = Check(small, larger or small, expected)
+            return replace(plan, check=check, verified=tuple(verified(layer, module, expected)))
+    finally:
+        torch.set_num_threads(threads)
     return plan
 
 
@@ -124,7 +131,7 @@ ELEMENTS = 8
 
 def meaning_of(layer: ir.Layer, module: ModuleType, sizes: Mapping[str, Any]) -> Expected:
     """Some elements of each output of the instance that the file makes, by the oracle."""
-    import torch  # takes a second: only where numbers are needed
+    import torch
 
     from archc.ir.meaning import evaluate
 

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 STEPS = (
-    ("a spec: the equations of a paper", "archc compile kda -o out/kda_kernel.py"),
+    ("a spec: the equations of a paper", "archc fmt kda"),
+    ("the layer as one file", "archc compile kda -o out/kda_kernel.py"),
     ("the file needs torch only, and checks itself", "python out/kda_kernel.py"),
 )
 
@@ -26,13 +27,11 @@ Next:
 
 
 def run(command: str) -> None:
-    """Show a command as typed, then run it with this Python; leave with its status if it fails."""
+    """Show a command as typed, then run it in this environment; leave with its status if it fails."""
     print(f"\n$ {command}", flush=True)
     program, *arguments = command.split()
-    module = ["-m", "archc.cli"] if program == "archc" else []
-    done = subprocess.run(
-        [sys.executable, *module, *arguments], stdin=subprocess.DEVNULL, check=False
-    )
+    path = Path(sys.executable).with_name(program)
+    done = subprocess.run([str(path), *arguments], stdin=subprocess.DEVNULL, check=False)
     if done.returncode:
         sys.exit(done.returncode)
 

@@ -28,3 +28,10 @@ def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
         assert path.read_text(encoding="utf-8") == text
 
     return compare
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A test that runs in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import archc
+from archc.ir.picture import as_svg
 
 ROOT = Path(__file__).parents[1]
 LANGUAGE = (ROOT / "docs" / "language.md").read_text(encoding="utf-8")
@@ -46,6 +47,12 @@ def test_the_readme_python_runs() -> None:
         [sys.executable, "-c", code + shapes], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_picture_is_what_the_compiler_draws() -> None:
+    """`archc show kda --as svg -o docs/kda.svg` makes it again."""
+    picture = (ROOT / "docs" / "kda.svg").read_text(encoding="utf-8")
+    assert picture.strip() == as_svg(archc.load("kda").layer).strip()
 
 
 def test_the_readme_names_files_that_exist() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from rich.console import Console as Terminal
 from archc.commands import files
 from archc.commands.arguments import set_option, spec_argument
 from archc.commands.console import Console
-from archc.commands.stages import Given, layer_of, source_of, tree_of
+from archc.commands.stages import Given, layer_of, tree_of
+from archc.compile import compile_source
 from archc.diagnostics import fail
-from archc.ir.text import as_text
+from archc.ir.text import as_text, option_text
+from archc.specfile import read, split
 from archc.syntax import text as tree_text
 
 BACKENDS = {"auto": "eager", "eager": "eager"}
@@ -53,6 +56,15 @@ def command(
         lines = text.count("\n")
         hint = f"; `python {output}` checks it" if emit == "source" else ""
         ctx.ensure_object(Console).say(f"{output} written, {lines} lines{hint}")
+
+
+def source_of(spec: str, given: Given, backend: str = "eager", output: str = "-") -> str:
+    """The Python file for what `spec` names; `output` is the file that it says it is made as."""
+    where, name = split(spec)
+    line = ["archc", "compile", spec, "-o", output]
+    for key, value in given.items():
+        line += ["--set", f"{key}={option_text(value)}"]
+    return compile_source(read(where), name, given, backend, shlex.join(line))
 
 
 def _stage(spec: str, given: Given, backend: str, output: str, emit: str) -> str:

@@ -9,7 +9,8 @@ import click
 
 from archc.commands import files
 from archc.commands.arguments import output_option, set_option, spec_argument
-from archc.commands.stages import Given, layer_of, source_of, tree_of
+from archc.commands.compile import source_of
+from archc.commands.stages import Given, layer_of, tree_of
 from archc.ir import diagram, picture, text
 from archc.syntax import text as tree_text
 

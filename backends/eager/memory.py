@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import sympy
 
@@ -147,7 +148,7 @@ class Memory:
             name = nearest_name(self.graph, node.id)
             if isinstance(node.op, ir.Pair) and self.reads_flow(node) and not node.op.causal:
                 return f"`{name}` reads tokens that come later"
-            if isinstance(node.op, ir.Call) and Memory(node.op.callee).refusal and self.carried(node):
+            if isinstance(node.op, ir.Call) and memory_of(node.op.callee).refusal and self.carried(node):
                 return f"`{node.op.callee.name}` needs the whole sequence at once"
             lost = any("t" in self.graph[o].type.names for o in node.operands)
             region = isinstance(node.op, ir.Fold | ir.Pair | ir.Call | ir.Result | ir.Window)
@@ -167,9 +168,15 @@ class Memory:
         return {id for id in kept if not isinstance(self.graph[id].op, ir.Fold | ir.Pair | ir.Call)}
 
 
+@lru_cache(maxsize=256)
+def memory_of(layer: ir.Layer) -> Memory:
+    """The memory of a layer, found once."""
+    return Memory(layer)
+
+
 def remembers(layer: ir.Layer) -> bool:
     """Whether a layer has a state that can be handed on."""
-    memory = Memory(layer)
+    memory = memory_of(layer)
     return bool(memory.fields) and memory.refusal is None
 
 

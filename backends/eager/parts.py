@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from archc.backends.eager.arguments import Arguments
 from archc.backends.eager.file import File
-from archc.backends.eager.memory import Memory
+from archc.backends.eager.memory import memory_of
 from archc.backends.eager.scope import Emitters, Scope
 from archc.backends.eager.value import DATA, Value, shape_text
 from archc.backends.expression import Text
@@ -23,7 +23,7 @@ class Parts:
         self.classes, self.name = classes, classes[id(layer)]
         self.state = f"{self.name}State"
         self.arguments = Arguments(layer, file, root)
-        self.memory = Memory(layer)
+        self.memory = memory_of(layer)
         self.sizes = {symbol: f"self.{name}" for symbol, name in self.arguments.names.items()}
 
     def scope(self, like: str, sizes: dict[str, str]) -> Scope:

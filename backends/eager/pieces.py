@@ -183,7 +183,7 @@ def top(score: Tensor, count: int, dim: int) -> Tensor:
 def take(x: Tensor, index: Tensor, shared: int) -> Tensor:
     """x [shared..., N, rest...] at the integers index [shared..., new...] -> [shared..., new..., rest...]."""
     rest = x.shape[shared + 1 :]
-    flat = index.reshape(*index.shape[:shared], -1)
+    flat = index.reshape(*index.shape[:shared], math.prod(index.shape[shared:]))
     at = flat.reshape(*flat.shape, *[1] * len(rest)).expand(*flat.shape, *rest)
     return x.gather(shared, at).reshape(*index.shape, *rest)
 

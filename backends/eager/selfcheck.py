@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import sympy
 
-from archc.backends.eager.memory import Memory
+from archc.backends.eager.memory import memory_of
 from archc.backends.expression import whole
 from archc.backends.writer import Writer, identifier, quoted
 from archc.dims import Axis
@@ -57,7 +57,7 @@ def self_check(layer: ir.Layer, layers: Sequence[ir.Layer], classes: Mapping[int
 
 def forms(layer: ir.Layer) -> list[str]:
     """The checks that a layer can pass: one that needs the whole sequence has no pieces."""
-    return [name for name in FORMS if name != "check_pieces" or Memory(layer).refusal is None]
+    return [name for name in FORMS if name != "check_pieces" or memory_of(layer).refusal is None]
 
 
 def _wrapped(values: str, width: int = 88) -> list[str]:

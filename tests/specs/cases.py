@@ -41,6 +41,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "d": 12, "H": 4, "G": 2, "K": 5, "V": 4,
         "size": 4, "stride": 2, "pick": 4, "n": 3, "w": 3,
     },
+    "path": {"d": 12, "H": 2, "r": 4, "width": 3},
     "path_fox": {"d": 12, "H": 2, "r": 4, "width": 3},
     "slstm": {"d": 12, "H": 2, "D": 5},
     "ssm": {"d": 12, "D": 7},

@@ -1,0 +1,81 @@
+"""`archc compile` and `archc verify`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from archc.commands import forms
+from tests.console import BAD, run
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
+
+def test_compile_writes_a_file_that_runs(tmp_path: Path):
+    done = run("compile", "gla", "--set", "r=8", "-o", "gla kernel.py")
+    assert (done.exit_code, done.stdout) == (0, "")
+    text = (tmp_path / "gla kernel.py").read_text("utf-8")
+    assert "archc compile gla -o 'gla kernel.py' --set r=8" in text
+    ran = subprocess.run(
+        [sys.executable, "gla kernel.py"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "WRONG" not in ran.stdout and ran.stdout.count("ok") >= 3
+    assert run("show", "gla", "--stage", "source").stdout.startswith('"""GLA')
+
+
+def test_compile_check_tells_a_stale_file(tmp_path: Path):
+    args = ("compile", "swiglu", "-o", "swiglu.py")
+    assert run(*args, "--check").exit_code == 1
+    assert list(tmp_path.iterdir()) == []
+    assert run(*args).exit_code == 0
+    assert run(*args, "--check").exit_code == 0
+    (tmp_path / "swiglu.py").write_text("edited")
+    assert run(*args, "--check").exit_code == 1
+    assert (tmp_path / "swiglu.py").read_text() == "edited"
+    assert run("compile", "swiglu", "-o", "-", "--check").exit_code == 2
+
+
+def test_compile_can_stop_early():
+    assert run("compile", "gla", "-o", "-", "--emit", "tree").stdout.startswith("File")
+    layer = run("compile", "gla", "-o", "-", "--emit", "layer").stdout
+    assert layer == run("show", "gla").stdout
+
+
+def test_compile_of_a_wrong_spec_writes_nothing(tmp_path: Path):
+    done = run("compile", "-", "-o", "out.py", stdin=BAD)
+    assert done.exit_code == 1 and "error[E0201]" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_verify_holds_every_form_against_the_meaning():
+    done = run("verify", "gla", "--set", "K=3")
+    assert done.exit_code == 0
+    assert "K = 3" in done.stdout and "WRONG" not in done.stdout
+    names = ["whole sequence", "prompt, then the rest", "one token at a time", "gradients"]
+    assert all(name in done.stdout for name in names)
+    data = json.loads(run("verify", "gla", "--json", "--tokens", "5").stdout)
+    assert data["tokens"] == 5
+    assert [form["form"] for form in data["forms"]] == names
+    assert all(form["right"] and form["error"] < 1e-12 for form in data["forms"])
+
+
+def test_verify_finds_a_wrong_number(monkeypatch: pytest.MonkeyPatch):
+    """The code computes a tanh where the spec has a sigmoid."""
+    right = forms.emit
+    monkeypatch.setattr(
+        forms, "emit", lambda plan: right(plan).replace("torch.sigmoid", "torch.tanh")
+    )
+    done = run("verify", "gla")
+    assert done.exit_code == 3
+    assert done.stdout.count("WRONG") == 4
+
+
+def test_verify_leaves_out_what_a_layer_cannot_do():
+    done = run("verify", "linear_attention_full")
+    assert done.exit_code == 0
+    assert "token" not in done.stdout.split("float64")[1]

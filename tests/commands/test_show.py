@@ -1,0 +1,66 @@
+"""`archc show`, and how files are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.console import BAD, run
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
+
+@pytest.mark.parametrize(
+    ("form", "start"),
+    [
+        ("text", "layer KDA("), ("json", "{"), ("dot", "digraph "), ("mermaid", "flowchart TD"),
+        ("svg", "<svg "),
+    ],
+)  # fmt: skip
+def test_show_a_layer(form: str, start: str, tmp_path: Path):
+    shown = run("show", "kda", "--as", form)
+    assert shown.exit_code == 0
+    assert shown.stdout.startswith(start)
+    assert run("show", "kda", "--as", form, "-o", "out").stdout == ""
+    assert (tmp_path / "out").read_text("utf-8") == shown.stdout
+
+
+def test_show_a_tree():
+    assert run("show", "kda", "--stage", "tree").stdout.startswith("File")
+    data = json.loads(run("show", "kda", "--stage", "tree", "--as", "json").stdout)
+    assert data["decls"][0]["name"] == "KDA"
+
+
+def test_show_what_cannot_be_shown():
+    done = run("show", "kda", "--stage", "tree", "--as", "svg")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "it can as text, json" in done.stderr
+
+
+def test_nothing_is_half_written(tmp_path: Path):
+    """A spec with errors, a folder, a missing folder: the old file stays, and no other appears."""
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "folder").mkdir()
+    assert run("show", "-", "-o", "old", stdin=BAD).exit_code == 1
+    for output, says in (("folder", "is a folder"), ("no/such", "no folder"), ("a\0", "null")):
+        done = run("show", "kda", "-o", output)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert "error[E0030]" in done.stderr and says in done.stderr
+    assert (tmp_path / "old").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "old"]
+
+
+def test_a_replaced_file_keeps_its_mode_and_its_links(tmp_path: Path):
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "real").chmod(0o640)
+    (tmp_path / "link").symlink_to("real")
+    run("show", "kda", "-o", "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text().startswith("layer KDA(")
+    assert (tmp_path / "real").stat().st_mode & 0o777 == 0o640
+
+
+def test_output_to_a_device():
+    assert run("show", "kda", "-o", "/dev/null").exit_code == 0
