@@ -1,15 +1,15 @@
-"""archc: a compiler for sequence-model layers. Equations of a paper in, a correct PyTorch layer out.
+"""archc: a compiler for sequence-model layers. A paper's equations in, a correct PyTorch layer out.
 
-    Source        source.py       the text of a spec, and spans of it
-      -> tree     syntax/         what it says, nothing looked up
-      -> layer IR elaborate/      names, shapes and the one meaning of `@`; few ops (ir/layer.py)
-      -> layer IR algebra/        equal values for less work; the memory of a layer alone (cut.py)
-      -> Plan     compile.py      THE pipeline, with a small instance checked by the oracle (ir/meaning.py)
-      -> text     backends/       a standalone Python file
-      -> module   api.py          `archc.load("kda").module(d=2304, H=32)`
+    Source        source.py    the text of a spec, and spans of it
+      -> tree     syntax/      what it says, nothing looked up
+      -> layer IR elaborate/   names, shapes and the one meaning of `@`; few ops (ir/layer.py)
+      -> layer IR algebra/     equal values for less work; the memory of a layer alone (cut.py)
+      -> Plan     compile.py   THE pipeline; a small instance is held against ir/meaning.py
+      -> text     backends/    a standalone Python file
+      -> module   api.py       `archc.load("kda").module(d=2304, H=32)`
 
-Read in this order: source.py, dims.py, syntax/tree.py, ir/layer.py, elaborate/elaborate.py, compile.py,
-api.py. Public names are resolved when they are first used, so that `import archc` costs nothing.
+Read in this order: source.py, dims.py, syntax/tree.py, ir/layer.py, elaborate/elaborate.py,
+compile.py, api.py. Public names are resolved when they are first used, so that `import archc` costs nothing.
 """
 
 from __future__ import annotations

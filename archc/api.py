@@ -29,7 +29,8 @@ def load(spec: str, layer: str | None = None, **given: Any) -> Spec:
     last of the file by default.
 
     `given` are sizes and options by name, as the spec declares them: they become its defaults, and
-    conditions in the spec are decided by them. Raises ArchError for a spec that is missing or wrong.
+    conditions in the spec are decided by them. Raises ArchError for a spec that is missing or
+    wrong.
     """
     name, inside = specfile.split(spec)
     return Spec(specfile.read(name), layer or inside, given)
@@ -41,8 +42,8 @@ def parse(text: str, layer: str | None = None, **given: Any) -> Spec:
 
 
 class Spec:
-    """One layer, block or model of a spec. Nothing is computed before it is asked for, but mistakes in
-    the spec are found at once."""
+    """One layer, block or model of a spec. Nothing is computed before it is asked for, but
+    mistakes in the spec are found at once."""
 
     def __init__(self, source: Source, layer: str | None, given: Mapping[str, Any]):
         self.source_file, self._layer_name, self._given = source, layer, dict(given)
@@ -63,11 +64,14 @@ class Spec:
     ) -> torch.nn.Module:
         """A module with sizes by name; what is not given takes the spec's default.
 
-        Parameters are named and drawn as in the spec. `module(x)` is the output for a whole sequence;
-        `module(x, state=..., return_state=True)` continues one, with any number of tokens.
-        Raises ArchError for sizes that are missing, unknown, no sizes, or break a requirement.
+        Parameters are named and drawn as in the spec. `module(x)` is the output for a whole
+        sequence; `module(x, state=..., return_state=True)` continues one, with any number of
+        tokens. Raises ArchError for sizes that are missing, unknown, no sizes, or break a
+        requirement.
         """
-        modules = {name: sizes.pop(name) for name in self._arguments_that_are_layers() if name in sizes}
+        modules = {
+            name: sizes.pop(name) for name in self._arguments_that_are_layers() if name in sizes
+        }
         layer = self._decided(sizes)
         known = resolve_sizes(layer, sizes)
         made = load_text(text_of(layer, backend), snake(layer.name))
@@ -94,9 +98,10 @@ class Spec:
     def op(self) -> Callable[..., Any]:
         """The memory alone: `o, state = spec.op(q, k, v, log_alpha, beta, state=None)`.
 
-        Arguments are the values that enter the memory, by their names in the spec, `[B, T, H, D]`; one
-        that is defined as exp(e) enters as e, named `log_...`. The state is a named tuple of the
-        declared states, in float32 at least. Raises ValueError for a layer without a memory.
+        Arguments are the values that enter the memory, by their names in the spec, `[B, T, H,
+        D]`; one that is defined as exp(e) enters as e, named `log_...`. The state is a named
+        tuple of the declared states, in float32 at least. Raises ValueError for a layer without
+        a memory.
         """
         return self._function("op", cut.op(self.layer))
 

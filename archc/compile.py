@@ -49,8 +49,8 @@ def compile_source(
 ) -> str:
     """The Python file of a spec's layer (None: its last), checked against the layer's meaning.
 
-    `given` are sizes and options by name, `command` what makes the file again. Raises ArchError for a
-    spec that is wrong, InternalError if the file computes anything else than the spec says.
+    `given` are sizes and options by name, `command` what makes the file again. Raises ArchError
+    for a spec that is wrong, InternalError if the file computes anything else than the spec says.
     """
     layer = elaborated(source, name, given, dump)
     return file_of(layer, backend, command, dump)
@@ -103,8 +103,8 @@ def text_of(layer: ir.Layer, backend: str = "eager") -> str:
 
 
 def checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str]) -> Plan:
-    """The plan with a small instance of the layer, the numbers that the layer's meaning gives for it,
-    and how near the file's own forms come. Without an instance that fits, the plan as it is."""
+    """The plan with a small instance of the layer, the numbers that the layer's meaning gives
+    for it, and how near the file's own forms come. Where no instance fits, the plan as it is."""
     import torch  # takes a second: only where numbers are needed
 
     larger = next(examples(plan.layer, LARGER), None)
@@ -146,11 +146,14 @@ def meaning_of(layer: ir.Layer, module: ModuleType, sizes: Mapping[str, Any]) ->
 
 
 def verified(layer: ir.Layer, module: ModuleType, expected: Expected) -> list[tuple[str, float]]:
-    """Every form of the file and a bound on its error; raises InternalError for one that is wrong."""
+    """Every form of the file and a bound on its error; raises InternalError for one that is
+    wrong."""
     given = {name: (tuple(values), tuple(values.values())) for name, values in expected.items()}
     rows = []
     for form, error, limit in module.checks(given):
         if not error <= limit:
-            raise InternalError(f"`{layer.name}`, {form}: an error of {error:.1e}, above {limit:.0e}")
+            raise InternalError(
+                f"`{layer.name}`, {form}: an error of {error:.1e}, above {limit:.0e}"
+            )
         rows.append((form, limit))
     return rows

@@ -86,7 +86,9 @@ def apply(fn: Callable[..., Any], *args: Any) -> Any:
     if fn is sympy.exp and not _small_power(sympy.E, *args):
         raise Undefined("this exponential is too large to compute exactly")
     try:
-        value = fn(*args)
+        # a remainder of expressions would be simplified by factoring polynomials, which can hang
+        symbolic = fn is sympy.Mod and not all(arg.is_number for arg in args)
+        value = fn(*args, evaluate=False) if symbolic else fn(*args)
     except ZeroDivisionError:
         value = sympy.zoo
     if value == sympy.zoo and args[-1] in (0, -1):

@@ -1,4 +1,5 @@
-"""Python expressions as text with a precedence, so that brackets stand only where they are needed."""
+"""Python expressions as text with a precedence, so that brackets stand only where they are
+needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Text of a Python file: lines at an indentation, names that cannot clash, comments that cite the spec."""
+"""Text of a Python file: lines at an indentation, names that cannot clash, comments that cite
+the spec."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ FORBIDDEN = frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | frozense
 
 
 class Names:
-    """Hands out identifiers that are valid, unused in this scope, and as close to the hint as can be."""
+    """Hands out identifiers that are valid, unused in this scope, and as close to the hint as
+    can be."""
 
     def __init__(self, taken: Iterable[str] = ()):
         self.taken = set(taken)
@@ -39,9 +41,12 @@ class Names:
 
 
 def identifier(text: str) -> str:
-    """The nearest Python identifier in ASCII: `K'` is `K_prime`, `lambda` is `lambda_`, `layers.0` is `layers_0`."""
+    """The nearest Python identifier in ASCII: `K'` is `K_prime`, `lambda` is `lambda_`,
+    `layers.0` is `layers_0`."""
     text = text.replace("'", "_prime")
-    text = "".join(char if char.isascii() and (char.isalnum() or char == "_") else "_" for char in text)
+    text = "".join(
+        char if char.isascii() and (char.isalnum() or char == "_") else "_" for char in text
+    )
     if not text or text[0].isdigit() or text.startswith("__"):
         text = "n" + text
     return text + "_" if text in FORBIDDEN else text
@@ -74,7 +79,8 @@ class Writer:
 
     @property
     def room(self) -> int:
-        """Columns that a line has behind its indentation; `margin` is what an outer block will add."""
+        """Columns that a line has behind its indentation; `margin` is what an outer block will
+        add."""
         return COLUMNS - self.margin - len(INDENT) * self.depth
 
     def line(self, text: str = "", note: str = "") -> None:
@@ -100,7 +106,8 @@ class Writer:
             self._cited = text
 
     def docstring(self, paragraphs: Iterable[str]) -> None:
-        """A docstring of paragraphs, wrapped; lines that start with a blank are kept as they are."""
+        """A docstring of paragraphs, wrapped; lines that start with a blank are kept as they
+        are."""
         width = self.room
         blocks = []
         for paragraph in paragraphs:

@@ -1,8 +1,8 @@
 """Layer IR -> layer IR: the memory of a layer alone, as a layer without parameters.
 
 The memory is what stands between the values that enter the layer's recurrences and attentions and
-their results. What enters keeps its name in the spec; a value that is defined as exp(e) enters as e,
-under the name `log_<name>`, so that a decay can be given without losing digits.
+their results. What enters keeps its name in the spec; a value that is defined as exp(e) enters
+as e, under the name `log_<name>`, so that a decay can be given without losing digits.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def op(layer: ir.Layer) -> ir.Layer:
 
 
 def fused_op(layer: ir.Layer) -> ir.Layer:
-    """The memory and the tokenwise work before it, cut at the nearest product with a parameter, short
-    convolution, row of a table, or input of the layer. Parameters in between become inputs."""
+    """The memory and the tokenwise work before it, cut at the nearest product with a parameter,
+    short convolution, row of a table, or input of the layer. Parameters in between become
+    inputs."""
     inside = set(memory_of(layer))
     waiting = list(_operands_outside(layer.graph, inside))
     edge: set[int] = set()
@@ -78,12 +79,16 @@ def _is_edge(graph: Graph, id: int) -> bool:
     with_param = any(isinstance(kind, ir.Param) for kind in kinds)
     if isinstance(node.op, ir.Gather):
         return with_param
-    return isinstance(node.op, ir.Contract) and len(kinds) == 2 and with_param and _sums(graph, node)
+    return (
+        isinstance(node.op, ir.Contract) and len(kinds) == 2 and with_param and _sums(graph, node)
+    )
 
 
 def _sums(graph: Graph, node: Node) -> bool:
     """Whether a contraction sums over something, as a matrix product or a convolution does."""
-    return {label for labels in node.op.ins for label in labels} > {label for label, _ in node.op.out}
+    return {label for labels in node.op.ins for label in labels} > {
+        label for label, _ in node.op.out
+    }
 
 
 # --- the new layer ------------------------------------------------------------------------------
@@ -106,7 +111,9 @@ def _cut(layer: ir.Layer, inside: Iterable[int], edge: Iterable[int]) -> ir.Laye
     new.outputs = _results(old, inside, copies)
     new.prune(keep=[node.id for node in new if isinstance(node.op, ir.Input)])
     doc = f"The memory of {layer.name} alone."
-    return replace(layer, kind="layer", doc=doc, graph=new, requirements=(), chunk=dict(layer.chunk))
+    return replace(
+        layer, kind="layer", doc=doc, graph=new, requirements=(), chunk=dict(layer.chunk)
+    )
 
 
 class _Names:
@@ -168,7 +175,11 @@ def _called(graph: Graph, id: int, home: Source) -> str:
                 if isinstance(reader.op, MEMORY) and user == id:
                     capture = reader.op.captures[reader.operands.index(user)]
                     return capture if isinstance(capture, str) else capture[0]
-                if reader.name is not None and reader.span is not None and reader.span.source is home:
+                if (
+                    reader.name is not None
+                    and reader.span is not None
+                    and reader.span.source is home
+                ):
                     return reader.name
         row = sorted({u for user in row for u in graph.users(user)} - seen)
         seen |= set(row)

@@ -29,7 +29,8 @@ def command(code: str | None) -> None:
         raise click.UsageError(f"There is no error code `{code}`. {hint}")
     text = page(wanted)
     if sys.stdout.isatty():
-        Console().print(Markdown(re.sub(r"^```arch \w+.*$", "```python", text, flags=re.MULTILINE)))
+        shown = re.sub(r"^```arch .*$", "```python", text, flags=re.MULTILINE)
+        Console().print(Markdown(shown, code_theme="ansi_dark"))
     else:
         click.echo(text, nl=False)
 

@@ -26,6 +26,7 @@ LIMIT = 1e-9
 """The largest relative error of a form in float64."""
 
 BATCH = 2
+TRIES = 20  # instances that are looked at
 Measure = tuple[str, Callable[[], float], float]
 """A form's name, what computes its error, and the limit of that."""
 
@@ -61,32 +62,42 @@ def instance_of(layer: Layer, given: Mapping[str, Any], tokens: int) -> Instance
     Raises ArchError if the given sizes are wrong, or no others go with them (E0506).
     """
     plan = Plan(lowered(layer))
-    sizes = _sizes(plan.layer, given)
-    code = load(emit(replace(plan, check=Check(sizes, sizes))), layer.name)
-    module, inputs, own = code.example(sizes, BATCH, tokens, "cpu", torch.float64)
-    return Instance(layer, sizes, module, inputs, own, tokens)
+    reason = f"`{layer.name}` does not accept any that were tried"
+    for sizes in _candidates(plan.layer, given):
+        code = load(emit(replace(plan, check=Check(sizes, sizes))), layer.name)
+        module, inputs, own = code.example(sizes, BATCH, tokens, "cpu", torch.float64)
+        instance = Instance(layer, sizes, module, inputs, own, tokens)
+        try:
+            _ = instance.expected
+        except IndexError as error:  # the spec computes an index, and these sizes let it run out
+            reason = str(error)
+            continue
+        return instance
+    names = " ".join(f"--set {arg.name}=..." for arg in layer.args if arg.symbol is not None)
+    raise fail(
+        "E0506",
+        f"no small sizes go with what `{layer.name}` requires",
+        notes=(reason,),
+        helps=(f"give them: {names}",),
+    )
 
 
-def _sizes(layer: Layer, given: Mapping[str, Any]) -> Mapping[str, Number]:
+def _candidates(layer: Layer, given: Mapping[str, Any]) -> Iterator[Mapping[str, Number]]:
+    """Sizes to try: small ones beside those that are given, then the defaults."""
     names = {arg.name for arg in layer.args if arg.symbol is not None}
     known = {name: value for name, value in given.items() if name in names}
-    for small in islice(examples(layer, SMALL), 200):
+    refused: ArchError | None = None
+    for small in islice(({**each, **known} for each in examples(layer, SMALL)), TRIES):
         try:
-            return resolve_sizes(layer, {**small, **known})
-        except ArchError:
-            continue
+            yield resolve_sizes(layer, small)
+        except ArchError as error:
+            refused = error
     try:
-        return resolve_sizes(layer, known)
+        yield resolve_sizes(layer, known)
     except ArchError as error:
-        if known:
-            raise
-        missing = ", ".join(f"--set {arg.name}=..." for arg in layer.args if arg.symbol is not None)
-        raise fail(
-            "E0506",
-            f"no small sizes meet what `{layer.name}` requires",
-            notes=(error.diagnostics[0].message,),
-            helps=(f"give them: {missing}",),
-        ) from None
+        refused = refused or error
+    if known and refused and refused.diagnostics[0].code != "E0502":  # not just one that is missing
+        raise refused
 
 
 def measures(instance: Instance) -> Iterator[Measure]:

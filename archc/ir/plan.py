@@ -1,10 +1,11 @@
-"""What a backend writes a file from: a layer, where it came from, and a small instance to check it on."""
+"""What a backend writes a file from: a layer, where it came from, and a small instance to check
+it on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice, product
+from itertools import islice
 
 import sympy
 
@@ -12,10 +13,11 @@ from archc.diagnostics import ArchError
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
-from archc.ir.sizes import Number, callee_sizes, evaluate, resolve_sizes
+from archc.ir.sizes import Number, callee_sizes, evaluate, exact_number, plain, resolve_sizes
 
 Expected = Mapping[str, Mapping[int, float]]
-"""For each output of a layer, some elements: their place in the flattened tensor and their value."""
+"""For each output of a layer, some elements: their place in the flattened tensor and their
+value."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,14 @@ class Plan:
     verified: tuple[tuple[str, float], ...] = ()
 
 
-TRIES = 500
+TRIES = 200
 """How many instances are looked at before there is said to be none."""
 
 
 def examples(layer: ir.Layer, unit: int) -> Iterator[dict[str, Number]]:
-    """Sizes of instances that meet every requirement, their dims around `unit` and mostly different,
-    so that a dim taken for another one shows."""
-    names = [arg.name for arg in layer.args if arg.symbol is not None]
-    for chosen in islice(product(*_wishes(layer, unit)), TRIES):
-        given = {n: value for n, value in zip(names, chosen, strict=True) if value is not None}
+    """Sizes of instances that meet every requirement, their dims around `unit` and mostly
+    different, so that a dim taken for another one shows."""
+    for given in islice(_choices(layer, _wishes(layer, unit), {}), TRIES):
         try:
             sizes = resolve_sizes(layer, given)
         except ArchError:
@@ -62,35 +62,61 @@ def examples(layer: ir.Layer, unit: int) -> Iterator[dict[str, Number]]:
             yield sizes
 
 
-def _wishes(layer: ir.Layer, unit: int) -> list[list[Number | None]]:
+def _choices(
+    layer: ir.Layer,
+    wishes: Mapping[str, list[Number | None]],
+    known: dict[sympy.Symbol, sympy.Expr],
+) -> Iterator[dict[str, Number]]:
+    """Values for the arguments, the first of each first; one that breaks a requirement is not
+    pursued."""
+    args = [arg for arg in layer.args if arg.symbol is not None]
+    if len(known) == len(args):
+        yield {a.name: plain(known[a.symbol]) for a in args if known[a.symbol].is_number}
+        return
+    arg = args[len(known)]
+    for wish in wishes[arg.name]:
+        value = exact_number(wish) if wish is not None else sympy.sympify(arg.default).subs(known)
+        trial = {**known, arg.symbol: value}
+        if all(r.condition.subs(trial) != sympy.false for r in layer.requirements):
+            yield from _choices(layer, wishes, trial)
+
+
+def _wishes(layer: ir.Layer, unit: int) -> dict[str, list[Number | None]]:
     """For each argument the values to try, best first; None leaves it at its default."""
-    settled = {s for r in layer.requirements if r.settled for s in r.condition.free_symbols}
-    wishes: list[list[Number | None]] = []
+    conditions = [r.condition for r in layer.requirements if r.settled]
+    fixed = {s for c in conditions if isinstance(c, sympy.Eq) for s in c.free_symbols}
+    wishes: dict[str, list[Number | None]] = {}
     required = sized = 0
     for arg in layer.args:
+        default = arg.default
         if arg.symbol is None:
             continue
-        default = arg.default
-        if default is not None and (arg.symbol in settled or not arg.symbol.is_integer):
-            wishes.append([None])
+        if default is not None and (arg.symbol in fixed or not arg.symbol.is_integer):
+            wishes[arg.name] = [None]
         elif default is None:
             several = [2, unit, unit + 2, 1]
             turn = max(required - 1, 0) % 3
-            wishes.append([*several[turn:], *several[:turn]] if required else [2 * unit, unit])
+            wishes[arg.name] = [*several[turn:], *several[:turn]] if required else [2 * unit, unit]
             required += 1
-        elif default.is_number and default > unit:
-            large = default > 512
-            first = (2 * unit if large else unit if default > 64 else 2) + (unit if large else 2) * (sized % 3)
-            wishes.append([first, unit, 2, None])
+        elif sympy.sympify(default).is_number and default > unit:
+            wishes[arg.name] = [_small(int(default), unit, sized % 3), unit, 2, None]
             sized += 1
         else:
-            wishes.append([None, unit, 2, 1])
+            wishes[arg.name] = [None, unit, 2, 1]
     return wishes
 
 
+def _small(default: int, unit: int, turn: int) -> int:
+    """A small size in place of a default, even because of what is turned in pairs: most for a
+    width, then the dims of a head, then a count."""
+    if default > 512:
+        return (2 + turn) * unit
+    return (unit if default > 64 else 2) + 2 * turn
+
+
 def _whole(layer: ir.Layer, sizes: Mapping[str, Number], most: int) -> bool:
-    """Whether every dim of the layer is a whole number between 1 and `most`, and so on in the layers
-    it calls, whatever they add of their own."""
+    """Whether every dim of the layer is a whole number between 1 and `most`, and so on in the
+    layers it calls, whatever they add of their own."""
     lengths = {
         axis.size: evaluate(axis.size, sizes)
         for axis in _axes(layer.graph)

@@ -1,4 +1,5 @@
-"""The sizes and options of a layer as arguments of its class: defaults, checks, and what is passed on."""
+"""The sizes and options of a layer as arguments of its class: defaults, checks, and what is
+passed on."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import sympy
-
 from archc.backends.eager.file import File
 from archc.backends.expression import Text, number, whole
 from archc.backends.writer import Writer, identifier, quoted
+
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
@@ -26,7 +27,8 @@ def shown(layer: ir.Layer, root: bool) -> list[ir.Arg]:
 
 
 def is_size(layer: ir.Layer, name: str) -> bool:
-    """Whether an argument is a whole number: by its symbol, or as a size of a layer that is called."""
+    """Whether an argument is a whole number: by its symbol, or as a size of a layer that is
+    called."""
     arg = next(arg for arg in layer.args if arg.symbol is not None and arg.symbol.name == name)
     if arg.symbol.is_integer:
         return True
@@ -38,8 +40,13 @@ def is_size(layer: ir.Layer, name: str) -> bool:
 
 
 def symbols_of(layer: ir.Layer) -> set[str]:
-    """Names of the sizes and options that a layer's graph depends on, through the layers it calls too."""
-    names = set(_symbols(requirement.condition for requirement in layer.requirements if not requirement.settled))
+    """Names of the sizes and options that a layer's graph depends on, through the layers it
+    calls too."""
+    names = set(
+        _symbols(
+            requirement.condition for requirement in layer.requirements if not requirement.settled
+        )
+    )
     for node in layer.graph:
         if isinstance(node.op, ir.Call):
             inner = {arg.symbol.name for arg in shown(node.op.callee, root=False)}
@@ -101,7 +108,10 @@ class Arguments:
         """`d: int, K: int = 128, V: int | None = None`: as the constructor declares them."""
         declared = []
         for arg in self.args:
-            name, kind = self.names[arg.symbol.name], "int" if arg.symbol.name in self.whole else "float"
+            name, kind = (
+                self.names[arg.symbol.name],
+                "int" if arg.symbol.name in self.whole else "float",
+            )
             default = self._default(arg)
             if default is None:
                 declared.append(f"{name}: {kind}")
@@ -123,7 +133,9 @@ class Arguments:
                 self._check(writer, waiting)
                 waiting = []
                 name = self.names[arg.symbol.name]
-                writer.line(f"{name} = {self._filled(name, default, arg)} if {name} is None else {name}")
+                writer.line(
+                    f"{name} = {self._filled(name, default, arg)} if {name} is None else {name}"
+                )
             waiting.append(arg)
         self._check(writer, waiting)
         for requirement in self.layer.requirements:
@@ -160,11 +172,10 @@ class Arguments:
             return
         broken = number(sympy.Not(requirement.condition), self.names)
         values = ", ".join(f"{self.names[n]} = {{{self.names[n]}}}" for n in names)
-        text = requirement.text
+        text = f"requires {requirement.text}"
         if requirement.settled:
-            holds = number(requirement.condition, {name: name for name in names})
-            text = f"{holds}, for which it was compiled"
-        text = f"{self.layer.name} requires {text}".replace("{", "{{").replace("}", "}}")
+            text = f"was compiled for {number(requirement.condition, {n: n for n in names})}"
+        text = f"{self.layer.name} {text}".replace("{", "{{").replace("}", "}}")
         with writer.block(f"if {broken}:"):
             writer.call("raise ValueError(", [f"f{quoted(f'{text}, got {values}')}"], ")")
 

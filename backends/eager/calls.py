@@ -1,4 +1,5 @@
-"""A called layer becomes a sub-module and a line that calls it; a stack of layers becomes a loop."""
+"""A called layer becomes a sub-module and a line that calls it; a stack of layers becomes a
+loop."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from archc.backends.eager.value import DATA, KIND_OF, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import aligned
 from archc.backends.writer import identifier
+
 from archc.ir.graph import Node
 
 
@@ -21,7 +23,11 @@ def callee(scope: Scope, node: Node) -> Value:
     target = "self." + reach(node.op.path)
     arguments = [_argument(scope, node, place).text for place in range(len(node.operands))]
     field = scope.memory.field("layer", node.id) if scope.memory else None
-    results = {scope.graph[u].op.name: scope.graph[u] for u in scope.graph.users(node.id) if u in scope.uses}
+    results = {
+        scope.graph[u].op.name: scope.graph[u]
+        for u in scope.graph.users(node.id)
+        if u in scope.uses
+    }
     outputs = list(node.op.callee.graph.outputs)
     if field is None and len(outputs) == 1:
         user = results[outputs[0]]
@@ -73,7 +79,9 @@ def _stack(scope: Scope, chain: Chain) -> None:
         if output is None:
             continue
         mine = scope.values[first.operands[place]]
-        once = scope.uses.get(first.operands[place]) == 1 and mine.bound and "." not in mine.text.text
+        once = (
+            scope.uses.get(first.operands[place]) == 1 and mine.bound and "." not in mine.text.text
+        )
         names[output] = arguments[place] if once else scope.names.fresh(output)
         if not once:
             scope.writer.line(f"{names[output]} = {arguments[place]}")

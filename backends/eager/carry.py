@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import sympy
-
 from archc.backends.eager.memory import crop
 from archc.backends.eager.value import KIND_OF, NUMBER, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import aligned
+
 from archc.dims import Axis
 from archc.ir.graph import Node
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from archc.backends.eager.scope import Scope
 
 
-def shape(scope: Scope, axes: Sequence[Axis], stream: str = "", count: sympy.Expr | None = None) -> list[str]:
+def shape(
+    scope: Scope, axes: Sequence[Axis], stream: str = "", count: sympy.Expr | None = None
+) -> list[str]:
     """The lengths of axes as text; `count` tokens along the stream, none where it is not given."""
     lengths = []
     for axis in axes:
@@ -30,7 +32,8 @@ def shape(scope: Scope, axes: Sequence[Axis], stream: str = "", count: sympy.Exp
 
 
 def past(scope: Scope, node: Node) -> tuple[Text, str]:
-    """The tokens before the first one that a window or shift needs, and the name for those to keep."""
+    """The tokens before the first one that a window or shift needs, and the name for those to
+    keep."""
     field = scope.memory.field("past", node.id) if scope.memory else None
     if field is not None:
         after = scope.kept[field.name] = scope.names.fresh(field.name)

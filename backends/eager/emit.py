@@ -14,8 +14,10 @@ from archc.backends.eager.parts import Parts
 from archc.backends.eager.selfcheck import FORMS, forms, self_check
 from archc.backends.eager.table import EMITTERS
 from archc.backends.writer import Writer, printable
+
 from archc.ir import layer as ir
 from archc.ir.plan import Plan
+
 
 def emit(plan: Plan) -> str:
     """The whole file, the same to the byte for the same plan."""
@@ -38,7 +40,8 @@ def emit(plan: Plan) -> str:
 
 
 def emit_function(layer: ir.Layer, name: str) -> str:
-    """A file with the function of a layer that has no parameters: `o, state = name(q, k, v, ...)`."""
+    """A file with the function of a layer that has no parameters: `o, state = name(q, k, v,
+    ...)`."""
     file = File()
     file.names.fresh(name)
     classes = {id(layer): file.names.fresh(layer.name)}
@@ -78,9 +81,13 @@ def header(plan: Plan) -> list[str]:
         paragraphs[1] += " To make it again:"
         paragraphs.append(f"    {printable(plan.command)}")
     if plan.verified:
-        paragraphs.append("Checked when it was written, in float64; the largest relative error was below")
+        paragraphs.append(
+            "Checked when it was written, in float64; the largest relative error was below"
+        )
         width = max(len(form) for form, _ in plan.verified)
-        paragraphs[-1] += "".join(f"\n    {form:<{width}}  {bound:.0e}" for form, bound in plan.verified)
+        paragraphs[-1] += "".join(
+            f"\n    {form:<{width}}  {bound:.0e}" for form, bound in plan.verified
+        )
     if plan.check is not None:
         paragraphs.append("Run this file to check it again here, and to see how fast it is.")
     writer.docstring(paragraphs)

@@ -6,13 +6,26 @@ from dataclasses import dataclass, field
 
 from archc.backends.writer import Names
 
-RESERVED = ("torch", "math", "F", "Tensor", "nn", "NamedTuple", "Callable", "self", "state", "pos", "wide")
+RESERVED = (
+    "torch",
+    "math",
+    "F",
+    "Tensor",
+    "nn",
+    "NamedTuple",
+    "Callable",
+    "self",
+    "state",
+    "pos",
+    "wide",
+)
 """Names that every function of a generated file may rely on."""
 
 
 @dataclass
 class File:
-    """A file under construction: the pieces it needs, its top-level names, and its sections in order."""
+    """A file under construction: the pieces it needs, its top-level names, and its sections in
+    order."""
 
     pieces: set[str] = field(default_factory=set)
     names: Names = field(default_factory=lambda: Names(RESERVED))

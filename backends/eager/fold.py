@@ -13,9 +13,10 @@ from archc.backends.eager.region import (
 )
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import BOOL, DATA, INT, KIND_OF, NUMBER, Value
-from archc.backends.expression import ATOM, Text
+from archc.backends.expression import Text
 from archc.backends.index import aligned
 from archc.backends.writer import COLUMNS, INDENT, Writer, identifier
+
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 
@@ -90,7 +91,9 @@ class FoldFunction:
         after = [self._state_after(state) for state in self.op.states]
         collected = {name: body.value(outputs[name]) for name in self.results}
         lists = {name: body.names.fresh(f"{identifier(name)}_all") for name in self.results}
-        real = [self.arguments[n] for n, v in self.values.items() if v.kind not in (INT, BOOL, NUMBER)]
+        real = [
+            self.arguments[n] for n, v in self.values.items() if v.kind not in (INT, BOOL, NUMBER)
+        ]
         stacked = {name: self._stacked(name, lists[name]) for name in self.results}
         loop = self._loop()
         parameters, _ = extra_arguments(self.scope, body)
@@ -133,15 +136,11 @@ class FoldFunction:
             return
         state = next(iter(self.states.values()))
         writer.line(f"dtype = {real[0]}.dtype")
-        cast = f"({', '.join(f'{name}.to({state}.dtype)' for name in real)})"
         if len(real) == 1:
             writer.line(f"{real[0]} = {real[0]}.to({state}.dtype)")
-        elif len(cast) + len(", ".join(real)) < COLUMNS - 12 and len(real) < 4:
-            writer.line(f"{', '.join(real)} = {cast[1:-1]}")
-        else:
-            writer.line(f"{', '.join(real)} = (")
-            writer.line(f"{INDENT}x.to({state}.dtype) for x in ({', '.join(real)})")
-            writer.line(")")
+            return
+        names = ", ".join(real)
+        writer.call(f"{names} = (", [f"x.to({state}.dtype) for x in ({names})"], ")")
 
     def _loop(self) -> str:
         """The header of the loop over tokens."""

@@ -9,6 +9,7 @@ from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, Value
 from archc.backends.expression import MUL, POWER, Text
 from archc.backends.writer import Writer, identifier, quoted
+
 from archc.ir import layer as ir
 
 
@@ -49,7 +50,9 @@ class Forward:
         for id, op in [*self.own, *self.others]:
             for place, axis in enumerate(op.type.axes):
                 if axis.kind != "dim":
-                    scope.sources.setdefault(scope.lengths[axis.name], []).append((self.names[id], place))
+                    scope.sources.setdefault(scope.lengths[axis.name], []).append(
+                        (self.names[id], place)
+                    )
             scope.values[id] = Value(Text(self.names[id]), op.type.names, KIND_OF[op.type.dtype])
         scope.sources[scope.lengths["batch"]] = [(self.first, 0)]
         seen = f"(pos + {scope.lengths['t']})"
@@ -69,7 +72,9 @@ class Forward:
             if isinstance(node.op, ir.Pair) and node.op.source == "t":
                 scope.sizes[str(node.op.read.size)] = scope.sizes["T"]
             blocks = node.op.blocks if isinstance(node.op, ir.Window) else None
-            exported = [n for n in self.layer.graph if blocks and {"t", blocks.name} <= set(n.type.names)]
+            exported = [
+                n for n in self.layer.graph if blocks and {"t", blocks.name} <= set(n.type.names)
+            ]
             if blocks is not None and not (exported and blocks.name in read):
                 width, stride = (scope.size(s) for s in (node.op.width.size, node.op.stride))
                 done = f"max(0, (pos - {width.at(MUL)}) // {stride.at(POWER)} + 1)"
@@ -128,7 +133,9 @@ class Forward:
         made = ", ".join(f"`{name}`" for name in self.layer.graph.outputs)
         if self.memory.refusal:
             return [f"{made}; the whole sequence at once."]
-        return [f"{made}, or with `return_state` ({made.replace('`', '')}, state) to continue from."]
+        return [
+            f"{made}, or with `return_state` ({made.replace('`', '')}, state) to continue from."
+        ]
 
     def _signature(self) -> list[str]:
         """The inputs; those along other sequences may be left out once a state holds them."""
@@ -141,7 +148,8 @@ class Forward:
         return parts[::-1]
 
     def _may_miss(self, id: int, op: ir.Input) -> bool:
-        """Whether an input may be left out: it is optional, or a state can hold what was made of it."""
+        """Whether an input may be left out: it is optional, or a state can hold what was made of
+        it."""
         return op.optional or (id in self.memory.other and bool(self.own))
 
     def _checks(self, writer: Writer) -> None:
@@ -196,7 +204,9 @@ class Forward:
         if not memory.refusal:
             self.parts.file.pieces.add("check_state")
             with writer.block("else:"):
-                writer.line(f'check_state("{name}", state, {self.parts.state}, {self.first}.shape[0])')
+                writer.line(
+                    f'check_state("{name}", state, {self.parts.state}, {self.first}.shape[0])'
+                )
         if any(field.kind == "pos" for field in memory.fields):
             writer.line("pos = state.pos")
 
@@ -206,7 +216,8 @@ class Forward:
         writer.line(f"state = self.initial_state({self.first}.shape[0], {kind})")
 
     def _other_sequences(self) -> None:
-        """Values made from other sequences: computed where those are given, else those of the state."""
+        """Values made from other sequences: computed where those are given, else those of the
+        state."""
         scope, graph = self.scope, self.layer.graph
         scope.needed_by(self.memory.other)
         outer, scope.writer = scope.writer, Writer(margin=12)

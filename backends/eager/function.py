@@ -7,6 +7,7 @@ from archc.backends.eager.parts import Parts
 from archc.backends.eager.region import argument_list
 from archc.backends.eager.state import first, state_class
 from archc.backends.writer import Writer
+
 from archc.ir import layer as ir
 
 
@@ -46,9 +47,9 @@ class Function(Forward):
     def _header(self) -> Writer:
         """The line of the `def`: what enters, the state, and options that no shape tells."""
         scope, memory = self.scope, self.memory
+        real, wide = self._kind(scope.dtype), self._kind("wide")
         self.start = [
-            f"{field.name}={first(self.parts, scope, field, self._kind(scope.dtype), self._kind('wide'))}"
-            for field in memory.fields
+            f"{field.name}={first(self.parts, scope, field, real, wide)}" for field in memory.fields
         ]
         known = {arg.symbol.name for arg in self.layer.args if arg.symbol is not None}
         options = sorted((scope.asked & known) - set(scope.sources))
@@ -64,8 +65,14 @@ class Function(Forward):
 
     def _doc(self) -> list[str]:
         made = ", ".join(f"`{name}`" for name in self.layer.graph.outputs)
-        shapes = {name: op.type.names for (_, op), name in zip(self.layer.inputs, self.names.values(), strict=True)}
-        return [f"{self.layer.doc} Returns {made} and the state to continue from.", argument_list(shapes)]
+        shapes = {
+            name: op.type.names
+            for (_, op), name in zip(self.layer.inputs, self.names.values(), strict=True)
+        }
+        return [
+            f"{self.layer.doc} Returns {made} and the state to continue from.",
+            argument_list(shapes),
+        ]
 
     def _first_state(self, writer: Writer) -> None:
         writer.call(f"state = {self.parts.state}(", self.start, ")")

@@ -1,21 +1,23 @@
-"""Layer IR -> calls that torch has a name for: small patterns that read better, and run faster, as one.
+"""Layer IR -> calls that torch has a name for: small patterns that read better, and run faster,
+as one.
 
-Each rule looks at one node and answers with the call that replaces it, or None. They are recognised by
-their algebra alone.
+Each rule looks at one node and answers with the call that replaces it, or None. They are
+recognised by their algebra alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import sympy
-
 from archc.backends.eager import carry
 from archc.backends.eager.value import Value, shape_text
-from archc.backends.expression import ATOM, Text, call
+from archc.backends.expression import ATOM, MUL, Text, binary, call
 from archc.backends.index import aligned, dims, permuted
+
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
@@ -52,8 +54,29 @@ def silu(graph: Graph, node: Node) -> Fused | None:
         return None
     for gate, a in (node.operands, node.operands[::-1]):
         if graph[gate].op == ir.Elementwise("sigmoid") and graph[gate].operands == (a,):
-            return Fused((a,), lambda scope, n: _unary(scope, n, a, "F.silu"), "silu")
+            return Fused((a,), partial(_unary, operand=a, function="F.silu"), "silu")
     return None
+
+
+def gated(graph: Graph, node: Node) -> Fused | None:
+    """a * (sigmoid(a) * b) -> silu(a) * b."""
+    if node.op != ir.Elementwise("mul"):
+        return None
+    for a, inner in (node.operands, node.operands[::-1]):
+        if graph[inner].op != node.op or graph.users(inner) != (node.id,) or graph[inner].name:
+            continue
+        for gate, b in (graph[inner].operands, graph[inner].operands[::-1]):
+            if graph[gate].op == ir.Elementwise("sigmoid") and graph[gate].operands == (a,):
+                return Fused((a, b), partial(_gated, a=a, b=b), "gated")
+    return None
+
+
+def _gated(scope: Scope, node: Node, a: int, b: int) -> Value:
+    layout = scope.node_layout(node)
+    values, kind = scope.joined([scope.value(a), scope.value(b)])
+    texts = [aligned(v.text, v.layout, layout) for v in values]
+    text = binary("*", MUL, call("F.silu", texts[0]), texts[1])
+    return Value(text, layout, kind)
 
 
 def _unary(scope: Scope, node: Node, operand: int, function: str) -> Value:
@@ -68,12 +91,11 @@ def dropout(graph: Graph, node: Node) -> Fused | None:
     for noise, x in (node.operands, node.operands[::-1]):
         op = graph[noise].op
         if isinstance(op, ir.Noise) and graph[noise].operands == (x,):
-            p = op.p
-            return Fused((x,), lambda scope, n: _dropout(scope, x, p), "dropout")
+            return Fused((x,), partial(_dropout, x=x, p=op.p), "dropout")
     return None
 
 
-def _dropout(scope: Scope, x: int, p: sympy.Expr) -> Value:
+def _dropout(scope: Scope, node: Node, x: int, p: sympy.Expr) -> Value:
     value = scope.as_data(scope.value(x))
     text = call("F.dropout", value.text, scope.number(p), scope.ask(scope.training))
     return Value(text, value.layout, value.kind)
@@ -92,8 +114,8 @@ def short_convolution(graph: Graph, node: Node) -> Fused | None:
         summed = set(labels) - {label for label, _ in node.op.out}
         if summed == {width} and width in taps and set(taps) <= set(labels):
             operands = (graph[window].operands[0], weight)
-            parts = (window, labels, taps, width)
-            return Fused(operands, lambda scope, n: _convolution(scope, n, *parts), "conv")
+            emit = partial(_convolution, window=window, labels=labels, taps=taps, width=width)
+            return Fused(operands, emit, "conv")
     return None
 
 
@@ -115,7 +137,9 @@ def _convolution(
     result = Value(Text(name), have, x.kind)
     text = call("short_convolution", x.text, before, w)
     scope.writer.line(f"{name}, {after} = {text}", shape_text(result))
-    return Value(permuted(result.text, have, scope.node_layout(node)), scope.node_layout(node), x.kind)
+    return Value(
+        permuted(result.text, have, scope.node_layout(node)), scope.node_layout(node), x.kind
+    )
 
 
 def grouping(graph: Graph, node: Node) -> Fused | None:
@@ -132,7 +156,7 @@ def grouping(graph: Graph, node: Node) -> Fused | None:
     groups = graph[value].type.axis(node.op.axis)
     if heads.axis.kind != "dim" or share.value != sympy.floor(heads.axis.size / groups.size):
         return None
-    return Fused((value,), lambda scope, n: _repeat(scope, n, value, share.value), "repeated")
+    return Fused((value,), partial(_repeat, operand=value, share=share.value), "repeated")
 
 
 def _repeat(scope: Scope, node: Node, operand: int, share: sympy.Expr) -> Value:
@@ -146,5 +170,5 @@ def _repeat(scope: Scope, node: Node, operand: int, share: sympy.Expr) -> Value:
 
 
 RULES: tuple[Callable[[Graph, Node], Fused | None], ...] = (
-    silu, dropout, short_convolution, grouping,
+    silu, gated, dropout, short_convolution, grouping,
 )  # fmt: skip

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import sympy
-
 from archc.backends.eager.file import File
 from archc.backends.expression import Text, call, number
 from archc.backends.writer import Writer
+
 from archc.ir import layer as ir
 
-FUNCTIONS = {"exp": "torch.exp", "log": "torch.log", "neg": "-", "inverse_softplus": "inverse_softplus", "logit": "torch.logit"}
+FUNCTIONS = {
+    "exp": "torch.exp",
+    "log": "torch.log",
+    "neg": "-",
+    "inverse_softplus": "inverse_softplus",
+    "logit": "torch.logit",
+}
 
 
 def reset(writer: Writer, file: File, layer: ir.Layer, names: Mapping[str, str]) -> None:
@@ -23,8 +29,10 @@ def reset(writer: Writer, file: File, layer: ir.Layer, names: Mapping[str, str])
         if len(params) == 1:
             _fill_line(writer, line, params[0])
         else:
-            with writer.block(f"for weight in ({', '.join(params)}):"):
-                _fill_line(writer, line, "weight")
+            writer.call("for weight in (", params, "):")
+            writer.depth += 1
+            _fill_line(writer, line, "weight")
+            writer.depth -= 1
 
 
 def _fill_line(writer: Writer, line: str, param: str) -> None:

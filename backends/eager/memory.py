@@ -1,7 +1,8 @@
-"""What a layer keeps between calls, found from its graph: one field of its state for each thing kept.
+"""What a layer keeps between calls, found from its graph: one field of its state for each thing
+kept.
 
-A recurrence keeps its states, a window or shift the last tokens, an attention the values that it reads,
-a called layer its own state; what was made from another sequence is kept whole.
+A recurrence keeps its states, a window or shift the last tokens, an attention the values that it
+reads, a called layer its own state; what was made from another sequence is kept whole.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import sympy
-
 from archc.backends.eager.naming import nearest_name
 from archc.backends.eager.stacks import chains
 from archc.backends.writer import Names, identifier
+
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
@@ -24,10 +25,10 @@ from archc.ir.graph import Graph, Node
 class Field:
     """One field of a layer's state.
 
-    kind: "state" (the `place`-th of a recurrence), "past" (the last `count` tokens of a value), "seen"
-    (all of them, or the last `count`), "other" (a value along another sequence), "layer" or "layers"
-    (what called layers remember), "pos" (the number of tokens seen). `node` is the recurrence, window or
-    call; for values, the value itself.
+    kind: "state" (the `place`-th of a recurrence), "past" (the last `count` tokens of a value),
+    "seen" (all of them, or the last `count`), "other" (a value along another sequence), "layer"
+    or "layers" (what called layers remember), "pos" (the number of tokens seen). `node` is the
+    recurrence, window or call; for values, the value itself.
     """
 
     name: str
@@ -70,7 +71,9 @@ class Memory:
 
     # --- finding the fields ---
 
-    def _add(self, hint: str, kind: str, node: int, axes: tuple[Axis, ...] = (), **more: object) -> None:
+    def _add(
+        self, hint: str, kind: str, node: int, axes: tuple[Axis, ...] = (), **more: object
+    ) -> None:
         name = self.names.fresh(identifier(hint.lstrip("_") or kind))
         self.fields.append(Field(name, kind, node, axes, **more))  # type: ignore[arg-type]
 
@@ -86,7 +89,9 @@ class Memory:
         elif isinstance(node.op, ir.Window | ir.Shift) and node.op.stream in self.flow:
             value = self.graph[node.operands[0]]
             name = f"{nearest_name(self.graph, node.id)}_past"
-            self._add(name, "past", node.id, value.type.axes, count=_past(node.op), dtype=value.type.dtype)
+            self._add(
+                name, "past", node.id, value.type.axes, count=_past(node.op), dtype=value.type.dtype
+            )
         elif isinstance(node.op, ir.Pair) and self.reads_flow(node) and node.op.causal:
             self._keep_read(node)
         elif isinstance(node.op, ir.Call):
@@ -101,7 +106,9 @@ class Memory:
                 continue
             known = self.field("seen", operand)
             if known is None:
-                self._add(name, "seen", operand, value.type.axes, count=count, dtype=value.type.dtype)
+                self._add(
+                    name, "seen", operand, value.type.axes, count=count, dtype=value.type.dtype
+                )
             elif known.count != count:
                 whole = Field(known.name, "seen", operand, known.axes, None, known.dtype)
                 self.fields[self.fields.index(known)] = whole
@@ -114,13 +121,18 @@ class Memory:
         if chain is None:
             if remembers(node.op.callee):
                 self._add(node.op.path, "layer", node.id)
-        elif node.id == chain.calls[0] and any(remembers(self.graph[c].op.callee) for c in chain.calls):
+        elif node.id == chain.calls[0] and any(
+            remembers(self.graph[c].op.callee) for c in chain.calls
+        ):
             self._add(chain.path, "layers", node.id)
 
     def carried(self, node: Node) -> bool:
         """Whether a called layer's own sequence is one that grows from call to call."""
         streams = dict(node.op.axes)
-        return streams.get("t", Axis("t", sympy.Integer(0))).name in self.flow and node.id not in self.other
+        return (
+            streams.get("t", Axis("t", sympy.Integer(0))).name in self.flow
+            and node.id not in self.other
+        )
 
     def reads_flow(self, node: Node) -> bool:
         """Whether an attention reads tokens that the layer itself has seen."""
@@ -148,7 +160,11 @@ class Memory:
             name = nearest_name(self.graph, node.id)
             if isinstance(node.op, ir.Pair) and self.reads_flow(node) and not node.op.causal:
                 return f"`{name}` reads tokens that come later"
-            if isinstance(node.op, ir.Call) and memory_of(node.op.callee).refusal and self.carried(node):
+            if (
+                isinstance(node.op, ir.Call)
+                and memory_of(node.op.callee).refusal
+                and self.carried(node)
+            ):
                 return f"`{node.op.callee.name}` needs the whole sequence at once"
             lost = any("t" in self.graph[o].type.names for o in node.operands)
             region = isinstance(node.op, ir.Fold | ir.Pair | ir.Call | ir.Result | ir.Window)
@@ -186,7 +202,8 @@ def stream_of(axes: Sequence[Axis]) -> Axis | None:
 
 
 def _grows(axis: Axis) -> bool:
-    """Whether an axis gets longer with the layer's own tokens: these, blocks of them, tokens read."""
+    """Whether an axis gets longer with the layer's own tokens: these, blocks of them, tokens
+    read."""
     return axis.name == "t" or any(s.name in ("T", "T_seen") for s in axis.size.free_symbols)
 
 
@@ -232,7 +249,11 @@ def crop(node: Node) -> sympy.Expr | None:
     if op.window is None:
         return None
     places = [op.body[id].type.names for id in op.body.outputs.values()]
-    places += [n.type.names for n in op.body if isinstance(n.op, ir.Input) and _role(op, n.op.name) == "reader"]
+    places += [
+        n.type.names
+        for n in op.body
+        if isinstance(n.op, ir.Input) and _role(op, n.op.name) == "reader"
+    ]
     return None if any(op.read.name in names for names in places) else op.window - 1
 
 

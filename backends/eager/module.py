@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from archc.backends.eager.forward import Forward
 from archc.backends.eager.init import reset
 from archc.backends.eager.naming import listed
@@ -31,7 +33,9 @@ def _doc(parts: Parts) -> list[str]:
     own = "\n".join(line for line in lines if line) or f"The {layer.kind} {parts.name}."
     given = [f"{op.name} {shape_of(op.type.names)}" for _, op in layer.inputs]
     made = [f"{name} {shape_of(graph[id].type.names)}" for name, id in graph.outputs.items()]
-    settled = [f"{a.name} = {a.default}" for a in layer.args if a.symbol is None and a.default is not None]
+    settled = [
+        f"{a.name} = {a.default}" for a in layer.args if a.symbol is None and a.default is not None
+    ]
     doc = [own, f"{', '.join(given)} -> {', '.join(made)}"]
     return [*doc, f"Compiled with {', '.join(settled)}."] if settled else doc
 
@@ -54,7 +58,9 @@ def _init(parts: Parts) -> Writer:
     sizes = parts.scope("self", arguments.names)
     for _, param in layer.params:
         lengths = [sizes.size(axis.size).text for axis in param.axes] or ["()"]
-        writer.line(f"self.{param.name} = nn.Parameter(torch.empty({', '.join(lengths)}, **factory))")
+        writer.line(
+            f"self.{param.name} = nn.Parameter(torch.empty({', '.join(lengths)}, **factory))"
+        )
     for path in given:
         writer.line(f"self.{path} = {identifier(path)}")
     _sub_layers(writer, parts)
@@ -76,30 +82,31 @@ def _keep_sizes(writer: Writer, names: list[str]) -> None:
 
 def _sub_layers(writer: Writer, parts: Parts) -> None:
     """One line a sub-layer; a list of them as one `nn.ModuleList`."""
-    lists: dict[str, list[str]] = {}
+    lists: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
     for _, call in parts.layer.calls:
         if call.callee.kind == "argument":
             continue
-        made = [*parts.arguments.passed(call, parts.arguments.names), "**factory"]
+        made = (*parts.arguments.passed(call, parts.arguments.names), "**factory")
         name, place = parts.classes[id(call.callee)], listed(call.path)
         if place is None:
-            writer.call(f"self.{call.path} = {name}(", made, ")")
+            writer.call(f"self.{call.path} = {name}(", list(made), ")")
         else:
-            lists.setdefault(place[0], []).append(f"{name}({', '.join(made)})")
+            lists.setdefault(place[0], []).append((name, made))
     for path, items in lists.items():
         _module_list(writer, path, items)
 
 
-def _module_list(writer: Writer, path: str, items: list[str]) -> None:
-    """Equal layers are written once, with their count."""
-    if len(set(items)) == 1 and len(items) > 1:
-        writer.line(f"self.{path} = nn.ModuleList(")
-        writer.line(f"{INDENT}{items[0]} for _ in range({len(items)})")
-        writer.line(")")
-        return
+def _module_list(writer: Writer, path: str, items: list[tuple[str, tuple[str, ...]]]) -> None:
+    """Equal neighbours are written once, with their count."""
+    runs = [(item, len(list(run))) for item, run in groupby(items)]
     writer.line(f"self.{path} = nn.ModuleList([")
-    for item in items:
-        writer.line(f"{INDENT}{item},")
+    writer.depth += 1
+    for (name, made), count in runs:
+        if count == 1:
+            writer.call(f"{name}(", list(made), "),")
+        else:
+            writer.call(f"*({name}(", list(made), f") for _ in range({count})),")
+    writer.depth -= 1
     writer.line("])")
 
 
@@ -119,6 +126,8 @@ def _extra_repr(parts: Parts) -> Writer:
     writer, names = Writer(margin=len(INDENT)), list(parts.arguments.names.values())
     if names:
         with writer.block("def extra_repr(self):"):
-            writer.call("sizes = (", [quoted(name) for name in names] + [""] * (len(names) == 1), ")")
+            writer.call(
+                "sizes = (", [quoted(name) for name in names] + [""] * (len(names) == 1), ")"
+            )
             writer.line('return ", ".join(f"{name}={getattr(self, name)}" for name in sizes)')
     return writer

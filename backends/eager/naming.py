@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from archc.backends.writer import identifier, snake
+
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
@@ -26,7 +27,8 @@ def nearest_name(graph: Graph, id: int) -> str:
 
 
 def region_name(layer: str, graph: Graph, node: Node) -> str:
-    """`kda_memory`; with several memories in a layer, `nsa_memory_o_win` after what each one gives."""
+    """`kda_memory`; with several memories in a layer, `nsa_memory_o_win` after what each one
+    gives."""
     regions = [n for n in graph if isinstance(n.op, ir.Fold | ir.Pair)]
     name = f"{snake(layer)}_memory"
     if len(regions) == 1:

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from archc.backends.eager import carry
+from archc.backends.eager.elementwise import laid_out
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import (
     BOOL,
     DATA,
     INT,
-    KIND_OF,
     NUMBER,
-    WIDE,
     Value,
     shape_text,
 )
 from archc.backends.expression import (
     ATOM,
-    BITAND,
-    BITOR,
     OPERATORS,
     Text,
     binary,
     call,
-    negative,
-    power,
-    prefixed,
 )
 from archc.backends.index import aligned, dims, einsum, permuted
-from archc.ir import layer as ir
+
 from archc.ir.graph import Node
 
 
@@ -48,7 +40,9 @@ def position(scope: Scope, node: Node) -> Value:
     axis = node.op.axis
     if axis.kind == "stream":
         return Value(Text(scope.position(axis)), (axis.name,), INT)
-    return Value(call("torch.arange", scope.length(axis), f"device={scope.device}"), (axis.name,), INT)
+    return Value(
+        call("torch.arange", scope.length(axis), f"device={scope.device}"), (axis.name,), INT
+    )
 
 
 def delta(scope: Scope, node: Node) -> Value:
@@ -58,7 +52,11 @@ def delta(scope: Scope, node: Node) -> Value:
     if row.kind == "dim" and col.kind == "dim":
         sizes = [scope.length(row).text, scope.length(col).text]
         sizes = sizes[:1] if sizes[0] == sizes[1] else sizes
-        return Value(call("torch.eye", *sizes, f"device={scope.device}", f"dtype={scope.dtype}"), layout, DATA)
+        return Value(
+            call("torch.eye", *sizes, f"device={scope.device}", f"dtype={scope.dtype}"),
+            layout,
+            DATA,
+        )
     left, right = (aligned(Text(scope.position(axis)), [axis.name], layout) for axis in (row, col))
     return scope.as_data(Value(binary("==", 3, left, right), layout, BOOL))
 
@@ -71,103 +69,7 @@ def noise(scope: Scope, node: Node) -> Value:
     return Value(text, value.layout, DATA)
 
 
-# --- tokenwise algebra -------------------------------------------------------------------------
-
-TENSOR: dict[str, str] = {
-    **{fn: f"torch.{fn}" for fn in ("exp", "log", "sqrt", "rsqrt", "abs", "sign", "floor")},
-    **{fn: f"torch.{fn}" for fn in ("sin", "cos", "erf", "sigmoid", "tanh", "relu")},
-    "logsigmoid": "F.logsigmoid",
-    "softplus": "F.softplus",
-    "max": "torch.maximum",
-    "min": "torch.minimum",
-}
-"""Functions of tensors that torch has under one name."""
-
-SCALAR: dict[str, str] = {
-    **{fn: f"math.{fn}" for fn in ("exp", "log", "sqrt", "floor", "sin", "cos", "erf", "tanh")},
-    "abs": "abs",
-    "max": "max",
-    "min": "min",
-    "real": "float",
-}
-"""The same for Python numbers."""
-
-
-def elementwise(scope: Scope, node: Node) -> Value:
-    """`fn` of its operands, each laid out to broadcast against the result."""
-    fn, layout = node.op.fn, scope.node_layout(node)
-    values = [scope.value(operand) for operand in node.operands]
-    if all(value.kind == NUMBER for value in values):
-        return Value(_of_numbers(fn, [value.text for value in values]), (), NUMBER)
-    if fn == "where":
-        return _where(scope, node, values, layout)
-    kind = KIND_OF[node.type.dtype]
-    if kind == DATA:
-        values, kind = scope.joined(values)
-    texts = [_laid_out(value, layout) for value in values]
-    if fn == "real" or (fn in ("mul", "div") and texts[1].text == "1"):
-        return Value(texts[0], layout, kind)
-    if fn in ("sin", "cos") and kind == WIDE:
-        return scope.as_data(Value(_of_tensors(fn, texts), layout, kind))
-    clamp = {"max": "min", "min": "max"}.get(fn)
-    if clamp and NUMBER in {value.kind for value in values}:
-        number, tensor = sorted(zip(values, texts, strict=True), key=lambda pair: pair[0].kind != NUMBER)
-        return Value(call(f"{tensor[1].at(ATOM)}.clamp", f"{clamp}={number[1]}"), layout, kind)
-    return Value(_of_tensors(fn, texts), layout, kind)
-
-
-def _laid_out(value: Value, layout: Sequence[str]) -> Text:
-    return value.text if value.kind == NUMBER else aligned(value.text, value.layout, layout)
-
-
-def _where(scope: Scope, node: Node, values: Sequence[Value], layout: tuple[str, ...]) -> Value:
-    condition, *branches = values
-    kind = KIND_OF[node.type.dtype]
-    if kind == DATA:
-        branches, kind = scope.joined(branches)
-        kind = DATA if kind == NUMBER else kind
-    texts = [_laid_out(value, layout) for value in (condition, *branches)]
-    if condition.kind == NUMBER:
-        return Value(Text(f"({texts[1]} if {texts[0]} else {texts[2]})"), layout, kind)
-    return Value(call("torch.where", *texts), layout, kind)
-
-
-def _of_tensors(fn: str, texts: Sequence[Text]) -> Text:
-    """`fn` of operands of which at least one is a tensor."""
-    if fn in OPERATORS:
-        return binary(*OPERATORS[fn], *texts)
-    if fn in TENSOR:
-        return call(TENSOR[fn], *texts)
-    return {
-        "neg": lambda a: negative(a),
-        "not": lambda a: prefixed("~", a),
-        "pow": lambda a, b: power(a, b),
-        "and": lambda a, b: binary("&", BITAND, a, b),
-        "or": lambda a, b: binary("|", BITOR, a, b),
-    }[fn](*texts)
-
-
-def _of_numbers(fn: str, texts: Sequence[Text]) -> Text:
-    """`fn` of Python numbers."""
-    if fn in OPERATORS:
-        return binary(*OPERATORS[fn], *texts)
-    if fn in SCALAR:
-        return call(SCALAR[fn], *texts)
-    shown = [text.at(ATOM) for text in texts]
-    return {
-        "neg": lambda: negative(texts[0]),
-        "not": lambda: Text(f"(not {shown[0]})"),
-        "rsqrt": lambda: Text(f"(1 / math.sqrt({texts[0]}))"),
-        "sign": lambda: Text(f"(({texts[0]} > 0) - ({texts[0]} < 0))"),
-        "sigmoid": lambda: Text(f"(1 / (1 + math.exp(-{shown[0]})))"),
-        "logsigmoid": lambda: Text(f"(-math.log1p(math.exp(-{shown[0]})))"),
-        "softplus": lambda: Text(f"math.log1p(math.exp({texts[0]}))"),
-        "relu": lambda: call("max", texts[0], "0"),
-        "pow": lambda: power(*texts),
-        "and": lambda: Text(f"({shown[0]} and {shown[1]})"),
-        "or": lambda: Text(f"({shown[0]} or {shown[1]})"),
-        "where": lambda: Text(f"({texts[1]} if {texts[0]} else {texts[2]})"),
-    }[fn]()
+# --- sums and products --------------------------------------------------------------------------
 
 
 def reduce(scope: Scope, node: Node) -> Value:
@@ -197,21 +99,35 @@ def contract(scope: Scope, node: Node) -> Value:
     values = [scope.value(operand) for operand in node.operands]
     if len(values) == 1:
         return _rearranged(scope, node, values[0])
-    names = [dict(zip(scope.graph[o].type.names, ins, strict=True)) for o, ins in zip(node.operands, node.op.ins, strict=True)]
+    names = [
+        dict(zip(scope.graph[o].type.names, ins, strict=True))
+        for o, ins in zip(node.operands, node.op.ins, strict=True)
+    ]
     values, kind = scope.joined(values)
     values = [scope.as_data(value) if value.kind == INT else value for value in values]
-    ins = [[labels[axis] for axis in value.layout] for value, labels in zip(values, names, strict=True)]
+    ins = [
+        [labels[axis] for axis in value.layout] for value, labels in zip(values, names, strict=True)
+    ]
     axis_of = {label: axis.name for label, axis in node.op.out}
     layout = scope.node_layout(node)
     label_of = {axis: label for label, axis in axis_of.items()}
     out = [label_of[name] for name in layout]
     repeated = any(len(set(labels)) < len(labels) for labels in ins)
-    if NUMBER in {value.kind for value in values} or (set(ins[0]) | set(ins[1]) == set(out) and not repeated):
-        left, right = (v.text if v.kind == NUMBER else aligned(v.text, i, out) for v, i in zip(values, ins, strict=True))
+    if NUMBER in {value.kind for value in values} or (
+        set(ins[0]) | set(ins[1]) == set(out) and not repeated
+    ):
+        left, right = (
+            v.text if v.kind == NUMBER else aligned(v.text, i, out)
+            for v, i in zip(values, ins, strict=True)
+        )
         return Value(binary("*", OPERATORS["mul"][1], left, right), layout, kind)
     if kind != DATA:
         values, kind = [scope.as_data(value) for value in values], DATA
-    if ins[0][:-1] + ins[1][1:] == out and ins[0][-1:] == ins[1][:1] and len(ins[1]) == 2 <= len(ins[0]):
+    if (
+        ins[0][:-1] + ins[1][1:] == out
+        and ins[0][-1:] == ins[1][:1]
+        and len(ins[1]) == 2 <= len(ins[0])
+    ):
         return Value(binary("@", OPERATORS["mul"][1], values[0].text, values[1].text), layout, kind)
     return Value(einsum([value.text for value in values], ins, out), layout, kind)
 
@@ -256,7 +172,8 @@ def gather(scope: Scope, node: Node) -> Value:
 
 
 def scatter(scope: Scope, node: Node) -> Value:
-    """Sums by index, as a product with a one-hot matrix: an index that is out of range adds nothing."""
+    """Sums by index, as a product with a one-hot matrix: an index that is out of range adds
+    nothing."""
     value, index = (scope.value(operand) for operand in node.operands)
     value, into, layout = scope.as_data(scope.real(value)), node.op.into, scope.node_layout(node)
     scope.file.pieces.add("one_hot")
@@ -282,7 +199,9 @@ def solve(scope: Scope, node: Node) -> Value:
     a = aligned(matrix.text, matrix.layout, [*common, row, col])
     b = aligned(vector.text, vector.layout, [*common, row])
     text = Text(f"torch.linalg.solve({a}, {b.at(ATOM)}[..., None])[..., 0]")
-    return Value(permuted(text, [*common, row], scope.node_layout(node)), scope.node_layout(node), DATA)
+    return Value(
+        permuted(text, [*common, row], scope.node_layout(node)), scope.node_layout(node), DATA
+    )
 
 
 # --- along a sequence --------------------------------------------------------------------------
@@ -310,7 +229,11 @@ def window(scope: Scope, node: Node) -> Value:
         piece, stream = "blocks", op.blocks.name
         arguments += [scope.length(op.width), scope.size(op.stride), Text(scope.starts[op.stream])]
     scope.file.pieces.add(piece)
-    value = Value(Text(scope.names.fresh(node.name or scope.hint(node))), ("batch", stream, op.width.name, *rest), x.kind)
+    value = Value(
+        Text(scope.names.fresh(node.name or scope.hint(node))),
+        ("batch", stream, op.width.name, *rest),
+        x.kind,
+    )
     scope.writer.line(f"{value.text}, {after} = {call(piece, *arguments)}", shape_text(value))
     layout = scope.node_layout(node)
     return Value(permuted(value.text, value.layout, layout), layout, value.kind)
@@ -322,13 +245,13 @@ def softmax(scope: Scope, node: Node) -> Value:
     score, mask, *sink = node.operands
     values = [scope.as_data(scope.real(scope.value(operand))) for operand in (score, *sink)]
     allowed = scope.value(mask)
-    texts = [_laid_out(values[0], layout), _laid_out(allowed, layout)]
+    texts = [laid_out(values[0], layout), laid_out(allowed, layout)]
     if values[0].kind == NUMBER or set(values[0].layout) != set(layout):
         texts[0] = call("torch.where", texts[1], texts[0], "-math.inf")
     arguments = [*texts, Text(dims(layout, [node.op.over]))]
     if sink:
         rest = [name for name in layout if name != node.op.over]
-        arguments.append(_laid_out(values[1], rest))
+        arguments.append(laid_out(values[1], tuple(rest)))
     scope.file.pieces.add("masked_softmax")
     return Value(call("masked_softmax", *arguments), layout, DATA)
 
@@ -338,13 +261,15 @@ def segment(scope: Scope, node: Node) -> Value:
     op = node.op
     value = scope.as_data(scope.real(scope.value(node.operands[0])))
     matrix = [name for name in (op.row, op.col) if name is not None]
-    rest = [name for name in value.layout if name not in ("batch", op.path, *matrix)]
-    x = aligned(value.text, value.layout, ["batch", op.path, *rest, *matrix])
+    own = [op.reader.name] if op.reader.name in value.layout else []
+    rest = [n for n in value.layout if n not in ("batch", op.path, *own, *matrix)]
     have = ["batch", op.reader.name, op.read.name, *rest, *matrix]
-    arguments = [x, scope.length(op.reader)]
+    arguments = [aligned(value.text, value.layout, ["batch", *own, op.path, *rest, *matrix])]
+    if not own:
+        arguments.append(scope.length(op.reader))
     if not matrix:
         arguments.append(Text({"sum": "torch.cumsum", "product": "torch.cumprod"}[op.kind]))
-    piece = "matrices_between" if matrix else "between"
+    piece = ("matrices_between" if matrix else "between") + ("_for_each" if own else "")
     scope.file.pieces.add(piece)
     text = call(piece, *arguments)
     layout = scope.node_layout(node)

@@ -1,4 +1,5 @@
-"""An attention becomes a function of its own, over all pairs of tokens, and a line that calls it."""
+"""An attention becomes a function of its own, over all pairs of tokens, and a line that calls
+it."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from archc.backends.eager.value import DATA, KIND_OF, NUMBER, Value
 from archc.backends.expression import Text
 from archc.backends.index import permuted
 from archc.backends.writer import INDENT, Writer, identifier
+
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 
@@ -25,9 +27,14 @@ class PairFunction:
 
     def __init__(self, scope: Scope, node: Node):
         self.scope, self.node, self.op = scope, node, node.op
-        roles, operands = dict(node.op.captures), dict(zip((n for n, _ in node.op.captures), node.operands, strict=True))
+        roles, operands = (
+            dict(node.op.captures),
+            dict(zip((n for n, _ in node.op.captures), node.operands, strict=True)),
+        )
         self.values = {
-            name: scope.value(operands[name]) if roles[name] == "reader" else carry.read(scope, node, operands[name])
+            name: scope.value(operands[name])
+            if roles[name] == "reader"
+            else carry.read(scope, node, operands[name])
             for name in in_spec_order(scope, node, list(operands))
         }
         self.arguments = {name: identifier(name) for name in self.values}
@@ -91,7 +98,9 @@ class PairFunction:
         targets = {name: scope.names.fresh(users[name].name or name) for name in self.results}
         _, given = extra_arguments(scope, self.body)
         arguments = [value.text.text for value in self.values.values()]
-        scope.writer.call(f"{', '.join(targets.values())} = {self.name}(", [*arguments, *given], ")")
+        scope.writer.call(
+            f"{', '.join(targets.values())} = {self.name}(", [*arguments, *given], ")"
+        )
         return {
             name: Value(Text(text), users[name].type.names, KIND_OF[users[name].type.dtype])
             for name, text in targets.items()
@@ -123,7 +132,8 @@ class PairFunction:
     def _doc(self, parameters: list[str]) -> list[str]:
         """What the function computes, and the shapes of its arguments."""
         results = ", ".join(f"`{name}`" for name in self.results)
-        title = f"{results} of each token `{self.op.reader}`, from what it may read along `{self.op.read}`."
+        reader, read = self.op.reader.name, self.op.read.name
+        title = f"{results} of each token `{reader}`, from what it may read along `{read}`."
         shapes = {self.arguments[name]: self.layouts[name] for name in self.values}
         known = argument_list(shapes)
         if "pos" in parameters:

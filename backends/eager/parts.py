@@ -1,4 +1,5 @@
-"""What the parts of one class share: the layer, its arguments, its memory, and the names of classes."""
+"""What the parts of one class share: the layer, its arguments, its memory, and the names of
+classes."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from archc.backends.eager.memory import memory_of
 from archc.backends.eager.scope import Emitters, Scope
 from archc.backends.eager.value import DATA, Value, shape_text
 from archc.backends.expression import Text
+
 from archc.ir import layer as ir
 
 

@@ -1,12 +1,11 @@
-"""Functions that generated files are made of. They are written out into each file that needs them, so
-this file must read well there: no import but torch, math and typing."""
+"""Functions that generated files are made of. They are written out into each file that needs
+them, so this file must read well there: no import but torch, math and typing."""
 
 import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 
 def check_sizes(layer: str, least: int, **sizes: int) -> None:
@@ -82,14 +81,18 @@ def inverse_softplus(x: Tensor) -> Tensor:
 
 
 def shifted(x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-    """The token before each token (as many before as `past` holds), and the past of the next call."""
+    """The token before each token (as many before as `past` holds), and the past of the next
+    call."""
     T = x.shape[1]
     x = torch.cat([past, x], 1)
     return x[:, :T], x[:, T:]
 
 
 def windows(x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-    """Each token with those before it, oldest first, [B, T, width, ...], and the past of the next call."""
+    """Each token with those before it, oldest first, and the past of the next call.
+
+    x [B, T, ...] -> [B, T, width, ...], where `past` holds the last width - 1 tokens
+    """
     T = x.shape[1]
     x = torch.cat([past, x], 1)
     return torch.stack([x[:, i : i + T] for i in range(past.shape[1] + 1)], 2), x[:, T:]
@@ -147,8 +150,8 @@ def masked_softmax(score: Tensor, mask: Tensor, dim: int, sink: Tensor | None = 
 def between(x: Tensor, readers: int, cumulative: Callable) -> Tensor:
     """Sums (or products) of x over the tokens r with s < r <= t, for the last `readers` tokens t.
 
-    x [B, S, ...] -> [B, T, S, ...]; where s >= t it is 0 (or 1). Nothing is subtracted, so that large
-    sums do not cancel.
+    x [B, S, ...] -> [B, T, S, ...]; where s >= t it is 0 (or 1). Nothing is subtracted, so that
+    large sums do not cancel.
     """
     neutral = 0.0 if cumulative is torch.cumsum else 1.0
     past = x.shape[1] - readers
@@ -161,7 +164,7 @@ def between(x: Tensor, readers: int, cumulative: Callable) -> Tensor:
 
 
 def matrices_between(x: Tensor, readers: int) -> Tensor:
-    """The products x[s + 1] @ ... @ x[t], for the last `readers` tokens t: the identity where s >= t.
+    """Products x[s + 1] @ ... @ x[t], for the last `readers` tokens t: the identity where s >= t.
 
     x [B, S, ..., K, K] -> [B, T, S, ..., K, K]
     """
@@ -174,6 +177,35 @@ def matrices_between(x: Tensor, readers: int) -> Tensor:
     return torch.stack(rows, 1) if rows else x[:, None][:, :0]
 
 
+def between_for_each(x: Tensor, cumulative: Callable) -> Tensor:
+    """Sums (or products) of x over the tokens r with s < r <= t, where x depends on the reader t.
+
+    x [B, T, S, ...], over r, -> [B, T, S, ...], over s; where s >= t it is 0 (or 1).
+    """
+    neutral = 0.0 if cumulative is torch.cumsum else 1.0
+    readers, seen = x.shape[1:3]
+    r = torch.arange(seen, device=x.device)
+    past = (r <= r[seen - readers :, None]).reshape(readers, seen, *[1] * (x.dim() - 3))
+    later = cumulative(torch.where(past, x, neutral).flip(2), 2).flip(2)[:, :, 1:]
+    return torch.cat([later, torch.full_like(x[:, :, :1], neutral)], 2)
+
+
+def matrices_between_for_each(x: Tensor) -> Tensor:
+    """Products x[t, s + 1] @ ... @ x[t, t] for each reader t: the identity where s >= t.
+
+    x [B, T, S, ..., K, K], over r, -> [B, T, S, ..., K, K], over s
+    """
+    readers, seen = x.shape[1:3]
+    t = torch.arange(seen - readers, seen, device=x.device).reshape(-1, *[1] * (x.dim() - 3))
+    product = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+    product = product.expand(x.shape[:2] + x.shape[3:])
+    rows = []
+    for r in reversed(range(seen)):
+        rows.append(product)
+        product = torch.where(r <= t, x[:, :, r] @ product, product)
+    return torch.stack(rows[::-1], 2) if rows else x
+
+
 def top(score: Tensor, count: int, dim: int) -> Tensor:
     """Where the `count` largest scores are; of equals the first, never -inf."""
     order = score.argsort(dim=dim, descending=True, stable=True)
@@ -181,7 +213,7 @@ def top(score: Tensor, count: int, dim: int) -> Tensor:
 
 
 def take(x: Tensor, index: Tensor, shared: int) -> Tensor:
-    """x [shared..., N, rest...] at the integers index [shared..., new...] -> [shared..., new..., rest...]."""
+    """x [shared..., N, rest...] at index [shared..., new...] -> [shared..., new..., rest...]."""
     rest = x.shape[shared + 1 :]
     flat = index.reshape(*index.shape[:shared], math.prod(index.shape[shared:]))
     at = flat.reshape(*flat.shape, *[1] * len(rest)).expand(*flat.shape, *rest)

@@ -9,6 +9,7 @@ from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, Value, shape_text
 from archc.backends.expression import Text
 from archc.backends.writer import identifier
+
 from archc.dims import Axis
 from archc.ir.graph import Node
 

@@ -1,4 +1,5 @@
-"""Emission of one graph into the body of one function: what becomes a line, and what stays inside one."""
+"""Emission of one graph into the body of one function: what becomes a line, and what stays
+inside one."""
 
 from __future__ import annotations
 
@@ -6,7 +7,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import sympy
-
 from archc.backends.eager.file import File
 from archc.backends.eager.fusion import Fused, fuse
 from archc.backends.eager.memory import Memory
@@ -15,6 +15,7 @@ from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, WIDE, Value, sha
 from archc.backends.expression import ATOM, Text, call, number, whole
 from archc.backends.index import aligned, permuted
 from archc.backends.writer import Names, Writer
+
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
@@ -32,8 +33,8 @@ class Scope:
 
     `like` names a tensor that has the dtype and device of the data. `sizes` says how
     size symbols are written here, `lengths` how long each sequence is, `starts` the position of its
-    first token; `sources` tells from which arguments' shapes a length can be read. What is asked for
-    and not found becomes an argument of the function. `home` is the spec whose lines are cited.
+    first token; `sources` tells from which arguments' shapes a length can be read. What is asked
+    for and not found becomes an argument of the function. `home` is the spec whose lines are cited.
     """
 
     def __init__(self, graph: Graph, emitters: Emitters, file: File, like: str, layer: str):
@@ -60,7 +61,8 @@ class Scope:
         self.uses = self._count_uses()
 
     def _count_uses(self) -> dict[int, int]:
-        """How often each live value is written down; a pattern that becomes one call counts once."""
+        """How often each live value is written down; a pattern that becomes one call counts
+        once."""
         uses: dict[int, int] = {}
         waiting = list(self.graph.outputs.values())
         while waiting:
@@ -79,7 +81,9 @@ class Scope:
     def statements(self, among: Collection[int] | None = None) -> None:
         """Emit every named value that something needs, in the order of the spec as far as dataflow
         allows; `among` says which values alone to look at."""
-        named = [n for n in self.graph if self._is_statement(n) and (among is None or n.id in among)]
+        named = [
+            n for n in self.graph if self._is_statement(n) and (among is None or n.id in among)
+        ]
         for node in sorted(named, key=lambda n: (n.span.start if n.span else 0, n.id)):
             self.statement(node)
         for id in self.graph.outputs.values():
@@ -125,10 +129,13 @@ class Scope:
         return self.values[id]
 
     def _fitting(self, node: Node) -> Value:
-        """The node's expression; its longest operands get lines of their own until it fits into one."""
+        """The node's expression; its longest operands get lines of their own until it fits into
+        one."""
         value = self.emit(node)
-        while len(value.text.text) > self.writer.room - len(self.hint(node)) - 3:
-            inner = [i for i in self.operands(node.id) if i in self.values and not self.values[i].bound]
+        while len(value.text.text) > self.writer.room - len(self.hint(node)) - 9:
+            inner = [
+                i for i in self.operands(node.id) if i in self.values and not self.values[i].bound
+            ]
             inner = [i for i in inner if self.values[i].kind != NUMBER]
             if not inner:
                 break
@@ -155,7 +162,8 @@ class Scope:
         self.values[id] = Value(Text(name), value.layout, value.kind)
 
     def hint(self, node: Node) -> str:
-        """The node's name; or one made from what it combines, or from the value that it goes into."""
+        """The node's name; or one made from what it combines, or from the value that it goes
+        into."""
         if node.name is not None:
             return node.name
         if isinstance(node.op, ir.Position):
@@ -182,7 +190,8 @@ class Scope:
     # --- shapes ---
 
     def layout(self, axes: Sequence[Axis]) -> tuple[str, ...]:
-        """The order of a value's dims: that of its type, with reader and read last in a pair's body."""
+        """The order of a value's dims: that of its type, with reader and read last in a pair's
+        body."""
         names = tuple(axis.name for axis in axes)
         if self.pair is None or not set(self.pair) <= set(names):
             return names
@@ -210,7 +219,9 @@ class Scope:
         order += [name for name in value.layout if name not in order]
         text = permuted(value.text, value.layout, order)
         if "batch" not in order:
-            text = call(f"{text.at(ATOM)}.expand", self.ask(self.lengths["batch"]), *["-1"] * len(order))
+            text = call(
+                f"{text.at(ATOM)}.expand", self.ask(self.lengths["batch"]), *["-1"] * len(order)
+            )
             order = ["batch", *order]
         return Value(text, tuple(order), value.kind)
 
@@ -242,7 +253,8 @@ class Scope:
         return {name: self.ask(self.sizes.get(name, name)) for name in names}
 
     def ask(self, text: str) -> str:
-        """Note that the names in a text must be defined at the head of the function, or handed to it."""
+        """Note that the names in a text must be defined at the head of the function, or handed
+        to it."""
         self.asked |= set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
         return text
 

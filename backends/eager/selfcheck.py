@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 import sympy
-
 from archc.backends.eager.memory import memory_of
 from archc.backends.expression import whole
 from archc.backends.writer import Writer, identifier, quoted
+
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
@@ -23,11 +23,13 @@ FORMS = {
     "check_pieces": ("a prompt, then pieces of any length, against the whole", "1e-9"),
     "check_gradients": ("gradients, against differences", "1e-5"),
 }
-"""What is checked: function of `check_pieces.py` -> what it compares, and the largest relative error
-that is right (a file carries its numbers with seven digits)."""
+"""What is checked: function of `check_pieces.py` -> what it compares, and the largest relative
+error that is right (a file carries its numbers with seven digits)."""
 
 
-def self_check(layer: ir.Layer, layers: Sequence[ir.Layer], classes: Mapping[int, str], check: Check) -> str:
+def self_check(
+    layer: ir.Layer, layers: Sequence[ir.Layer], classes: Mapping[int, str], check: Check
+) -> str:
     """The definitions that the functions of `check_pieces.py` work on."""
     writer = Writer()
     writer.line(f"TITLE = {quoted(layer.name)}")
@@ -82,11 +84,15 @@ def _example(
     writer: Writer, layer: ir.Layer, layers: Sequence[ir.Layer], classes: Mapping[int, str]
 ) -> None:
     """`example(sizes, ...)`: an instance whose parameters and inputs need no random numbers."""
-    given = [f"{identifier(c.path)}=nn.Identity()" for _, c in layer.calls if c.callee.kind == "argument"]
+    given = [
+        f"{identifier(c.path)}=nn.Identity()" for _, c in layer.calls if c.callee.kind == "argument"
+    ]
     ranges = _ranges(layers, classes)
-    with writer.block("def example(sizes: dict, batch: int, tokens: int, device: str, dtype: torch.dtype):"):
+    with writer.block(
+        "def example(sizes: dict, batch: int, tokens: int, device: str, dtype: torch.dtype):"
+    ):
         writer.docstring(
-            ["An instance with fixed parameters, its inputs, and names of those along its own tokens."]
+            ["A fixed instance, its inputs, and the names of those that run along its own tokens."]
         )
         writer.line('kind = {"device": device, "dtype": dtype}')
         writer.call(f"layer = {classes[id(layer)]}(", ["**sizes", *given, "**kind"], ")")
@@ -102,7 +108,11 @@ def _example(
 
 def _input(layer: ir.Layer, id: int, op: ir.Input) -> str:
     """Numbers for one input; another sequence has 5 tokens."""
-    names = {arg.symbol.name: f"layer.{identifier(arg.name)}" for arg in layer.args if arg.symbol is not None}
+    names = {
+        arg.symbol.name: f"layer.{identifier(arg.name)}"
+        for arg in layer.args
+        if arg.symbol is not None
+    }
     streams = {"batch": "batch", "t": "tokens"}
     shape = [
         streams.get(axis.name, "5") if axis.kind != "dim" else whole(axis.size, names).text

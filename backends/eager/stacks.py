@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from archc.backends.eager.naming import listed
+
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 
@@ -31,10 +32,10 @@ def chains(graph: Graph) -> dict[int, Chain]:
             stacks.setdefault(place[0], []).append(node.id)
     found: dict[int, Chain] = {}
     for path, ids in stacks.items():
-        ids = sorted(ids, key=lambda id: listed(graph[id].op.path) or ("", 0))
-        carried = _carried(graph, ids)
-        if carried is not None and len(ids) > 1:
-            found |= dict.fromkeys(ids, Chain(path, tuple(ids), carried))
+        calls = sorted(ids, key=lambda id: listed(graph[id].op.path) or ("", 0))
+        carried = _carried(graph, calls)
+        if carried is not None and len(calls) > 1:
+            found |= dict.fromkeys(calls, Chain(path, tuple(calls), carried))
     return found
 
 

@@ -9,6 +9,7 @@ from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.scope import Scope
 from archc.backends.expression import number
 from archc.backends.writer import Writer
+
 from archc.ir import layer as ir
 
 DTYPES = {"int": "torch.int64", "bool": "torch.bool"}
@@ -58,7 +59,9 @@ def initial_state(parts: Parts) -> Writer:
     scope = parts.scope("self", parts.sizes)
     scope.lengths = {"batch": "batch"}
     scope.device, scope.dtype = 'real["device"]', 'real["dtype"]'
-    items = [f"{field.name}={first(parts, scope, field, REAL, WIDE)}" for field in parts.memory.fields]
+    items = [
+        f"{field.name}={first(parts, scope, field, REAL, WIDE)}" for field in parts.memory.fields
+    ]
     writer = Writer(margin=4)
     header = f"def initial_state(self, batch: int, device=None, dtype=None) -> {parts.state}:"
     with writer.block(header):
@@ -75,7 +78,8 @@ def initial_state(parts: Parts) -> Writer:
 
 
 def first(parts: Parts, scope: Scope, field: Field, real: str, wide: str) -> str:
-    """The first value of a field; `real` and `wide` are the device and dtype of values and states."""
+    """The first value of a field; `real` and `wide` are the device and dtype of values and
+    states."""
     node = parts.layer.graph[field.node] if field.node >= 0 else None
     if node is None:
         return "0"

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from archc.backends.eager import ops
 from archc.backends.eager.calls import callee
+from archc.backends.eager.elementwise import elementwise
 from archc.backends.eager.fold import fold
 from archc.backends.eager.pair import pair
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import Value
+
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 
@@ -20,7 +22,7 @@ EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
     ir.Position: ops.position,
     ir.Delta: ops.delta,
     ir.Noise: ops.noise,
-    ir.Elementwise: ops.elementwise,
+    ir.Elementwise: elementwise,
     ir.Reduce: ops.reduce,
     ir.Contract: ops.contract,
     ir.Gather: ops.gather,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from archc.backends.expression import Text
 
 NUMBER, INT, BOOL, DATA, WIDE = "number", "int", "bool", "data", "wide"
-"""Kinds: a Python number; tensors of integers, of truth values, of reals in the inputs' dtype, and of
-reals made from positions alone, which keep at least float32 until they meet data."""
+"""Kinds: a Python number; tensors of integers, of truth values, of reals in the inputs' dtype,
+and of reals made from positions alone, which keep at least float32 until they meet data."""
 
 KIND_OF = {"int": INT, "bool": BOOL, "real": DATA}
 """The kind of a tensor by the dtype of its type."""

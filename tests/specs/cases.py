@@ -48,6 +48,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "ssm_selective": {"d": 12, "D": 7, "N": 3},
     "swiglu": {"d": 12, "f": 8},
     "transformer": {"d": 12, "H": 4, "G": 2, "K": 6, "f": 8},
+    "xlstm": {"vocab": 11, "d": 12, "H": 2, "L": 2, "f": 8},
 }  # fmt: skip
 
 

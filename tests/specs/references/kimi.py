@@ -1,16 +1,14 @@
-"""transformers' Kimi Delta Attention layer, run in a process of its own.
+"""transformers' Kimi Linear, its memory layer and a whole model, run in processes of their own.
 
-With fla at hand transformers calls its GPU kernels, which fail on a CPU: see kimi_without_fla.py.
+With fla at hand transformers calls its GPU kernels, which fail on a CPU.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import torch
+from tests.specs.references import apart
 
 
 def layer(folder: Path, **sizes: int) -> dict[str, Any]:
@@ -18,10 +16,12 @@ def layer(folder: Path, **sizes: int) -> dict[str, Any]:
 
     sizes: B, T, d, H, K (= V = the inner size of its low-rank maps), width, seed.
     """
-    file = folder / "kimi.pt"
-    torch.save(sizes, file)
-    command = [sys.executable, "-m", "tests.specs.references.kimi_without_fla", str(file)]
-    root = Path(__file__).parents[3]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return torch.load(file)
+    return apart.run("kimi_without_fla", folder, **sizes)
+
+
+def model(folder: Path, **sizes: Any) -> dict[str, Any]:
+    """`weights` of `KimiLinear`, `tokens` [B, T] and `logits`.
+
+    sizes: B, T, seed, and those of `KimiLinear`.
+    """
+    return apart.run("kimi_model_without_fla", folder, **sizes)

@@ -4,24 +4,14 @@ input and output of one Kimi Delta Attention layer into it, fla being hidden fro
 from __future__ import annotations
 
 import sys
-from importlib.machinery import ModuleSpec
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tests.specs.references import apart
 
-class NoFla:
-    """An import hook under which fla is not installed."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Refuse fla; everything else is for the next finder."""
-        if name.partition(".")[0] == "fla":
-            raise ModuleNotFoundError(f"{name} is hidden", name=name)
-        return None
-
-
-sys.meta_path.insert(0, NoFla())
+apart.hide("fla")
 
 from transformers import KimiLinearConfig  # noqa: E402
 from transformers.models.kimi_linear.modeling_kimi_linear import (  # noqa: E402

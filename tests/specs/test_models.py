@@ -1,0 +1,32 @@
+"""Whole models against transformers, in processes of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import archc
+from tests.specs.agreement import agree
+from tests.specs.references import apart, kimi
+
+
+def test_kimi_linear(tmp_path: Path) -> None:
+    """A dense first layer, experts in the others, and attention in one of them."""
+    sizes = {"vocab": 50, "d": 32, "L": 3, "H": 2, "experts": 6, "active": 2, "f": 12, "dense": 24}
+    theirs = kimi.model(tmp_path, B=2, T=20, seed=1, full=[1], **sizes)
+    model = archc.load("kimi_linear").module(**sizes, full=[1], dtype=torch.float64)
+    model.load_state_dict(theirs["weights"])
+    agree("kimi_linear", "transformers kimi_linear", model(theirs["tokens"]), theirs["logits"])
+
+
+@pytest.mark.parametrize("caps", [{"cap": 15, "top": 30}, {"cap": None, "top": None}])
+def test_xlstm(tmp_path: Path, caps: dict) -> None:
+    sizes = {"vocab": 50, "d": 32, "H": 2, "L": 2, "f": 40}
+    theirs = apart.run("xlstm_model", tmp_path, B=2, T=32, seed=2, **sizes, **caps)
+    model = archc.load("xlstm", **caps).module(**sizes, K=16, dtype=torch.float64)
+    model.load_state_dict(theirs["weights"])
+    how = "with" if caps["cap"] else "without"
+    against = f"transformers xlstm, {how} soft caps"
+    agree("xlstm", against, model(theirs["tokens"]), theirs["logits"])
