@@ -18,8 +18,10 @@ Kind = Literal["batch", "stream", "dim"]
 MAX_DIGITS = 400
 """Longer numbers are refused, so that no power takes forever."""
 
-MAX_TERMS = 500
-"""Longer expressions in sizes are refused, for the same reason."""
+MAX_PARTS = 60
+MAX_DEGREE = 8
+"""Longer expressions in sizes, and of a higher degree, are refused: sympy would take forever to
+find their sign."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def apply(fn: Callable[..., Any], *args: Any) -> Any:
     """`fn` of exact numbers, expressions or conditions.
 
     Raises Undefined for a division by zero, a number that is not real or has more than MAX_DIGITS
-    digits, and an expression of more than MAX_TERMS parts; none of these takes long.
+    digits, and an expression of more than MAX_PARTS parts or of more than MAX_DEGREE.
     """
     if fn is sympy.Pow and not _small_power(*args):
         raise Undefined("this power is too large to compute exactly")
@@ -95,13 +97,33 @@ def apply(fn: Callable[..., Any], *args: Any) -> Any:
         raise Undefined("division by zero")
     if value.has(sympy.zoo, sympy.nan):
         raise Undefined("this has no value")
-    if isinstance(value, sympy.Expr) and value.is_extended_real is False:
+    if isinstance(value, sympy.Expr):
+        _check_bounds(value)
+    return value
+
+
+def _check_bounds(value: sympy.Expr) -> None:
+    """Refuse what is not real, and what would take too long to compute with."""
+    if sum(1 for _ in islice(sympy.preorder_traversal(value), MAX_PARTS + 1)) > MAX_PARTS:
+        raise Undefined("this expression in sizes is too long")
+    if _degree(value) > MAX_DEGREE:
+        raise Undefined(f"this expression in sizes is of a degree above {MAX_DEGREE}")
+    if value.is_number and value.is_extended_real is False:
         raise Undefined("this is not a real number")
     if isinstance(value, sympy.Rational) and max(abs(value.p), value.q) > 10**MAX_DIGITS:
         raise Undefined(f"this number has more than {MAX_DIGITS} digits")
-    if sum(1 for _ in islice(sympy.preorder_traversal(value), MAX_TERMS)) == MAX_TERMS:
-        raise Undefined("this expression in sizes is too long")
-    return value
+
+
+def _degree(value: sympy.Basic) -> float:
+    """A bound on the degree in the sizes."""
+    if isinstance(value, sympy.Symbol):
+        return 1
+    inner = [_degree(arg) for arg in value.args]
+    if isinstance(value, sympy.Mul):
+        return sum(inner)
+    if isinstance(value, sympy.Pow) and value.exp.is_number:
+        return inner[0] * max(1, abs(float(value.exp)))
+    return max(inner, default=0)
 
 
 def _small_power(base: sympy.Expr, exponent: sympy.Expr) -> bool:

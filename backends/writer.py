@@ -14,8 +14,32 @@ from archc.source import Span
 
 COLUMNS = 100
 INDENT = "    "
-FORBIDDEN = frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | frozenset(dir(builtins))
+PYTHON = frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | frozenset(dir(builtins))
 """Words that no generated name may be: they mean something else in Python."""
+
+_MODULE = """
+    T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda double
+    dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule
+    half initial_state ipu load_state_dict modules mtia named_buffers named_children named_modules
+    named_parameters parameters register_backward_hook register_buffer register_forward_hook
+    register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook
+    register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module
+    register_parameter register_state_dict_post_hook register_state_dict_pre_hook requires_grad_
+    reset_parameters set_extra_state set_submodule share_memory state_dict to to_empty train training
+    type xpu zero_grad
+"""
+MODULE = frozenset(_MODULE.split())
+"""Attributes that every module of a generated file has; a parameter must not hide one."""
+
+_RESERVED = """
+    torch math sys time F nn Tensor NamedTuple Callable self state return_state sizes factory device
+    dtype made layer past pos wide like real weight draw check_sizes check_numbers whole_quotient
+    check_input check_real check_index check_state inverse_softplus shift_tokens window_tokens
+    short_convolution block_tokens last_tokens extreme_of masked_softmax combined_between
+    products_between top_of take_at one_hot_rows
+"""
+RESERVED = frozenset(_RESERVED.split())
+"""What generated functions call things of their own: modules, pieces, and their fixed locals."""
 
 
 class Names:
@@ -41,15 +65,18 @@ class Names:
 
 
 def identifier(text: str) -> str:
-    """The nearest Python identifier in ASCII: `K'` is `K_prime`, `lambda` is `lambda_`,
-    `layers.0` is `layers_0`."""
+    """The nearest Python identifier in ASCII: `K'` is `K_prime`, `lambda` is `lambda_`."""
     text = text.replace("'", "_prime")
-    text = "".join(
-        char if char.isascii() and (char.isalnum() or char == "_") else "_" for char in text
-    )
+    text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in text)
     if not text or text[0].isdigit() or text.startswith("__"):
         text = "n" + text
-    return text + "_" if text in FORBIDDEN else text
+    return text + "_" if text in PYTHON or text in RESERVED else text
+
+
+def attribute(text: str) -> str:
+    """The same for an attribute of a module: `half` is `half_`."""
+    name = identifier(text)
+    return name + "_" if name in MODULE else name
 
 
 def snake(name: str) -> str:
@@ -58,15 +85,20 @@ def snake(name: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """A Python string literal in double quotes."""
+    """A Python string literal in double quotes, in ASCII."""
     shown = text.encode("unicode_escape").decode("ascii")
     return '"' + shown.replace('"', '\\"') + '"'
 
 
 def printable(text: str) -> str:
-    """Text of a spec as a comment or docstring may hold it: one line, nothing that ends either."""
-    clean = "".join(char if char.isprintable() else " " for char in text)
-    return clean.replace("\\", "/").replace('"""', "'''").strip()
+    """Text of a spec as a comment may hold it: on one line."""
+    return "".join(char if char.isprintable() else " " for char in text).strip()
+
+
+def in_docstring(text: str) -> str:
+    """A line as a docstring may hold it, with its indentation: it can neither end it nor escape."""
+    lead = text[: len(text) - len(text.lstrip(" "))]
+    return lead + printable(text).replace("\\", "\\\\").replace('"""', "'''")
 
 
 class Writer:
@@ -111,10 +143,11 @@ class Writer:
         width = self.room
         blocks = []
         for paragraph in paragraphs:
-            kept = [line.rstrip() for line in paragraph.split("\n")]
+            kept = [in_docstring(line) for line in paragraph.split("\n")]
             blocks.append([part for line in kept for part in wrapped(line, width)])
         if len(blocks) == 1 and len(blocks[0]) == 1 and len(blocks[0][0]) <= width - 6:
-            self.line(f'"""{blocks[0][0]}"""')
+            ending = " " if blocks[0][0].endswith('"') else ""
+            self.line(f'"""{blocks[0][0]}{ending}"""')
             return
         blocks[0] = wrapped("   " + blocks[0][0], width) + blocks[0][1:]
         first = '"""' + blocks[0][0].lstrip()

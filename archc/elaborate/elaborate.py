@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
 
+import sympy
+
 from archc.diagnostics import ArchError, Refused, Report, did_you_mean
 from archc.elaborate import attend, calls, expr, index, select, statements
 from archc.elaborate.scope import Module, Session, option
@@ -62,11 +64,31 @@ def elaborate(
                 helps=did_you_mean(unknown[0], known) or [f"it has {', '.join(known) or 'none'}"],
             )
         layer = statements.elaborate_layer(session, module, decl, values, symbolic=set())
+        _check_requirements(layer, report)
     except Refused:
         report.check()
         raise
     report.check()
     return layer
+
+
+def _check_requirements(layer: ir.Layer, report: Report) -> None:
+    """Refuse sizes, given or by default, that break a condition of the layer."""
+    values: dict[sympy.Symbol, sympy.Expr] = {}
+    for arg in layer.args:
+        if arg.symbol is not None and arg.default is not None:
+            values[arg.symbol] = arg.default.subs(values)
+    for requirement in layer.requirements:
+        if requirement.condition.subs(values) is sympy.false:
+            symbols = sorted(requirement.condition.free_symbols, key=str)
+            known = [f"`{symbol}` is {values[symbol]}" for symbol in symbols if symbol in values]
+            report.error(
+                "E0401",
+                f"`{requirement.text}` does not hold",
+                requirement.span,
+                "required here",
+                notes=[", ".join(known)],
+            )
 
 
 def choose(file: tree.File, name: str | None, report: Report) -> tree.Decl:
@@ -161,7 +183,7 @@ class _Loader:
 
 
 def _identity(source: Source) -> tuple[str, str]:
-    """What makes two sources one file: a bundled spec may have the name of a file beside this one."""
+    """What makes two sources one: a bundled spec may have the name of a file beside this one."""
     return source.name, source.sha256
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import sympy
 
 from archc.diagnostics import did_you_mean
-from archc.dims import TIME, Axis, at, size_symbol
+from archc.dims import TIME, Axis, at, number_symbol, size_symbol
 from archc.elaborate import ops, statements
 from archc.elaborate.scope import Along, Scope
 from archc.elaborate.values import AbstractLayer, LayerRef, Option, Tensor, Value
@@ -276,10 +276,16 @@ def _close(
     sizes: list[tuple[str, Value]] = []
     symbols: list[sympy.Symbol] = []
     for size, value in ref.sizes:
+        if isinstance(value, LayerRef):
+            inner = _close(scope, f"{name}_{size}", value, outer, given)
+            symbols.extend(inner.symbols)
+            sizes.append((size, inner))
+            continue
         if not isinstance(value, sympy.Expr):
             sizes.append((size, value))
             continue
-        symbol = size_symbol(f"{name}_{size}")
+        whole = value.is_integer is not False and all(s.is_integer for s in value.free_symbols)
+        symbol = (size_symbol if whole else number_symbol)(f"{name}_{size}")
         outer[symbol.name] = value
         known = scope.number(value)
         if known is not None:

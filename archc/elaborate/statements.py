@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -292,10 +293,21 @@ def _require(scope: Scope, stmt: tree.Require, exported: set[str]) -> None:
         if not holds:
             raise scope.error("E0401", f"`{stmt.condition.span.text}` does not hold", stmt.span)
     elif isinstance(condition, sympy.Basic) and not isinstance(condition, sympy.Expr):
-        text = stmt.condition.span.text
-        scope.context.requirements.append(ir.Requirement(condition, text, stmt.span))
+        at = scope.site or stmt.span
+        text = _requirement_text(scope, stmt.condition.span.text)
+        scope.context.requirements.append(ir.Requirement(condition, text, at))
     else:
         raise scope.error("E0403", "`require` takes a condition on sizes", stmt.condition.span)
+
+
+def _requirement_text(scope: Scope, text: str) -> str:
+    """A condition in the caller's words: in a function `size(D)` is the size that D stands for."""
+
+    def size(match: re.Match[str]) -> str:
+        axes = scope.axis_named(match[1]) or ()
+        return " * ".join(str(axis.size) for axis in axes) or match[0]
+
+    return re.sub(r"\bsize\((\w+)\)", size, text)
 
 
 def _chunk(scope: Scope, stmt: tree.Chunk, exported: set[str]) -> None:

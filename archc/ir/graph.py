@@ -155,7 +155,7 @@ class Graph(Generic[Op]):
 
 
 def components(reads: Mapping[str, Collection[str]]) -> list[list[str]]:
-    """Groups of names that read one another, each after the groups it reads; names sorted within."""
+    """Groups of names that read one another, each after those it reads; names sorted within."""
     graph: nx.DiGraph = nx.DiGraph()
     graph.add_nodes_from(reads)
     graph.add_edges_from((other, name) for name, others in reads.items() for other in others)

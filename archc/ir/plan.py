@@ -3,7 +3,7 @@ it on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -46,6 +46,8 @@ class Plan:
     verified: tuple[tuple[str, float], ...] = ()
 
 
+Values = dict[sympy.Symbol, sympy.Expr]
+
 TRIES = 200
 """How many instances are looked at before there is said to be none."""
 
@@ -53,7 +55,8 @@ TRIES = 200
 def examples(layer: ir.Layer, unit: int) -> Iterator[dict[str, Number]]:
     """Sizes of instances that meet every requirement, their dims around `unit` and mostly
     different, so that a dim taken for another one shows."""
-    for given in islice(_choices(layer, _wishes(layer, unit), {}), TRIES):
+    conditions = tuple(_conditions(layer, {}))
+    for given in islice(_choices(layer, _wishes(layer, unit), conditions, {}), TRIES):
         try:
             sizes = resolve_sizes(layer, given)
         except ArchError:
@@ -65,10 +68,10 @@ def examples(layer: ir.Layer, unit: int) -> Iterator[dict[str, Number]]:
 def _choices(
     layer: ir.Layer,
     wishes: Mapping[str, list[Number | None]],
-    known: dict[sympy.Symbol, sympy.Expr],
+    conditions: Iterable[sympy.Basic],
+    known: Values,
 ) -> Iterator[dict[str, Number]]:
-    """Values for the arguments, the first of each first; one that breaks a requirement is not
-    pursued."""
+    """Values for the arguments, the first of each first; what breaks a condition is not pursued."""
     args = [arg for arg in layer.args if arg.symbol is not None]
     if len(known) == len(args):
         yield {a.name: plain(known[a.symbol]) for a in args if known[a.symbol].is_number}
@@ -76,9 +79,24 @@ def _choices(
     arg = args[len(known)]
     for wish in wishes[arg.name]:
         value = exact_number(wish) if wish is not None else sympy.sympify(arg.default).subs(known)
-        trial = {**known, arg.symbol: value}
-        if all(r.condition.subs(trial) != sympy.false for r in layer.requirements):
-            yield from _choices(layer, wishes, trial)
+        left = [condition.subs(arg.symbol, value) for condition in conditions]
+        if sympy.false not in left:
+            open = [condition for condition in left if condition != sympy.true]
+            yield from _choices(layer, wishes, open, {**known, arg.symbol: value})
+
+
+def _conditions(layer: ir.Layer, values: Values) -> dict[sympy.Basic, None]:
+    """What must hold for the symbols of a layer: its requirements, sizes that are whole numbers, and
+    the same for the layers it calls. `values` gives the layer's symbols in those of its caller."""
+    found = dict.fromkeys(r.condition.subs(values) for r in layer.requirements)
+    for axis in {axis.size: axis for axis in _axes(layer.graph) if axis.kind == "dim"}.values():
+        found[sympy.Eq(sympy.Mod(axis.size.subs(values), 1), 0)] = None
+    calls = {(id(call.callee), call.sizes): call for _, call in layer.calls}
+    for call in calls.values():
+        given = {name: expr.subs(values) for name, expr in call.sizes}
+        symbols = [arg.symbol for arg in call.callee.args if arg.symbol is not None]
+        found |= _conditions(call.callee, {s: given[s.name] for s in symbols})
+    return found
 
 
 def _wishes(layer: ir.Layer, unit: int) -> dict[str, list[Number | None]]:

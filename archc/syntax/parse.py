@@ -24,8 +24,8 @@ from archc.source import Source, Span
 from archc.syntax import tree
 from archc.syntax.build import Builder
 
-MAX_CHARS = 1 << 16
-"""Longest spec, in characters: forty times the longest bundled one."""
+MAX_CHARS = 1 << 15
+"""Longest spec, in characters: twenty times the longest bundled one."""
 
 MAX_BRACKETS = 50
 """Deepest nesting of brackets, and of indented blocks."""

@@ -165,7 +165,7 @@ class Declared(Node):
 
 @dataclass(frozen=True)
 class Input(Node):
-    """`input x[d]`, `input c[e] along m`, `input tokens in vocab`, `input targets in vocab optional`."""
+    """`input x[d]`, `input c[e] along m`, `input tokens in vocab`, `input y in vocab optional`."""
 
     names: tuple[Declared, ...]
     along: str | None

@@ -10,7 +10,7 @@ from typing import Any
 import sympy
 from archc.backends.eager.file import File
 from archc.backends.expression import Text, number, whole
-from archc.backends.writer import Writer, identifier, quoted
+from archc.backends.writer import Writer, attribute, quoted
 
 from archc.dims import Axis
 from archc.ir import layer as ir
@@ -100,7 +100,7 @@ class Arguments:
     def __init__(self, layer: ir.Layer, file: File, root: bool):
         self.layer, self.file = layer, file
         self.args = shown(layer, root)
-        self.names = {arg.symbol.name: identifier(arg.name) for arg in self.args}
+        self.names = {arg.symbol.name: attribute(arg.name) for arg in self.args}
         self.whole = {arg.symbol.name for arg in self.args if is_size(layer, arg.symbol.name)}
         self.positive = set(_positive(layer.graph))
 
@@ -148,9 +148,9 @@ class Arguments:
             return number(default, self.names)
         if bottom == 1:
             return whole(default, self.names)
-        self.file.pieces.add("quotient")
+        self.file.pieces.add("whole_quotient")
         top_text, bottom_text = (number(part, self.names) for part in (top, bottom))
-        return Text(f'quotient("{self.layer.name}", "{name}", {top_text}, {bottom_text})')
+        return Text(f'whole_quotient("{self.layer.name}", "{name}", {top_text}, {bottom_text})')
 
     def _check(self, writer: Writer, args: list[ir.Arg]) -> None:
         groups: dict[tuple[str, str], list[str]] = {}
@@ -188,5 +188,5 @@ class Arguments:
             value = sizes[arg.symbol.name]
             size = is_size(call.callee, arg.symbol.name)
             text = whole(value, names) if size else number(value, names)
-            texts.append(f"{identifier(arg.name)}={text}")
+            texts.append(f"{attribute(arg.name)}={text}")
         return texts

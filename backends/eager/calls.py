@@ -9,7 +9,7 @@ from archc.backends.eager.stacks import Chain
 from archc.backends.eager.value import DATA, KIND_OF, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import aligned
-from archc.backends.writer import identifier
+from archc.backends.writer import attribute, identifier
 
 from archc.ir.graph import Node
 
@@ -53,7 +53,7 @@ def callee(scope: Scope, node: Node) -> Value:
 def reach(path: str) -> str:
     """A sub-layer's path as attributes and places in lists: `layers[0]`."""
     place = listed(path)
-    return f"{reach(place[0])}[{place[1]}]" if place else path
+    return f"{reach(place[0])}[{place[1]}]" if place else attribute(path)
 
 
 def _argument(scope: Scope, node: Node, place: int) -> Text:
@@ -89,13 +89,15 @@ def _stack(scope: Scope, chain: Chain) -> None:
     left = ", ".join(names.get(output, "_") for output in outputs)
     left = f"({left})" if len(outputs) > 1 and field else left
     if field is None:
-        with scope.writer.block(f"for layer in self.{chain.path}:"):
+        with scope.writer.block(f"for layer in self.{reach(chain.path)}:"):
             scope.writer.call(f"{left} = layer(", arguments, ")")
     else:
         kept = scope.names.fresh(f"{field.name}_state")
         scope.kept[field.name] = f"tuple({kept})"
         scope.writer.line(f"{kept} = []")
-        with scope.writer.block(f"for layer, past in zip(self.{chain.path}, state.{field.name}):"):
+        with scope.writer.block(
+            f"for layer, past in zip(self.{reach(chain.path)}, state.{field.name}):"
+        ):
             more = ["state=past", "return_state=True"]
             scope.writer.call(f"{left}, past = layer(", [*arguments, *more], ")")
             scope.writer.line(f"{kept}.append(past)")

@@ -6,20 +6,9 @@ from dataclasses import dataclass, field
 
 from archc.backends.writer import Names
 
-RESERVED = (
-    "torch",
-    "math",
-    "F",
-    "Tensor",
-    "nn",
-    "NamedTuple",
-    "Callable",
-    "self",
-    "state",
-    "pos",
-    "wide",
-)
-"""Names that every function of a generated file may rely on."""
+TOP_LEVEL = "wave fill outputs_of distance check_values check_pieces check_gradients checks speed"
+CONSTANTS = "main example TITLE SIZES SPEED_SIZES EXPECTED FORMS"
+"""What a file defines beside its layers."""
 
 
 @dataclass
@@ -28,5 +17,5 @@ class File:
     order."""
 
     pieces: set[str] = field(default_factory=set)
-    names: Names = field(default_factory=lambda: Names(RESERVED))
+    names: Names = field(default_factory=lambda: Names(f"{TOP_LEVEL} {CONSTANTS}".split()))
     sections: list[str] = field(default_factory=list)

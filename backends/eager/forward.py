@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from archc.backends.eager.file import RESERVED
 from archc.backends.eager.memory import stream_of
 from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, Value
 from archc.backends.expression import MUL, POWER, Text
-from archc.backends.writer import Writer, identifier, quoted
+from archc.backends.writer import Writer, attribute, identifier, quoted
 
 from archc.ir import layer as ir
 
@@ -31,14 +30,14 @@ class Forward:
     def _like(self) -> str:
         """A tensor that has the dtype and device of the data."""
         real = [self.names[id] for id, op in self.own if op.type.dtype == "real"]
-        params = [f"self.{param.name}" for _, param in self.layer.params]
+        params = [f"self.{attribute(param.name)}" for _, param in self.layer.params]
         return (real or params or ["next(self.parameters())"])[0]
 
     def _scope(self) -> Scope:
         """The scope of the forward: inputs by name, lengths from their shapes."""
         scope = self.parts.scope(self._like(), self.parts.sizes)
         scope.memory, scope.training = self.memory, self.training
-        known = {"self", "return_state", *RESERVED, *self.names.values()}
+        known = set(self.names.values())
         spoken = {identifier(node.name) for node in self.layer.graph if node.name}
         scope.names.taken = known | spoken
         scope.lengths = {"batch": scope.names.fresh("B"), "t": scope.names.fresh("T")}
@@ -172,7 +171,7 @@ class Forward:
 
     def _checked_against(self) -> str:
         """The tensor on whose device inputs must be."""
-        params = [f"self.{param.name}" for _, param in self.layer.params]
+        params = [f"self.{attribute(param.name)}" for _, param in self.layer.params]
         first = self.names[self.layer.inputs[0][0]]
         return params[0] if params else f"next(self.parameters(), {first})"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import sympy
 from archc.backends.eager.file import File
 from archc.backends.expression import Text, call, number
-from archc.backends.writer import Writer
+from archc.backends.writer import Writer, attribute
 
 from archc.ir import layer as ir
 
@@ -24,7 +24,7 @@ def reset(writer: Writer, file: File, layer: ir.Layer, names: Mapping[str, str])
     """Lines that fill the layer's own parameters, those with the same start in one loop."""
     groups: dict[str, list[str]] = {}
     for _, param in layer.params:
-        groups.setdefault(fill(file, param.init, names), []).append(f"self.{param.name}")
+        groups.setdefault(fill(file, param.init, names), []).append(f"self.{attribute(param.name)}")
     for line, params in groups.items():
         if len(params) == 1:
             _fill_line(writer, line, params[0])

@@ -144,7 +144,7 @@ class Memory:
             op = node.op
             if isinstance(op, ir.Position) and op.axis.kind == "stream" and _grows(op.axis):
                 return True
-            if isinstance(op, ir.Pair) and op.reader.name in self.flow:
+            if isinstance(op, ir.Pair) and op.reader.name in self.flow and _places(op):
                 return True
             if isinstance(op, ir.Window) and op.stride is not None and op.stream in self.flow:
                 return True
@@ -194,6 +194,12 @@ def remembers(layer: ir.Layer) -> bool:
     """Whether a layer has a state that can be handed on."""
     memory = memory_of(layer)
     return bool(memory.fields) and memory.refusal is None
+
+
+def _places(op: ir.Pair) -> bool:
+    """Whether an attention looks at the positions of readers, or of tokens read along with them."""
+    along = {op.reader.name, op.read.name if op.source == op.reader.name else op.reader.name}
+    return any(isinstance(n.op, ir.Position) and n.op.axis.name in along for n in op.body)
 
 
 def stream_of(axes: Sequence[Axis]) -> Axis | None:

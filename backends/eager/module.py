@@ -9,7 +9,7 @@ from archc.backends.eager.init import reset
 from archc.backends.eager.naming import listed
 from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.state import initial_state, state_class
-from archc.backends.writer import COLUMNS, INDENT, Writer, identifier, printable, quoted
+from archc.backends.writer import COLUMNS, INDENT, Writer, attribute, printable, quoted
 
 
 def write_class(parts: Parts) -> None:
@@ -46,7 +46,7 @@ def _init(parts: Parts) -> Writer:
     given = [call.path for _, call in layer.calls if call.callee.kind == "argument"]
     required = [text for text in arguments.parameters() if "=" not in text]
     optional = [text for text in arguments.parameters() if "=" in text]
-    modules = [f"{identifier(path)}: nn.Module" for path in given]
+    modules = [f"{attribute(path)}: nn.Module" for path in given]
     every = ["self", *required, *modules, *optional, "*", "device=None", "dtype=None"]
     writer.call("def __init__(", every, "):")
     writer.depth += 1
@@ -59,10 +59,10 @@ def _init(parts: Parts) -> Writer:
     for _, param in layer.params:
         lengths = [sizes.size(axis.size).text for axis in param.axes] or ["()"]
         writer.line(
-            f"self.{param.name} = nn.Parameter(torch.empty({', '.join(lengths)}, **factory))"
+            f"self.{attribute(param.name)} = nn.Parameter(torch.empty({', '.join(lengths)}, **factory))"
         )
     for path in given:
-        writer.line(f"self.{path} = {identifier(path)}")
+        writer.line(f"self.{attribute(path)} = {attribute(path)}")
     _sub_layers(writer, parts)
     if layer.params:
         writer.line("self.reset_parameters()")
@@ -89,7 +89,7 @@ def _sub_layers(writer: Writer, parts: Parts) -> None:
         made = (*parts.arguments.passed(call, parts.arguments.names), "**factory")
         name, place = parts.classes[id(call.callee)], listed(call.path)
         if place is None:
-            writer.call(f"self.{call.path} = {name}(", list(made), ")")
+            writer.call(f"self.{attribute(call.path)} = {name}(", list(made), ")")
         else:
             lists.setdefault(place[0], []).append((name, made))
     for path, items in lists.items():
@@ -99,7 +99,7 @@ def _sub_layers(writer: Writer, parts: Parts) -> None:
 def _module_list(writer: Writer, path: str, items: list[tuple[str, tuple[str, ...]]]) -> None:
     """Equal neighbours are written once, with their count."""
     runs = [(item, len(list(run))) for item, run in groupby(items)]
-    writer.line(f"self.{path} = nn.ModuleList([")
+    writer.line(f"self.{attribute(path)} = nn.ModuleList([")
     writer.depth += 1
     for (name, made), count in runs:
         if count == 1:

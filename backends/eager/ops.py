@@ -81,8 +81,8 @@ def reduce(scope: Scope, node: Node) -> Value:
     kept = [name for name in value.layout if name not in node.op.axes]
     axes = [scope.graph[node.operands[0]].type.axis(name) for name in node.op.axes]
     if fn in ("max", "min") and any(axis.kind == "stream" for axis in axes):
-        scope.file.pieces.add("extreme")
-        text = call("extreme", value.text, dims(value.layout, node.op.axes), f"torch.a{fn}")
+        scope.file.pieces.add("extreme_of")
+        text = call("extreme_of", value.text, dims(value.layout, node.op.axes), f"torch.a{fn}")
     elif fn in ("max", "min"):
         text = call(f"{value.text.at(ATOM)}.a{fn}", dims(value.layout, node.op.axes))
     elif fn == "prod":
@@ -157,10 +157,10 @@ def gather(scope: Scope, node: Node) -> Value:
     new = [name for name in index.layout if name not in shared]
     if shared:
         rest = [name for name in value.layout if name not in shared and name != axis]
-        scope.file.pieces.add("take")
+        scope.file.pieces.add("take_at")
         data = permuted(value.text, value.layout, [*shared, axis, *rest])
         where = permuted(index.text, index.layout, [*shared, *new])
-        text = call("take", data, where, str(len(shared)))
+        text = call("take_at", data, where, str(len(shared)))
         have = [*shared, *new, *rest]
     else:
         have = [*value.layout[:at], *new, *value.layout[at + 1 :]]
@@ -176,8 +176,8 @@ def scatter(scope: Scope, node: Node) -> Value:
     nothing."""
     value, index = (scope.value(operand) for operand in node.operands)
     value, into, layout = scope.as_data(scope.real(value)), node.op.into, scope.node_layout(node)
-    scope.file.pieces.add("one_hot")
-    hot = call("one_hot", index.text, scope.length(into), scope.dtype)
+    scope.file.pieces.add("one_hot_rows")
+    hot = call("one_hot_rows", index.text, scope.length(into), scope.dtype)
     ins = [list(value.layout), [node.op.axis, into.name + "'"]]
     out = [name + "'" if name == into.name else name for name in layout]
     return Value(einsum([value.text, hot], ins, out), layout, DATA)
@@ -186,8 +186,8 @@ def scatter(scope: Scope, node: Node) -> Value:
 def top(scope: Scope, node: Node) -> Value:
     """`top(score, count, dim)`."""
     value = scope.value(node.operands[0])
-    scope.file.pieces.add("top")
-    text = call("top", value.text, scope.size(node.op.count), dims(value.layout, [node.op.axis]))
+    scope.file.pieces.add("top_of")
+    text = call("top_of", value.text, scope.size(node.op.count), dims(value.layout, [node.op.axis]))
     return Value(text, value.layout, BOOL)
 
 
@@ -211,9 +211,9 @@ def shift(scope: Scope, node: Node) -> Value:
     """The tokens `steps` earlier; the state holds those from before the first."""
     before, after = carry.past(scope, node)
     x = scope.per_token(node.operands[0], node.op.stream, short=True)
-    scope.file.pieces.add("shifted")
+    scope.file.pieces.add("shift_tokens")
     name = scope.names.fresh(node.name or f"{scope.target(node.id)}_before")
-    scope.writer.line(f"{name}, {after} = shifted({x.text}, {before})", shape_text(x))
+    scope.writer.line(f"{name}, {after} = shift_tokens({x.text}, {before})", shape_text(x))
     return Value(Text(name), x.layout, x.kind)
 
 
@@ -224,9 +224,9 @@ def window(scope: Scope, node: Node) -> Value:
     op, rest = node.op, x.layout[2:]
     arguments = [x.text, before]
     if op.stride is None:
-        piece, stream = "windows", op.stream
+        piece, stream = "window_tokens", op.stream
     else:
-        piece, stream = "blocks", op.blocks.name
+        piece, stream = "block_tokens", op.blocks.name
         arguments += [scope.length(op.width), scope.size(op.stride), Text(scope.starts[op.stream])]
     scope.file.pieces.add(piece)
     value = Value(
@@ -269,7 +269,7 @@ def segment(scope: Scope, node: Node) -> Value:
         arguments.append(scope.length(op.reader))
     if not matrix:
         arguments.append(Text({"sum": "torch.cumsum", "product": "torch.cumprod"}[op.kind]))
-    piece = ("matrices_between" if matrix else "between") + ("_for_each" if own else "")
+    piece = ("products_between" if matrix else "combined_between") + ("_for_each" if own else "")
     scope.file.pieces.add(piece)
     text = call(piece, *arguments)
     layout = scope.node_layout(node)

@@ -11,6 +11,7 @@ from archc.backends.eager.memory import memory_of
 from archc.backends.eager.scope import Emitters, Scope
 from archc.backends.eager.value import DATA, Value, shape_text
 from archc.backends.expression import Text
+from archc.backends.writer import attribute
 
 from archc.ir import layer as ir
 
@@ -34,7 +35,7 @@ class Parts:
         scope.sizes, scope.home = dict(sizes), self.layer.source
         for node, param in self.layer.params:
             names = tuple(axis.name for axis in param.axes)
-            scope.values[node] = Value(Text(f"self.{param.name}"), names, DATA)
+            scope.values[node] = Value(Text(f"self.{attribute(param.name)}"), names, DATA)
         return scope
 
 

@@ -24,7 +24,7 @@ def check_numbers(layer: str, **options: float) -> None:
             raise TypeError(f"{layer}: `{name}` must be a number, got {value!r}")
 
 
-def quotient(layer: str, name: str, top: int, bottom: int) -> int:
+def whole_quotient(layer: str, name: str, top: int, bottom: int) -> int:
     """A size that is a fraction of others, which must come out whole."""
     if bottom == 0 or top % bottom:
         raise ValueError(f"{layer}: `{name}` = {top} / {bottom} is not a whole number")
@@ -80,7 +80,7 @@ def inverse_softplus(x: Tensor) -> Tensor:
     return x + torch.log(-torch.expm1(-x))
 
 
-def shifted(x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+def shift_tokens(x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
     """The token before each token (as many before as `past` holds), and the past of the next
     call."""
     T = x.shape[1]
@@ -88,7 +88,7 @@ def shifted(x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
     return x[:, :T], x[:, T:]
 
 
-def windows(x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+def window_tokens(x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
     """Each token with those before it, oldest first, and the past of the next call.
 
     x [B, T, ...] -> [B, T, width, ...], where `past` holds the last width - 1 tokens
@@ -111,7 +111,9 @@ def short_convolution(x: Tensor, past: Tensor, w: Tensor) -> tuple[Tensor, Tenso
     return y, x[:, T:]
 
 
-def blocks(x: Tensor, past: Tensor, width: int, stride: int, pos: int) -> tuple[Tensor, Tensor]:
+def block_tokens(
+    x: Tensor, past: Tensor, width: int, stride: int, pos: int
+) -> tuple[Tensor, Tensor]:
     """Every complete run of `width` tokens, one every `stride`, [B, N, width, ...], and the tokens
     that later runs need. `pos` tokens have been seen before x."""
     done = max(0, (pos - width) // stride + 1)
@@ -121,12 +123,12 @@ def blocks(x: Tensor, past: Tensor, width: int, stride: int, pos: int) -> tuple[
     return x[:, starts[:, None] + torch.arange(width, device=x.device)], x[:, count * stride :]
 
 
-def last(x: Tensor, count: int) -> Tensor:
+def last_tokens(x: Tensor, count: int) -> Tensor:
     """The last `count` tokens, or all if there are fewer."""
     return x[:, max(0, x.shape[1] - count) :]
 
 
-def extreme(x: Tensor, dim: int, function: Callable) -> Tensor:
+def extreme_of(x: Tensor, dim: int, function: Callable) -> Tensor:
     """amax or amin over tokens, of which there may be none."""
     nothing = -math.inf if function is torch.amax else math.inf
     return function(torch.cat([x, torch.full_like(x.sum(dim, keepdim=True), nothing)], dim), dim)
@@ -147,7 +149,7 @@ def masked_softmax(score: Tensor, mask: Tensor, dim: int, sink: Tensor | None = 
     return weights.narrow(dim, 0, score.shape[dim]).to(score.dtype)
 
 
-def between(x: Tensor, readers: int, cumulative: Callable) -> Tensor:
+def combined_between(x: Tensor, readers: int, cumulative: Callable) -> Tensor:
     """Sums (or products) of x over the tokens r with s < r <= t, for the last `readers` tokens t.
 
     x [B, S, ...] -> [B, T, S, ...]; where s >= t it is 0 (or 1). Nothing is subtracted, so that
@@ -163,7 +165,7 @@ def between(x: Tensor, readers: int, cumulative: Callable) -> Tensor:
     return cumulative(torch.cat([before[:, None], steps], 1), 1)[:, 1:]
 
 
-def matrices_between(x: Tensor, readers: int) -> Tensor:
+def products_between(x: Tensor, readers: int) -> Tensor:
     """Products x[s + 1] @ ... @ x[t], for the last `readers` tokens t: the identity where s >= t.
 
     x [B, S, ..., K, K] -> [B, T, S, ..., K, K]
@@ -206,13 +208,13 @@ def matrices_between_for_each(x: Tensor) -> Tensor:
     return torch.stack(rows[::-1], 2) if rows else x
 
 
-def top(score: Tensor, count: int, dim: int) -> Tensor:
+def top_of(score: Tensor, count: int, dim: int) -> Tensor:
     """Where the `count` largest scores are; of equals the first, never -inf."""
     order = score.argsort(dim=dim, descending=True, stable=True)
     return (order.argsort(dim=dim) < count) & (score > -math.inf)
 
 
-def take(x: Tensor, index: Tensor, shared: int) -> Tensor:
+def take_at(x: Tensor, index: Tensor, shared: int) -> Tensor:
     """x [shared..., N, rest...] at index [shared..., new...] -> [shared..., new..., rest...]."""
     rest = x.shape[shared + 1 :]
     flat = index.reshape(*index.shape[:shared], math.prod(index.shape[shared:]))
@@ -220,6 +222,6 @@ def take(x: Tensor, index: Tensor, shared: int) -> Tensor:
     return x.gather(shared, at).reshape(*index.shape, *rest)
 
 
-def one_hot(index: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+def one_hot_rows(index: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     """A row for each index: 1 in its column, 0 elsewhere; all 0 if there is no such column."""
     return (index[:, None] == torch.arange(count, device=index.device)).to(dtype)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from archc.backends.eager.file import RESERVED
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, Value, shape_text
 from archc.backends.expression import Text
@@ -37,7 +36,7 @@ def body_scope(
     """The scope of a region's body: sizes are read off the shapes of its arguments."""
     body = Scope(node.op.body, scope.emitters, scope.file, like, scope.layer)
     body.home = scope.home
-    given = {identifier(name) for name in arguments} | set(RESERVED)
+    given = {identifier(name) for name in arguments}
     spoken = {identifier(inner.name) for inner in node.op.body if inner.name}
     body.names.taken = given | spoken
     body.lengths = {"batch": body.names.fresh("B"), "t": body.names.fresh("T")}

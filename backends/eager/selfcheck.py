@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import sympy
 from archc.backends.eager.memory import memory_of
 from archc.backends.expression import whole
-from archc.backends.writer import Writer, identifier, quoted
+from archc.backends.writer import Writer, attribute, identifier, quoted
 
 from archc.dims import Axis
 from archc.ir import layer as ir
@@ -33,8 +33,10 @@ def self_check(
     """The definitions that the functions of `check_pieces.py` work on."""
     writer = Writer()
     writer.line(f"TITLE = {quoted(layer.name)}")
-    _table(writer, "SIZES", {quoted(n): repr(v) for n, v in check.sizes.items()})
-    _table(writer, "SPEED_SIZES", {quoted(n): repr(v) for n, v in check.speed_sizes.items()})
+    _table(writer, "SIZES", {quoted(attribute(n)): repr(v) for n, v in check.sizes.items()})
+    _table(
+        writer, "SPEED_SIZES", {quoted(attribute(n)): repr(v) for n, v in check.speed_sizes.items()}
+    )
     writer.line("EXPECTED = {")
     for name, elements in check.expected.items():
         values = ", ".join(f"{value:.6e}" for value in elements.values())
@@ -85,7 +87,7 @@ def _example(
 ) -> None:
     """`example(sizes, ...)`: an instance whose parameters and inputs need no random numbers."""
     given = [
-        f"{identifier(c.path)}=nn.Identity()" for _, c in layer.calls if c.callee.kind == "argument"
+        f"{attribute(c.path)}=nn.Identity()" for _, c in layer.calls if c.callee.kind == "argument"
     ]
     ranges = _ranges(layers, classes)
     with writer.block(
@@ -109,7 +111,7 @@ def _example(
 def _input(layer: ir.Layer, id: int, op: ir.Input) -> str:
     """Numbers for one input; another sequence has 5 tokens."""
     names = {
-        arg.symbol.name: f"layer.{identifier(arg.name)}"
+        arg.symbol.name: f"layer.{attribute(arg.name)}"
         for arg in layer.args
         if arg.symbol is not None
     }
@@ -145,7 +147,9 @@ def _ranges(layers: Sequence[ir.Layer], classes: Mapping[int, str]) -> dict[str,
         for _, param in layer.params:
             low, high = bounds(param.init)
             if (low, high) != (-SPREAD, SPREAD):
-                found[quoted(f"{classes[id(layer)]}.{param.name}")] = f"({low:.3g}, {high:.3g})"
+                found[quoted(f"{classes[id(layer)]}.{attribute(param.name)}")] = (
+                    f"({low:.3g}, {high:.3g})"
+                )
     return found
 
 

@@ -88,7 +88,7 @@ def first(parts: Parts, scope: Scope, field: Field, real: str, wide: str) -> str
     if field.kind == "layer":
         return f"self.{reach(node.op.path)}.initial_state(batch, device, dtype)"
     if field.kind == "layers":
-        path = parts.memory.chains[field.node].path
+        path = reach(parts.memory.chains[field.node].path)
         return f"tuple(layer.initial_state(batch, device, dtype) for layer in self.{path})"
     if field.kind == "state":
         operand = node.operands[len(node.op.captures) + field.place]

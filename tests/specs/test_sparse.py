@@ -1,0 +1,78 @@
+"""Attention to chosen tokens: compressed, selected and windowed; and chosen by an indexer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import archc
+from tests.specs.agreement import agree, difference
+from tests.specs.references import sparse
+from tests.specs.references.weights import randomise
+
+VARIANTS = Path(__file__).parent / "variants"
+NSA = {"d": 16, "H": 4, "G": 2, "K": 6, "V": 5, "size": 4, "stride": 2, "pick": 4, "n": 4, "w": 5}
+DSA = {
+    "d": 16, "H": 2, "K": 4, "R": 6, "V": 5, "C": 7, "Q": 8, "HI": 8, "KI": 16, "n": 6,
+    "base": 100.0, "eps": 1e-6,
+}  # fmt: skip
+
+
+def values(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "sizes", [{}, {"pick": 8, "n": 3}, {"stride": 4}, {"pick": 2, "stride": 1, "n": 9}]
+)
+def test_nsa(sizes: dict[str, int]) -> None:
+    """Blocks that overlap, that lie side by side, and selection blocks of other sizes."""
+    sizes = NSA | sizes
+    layer = randomise(archc.load("nsa").module(**sizes, dtype=torch.float64), seed=0)
+    x = 2 * values(2, 33, 16)
+    given = {name: sizes[name] for name in ("stride", "pick", "n", "w")}
+    theirs = sparse.nsa(layer.state_dict(), x, **given)
+    said = ", ".join(f"{name} {sizes[name]}" for name in ("size", "stride", "pick"))
+    agree("nsa", f"a loop from the formulas, {said}", layer(x), theirs)
+
+
+def test_nsa_with_means() -> None:
+    sizes = {"d": 16, "H": 4, "G": 2, "K": 6, "V": 5, "size": 4, "n": 4, "w": 5}
+    spec = archc.load(str(VARIANTS / "nsa_with_means.arch"))
+    layer = randomise(spec.module(**sizes, dtype=torch.float64), seed=0)
+    x = values(2, 30, 16)
+    theirs = sparse.nsa_with_means(layer.state_dict(), x, size=4, n=4, w=5)
+    agree("nsa", "fla naive pieces, means of adjacent blocks", layer(x), theirs)
+
+
+@pytest.mark.parametrize("turns", [0, 4])
+def test_dsa(turns: int) -> None:
+    layer = randomise(archc.load("dsa").module(**DSA, turns=turns, dtype=torch.float64), seed=0)
+    x = values(2, 25, 16)
+    given = {name: DSA[name] for name in ("n", "base", "eps")}
+    theirs = sparse.dsa(layer.state_dict(), x, **given, turned=turns > 0)
+    how = "with" if turns else "without"
+    agree("dsa", f"fla naive, {how} a Hadamard rotation by scipy", layer(x), theirs)
+
+
+def test_a_rotation_of_the_indexer_changes_no_choice() -> None:
+    plain, turned = (
+        randomise(archc.load("dsa").module(**DSA, turns=turns, dtype=torch.float64), seed=0)
+        for turns in (0, 4)
+    )
+    x = values(2, 25, 16)
+    assert difference(turned(x), plain(x)) < 1e-12
+
+
+@pytest.mark.parametrize("n", [33, 1000])
+def test_more_tokens_than_there_are(n: int) -> None:
+    """An indexer that may choose all tokens leaves plain attention."""
+    all_of_them, more = (
+        randomise(archc.load("dsa").module(**DSA | {"n": size}, dtype=torch.float64), seed=0)
+        for size in (25, n)
+    )
+    x = values(2, 25, 16)
+    assert torch.equal(more(x), all_of_them(x))
