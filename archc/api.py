@@ -6,6 +6,7 @@ A `Spec` is a layer of a spec, ready to become a module, a function, source text
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from archc.backends.writer import snake
 from archc.compile import elaborated, file_of, lowered, text_of
 from archc.ir import layer as ir
 from archc.ir.picture import as_svg
-from archc.ir.sizes import resolve_sizes
+from archc.ir.sizes import Number, callee_sizes, resolve_sizes
 from archc.source import Source
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ class Spec:
         layer = self._decided(sizes)
         known = resolve_sizes(layer, sizes)
         made = load_text(text_of(layer, backend), snake(layer.name))
-        return getattr(made, layer.name)(**known, **modules, device=device, dtype=dtype)
+        module = getattr(made, layer.name)(**known, **modules, device=device, dtype=dtype)
+        _tell(module, Origin(layer, known))
+        return module
 
     def _arguments_that_are_layers(self) -> list[str]:
         return [call.path for _, call in self.layer.calls if call.callee.kind == "argument"]
@@ -126,3 +129,34 @@ class Spec:
     def _repr_html_(self) -> str:
         """The picture that a notebook shows."""
         return as_svg(self.layer)
+
+
+# --- what a module was made from ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The layer IR that a module computes, and the numbers for its sizes."""
+
+    layer: ir.Layer
+    sizes: Mapping[str, Number]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
+        return self  # nothing changes it: copies of a module share it
+
+
+def _tell(module: torch.nn.Module, origin: Origin) -> None:
+    """Let a module, and the layers in it, know what they were made from."""
+    module._archc = origin
+    for _, call in origin.layer.calls:
+        if call.callee.kind != "argument":
+            sizes = callee_sizes(call, origin.sizes)
+            _tell(module.get_submodule(call.path), Origin(call.callee, sizes))
+
+
+def origin_of(module: torch.nn.Module) -> Origin:
+    """What a module was made from; ValueError for one that archc has not made."""
+    origin = getattr(module, "_archc", None)
+    if not isinstance(origin, Origin):
+        raise ValueError(f"{type(module).__name__} was not made by `Spec.module`, nor is in one")
+    return origin

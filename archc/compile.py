@@ -17,6 +17,7 @@ from typing import Any
 from archc.algebra.simplify import simplify
 from archc.backends.eager import emit as eager
 from archc.backends.load import load
+from archc.backends.writer import attribute
 from archc.diagnostics import InternalError
 from archc.elaborate.elaborate import elaborate
 from archc.ir import layer as ir
@@ -135,7 +136,8 @@ def meaning_of(layer: ir.Layer, module: ModuleType, sizes: Mapping[str, Any]) ->
 
     from archc.ir.meaning import evaluate
 
-    instance, inputs, _ = module.example(sizes, 2, 9, "cpu", torch.float64)
+    given = {attribute(name): value for name, value in sizes.items()}
+    instance, inputs, _ = module.example(given, 2, 9, "cpu", torch.float64)
     found = evaluate(layer, inputs, dict(instance.state_dict()), sizes)
     expected = {}
     for name, value in found.outputs.items():

@@ -23,6 +23,8 @@ class TypeMismatch(Exception):
 
 def is_whole(value: sympy.Expr) -> bool:
     """Whether a number is an integer whatever the sizes (a rounded quotient counts as one)."""
+    if any(not power.exp.is_Integer for power in value.atoms(sympy.Pow)):
+        return False  # asking sympy whether sqrt(K) is an integer costs more than all the rest
     return bool(value.is_integer) or isinstance(value, sympy.floor | sympy.ceiling)
 
 

@@ -92,6 +92,11 @@ def _positive(graph: Graph) -> Iterable[str]:
             yield from _symbols(divisor.value if isinstance(divisor, ir.Constant) else ())
         elif isinstance(op, ir.Constant):
             yield from _symbols(sympy.fraction(sympy.together(op.value))[1])
+        elif isinstance(op, ir.Call):
+            inner = set(_positive(op.callee.graph))
+            yield from _symbols(
+                e for n, e in op.sizes if n in inner and isinstance(e, sympy.Symbol)
+            )
 
 
 class Arguments:

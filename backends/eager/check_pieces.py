@@ -109,24 +109,31 @@ def checks(expected: dict, device: str = "cpu") -> list:
     return [(name, function(expected, device), limit) for name, function, limit in FORMS]
 
 
-def speed(device: str) -> tuple[float, float]:
-    """Tokens a second, forward alone and forward with backward."""
-    layer, inputs, _ = example(SPEED_SIZES, 2, 128, device, torch.float32)
+def speed(device: str) -> tuple[int, float, float]:
+    """Tokens of each of two sequences, as many as run within seconds, and how many tokens a second
+    are done: forward alone, and forward with backward."""
+    for tokens in (16, 128):
+        layer, inputs, _ = example(SPEED_SIZES, 2, tokens, device, torch.float32)
 
-    def measure(run: Callable) -> float:
-        run()
-        start = time.perf_counter()
-        run()
-        if device != "cpu":
-            torch.cuda.synchronize()
-        return 2 * 128 / (time.perf_counter() - start)
+        def forward() -> Tensor:
+            return sum(y.sum() for y in outputs_of(layer(**inputs)))
 
-    def forward() -> Tensor:
-        return sum(y.sum() for y in outputs_of(layer(**inputs)))
+        with torch.no_grad():
+            alone = seconds(forward, device)
+        both = seconds(lambda: forward().backward(), device)
+        if both > 0.5:
+            break
+    return tokens, 2 * tokens / alone, 2 * tokens / both
 
-    with torch.no_grad():
-        alone = measure(forward)
-    return alone, measure(lambda: forward().backward())
+
+def seconds(run: Callable, device: str) -> float:
+    """How long a second run takes."""
+    run()
+    start = time.perf_counter()
+    run()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
 
 
 def main() -> None:
@@ -142,8 +149,8 @@ def main() -> None:
     for name, error, limit in rows:
         print(f"  {name:<54} {error:8.1e}  {'ok' if error <= limit else 'WRONG'}")
     shown = ", ".join(f"{name} = {size}" for name, size in SPEED_SIZES.items())
-    alone, both = speed(device)
-    print(f"speed in float32, 2 sequences of 128 tokens, {shown}")
+    tokens, alone, both = speed(device)
+    print(f"speed in float32, 2 sequences of {tokens} tokens, {shown}")
     print(f"  forward            {alone:12,.0f} tokens/s")
     print(f"  forward, backward  {both:12,.0f} tokens/s")
     if any(not error <= limit for _, error, limit in rows):

@@ -23,7 +23,7 @@ def emit(plan: Plan) -> str:
     """The whole file, the same to the byte for the same plan."""
     file, classes = File(), dict[int, str]()
     layers = called_first(plan.layer)
-    for layer in layers:
+    for layer in layers[::-1]:
         classes[id(layer)] = file.names.fresh(layer.name)
         file.names.fresh(f"{classes[id(layer)]}State")
     for layer in layers:
@@ -37,6 +37,11 @@ def emit(plan: Plan) -> str:
         sections.append('if __name__ == "__main__":\n    main()')
     body = "\n\n\n".join(text.strip("\n") for text in sections)
     return "\n".join([*header(plan), *imports(body), "", "", body, ""])
+
+
+def class_name(layer: ir.Layer) -> str:
+    """The name of a layer's class in the file that is written for it."""
+    return File().names.fresh(layer.name)
 
 
 def emit_function(layer: ir.Layer, name: str) -> str:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from archc.backends.writer import Names
 
-TOP_LEVEL = "wave fill outputs_of distance check_values check_pieces check_gradients checks speed"
+TOP_LEVEL = (
+    "wave fill outputs_of distance check_values check_pieces check_gradients checks speed seconds"
+)
 CONSTANTS = "main example TITLE SIZES SPEED_SIZES EXPECTED FORMS"
 """What a file defines beside its layers."""
 

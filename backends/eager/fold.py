@@ -145,24 +145,25 @@ class FoldFunction:
     def _loop(self) -> str:
         """The header of the loop over tokens."""
         inputs = {n.op.name: n.id for n in self.op.body if isinstance(n.op, ir.Input)}
-        pairs = []
-        for name in self.tokens:
-            place = self.values[name].layout.index(self.stream)
-            unbound = f"{self.arguments[name]}.unbind({place})"
-            pairs.append((self.body.values[inputs[name]].text.text, unbound))
+        pairs = [
+            (self.body.values[inputs[n]].text.text, self.values[n].layout.index(self.stream))
+            for n in self.tokens
+        ]
         if not pairs:
             return f"for _ in range({self.body.ask(self.body.lengths[self.stream])}):"
+        names = [self.arguments[n] for n in self.tokens]
+        left = ", ".join(name for name, _ in pairs)
+        right = [f"{n}.unbind({place})" for n, (_, place) in zip(names, pairs, strict=True)]
         if len(pairs) == 1:
-            return f"for {pairs[0][0]} in {pairs[0][1]}:"
-        left, right = (", ".join(column) for column in zip(*pairs, strict=True))
-        header = f"for {left} in zip({right}):"
-        if len(header) + len(INDENT) <= COLUMNS:
-            return header
-        sequences = ", ".join(pair[1].removesuffix(".unbind(1)") for pair in pairs)
-        if all(pair[1].endswith(".unbind(1)") for pair in pairs):
-            right = f"*(x.unbind(1) for x in ({sequences}))"
-        step = f"\n{INDENT * 2}"
-        return f"for {left} in zip({step}{right}\n{INDENT}):"
+            return f"for {left} in {right[0]}:"
+        inner = ", ".join(right)
+        if len(f"for {left} in zip({inner}):") + len(INDENT) > COLUMNS and {
+            p for _, p in pairs
+        } == {1}:
+            inner = f"*(x.unbind(1) for x in ({', '.join(names)}))"
+        if len(f"for {left} in zip({inner}):") + len(INDENT) > COLUMNS:
+            inner = f"\n{INDENT * 2}{inner}\n{INDENT}"
+        return f"for {left} in zip({inner}):"
 
     def _state_after(self, state: ir.State) -> str:
         """The value of a state after the token, in the state's axes."""

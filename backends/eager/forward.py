@@ -129,12 +129,14 @@ class Forward:
 
     def _doc(self) -> list[str]:
         """What comes back, and how to go on."""
-        made = ", ".join(f"`{name}`" for name in self.layer.graph.outputs)
+        graph, optional = self.layer.graph, self.memory.optional
+        made = ", ".join(f"`{n}`" for n, id in graph.outputs.items() if id not in optional)
+        more = ", ".join(f"`{n}`" for n, id in graph.outputs.items() if id in optional)
+        given = " and ".join(f"`{op.name}`" for _, op in self.layer.inputs if op.optional)
+        made += f", and {more} where {given} is given" if optional else ""
         if self.memory.refusal:
             return [f"{made}; the whole sequence at once."]
-        return [
-            f"{made}, or with `return_state` ({made.replace('`', '')}, state) to continue from."
-        ]
+        return [f"{made}; with `return_state` also the state to continue from."]
 
     def _signature(self) -> list[str]:
         """The inputs; those along other sequences may be left out once a state holds them."""

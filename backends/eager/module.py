@@ -58,9 +58,8 @@ def _init(parts: Parts) -> Writer:
     sizes = parts.scope("self", arguments.names)
     for _, param in layer.params:
         lengths = [sizes.size(axis.size).text for axis in param.axes] or ["()"]
-        writer.line(
-            f"self.{attribute(param.name)} = nn.Parameter(torch.empty({', '.join(lengths)}, **factory))"
-        )
+        made = f"torch.empty({', '.join(lengths)}, **factory)"
+        writer.line(f"self.{attribute(param.name)} = nn.Parameter({made})")
     for path in given:
         writer.line(f"self.{attribute(path)} = {attribute(path)}")
     _sub_layers(writer, parts)
@@ -99,7 +98,16 @@ def _sub_layers(writer: Writer, parts: Parts) -> None:
 def _module_list(writer: Writer, path: str, items: list[tuple[str, tuple[str, ...]]]) -> None:
     """Equal neighbours are written once, with their count."""
     runs = [(item, len(list(run))) for item, run in groupby(items)]
-    writer.line(f"self.{attribute(path)} = nn.ModuleList([")
+    start = f"self.{attribute(path)} = nn.ModuleList("
+    if len(runs) == 1 and runs[0][1] > 1:
+        writer.line(start)
+        writer.depth += 1
+        (name, made), count = runs[0]
+        writer.call(f"{name}(", list(made), f") for _ in range({count})")
+        writer.depth -= 1
+        writer.line(")")
+        return
+    writer.line(f"{start}[")
     writer.depth += 1
     for (name, made), count in runs:
         if count == 1:

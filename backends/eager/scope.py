@@ -100,8 +100,14 @@ class Scope:
 
     def _is_statement(self, node: Node) -> bool:
         """Whether a node is a value that the spec itself names, not a function of the library."""
+        if node.id not in self.uses:
+            return False
+        if isinstance(node.op, ir.Result) and self.memory is not None:
+            chain = self.memory.chains.get(node.operands[0])
+            if chain is not None:
+                return node.operands[0] == chain.calls[-1]
         home = node.span is None or self.home is None or node.span.source is self.home
-        return node.name is not None and node.id in self.uses and home
+        return node.name is not None and home
 
     def statement(self, node: Node) -> None:
         """One named value under the line of the spec that defines it, after what it needs."""
