@@ -16,7 +16,7 @@ TORCH_INDEX ?=
 TRITON ?= 3.6.0
 
 # Only plain PyTorch code is used of these; the CUDA tools and plotting they ask for are not.
-NO_DEPS = xlstm==2.0.6 mlstm_kernels==2.0.6
+NO_DEPS = xlstm==2.0.6 mlstm_kernels==2.0.6 hyper-connections==0.4.11
 
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input

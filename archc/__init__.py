@@ -18,21 +18,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from archc import plot
     from archc.api import Spec, load, parse
     from archc.diagnostics import ArchError
+    from archc.mixer import MixerMatrix, mixer_matrix
 
-__all__ = ["ArchError", "Spec", "load", "parse"]
+__all__ = ["ArchError", "MixerMatrix", "Spec", "load", "mixer_matrix", "parse", "plot"]
 
 _HOMES = {
     "ArchError": "archc.diagnostics",
+    "MixerMatrix": "archc.mixer",
     "Spec": "archc.api",
     "load": "archc.api",
+    "mixer_matrix": "archc.mixer",
     "parse": "archc.api",
 }
 
 
 def __getattr__(name: str) -> Any:
     """The public name, from the module that has it."""
+    if name == "plot":
+        return import_module("archc.plot")
     if name not in _HOMES:
         raise AttributeError(f"module `archc` has no attribute `{name}`")
     return getattr(import_module(_HOMES[name]), name)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from archc import specfile
 from archc.algebra import cut
-from archc.backends.eager.emit import emit_function
+from archc.backends.eager.emit import class_name, emit_function
 from archc.backends.load import load as load_text
-from archc.backends.writer import snake
+from archc.backends.writer import attribute, snake
 from archc.compile import elaborated, file_of, lowered, text_of
 from archc.ir import layer as ir
 from archc.ir.picture import as_svg
@@ -76,7 +76,8 @@ class Spec:
         layer = self._decided(sizes)
         known = resolve_sizes(layer, sizes)
         made = load_text(text_of(layer, backend), snake(layer.name))
-        module = getattr(made, layer.name)(**known, **modules, device=device, dtype=dtype)
+        arguments = {attribute(name): value for name, value in {**known, **modules}.items()}
+        module = getattr(made, class_name(layer))(**arguments, device=device, dtype=dtype)
         _tell(module, Origin(layer, known))
         return module
 

@@ -73,6 +73,10 @@ def exact(text: str) -> sympy.Expr:
     return sympy.Rational(text)
 
 
+UNSOLVED = (sympy.Mod, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge)
+"""What is left as it is written until its sizes are numbers: sympy would factor polynomials."""
+
+
 class Undefined(Exception):
     """A number that has no exact real value of bounded length, and why."""
 
@@ -87,10 +91,9 @@ def apply(fn: Callable[..., Any], *args: Any) -> Any:
         raise Undefined("this power is too large to compute exactly")
     if fn is sympy.exp and not _small_power(sympy.E, *args):
         raise Undefined("this exponential is too large to compute exactly")
+    kept = fn in UNSOLVED and args[0] != args[1] and not all(arg.is_number for arg in args)
     try:
-        # a remainder of expressions would be simplified by factoring polynomials, which can hang
-        symbolic = fn is sympy.Mod and not all(arg.is_number for arg in args)
-        value = fn(*args, evaluate=False) if symbolic else fn(*args)
+        value = fn(*args, evaluate=False) if kept else fn(*args)
     except ZeroDivisionError:
         value = sympy.zoo
     if value == sympy.zoo and args[-1] in (0, -1):

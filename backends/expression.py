@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import sympy
 
@@ -115,7 +116,7 @@ def _symbol(expr: sympy.Symbol, names: Mapping[str, str]) -> Text:
 
 
 def _add(expr: sympy.Add, names: Mapping[str, str]) -> Text:
-    terms = expr.as_ordered_terms()
+    terms: list[Any] = list(expr.as_ordered_terms())
     result = number(terms[0], names)
     for term in terms[1:]:
         if term.could_extract_minus_sign():
@@ -129,6 +130,7 @@ def _mul(expr: sympy.Mul, names: Mapping[str, str]) -> Text:
     """Factors above and below one fraction bar; square roots of several factors in one."""
     sign, top, bottom = "", [], []
     roots: dict[bool, list[sympy.Expr]] = {True: [], False: []}
+    coefficient: Any
     coefficient, factors = expr.as_coeff_mul()
     if coefficient.is_negative:
         sign, coefficient = "-", -coefficient
@@ -194,7 +196,7 @@ def _function(name: str) -> Callable[[sympy.Basic, Mapping[str, str]], Text]:
     return printer
 
 
-def _relation(expr: sympy.Rel, names: Mapping[str, str]) -> Text:
+def _relation(expr: Any, names: Mapping[str, str]) -> Text:
     symbol = {sympy.Eq: "==", sympy.Ne: "!="}.get(type(expr), expr.rel_op)
     return binary(symbol, COMPARE, number(expr.lhs, names), number(expr.rhs, names))
 

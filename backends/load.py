@@ -35,7 +35,7 @@ _loaded: dict[str, ModuleType] = {}
 def load(text: str, title: str) -> ModuleType:
     """The module of a generated text; the same text is loaded once per process.
 
-    `title` names it in tracebacks and pickles: `kda`.
+    `title` names it in tracebacks and pickles.
     """
     digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
     if digest not in _loaded:

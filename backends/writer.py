@@ -18,25 +18,26 @@ PYTHON = frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | frozenset(d
 """Words that no generated name may be: they mean something else in Python."""
 
 _MODULE = """
-    T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda double
-    dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule
-    half initial_state ipu load_state_dict modules mtia named_buffers named_children named_modules
-    named_parameters parameters register_backward_hook register_buffer register_forward_hook
-    register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook
-    register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module
-    register_parameter register_state_dict_post_hook register_state_dict_pre_hook requires_grad_
-    reset_parameters set_extra_state set_submodule share_memory state_dict to to_empty train training
-    type xpu zero_grad
+    T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda
+    double dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter
+    get_submodule half initial_state ipu load_state_dict modules mtia named_buffers
+    named_children named_modules named_parameters parameters register_backward_hook
+    register_buffer register_forward_hook register_forward_pre_hook register_full_backward_hook
+    register_full_backward_pre_hook register_load_state_dict_post_hook
+    register_load_state_dict_pre_hook register_module register_parameter
+    register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ reset_parameters
+    set_extra_state set_submodule share_memory state_dict to to_empty train training type xpu
+    zero_grad
 """
 MODULE = frozenset(_MODULE.split())
 """Attributes that every module of a generated file has; a parameter must not hide one."""
 
 _RESERVED = """
-    torch math sys time F nn Tensor NamedTuple Callable self state return_state sizes factory device
-    dtype made layer past pos wide like real weight draw check_sizes check_numbers whole_quotient
-    check_input check_real check_index check_state inverse_softplus shift_tokens window_tokens
-    short_convolution block_tokens last_tokens extreme_of masked_softmax combined_between
-    products_between top_of take_at one_hot_rows
+    torch math sys time F nn Tensor NamedTuple Callable self state return_state sizes factory
+    device dtype made layer past pos wide like real weight draw check_sizes check_numbers
+    whole_quotient check_input check_real check_index check_state inverse_softplus shift_tokens
+    window_tokens short_convolution block_tokens last_tokens extreme_of masked_softmax
+    combined_between products_between top_of take_at one_hot_rows
 """
 RESERVED = frozenset(_RESERVED.split())
 """What generated functions call things of their own: modules, pieces, and their fixed locals."""
@@ -80,7 +81,7 @@ def attribute(text: str) -> str:
 
 
 def snake(name: str) -> str:
-    """A class name in snake case: `GatedShortConv` is `gated_short_conv`, `KDA` is `kda`."""
+    """A class name in snake case: `ShortMemory` is `short_memory`, `ABC` is `abc`."""
     return identifier(re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z][a-z]{2,})", "_", name).lower())
 
 
@@ -131,7 +132,7 @@ class Writer:
         self.line(text if len(text) <= self.room else text[: self.room - 3].rstrip() + "...")
 
     def cite(self, span: Span | None) -> None:
-        """The line of the spec that the next lines come from: `# kda.arch:21  S[t] = ...`."""
+        """The line of the spec that the next lines come from: `# my.arch:21  S[t] = ...`."""
         text = f"{span.where}  {statement(span)}" if span is not None else ""
         if text and text != self._cited:
             self.comment(text)

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from archc.specfile import bundled, read
-from archc.syntax import tree
-from archc.syntax.parse import parse
+from archc.commands.catalogue import entry
+from archc.specfile import bundled
 
-_SOURCE = re.compile(r"\bsource:\s*")
+COLUMNS = 100
+"""How wide the long list is."""
 
 
 @click.command()
+@click.option("--long", is_flag=True, help="Add what each costs a token, its class and its source.")
 @click.option("--json", "as_json", is_flag=True, help="Print data instead of a table.")
-def command(as_json: bool) -> None:
+def command(long: bool, as_json: bool) -> None:
     """The name of a bundled spec can stand wherever a SPEC is asked for."""
-    entries = [entry(name) for name in bundled()]
+    entries: list[dict[str, Any]] = [entry(name) for name in bundled()]
+    if long:
+        entries = [each | _costs(each["name"]) for each in entries]
     if as_json:
         click.echo(json.dumps(entries, indent=2, ensure_ascii=False))
+    elif long:
+        click.echo("\n".join(long_lines(entries)))
     elif sys.stdout.isatty():
         _print_table(entries)
     else:
@@ -32,20 +39,45 @@ def command(as_json: bool) -> None:
             click.echo(f"{each['name']:<{width}}  {each['about']}")
 
 
-def entry(name: str) -> dict[str, str]:
-    """What `archc list` says of a bundled spec: name, layer, kind, one line about it, source."""
-    decl = next(d for d in reversed(parse(read(name)).decls) if d.kind != "function")
-    about, source = doc_parts(decl)
-    return {"name": name, "layer": decl.name, "kind": decl.kind, "about": about, "source": source}
+def _costs(name: str) -> dict[str, Any]:
+    """Class and cost of a spec, as data."""
+    from archc.commands.profile import TOKENS, profile  # the short list needs no compiler
+
+    found = profile(name)
+    return {
+        "class": found.memory, "sizes": found.sizes, "tokens": TOKENS,
+        "flops_per_token": found.flops, "state_bytes": found.state,
+        "cache_bytes_per_token": found.cache,
+    }  # fmt: skip
 
 
-def doc_parts(decl: tree.Decl) -> tuple[str, str]:
-    """The first sentence of a docstring, and the source that it names after `source:`."""
-    text, _, source = " ".join(decl.doc.split()).partition("source:")
-    return re.split(r"(?<=\.)\s", text.strip(), maxsplit=1)[0], source.strip()
+def long_lines(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A line of numbers for each spec, its class and its source below."""
+    from archc.commands.profile import CONDITIONS, in_short
+
+    width = max(len(each["name"]) for each in entries)
+    head = ("flops a token", "state", "cache a token")
+    yield click.style(f"{'spec':<{width}}  {head[0]:>13}  {head[1]:>8}  {head[2]:>13}", bold=True)
+    for each in entries:
+        flops = in_short(each["flops_per_token"])
+        state, cache = (
+            in_short(each[key], "B") if each[key] else "-"
+            for key in ("state_bytes", "cache_bytes_per_token")
+        )
+        name = click.style(f"{each['name']:<{width}}", bold=True)
+        yield f"{name}  {flops:>13}  {state:>8}  {cache:>13}"
+        for text in (each["class"], each["source"]):
+            yield from _indented(text)
+    yield ""
+    yield from textwrap.wrap(CONDITIONS, COLUMNS)
 
 
-def _print_table(entries: list[dict[str, str]]) -> None:
+def _indented(text: str) -> list[str]:
+    """A text in lines below a name."""
+    return textwrap.wrap(text, COLUMNS, initial_indent="    ", subsequent_indent="      ")
+
+
+def _print_table(entries: Sequence[Mapping[str, str]]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("spec", style="bold", no_wrap=True)
     table.add_column("kind")

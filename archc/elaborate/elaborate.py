@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
+from typing import Any
 
 import sympy
 
 from archc.diagnostics import ArchError, Refused, Report, did_you_mean
+from archc.dims import Undefined, at
 from archc.elaborate import attend, calls, expr, index, select, statements
 from archc.elaborate.scope import Module, Session, option
 from archc.ir import layer as ir
@@ -74,14 +76,14 @@ def elaborate(
 
 def _check_requirements(layer: ir.Layer, report: Report) -> None:
     """Refuse sizes, given or by default, that break a condition of the layer."""
-    values: dict[sympy.Symbol, sympy.Expr] = {}
+    values: dict[str, sympy.Expr] = {}
     for arg in layer.args:
         if arg.symbol is not None and arg.default is not None:
-            values[arg.symbol] = arg.default.subs(values)
+            values[arg.name] = _known(arg.default, values)
     for requirement in layer.requirements:
-        if requirement.condition.subs(values) is sympy.false:
-            symbols = sorted(requirement.condition.free_symbols, key=str)
-            known = [f"`{symbol}` is {values[symbol]}" for symbol in symbols if symbol in values]
+        if _known(requirement.condition, values) is sympy.false:
+            names = sorted(str(symbol) for symbol in requirement.condition.free_symbols)
+            known = [f"`{name}` is {values[name]}" for name in names if name in values]
             report.error(
                 "E0401",
                 f"`{requirement.text}` does not hold",
@@ -89,6 +91,14 @@ def _check_requirements(layer: ir.Layer, report: Report) -> None:
                 "required here",
                 notes=[", ".join(known)],
             )
+
+
+def _known(value: Any, values: Mapping[str, sympy.Expr]) -> Any:
+    """An expression or condition with the sizes put in that are known; as it was if that fails."""
+    try:
+        return at(value, values)
+    except Undefined:
+        return value
 
 
 def choose(file: tree.File, name: str | None, report: Report) -> tree.Decl:

@@ -127,6 +127,8 @@ def unary(scope: Scope, node: tree.Unary) -> Value:
     if node.op == "not":
         if isinstance(value, Option) and isinstance(value.value, bool):
             return Option(not value.value)
+        if isinstance(value, Boolean):
+            return apply(sympy.Not, value)
         return ops.elementwise(scope, "not", [value], node.span)
     if isinstance(value, sympy.Expr):
         return -value
@@ -145,9 +147,19 @@ def binary(scope: Scope, node: tree.Binary) -> Value:
             if node.op == "and"
             else bool(left.value or right.value)
         )
+    conditions = [_as_condition(value) for value in (left, right)]
+    if node.op in ("and", "or") and None not in conditions:
+        return apply(sympy.And if node.op == "and" else sympy.Or, *conditions)
     if node.op == "-" and _is_zero(left):
         return ops.elementwise(scope, "neg", [right], node.span)
     return ops.elementwise(scope, BINARY[node.op], [left, right], node.span)
+
+
+def _as_condition(value: Any) -> Any:
+    """A condition on sizes, or a settled one; None for anything else."""
+    if isinstance(value, Option) and isinstance(value.value, bool):
+        return sympy.true if value.value else sympy.false
+    return value if isinstance(value, Boolean) else None
 
 
 def _is_zero(value: Value) -> bool:
@@ -183,8 +195,7 @@ def _both(scope: Scope, left: Any, right: Any, node: tree.Compare) -> Value:
     """Two links of a chain."""
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return ops.elementwise(scope, "and", [left, right], node.span)
-    outcomes = [decided(scope, value, node) for value in (left, right)]
-    return Option(all(outcomes))
+    return apply(sympy.And, _as_condition(left), _as_condition(right))
 
 
 def _member(scope: Scope, left: Value, right: Value, at: tree.Expr) -> bool:

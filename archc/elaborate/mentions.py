@@ -87,7 +87,7 @@ def names_of_sizes(
     depth: int = 0,
 ) -> set[str]:
     """Names used where only a size can stand: in shapes, counts of layers and blocks, and as such a
-    size of another layer. `read` keeps what is known of other layers; `depth` counts their calls."""
+    size of another layer. `read` keeps what is known of layers, `depth` counts their calls."""
     read = {} if read is None else read
     names: set[str] = set()
     for part in walk(node):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import sympy
 
 from archc.dims import Axis, axes_text
-from archc.elaborate.scope import Scope
+from archc.elaborate.scope import MAX_RANK, Scope
 from archc.elaborate.values import Frame, Identity, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.source import Span
@@ -24,7 +24,10 @@ def node(
     """A new node in the scope's frame; operands of outer frames are captured."""
     ids = [scope.frame.bring(operand).node for operand in operands]
     at = scope.site or span
-    return Tensor(scope.frame, scope.frame.graph.add(op, *ids, span=at), row, at)
+    made = Tensor(scope.frame, scope.frame.graph.add(op, *ids, span=at), row, at)
+    if len(made.axes) > MAX_RANK:
+        raise scope.session.report.error("E0301", f"a value of more than {MAX_RANK} axes", at)
+    return made
 
 
 def constant(scope: Scope, value: sympy.Expr, span: Span | None) -> Tensor:

@@ -22,8 +22,14 @@ from archc.syntax import tree
 MAX_NESTING = 60
 """Deepest chain of names that need one another, of calls and of expressions, counted together."""
 
-MAX_STEPS = 10_000
+MAX_STEPS = 8_000
 """Most expressions to elaborate, those of functions and layers once for each use in place."""
+
+MAX_RANK = 20
+"""Most axes of a value."""
+
+MAX_SIZE = 1 << 40
+"""Largest size written as a number."""
 
 
 @dataclass(frozen=True)
@@ -257,6 +263,8 @@ class Scope:
         """The axes written between brackets; each must be a dim of the layer or a number."""
         found: list[Axis] = []
         for item in items:
+            if len(found) >= MAX_RANK:
+                raise self.error("E0205", f"a shape of more than {MAX_RANK} axes", item.span)
             axes = self.axis(item)
             for axis in axes:
                 if axis.name in {a.name for a in found}:
@@ -273,11 +281,11 @@ class Scope:
         """One entry of a shape: a dim's name, or a number."""
         if isinstance(item, tree.Number):
             size = exact(item.text)
-            if not size.is_integer or size < 1:
+            if not size.is_integer or not 1 <= size <= MAX_SIZE:
                 raise self.error(
                     "E0205", f"`{item.text}` is not a size", item.span, "a whole number >= 1"
                 )
-            return (Axis(item.text, size),)
+            return (Axis(str(size), size),)
         if isinstance(item, tree.Name):
             axes = self.axis_named(item.id)
             if axes is not None:
@@ -318,8 +326,11 @@ class Scope:
         return value
 
     def number(self, value: sympy.Expr) -> sympy.Expr | None:
-        """A size expression as a number, if every size in it has a value."""
-        value = self.settled(value)
+        """A size expression as a number, if it has one and every size in it has a value."""
+        try:
+            value = self.settled(value)
+        except Undefined:
+            return None
         return value if value.is_number else None
 
     def decide(self, condition: Any, span: Span) -> bool:

@@ -62,12 +62,14 @@ class Graph(Generic[Op]):
         self.outputs: dict[str, int] = {}
         self._graph: nx.MultiDiGraph = nx.MultiDiGraph()
         self._next = 0
+        self._order: tuple[int, ...] | None = None  # dataflow order, as long as no edge changes
 
     def add(self, op: Op, *operands: int, name: str | None = None, span: Span | None = None) -> int:
         """Append a node and return its id."""
         type = self.infer(op, [self[operand] for operand in operands])
         node = Node(self._next, op, operands, type, name, span)
         self._next += 1
+        self._order = None
         self._graph.add_node(node.id, node=node)
         self._graph.add_edges_from((operand, node.id) for operand in operands)
         return node.id
@@ -83,13 +85,15 @@ class Graph(Generic[Op]):
 
     def __iter__(self) -> Iterator[Node[Op]]:
         """Nodes in a topological order that depends on nothing but the graph."""
-        for id in nx.lexicographical_topological_sort(self._graph):
-            yield self[id]
+        if self._order is None:
+            self._order = tuple(nx.lexicographical_topological_sort(self._graph))
+        return map(self.__getitem__, self._order)
 
     def copy(self) -> Graph[Op]:
         """The same graph, to be changed on its own; ids stay. Bodies inside ops are shared."""
         copy: Graph[Op] = Graph(self.infer)
         copy.outputs, copy._graph, copy._next = dict(self.outputs), self._graph.copy(), self._next
+        copy._order = self._order
         return copy
 
     def renumbered(self, key: Callable[[int], Any]) -> Graph[Op]:
@@ -136,6 +140,7 @@ class Graph(Generic[Op]):
 
     def substitute(self, old: int, new: int) -> None:
         """Let every reader of `old`, and every output, read `new` instead."""
+        self._order = None
         for user in self.users(old):
             if user == new:
                 continue
@@ -151,6 +156,7 @@ class Graph(Generic[Op]):
         live = set(self.outputs.values()) | set(keep)
         for id in tuple(live):
             live |= self.ancestors(id)
+        self._order = None
         self._graph.remove_nodes_from([id for id in self._graph if id not in live])
 
 

@@ -65,6 +65,11 @@ def examples(layer: ir.Layer, unit: int) -> Iterator[dict[str, Number]]:
             yield sizes
 
 
+def default_of(arg: ir.Arg) -> sympy.Expr:
+    """The default of an argument that has one, as an expression."""
+    return arg.default if isinstance(arg.default, sympy.Expr) else exact_number(arg.default)
+
+
 def _choices(
     layer: ir.Layer,
     wishes: Mapping[str, list[Number | None]],
@@ -78,7 +83,7 @@ def _choices(
         return
     arg = args[len(known)]
     for wish in wishes[arg.name]:
-        value = exact_number(wish) if wish is not None else sympy.sympify(arg.default).subs(known)
+        value = exact_number(wish) if wish is not None else default_of(arg).subs(known)
         left = [condition.subs(arg.symbol, value) for condition in conditions]
         if sympy.false not in left:
             open = [condition for condition in left if condition != sympy.true]
@@ -86,8 +91,9 @@ def _choices(
 
 
 def _conditions(layer: ir.Layer, values: Values) -> dict[sympy.Basic, None]:
-    """What must hold for the symbols of a layer: its requirements, sizes that are whole numbers, and
-    the same for the layers it calls. `values` gives the layer's symbols in those of its caller."""
+    """What must hold for the symbols of a layer: its requirements, sizes that are whole numbers,
+    and the same for the layers it calls. `values` gives the layer's symbols in those of its
+    caller."""
     found = dict.fromkeys(r.condition.subs(values) for r in layer.requirements)
     for axis in {axis.size: axis for axis in _axes(layer.graph) if axis.kind == "dim"}.values():
         found[sympy.Eq(sympy.Mod(axis.size.subs(values), 1), 0)] = None
@@ -116,7 +122,7 @@ def _wishes(layer: ir.Layer, unit: int) -> dict[str, list[Number | None]]:
             turn = max(required - 1, 0) % 3
             wishes[arg.name] = [*several[turn:], *several[:turn]] if required else [2 * unit, unit]
             required += 1
-        elif sympy.sympify(default).is_number and default > unit:
+        elif default_of(arg).is_number and default > unit:
             wishes[arg.name] = [_small(int(default), unit, sized % 3), unit, 2, None]
             sized += 1
         else:
@@ -138,7 +144,7 @@ def _whole(layer: ir.Layer, sizes: Mapping[str, Number], most: int) -> bool:
     lengths = {
         axis.size: evaluate(axis.size, sizes)
         for axis in _axes(layer.graph)
-        if axis.kind == "dim" and {symbol.name for symbol in axis.size.free_symbols} <= set(sizes)
+        if axis.kind == "dim" and {str(symbol) for symbol in axis.size.free_symbols} <= set(sizes)
     }
     if not all(isinstance(length, int) and 1 <= length <= most for length in lengths.values()):
         return False

@@ -23,6 +23,9 @@ BATCH = "batch"
 MAX_DEPTH = 100
 """Deepest nesting of an expression; also bounds the length of `a + b + c + ...`."""
 
+MAX_NAME = 60
+"""Longest name, in characters."""
+
 N = TypeVar("N", bound=tree.Node)
 Kids = Sequence[Any]
 
@@ -87,6 +90,10 @@ class Builder:
     def name_of(self, token: Token) -> str:
         """The ASCII spelling of a name; reserved ones are refused."""
         name = canonical(str(token))
+        if len(name) > MAX_NAME:
+            raise self.report.error(
+                "E0016", f"a name of more than {MAX_NAME} characters", self.place(token)
+            )
         if reserved(name):
             helps = ["`lam` is the usual spelling"] if name == "lambda" else []
             raise self.report.error(

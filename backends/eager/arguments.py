@@ -15,6 +15,7 @@ from archc.backends.writer import Writer, attribute, quoted
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
+from archc.ir.plan import default_of
 
 
 def shown(layer: ir.Layer, root: bool) -> list[ir.Arg]:
@@ -22,14 +23,14 @@ def shown(layer: ir.Layer, root: bool) -> list[ir.Arg]:
     args = [arg for arg in layer.args if arg.symbol is not None]
     if not root:
         used = symbols_of(layer)
-        args = [arg for arg in args if arg.symbol.name in used]
+        args = [arg for arg in args if arg.name in used]
     return sorted(args, key=lambda arg: arg.default is not None and root)
 
 
 def is_size(layer: ir.Layer, name: str) -> bool:
     """Whether an argument is a whole number: by its symbol, or as a size of a layer that is
     called."""
-    arg = next(arg for arg in layer.args if arg.symbol is not None and arg.symbol.name == name)
+    arg = next(arg for arg in layer.args if arg.symbol is not None and arg.name == name)
     if arg.symbol.is_integer:
         return True
     return any(
@@ -49,7 +50,7 @@ def symbols_of(layer: ir.Layer) -> set[str]:
     )
     for node in layer.graph:
         if isinstance(node.op, ir.Call):
-            inner = {arg.symbol.name for arg in shown(node.op.callee, root=False)}
+            inner = {arg.name for arg in shown(node.op.callee, root=False)}
             names |= set(_symbols(expr for name, expr in node.op.sizes if name in inner))
             names |= set(_symbols(axis for _, axis in node.op.axes))
         else:
@@ -60,7 +61,7 @@ def symbols_of(layer: ir.Layer) -> set[str]:
 def _symbols(value: Any) -> Iterable[str]:
     """Names of the symbols in an op, an axis, an expression, or anything made of them."""
     if isinstance(value, sympy.Basic):
-        yield from (symbol.name for symbol in value.free_symbols)
+        yield from (str(symbol) for symbol in value.free_symbols)
     elif isinstance(value, Axis):
         yield from _symbols(value.size)
     elif isinstance(value, Graph):
@@ -105,8 +106,8 @@ class Arguments:
     def __init__(self, layer: ir.Layer, file: File, root: bool):
         self.layer, self.file = layer, file
         self.args = shown(layer, root)
-        self.names = {arg.symbol.name: attribute(arg.name) for arg in self.args}
-        self.whole = {arg.symbol.name for arg in self.args if is_size(layer, arg.symbol.name)}
+        self.names = {arg.name: attribute(arg.name) for arg in self.args}
+        self.whole = {arg.name for arg in self.args if is_size(layer, arg.name)}
         self.positive = set(_positive(layer.graph))
 
     def parameters(self) -> list[str]:
@@ -114,8 +115,8 @@ class Arguments:
         declared = []
         for arg in self.args:
             name, kind = (
-                self.names[arg.symbol.name],
-                "int" if arg.symbol.name in self.whole else "float",
+                self.names[arg.name],
+                "int" if arg.name in self.whole else "float",
             )
             default = self._default(arg)
             if default is None:
@@ -127,7 +128,7 @@ class Arguments:
         return declared
 
     def _default(self, arg: ir.Arg) -> sympy.Expr | None:
-        return None if arg.default is None else sympy.sympify(arg.default)
+        return None if arg.default is None else default_of(arg)
 
     def lines(self, writer: Writer) -> None:
         """Fill in defaults, and refuse what is no size or breaks a requirement."""
@@ -137,7 +138,7 @@ class Arguments:
             if default is not None and default.free_symbols:
                 self._check(writer, waiting)
                 waiting = []
-                name = self.names[arg.symbol.name]
+                name = self.names[arg.name]
                 writer.line(
                     f"{name} = {self._filled(name, default, arg)} if {name} is None else {name}"
                 )
@@ -149,7 +150,7 @@ class Arguments:
     def _filled(self, name: str, default: sympy.Expr, arg: ir.Arg) -> Text:
         """A default in earlier arguments; a size that a division gives must come out whole."""
         top, bottom = sympy.fraction(sympy.together(default))
-        if arg.symbol.name not in self.whole:
+        if arg.name not in self.whole:
             return number(default, self.names)
         if bottom == 1:
             return whole(default, self.names)
@@ -160,9 +161,9 @@ class Arguments:
     def _check(self, writer: Writer, args: list[ir.Arg]) -> None:
         groups: dict[tuple[str, str], list[str]] = {}
         for arg in args:
-            name = self.names[arg.symbol.name]
-            if arg.symbol.name in self.whole:
-                least = "1" if arg.symbol.name in self.positive else "0"
+            name = self.names[arg.name]
+            if arg.name in self.whole:
+                least = "1" if arg.name in self.positive else "0"
                 groups.setdefault(("check_sizes", f", {least}"), []).append(name)
             else:
                 groups.setdefault(("check_numbers", ""), []).append(name)
@@ -190,8 +191,8 @@ class Arguments:
         inner = shown(call.callee, root=False)
         texts = []
         for arg in inner:
-            value = sizes[arg.symbol.name]
-            size = is_size(call.callee, arg.symbol.name)
+            value = sizes[arg.name]
+            size = is_size(call.callee, arg.name)
             text = whole(value, names) if size else number(value, names)
             texts.append(f"{attribute(arg.name)}={text}")
         return texts

@@ -11,10 +11,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-EXPECTED: dict = {}
+TITLE = ""
 SIZES: dict = {}
 SPEED_SIZES: dict = {}
-example: Callable
+EXPECTED: dict = {}
+FORMS: list = []
+
+
+def example(sizes: dict, batch: int, tokens: int, device: str, dtype: torch.dtype) -> tuple:
+    """An instance, its inputs by name, and the names of those along its own tokens."""
+    raise LookupError("every file defines its own")
 
 
 def wave(name: str, *shape: int, device=None, dtype=torch.float64) -> Tensor:
@@ -53,7 +59,7 @@ def check_values(expected: dict, device: str) -> float:
     """The whole sequence, against what the step-by-step meaning of the layer gave."""
     layer, inputs, _ = example(SIZES, 2, 9, device, torch.float64)
     errors = []
-    for made, (places, values) in zip(outputs_of(layer(**inputs)), expected.values()):
+    for made, (places, values) in zip(outputs_of(layer(**inputs)), expected.values(), strict=True):
         wanted = torch.tensor(values, device=device, dtype=torch.float64)
         errors.append(distance(made.detach().flatten()[list(places)], wanted))
     return max(errors)
@@ -71,7 +77,11 @@ def check_pieces(expected: dict, device: str) -> float:
         made, state = layer(**now, state=state, return_state=True)
         parts.append(outputs_of(made))
         start += count
-    pairs = [(torch.cat(part, 1), y) for part, y in zip(zip(*parts), whole) if y.dim() > 1]
+    pairs = [
+        (torch.cat(part, 1), y)
+        for part, y in zip(zip(*parts, strict=True), whole, strict=True)
+        if y.dim() > 1
+    ]
     return max(distance(found.detach(), y.detach()) for found, y in pairs)
 
 
@@ -90,15 +100,15 @@ def check_gradients(expected: dict, device: str) -> float:
     errors, step = [], 1e-6
     for turn in range(3):
         along = [wave(f"{turn} {i}", *v.shape, device=device) for i, v in enumerate(values)]
-        slope = sum((g * d).sum() for g, d in zip(gradients, along) if g is not None)
+        slope = sum((g * d).sum() for g, d in zip(gradients, along, strict=True) if g is not None)
         moved = []
         for sign in (1, -1):
             with torch.no_grad():
-                for value, direction in zip(values, along):
-                    value += sign * step * direction
+                for value, direction in zip(values, along, strict=True):
+                    value.add_(direction, alpha=sign * step)
                 moved.append(loss())
-                for value, direction in zip(values, along):
-                    value -= sign * step * direction
+                for value, direction in zip(values, along, strict=True):
+                    value.sub_(direction, alpha=sign * step)
         measured = (moved[0] - moved[1]) / (2 * step)
         errors.append(float((slope - measured).abs() / slope.abs().clamp(min=1e-3)))
     return max(errors)
@@ -113,27 +123,37 @@ def speed(device: str) -> tuple[int, float, float]:
     """Tokens of each of two sequences, as many as run within seconds, and how many tokens a second
     are done: forward alone, and forward with backward."""
     for tokens in (16, 128):
-        layer, inputs, _ = example(SPEED_SIZES, 2, tokens, device, torch.float32)
-
-        def forward() -> Tensor:
-            return sum(y.sum() for y in outputs_of(layer(**inputs)))
-
-        with torch.no_grad():
-            alone = seconds(forward, device)
-        both = seconds(lambda: forward().backward(), device)
+        alone, both = timed(tokens, device)
         if both > 0.5:
             break
     return tokens, 2 * tokens / alone, 2 * tokens / both
 
 
+def timed(tokens: int, device: str) -> tuple[float, float]:
+    """Seconds of a forward, and of one with its backward."""
+    layer, inputs, _ = example(SPEED_SIZES, 2, tokens, device, torch.float32)
+
+    def forward() -> Tensor:
+        return sum(y.sum() for y in outputs_of(layer(**inputs)))
+
+    with torch.no_grad():
+        alone = seconds(forward, device)
+    return alone, seconds(lambda: forward().backward(), device)
+
+
 def seconds(run: Callable, device: str) -> float:
-    """How long a second run takes."""
-    run()
-    start = time.perf_counter()
-    run()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+    """How long a run takes: the median of as many as fit in a moment, after one that does not
+    count."""
+    times = []
+    for _ in range(50):
+        start = time.perf_counter()
+        run()
+        if device != "cpu":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+        if len(times) > 4 and sum(times[1:]) > 0.3:
+            break
+    return sorted(times[1:])[len(times) // 2 - 1]
 
 
 def main() -> None:

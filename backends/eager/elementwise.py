@@ -100,8 +100,8 @@ STEEP = {"exp": 0, "log": 0, "sqrt": 0, "rsqrt": 0, "div": 1, "pow": 0}
 def _where(scope: Scope, node: Node) -> Value:
     """`torch.where`, its branches kept from overflowing where they are not chosen.
 
-    The gradient of a branch that is not chosen is 0 times its slope, which is NaN where the slope is
-    infinite. So a steep function of a branch sees 1 wherever the other branch is taken.
+    The gradient of a branch that is not chosen is 0 times its slope, which is NaN where the
+    slope is infinite. So a steep function of a branch sees 1 wherever the other branch is taken.
     """
     condition, layout = scope.value(node.operands[0]), scope.node_layout(node)
     if condition.kind == NUMBER:

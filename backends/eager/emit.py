@@ -30,7 +30,7 @@ def emit(plan: Plan) -> str:
         write_class(Parts(file, layer, EMITTERS, classes, layer is plan.layer))
     sections = with_pieces(file)
     if plan.check is not None:
-        unused = set(FORMS) - set(forms(plan.layer))
+        unused = {"example", *FORMS} - set(forms(plan.layer))
         checks = [t for name, t in functions("check_pieces.py").items() if name not in unused]
         definitions = self_check(plan.layer, layers, classes, plan.check)
         sections += ["# --- self-check: run this file ---", *checks, definitions]

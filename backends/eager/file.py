@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 from archc.backends.writer import Names
 
-TOP_LEVEL = (
-    "wave fill outputs_of distance check_values check_pieces check_gradients checks speed seconds"
-)
-CONSTANTS = "main example TITLE SIZES SPEED_SIZES EXPECTED FORMS"
+_TOP_LEVEL = """
+    wave fill outputs_of distance check_values check_pieces check_gradients checks speed timed
+    seconds main example TITLE SIZES SPEED_SIZES EXPECTED FORMS
+"""
+TOP_LEVEL = frozenset(_TOP_LEVEL.split())
 """What a file defines beside its layers."""
 
 
@@ -19,5 +20,5 @@ class File:
     order."""
 
     pieces: set[str] = field(default_factory=set)
-    names: Names = field(default_factory=lambda: Names(f"{TOP_LEVEL} {CONSTANTS}".split()))
+    names: Names = field(default_factory=lambda: Names(TOP_LEVEL))
     sections: list[str] = field(default_factory=list)

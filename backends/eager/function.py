@@ -1,4 +1,4 @@
-"""A layer without parameters becomes a function: `o, state = kda_op(q, k, v, log_alpha, beta)`."""
+"""A layer without parameters becomes a function: `o, state = op(q, k, v, log_alpha)`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Function(Forward):
         self.start = [
             f"{field.name}={first(self.parts, scope, field, real, wide)}" for field in memory.fields
         ]
-        known = {arg.symbol.name for arg in self.layer.args if arg.symbol is not None}
+        known = {arg.name for arg in self.layer.args if arg.symbol is not None}
         options = sorted((scope.asked & known) - set(scope.sources))
         options += ["training: bool = False"] if "training" in scope.asked else []
         writer = Writer()

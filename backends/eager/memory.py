@@ -210,7 +210,7 @@ def stream_of(axes: Sequence[Axis]) -> Axis | None:
 def _grows(axis: Axis) -> bool:
     """Whether an axis gets longer with the layer's own tokens: these, blocks of them, tokens
     read."""
-    return axis.name == "t" or any(s.name in ("T", "T_seen") for s in axis.size.free_symbols)
+    return axis.name == "t" or any(str(s) in ("T", "T_seen") for s in axis.size.free_symbols)
 
 
 def _growing(graph: Graph) -> set[str]:

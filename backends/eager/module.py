@@ -11,6 +11,9 @@ from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.state import initial_state, state_class
 from archc.backends.writer import COLUMNS, INDENT, Writer, attribute, printable, quoted
 
+PLAIN = str | bool | int | float | tuple
+"""Options whose value a reader can make sense of."""
+
 
 def write_class(parts: Parts) -> None:
     """Append the regions' functions, the state and the class to the file."""
@@ -34,7 +37,9 @@ def _doc(parts: Parts) -> list[str]:
     given = [f"{op.name} {shape_of(op.type.names)}" for _, op in layer.inputs]
     made = [f"{name} {shape_of(graph[id].type.names)}" for name, id in graph.outputs.items()]
     settled = [
-        f"{a.name} = {a.default}" for a in layer.args if a.symbol is None and a.default is not None
+        f"{a.name} = {a.default}"
+        for a in layer.args
+        if a.symbol is None and isinstance(a.default, PLAIN)
     ]
     doc = [own, f"{', '.join(given)} -> {', '.join(made)}"]
     return [*doc, f"Compiled with {', '.join(settled)}."] if settled else doc

@@ -27,8 +27,8 @@ def nearest_name(graph: Graph, id: int) -> str:
 
 
 def region_name(layer: str, graph: Graph, node: Node) -> str:
-    """`kda_memory`; with several memories in a layer, `nsa_memory_o_win` after what each one
-    gives."""
+    """`layer_memory`; with several memories in a layer, each is called after what it gives:
+    `layer_memory_o`."""
     regions = [n for n in graph if isinstance(n.op, ir.Fold | ir.Pair)]
     name = f"{snake(layer)}_memory"
     if len(regions) == 1:

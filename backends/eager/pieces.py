@@ -3,6 +3,7 @@ them, so this file must read well there: no import but torch, math and typing.""
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,7 +43,7 @@ def check_input(layer: str, name: str, x: Tensor, axes: str, sizes: dict, like: 
     want, got = f"`{name}` must be [{', '.join(names)}]", f"got a tensor of shape {list(x.shape)}"
     if x.dim() != len(names):
         raise ValueError(f"{layer}: {want}, {got}")
-    for axis, length in zip(names, x.shape):
+    for axis, length in zip(names, x.shape, strict=True):
         if length != sizes.setdefault(axis, length):
             raise ValueError(f"{layer}: {want} with {axis} = {sizes[axis]}, {got}")
     if x.device != like.device:
@@ -53,9 +54,9 @@ def check_real(layer: str, name: str, x: Tensor, like: Tensor | None = None) -> 
     """Refuse what holds no real numbers, or, outside autocast, others than the layer's."""
     if not x.is_floating_point():
         raise TypeError(f"{layer}: `{name}` must hold real numbers, got {x.dtype}")
-    if like is not None and x.dtype != like.dtype:
-        if not torch.is_autocast_enabled(x.device.type):
-            raise TypeError(f"{layer}: `{name}` is {x.dtype}, the layer {like.dtype}")
+    dtype = x.dtype if like is None else like.dtype
+    if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(f"{layer}: `{name}` is {x.dtype}, the layer {dtype}")
 
 
 def check_index(layer: str, name: str, x: Tensor) -> None:
@@ -64,11 +65,11 @@ def check_index(layer: str, name: str, x: Tensor) -> None:
         raise TypeError(f"{layer}: `{name}` must hold integers (torch.int64), got {x.dtype}")
 
 
-def check_state(layer: str, state: tuple, kind: type, batch: int) -> None:
+def check_state(layer: str, state: NamedTuple, kind: type, batch: int) -> None:
     """Refuse a state that another layer, or another batch, left behind."""
     if not isinstance(state, kind):
         raise TypeError(f"{layer}: `state` must be a {kind.__name__}, got {type(state).__name__}")
-    for name, value in zip(state._fields, state):
+    for name, value in zip(state._fields, state, strict=True):
         if isinstance(value, Tensor) and value.shape[0] != batch:
             raise ValueError(
                 f"{layer}: `state.{name}` is of a batch of {value.shape[0]}, the input of {batch}"

@@ -255,7 +255,7 @@ class Scope:
         return number(expr, self._reach(expr))
 
     def _reach(self, expr: sympy.Expr) -> dict[str, str]:
-        names = sorted(symbol.name for symbol in expr.free_symbols)
+        names = sorted(str(symbol) for symbol in expr.free_symbols)
         return {name: self.ask(self.sizes.get(name, name)) for name in names}
 
     def ask(self, text: str) -> str:

@@ -20,7 +20,7 @@ REAL, WIDE = "**real", "**wide"
 
 
 def state_class(parts: Parts) -> Writer:
-    """`class KDAState(NamedTuple)`: one field for each thing that is kept."""
+    """`class LayerState(NamedTuple)`: one field for each thing that is kept."""
     writer, fields = Writer(), parts.memory.fields
     with writer.block(f"class {parts.state}(NamedTuple):"):
         nothing = "" if fields else ": nothing"

@@ -10,7 +10,9 @@ from torch import Tensor
 from archc.ir.layer import Layer
 
 SMALL: dict[str, dict[str, Any]] = {
+    "alibi": {"d": 12, "H": 2},
     "attention": {"d": 12, "H": 4, "G": 2, "K": 6},
+    "capped_attention": {"d": 12, "H": 2, "G": 1},
     "cross_attention": {"d": 12, "e": 10, "H": 3},
     "delta": {"d": 12, "H": 2, "K": 5, "V": 4, "width": 3},
     "dsa": {"d": 12, "H": 2, "K": 4, "R": 2, "V": 5, "C": 6, "Q": 7, "HI": 3, "KI": 4, "n": 5},
@@ -34,6 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "lstm": {"d": 12, "D": 7},
     "mamba": {"d": 12, "D": 16, "N": 3, "r": 3, "width": 3},
     "mesa": {"d": 12, "H": 2, "K": 5, "width": 3},
+    "mhc": {"d": 12, "H": 2, "L": 2, "n": 3, "f": 8},
     "mla": {"d": 12, "H": 2, "K": 4, "R": 2, "V": 5, "C": 6, "Q": 7},
     "mlstm": {"d": 12, "H": 2, "K": 5, "V": 4},
     "moe": {"d": 12, "f": 6, "N": 5, "n": 2, "shared": 1},
@@ -50,6 +53,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "ssm_selective": {"d": 12, "D": 7, "N": 3},
     "swiglu": {"d": 12, "f": 8},
     "transformer": {"d": 12, "H": 4, "G": 2, "K": 6, "f": 8},
+    "window_attention": {"d": 12, "H": 4, "G": 2, "K": 6, "w": 3},
     "xlstm": {"vocab": 11, "d": 12, "H": 2, "L": 2, "f": 8},
 }  # fmt: skip
 

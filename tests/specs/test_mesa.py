@@ -24,7 +24,14 @@ def test_exact() -> None:
     agree("mesa", "torch.linalg.solve in a loop", layer(x), theirs, limit=1e-8)
 
 
-def test_conjugate_gradients() -> None:
+def test_conjugate_gradients_reach_the_solution() -> None:
+    """The number of steps that the spec asks for is enough."""
+    layer, x = layer_and_input(T=21)
+    theirs = mesa.iterated(layer.state_dict(), x, EPS, steps=30)
+    agree("mesa", "30 conjugate gradient steps in a loop", layer(x), theirs)
+
+
+def test_conjugate_gradients_of_fla() -> None:
     """30 steps of an iteration that adds 1e-5 to its denominators, in float32."""
     layer, x = layer_and_input(T=24)
     theirs = mesa.by_fla(layer.state_dict(), x, EPS, steps=30)

@@ -9,7 +9,22 @@ import torch
 
 import archc
 from tests.specs.agreement import agree
-from tests.specs.references import apart, kimi
+from tests.specs.references import apart, gpt2, kimi
+
+
+@pytest.mark.parametrize("options", [{"tied": False, "tanh": True}, {"tied": True, "tanh": False}])
+def test_gpt_with_other_heads_and_activations(options: dict[str, bool]) -> None:
+    sizes = {"vocab": 50, "d": 32, "H": 4, "L": 2, "length": 24}
+    reference = gpt2.language_model(**sizes, **options, seed=7)
+    model = archc.load("gpt", **options).module(**sizes, dtype=torch.float64).eval()
+    model.load_state_dict(gpt2.model_weights(reference, H=4))
+    tokens = torch.randint(0, 50, (2, 17), generator=torch.Generator().manual_seed(1))
+    targets = tokens.roll(1, dims=1)
+    logits, loss = model(tokens, targets)
+    theirs, their_loss = gpt2.logits_and_loss(reference, tokens, targets)
+    how = ", ".join(f"{name} = {str(value).lower()}" for name, value in options.items())
+    agree("gpt", f"transformers gpt2, {how}", logits, theirs)
+    agree("gpt", f"transformers gpt2, {how}, loss", loss, their_loss)
 
 
 def test_kimi_linear(tmp_path: Path) -> None:

@@ -6,17 +6,28 @@ import torch
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from tests.specs.references.weights import named, randomise
+from tests.specs.references.weights import into, named, randomise
 
 
-def language_model(vocab: int, d: int, H: int, L: int, length: int, seed: int) -> GPT2LMHeadModel:
-    """A small GPT-2 in float64; its head is its embedding, its GELU the tanh form."""
+def language_model(
+    vocab: int,
+    d: int,
+    H: int,
+    L: int,
+    length: int,
+    seed: int,
+    tied: bool = True,
+    tanh: bool = True,
+) -> GPT2LMHeadModel:
+    """A small GPT-2 in float64; as released, its head is its embedding, its GELU the tanh form."""
     config = GPT2Config(
         vocab_size=vocab,
         n_embd=d,
         n_head=H,
         n_layer=L,
         n_positions=length,
+        tie_word_embeddings=tied,
+        activation_function="gelu_new" if tanh else "gelu",
         bos_token_id=None,
         eos_token_id=None,
         attn_implementation="sdpa",
@@ -61,7 +72,7 @@ def block_weights(block: nn.Module, H: int) -> dict[str, Tensor]:
 
 
 def model_weights(model: GPT2LMHeadModel, H: int) -> dict[str, Tensor]:
-    """Parameters of `GPT` with a tied head."""
+    """Parameters of `GPT`, its head among them if it is not the embedding."""
     inner = model.transformer
     weights = {
         "E": inner.wte.weight,
@@ -69,6 +80,8 @@ def model_weights(model: GPT2LMHeadModel, H: int) -> dict[str, Tensor]:
         "n_f": inner.ln_f.weight,
         "b_f": inner.ln_f.bias,
     }
+    if model.lm_head.weight is not inner.wte.weight:
+        weights["W_head"] = into(model.lm_head, model.config.vocab_size)
     for index, block in enumerate(inner.h):
         weights |= named(f"layers.{index}.gpt_block", block_weights(block, H))
     return weights

@@ -1,5 +1,5 @@
 """`python -m tests.specs.references.kimi_model_without_fla FILE`: reads sizes from FILE, writes
-weights, tokens and logits of a small Kimi Linear model into it, fla being hidden from transformers."""
+weights, tokens and logits of a small Kimi Linear into it, fla being hidden from transformers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.specs.references.weights import into, named, randomise  # noqa: E402
 
 
 def run(B: int, T: int, seed: int, full: list[int], **sizes: int) -> dict[str, Any]:
-    """Weights of `KimiLinear`, tokens [B, T] and their logits; `full`: layers that have attention."""
+    """Weights of `KimiLinear`, tokens [B, T] and their logits; `full`: layers with attention."""
     config = configured(full, **sizes)
     model = randomise(KimiLinearForCausalLM(config).double(), seed)
     generator = torch.Generator().manual_seed(seed)
@@ -34,15 +34,23 @@ def run(B: int, T: int, seed: int, full: list[int], **sizes: int) -> dict[str, A
 
 
 def configured(
-    full: list[int], vocab: int, d: int, L: int, H: int, experts: int, active: int, f: int, dense: int
+    full: list[int],
+    vocab: int,
+    d: int,
+    L: int,
+    H: int,
+    experts: int,
+    active: int,
+    f: int,
+    dense: int,
 ) -> KimiLinearConfig:
-    """The released model's shape, with few layers, heads and experts; one dense layer comes first."""
+    """The released model's shape, with few layers, heads and experts; the first layer is dense."""
     return KimiLinearConfig(
         vocab_size=vocab,
         hidden_size=d,
         num_hidden_layers=L,
-        layer_types=["full_attention" if l in full else "linear_attention" for l in range(L)],
-        mlp_layer_types=["sparse" if l > 0 else "dense" for l in range(L)],
+        layer_types=["full_attention" if i in full else "linear_attention" for i in range(L)],
+        mlp_layer_types=["dense"] + ["sparse"] * (L - 1),
         num_attention_heads=H,
         num_key_value_heads=H,
         linear_num_heads=H,

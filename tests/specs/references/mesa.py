@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from fla.ops.mesa_net.naive import naive_mesa_net_CG
 from torch import Tensor
@@ -22,8 +24,33 @@ def finish(weights: Weights, o: Tensor, eps: float) -> Tensor:
     return rms_norm(join(o, weights["W_o"]), 1, eps) * weights["gain"]
 
 
+Solve = Callable[[Tensor, Tensor], Tensor]
+
+
 def exact(weights: Weights, x: Tensor, eps: float) -> Tensor:
     """The layer for [B, T, d], token by token, with torch.linalg.solve for each head."""
+    return token_by_token(weights, x, eps, torch.linalg.solve)
+
+
+def iterated(weights: Weights, x: Tensor, eps: float, steps: int) -> Tensor:
+    """The same with conjugate gradients from 0 instead of a solution."""
+
+    def solve(A: Tensor, b: Tensor) -> Tensor:
+        z, rest = torch.zeros_like(b), b
+        way = rest
+        for _ in range(steps):
+            if not rest.any():
+                break
+            length = rest @ rest / (way @ A @ way)
+            z, left = z + length * way, rest - length * (A @ way)
+            way, rest = left + left @ left / (rest @ rest) * way, left
+        return z
+
+    return token_by_token(weights, x, eps, solve)
+
+
+def token_by_token(weights: Weights, x: Tensor, eps: float, solve: Solve) -> Tensor:
+    """The layer with z = solve(A, b) for A z = b of one token and head."""
     q, k, v, beta, gamma, lam = parts(weights, x)
     o = torch.zeros_like(v)
     for b, h in torch.cartesian_prod(*map(torch.arange, (v.shape[0], v.shape[2]))).tolist():
@@ -32,7 +59,7 @@ def exact(weights: Weights, x: Tensor, eps: float) -> Tensor:
             forget, write = gamma[b, t, h], beta[b, t, h]
             A = forget * A + write * torch.outer(k[b, t, h], k[b, t, h])
             G = forget * G + write * torch.outer(k[b, t, h], v[b, t, h])
-            o[b, t, h] = G.T @ torch.linalg.solve(A + torch.diag(lam[h]), q[b, t, h])
+            o[b, t, h] = G.T @ solve(A + torch.diag(lam[h]), q[b, t, h])
     return finish(weights, o, eps)
 
 

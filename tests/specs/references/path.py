@@ -1,4 +1,4 @@
-"""Attention with forget gates and Householder positions: the formula as a loop, and fla's naive code.
+"""Attention with forget gates and Householder positions: the formula as a loop, and fla's code.
 
 fla computes in float32, and its naive path attention scales the forget term as well as the scores:
 it is called here with scaled queries and a scale of 1.
@@ -18,7 +18,7 @@ Parts = dict[str, Tensor]
 
 
 def parts(weights: Weights, x: Tensor) -> Parts:
-    """q, k, v of [B, T, H, K] and what the weights have of w, beta [B, T, H] and log_f [B, T, H]."""
+    """q, k, v of [B, T, H, K]; of w, beta and log_f [B, T, H] what the weights have."""
     made = {name: project(x, weights[f"W_{name}"]) for name in "qkv"}
     if "c_w" in weights:
         low = project(project(x, weights["W_low"]), weights["W_w"])

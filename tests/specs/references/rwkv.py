@@ -1,4 +1,4 @@
-"""RWKV-7's time mixing: fla's step-by-step delta rule with a low-rank change, between torch layers."""
+"""RWKV-7's time mixing: fla's step-by-step memory between torch layers."""
 
 from __future__ import annotations
 

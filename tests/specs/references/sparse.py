@@ -15,9 +15,7 @@ Blocks = list[tuple[int, Tensor, Tensor]]
 """For each compressed block: its last token, its key and its value."""
 
 
-def nsa(
-    weights: Weights, x: Tensor, stride: int, pick: int, n: int, w: int
-) -> Tensor:
+def nsa(weights: Weights, x: Tensor, stride: int, pick: int, n: int, w: int) -> Tensor:
     """`NSA`, [B, T, d] to [B, T, d], one token and group of heads at a time."""
     q, k, v = (project(x, weights[f"W_{name}"]) for name in "qkv")
     gates = torch.sigmoid(project(x, weights["W_gate"]))
@@ -36,7 +34,9 @@ def nsa(
                 window = list(range(max(0, t - w + 1), t + 1))
                 parts = [cmp, *(_read(scaled, keys, values, at) for at in (tokens, window))]
                 gated = gates[b, t, heads].unbind(-1)
-                o[b, t, heads] = sum(c[:, None] * part for c, part in zip(gated, parts, strict=True))
+                o[b, t, heads] = sum(
+                    c[:, None] * part for c, part in zip(gated, parts, strict=True)
+                )
     return join(o, weights["W_o"])
 
 

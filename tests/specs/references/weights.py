@@ -12,7 +12,7 @@ def randomise(module: nn.Module, seed: int) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     for parameter in module.parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-        if parameter.dim() == 1:
+        if parameter.dim() <= 1:
             parameter.copy_(1 + 0.3 * noise)
         else:
             parameter.copy_(noise / parameter[0].numel() ** 0.5)

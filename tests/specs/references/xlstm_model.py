@@ -1,5 +1,5 @@
-"""`python -m tests.specs.references.xlstm_model FILE`: reads sizes from FILE, writes weights, tokens
-and logits of transformers' xLSTM into it, the package xlstm being hidden from transformers."""
+"""`python -m tests.specs.references.xlstm_model FILE`: reads sizes from FILE, writes weights,
+tokens and logits of transformers' xLSTM into it, the package xlstm being hidden from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.specs.references.weights import into, named, out_of, randomise  # noq
 
 
 def run(B: int, T: int, seed: int, **sizes: Any) -> dict[str, Any]:
-    """Weights of `XLSTM`, tokens [B, T], the output of the first block and the logits.
+    """Weights of `XLSTM`, tokens [B, T] and their logits.
 
     The reference's chunked form needs equal sizes of keys and values, and T = 16 n; its norms and
     logits are in float32.

@@ -1,0 +1,86 @@
+"""What is known of a spec without running it: where it comes from, its class, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from archc.algebra.simplify import simplify
+from archc.commands.catalogue import doc_parts
+from archc.commands.stages import layer_of
+from archc.ir import layer as ir
+from archc.ir.count import Cost, cost
+from archc.ir.sizes import Number, evaluate, resolve_sizes
+from archc.recurrence.classify import summary
+
+SIZES = {"d": 1024, "H": 8, "G": 2, "e": 1024, "f": 4096, "N": 8, "n": 2, "vocab": 32000}
+"""What costs are given for, where a spec has no default of its own; any other name is 64."""
+
+TOKENS = 4096
+"""How many tokens there are, for what depends on it."""
+
+STATE_BYTES, VALUE_BYTES = 4, 2
+"""A number of a recurrent state is a float32, any other a bfloat16."""
+
+CONDITIONS = (
+    f"After {TOKENS} tokens, at a spec's own defaults; where it has none,"
+    f" {', '.join(f'{name} = {size}' for name, size in SIZES.items())}."
+    " Flops: 2 for a multiply-add of a product, 1 an element for anything else."
+    " State: what is kept of a sequence however long it is; cache: for each of its tokens."
+    " Recurrent states in float32, the rest in bfloat16."
+)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A spec's layer: one line about it, the `source` it names, its class in words, and its cost.
+
+    `sizes` are those that had to be chosen for the cost, which is in operations a token, bytes a
+    sequence and bytes for each token of it.
+    """
+
+    name: str
+    layer: ir.Layer
+    about: str
+    source: str
+    memory: str
+    sizes: dict[str, int]
+    flops: int
+    state: int
+    cache: int
+
+
+def profile(spec: str) -> Profile:
+    """The profile of the layer that `spec` names. Raises ArchError if the spec is wrong."""
+    layer = layer_of(spec, {})
+    about, source = doc_parts(layer.doc)
+    simpler = simplify(layer)
+    sizes = chosen_sizes(layer)
+    return Profile(
+        spec, layer, about, source, summary(simpler), sizes, *numbers(simpler, cost(simpler), sizes)
+    )
+
+
+def chosen_sizes(layer: ir.Layer) -> dict[str, int]:
+    """Values for the arguments of a layer that have none."""
+    needed = (a.name for a in layer.args if a.symbol is not None and a.default is None)
+    return {name: SIZES.get(name, 64) for name in needed}
+
+
+def numbers(layer: ir.Layer, found: Cost, given: dict[str, int]) -> tuple[int, int, int]:
+    """Operations a token, bytes a sequence, bytes a token."""
+    sizes: dict[str, Number] = {**resolve_sizes(layer, given)}
+    for symbol in found.flops.free_symbols:
+        sizes.setdefault(str(symbol), TOKENS)  # the length of a sequence: T, T_seen, T_m
+    flops = evaluate(found.flops, sizes) / TOKENS
+    state = STATE_BYTES * found.state + VALUE_BYTES * found.tail
+    cache = VALUE_BYTES * found.cache
+    return round(flops), round(evaluate(state, sizes)), round(evaluate(cache, sizes))
+
+
+def in_short(number: int, unit: str = "") -> str:
+    """`10.7 M`, `541 kB`: three digits."""
+    value, prefixes = float(number), ["", "k", "M", "G", "T", "P"]
+    while value >= 999.5 and len(prefixes) > 1:
+        value, prefixes = value / 1000, prefixes[1:]
+    digits = 0 if prefixes[0] == "" else max(0, 2 - len(str(int(value))) + 1)
+    return f"{value:.{digits}f} {prefixes[0]}{unit}".rstrip()

@@ -1,0 +1,228 @@
+"""Layer IR -> what a layer costs, as expressions in its sizes: arithmetic, and what it keeps.
+
+A multiply-add of a product is two operations, anything else one an element. Nothing is counted for
+what moves or renames data, for what no input reaches (weights alone, the angles of a rotation, a
+mask), or for what needs an optional input. Every pair of positions that an attention is given
+counts, masked or not; but of an axis that `top` chooses from, what the choice is not made from
+counts for as many as are chosen, since the rest is multiplied by zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
+
+import sympy
+
+from archc.dims import TIME, Axis
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node, Type
+
+ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a layer costs for one sequence, in its symbols and `T`, the number of tokens.
+
+    `flops`: operations for the whole sequence. Numbers kept between tokens: `state` in recurrences
+    and `tail` as the last tokens (convolutions, windows of an attention), however long the sequence
+    is; `cache` for every token, to be read by later ones.
+    """
+
+    flops: sympy.Expr = ZERO
+    state: sympy.Expr = ZERO
+    tail: sympy.Expr = ZERO
+    cache: sympy.Expr = ZERO
+
+
+def cost(layer: ir.Layer) -> Cost:
+    """The cost of a layer, with the layers it calls. Count the simplified layer: a product has the
+    order there in which it is computed."""
+    return _Count().layer(layer)
+
+
+def _sum(costs: Iterable[Cost]) -> Cost:
+    listed = list(costs)
+    return Cost(**{f.name: sympy.Add(*(getattr(c, f.name) for c in listed)) for f in fields(Cost)})
+
+
+class _Count:
+    """The costs of called layers, each found once."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, Cost] = {}
+
+    def layer(self, layer: ir.Layer) -> Cost:
+        """The cost of a layer in its own symbols."""
+        if id(layer) not in self.layers:
+            skipped = _optional(layer.graph)
+            nodes = [node for node in layer.graph if node.id not in skipped]
+            calls = (self.call(n.op) for n in nodes if isinstance(n.op, ir.Call))
+            own = Cost(operations(layer.graph, {}, skipped), *_kept(layer.graph, nodes))
+            self.layers[id(layer)] = _sum((own, *calls))
+        return self.layers[id(layer)]
+
+    def call(self, call: ir.Call) -> Cost:
+        """The cost of a called layer in the symbols of its caller."""
+        inner = self.layer(call.callee)
+        given = dict(call.sizes)
+        values = {a.symbol: given[a.name] for a in call.callee.args if a.symbol is not None}
+        values |= {TIME.size: dict(call.axes).get(TIME.name, TIME).size}
+        found = (getattr(inner, f.name) for f in fields(Cost))
+        return Cost(*(expr.subs(values, simultaneous=True) for expr in found))
+
+
+def _optional(graph: Graph) -> set[int]:
+    """What depends on an input that may be left out."""
+    inputs = [n.id for n in graph if isinstance(n.op, ir.Input) and n.op.optional]
+    return {*inputs, *(after for id in inputs for after in graph.descendants(id))}
+
+
+# --- arithmetic --------------------------------------------------------------------------------
+
+Lengths = Mapping[str, sympy.Expr]
+"""How many positions of an axis count, where that is not its size."""
+
+
+def operations(
+    graph: Graph, lengths: Lengths, skipped: Collection[int] = frozenset()
+) -> sympy.Expr:
+    """Operations of a graph, of called layers none."""
+    chosen = [(node, graph.ancestors(node.id)) for node in graph if isinstance(node.op, ir.Top)]
+    found: list[sympy.Expr] = []
+    for node in graph:
+        types = [graph[operand].type for operand in node.operands]
+        region = isinstance(node.op, ir.Fold | ir.Pair)
+        if node.id in skipped or not (region or any("batch" in t.names for t in types)):
+            continue
+        known = dict(lengths)
+        for top, before in chosen:
+            if node.id != top.id and node.id not in before:
+                size = graph[top.operands[0]].type.axis(top.op.axis).size
+                known[top.op.axis] = sympy.Min(top.op.count, size)
+        found.append(OPERATIONS[type(node.op)](node, types, known))
+    return sympy.Add(*found)
+
+
+def elements(axes: Iterable[Axis], lengths: Lengths) -> sympy.Expr:
+    """How many elements a tensor of these axes has, a sequence."""
+    sizes = (lengths.get(a.name, a.size) for a in axes if a.kind != "batch")
+    return sympy.Mul(*sizes)
+
+
+Rule = Callable[[Node, list[Type], Lengths], sympy.Expr]
+
+
+def _nothing(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+    return ZERO
+
+
+def _written(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+    return elements(node.type.axes, lengths)
+
+
+def _read(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+    return elements(types[0].axes, lengths)
+
+
+def _contract(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+    """A product and a sum for each term; only one of them if there is nothing to add or multiply."""
+    axes: dict[str, Axis] = {}
+    for labels, type in zip(node.op.ins, types, strict=True):
+        axes |= zip(labels, type.axes, strict=True)
+    summed = set(axes) - {label for label, _ in node.op.out}
+    return (len(types) - 1 + bool(summed)) * elements(axes.values(), lengths)
+
+
+def _softmax(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+    """Largest, difference, exponential, sum and quotient."""
+    return 5 * _written(node, types, lengths)
+
+
+def _solve(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+    """Conjugate gradients: a product with the matrix, two inner products and three updates in each
+    step; else Cholesky's decomposition and two triangular systems."""
+    size = types[0].axis(node.op.row).size
+    systems = elements(types[1].axes, lengths) / size
+    if node.op.iterations is not None:
+        return systems * node.op.iterations * (2 * size**2 + 10 * size)
+    return systems * (size**3 / 3 + 2 * size**2)
+
+
+def _segment(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+    """Each pair from the one a token shorter, by one sum or one product."""
+    each = ONE if node.op.col is None else 2 * node.type.axis(node.op.col).size
+    return each * _written(node, types, lengths)
+
+
+def _fold(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+    stream = node.op.stream
+    return lengths.get(stream.name, stream.size) * operations(node.op.body, lengths)
+
+
+def _pair(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+    op, known = node.op, dict(lengths)
+    if op.window is not None:
+        known.setdefault(op.read.name, sympy.Min(op.window, op.read.size))
+    return operations(op.body, known)
+
+
+OPERATIONS: dict[type, Rule] = {
+    ir.Input: _nothing,
+    ir.Param: _nothing,
+    ir.Constant: _nothing,
+    ir.Position: _nothing,
+    ir.Delta: _nothing,
+    ir.Noise: _nothing,  # there is none outside training
+    ir.Elementwise: _written,
+    ir.Reduce: _read,
+    ir.Contract: _contract,
+    ir.Gather: _nothing,
+    ir.Scatter: _read,
+    ir.Top: _read,
+    ir.Solve: _solve,
+    ir.Shift: _nothing,
+    ir.Window: _nothing,
+    ir.Softmax: _softmax,
+    ir.Segment: _segment,
+    ir.Fold: _fold,
+    ir.Pair: _pair,
+    ir.Result: _nothing,
+    ir.Call: _nothing,  # `cost` adds the layer that is called
+}
+"""Operations of each op, a sequence, from its operands' types."""
+
+
+# --- what is kept ------------------------------------------------------------------------------
+
+
+def _kept(graph: Graph, nodes: Iterable[Node]) -> tuple[sympy.Expr, sympy.Expr, sympy.Expr]:
+    """Numbers in recurrences, in tokens of bounded number, and for each token of the sequence."""
+    growth, state = {TIME.name: ONE}, ZERO
+    bounded: dict[tuple[int, int], sympy.Expr] = {}
+    unbounded: dict[int, sympy.Expr] = {}
+    for node in nodes:
+        op = node.op
+        if isinstance(op, ir.Fold) and op.stream.name in growth:
+            state += sympy.Add(*(elements(s.axes, {}) for s in op.states))
+        elif isinstance(op, ir.Window | ir.Shift) and op.stream in growth:
+            if isinstance(op, ir.Window) and op.stride is not None and op.blocks is not None:
+                growth[op.blocks.name] = growth[op.stream] / op.stride
+            count = op.steps if isinstance(op, ir.Shift) else op.width.size - 1
+            bounded[node.operands[0], node.id] = count * _token(graph[node.operands[0]], op.stream)
+        elif isinstance(op, ir.Pair) and op.causal and op.source in growth:
+            for (_, role), id in zip(op.captures, node.operands, strict=True):
+                if role == "reader" or op.source not in graph[id].type.names:
+                    continue
+                if op.window is None:
+                    unbounded[id] = growth[op.source] * _token(graph[id], op.source)
+                else:
+                    bounded[id, -1] = (op.window - 1) * _token(graph[id], op.source)
+    tail = sympy.Add(*(size for (id, _), size in bounded.items() if id not in unbounded))
+    return state, tail, sympy.Add(*unbounded.values())
+
+
+def _token(node: Node, stream: str) -> sympy.Expr:
+    """Numbers of a value at one position of a stream."""
+    return elements((axis for axis in node.type.axes if axis.name != stream), {})
