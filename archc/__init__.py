@@ -9,7 +9,8 @@
       -> module   api.py       `archc.load("kda").module(d=2304, H=32)`
 
 Read in this order: source.py, dims.py, syntax/tree.py, ir/layer.py, elaborate/elaborate.py,
-compile.py, api.py. Public names are resolved when they are first used, so that `import archc` costs nothing.
+compile.py, api.py. Public names are resolved when they are first used, so that `import archc`
+costs nothing.
 """
 
 from __future__ import annotations

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     import torch
 
 
+OPTION = (type(None), bool, str, list, tuple)
+"""Values of options that are no numbers."""
+
+
 def load(spec: str, layer: str | None = None, **given: Any) -> Spec:
     """A layer of a bundled spec (`kda`) or of a file (`my.arch`); `layer` names one of several, the
     last of the file by default.
@@ -85,7 +89,8 @@ class Spec:
         return [call.path for _, call in self.layer.calls if call.callee.kind == "argument"]
 
     def _decided(self, sizes: Mapping[str, Any]) -> ir.Layer:
-        """The layer for these sizes: elaborated anew if they decide a condition, or are options."""
+        """The layer for these sizes: elaborated anew if they decide a condition, or are options
+        (what is no number always is one, whatever stands in its place by default)."""
         decided = {
             symbol.name
             for requirement in self.layer.requirements
@@ -93,7 +98,11 @@ class Spec:
             for symbol in requirement.condition.free_symbols
         }
         options = {arg.name for arg in self.layer.args if arg.symbol is None}
-        new = {name: value for name, value in sizes.items() if name in decided | options}
+        new = {
+            name: value
+            for name, value in sizes.items()
+            if name in decided | options or isinstance(value, OPTION)
+        }
         if not new:
             return self.layer
         return elaborated(self.source_file, self._layer_name, {**self._given, **new})
@@ -148,7 +157,7 @@ class Origin:
 
 def _tell(module: torch.nn.Module, origin: Origin) -> None:
     """Let a module, and the layers in it, know what they were made from."""
-    module._archc = origin
+    vars(module)["_archc"] = origin
     for _, call in origin.layer.calls:
         if call.callee.kind != "argument":
             sizes = callee_sizes(call, origin.sizes)

@@ -20,10 +20,11 @@ from archc.commands.console import Console, crash
 from archc.diagnostics import ArchError
 
 VERBS = {
-    "list": "Show the bundled specs: what each is and where it comes from.",
+    "list": "Show the bundled specs: what each is, where it comes from, what it costs.",
     "check": "Check specs: syntax, names and shapes.",
     "compile": "Write a layer as one standalone Python file.",
     "show": "Show a stage of the compilation as text, data or a picture.",
+    "gallery": "Write one page with the pictures, classes and costs of specs.",
     "fmt": "Put specs into the standard form.",
     "explain": "Explain an error code.",
     "new": "Start a spec of your own from a bundled one.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from importlib import metadata
 from itertools import islice
 from types import ModuleType
@@ -95,6 +96,7 @@ def file_of(
     return text
 
 
+@lru_cache(maxsize=64)
 def text_of(layer: ir.Layer, backend: str = "eager") -> str:
     """The source of an elaborated layer alone, as it is loaded into this process."""
     return BACKENDS[backend](Plan(lowered(layer)))

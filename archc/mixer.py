@@ -35,7 +35,8 @@ class MixerMatrix:
     data: float64, [B, T, T], or [B, H, T, T] where `axes` has dims between the batch and the
     tokens: the heads of the memory, or whatever else its weights differ along. exact: whether
     `output[t] = sum over s of data[t, s] * value[s]` holds; otherwise `data[t, s]` is the Frobenius
-    norm of the derivative of `output[t]` by `value[s]`. Printed, it says which.
+    norm of the derivative of `output[t]` by `value[s]`. Printed, it says which. summed: those of
+    the axes that the sum runs over too, where a token has several values.
     """
 
     data: Tensor
@@ -43,12 +44,14 @@ class MixerMatrix:
     exact: bool
     output: str
     value: str
+    summed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         t, s = self.axes[-2:]
         if not self.exact:
             return f"M[{t}, {s}] = |d {self.output}[{t}] / d {self.value}[{s}]|"
-        return f"{self.output}[{t}] = sum over {s} of M[{t}, {s}] {self.value}[{s}]"
+        over = ", ".join((s, *self.summed))
+        return f"{self.output}[{t}] = sum over {over} of M[{t}, {over}] {self.value}[{over}]"
 
 
 def mixer_matrix(layer: nn.Module, *inputs: Tensor, **named: Tensor) -> MixerMatrix:
@@ -56,7 +59,7 @@ def mixer_matrix(layer: nn.Module, *inputs: Tensor, **named: Tensor) -> MixerMat
 
     It is the memory's: of what stands between `v` and `o` in the spec, all else that enters it
     (queries, keys, gates) held fixed; projections and norms around it are no part of it. A layer
-    whose memory is not linear in any value (an LSTM), that mixes channels too, has several results,
+    whose memory is not linear in any value (its gates read its state), that mixes channels too, has several results,
     or lies in a layer that is called, gets the norms of the derivatives of its first output by its
     first input.
 
@@ -162,7 +165,8 @@ def _exact(run: _Run, found: Mixer, inside: Collection[int]) -> MixerMatrix:
     s = "s" if s == t else s
     data = Named(rows, ("batch", *found.heads, t, s, *found.summed))
     axes = ("batch", *found.heads, *found.summed, t, s)
-    return MixerMatrix(data.to(axes), axes, True, _called(result, "o"), _called(value, "v"))
+    names = _called(result, "o"), _called(value, "v")
+    return MixerMatrix(data.to(axes), axes, True, *names, found.summed)
 
 
 def _one_hot(graph: Graph, found: Mixer, held: Tensor, at_once: int) -> list[Tensor]:

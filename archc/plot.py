@@ -81,7 +81,6 @@ def _panel(axes: Axes, panel: Tensor, name: str, all_panels: Tensor) -> AxesImag
         interpolation="nearest",
     )
     axes.set_title(name, fontsize="small")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.get_major_locator().set_params(integer=True, nbins=5, min_n_ticks=1)
+    axes.locator_params(integer=True, nbins=5, min_n_ticks=1)
     axes.tick_params(labelsize="small")
     return image

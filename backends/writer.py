@@ -37,7 +37,8 @@ _RESERVED = """
     device dtype made layer past pos wide like real weight draw check_sizes check_numbers
     whole_quotient check_input check_real check_index check_state inverse_softplus shift_tokens
     window_tokens short_convolution block_tokens last_tokens extreme_of masked_softmax
-    combined_between products_between top_of take_at one_hot_rows
+    combined_between combined_between_for_each products_between_for_each products_between top_of
+    take_at one_hot_rows
 """
 RESERVED = frozenset(_RESERVED.split())
 """What generated functions call things of their own: modules, pieces, and their fixed locals."""
@@ -69,7 +70,7 @@ def identifier(text: str) -> str:
     """The nearest Python identifier in ASCII: `K'` is `K_prime`, `lambda` is `lambda_`."""
     text = text.replace("'", "_prime")
     text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in text)
-    if not text or text[0].isdigit() or text.startswith("__"):
+    if not text.strip("_") or text[0].isdigit() or text.startswith("__"):
         text = "n" + text
     return text + "_" if text in PYTHON or text in RESERVED else text
 

@@ -27,7 +27,7 @@ Next:
 
 
 def run(command: str) -> None:
-    """Show a command as typed, then run it in this environment; leave with its status if it fails."""
+    """Show a command, then run it in this environment; leave with its status if it fails."""
     print(f"\n$ {command}", flush=True)
     program, *arguments = command.split()
     path = Path(sys.executable).with_name(program)

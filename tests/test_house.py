@@ -21,11 +21,11 @@ PYTHON = sorted(
 )
 
 ARCHITECTURES = """
-    attnres|bitnet|comba|deepseek\\w*|delta_?net|delta_?product|deltarule|dsa|fla|forgetting|fox|
-    gated_?delta\\w*|gdn|gla|gpt\\w*|gqa|griffin|hawk|hgrn\\w*|hyena|hyper_?connect\\w*|jamba|kda|
-    kimi\\w*|lfm\\w*|linear_?attention|lion|llama\\w*|longformer|lstm|mamba\\w*|mesa\\w*|mhc|mixtral|
-    mla|mlstm|moba|moe|mom|mqa|nsa|path_?fox|path_?attention|qwen\\w*|retnet|rwkv\\w*|s4|s5|s6|
-    selective_?ssm|slstm|ssm|swiglu|transformers?|ttt|xlstm
+    attnres|bitnet|comba|deepseek\\w*|delta_?net|delta_?product|deltarule|dsa|fla|forgetting|
+    fox|gated_?delta\\w*|gdn|gla|gpt\\w*|gqa|griffin|hawk|hgrn\\w*|hyena|hyper_?connect\\w*|
+    jamba|kda|kimi\\w*|lfm\\w*|linear_?attention|lion|llama\\w*|longformer|lstm|mamba\\w*|
+    mesa\\w*|mhc|mixtral|mla|mlstm|moba|moe|mom|mqa|nsa|path_?fox|path_?attention|qwen\\w*|
+    retnet|rwkv\\w*|s4|s5|s6|selective_?ssm|slstm|ssm|swiglu|transformers?|ttt|xlstm
 """
 NAMED = re.compile(rf"(?<![A-Za-z])({''.join(ARCHITECTURES.split())})(?![A-Za-z])", re.IGNORECASE)
 EXAMPLE = re.compile(r"`[^`\n]*`|\b\w+\.arch\b|\barchc [a-z].*|\bsource: .*")
@@ -33,6 +33,7 @@ EXAMPLE = re.compile(r"`[^`\n]*`|\b\w+\.arch\b|\barchc [a-z].*|\bsource: .*")
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b")
 MACHINE = re.compile(r"(^|[\s\"'(=:])/(work|farm|root|home|tmp|Users)/", re.MULTILINE)
+EVALUATES = {"eval", "exec", "__import__"}
 VAGUE = {"utils.py", "util.py", "common.py", "helpers.py", "helper.py", "base.py", "misc.py"}
 
 
@@ -127,7 +128,8 @@ def test_nothing_is_evaluated_hidden_or_unfinished() -> None:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
                 called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
                 bare = isinstance(node.func, ast.Name)
-                if called == "sympify" or (bare and called in ("eval", "exec", "__import__")):
+                forbidden = called == "sympify" or (bare and called in EVALUATES)
+                if forbidden and not relative(path).startswith("tests"):
                     found.append(f"{relative(path)}:{node.lineno}: {called}")
             if isinstance(node, ast.ExceptHandler):
                 caught = ast.unparse(node.type) if node.type else "everything"

@@ -22,9 +22,10 @@ STATE_BYTES, VALUE_BYTES = 4, 2
 """A number of a recurrent state is a float32, any other a bfloat16."""
 
 CONDITIONS = (
-    f"After {TOKENS} tokens, at a spec's own defaults; where it has none,"
-    f" {', '.join(f'{name} = {size}' for name, size in SIZES.items())}."
-    " Flops: 2 for a multiply-add of a product, 1 an element for anything else."
+    f"With {TOKENS} tokens and a spec's own defaults; where it has none,"
+    f" {', '.join(f'{name}={size}' for name, size in SIZES.items())}."
+    " Flops: 2 for a multiply-add of a product, 1 an element for anything else;"
+    " masked pairs count, experts and memories that are not chosen do not."
     " State: what is kept of a sequence however long it is; cache: for each of its tokens."
     " Recurrent states in float32, the rest in bfloat16."
 )
@@ -82,5 +83,5 @@ def in_short(number: int, unit: str = "") -> str:
     value, prefixes = float(number), ["", "k", "M", "G", "T", "P"]
     while value >= 999.5 and len(prefixes) > 1:
         value, prefixes = value / 1000, prefixes[1:]
-    digits = 0 if prefixes[0] == "" else max(0, 2 - len(str(int(value))) + 1)
+    digits = 0 if prefixes[0] == "" or value >= 99.95 else 1 if value >= 9.995 else 2
     return f"{value:.{digits}f} {prefixes[0]}{unit}".rstrip()

@@ -121,7 +121,7 @@ def _mask(inner: Scope, node: tree.Attend, variable: str, axis: Axis) -> Tensor:
         zero = ops.constant(inner, sympy.Integer(0), node.range.span)
         mask = ops.node(inner, ir.Elementwise("ge"), read, zero, span=node.range.span)
     elif node.ending:
-        _, info = inner.context.streams[variable]
+        _, info = inner.context.streams.get(variable, (None, None))
         if info is None:
             raise inner.error("E0314", f"`{variable}` is not a stream of blocks", node.range.span)
         assert isinstance(node.range, tree.Compare)

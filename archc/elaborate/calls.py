@@ -275,9 +275,10 @@ def window(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...
         raise scope.error(
             "E0306", "`window` looks along a sequence: use it before the block", node.span
         )
-    return ops.node(
-        scope, ir.Window(streams[0].name, scope.axis(items[0])[0]), value, span=node.span
-    )
+    width = scope.axis(items[0])[0]
+    if width.name in value.type.names:
+        raise scope.error("E0206", f"the value has an axis `{width}` already", items[0].span)
+    return ops.node(scope, ir.Window(streams[0].name, width), value, span=node.span)
 
 
 def noise(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:

@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 from sympy.logic.boolalg import Boolean
 
-from archc.dims import Axis, apply, exact
+from archc.dims import TIME, Axis, apply, exact
 from archc.elaborate import matrix, ops
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import Identity, Option, Tensor, Value
@@ -101,7 +101,11 @@ def _integer(scope: Scope, value: Tensor) -> Tensor:
 
 
 def position(scope: Scope, axis: Axis, span: Any) -> Tensor:
-    """0, 1, 2, ... along an axis."""
+    """0, 1, 2, ... along an axis; in a recurrence, which of the tokens this is."""
+    outer = scope.frame.parent
+    if outer is not None and scope.frame.region and scope.pair is None and axis == TIME:
+        made = outer.graph.add(ir.Position(axis), span=scope.site or span)
+        return scope.frame.bring(Tensor(outer, made))
     return ops.node(scope, ir.Position(axis), span=span)
 
 
@@ -136,6 +140,7 @@ def unary(scope: Scope, node: tree.Unary) -> Value:
 
 
 def binary(scope: Scope, node: tree.Binary) -> Value:
+    """`left op right`: exact on numbers, settled on options and conditions, a node on tensors."""
     left, right = scope.evaluate(node.left), scope.evaluate(node.right)
     if node.op == "@":
         return matrix.matmul(scope, left, right, node.span, (node.left.span, node.right.span))

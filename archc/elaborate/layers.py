@@ -14,6 +14,7 @@ from archc.elaborate.scope import Along, Scope
 from archc.elaborate.values import AbstractLayer, LayerRef, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.typing import layer_graph
+from archc.source import Span
 from archc.syntax import tree
 
 
@@ -182,6 +183,7 @@ def apply(
         ops.relabel(scope, value, [(axis, axis) for axis in scope.visible(value)], node.span)
         for value in values
     ]
+    numbers: list[Tensor] = []
     for value, (_, declared) in zip(values, layer.inputs, strict=True):
         wanted = [axis.name for axis in declared.type.axes if axis.kind != "dim"]
         got = [
@@ -191,14 +193,24 @@ def apply(
         ]
         if wanted != got:
             raise scope.error("E0311", f"`{target.decl.name}` wants a value per token", node.span)
+        numbers.append(_typed(scope, value, declared, node.span))
     outer = _caller_axes(scope, layer, args, axes)
     op = ir.Call(layer, path, tuple(args.items()), outer)
-    made = ops.node(scope, op, *values, span=node.span)
+    made = ops.node(scope, op, *numbers, span=node.span)
     if len(layer.graph.outputs) != 1:
         raise scope.error(
             "E0311", f"`{layer.name}` has several outputs, and one is used", node.span
         )
     return ops.node(scope, ir.Result(next(iter(layer.graph.outputs))), made, span=node.span)
+
+
+def _typed(scope: Scope, value: Tensor, declared: ir.Input, span: Span) -> Tensor:
+    """A value of the kind that an input has: a condition counts as 0 or 1."""
+    if value.type.dtype == declared.type.dtype:
+        return value
+    if declared.type.dtype != "real":
+        raise scope.error("E0310", f"`{declared.name}` takes whole numbers", span)
+    return ops.node(scope, ir.Elementwise("real"), value, span=span)
 
 
 def _caller_axes(

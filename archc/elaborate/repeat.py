@@ -113,7 +113,7 @@ def _stacked(
     shared: dict[tuple, ir.Layer],
     define: Define,
 ) -> dict[str, Value]:
-    """One layer of a stack: the body as a layer, shared by all that take the same branches."""
+    """One layer of a stack: the body as a layer, shared by all of the same branches and inputs."""
     index = size_symbol(stmt.index)
     frame = Frame(layer_graph(), scope.frame, _layer_capture)
     outer = scope.context
@@ -129,7 +129,8 @@ def _stacked(
     tensors = {n: ops.tensor(inner, value, stmt.span) for n, value in results.items()}
     decl = tree.Decl(stmt.span, "block", context.name, (), (), "", stmt.body, stmt.span)
     layer = finish(context, decl, tensors)
-    key = (tuple(context.choices), tuple(id(call.callee) for _, call in layer.calls))
+    callees = tuple(id(call.callee) for _, call in layer.calls)
+    key = (tuple(context.choices), callees, tuple(op.type for _, op in layer.inputs))
     layer = shared.setdefault(key, layer)
     if len(shared) > 1:
         layer.name = f"{context.name}{list(shared).index(key) + 1}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from archc.elaborate import inits, ops, select
 from archc.elaborate.arguments import declare_arguments
 from archc.elaborate.attend import attend
 from archc.elaborate.binding import declare, force
+from archc.elaborate.conditions import chunk, require
 from archc.elaborate.finish import finish
 from archc.elaborate.mentions import exported_by, names_bound, names_defined, unused_params
 from archc.elaborate.recurrence import recurrence
@@ -286,45 +286,6 @@ def _output_definition(scope: Scope, stmt: tree.Output, exported: set[str]) -> N
         _assign(scope, tree.Assign(stmt.span, (stmt.target,), stmt.value, None), exported)
 
 
-def _require(scope: Scope, stmt: tree.Require, exported: set[str]) -> None:
-    condition = scope.evaluate(stmt.condition)
-    if condition in (sympy.true, sympy.false) or isinstance(condition, Option):
-        holds = condition.value if isinstance(condition, Option) else condition is sympy.true
-        if not holds:
-            raise scope.error("E0401", f"`{stmt.condition.span.text}` does not hold", stmt.span)
-    elif isinstance(condition, sympy.Basic) and not isinstance(condition, sympy.Expr):
-        at = scope.site or stmt.span
-        text = _requirement_text(scope, stmt.condition.span.text)
-        scope.context.requirements.append(ir.Requirement(condition, text, at))
-    else:
-        raise scope.error("E0403", "`require` takes a condition on sizes", stmt.condition.span)
-
-
-def _requirement_text(scope: Scope, text: str) -> str:
-    """A condition in the caller's words: in a function `size(D)` is the size that D stands for."""
-
-    def size(match: re.Match[str]) -> str:
-        axes = scope.axis_named(match[1]) or ()
-        return " * ".join(str(axis.size) for axis in axes) or match[0]
-
-    return re.sub(r"\bsize\((\w+)\)", size, text)
-
-
-def _chunk(scope: Scope, stmt: tree.Chunk, exported: set[str]) -> None:
-    for rule in stmt.rules:
-        if rule.word not in CHUNK_RULES:
-            raise scope.error(
-                "E0215",
-                f"no chunk rule `{rule.word}`",
-                rule.span,
-                helps=[f"known: {', '.join(CHUNK_RULES)}"],
-            )
-        scope.context.chunk[rule.word] = " ".join(arg.span.text for arg in rule.args)
-
-
-CHUNK_RULES = ("size", "state", "gates", "bound", "save", "sequential", "law")
-
-
 # --- blocks -------------------------------------------------------------------------------------
 
 
@@ -415,8 +376,8 @@ DEFINE: dict[type, Callable[[Scope, Any, set[str]], Scope | None]] = {
     tree.Param: _param,
     tree.Assign: _assign,
     tree.Output: _output_definition,
-    tree.Require: _require,
-    tree.Chunk: _chunk,
+    tree.Require: require,
+    tree.Chunk: chunk,
     tree.Recurrence: _region,
     tree.Attend: _region,
     tree.Blocks: _blocks,

@@ -26,8 +26,8 @@ class Cost:
     """What a layer costs for one sequence, in its symbols and `T`, the number of tokens.
 
     `flops`: operations for the whole sequence. Numbers kept between tokens: `state` in recurrences
-    and `tail` as the last tokens (convolutions, windows of an attention), however long the sequence
-    is; `cache` for every token, to be read by later ones.
+    and `tail` as tokens (the last ones, for convolutions and windows; all of another sequence),
+    however long the sequence is; `cache` for every token of it, to be read by later ones.
     """
 
     flops: sympy.Expr = ZERO
@@ -127,7 +127,7 @@ def _read(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
 
 
 def _contract(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
-    """A product and a sum for each term; only one of them if there is nothing to add or multiply."""
+    """A product and a sum for each term, or only one of them."""
     axes: dict[str, Axis] = {}
     for labels, type in zip(node.op.ins, types, strict=True):
         axes |= zip(labels, type.axes, strict=True)
@@ -211,16 +211,26 @@ def _kept(graph: Graph, nodes: Iterable[Node]) -> tuple[sympy.Expr, sympy.Expr, 
                 growth[op.blocks.name] = growth[op.stream] / op.stride
             count = op.steps if isinstance(op, ir.Shift) else op.width.size - 1
             bounded[node.operands[0], node.id] = count * _token(graph[node.operands[0]], op.stream)
-        elif isinstance(op, ir.Pair) and op.causal and op.source in growth:
-            for (_, role), id in zip(op.captures, node.operands, strict=True):
-                if role == "reader" or op.source not in graph[id].type.names:
-                    continue
-                if op.window is None:
-                    unbounded[id] = growth[op.source] * _token(graph[id], op.source)
+        elif isinstance(op, ir.Pair):
+            for id in _read_later(graph, node):
+                token = _token(graph[id], op.source)
+                if op.source not in growth:
+                    bounded[id, -1] = op.read.size * token
+                elif op.window is not None:
+                    bounded[id, -1] = (op.window - 1) * token
                 else:
-                    bounded[id, -1] = (op.window - 1) * _token(graph[id], op.source)
+                    unbounded[id] = growth[op.source] * token
     tail = sympy.Add(*(size for (id, _), size in bounded.items() if id not in unbounded))
     return state, tail, sympy.Add(*unbounded.values())
+
+
+def _read_later(graph: Graph, pair: Node) -> list[int]:
+    """The values that an attention keeps for later tokens; none if it reads later tokens itself."""
+    op = pair.op
+    if op.source == op.reader.name and not op.causal:
+        return []
+    roles = zip((role for _, role in op.captures), pair.operands, strict=True)
+    return [id for role, id in roles if role != "reader" and op.source in graph[id].type.names]
 
 
 def _token(node: Node, stream: str) -> sympy.Expr:

@@ -42,12 +42,16 @@ def evaluate(
     states: initial states of recurrences by dotted name, in place of those of the spec; layers:
     what layers that are arguments of the spec do, by path (one that is missing does nothing).
     Raises ArchError for sizes that are refused, ValueError for a tensor of a wrong shape, KeyError
-    for one that is missing, IndexError for an index (a token id) out of range.
+    for one that is missing (an optional input may be), IndexError for an index (a token id) out of range.
     """
     tensors = [*inputs.values(), *params.values()]
     device = tensors[0].device if tensors else torch.device("cpu")
     like = torch.zeros((), dtype=dtype, device=device)
-    given = {op.name: Named(inputs[op.name], op.type.names) for _, op in layer.inputs}
+    given = {
+        op.name: Named(inputs[op.name], op.type.names)
+        for _, op in layer.inputs
+        if op.name in inputs or not op.optional
+    }
     known = resolve_sizes(layer, sizes)
     scope = Scope(known, given, params, states or {}, layers or {}, like, Evaluation())
     outputs = _layer(layer, scope)
@@ -57,15 +61,19 @@ def evaluate(
 
 def _layer(layer: ir.Layer, scope: Scope) -> Results:
     """The layer's outputs; its named values and final states are noted in `scope.found`."""
-    for _, op in layer.inputs:
-        scope.learn(op.name, op.type.axes, scope.inputs[op.name].data.shape)
-    nodes = tuple(layer.graph)
+    left_out: set[int] = set()  # what an optional input that was not given would be needed for
+    for id, op in layer.inputs:
+        if op.name in scope.inputs:
+            scope.learn(op.name, op.type.axes, scope.inputs[op.name].data.shape)
+        else:
+            left_out |= {id, *layer.graph.descendants(id)}
+    nodes = tuple(node for node in layer.graph if node.id not in left_out)
     values = compute(nodes, scope)
     for node in nodes:
         value = values[node.id]
         if node.name is not None and isinstance(value, Named):
             scope.found.values[scope.prefix + node.name] = value.data
-    return {name: values[id] for name, id in layer.graph.outputs.items()}
+    return {name: values[id] for name, id in layer.graph.outputs.items() if id in values}
 
 
 def compute(nodes: Sequence[Node], scope: Scope) -> dict[int, Any]:

@@ -66,7 +66,9 @@ def outline(layer: ir.Layer) -> Outline:
 def shape_text(type: Type) -> str:
     """`[H, K]`, the shape per token; `[e] along m` for another sequence than the layer's own."""
     streams = [axis.name for axis in type.axes if axis.kind == "stream" and axis.name != "t"]
-    return axes_text(type.axes) + (f" along {', '.join(streams)}" if streams else "")
+    if not streams:
+        return axes_text(type.axes)
+    return f"{axes_text(type.axes).removesuffix('[]')} along {', '.join(streams)}".lstrip()
 
 
 class _Sketch:
@@ -190,7 +192,8 @@ class _Sketch:
         node = self.graph[head]
         where = node.span.where if node.span else None
         if isinstance(node.op, ir.Input):
-            text = f"{node.op.name}{shape_text(node.op.type)}".removesuffix("[]")
+            shape = shape_text(node.op.type).removesuffix("[]")
+            text = node.op.name + (" " if shape.startswith("along") else "") + shape
             return Box(head, "input", (text,), where=where)
         params = tuple(self.params(members))
         if head in self.blocks:

@@ -47,7 +47,7 @@ KEYWORDS = (
     "recurrence attend index route blocks repeat over grouped in ending all weight of every as"
 )
 WORDS = re.compile(rf"\b({KEYWORDS.replace(' ', '|')})\b")
-TARGET = re.compile(r"(\s*)((?:output )?)([\w', ]+?)(?=(\[[^\]]*\])?(?:\s*=[^=]|$))")
+TARGET = re.compile(r"(\s*)((?:output )?)([\w', ]+?)(?=(\[[^\]]*\])?(?:\s*=[^=]|$| along ))")
 
 
 def as_svg(layer: ir.Layer) -> str:
@@ -66,10 +66,10 @@ def _args(layer: ir.Layer) -> str:
 
 
 def _doc_lines(doc: str) -> list[str]:
-    """The first line of a docstring, and its source if it names one."""
-    lines = [line.strip() for line in doc.strip().splitlines()]
-    shown = [*lines[:1], *[line for line in lines[1:] if line.startswith("source:")][:1]]
-    return [textwrap.shorten(line, 120, placeholder=" …") for line in shown]
+    """The first sentence of a docstring, and its source if it names one."""
+    text, colon, source = " ".join(doc.split()).partition("source:")
+    shown = [re.split(r"(?<=\.)\s", text.strip(), maxsplit=1)[0], colon + source]
+    return [textwrap.shorten(line, 120, placeholder=" …") for line in shown if line]
 
 
 class _Drawing:

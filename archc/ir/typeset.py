@@ -51,8 +51,9 @@ def wrapped(text: str, limit: int, after: str = "") -> list[str]:
         if not places:
             break
         depth = {at: sum((c in "([") - (c in ")]") for c in text[:at]) for at in places}
-        # an operator begins the next line rather than end this one
-        best = min(places, key=lambda at: (depth[at], text[at - 1] in "=+-*/@", -at))
+        named = {at: depth[at] > 0 and "=" in (text[at - 1], text[at + 1]) for at in places}
+        # `name = value` stays together; an operator begins the next line rather than end this one
+        best = min(places, key=lambda at: (named[at], depth[at], text[at - 1] in "=+-*/@", -at))
         lines.append(text[:best])
         text = indent + text[best + 1 :]
     return [*lines, text]

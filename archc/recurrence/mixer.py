@@ -236,17 +236,22 @@ def _product(graph: Graph, node: Node, operands: list[Flow]) -> Flow:
     flow = operands[place]
     if isinstance(node.op, ir.Elementwise):
         return _scaled(flow, others)
-    out = {label: axis.name for label, axis in node.op.out}
-    names = graph[node.operands[place]].type.names
-    here = {n: out[label] for n, label in zip(names, node.op.ins[place], strict=True) if label in out}
+    here = _renamed(graph, node, place)
     varies = {here[name] for name in flow.varies if name in here}
-    for i, labels in enumerate(node.op.ins):
-        if i != place:
-            dims = set(_dims(graph[node.operands[i]]))
-            named = zip(graph[node.operands[i]].type.names, labels, strict=True)
-            varies |= {out[label] for name, label in named if name in dims and label in out}
+    for other in range(len(operands)):
+        if other != place:
+            new = _renamed(graph, node, other)
+            varies |= {new[name] for name in _dims(graph[node.operands[other]]) if name in new}
     kept = frozenset((own, here[name]) for own, name in flow.kept if name in here)
     return Flow(LINEAR, kept, frozenset(varies), flow.mixed)
+
+
+def _renamed(graph: Graph, node: Node, place: int) -> dict[str, str]:
+    """The axes of a contraction's operand that are not summed, each with its name in the result."""
+    out = {label: axis.name for label, axis in node.op.out}
+    names = graph[node.operands[place]].type.names
+    labels = zip(names, node.op.ins[place], strict=True)
+    return {name: out[label] for name, label in labels if label in out}
 
 
 def _scaled(flow: Flow, factors: Iterable[Node]) -> Flow:

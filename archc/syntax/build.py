@@ -23,6 +23,9 @@ BATCH = "batch"
 MAX_DEPTH = 100
 """Deepest nesting of an expression; also bounds the length of `a + b + c + ...`."""
 
+MAX_BLOCKS = 12
+"""Deepest nesting of declarations, blocks, statements and what they declare."""
+
 MAX_NAME = 60
 """Longest name, in characters."""
 
@@ -36,6 +39,7 @@ class Builder:
     def __init__(self, source: Source, base: int, report: Report):
         self.source, self.base, self.report = source, base, report
         self.depths: dict[int, int] = {}
+        self.built: list[tree.Node] = []
 
     def build(self, rule: str, kids: Kids) -> Any:
         """The node of `rule`."""
@@ -46,19 +50,20 @@ class Builder:
         return node
 
     def measure(self, node: tree.Node, kids: Kids) -> None:
-        """Refuse an expression nested deeper than MAX_DEPTH, or as long a chain of comparisons."""
-        depth = max(
-            len(kids) if isinstance(node, tree.Compare) else 0,
-            1 + max((self.depths.get(id(kid), 0) for kid in kids), default=0),
-        )
-        if depth > MAX_DEPTH:
+        """Refuse what is nested too deeply for the recursion of later stages."""
+        inside = isinstance(node, tree.Expr | tree.Argument)
+        most, what = (MAX_DEPTH, "an expression is") if inside else (MAX_BLOCKS, "blocks are")
+        nested = (kid for kid in kids if isinstance(kid, tree.Expr | tree.Argument) == inside)
+        depth = 1 + max((self.depths.get(id(kid), 0) for kid in nested), default=0)
+        if depth > most or (isinstance(node, tree.Compare) and len(kids) > most):
             raise self.report.error(
                 "E0007",
-                f"an expression is nested deeper than {MAX_DEPTH}",
+                f"{what} nested deeper than {most}",
                 node.span,
-                helps=["give parts of it names of their own"],
+                helps=["give parts of it names of their own"] if inside else [],
             )
-        self.depths[id(node)] = depth if isinstance(node, tree.Expr) else 0
+        self.depths[id(node)] = depth
+        self.built.append(node)  # its id is its own only as long as it is there
 
     def span(self, kids: Kids) -> Span:
         """From the first to the last child that is text."""

@@ -83,21 +83,29 @@ def _positive(graph: Graph) -> Iterable[str]:
     for node in graph:
         op = node.op
         if isinstance(op, ir.Param | ir.Input):
-            yield from _symbols([axis for axis in node.type.axes if axis.kind == "dim"])
+            for axis in node.type.axes:
+                yield from _factors(axis.size) if axis.kind == "dim" else ()
         elif isinstance(op, ir.Window):
-            yield from _symbols((op.width, op.stride or sympy.Integer(1)))
+            yield from _factors(op.width.size * (op.stride or 1))
         elif isinstance(op, ir.Fold | ir.Pair):
             yield from _positive(op.body)
         elif isinstance(op, ir.Elementwise) and op.fn in ("div", "floordiv", "mod"):
             divisor = graph[node.operands[1]].op
-            yield from _symbols(divisor.value if isinstance(divisor, ir.Constant) else ())
+            yield from _factors(divisor.value) if isinstance(divisor, ir.Constant) else ()
         elif isinstance(op, ir.Constant):
-            yield from _symbols(sympy.fraction(sympy.together(op.value))[1])
+            yield from _factors(sympy.fraction(sympy.together(op.value))[1])
         elif isinstance(op, ir.Call):
             inner = set(_positive(op.callee.graph))
-            yield from _symbols(
-                e for n, e in op.sizes if n in inner and isinstance(e, sympy.Symbol)
-            )
+            for name, value in op.sizes:
+                yield from _factors(value) if name in inner else ()
+
+
+def _factors(value: sympy.Expr) -> Iterable[str]:
+    """Names of the symbols that make a product 0 if one of them is."""
+    for factor in sympy.Mul.make_args(value):
+        base = factor.as_base_exp()[0]
+        if isinstance(base, sympy.Symbol):
+            yield base.name
 
 
 class Arguments:

@@ -180,7 +180,7 @@ def products_between(x: Tensor, readers: int) -> Tensor:
     return torch.stack(rows, 1) if rows else x[:, None][:, :0]
 
 
-def between_for_each(x: Tensor, cumulative: Callable) -> Tensor:
+def combined_between_for_each(x: Tensor, cumulative: Callable) -> Tensor:
     """Sums (or products) of x over the tokens r with s < r <= t, where x depends on the reader t.
 
     x [B, T, S, ...], over r, -> [B, T, S, ...], over s; where s >= t it is 0 (or 1).
@@ -193,7 +193,7 @@ def between_for_each(x: Tensor, cumulative: Callable) -> Tensor:
     return torch.cat([later, torch.full_like(x[:, :, :1], neutral)], 2)
 
 
-def matrices_between_for_each(x: Tensor) -> Tensor:
+def products_between_for_each(x: Tensor) -> Tensor:
     """Products x[t, s + 1] @ ... @ x[t, t] for each reader t: the identity where s >= t.
 
     x [B, T, S, ..., K, K], over r, -> [B, T, S, ..., K, K], over s

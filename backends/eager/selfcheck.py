@@ -111,9 +111,7 @@ def _example(
 def _input(layer: ir.Layer, id: int, op: ir.Input) -> str:
     """Numbers for one input; another sequence has 5 tokens."""
     names = {
-        arg.name: f"layer.{attribute(arg.name)}"
-        for arg in layer.args
-        if arg.symbol is not None
+        arg.name: f"layer.{attribute(arg.name)}" for arg in layer.args if arg.symbol is not None
     }
     streams = {"batch": "batch", "t": "tokens"}
     shape = [

@@ -6,8 +6,8 @@ import math
 
 import pytest
 import sympy
-
 from archc.backends.expression import ADD, MUL, Text, binary, negative, number, power, whole
+
 from archc.dims import number_symbol, size_symbol
 
 d, H, K = (size_symbol(name) for name in ("d", "H", "K"))
@@ -36,7 +36,9 @@ def test_number_is_the_value(expr: sympy.Expr):
     assert evaluated(number(expr, NAMES).text) == pytest.approx(expected, rel=1e-14)
 
 
-@pytest.mark.parametrize("expr", [d / H, (d - H) / 4, 3 * d / (H * 2), d * K, 96 * sympy.ceiling(d / 96)])
+@pytest.mark.parametrize(
+    "expr", [d / H, (d - H) / 4, 3 * d / (H * 2), d * K, 96 * sympy.ceiling(d / 96)]
+)
 def test_whole_stays_an_integer(expr: sympy.Expr):
     value = evaluated(whole(expr, NAMES).text)
     assert isinstance(value, int)

@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 import torch
-
 from archc.backends.expression import Text, negative
 from archc.backends.index import aligned, dims, einsum, permuted
 
@@ -43,7 +42,7 @@ def test_aligned_broadcasts_by_name(want: str, length: int):
         assert torch.equal(got.expand(shape), expected)
 
 
-@pytest.mark.parametrize("want", itertools.permutations("abcd"), ids="".join)
+@pytest.mark.parametrize("want", list(itertools.permutations("abcd")), ids="".join)
 def test_permuted(want: tuple[str, ...]):
     got = run(permuted(Text("x"), "abcd", want).text, x=tensor("abcd"))
     assert torch.equal(got, tensor("".join(want)))
@@ -65,6 +64,8 @@ def test_dims_of_a_reduction():
 
 
 def test_einsum_names_axes_apart():
-    text = einsum([Text("x"), Text("y")], [["batch", "b", "Kx"], ["Kx", "K'"]], ["batch", "b", "K'"])
+    text = einsum(
+        [Text("x"), Text("y")], [["batch", "b", "Kx"], ["Kx", "K'"]], ["batch", "b", "K'"]
+    )
     x, y = torch.randn(2, 3, 4), torch.randn(4, 5)
     assert torch.allclose(run(text.text, x=x, y=y), x @ y)

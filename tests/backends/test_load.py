@@ -5,7 +5,6 @@ from __future__ import annotations
 import traceback
 
 import pytest
-
 from archc.backends.load import load
 
 

@@ -7,9 +7,6 @@ import keyword
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-
 from archc.backends.writer import (
     COLUMNS,
     MODULE,
@@ -22,6 +19,9 @@ from archc.backends.writer import (
     snake,
     statement,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+
 from archc.source import Source, Span
 
 
@@ -71,7 +71,12 @@ def test_attributes_do_not_hide_those_of_modules():
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("KDA", "kda"), ("GatedShortConv", "gated_short_conv"), ("SwiGLU", "swiglu"), ("GPTBlock", "gpt_block")],
+    [
+        ("KDA", "kda"),
+        ("GatedShortConv", "gated_short_conv"),
+        ("SwiGLU", "swiglu"),
+        ("GPTBlock", "gpt_block"),
+    ],
 )
 def test_snake(name: str, expected: str):
     assert snake(name) == expected
@@ -84,10 +89,9 @@ def test_a_statement_is_cited_without_its_comment():
 
 def test_long_calls_are_wrapped():
     writer = Writer()
-    writer.call("f(", [f"argument_{i}" for i in range(4)], ")")
-    writer.call("f(", [f"argument_{i}" for i in range(8)], ")")
-    writer.call("f(", [f"argument_{i}" for i in range(12)], ")")
+    for count in (4, 8, 12):
+        writer.call("function(", [f"argument_{i}" for i in range(count)], ")")
     lines = writer.text().split("\n")
-    assert lines[0].startswith("f(argument_0, ") and lines[1] == "f("
-    assert max(map(len, lines)) <= COLUMNS
+    assert lines[0].endswith("argument_3)") and lines[1] == "function(" and lines[3] == ")"
+    assert lines[5] == "    argument_0," and max(map(len, lines)) <= COLUMNS
     ast.parse(writer.text())

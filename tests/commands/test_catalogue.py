@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from archc.commands.profile import in_short
 from archc.specfile import bundled
 from tests.console import run
 
@@ -19,6 +21,30 @@ def test_list_names_every_bundled_spec():
     data = json.loads(run("list", "--json").stdout)
     assert [entry["name"] for entry in data] == list(bundled())
     assert all(entry["about"] and entry["layer"] for entry in data)
+
+
+def test_the_long_list_says_class_and_cost():
+    data = {entry["name"]: entry for entry in json.loads(run("list", "--long", "--json").stdout)}
+    assert list(data) == list(bundled())
+    assert "decay per channel of K" in data["kda"]["class"]
+    assert data["attention"]["cache_bytes_per_token"] == 2 * 2 * 8 * 128
+    assert data["kda"]["cache_bytes_per_token"] == 0 < data["kda"]["state_bytes"]
+    assert all(entry["flops_per_token"] > 0 and entry["tokens"] == 4096 for entry in data.values())
+    lines = run("list", "--long").stdout.splitlines()
+    assert max(map(len, lines)) <= 100
+    rows = [line.split()[0] for line in lines[1:] if re.match(r"\w+ .*(-|B)$", line)]
+    assert rows == list(bundled())
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"), (7, "7 B"), (999, "999 B"), (1000, "1.00 kB"), (9999, "10.0 kB"),
+        (541_000, "541 kB"), (999_600, "1.00 MB"), (6_298_000_000, "6.30 GB"),
+    ],
+)  # fmt: skip
+def test_numbers_in_short(number: int, text: str):
+    assert in_short(number, "B") == text
 
 
 def test_explain():

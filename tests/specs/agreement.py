@@ -32,7 +32,7 @@ def agree(
     reached = difference(ours, theirs)
     print(f"{spec} against {reference}: {reached:.1e} ({str(theirs.dtype).removeprefix('torch.')})")
     if path := os.environ.get("ARCHC_RECORD"):
-        row = {"spec": spec, "reference": reference, "reached": reached}
+        row = {"spec": spec, "reference": reference, "reached": reached, "limit": limit}
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
     assert reached <= limit, (

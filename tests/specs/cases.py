@@ -63,8 +63,6 @@ def inputs(layer: Layer, sizes: dict[str, Any], B: int, T: int, seed: int) -> di
     generator = torch.Generator().manual_seed(seed)
     values = {}
     for _, op in layer.inputs:
-        if op.name == "targets":
-            continue  # optional; without it there is no loss
         shape = [B]
         for axis in op.type.axes[1:]:
             if axis.kind == "stream":

@@ -23,7 +23,8 @@ def values(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("G", [4, 2, 1])
 def test_attention_with_groups(G: int) -> None:
-    layer = archc.load("attention").module(d=32, H=4, G=G, base=None, dtype=torch.float64)
+    spec = archc.load("attention", base=None)
+    layer = spec.module(d=32, H=4, G=G, dtype=torch.float64)
     randomise(layer, seed=G)
     x = values(2, 11, 32)
     theirs = softmax.attention(layer.state_dict(), x)

@@ -27,6 +27,21 @@ def test_gpt_with_other_heads_and_activations(options: dict[str, bool]) -> None:
     agree("gpt", f"transformers gpt2, {how}, loss", loss, their_loss)
 
 
+def test_gpt_drops_what_its_reference_drops() -> None:
+    """Training with one seed: the same four places, in one order, so the same numbers are drawn."""
+    sizes = {"vocab": 50, "d": 32, "H": 4, "L": 2, "length": 24}
+    reference = gpt2.language_model(**sizes, seed=7).train()
+    reference.set_attn_implementation("eager")
+    model = archc.load("gpt", tanh=True, p=0.1).module(**sizes, dtype=torch.float64).train()
+    model.load_state_dict(gpt2.model_weights(reference, H=4))
+    tokens = torch.randint(0, 50, (2, 17), generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(3)
+    logits = model(tokens)
+    torch.manual_seed(3)
+    theirs, _ = gpt2.logits_and_loss(reference, tokens, tokens)
+    agree("gpt", "transformers gpt2 in training, with one seed", logits, theirs)
+
+
 def test_kimi_linear(tmp_path: Path) -> None:
     """A dense first layer, experts in the others, and attention in one of them."""
     sizes = {"vocab": 50, "d": 32, "L": 3, "H": 2, "experts": 6, "active": 2, "f": 12, "dense": 24}

@@ -1,0 +1,120 @@
+"""The generated file: the same to the byte, standing alone, checking itself."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from archc.backends.eager.emit import functions
+from archc.backends.writer import COLUMNS, RESERVED
+
+import archc
+from archc.compile import compile_source
+from archc.specfile import read
+
+ROOT = Path(__file__).parents[3]
+ALONE = ("gla", "cross_attention", "transformer", "mom")
+"""Specs with a recurrence, another sequence, sub-layers and rotations, experts' memories."""
+
+
+@cache
+def text(name: str) -> str:
+    return compile_source(read(name), command=f"archc compile {name} -o {name}.py")
+
+
+def run(path: Path) -> subprocess.CompletedProcess[str]:
+    """A file run by itself, in a folder and an environment without archc."""
+    code = (
+        "import sys, runpy; sys.modules['archc'] = None; sys.path = [p for p in sys.path if p]; "
+        f"runpy.run_path({str(path)!r}, run_name='__main__')"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=path.parent, capture_output=True, text=True, check=False, timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_the_same_bytes_every_time(name: str):
+    assert compile_source(read(name), command=f"archc compile {name} -o {name}.py") == text(name)
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_imports_torch_math_and_the_standard_library_only(name: str):
+    found = set()
+    for node in ast.walk(ast.parse(text(name))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").split(".")[0])
+    assert "torch" in found
+    assert found <= {"torch", "math", "typing", "sys", "time", "collections"}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_reads_as_written_by_hand(name: str):
+    lines = text(name).split("\n")
+    assert max(map(len, lines)) <= COLUMNS
+    assert text(name).endswith("\n") and not text(name).endswith("\n\n")
+    assert all(line == line.rstrip() for line in lines)
+    source = read(name)
+    assert f"sha256 {source.sha256[:16]}" in text(name)
+    assert f"archc compile {name} -o {name}.py" in text(name)
+    cited = re.findall(rf"# {re.escape(source.name)}:(\d+)  (.*)", text(name))
+    assert cited
+    for number, shown in cited:
+        assert shown.removesuffix("...") in source.line(int(number))
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_no_name_is_used_that_nothing_defines(name: str, tmp_path: Path):
+    path = tmp_path / "layer.py"
+    path.write_text(text(name), encoding="utf-8")
+    ruff = Path(sys.executable).parent / "ruff"
+    done = subprocess.run(
+        [str(ruff), "check", "--isolated", "--select", "F,E9", str(path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_runs_and_checks_itself_without_archc(name: str, tmp_path: Path):
+    path = tmp_path / "layer.py"
+    path.write_text(text(name), encoding="utf-8")
+    done = run(path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("  ok") == 3 and "WRONG" not in done.stdout
+    assert "tokens/s" in done.stdout
+
+
+def test_a_wrong_number_is_found(tmp_path: Path):
+    path = tmp_path / "layer.py"
+    changed = text("gla").replace("torch.sigmoid", "torch.tanh", 1)
+    assert changed != text("gla")
+    path.write_text(changed, encoding="utf-8")
+    done = run(path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "WRONG" in done.stdout.split("\n")[2]
+
+
+def test_the_header_says_what_was_checked():
+    head = ast.get_docstring(ast.parse(text("gla"))) or ""
+    assert head.startswith("GLA: ")
+    assert len(re.findall(r"\b1e-\d\d\b", head)) == 3
+
+
+def test_reserved_names_are_those_of_the_pieces():
+    assert set(functions("pieces.py")) <= RESERVED
+
+
+def test_source_is_what_compile_writes():
+    written = archc.load("gla").source()
+    assert written.split('"""')[2] == text("gla").split('"""')[2]
