@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from archc.api import Spec, load, parse
     from archc.diagnostics import ArchError
     from archc.mixer import MixerMatrix, mixer_matrix
+    from archc.sampling import generate
 
-__all__ = ["ArchError", "MixerMatrix", "Spec", "load", "mixer_matrix", "parse", "plot"]
+__all__ = ["ArchError", "MixerMatrix", "Spec", "generate", "load", "mixer_matrix", "parse", "plot"]
 
 _HOMES = {
     "ArchError": "archc.diagnostics",
     "MixerMatrix": "archc.mixer",
     "Spec": "archc.api",
+    "generate": "archc.sampling",
     "load": "archc.api",
     "mixer_matrix": "archc.mixer",
     "parse": "archc.api",

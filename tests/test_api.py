@@ -93,9 +93,9 @@ def test_device_and_dtype():
 def test_parameters_are_drawn_as_the_spec_says():
     torch.manual_seed(0)
     module = archc.load("kda").module(d=400, H=8, K=16, V=16)
-    assert 0 <= module.A_log.min() and module.A_log.max() <= torch.tensor(16.0).log()
+    assert module.A_log.min() >= 0 and module.A_log.max() <= torch.tensor(16.0).log()
     dt = torch.nn.functional.softplus(module.dt_bias)
-    assert 0.001 <= dt.min() and dt.max() <= 0.1
+    assert dt.min() >= 0.001 and dt.max() <= 0.1
     assert torch.equal(module.gain, torch.ones(16))
     assert module.W_q.std().item() == pytest.approx(400**-0.5, rel=0.05)
     assert module.c_q.std().item() == pytest.approx(0.5, rel=0.1)

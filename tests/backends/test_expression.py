@@ -17,7 +17,8 @@ SIZES = {d: 48, H: 4, K: 5, base: sympy.Rational(5, 2)}
 NUMBERS = {"d": 48, "H": 4, "K": 5, "base": 2.5, "math": math, "max": max, "min": min, "abs": abs}
 
 EXPRESSIONS = [
-    d / H, 1 / sympy.sqrt(K), 1 / sympy.sqrt(H * K), sympy.sqrt(H * K) / 2, -d / H, -2 / K, d - K * H + 1,
+    d / H, 1 / sympy.sqrt(K), 1 / sympy.sqrt(H * K), sympy.sqrt(H * K) / 2, -d / H, -2 / K,
+    d - K * H + 1,
     256 * sympy.ceiling(d / 96), sympy.floor(d / 7), sympy.Rational("1e-6"), sympy.Rational(1, 3),
     -sympy.Rational(1, 2), sympy.Max(0, K - 9), sympy.Min(K, H), sympy.Mod(d, K), base ** (-2 / K),
     (d + H) ** 2, -(d + H), sympy.exp(-K), sympy.log(base), sympy.pi / 2, 3 * (K - 1) / (2 * H),

@@ -65,11 +65,11 @@ def test_sizes(cls: Any, sizes: dict[str, Any], error: type[Exception], message:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"x": torch.randn(3, 5)}, ValueError, r"`x` must be \[B, T, d\], got a tensor of shape \[3, 5\]"),
-        ({"x": torch.randn(3, 5, 7)}, ValueError, r"`x` must be \[B, T, d\] with d = 8, got .* \[3, 5, 7\]"),
+        ({"x": torch.randn(3, 5)}, ValueError, r"`x` must be \[B, T, d\], got .* shape \[3, 5\]"),
+        ({"x": torch.randn(3, 5, 7)}, ValueError, r"`x` must be \[B, T, d\] with d = 8, got"),
         ({"y": torch.randn(3, 4, 2, 4)}, ValueError, r"`y` must be \[B, T, H, K\] with T = 5"),
         ({"y": torch.randn(2, 5, 2, 4)}, ValueError, "with B = 3"),
-        ({"x": torch.randn(3, 5, 8).double()}, TypeError, "`x` is torch.float64, the layer torch.float32"),
+        ({"x": torch.ones(3, 5, 8).double()}, TypeError, "`x` is torch.float64, the layer"),
         ({"x": torch.ones(3, 5, 8, dtype=torch.int64)}, TypeError, "`x` must hold real numbers"),
         ({"x": torch.randn(3, 5, 8, device="meta")}, ValueError, "`x` is on meta, not on cpu"),
         ({"x": [1.0]}, TypeError, "`x` must be a tensor, got list"),

@@ -292,7 +292,8 @@ def test_dropout_only_in_training() -> None:
 
 def test_a_branch_that_is_not_chosen_has_no_gradient() -> None:
     spec = archc.parse(
-        "layer Safe(d):\n    input x[d]\n    output y = where(x > 900, 1, exp(x)) + where(x > 0, log(x), 0)\n"
+        "layer Safe(d):\n    input x[d]\n"
+        "    output y = where(x > 900, 1, exp(x)) + where(x > 0, log(x), 0)\n"
     )
     module = spec.module(d=3)
     x = torch.tensor([[[1000.0, -1.0, 2.0]]], requires_grad=True)
