@@ -15,6 +15,9 @@ import sympy
 
 Kind = Literal["batch", "stream", "dim"]
 
+MAX_SIZE = 1 << 40
+"""The largest size of an axis."""
+
 MAX_DIGITS = 400
 """Longer numbers are refused, so that no power takes forever."""
 

@@ -59,9 +59,9 @@ def mixer_matrix(layer: nn.Module, *inputs: Tensor, **named: Tensor) -> MixerMat
 
     It is the memory's: of what stands between `v` and `o` in the spec, all else that enters it
     (queries, keys, gates) held fixed; projections and norms around it are no part of it. A layer
-    whose memory is not linear in any value (its gates read its state), that mixes channels too, has several results,
-    or lies in a layer that is called, gets the norms of the derivatives of its first output by its
-    first input.
+    whose memory is not linear in any value (its gates read its state), that mixes channels too, has
+    several results, or lies in a layer that is called, gets the norms of the derivatives of its
+    first output by its first input.
 
     inputs: in the order of the spec or by name, as the layer takes them. Costs about T / D passes
     over the sequence for values of D channels, T * D with their derivatives for norms. Raises

@@ -40,13 +40,22 @@ def test_the_language_page_lists_the_library() -> None:
     assert listed == set(re.findall(r"^function (\w+)", text, re.MULTILINE))
 
 
-def test_the_readme_python_runs() -> None:
-    (code,) = blocks(README, "python")
-    shapes = "\nassert y.shape == (2, 40, 256) and o.shape == (2, 100, 4, 32)\n"
+def test_the_readme_python_runs(tmp_path: Path) -> None:
+    code = "\n".join(blocks(README, "python"))
+    shapes = """
+assert y.shape == (2, 40, 256) and o.shape == (2, 100, 4, 32)
+assert found.exact and M.shape == (2, 4, 100, 100)
+"""
     done = subprocess.run(
-        [sys.executable, "-c", code + shapes], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code + shapes],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert "o[t] = sum over s of M[t, s] v[s]" in done.stdout
+    assert (tmp_path / "kda.png").is_file()
 
 
 def test_the_picture_is_what_the_compiler_draws() -> None:

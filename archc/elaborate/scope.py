@@ -13,7 +13,7 @@ from typing import Any
 import sympy
 
 from archc.diagnostics import ArchError, Refused, Report, did_you_mean
-from archc.dims import TIME, Axis, Undefined, at, exact
+from archc.dims import MAX_SIZE, TIME, Axis, Undefined, at, exact
 from archc.elaborate.values import Frame, FunctionRef, LayerRef, Lazy, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.source import Source, Span
@@ -27,9 +27,6 @@ MAX_STEPS = 8_000
 
 MAX_RANK = 20
 """Most axes of a value."""
-
-MAX_SIZE = 1 << 40
-"""Largest size written as a number."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import sympy
 from archc.diagnostics import ArchError
 from archc.dims import Axis
 from archc.ir import layer as ir
-from archc.ir.graph import Graph
+from archc.ir.graph import Graph, Node
 from archc.ir.sizes import Number, callee_sizes, evaluate, exact_number, plain, resolve_sizes
 
 Expected = Mapping[str, Mapping[int, float]]
@@ -51,6 +51,9 @@ Values = dict[sympy.Symbol, sympy.Expr]
 TRIES = 200
 """How many instances are looked at before there is said to be none."""
 
+POSITIONS = 128
+"""The longest sequence that an instance is run on."""
+
 
 def examples(layer: ir.Layer, unit: int) -> Iterator[dict[str, Number]]:
     """Sizes of instances that meet every requirement, their dims around `unit` and mostly
@@ -61,7 +64,7 @@ def examples(layer: ir.Layer, unit: int) -> Iterator[dict[str, Number]]:
             sizes = resolve_sizes(layer, given)
         except ArchError:
             continue
-        if _whole(layer, sizes, 16 * unit):
+        if _whole(layer, sizes, max(16 * unit, POSITIONS)):
             yield sizes
 
 
@@ -109,6 +112,7 @@ def _wishes(layer: ir.Layer, unit: int) -> dict[str, list[Number | None]]:
     """For each argument the values to try, best first; None leaves it at its default."""
     conditions = [r.condition for r in layer.requirements if r.settled]
     fixed = {s for c in conditions if isinstance(c, sympy.Eq) for s in c.free_symbols}
+    tables = _tables(layer.graph)
     wishes: dict[str, list[Number | None]] = {}
     required = sized = 0
     for arg in layer.args:
@@ -117,6 +121,8 @@ def _wishes(layer: ir.Layer, unit: int) -> dict[str, list[Number | None]]:
             continue
         if default is not None and (arg.symbol in fixed or not arg.symbol.is_integer):
             wishes[arg.name] = [None]
+        elif arg.symbol in tables:
+            wishes[arg.name] = [POSITIONS]
         elif default is None:
             several = [2, unit, unit + 2, 1]
             turn = max(required - 1, 0) % 3
@@ -128,6 +134,23 @@ def _wishes(layer: ir.Layer, unit: int) -> dict[str, list[Number | None]]:
         else:
             wishes[arg.name] = [None, unit, 2, 1]
     return wishes
+
+
+def _tables(graph: Graph) -> set[sympy.Basic]:
+    """Sizes of tables that have a row for each position, and so bound the length of a sequence."""
+    found: set[sympy.Basic] = set()
+    for node in graph:
+        if isinstance(node.op, ir.Gather):
+            table, index = (graph[operand] for operand in node.operands)
+            if any(axis.kind == "stream" for axis in index.type.axes) and _positional(graph, index):
+                found |= table.type.axis(node.op.axis).size.free_symbols
+    return found
+
+
+def _positional(graph: Graph, node: Node) -> bool:
+    """Whether a value is made from positions, not from what was given."""
+    sources = [graph[id].op for id in (node.id, *graph.ancestors(node.id))]
+    return not any(isinstance(op, ir.Input | ir.Param) for op in sources)
 
 
 def _small(default: int, unit: int, turn: int) -> int:

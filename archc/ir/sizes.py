@@ -7,14 +7,15 @@ number, E0504 a requirement that does not hold, E0505 an option that is already 
 from __future__ import annotations
 
 import numbers
+import reprlib
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
 import sympy
 
-from archc.diagnostics import Report, did_you_mean
-from archc.dims import exact
+from archc.diagnostics import Report, did_you_mean, fail
+from archc.dims import MAX_SIZE, Undefined, at, exact
 from archc.ir import layer as ir
 
 Number = int | float
@@ -54,10 +55,15 @@ def callee_sizes(call: ir.Call, sizes: Mapping[str, Number]) -> dict[str, Number
 def evaluate(expr: sympy.Expr, sizes: Mapping[str, Number]) -> Number:
     """An expression in sizes as a plain number; -oo and oo are infinities.
 
-    Raises KeyError, naming the symbol, if the expression has one that `sizes` has no value for.
+    Raises KeyError, naming the symbol, if the expression has one that `sizes` has no value for, and
+    ArchError E0503 if it comes to no number, as a division by zero does.
     """
-    known: Values = {s: exact_number(sizes[str(s)]) for s in expr.free_symbols}
-    return plain(expr.subs(known))
+    known = {str(s): exact_number(sizes[str(s)]) for s in expr.free_symbols}
+    try:
+        return plain(at(expr, known))
+    except Undefined as error:
+        given = ", ".join(f"{name} = {known[name]}" for name in sorted(known))
+        raise fail("E0503", f"`{expr}` has no value with {given}", notes=[str(error)]) from None
 
 
 def exact_number(value: Any) -> sympy.Expr:
@@ -117,12 +123,12 @@ def _argument(
     notes: list[str] = []
     if arg.name in given:
         value = _given_number(given[arg.name])
-        shown = repr(given[arg.name]) if value is None else str(value)
+        shown = _written(given[arg.name])
     elif arg.default is None:
         return None
     else:
         default = sympy.Integer(arg.default) if isinstance(arg.default, int) else arg.default
-        value = default.subs(values)
+        value = _with(default, values)
         if value.free_symbols:
             return None  # an earlier argument is missing, which is already reported
         shown = _shown(value)
@@ -167,7 +173,7 @@ def _callee_values(
     for arg in call.callee.args:
         if arg.symbol is None:
             continue
-        inner[arg.symbol] = given[arg.name].subs(values)
+        inner[arg.symbol] = _with(given[arg.name], values)
         if arg.symbol.is_integer and not _is_size(inner[arg.symbol]):
             message = f"`{arg.name}` of `{where}` must be a whole number that is not negative"
             notes = [f"it is {given[arg.name]} = {_shown(inner[arg.symbol])}"]
@@ -180,7 +186,7 @@ def _check_requirement(
     layer: ir.Layer, requirement: ir.Requirement, values: Values, report: Report, path: str
 ) -> None:
     """One condition; both sides of a comparison are named with what they come to."""
-    condition = requirement.condition.subs(values)
+    condition = _with(requirement.condition, values)
     if condition == sympy.true:
         return
     name = f"{layer.name} at {path[:-1]}" if path else layer.name
@@ -198,12 +204,26 @@ def _check_requirement(
 
 def _side(side: Any, values: Values) -> str:
     """`H*K is 96`."""
-    return f"{side} is {_shown(side.subs(values))}"
+    return f"{side} is {_shown(_with(side, values))}"
 
 
 def _is_size(value: sympy.Expr) -> bool:
     """Whether an exact number can be the size of an axis."""
-    return bool(value.is_integer and value >= 0)
+    return bool(value.is_integer and 0 <= value <= MAX_SIZE)
+
+
+def _with(value: Any, values: Values) -> Any:
+    """An expression or condition with the known sizes put in; nan if that has no value."""
+    try:
+        return at(value, {str(symbol): known for symbol, known in values.items()})
+    except Undefined:
+        return sympy.nan
+
+
+def _written(value: Any) -> str:
+    """A value as the user gave it, in a few words."""
+    long = isinstance(value, int) and abs(value) > 10**40
+    return "a number of more than 40 digits" if long else reprlib.repr(value)
 
 
 def _shown(value: sympy.Expr) -> str:
