@@ -38,7 +38,7 @@ _RESERVED = """
     whole_quotient check_input check_real check_index check_state inverse_softplus shift_tokens
     window_tokens short_convolution block_tokens last_tokens extreme_of masked_softmax
     combined_between combined_between_for_each products_between_for_each products_between top_of
-    take_at one_hot_rows
+    take_at one_hot_rows without_autocast
 """
 RESERVED = frozenset(_RESERVED.split())
 """What generated functions call things of their own: modules, pieces, and their fixed locals."""
@@ -140,24 +140,20 @@ class Writer:
             self._cited = text
 
     def docstring(self, paragraphs: Iterable[str]) -> None:
-        """A docstring of paragraphs, wrapped; lines that start with a blank are kept as they
-        are."""
-        width = self.room
-        blocks = []
+        """A docstring of paragraphs, wrapped; lines that start with a blank keep it."""
+        lines: list[str] = []
         for paragraph in paragraphs:
-            kept = [in_docstring(line) for line in paragraph.split("\n")]
-            blocks.append([part for line in kept for part in wrapped(line, width)])
-        if len(blocks) == 1 and len(blocks[0]) == 1 and len(blocks[0][0]) <= width - 6:
-            ending = " " if blocks[0][0].endswith('"') else ""
-            self.line(f'"""{blocks[0][0]}{ending}"""')
+            lines += [""] if lines else []
+            for line in paragraph.split("\n"):
+                quotes = 0 if lines else 3
+                lines += wrapped(in_docstring(line), self.room, quotes)
+        if len(lines) == 1 and len(lines[0]) <= self.room - 6:
+            ending = " " if lines[0].endswith('"') else ""
+            self.line(f'"""{lines[0]}{ending}"""')
             return
-        blocks[0] = wrapped("   " + blocks[0][0], width) + blocks[0][1:]
-        first = '"""' + blocks[0][0].lstrip()
-        for number, block in enumerate(blocks):
-            if number:
-                self.line()
-            for index, line in enumerate(block):
-                self.line(first if number == index == 0 else line)
+        self.line('"""' + lines[0])
+        for line in lines[1:]:
+            self.line(line)
         self.line('"""')
 
     @contextmanager
@@ -191,12 +187,14 @@ class Writer:
         return re.sub(r"\n{4,}", "\n\n\n", joined).strip("\n") + "\n"
 
 
-def wrapped(line: str, width: int) -> list[str]:
-    """A line in pieces of at most `width`; an indented line keeps its indentation."""
+def wrapped(line: str, width: int, taken: int = 0) -> list[str]:
+    """A line in pieces of at most `width`, the first shorter by `taken`; an indented line goes on
+    further in."""
     lead = line[: len(line) - len(line.lstrip())]
     hang = lead + INDENT if lead else ""
-    pieces = textwrap.wrap(line.strip(), width, initial_indent=lead, subsequent_indent=hang)
-    return pieces or [""]
+    first = lead + " " * taken
+    pieces = textwrap.wrap(line.strip(), width, initial_indent=first, subsequent_indent=hang)
+    return [lead + pieces[0].lstrip(), *pieces[1:]] if pieces else [""]
 
 
 def statement(span: Span) -> str:

@@ -153,6 +153,14 @@ def test_op_keeps_states_in_float32():
     assert o.dtype == torch.bfloat16 and state.S.dtype == torch.float32
 
 
+def test_autocast_does_not_reach_the_states():
+    args = [torch.rand(1, 20, 2, 3) for _ in range(4)]
+    o, state = archc.load("gla").op(*args)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        same, kept = archc.load("gla").op(*args)
+    assert torch.equal(o, same) and torch.equal(state.S, kept.S)
+
+
 def test_op_of_an_attention_carries_its_cache():
     q, k, v = torch.randn(3, 2, 6, 4, 8).unbind(0)
     op = archc.load("attention").op

@@ -109,10 +109,17 @@ def _cut(layer: ir.Layer, inside: Iterable[int], edge: Iterable[int]) -> ir.Laye
         operands = [copies[operand] for operand in node.operands]
         copies[node.id] = new.add(node.op, *operands, name=node.name, span=node.span)
     new.outputs = _results(old, inside, copies)
-    new.prune(keep=[node.id for node in new if isinstance(node.op, ir.Input)])
-    doc = f"The memory of {layer.name} alone."
+    given = [node for node in new if isinstance(node.op, ir.Input)]
+    new.prune(keep=[node.id for node in given])
+    unnamed = {old[id].span for id in edge if old[id].name is None}
+    doc = [f"The memory of {layer.name} alone."]
+    doc += [
+        f"`{node.op.name}` is `{' '.join(node.span.text.split())}` in the spec."
+        for node in given
+        if node.span is not None and node.span in unnamed
+    ]
     return replace(
-        layer, kind="layer", doc=doc, graph=new, requirements=(), chunk=dict(layer.chunk)
+        layer, kind="layer", doc="\n".join(doc), graph=new, requirements=(), chunk=dict(layer.chunk)
     )
 
 

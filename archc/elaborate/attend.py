@@ -12,7 +12,7 @@ from archc.elaborate.heads import heads_of, live_entries, node_name
 from archc.elaborate.mentions import free_names
 from archc.elaborate.recurrence import Define
 from archc.elaborate.scope import Along, BlockStream, PairScope, Scope
-from archc.elaborate.values import Frame, Tensor
+from archc.elaborate.values import Frame, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.typing import layer_graph
@@ -116,10 +116,13 @@ def _pair_capture(pair: PairScope) -> Callable[[Frame, Tensor, str], int]:
 
 def _mask(inner: Scope, node: tree.Attend, variable: str, axis: Axis) -> Tensor:
     """Which pairs of reader and read are allowed, from their positions."""
+    assert inner.pair is not None
     read = expr.position(inner, axis, node.range.span)
+    zero = ops.constant(inner, sympy.Integer(0), node.range.span)
+    everything = ops.node(inner, ir.Elementwise("ge"), read, zero, span=node.range.span)
+    inner.pair.allowed = everything  # while the range itself is read
     if node.everything:
-        zero = ops.constant(inner, sympy.Integer(0), node.range.span)
-        mask = ops.node(inner, ir.Elementwise("ge"), read, zero, span=node.range.span)
+        mask: Value = everything
     elif node.ending:
         _, info = inner.context.streams.get(variable, (None, None))
         if info is None:
@@ -134,6 +137,7 @@ def _mask(inner: Scope, node: tree.Attend, variable: str, axis: Axis) -> Tensor:
     value = ops.tensor(inner, mask, node.range.span)
     if node.chosen is None:
         return value
+    inner.pair.allowed = value
     chosen = _chosen(inner, node, axis)
     return ops.node(inner, ir.Elementwise("and"), value, chosen, span=node.range.span)
 

@@ -197,7 +197,7 @@ def diag(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...])
             "`diag` takes a vector",
             others=[(value.origin, "from here")],
         )
-    rows, cols = ops.settle((axes[0], axes[0]))
+    rows, cols = ops.settle((axes[0], axes[0]), scope.hidden)
     delta = ops.node(scope, ir.Delta(rows, cols), span=node.span)
     if rows.name != axes[0].name:
         value = ops.relabel(scope, value, [(axes[0], rows)], node.span)

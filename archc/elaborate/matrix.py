@@ -199,5 +199,5 @@ def transpose(scope: Scope, value: Value, span: Span) -> Value:
             "`.T` is for two dims",
             others=[(tensor.origin, "from here")],
         )
-    first, second = ops.settle((axes[1], axes[0]))
+    first, second = ops.settle((axes[1], axes[0]), scope.hidden)
     return ops.relabel(scope, tensor, [(axes[1], first), (axes[0], second)], span)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import sympy
 
@@ -192,12 +192,13 @@ def _mixed_ranks(scope: Scope, fn: str, matrix: Tensor, vector: Tensor, span: Sp
     )
 
 
-def settle(axes: Iterable[Axis]) -> tuple[Axis, ...]:
-    """Names of a result's axes: a lone `D'` is `D` again, of two the second is `D'`."""
+def settle(axes: Iterable[Axis], taken: Collection[str] = ()) -> tuple[Axis, ...]:
+    """Names of a result's axes: a lone `D'` is `D` again, of two the second is `D'`; heads are
+    `taken`."""
     settled: list[Axis] = []
     for axis in axes:
         name = axis.base
-        while name in {a.name for a in settled}:
+        while name in taken or name in {a.name for a in settled}:
             name += "'"
         settled.append(axis.renamed(name))
     return tuple(settled)
@@ -229,7 +230,7 @@ def product(
     summed = {x.name for x, _ in pairs}
     left = [(labels_a[x.name], x) for x in scope.visible(a) if x.name not in summed]
     right = [(labels_b[y.name], y) for y in scope.visible(b) if y.name not in joined]
-    names = settle(axis for _, axis in (*left, *right))
+    names = settle((axis for _, axis in (*left, *right)), scope.hidden)
     out = [*common.items(), *zip((label for label, _ in (*left, *right)), names, strict=True)]
     op = ir.Contract(
         (tuple(labels_a[x.name] for x in a.axes), tuple(labels_b[y.name] for y in b.axes)),
@@ -284,7 +285,7 @@ def reduce(scope: Scope, fn: str, value: Tensor, axes: Sequence[Axis], span: Spa
 def settled(scope: Scope, value: Tensor, span: Span) -> Tensor:
     """A value whose lone primes are dropped."""
     before = scope.visible(value)
-    after = settle(before)
+    after = settle(before, scope.hidden)
     return (
         value
         if before == after

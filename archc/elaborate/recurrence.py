@@ -63,7 +63,7 @@ def recurrence(
         indices={"t": Along("reader", TIME)},
     )
     for state in node.states:
-        axes = (BATCH, *scope.extra, *heads, *ops.settle(inner.axes(state.axes)))
+        axes = (BATCH, *scope.extra, *heads, *ops.settle(inner.axes(state.axes), inner.hidden))
         before = frame.graph.add(ir.Input(f"{state.name}[t-1]", Type(axes)), span=state.span)
         inner.states[state.name] = StateRef(state, axes, Tensor(frame, before, origin=state.span))
     states = inner.states

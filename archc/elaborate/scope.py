@@ -264,6 +264,10 @@ class Scope:
                 raise self.error("E0205", f"a shape of more than {MAX_RANK} axes", item.span)
             axes = self.axis(item)
             for axis in axes:
+                if axis.name in self.context.streams:
+                    raise self.error(
+                        "E0210", f"`{axis.name}` is the name of a sequence already", item.span
+                    )
                 if axis.name in {a.name for a in found}:
                     raise self.error(
                         "E0206",

@@ -16,6 +16,7 @@ from archc.elaborate.binding import declare, force
 from archc.elaborate.conditions import chunk, require
 from archc.elaborate.finish import finish
 from archc.elaborate.mentions import exported_by, names_bound, names_defined, unused_params
+from archc.elaborate.placement import check_placement
 from archc.elaborate.recurrence import recurrence
 from archc.elaborate.repeat import repeat
 from archc.elaborate.scope import Along, Context, Module, Scope, Session
@@ -46,6 +47,7 @@ def elaborate_layer(
 
 def run(scope: Scope, decl: tree.Decl) -> dict[str, Tensor]:
     """Elaborate a layer's body in its own frame; the outputs by name."""
+    check_placement(scope, decl)
     found = len(scope.session.report.diagnostics)
     scope = define(scope, decl.body, exported_by(decl.body))
     force(scope, decl.body)
@@ -106,12 +108,26 @@ def run_inline(body: Scope, decl: tree.Decl) -> dict[str, Tensor]:
 
 def run_function(body: Scope, decl: tree.Decl) -> Value:
     """The value of a library function's `return`."""
+    check_placement(body, decl)
     stmts = tuple(stmt for stmt in decl.body if not isinstance(stmt, tree.Return))
     scope = define(body, stmts, set())
     returned = [stmt for stmt in decl.body if isinstance(stmt, tree.Return)]
     if len(returned) != 1:
         raise scope.error("E0212", f"function `{decl.name}` needs one `return`", decl.header)
     return scope.evaluate(returned[0].value)
+
+
+def _check_place(scope: Scope, stmt: tree.Stmt) -> None:
+    """What belongs to the layer itself does not stand inside a block."""
+    if isinstance(stmt, tree.Return):
+        raise scope.error(
+            "E0212", "a `return` ends a function", stmt.span, helps=["a layer has `output`s"]
+        )
+    inner = (tree.Input, tree.Output, tree.Chunk) if scope.frame.parent is not None else ()
+    if isinstance(stmt, (*inner, tree.Param) if scope.frame.region else inner):
+        raise scope.error(
+            "E0309", "this does not stand inside a block", stmt.span, "belongs to the layer"
+        )
 
 
 # --- definitions --------------------------------------------------------------------------------
@@ -121,6 +137,7 @@ def define(scope: Scope, stmts: Sequence[tree.Stmt], exported: set[str]) -> Scop
     """Bind what the statements define; returns the scope in which all of it is visible."""
     for stmt in stmts:
         try:
+            _check_place(scope, stmt)
             scope = DEFINE[type(stmt)](scope, stmt, exported) or scope
         except Refused:
             for name in names_bound(stmt):

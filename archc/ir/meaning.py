@@ -41,9 +41,9 @@ def evaluate(
     params: by dotted path (`W_q`, `layers.0.mixer.W_q`); sizes: as `resolve_sizes` takes them;
     states: initial states of recurrences by dotted name, in place of those of the spec; layers:
     what layers that are arguments of the spec do, by path (one that is missing does nothing).
-    Without an optional input, outputs that need it are left out. Raises ArchError for sizes that are
-    refused, ValueError for a tensor of a wrong shape, KeyError for one that is missing, IndexError
-    for an index (a token id) out of range.
+    Without an optional input, outputs that need it are left out. Raises ArchError for sizes that
+    are refused, ValueError for a tensor of a wrong shape, KeyError for one that is missing,
+    IndexError for an index (a token id) out of range.
     """
     tensors = [*inputs.values(), *params.values()]
     device = tensors[0].device if tensors else torch.device("cpu")

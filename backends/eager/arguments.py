@@ -172,13 +172,13 @@ class Arguments:
             name = self.names[arg.name]
             if arg.name in self.whole:
                 least = "1" if arg.name in self.positive else "0"
-                groups.setdefault(("check_sizes", f", {least}"), []).append(name)
+                groups.setdefault(("check_sizes", least), []).append(name)
             else:
                 groups.setdefault(("check_numbers", ""), []).append(name)
         for (piece, least), names in groups.items():
             self.file.pieces.add(piece)
-            given = [f"{name}={name}" for name in names]
-            writer.call(f'{piece}("{self.layer.name}"{least}, ', given, ")")
+            given = [quoted(self.layer.name), *([least] if least else [])]
+            writer.call(f"{piece}(", [*given, *(f"{name}={name}" for name in names)], ")")
 
     def _require(self, writer: Writer, requirement: ir.Requirement) -> None:
         names = sorted(symbol.name for symbol in requirement.condition.free_symbols)

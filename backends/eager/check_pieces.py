@@ -97,7 +97,7 @@ def check_gradients(expected: dict, device: str) -> float:
     for value in values:
         value.requires_grad_()
     gradients = torch.autograd.grad(loss(), values, allow_unused=True)
-    errors, step = [], 1e-6
+    errors, step = [], 1e-7
     for turn in range(3):
         along = [wave(f"{turn} {i}", *v.shape, device=device) for i, v in enumerate(values)]
         slope = sum((g * d).sum() for g, d in zip(gradients, along, strict=True) if g is not None)

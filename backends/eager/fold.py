@@ -99,6 +99,8 @@ class FoldFunction:
         parameters, _ = extra_arguments(self.scope, body)
         writer = Writer()
         arguments = [*self.arguments.values(), *self.states.values(), *parameters]
+        self.scope.file.pieces.add("without_autocast")
+        writer.line("@without_autocast")
         writer.call(f"def {self.name}(", arguments, "):")
         writer.depth += 1
         writer.docstring(self._doc())

@@ -69,10 +69,9 @@ class Function(Forward):
             name: op.type.names
             for (_, op), name in zip(self.layer.inputs, self.names.values(), strict=True)
         }
-        return [
-            f"{self.layer.doc} Returns {made} and the state to continue from.",
-            argument_list(shapes),
-        ]
+        title, *notes = self.layer.doc.split("\n")
+        first = f"{title} Returns {made} and the state to continue from."
+        return [first, argument_list(shapes), *(["\n".join(notes)] if notes else [])]
 
     def _first_state(self, writer: Writer) -> None:
         writer.call(f"state = {self.parts.state}(", self.start, ")")

@@ -76,6 +76,19 @@ def check_state(layer: str, state: NamedTuple, kind: type, batch: int) -> None:
             )
 
 
+def without_autocast(function: Callable) -> Callable:
+    """The function with autocast switched off: states keep their precision whatever enters."""
+
+    def run(*args):
+        kind = next(x.device.type for x in args if isinstance(x, Tensor))
+        if kind == "meta" or not torch.is_autocast_enabled(kind):
+            return function(*args)
+        with torch.autocast(kind, enabled=False):
+            return function(*args)
+
+    return run
+
+
 def inverse_softplus(x: Tensor) -> Tensor:
     """y with softplus(y) = x."""
     return x + torch.log(-torch.expm1(-x))

@@ -21,7 +21,7 @@ SPREAD = 0.5
 FORMS = {
     "check_values": ("the whole sequence, against the meaning of the spec", "1e-6"),
     "check_pieces": ("a prompt, then pieces of any length, against the whole", "1e-9"),
-    "check_gradients": ("gradients, against differences", "1e-5"),
+    "check_gradients": ("gradients, against differences", "1e-6"),
 }
 """What is checked: function of `check_pieces.py` -> what it compares, and the largest relative
 error that is right (a file carries its numbers with seven digits)."""

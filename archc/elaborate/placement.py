@@ -1,0 +1,42 @@
+"""Where a statement may stand: inputs and outputs belong to a layer, `return` to a function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from archc.diagnostics import Refused
+from archc.elaborate.scope import Scope
+from archc.syntax import tree
+
+OF_A_LAYER = (tree.Input, tree.Output, tree.Chunk)
+BLOCKS = (tree.Recurrence, tree.Attend)
+FORBIDDEN: tuple[tuple[tuple[type, ...], tuple[type, ...]], ...] = (
+    (BLOCKS, (*OF_A_LAYER, tree.Param, tree.Return)),
+    ((tree.Blocks, tree.Route, tree.Repeat), (*OF_A_LAYER, tree.Return)),
+)
+"""What may not stand in which statements' bodies."""
+
+
+def check_placement(scope: Scope, decl: tree.Decl) -> None:
+    """Refuse statements that stand where they mean nothing."""
+    function = decl.kind == "function"
+    forbidden = (*OF_A_LAYER, tree.Param) if function else (tree.Return,)
+    found = list(_misplaced(decl.body, forbidden, f"`{decl.name}`, a {decl.kind}"))
+    for stmt, place in found:
+        word = stmt.span.text.split()[0].rstrip(":")
+        scope.error("E0221", f"`{word}` does not belong into {place}", stmt.span, "misplaced")
+    if found:
+        raise Refused(decl.name)
+
+
+def _misplaced(
+    stmts: Sequence[tree.Stmt], forbidden: tuple[type, ...], place: str
+) -> Iterator[tuple[tree.Stmt, str]]:
+    """Each misplaced statement, and what it stands in."""
+    for stmt in stmts:
+        if isinstance(stmt, forbidden):
+            yield stmt, place
+        for kinds, inside in FORBIDDEN:
+            if isinstance(stmt, kinds):
+                word = stmt.span.text.split()[0]
+                yield from _misplaced(stmt.body, (*forbidden, *inside), f"a `{word}`")
