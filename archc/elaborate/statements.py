@@ -117,19 +117,6 @@ def run_function(body: Scope, decl: tree.Decl) -> Value:
     return scope.evaluate(returned[0].value)
 
 
-def _check_place(scope: Scope, stmt: tree.Stmt) -> None:
-    """What belongs to the layer itself does not stand inside a block."""
-    if isinstance(stmt, tree.Return):
-        raise scope.error(
-            "E0212", "a `return` ends a function", stmt.span, helps=["a layer has `output`s"]
-        )
-    inner = (tree.Input, tree.Output, tree.Chunk) if scope.frame.parent is not None else ()
-    if isinstance(stmt, (*inner, tree.Param) if scope.frame.region else inner):
-        raise scope.error(
-            "E0309", "this does not stand inside a block", stmt.span, "belongs to the layer"
-        )
-
-
 # --- definitions --------------------------------------------------------------------------------
 
 
@@ -137,7 +124,6 @@ def define(scope: Scope, stmts: Sequence[tree.Stmt], exported: set[str]) -> Scop
     """Bind what the statements define; returns the scope in which all of it is visible."""
     for stmt in stmts:
         try:
-            _check_place(scope, stmt)
             scope = DEFINE[type(stmt)](scope, stmt, exported) or scope
         except Refused:
             for name in names_bound(stmt):

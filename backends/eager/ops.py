@@ -177,9 +177,9 @@ def scatter(scope: Scope, node: Node) -> Value:
     value, index = (scope.value(operand) for operand in node.operands)
     value, into, layout = scope.as_data(scope.real(value)), node.op.into, scope.node_layout(node)
     scope.file.pieces.add("one_hot_rows")
-    rows = call("one_hot_rows", index.text, scope.length(into), scope.dtype)
     hot = Text(scope.names.fresh(f"{scope.target(node.id)}_rows"))
-    scope.writer.line(f"{hot} = {rows}")
+    rows = [index.text.text, scope.length(into).text, scope.dtype]
+    scope.writer.call(f"{hot} = one_hot_rows(", rows, ")")
     ins = [list(value.layout), [node.op.axis, into.name + "'"]]
     out = [name + "'" if name == into.name else name for name in layout]
     return Value(einsum([value.text, hot], ins, out), layout, DATA)
