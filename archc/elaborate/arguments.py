@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy
 
-from archc.dims import Axis, number_symbol, size_symbol
+from archc.dims import Axis, Undefined, number_symbol, size_symbol
 from archc.elaborate.mentions import names_called, names_of_sizes
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import AbstractLayer, LayerRef, Option, Value
@@ -36,7 +36,10 @@ def declare_arguments(
         else:
             is_size = default is None or (name in sizes and not _fractional(default))
             exact = default if isinstance(default, sympy.Expr) else None
-            symbol = _number(scope, name, value, exact, is_size, keep=name in symbolic)
+            try:
+                symbol = _number(scope, name, value, exact, is_size, keep=name in symbolic)
+            except Undefined as error:
+                raise scope.error("E0404", str(error), parameter.span) from None
             if default is None or isinstance(default, sympy.Expr) or name in sizes:
                 scope.dims[name] = (Axis(name, symbol),)
 
@@ -77,7 +80,8 @@ def _number(
         default = value
     known = value if isinstance(value, sympy.Expr) else None
     if known is None and default is not None:
-        known = scope.number(default)
+        settled = scope.settled(default)
+        known = settled if settled.is_number else None
     scope.names[name] = symbol
     scope.context.args.append(ir.Arg(name, symbol, default))
     if known is not None:
