@@ -39,4 +39,5 @@ def _misplaced(
         for kinds, inside in FORBIDDEN:
             if isinstance(stmt, kinds):
                 word = stmt.span.text.split()[0]
-                yield from _misplaced(stmt.body, (*forbidden, *inside), f"a `{word}`")
+                body: Sequence[tree.Stmt] = getattr(stmt, "body", ())
+                yield from _misplaced(body, (*forbidden, *inside), f"a `{word}`")

@@ -74,6 +74,13 @@ def _check_use(scope: Scope, decl: tree.Decl, outputs: Mapping[str, Tensor]) -> 
             decl.header,
             helps=["end the layer with `output y[d] = ...`"],
         )
+    if not any(isinstance(stmt, tree.Input) for stmt in decl.body) and not scope.site:
+        scope.error(
+            "E0222",
+            f"`{decl.name}` has no input",
+            decl.header,
+            helps=["start the layer with `input x[d]`"],
+        )
     for item in unused_params(decl.body):
         scope.error(
             "E0220",
