@@ -10,7 +10,7 @@ from archc.algebra.plan import Join, Plan, Spread, Take
 from archc.algebra.product import Labels, Reading
 from archc.dims import Axis
 from archc.ir import layer as ir
-from archc.ir.typing import arrange, join
+from archc.ir.shapes import arrange, join
 
 Out = dict[int, Axis]
 """The labels of a value and the axis that each becomes, in order."""

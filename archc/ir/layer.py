@@ -5,7 +5,7 @@ and a parameter has neither. Ops are joined by axis name, so there is no reshape
 rule to remember and no layout. What the language calls norm, rope, convolution, expert, block or
 memory is not here: it has become these ops, and a compiler pass sees only them.
 
-Not here: chunking, layouts, devices, precision. Those are questions of later levels.
+Not here: layouts, devices, precision; nor chunks, whose ops are in `chunk.py`.
 
 Reading order: the ops below, `typing.py` (types of results), `meaning.py` (what each op computes).
 """
@@ -259,6 +259,8 @@ class Fold:
     states: tuple[State, ...]
     body: Graph
     heads: tuple[str, ...] = ()
+    reverse: bool = False
+    chunked: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,10 +268,11 @@ class Pair:
     """What each token t (`reader`) makes of the tokens it reads: `body` over pairs of positions.
 
     Operands: one for each of `captures`: (name of the body's input, role). Role "reader" enters as
-    it is, role "read" with its stream renamed to `read`, role "path" with its stream renamed to
-    `path`. In the body `reader` and `read` are ordinary axes, so a score has both; a mask is a bool
-    value made from their positions. `source` is the stream that is read (`t` itself, or another).
-    `window` is the number of latest positions that can ever be read, if the range bounds it.
+    it is, "read" with its stream renamed to `read`, "path" with its stream renamed to `path`. In
+    the body `reader` and `read` are ordinary axes, so a score has both; a mask is a bool made from
+    their positions. `source` is the stream that is read (`t` itself, or another), `window` the
+    number of latest positions that can ever be read, if bounded. `decode` is the body in another
+    order, which takes less where few tokens read many.
     """
 
     reader: Axis
@@ -280,6 +283,7 @@ class Pair:
     path: Axis | None = None
     window: sympy.Expr | None = None
     causal: bool = True
+    decode: Graph | None = None
 
 
 # --- structure ---------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ another dtype is asked for; differentiable by autograd.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,9 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir import meaning_ops as ops
-from archc.ir.graph import Node
+from archc.ir.chunk_meaning import CHUNK_MEANING
+from archc.ir.graph import Graph, Node
 from archc.ir.meaning_ops import Evaluation, Named, Scope
 from archc.ir.sizes import Number, callee_sizes, resolve_sizes
 
@@ -98,7 +101,7 @@ def fold(node: Node, scope: Scope, *operands: Named) -> Results:
     states = _initial_states(node, scope, operands[len(captures) :])
     (length,) = scope.shape([op.stream])
     steps: dict[str, list[Tensor]] = {name: [] for name in outputs}
-    for t in range(length):
+    for t in range(length)[:: -1 if op.reverse else 1]:
         token = {name: _at(value, stream, t) for name, value in captures.items()}
         before = {f"{name}[t-1]": value for name, value in states.items()}
         values = compute(nodes, replace(scope, inputs={**token, **before}))
@@ -112,7 +115,8 @@ def fold(node: Node, scope: Scope, *operands: Named) -> Results:
     for name, id in outputs.items():
         axes = op.body[id].type.axes
         empty = scope.like.new_zeros([0, *scope.shape(axes)])
-        data = torch.stack(steps[name]) if length else empty
+        made = steps[name][:: -1 if op.reverse else 1]
+        data = torch.stack(made) if length else empty
         results[name] = Named(data, (stream, *(axis.name for axis in axes)))
     return results
 
@@ -157,6 +161,46 @@ def pair(node: Node, scope: Scope, *operands: Named) -> Results:
     }
     values = compute(tuple(op.body), replace(scope, inputs=inputs))
     return {name: values[id] for name, id in op.body.outputs.items()}
+
+
+def conjugate(node: Node, scope: Scope, b: Named, *operands: Named) -> Named:
+    """The system's matrix, column by column from the body, and its exact solution."""
+    op = node.op
+    over, names = list(op.over), node.type.names
+    rest = [name for name in names if name not in over]
+    shape = scope.shape([node.type.axis(name) for name in (*rest, *over)])
+    size = math.prod(shape[len(rest) :])
+    captured = dict(zip(op.captures, operands, strict=True))
+    columns = []
+    for unit in torch.eye(size, dtype=scope.like.dtype, device=scope.like.device):
+        p = Named(unit.reshape(shape[len(rest) :]).expand(shape), (*rest, *over))
+        values = compute(tuple(op.body), replace(scope, inputs={**captured, "p": p}))
+        product = values[op.body.outputs["product"]]
+        columns.append(product.to([*rest, *over]).expand(shape).flatten(len(rest)))
+    matrix = torch.stack(columns, -1) if columns else scope.like.new_zeros((*shape, 0))
+    right = b.to([*rest, *over]).expand(shape).flatten(len(rest))
+    solved = torch.linalg.solve(matrix, right).reshape(shape)
+    return Named(solved, (*rest, *over))
+
+
+def evaluate_graph(
+    graph: Graph,
+    inputs: Mapping[str, Tensor],
+    sizes: Mapping[str, Number],
+    dtype: torch.dtype = torch.float64,
+) -> dict[str, Tensor]:
+    """The outputs of a graph without parameters, such as a chunked form or its gradient.
+
+    inputs: by name, with the axes of their types; sizes: of every symbol that no input brings.
+    """
+    like = torch.zeros((), dtype=dtype)
+    types = {node.op.name: node.type for node in graph if isinstance(node.op, ir.Input)}
+    given = {name: Named(inputs[name], type.names) for name, type in types.items()}
+    scope = Scope(dict(sizes), given, {}, {}, {}, like, Evaluation())
+    for name, type in types.items():
+        scope.learn(name, type.axes, inputs[name].shape)
+    values = compute(tuple(graph), scope)
+    return {name: values[id].data for name, id in graph.outputs.items()}
 
 
 def result(node: Node, scope: Scope, owner: Results) -> Named:
@@ -209,5 +253,7 @@ MEANING: dict[type, Callable[..., Named | Results]] = {
     ir.Pair: pair,
     ir.Result: result,
     ir.Call: call,
+    ck.Conjugate: conjugate,
+    **CHUNK_MEANING,
 }
 """What each op computes."""

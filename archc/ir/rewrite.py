@@ -36,6 +36,11 @@ def rewrite(layer: ir.Layer, rules: Sequence[Rule]) -> ir.Layer:
     return new
 
 
+def rewrite_graph(graph: Graph, rules: Sequence[Rule]) -> Graph:
+    """A graph, such as a body, with the rules applied until none fires; itself if none does."""
+    return _Rewriter(rules).graph(graph)
+
+
 class _Rewriter:
     """The rules, and the graphs and layers that are already done."""
 
@@ -90,6 +95,9 @@ class _Rewriter:
         if isinstance(node.op, ir.Fold | ir.Pair):
             body = self.graph(node.op.body)
             changes = {} if body is node.op.body else {"body": body}
+            decode = getattr(node.op, "decode", None)
+            if decode is not None and self.graph(decode) is not decode:
+                changes["decode"] = self.graph(decode)
         elif isinstance(node.op, ir.Call):
             callee = self.layer(node.op.callee)
             changes = {} if callee is node.op.callee else {"callee": callee}

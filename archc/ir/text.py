@@ -18,6 +18,7 @@ import sympy
 
 from archc.dims import Axis, exact
 from archc.ir import layer as ir
+from archc.ir.chunk_text import CHUNK_TEXT
 from archc.ir.graph import Graph, Node, Type
 from archc.source import Span
 
@@ -191,6 +192,7 @@ OP_TEXT: dict[type, Callable[[Any, tuple[str, ...]], str]] = {
     ir.Pair: _pair,
     ir.Result: lambda op, on: f"{on[0] if on else ''}.{op.name}",
     ir.Call: _call,
+    **CHUNK_TEXT,
 }
 """How each op is written; one entry an op."""
 

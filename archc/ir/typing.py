@@ -9,16 +9,12 @@ import sympy
 
 from archc.dims import Axis
 from archc.ir import layer as ir
+from archc.ir.chunk_typing import CHUNK_RULES
 from archc.ir.graph import Graph, Node, Type
+from archc.ir.shapes import Types, arrange, join, require
 
-Types = Sequence[Type]
-KIND_ORDER = {"batch": 0, "stream": 1, "dim": 2}
 BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}
 INTEGRAL = {"neg", "abs", "sign", "add", "sub", "mul", "mod", "floordiv", "max", "min", "where"}
-
-
-class TypeMismatch(Exception):
-    """An ill-typed node: a bug in the pass that made it."""
 
 
 def is_whole(value: sympy.Expr) -> bool:
@@ -26,32 +22,6 @@ def is_whole(value: sympy.Expr) -> bool:
     if any(not power.exp.is_Integer for power in value.atoms(sympy.Pow)):
         return False  # asking sympy whether sqrt(K) is an integer costs more than all the rest
     return bool(value.is_integer) or isinstance(value, sympy.floor | sympy.ceiling)
-
-
-def require(condition: bool, message: str) -> None:
-    """Refuse an ill-typed node."""
-    if not condition:
-        raise TypeMismatch(message)
-
-
-def join(types: Types) -> tuple[Axis, ...]:
-    """Axes of a broadcast: batch, streams, then dims as the operand with most of them has them."""
-    ordered = sorted(types, key=lambda t: -sum(a.kind == "dim" for a in t.axes))
-    axes: dict[str, Axis] = {}
-    for type in ordered:
-        for axis in type.axes:
-            axes.setdefault(axis.name, axis)
-    return arrange(tuple(axes.values()))
-
-
-def arrange(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Batch first, then streams by name (the layer's own `t` first), then dims as they come."""
-
-    def key(axis: Axis) -> tuple[int, bool, str]:
-        named = axis.kind == "stream"
-        return KIND_ORDER[axis.kind], named and axis.name != "t", axis.name if named else ""
-
-    return tuple(sorted(axes, key=key))
 
 
 def elementwise(op: ir.Elementwise, types: Types) -> Type:
@@ -149,6 +119,7 @@ RULES: dict[type, Callable[[Any, Types], Type]] = {
     ir.Fold: region,
     ir.Pair: region,
     ir.Call: lambda op, types: Type(()),
+    **CHUNK_RULES,
 }
 
 

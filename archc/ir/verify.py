@@ -16,7 +16,8 @@ from archc.diagnostics import InternalError
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
-from archc.ir.typing import KIND_ORDER, TypeMismatch, infer
+from archc.ir.shapes import KIND_ORDER, TypeMismatch
+from archc.ir.typing import infer
 
 REGIONS = (ir.Fold, ir.Pair, ir.Call)
 
@@ -144,6 +145,13 @@ def _check_pair(op: ir.Pair, operands: list[Node], where: str) -> None:
         axes = tuple(roles[role].get(a.name, a) for a in node.type.axes)
         captured[name] = Type(axes, node.type.dtype)
     check_graph(op.body, f"{where}, body", captured)
+    if op.decode is None:
+        return
+    check_graph(op.decode, f"{where}, decode", captured)
+    for name, id in op.body.outputs.items():
+        other = op.decode.outputs.get(name)
+        same = other is not None and _same(op.body[id].type, op.decode[other].type)
+        require(same, f"{where}: `{name}` has another type in decode")
 
 
 def _check_call(op: ir.Call, operands: list[Node], where: str) -> None:
@@ -199,6 +207,8 @@ def every_node(graph: Graph) -> Iterator[Node]:
         yield node
         if isinstance(node.op, ir.Fold | ir.Pair):
             yield from every_node(node.op.body)
+        if isinstance(node.op, ir.Pair) and node.op.decode is not None:
+            yield from every_node(node.op.decode)
 
 
 def _symbols(node: Node) -> set[sympy.Basic]:

@@ -1,0 +1,267 @@
+"""Chunk ops: what the chunked form of a recurrence needs beyond the ops of the layer IR.
+
+A chunked form is layer IR whose values run along tokens, or along chunks `n` (a stream) of C rows
+`i` (a dim), the last chunk filled up with zeros. What does not depend on the carried state is
+computed for all chunks at once; a `Fold` along the chunks carries the state.
+
+Between two rows of a chunk a value decays by exp(span[i, j]), where
+
+    span[i, j] = sum of the log gates of the rows r with j < r <= i    ("exclusive": j < r < i)
+
+Spans are sums, never differences of longer sums, so that gates of -1000 lose no digits and gates of
+-inf are no NaN. Ops that keep the pairs j <= i, or with `strict` j < i, leave out the others.
+
+Types: `chunk_typing.py`. What each op computes: `chunk_meaning.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+
+from archc.dims import Axis, size_symbol
+from archc.ir.graph import Graph
+
+CHUNK = size_symbol("C")
+"""The number of tokens in a chunk: chosen when the form runs."""
+
+
+# --- between tokens and chunks ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """A value along `stream`, cut into chunks: `chunk` and `row` take the stream's place.
+
+    The last chunk is filled up with `fill`. With `steps`, the micro-steps of a token (an axis of
+    the operand) are rows one after the other. The dims `outer` (heads) stand before the row.
+    """
+
+    stream: str
+    chunk: Axis
+    row: Axis
+    fill: int = 0
+    steps: str | None = None
+    outer: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The inverse of Chunks: rows of chunks as tokens along `stream` again, without the filling."""
+
+    chunk: str
+    row: str
+    stream: Axis
+    steps: Axis | None = None
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Its operands, all of one type, along a new first dim."""
+
+    axis: Axis
+
+
+@dataclass(frozen=True)
+class Select:
+    """The element of an axis at a fixed index; -1 is the last."""
+
+    axis: str
+    index: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """The transpose of Select: its operand at `index` of a new dim `axis`, and 0 elsewhere."""
+
+    axis: Axis
+    index: int
+
+
+# --- along the rows of a chunk ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Cumulative sums along `axis`, from the first element, or with `reverse` from the last.
+
+    "exclusive": the sum before the element's own addition, made by shifting, not by subtracting.
+    """
+
+    axis: str
+    reverse: bool = False
+    exclusive: bool = False
+
+
+@dataclass(frozen=True)
+class Move:
+    """The value `steps` rows earlier along the dim `axis` (later, if negative); `fill` where there
+    is none."""
+
+    axis: str
+    steps: int
+    fill: int = 0
+
+
+@dataclass(frozen=True)
+class Scan:
+    """h[i] = a[i] * h[i-1] + b[i] along the rows, for operands a, b and h[-1] (no row).
+
+    `kind` "linear", or "max-plus": h[i] = max(a[i] + h[i-1], b[i]). With `matrix` = (row, col), a is
+    a matrix per row, or the same for all: h[i] = a[i] @ h[i-1] + b[i], where h has the axis `col`
+    and a also `row`, the same axis of the result. `reverse` walks from the last row.
+    """
+
+    axis: str
+    kind: str = "linear"
+    matrix: tuple[str, str] | None = None
+    reverse: bool = False
+
+
+# --- between the rows of a chunk ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spans:
+    """span[i, j] of log gates along `row`, with `col` as a new axis after it; -inf where a pair is
+    not kept, so that its exponential is 0."""
+
+    row: str
+    col: Axis
+    strict: bool = False
+    exclusive: bool = False
+
+
+@dataclass(frozen=True)
+class SpansGradient:
+    """The gates' share of a cotangent of Spans [row, col]: at r the sum over i >= r > j of it."""
+
+    row: str
+    col: str
+    strict: bool = False
+    exclusive: bool = False
+
+
+@dataclass(frozen=True)
+class Gram:
+    """A[i, j] = sum over the dims `over` of a[i] exp(span[i, j]) b[j], for operands a, b, g.
+
+    All three run along `row`; in the result `col` stands for the rows of b. The log gate g has at
+    least one of the dims summed. `anchor` says how exponents are made: "halves" sums gates from the
+    border between the halves of a binary tree of the rows, which is right for any gate; "middle"
+    takes one product, and needs |g| * rows small enough for exp (see `archc.numerics`).
+    """
+
+    over: tuple[str, ...]
+    row: str
+    col: Axis
+    strict: bool = False
+    exclusive: bool = False
+    anchor: str = "halves"
+
+
+@dataclass(frozen=True)
+class Mix:
+    """o[i] = sum over j of A[i, j] exp(span[i, j]) b[j], for operands A, b, g: decayed values.
+
+    g has the row and dims of b. `transpose`: o[j] = sum over i of A[i, j] exp(span[i, j]) b[i].
+    """
+
+    row: str
+    col: str
+    strict: bool = False
+    exclusive: bool = False
+    transpose: bool = False
+    anchor: str = "halves"
+
+
+@dataclass(frozen=True)
+class GateGradient:
+    """At r the sum over i >= r > j (exclusive: i > r) of a[i] dA[i, j] exp(span[i, j]) b[j], for
+    operands dA, a, b, g: the gates' share of the cotangent of a Gram, and of a Mix. It has the type
+    of g. Every addend counts once, nothing is subtracted."""
+
+    row: str
+    col: str
+    strict: bool = False
+    exclusive: bool = False
+    anchor: str = "halves"
+
+
+@dataclass(frozen=True)
+class Inverse:
+    """(I - A)^-1 of a matrix A[row, col] that is 0 on the diagonal and above."""
+
+    row: str
+    col: str
+
+
+# --- structure ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Detach:
+    """Its operand; no gradient passes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Conjugate:
+    """z with M z = b, where M is symmetric, positive definite and given by its products alone.
+
+    `body` computes the product M p from its input "p" and from inputs named as in `captures`; its
+    output is "product". Operands: b, then one for each capture. Axes of `over` are those of the
+    system; every other axis is a system of its own. The meaning is the exact solution;
+    `iterations` bounds the conjugate gradients (None: until it is exact).
+    """
+
+    over: tuple[str, ...]
+    captures: tuple[str, ...]
+    body: Graph
+    iterations: sympy.Expr | None = None
+
+
+ChunkOp = (
+    Chunks | Tokens | Stack | Select | Place | Sums | Move | Scan | Spans | SpansGradient | Gram
+    | Mix | GateGradient | Inverse | Detach | Conjugate
+)  # fmt: skip
+
+CHUNK_OPS: tuple[type, ...] = (
+    Chunks, Tokens, Stack, Select, Place, Sums, Move, Scan, Spans, SpansGradient, Gram, Mix,
+    GateGradient, Inverse, Detach, Conjugate,
+)  # fmt: skip
+"""Every chunk op; tables about ops have these beside those of the layer IR."""
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkForm:
+    """The chunked form of a Fold, derived from its body.
+
+    `forward`: inputs named as the Fold's captures, as they are outside (along the stream), and
+    `S[0]` for each state; outputs: the Fold's results that are read, along the stream, `S[T]` for
+    each state after the last token, and the values `saved` for the gradient. `backward`: inputs of
+    `forward` that it still needs, the saved values, and `d.<output>` for each output that is no
+    saved value; outputs `d.<input>` for each real input. `notes` say, for a reader, how and why.
+    """
+
+    forward: Graph
+    backward: Graph | None = None
+    saved: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def start(state: str) -> str:
+    """The name of a state before the first token, in a chunked form."""
+    return f"{state}[0]"
+
+
+def final(state: str) -> str:
+    """The name of a state after the last token, in a chunked form."""
+    return f"{state}[T]"
+
+
+def cotangent(name: str) -> str:
+    """The name of the gradient with respect to an input or an output."""
+    return f"d.{name}"

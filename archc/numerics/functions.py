@@ -1,0 +1,151 @@
+"""What each elementwise function makes of intervals: the table `FUNCTIONS`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from archc.numerics.arithmetic import (
+    ANY,
+    INFINITE,
+    UNIT,
+    ZERO,
+    Interval,
+    Number,
+    absolute,
+    add,
+    div,
+    hull,
+    mul,
+    neg,
+    power,
+    root_domain,
+    sub,
+)
+
+# --- functions of one number -------------------------------------------------------------------
+
+
+def rising(
+    fn: Callable[[Number], float], low: float, high: float, reached: bool = False
+) -> Callable[[Interval], Interval]:
+    """A function that never falls, with values from `low` to `high`. These are reached at infinite
+    arguments, or if `reached` at others too; a rounded value that has come to one is moved off."""
+
+    def interval(a: Interval) -> Interval:
+        bottom, top = fn(a.low), fn(a.high)
+        off_low = bottom == low and a.low not in INFINITE and not reached
+        off_high = top == high and a.high not in INFINITE and not reached
+        if not reached and top == low and a.high != -math.inf:
+            top = math.nextafter(low, high)
+        if not reached and bottom == high and a.low != math.inf:
+            bottom = math.nextafter(high, low)
+        return Interval(bottom, top, a.open_low or off_low, a.open_high or off_high)
+
+    return interval
+
+
+def exp(x: Number) -> float:
+    """e^x, infinite where it overflows."""
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
+
+
+def softplus(x: Number) -> float:
+    """log(1 + e^x)."""
+    return float(x) if x > 50 else math.log1p(exp(x))
+
+
+def sigmoid(x: Number) -> float:
+    """1 / (1 + e^-x)."""
+    return 1 / (1 + exp(-x)) if x >= 0 else exp(x) / (1 + exp(x))
+
+
+def log(x: Number) -> float:
+    """Of 0 it is -oo."""
+    return math.log(x) if x > 0 else -math.inf
+
+
+EXP = rising(exp, 0, math.inf)
+LOGSIGMOID = rising(lambda x: -softplus(-x), -math.inf, 0)
+SIGMOID = rising(sigmoid, 0, 1)
+SOFTPLUS = rising(softplus, 0, math.inf)
+TANH = rising(math.tanh, -1, 1)
+ERF = rising(math.erf, -1, 1)
+_SQRT = rising(math.sqrt, 0, math.inf, reached=True)
+_LOG = rising(log, -math.inf, math.inf, reached=True)
+
+
+def logarithm(a: Interval) -> Interval:
+    return ANY if a.high < 0 else _LOG(root_domain(a))
+
+
+def square_root(a: Interval) -> Interval:
+    return ANY if a.high < 0 else _SQRT(root_domain(a))
+
+
+def inverse_root(a: Interval) -> Interval:
+    """1 / sqrt(a), infinite at 0."""
+    if a.high < 0:
+        return ANY
+    root = square_root(a)
+    return Interval(*_inverse_ends(root), root.open_high, root.open_low)
+
+
+def _inverse_ends(root: Interval) -> tuple[Number, Number]:
+    return tuple(math.inf if x == 0 else 1 / x for x in (root.high, root.low))
+
+
+def floor(a: Interval) -> Interval:
+    """The whole number below; it may come to an end that is open."""
+    low, high = (x if x in INFINITE else math.floor(x) for x in (a.low, a.high))
+    return Interval(low, high, a.open_low and low == -math.inf, a.open_high and high == math.inf)
+
+
+def sign(a: Interval) -> Interval:
+    """-1, 0 or 1."""
+    low = 1 if a.positive else 0 if a.nonnegative else -1
+    return Interval(low, -1 if neg(a).positive else 0 if a.nonpositive else 1)
+
+
+# --- choices and whole numbers -----------------------------------------------------------------
+
+
+def largest(a: Interval, b: Interval) -> Interval:
+    """The larger of two: at its low end only if both are."""
+    low, open_low = max((a.low, a.open_low), (b.low, b.open_low))
+    top = hull(a, b)
+    return Interval(low, top.high, open_low, top.open_high)
+
+
+def smallest(a: Interval, b: Interval) -> Interval:
+    return neg(largest(neg(a), neg(b)))
+
+
+def modulo(a: Interval, b: Interval) -> Interval:
+    """The remainder has the sign of the divisor."""
+    if b.low > 0:
+        return Interval(0, b.high, False, True)
+    return Interval(b.low, 0, True, False) if b.high < 0 else ANY
+
+
+def _truth(*_: Interval) -> Interval:
+    return UNIT
+
+
+def _wave(_: Interval) -> Interval:
+    return Interval(-1, 1)
+
+
+FUNCTIONS: dict[str, Callable[..., Interval]] = {
+    "neg": neg, "exp": EXP, "log": logarithm, "sqrt": square_root, "rsqrt": inverse_root,
+    "abs": absolute, "sign": sign, "floor": floor, "sin": _wave, "cos": _wave, "erf": ERF,
+    "sigmoid": SIGMOID, "logsigmoid": LOGSIGMOID, "softplus": SOFTPLUS, "tanh": TANH,
+    "relu": lambda a: largest(a, ZERO), "real": lambda a: a, "add": add, "sub": sub, "mul": mul, "div": div,
+    "pow": power, "mod": modulo, "floordiv": lambda a, b: floor(div(a, b)), "max": largest,
+    "min": smallest, "where": lambda c, a, b: hull(a, b),
+    **dict.fromkeys(("not", "eq", "ne", "lt", "le", "gt", "ge", "and", "or"), _truth),
+}  # fmt: skip
+"""The range of each elementwise function; of a bool it is from 0 to 1."""

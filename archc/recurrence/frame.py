@@ -1,0 +1,142 @@
+"""A chunked form under construction: its graph, its axes, and how values are combined in it.
+
+Values along tokens have the axis `stream`; values in chunks have `chunk` and `row` in its place,
+and matrices between the rows of a chunk `row` and `col`. Axes are joined by name; dims in `outer`
+(heads) are those that every value of a memory shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import sympy
+
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Type
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The graph, and the axes of tokens, chunks, rows and columns; `outer` are names of dims."""
+
+    graph: Graph
+    stream: Axis
+    chunk: Axis
+    row: Axis
+    col: Axis
+    outer: tuple[str, ...] = ()
+
+    def names(self, id: int) -> tuple[str, ...]:
+        """The axes of a value, by name."""
+        return self.graph[id].type.names
+
+    def has(self, id: int, names: Collection[str]) -> bool:
+        """Whether a value varies along one of the axes."""
+        return any(name in names for name in self.names(id))
+
+    def add(self, op: object, *operands: int) -> int:
+        """A node, unless there is one that is the same."""
+        others = self.graph.users(operands[0]) if operands else [node.id for node in self.graph]
+        for id in others:
+            if self.graph[id].operands == operands and self.graph[id].op == op:
+                return id
+        return self.graph.add(op, *operands)
+
+    # --- elementwise ---
+
+    def number(self, value: int) -> int:
+        """A constant."""
+        return self.add(ir.Constant(sympy.Integer(value)))
+
+    def fn(self, fn: str, *operands: int) -> int:
+        """An elementwise function."""
+        return self.add(ir.Elementwise(fn), *operands)
+
+    def total(self, ids: Sequence[int | None]) -> int | None:
+        """The sum of those values that there are; None if there is none."""
+        found = [id for id in ids if id is not None]
+        if not found:
+            return None
+        sum = found[0]
+        for id in found[1:]:
+            sum = self.fn("add", sum, id)
+        return sum
+
+    def times(self, *ids: int | None) -> int | None:
+        """The product of values; None stands for 1."""
+        found = [id for id in ids if id is not None]
+        if not found:
+            return None
+        product = found[0]
+        for id in found[1:]:
+            product = self.fn("mul", product, id)
+        return product
+
+    # --- products ---
+
+    def product(self, a: int, b: int, over: Collection[str] = ()) -> int:
+        """sum over the axes `over` of a * b, joined by name: the axes of a, then those of b."""
+        axes = {axis.name: axis for id in (a, b) for axis in self.graph[id].type.axes}
+        kept = [axis for name, axis in axes.items() if name not in over]
+        return self._contract((a, b), kept)
+
+    def renamed(self, id: int, names: Mapping[str, Axis]) -> int:
+        """A value whose axes have other names: `{"i": j}`."""
+        type = self.graph[id].type
+        out = tuple((axis.name, names.get(axis.name, axis)) for axis in type.axes)
+        return self.add(ir.Contract((type.names,), out), id)
+
+    def _contract(self, ids: tuple[int, ...], kept: Sequence[Axis]) -> int:
+        ordered = self._ordered(kept)
+        ins = tuple(self.names(id) for id in ids)
+        return self.add(ir.Contract(ins, tuple((axis.name, axis) for axis in ordered)), *ids)
+
+    def _ordered(self, axes: Sequence[Axis]) -> list[Axis]:
+        """Batch, stream, chunk, outer dims, then rows, columns, and the other dims as they come."""
+        first = ["batch", self.stream.name, self.chunk.name, *self.outer]
+        first += [self.row.name, self.col.name]
+        rank = {name: place for place, name in enumerate(first)}
+        return sorted(axes, key=lambda axis: rank.get(axis.name, len(first)))
+
+    # --- tokens and chunks ---
+
+    def cut(self, id: int, fill: int = 0, steps: str | None = None) -> int:
+        """A value along tokens in chunks; one that is the same at every token stays as it is."""
+        if self.stream.name not in self.names(id):
+            if fill == 0 and steps is None:
+                id = self._along_tokens(id)
+            else:
+                return id
+        op = ck.Chunks(self.stream.name, self.chunk, self.row, fill, steps, self.outer)
+        return self.add(op, id)
+
+    def joined(self, id: int, steps: Axis | None = None) -> int:
+        """A value in chunks along tokens again."""
+        return self.add(ck.Tokens(self.chunk.name, self.row.name, self.stream, steps), id)
+
+    def _along_tokens(self, id: int) -> int:
+        """A value that no token changes, once for each token: filling must be 0 for it too."""
+        position = self.add(ir.Position(self.stream))
+        one = self.fn("ge", position, self.number(0))
+        return self.fn("mul", id, self.fn("real", one))
+
+    def last(self, id: int) -> int:
+        """The last row of a chunk."""
+        return self.add(ck.Select(self.row.name, -1), id)
+
+    def sums(self, gates: int, reverse: bool = False, exclusive: bool = False) -> int:
+        """exp of the log gates summed along the rows."""
+        return self.fn("exp", self.add(ck.Sums(self.row.name, reverse, exclusive), gates))
+
+    def before(self, strict: bool) -> int:
+        """True for pairs of rows j <= i (strict: j < i)."""
+        i, j = (self.add(ir.Position(axis)) for axis in (self.row, self.col))
+        return self.fn("lt" if strict else "le", j, i)
+
+
+def input_of(graph: Graph, name: str, type: Type) -> int:
+    """An input of a form."""
+    return graph.add(ir.Input(name, type), name=name)
