@@ -1,6 +1,6 @@
 """THE pipeline: the text of a spec -> the text of a Python file, in one straight line.
 
-    Source -> tree -> layer IR -> the same for less work -> plan -> source text
+    Source -> tree -> layer IR -> the same for less work -> keeping less -> plan -> source text
 
 The layer IR is verified after elaboration and after every pass; `dump` sees every stage.
 """
@@ -15,6 +15,7 @@ from itertools import islice
 from types import ModuleType
 from typing import Any
 
+from archc.algebra.absorb import absorb
 from archc.algebra.simplify import simplify
 from archc.backends.eager import emit as eager
 from archc.backends.load import load
@@ -31,7 +32,10 @@ from archc.syntax.parse import parse
 Dump = Callable[[str, object], None]
 """Is shown every stage: its name, and the tree, layer or text."""
 
-PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (("simplify", simplify),)
+PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
+    ("simplify", simplify),
+    ("absorb", absorb),
+)
 """Layer IR -> layer IR, in order."""
 
 BACKENDS: Mapping[str, Callable[[Plan], str]] = {"eager": eager.emit}

@@ -37,7 +37,8 @@ def elements(axes: Iterable[Axis]) -> Cost:
 
 def elementwise(axes: Iterable[Axis]) -> Cost:
     """One operation an element, and writing it."""
-    return total(elements(axes), elements(axes))
+    written = elements(axes)
+    return total(written, written)
 
 
 def contraction(joined: Iterable[Axis], kept: Iterable[Axis]) -> Cost:

@@ -122,26 +122,49 @@ def share_captures(graph: Graph, node: Node) -> int | None:
     op = node.op
     if not isinstance(op, ir.Fold | ir.Pair):
         return None
-    body = op.body.copy()
-    inputs = {n.op.name: n.id for n in body if isinstance(n.op, ir.Input)}
+    bodies = {
+        field: getattr(op, field).copy()
+        for field in ("body", "decode")
+        if getattr(op, field, None) is not None
+    }
     first: dict[tuple[object, ...], str] = {}
     kept: list[int] = []
     for place, capture in enumerate(op.captures):
         name, role = (capture, "") if isinstance(capture, str) else capture
-        read = name in inputs and (
-            body.users(inputs[name]) or inputs[name] in body.outputs.values()
-        )
-        if not read:
+        if not any(_reads(body, name) for body in bodies.values()):
             continue
         twin = first.setdefault((node.operands[place], role), name)
         if twin == name:
             kept.append(place)
         else:
-            body.substitute(inputs[name], inputs[twin])
+            for body in bodies.values():
+                _substitute_input(body, name, twin)
     if len(kept) == len(op.captures):
         return None
-    body.prune()
+    for body in bodies.values():
+        body.prune()
     rest = node.operands[len(op.captures) :]
     captures = tuple(op.captures[place] for place in kept)
     operands = [node.operands[place] for place in kept]
-    return graph.add(replace(op, captures=captures, body=body), *operands, *rest)
+    return graph.add(replace(op, captures=captures, **bodies), *operands, *rest)
+
+
+def _input(body: Graph, name: str) -> int | None:
+    """The input of that name, if the body has it."""
+    return next((n.id for n in body if isinstance(n.op, ir.Input) and n.op.name == name), None)
+
+
+def _reads(body: Graph, name: str) -> bool:
+    """Whether a body reads an input."""
+    id = _input(body, name)
+    return id is not None and bool(body.users(id) or id in body.outputs.values())
+
+
+def _substitute_input(body: Graph, old: str, new: str) -> None:
+    """Let a body read one input in place of another that has the same value."""
+    id, other = _input(body, old), _input(body, new)
+    if id is None:
+        return
+    if other is None:
+        other = body.add(ir.Input(new, body[id].type), name=new, span=body[id].span)
+    body.substitute(id, other)

@@ -119,7 +119,8 @@ class Planner:
         plan = self._take(factor)
         axes = self._axes(kept)
         if factor.labels == kept:
-            own = factor.node in self.graph and self.graph[factor.node].type.axes != axes
+            named = tuple(self.reading.axes[label] for label in kept)
+            own = factor.node in self.graph and self.graph[factor.node].type.axes != named
             return replace(plan, cost=cost.total(plan.cost, cost.RENAMING)) if own else plan
         moved = sorted(factor.labels) == sorted(kept)
         step = cost.contraction(self._axes(dict.fromkeys(factor.labels)), axes)
@@ -154,7 +155,7 @@ class Planner:
 
     def _axes(self, labels: Iterable[int]) -> tuple[Axis, ...]:
         """An axis for each label."""
-        return tuple(self.reading.axes[label] for label in labels)
+        return tuple(self.reading.sized(self.reading.axes[label]) for label in labels)
 
 
 def _parts(group: int) -> Iterator[int]:

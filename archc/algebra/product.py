@@ -6,7 +6,7 @@ not kept is summed. `(A @ B) @ x` is the product of A[i, j], B[j, k] and x[k] th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -17,6 +17,15 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
 Labels = tuple[int, ...]
+
+Sized = Callable[[Axis], Axis]
+"""An axis as long as it is to be taken for, where its own sample sizes are not what is meant."""
+
+
+def as_is(axis: Axis) -> Axis:
+    """Every axis has its own size."""
+    return axis
+
 
 MOST_STEPS = 30
 """Steps of a product and of sums in it that are read; what lies deeper is a factor."""
@@ -53,9 +62,10 @@ class Reading:
     does without need not be computed any more.
     """
 
-    def __init__(self, graph: Graph, root: Node):
+    def __init__(self, graph: Graph, root: Node, sized: Sized = as_is):
         self.graph = graph
         self.root = root
+        self.sized = sized
         self.axes: dict[int, Axis] = {}
         self._labels = count()
         self.out: Labels = tuple(self._label(axis) for axis in root.type.axes)
@@ -70,7 +80,7 @@ class Reading:
             return cost.FREE
         node = self.graph[id]
         below = (self.cost(operand) for operand in dict.fromkeys(node.operands))
-        return cost.total(step_cost(self.graph, node), *below)
+        return cost.total(step_cost(self.graph, node, self.sized), *below)
 
     def terms(self, factor: Factor) -> list[Product]:
         """A factor that is a sum, as its terms, each with the labels of the axes that it has."""
@@ -187,18 +197,18 @@ def is_open(graph: Graph, user: Node, node: Node, alone: bool) -> bool:
     return outer or (alone and not square)
 
 
-def step_cost(graph: Graph, node: Node) -> Cost:
+def step_cost(graph: Graph, node: Node, sized: Sized = as_is) -> Cost:
     """What one node costs, its operands given."""
-    axes = node.type.axes
+    axes = [sized(axis) for axis in node.type.axes]
     if isinstance(node.op, ir.Contract):
         labels: dict[str, Axis] = {}
         for names, operand in zip(node.op.ins, node.operands, strict=True):
-            labels.update(zip(names, graph[operand].type.axes, strict=True))
+            labels.update(zip(names, map(sized, graph[operand].type.axes), strict=True))
         if len(node.operands) == 1 and len(node.op.ins[0]) == len(axes):
             return cost.RENAMING
         return cost.contraction(labels.values(), axes)
     if isinstance(node.op, ir.Reduce):
-        return cost.contraction(graph[node.operands[0]].type.axes, axes)
+        return cost.contraction(map(sized, graph[node.operands[0]].type.axes), axes)
     if isinstance(node.op, ir.Delta):
         return cost.elements(axes)
     return cost.elementwise(axes)

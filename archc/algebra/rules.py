@@ -9,7 +9,14 @@ from __future__ import annotations
 from archc.algebra import cost
 from archc.algebra.build import build
 from archc.algebra.plan import Join, Plan, Planner, Spread
-from archc.algebra.product import Reading, cancel_deltas, is_product, is_sum
+from archc.algebra.product import (
+    Reading,
+    Sized,
+    as_is,
+    cancel_deltas,
+    is_product,
+    is_sum,
+)
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
@@ -25,22 +32,22 @@ def drop_delta(graph: Graph, node: Node) -> int | None:
     return _built_if_cheaper(reading, Planner(reading, spreads=False).best(product, reading.out))
 
 
-def reassociate(graph: Graph, node: Node) -> int | None:
+def reassociate(graph: Graph, node: Node, sized: Sized = as_is) -> int | None:
     """`(A @ B) @ x` -> `A @ (B @ x)`, and so on for any product, if that is cheaper."""
     if not _is_root(node):
         return None
-    reading = Reading(graph, node)
+    reading = Reading(graph, node, sized)
     if not any(isinstance(graph[id].op, ir.Contract | ir.Reduce) for id in reading.open):
         return None
     planner = Planner(reading, spreads=False)
     return _built_if_cheaper(reading, planner.best(reading.product, reading.out))
 
 
-def distribute(graph: Graph, node: Node) -> int | None:
+def distribute(graph: Graph, node: Node, sized: Sized = as_is) -> int | None:
     """`(I - u @ w.T) @ X` -> `X - u @ (w.T @ X)`: a sum times X, if its terms are cheaper apart."""
     if not _is_root(node):
         return None
-    reading = Reading(graph, node)
+    reading = Reading(graph, node, sized)
     if not any(is_sum(graph[factor.node]) for factor in reading.product.factors):
         return None
     plan = Planner(reading, spreads=True).best(reading.product, reading.out)
@@ -53,7 +60,7 @@ def _built_if_cheaper(reading: Reading, plan: Plan | None) -> int | None:
         return None
     steps = [plan.cost]
     if reading.product.sign < 0:
-        steps.append(cost.elementwise(reading.root.type.axes))
+        steps.append(cost.elementwise(map(reading.sized, reading.root.type.axes)))
     if not cost.cheaper(cost.total(*steps), reading.cost(reading.root.id)):
         return None
     return build(reading, plan)

@@ -80,6 +80,45 @@ class Place:
     index: int
 
 
+# --- along a stream, and along further axes -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Last:
+    """The last value along `stream` (with `reverse` the first), for operands: a value along it, and
+    what stands for it where the stream is empty. Of a state of a Fold: the state in the end."""
+
+    stream: str
+    reverse: bool = False
+
+
+@dataclass(frozen=True)
+class AtLast:
+    """The transpose of Last: its operand at the last position of `stream` (with `reverse` the
+    first), and 0 elsewhere."""
+
+    stream: Axis
+    reverse: bool = False
+
+
+@dataclass(frozen=True)
+class Unwindow:
+    """The transpose of Window: at each token of `stream` the sum over the places in which the runs
+    hold it. Without a stride the operand runs along `stream`, else along `blocks`."""
+
+    stream: Axis
+    width: str
+    stride: sympy.Expr | None = None
+    blocks: str | None = None
+
+
+@dataclass(frozen=True)
+class Expand:
+    """Its operand, the same at every position of further axes."""
+
+    axes: tuple[Axis, ...]
+
+
 # --- along the rows of a chunk ------------------------------------------------------------------
 
 
@@ -97,8 +136,8 @@ class Sums:
 
 @dataclass(frozen=True)
 class Move:
-    """The value `steps` rows earlier along the dim `axis` (later, if negative); `fill` where there
-    is none."""
+    """The value `steps` rows earlier along `axis` (later, if negative); `fill` where there is none.
+    The axis may be a stream: its `Move` backwards is the transpose of a Shift."""
 
     axis: str
     steps: int
@@ -223,13 +262,13 @@ class Conjugate:
 
 
 ChunkOp = (
-    Chunks | Tokens | Stack | Select | Place | Sums | Move | Scan | Spans | SpansGradient | Gram
-    | Mix | GateGradient | Inverse | Detach | Conjugate
+    Chunks | Tokens | Stack | Select | Place | Last | AtLast | Unwindow | Expand | Sums | Move
+    | Scan | Spans | SpansGradient | Gram | Mix | GateGradient | Inverse | Detach | Conjugate
 )  # fmt: skip
 
 CHUNK_OPS: tuple[type, ...] = (
-    Chunks, Tokens, Stack, Select, Place, Sums, Move, Scan, Spans, SpansGradient, Gram, Mix,
-    GateGradient, Inverse, Detach, Conjugate,
+    Chunks, Tokens, Stack, Select, Place, Last, AtLast, Unwindow, Expand, Sums, Move, Scan, Spans,
+    SpansGradient, Gram, Mix, GateGradient, Inverse, Detach, Conjugate,
 )  # fmt: skip
 """Every chunk op; tables about ops have these beside those of the layer IR."""
 

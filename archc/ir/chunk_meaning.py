@@ -60,6 +60,43 @@ def place(node: Node, scope: Scope, x: Named) -> Named:
     return Named(data, (node.op.axis.name, *x.names))
 
 
+def last(node: Node, scope: Scope, x: Named, empty: Named) -> Named:
+    names = node.type.names
+    along, shape = x.names.index(node.op.stream), scope.shape(node.type.axes)
+    if not x.data.shape[along]:
+        return Named(scope.real(empty.to(names)).expand(shape), names)
+    taken = x.data.select(along, 0 if node.op.reverse else -1)
+    rest = tuple(name for name in x.names if name != node.op.stream)
+    return Named(Named(taken, rest).to(names).expand(shape), names)
+
+
+def at_last(node: Node, scope: Scope, x: Named) -> Named:
+    (length,) = scope.shape([node.op.stream])
+    at = torch.arange(length, device=x.data.device).reshape(-1, *[1] * x.data.dim())
+    chosen = at == (0 if node.op.reverse else length - 1)
+    return Named(torch.where(chosen, x.data, 0.0), (node.op.stream.name, *x.names))
+
+
+def unwindow(node: Node, scope: Scope, x: Named) -> Named:
+    """Every place of every run adds its value to the token that it came from."""
+    op, runs = node.op, node.op.blocks or node.op.stream.name
+    rest = [name for name in x.names if name not in (runs, op.width)]
+    data = x.to([runs, op.width, *rest])
+    (length,), (count, width) = scope.shape([op.stream]), data.shape[:2]
+    stride, before = (1, width - 1) if op.stride is None else (int(scope.number(op.stride)), 0)
+    starts = torch.arange(count, device=data.device)[:, None] * stride - before
+    tokens = (starts + torch.arange(width, device=data.device)).flatten()
+    kept = (tokens >= 0) & (tokens < length)
+    sums = data.new_zeros([length, *data.shape[2:]])
+    sums = sums.index_add(0, tokens[kept], data.flatten(0, 1)[kept])
+    return Named(sums, (op.stream.name, *rest))
+
+
+def expand(node: Node, scope: Scope, x: Named) -> Named:
+    names = node.type.names
+    return Named(x.to(names).expand(scope.shape(node.type.axes)), names)
+
+
 def sums(node: Node, scope: Scope, x: Named) -> Named:
     op, along = node.op, x.names.index(node.op.axis)
     data = x.data.flip(along) if op.reverse else x.data
@@ -216,6 +253,10 @@ CHUNK_MEANING: dict[type, Callable[..., Named]] = {
     ck.Stack: stack,
     ck.Select: select,
     ck.Place: place,
+    ck.Last: last,
+    ck.AtLast: at_last,
+    ck.Unwindow: unwindow,
+    ck.Expand: expand,
     ck.Sums: sums,
     ck.Move: move,
     ck.Scan: scan,

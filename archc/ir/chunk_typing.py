@@ -41,6 +41,28 @@ def place(op: ck.Place, types: Types) -> Type:
     return Type(arrange((op.axis, *types[0].axes)), types[0].dtype)
 
 
+def last(op: ck.Last, types: Types) -> Type:
+    require(op.stream in types[0].names, f"last along {op.stream} of {types[0].names}")
+    require(op.stream not in types[1].names, "what an empty stream ends with has no stream")
+    return Type(join([_without(types[0], (op.stream,)), types[1]]), types[0].dtype)
+
+
+def at_last(op: ck.AtLast, types: Types) -> Type:
+    return Type(arrange((*types[0].axes, op.stream)), types[0].dtype)
+
+
+def unwindow(op: ck.Unwindow, types: Types) -> Type:
+    runs = op.blocks or op.stream.name
+    require({runs, op.width} <= set(types[0].names), f"unwindow of {types[0].names}")
+    rest = _without(types[0], (runs, op.width)).axes
+    return Type(arrange((op.stream, *rest)), types[0].dtype)
+
+
+def expand(op: ck.Expand, types: Types) -> Type:
+    require(not {a.name for a in op.axes} & set(types[0].names), "expand along an axis it has")
+    return Type(arrange((*types[0].axes, *op.axes)), types[0].dtype)
+
+
 def along(op: ck.Sums | ck.Move, types: Types) -> Type:
     require(op.axis in types[0].names, f"along {op.axis} of {types[0].names}")
     return types[0]
@@ -112,6 +134,10 @@ CHUNK_RULES: dict[type, Callable[[Any, Types], Type]] = {
     ck.Stack: stack,
     ck.Select: select,
     ck.Place: place,
+    ck.Last: last,
+    ck.AtLast: at_last,
+    ck.Unwindow: unwindow,
+    ck.Expand: expand,
     ck.Sums: along,
     ck.Move: along,
     ck.Scan: scan,

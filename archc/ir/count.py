@@ -165,7 +165,11 @@ def _pair(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
     op, known = node.op, dict(lengths)
     if op.window is not None:
         known.setdefault(op.read.name, sympy.Min(op.window, op.read.size))
-    return operations(op.body, known)
+    # what no reader enters is made once for a token, whichever tokens each reader chooses
+    made = [n.id for n in op.body if op.reader.name not in n.type.names and n.type.axes]
+    every = {name: size for name, size in known.items() if name != op.read.name}
+    rest = [n.id for n in op.body if n.id not in set(made)]
+    return operations(op.body, known, made) + operations(op.body, every, rest)
 
 
 OPERATIONS: dict[type, Rule] = {

@@ -170,3 +170,24 @@ def components(reads: Mapping[str, Collection[str]]) -> list[list[str]]:
         condensed, key=lambda group: min(condensed.nodes[group]["members"])
     )
     return [sorted(condensed.nodes[group]["members"]) for group in order]
+
+
+def cheapest_cut(
+    weights: Mapping[int, int],
+    reads: Mapping[int, Sequence[int]],
+    sources: Collection[int],
+    sinks: Collection[int],
+) -> list[int]:
+    """The nodes of least total weight that stand on every path from a source to a sink, ends
+    included; of several such sets that which is nearest to the sinks. `reads` gives each node the
+    nodes before it."""
+    graph: nx.DiGraph = nx.DiGraph()
+    graph.add_nodes_from(("start", "end"))
+    for node, weight in weights.items():
+        graph.add_edge((node, 0), (node, 1), capacity=weight)
+    for node, others in reads.items():
+        graph.add_edges_from(((other, 1), (node, 0)) for other in others)
+    graph.add_edges_from(("start", (node, 0)) for node in sources)
+    graph.add_edges_from(((node, 1), "end") for node in sinks)
+    _, (before, after) = nx.minimum_cut(graph, "start", "end")
+    return [node for node in weights if (node, 0) in before and (node, 1) in after]

@@ -222,6 +222,9 @@ def _graph_lines(
         yield _with_span(indent + _node_line(node, names, layers), node.span if spans else None)
         if isinstance(node.op, (ir.Fold, ir.Pair)):
             yield from _graph_lines(node.op.body, layers, spans, indent + "    ")
+        if isinstance(node.op, ir.Pair) and node.op.decode is not None:
+            yield f"{indent}  or, where that takes less:"
+            yield from _graph_lines(node.op.decode, layers, spans, indent + "    ")
     yield f"{indent}-> " + ", ".join(
         key if key == names[id] else f"{key} = {names[id]}" for key, id in graph.outputs.items()
     )

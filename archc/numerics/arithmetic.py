@@ -68,7 +68,7 @@ class Interval:
         return low and self.high < other.high
 
     def __str__(self) -> str:
-        left, right = "([")[not self.open_low], ")]"[not self.open_high]
+        left, right = "(" if self.open_low else "[", ")" if self.open_high else "]"
         return f"{left}{float(self.low):g}, {float(self.high):g}{right}"
 
 

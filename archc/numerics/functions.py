@@ -91,11 +91,8 @@ def inverse_root(a: Interval) -> Interval:
     if a.high < 0:
         return ANY
     root = square_root(a)
-    return Interval(*_inverse_ends(root), root.open_high, root.open_low)
-
-
-def _inverse_ends(root: Interval) -> tuple[Number, Number]:
-    return tuple(math.inf if x == 0 else 1 / x for x in (root.high, root.low))
+    low, high = (math.inf if x == 0 else 1 / x for x in (root.high, root.low))
+    return Interval(low, high, root.open_high, root.open_low)
 
 
 def floor(a: Interval) -> Interval:
@@ -105,9 +102,9 @@ def floor(a: Interval) -> Interval:
 
 
 def sign(a: Interval) -> Interval:
-    """-1, 0 or 1."""
-    low = 1 if a.positive else 0 if a.nonnegative else -1
-    return Interval(low, -1 if neg(a).positive else 0 if a.nonpositive else 1)
+    """-1, 0 or 1; also 0 at an open end 0, as what underflows there has this sign when computed."""
+    low = 1 if a.low > 0 else 0 if a.low == 0 else -1
+    return Interval(low, -1 if a.high < 0 else 0 if a.high == 0 else 1)
 
 
 # --- choices and whole numbers -----------------------------------------------------------------
@@ -135,17 +132,17 @@ def _truth(*_: Interval) -> Interval:
     return UNIT
 
 
-def _wave(_: Interval) -> Interval:
+def wave(_: Interval) -> Interval:
     return Interval(-1, 1)
 
 
 FUNCTIONS: dict[str, Callable[..., Interval]] = {
     "neg": neg, "exp": EXP, "log": logarithm, "sqrt": square_root, "rsqrt": inverse_root,
-    "abs": absolute, "sign": sign, "floor": floor, "sin": _wave, "cos": _wave, "erf": ERF,
+    "abs": absolute, "sign": sign, "floor": floor, "sin": wave, "cos": wave, "erf": ERF,
     "sigmoid": SIGMOID, "logsigmoid": LOGSIGMOID, "softplus": SOFTPLUS, "tanh": TANH,
-    "relu": lambda a: largest(a, ZERO), "real": lambda a: a, "add": add, "sub": sub, "mul": mul, "div": div,
-    "pow": power, "mod": modulo, "floordiv": lambda a, b: floor(div(a, b)), "max": largest,
-    "min": smallest, "where": lambda c, a, b: hull(a, b),
+    "relu": lambda a: largest(a, ZERO), "real": lambda a: a, "add": add, "sub": sub,
+    "mul": mul, "div": div, "pow": power, "mod": modulo, "max": largest, "min": smallest,
+    "floordiv": lambda a, b: floor(div(a, b)), "where": lambda c, a, b: hull(a, b),
     **dict.fromkeys(("not", "eq", "ne", "lt", "le", "gt", "ge", "and", "or"), _truth),
 }  # fmt: skip
 """The range of each elementwise function; of a bool it is from 0 to 1."""

@@ -75,6 +75,11 @@ class Frame:
             product = self.fn("mul", product, id)
         return product
 
+    def expanded(self, id: int, axes: Sequence[Axis]) -> int:
+        """A value that has these axes, too."""
+        missing = tuple(axis for axis in axes if axis.name not in self.names(id))
+        return self.add(ck.Expand(missing), id) if missing else id
+
     # --- products ---
 
     def product(self, a: int, b: int, over: Collection[str] = ()) -> int:
@@ -104,24 +109,16 @@ class Frame:
     # --- tokens and chunks ---
 
     def cut(self, id: int, fill: int = 0, steps: str | None = None) -> int:
-        """A value along tokens in chunks; one that is the same at every token stays as it is."""
+        """A value along tokens in chunks; one that is the same at every token is repeated, so that
+        what fills the last chunk is `fill` for it as well."""
         if self.stream.name not in self.names(id):
-            if fill == 0 and steps is None:
-                id = self._along_tokens(id)
-            else:
-                return id
+            id = self.expanded(id, (self.stream,))
         op = ck.Chunks(self.stream.name, self.chunk, self.row, fill, steps, self.outer)
         return self.add(op, id)
 
     def joined(self, id: int, steps: Axis | None = None) -> int:
         """A value in chunks along tokens again."""
         return self.add(ck.Tokens(self.chunk.name, self.row.name, self.stream, steps), id)
-
-    def _along_tokens(self, id: int) -> int:
-        """A value that no token changes, once for each token: filling must be 0 for it too."""
-        position = self.add(ir.Position(self.stream))
-        one = self.fn("ge", position, self.number(0))
-        return self.fn("mul", id, self.fn("real", one))
 
     def last(self, id: int) -> int:
         """The last row of a chunk."""

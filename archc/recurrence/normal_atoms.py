@@ -37,8 +37,8 @@ class Atom:
     `bound`. kind "delta": the identity matrix of its two axes. kind "choice": 1 where the bool
     args[0] holds, else 0. kind "state": a version of a state; it is in no finished form.
 
-    `axes` are the names that the axes of the value go by here: those of `node` in order, or some
-    of them renamed (`k[K]` of the spec may stand on another axis of the same size).
+    `axes` are the value's axes here; `source` those of `node`, in the same order: a value may go by
+    other names (`k[K]` of the spec may stand on another axis of the same size).
     """
 
     kind: str
@@ -49,6 +49,7 @@ class Atom:
     args: tuple[sympy.Expr, ...] = ()
     bound: tuple[Axis, ...] = ()
     states: frozenset[str] = frozenset()
+    source: tuple[Axis, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,6 +69,7 @@ class Table:
 
     def __init__(self, atoms: Atoms | None = None) -> None:
         self.atoms: dict[sympy.Symbol, Atom] = dict(atoms or {})
+        self.deepest: dict[sympy.Symbol, int] = {}
 
     # --- symbols ---------------------------------------------------------------------------------
 
@@ -95,7 +97,7 @@ class Table:
 
     def value(self, head: str, axes: Sequence[Axis], node: int) -> sympy.Symbol:
         """The value of a node of the body."""
-        return self.add(Atom("value", head, tuple(axes), node))
+        return self.add(Atom("value", head, tuple(axes), node, source=tuple(axes)))
 
     def state(self, head: str, axes: Sequence[Axis]) -> sympy.Symbol:
         """A version of a state."""
@@ -106,7 +108,7 @@ class Table:
     ) -> sympy.Symbol:
         """An elementwise function of values."""
         own = tuple(axes) if node is not None else self.axes(*args)
-        return self.add(Atom("fn", fn, own, node, fn, args))
+        return self.add(Atom("fn", fn, own, node, fn, args, source=tuple(axes)))
 
     def choice(self, condition: sympy.Expr) -> sympy.Symbol:
         """1 where a bool holds, else 0."""
@@ -180,8 +182,9 @@ class Table:
         number, factors = self.split(term)
         if all(self.atoms[s].kind != "choice" for s in factors):
             return term
-        return product(number, {s: 1 if self.atoms[s].kind == "choice" else p
-                                for s, p in factors.items()})
+        return product(
+            number, {s: 1 if self.atoms[s].kind == "choice" else p for s, p in factors.items()}
+        )
 
     def inverse(self, expr: sympy.Expr) -> sympy.Expr:
         """1 / expr: of a sum, a symbol."""
@@ -194,9 +197,10 @@ class Table:
         moved = {name for name, axis in new.items() if axis.name != name}
         if not moved:
             return expr
-        changes = {s: self._renamed(s, new) for s in self.symbols(expr)
-                   if moved & set(self.atoms[s].names)}
-        return sympy.expand(expr.xreplace(changes)) if changes else expr
+        changes = {
+            s: self._renamed(s, new) for s in self.symbols(expr) if moved & set(self.atoms[s].names)
+        }
+        return expr.xreplace(changes) if changes else expr
 
     def _renamed(self, symbol: sympy.Symbol, new: Mapping[str, Axis]) -> sympy.Expr:
         atom = self.atoms[symbol]
@@ -206,8 +210,18 @@ class Table:
         args = tuple(self.rename(arg, new) for arg in atom.args)
         if atom.kind == "sum":
             return self._sum(atom.bound, args[0])
-        return self.add(Atom(atom.kind, atom.head, axes, atom.node, atom.fn, args,
-                             states=atom.states))
+        return self.add(
+            Atom(
+                atom.kind,
+                atom.head,
+                axes,
+                atom.node,
+                atom.fn,
+                args,
+                states=atom.states,
+                source=atom.source,
+            )
+        )
 
     def sum(self, expr: sympy.Expr, axes: Sequence[Axis]) -> sympy.Expr:
         """The sum over axes of a polynomial; an axis that a product lacks counts its length."""
@@ -245,9 +259,9 @@ class Table:
                 continue
             rest = product(number, {s: p for s, p in factors.items() if s != symbol})
             if atom.kind == "sum":
-                fresh = {a.name: a.renamed(f"#{len(bound) + i}") for i, a in enumerate(atom.bound)}
-                # names of the atom's own bound axes start at #0: shift them past those outside
-                inside = self.rename(self._shielded(atom, bound), fresh)
+                taken = max(int(name[1:]) for name in bound) + 1
+                fresh = {a.name: a.renamed(f"#{taken + i}") for i, a in enumerate(atom.bound)}
+                inside = self.rename(atom.args[0], fresh)
                 again = rest * symbol ** (power - 1) * inside
                 return self._opened(again, bound | {a.name: a for a in fresh.values()})
             if atom.kind == "delta":
@@ -255,3 +269,53 @@ class Table:
                 left = {name: axis for name, axis in bound.items() if name != gone.name}
                 return self._opened(self.rename(rest, {gone.name: kept}), left)
         return term, bound
+
+    def _groups(self, factors: Factors, bound: Mapping[str, Axis]) -> list[list[sympy.Symbol]]:
+        """Factors that hang together by the axes summed over."""
+        groups: list[tuple[set[str], list[sympy.Symbol]]] = []
+        for symbol in factors:
+            names, members = set(self.atoms[symbol].names) & set(bound), [symbol]
+            for group in [g for g in groups if g[0] & names]:
+                names, members = names | group[0], group[1] + members
+                groups.remove(group)
+            groups.append((names, members))
+        return [members for _, members in groups]
+
+    def _sum(self, bound: Sequence[Axis], body: sympy.Expr) -> sympy.Symbol:
+        """The symbol of a sum of one product, its axes named so that spellings agree."""
+        base = 1 + max((self._deepest(s) for s in self.symbols(body)), default=-1)
+        choices = []
+        for order in permutations(range(len(bound))) if len(bound) <= 4 else [range(len(bound))]:
+            new = [axis.renamed(f"${base + i}") for axis, i in zip(bound, order, strict=True)]
+            named = self.rename(body, {a.name: b for a, b in zip(bound, new, strict=True)})
+            choices.append((self.text(named), named, sorted(new, key=lambda axis: axis.name)))
+        _, named, axes = min(choices, key=lambda choice: choice[0])
+        free = tuple(a for a in self.axes(named) if a.name not in {b.name for b in axes})
+        states = self.states(named)
+        return self.add(Atom("sum", "sum", free, args=(named,), bound=tuple(axes), states=states))
+
+    def _deepest(self, symbol: sympy.Symbol) -> int:
+        """The highest number of an axis that a symbol sums over inside; -1 if it does not."""
+        if symbol not in self.deepest:
+            atom = self.atoms[symbol]
+            inside = [self._deepest(s) for arg in atom.args for s in self.symbols(arg)]
+            own = (int(axis.name[1:]) for axis in atom.bound)
+            self.deepest[symbol] = max([*inside, *own], default=-1)
+        return self.deepest[symbol]
+
+
+def product(number: sympy.Expr | int, factors: Mapping[sympy.Symbol, int]) -> sympy.Expr:
+    """A number times powers of symbols."""
+    return sympy.Mul(number, *(symbol**power for symbol, power in factors.items()))
+
+
+def bounded(expr: sympy.Expr) -> sympy.Expr:
+    """The expression, unless it is too long."""
+    if len(sympy.Add.make_args(expr)) > MAX_MONOMIALS:
+        raise TooLong
+    return expr
+
+
+def total(terms: Iterable[sympy.Expr]) -> sympy.Expr:
+    """The sum of expressions."""
+    return sympy.Add(*terms)

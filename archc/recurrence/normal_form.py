@@ -144,8 +144,8 @@ def _lines(whole: NormalForm, form: StateForm) -> list[str]:
 
     lines = []
     for step in form.steps:
-        matrix = f" + {text(step.matrix)}" if step.matrix != 0 else ""
-        lines.append(f"decay {text(step.decay)}{matrix}")
+        lines.append(f"decay {text(step.decay)}")
+        lines += [f"matrix {text(step.matrix)}"] if step.matrix != 0 else []
         lines += sorted(
             f"term {text(t.x)} | {text(t.c)} | {text(t.w)} | {AFTER if t.after else BEFORE}"
             for t in step.terms

@@ -3,6 +3,8 @@ it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from archc.backends.eager import carry
 from archc.backends.eager.naming import region_name
 from archc.backends.eager.region import (
@@ -14,32 +16,24 @@ from archc.backends.eager.region import (
 )
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import DATA, KIND_OF, NUMBER, Value
-from archc.backends.expression import Text
+from archc.backends.expression import ATOM, Text, whole
 from archc.backends.index import permuted
 from archc.backends.writer import INDENT, Writer, identifier
 
 from archc.ir import layer as ir
+from archc.ir.decode import decode_pays
 from archc.ir.graph import Node
 
 
 class PairFunction:
     """The function of one attention: its arguments are the captures, then what positions need."""
 
-    def __init__(self, scope: Scope, node: Node):
-        self.scope, self.node, self.op = scope, node, node.op
-        roles, operands = (
-            dict(node.op.captures),
-            dict(zip((n for n, _ in node.op.captures), node.operands, strict=True)),
-        )
-        self.values = {
-            name: scope.value(operands[name])
-            if roles[name] == "reader"
-            else carry.read(scope, node, operands[name])
-            for name in in_spec_order(scope, node, list(operands))
-        }
+    def __init__(self, scope: Scope, node: Node, values: dict[str, Value], suffix: str = ""):
+        self.scope, self.node, self.op, self.values = scope, node, node.op, values
         self.arguments = {name: identifier(name) for name in self.values}
         self.results = wanted_results(scope, node)
-        self.name = scope.file.names.fresh(region_name(scope.layer, scope.graph, node))
+        name = region_name(scope.layer, scope.graph, node)
+        self.name = scope.file.names.fresh(name + suffix)
         inputs = {n.op.name: n for n in self.op.body if isinstance(n.op, ir.Input)}
         types = {name: inputs[name].type for name in self.values if name in inputs}
         self.layouts = {name: self._inner_layout(name, role) for name, role in node.op.captures}
@@ -90,12 +84,18 @@ class PairFunction:
             value = Value(Text(name), layout, value.kind)
         self.body.values[inner.id] = value
 
-    def call(self) -> dict[str, Value]:
-        """Write the function and the line that calls it; the results by name."""
-        scope = self.scope
-        scope.file.sections.append(self.text())
-        users = {scope.graph[u].op.name: scope.graph[u] for u in scope.graph.users(self.node.id)}
-        targets = {name: scope.names.fresh(users[name].name or name) for name in self.results}
+    def write(self) -> None:
+        """Write the function."""
+        self.scope.file.sections.append(self.text())
+
+    def targets(self) -> dict[str, str]:
+        """A name in the caller for each result."""
+        users = self._users()
+        return {n: self.scope.names.fresh(users[n].name or n) for n in self.results}
+
+    def call(self, targets: dict[str, str]) -> dict[str, Value]:
+        """Write the line that calls it; the results by name."""
+        scope, users = self.scope, self._users()
         _, given = extra_arguments(scope, self.body)
         arguments = [value.text.text for value in self.values.values()]
         scope.writer.call(
@@ -105,6 +105,11 @@ class PairFunction:
             name: Value(Text(text), users[name].type.names, KIND_OF[users[name].type.dtype])
             for name, text in targets.items()
         }
+
+    def _users(self) -> dict[str, Node]:
+        """The node that reads each result."""
+        graph = self.scope.graph
+        return {graph[u].op.name: graph[u] for u in graph.users(self.node.id)}
 
     def text(self) -> str:
         """The whole function."""
@@ -142,6 +147,54 @@ class PairFunction:
 
 
 def pair(scope: Scope, node: Node) -> Value:
-    """`o = memory(q, k, v, pos)`."""
-    scope.results[node.id] = PairFunction(scope, node).call()
+    """`o = memory(q, k, v, pos)`; where there are two forms, the one that takes less."""
+    values = _entering(scope, node)
+    first = PairFunction(scope, node, values)
+    first.write()
+    targets = first.targets()
+    if node.op.decode is None:
+        scope.results[node.id] = first.call(targets)
+        return Value(Text("None"), (), DATA)
+    other = replace(node, op=replace(node.op, body=node.op.decode, decode=None))
+    second = PairFunction(scope, other, values, "_decode")
+    second.write()
+    left, right = _operations(scope, node, values)
+    scope.writer.comment("operations that the other order of the products adds, and those it saves")
+    for name, text in (("added", left), ("saved", right)):
+        fits = len(text) + len(name) + 3 <= scope.writer.room
+        scope.writer.call(f"{name} = " + "(" * (not fits), [text], ")" * (not fits))
+    with scope.writer.block("if added < saved:"):
+        second.call(targets)
+    with scope.writer.block("else:"):
+        scope.results[node.id] = first.call(targets)
     return Value(Text("None"), (), DATA)
+
+
+def _entering(scope: Scope, node: Node) -> dict[str, Value]:
+    """The captures by name, those of earlier calls in front; weights last."""
+    roles = dict(node.op.captures)
+    operands = dict(zip(roles, node.operands, strict=True))
+    names = in_spec_order(scope, node, list(operands))
+    if node.op.decode is not None:
+        names.sort(key=lambda name: "batch" not in scope.graph[operands[name]].type.names)
+    return {
+        name: scope.value(operands[name])
+        if roles[name] == "reader"
+        else carry.read(scope, node, operands[name])
+        for name in names
+    }
+
+
+def _operations(scope: Scope, node: Node, values: dict[str, Value]) -> tuple[str, str]:
+    """What the second form adds and what it saves, for the lengths that there are."""
+    op, added = node.op, decode_pays(node.op)
+    read = next(n for n, role in op.captures if role == "read" and op.source in values[n].layout)
+    name = scope.names.fresh("S")
+    place = values[read].layout.index(op.source)
+    scope.writer.line(f"{name} = {values[read].text.at(ATOM)}.shape[{place}]")
+    symbols = {str(symbol) for side in added for symbol in side.free_symbols}
+    known = {symbol: scope.ask(scope.sizes.get(symbol, symbol)) for symbol in sorted(symbols)}
+    known[str(op.reader.size)] = scope.ask(scope.lengths[op.reader.name])
+    known[str(op.read.size)] = name
+    left, right = (whole(side, known).text for side in added)
+    return left, right

@@ -1,0 +1,172 @@
+"""What a gradient needs of the forward's values: saved by the forward, or computed again.
+
+A value is dear if it takes more than `DEAR` operations for each byte that it reads and writes, or
+if its op works through a sequence (a Fold, a Scan, a solve ...): a processor that waits for memory
+computes any other value again for nothing. No dear value is computed twice. Among the ways to see
+to that, the one is chosen that saves the fewest bytes: a cheapest cut between the dear values and
+their readers in the backward. Inputs of the forward are there anyway.
+
+Costs are taken at sample sizes: 4096 tokens, chunks of 64, and 64 for every other size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import sympy
+
+from archc.dims import TIME, Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.chunk_count import CHUNK_OPERATIONS
+from archc.ir.count import OPERATIONS, elements
+from archc.ir.graph import Graph, Node, Type, cheapest_cut
+
+DEAR = 8
+"""Operations a byte, above which a value is not computed again."""
+
+BYTES = 4
+TOKENS, SIZE = 4096, 64
+
+IN_ORDER = (
+    ir.Result, ir.Solve, ir.Segment, ir.Noise, ck.Conjugate, ck.Inverse, ck.Scan,
+)  # fmt: skip
+"""Ops that are dear whatever their sizes: they go step by step, or draw at random."""
+
+LEAVES = (ir.Input, ir.Constant, ir.Position, ir.Delta)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A value that the forward hands to the backward: numbers a token, and why it is saved."""
+
+    name: str
+    type: Type
+    numbers: sympy.Expr
+    reason: str
+
+    @property
+    def bytes(self) -> sympy.Expr:
+        """Bytes a token, as float32."""
+        return BYTES * self.numbers
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """`forward`: the graph that was given, with an output more for each saved value. `backward`:
+    from `d.<output>`, saved values and inputs of the forward to `d.<input>`. `recomputed`: the
+    nodes of the backward that compute a value of the forward again."""
+
+    forward: Graph
+    backward: Graph
+    saved: tuple[Saved, ...]
+    recomputed: tuple[Node, ...]
+
+
+def divide(forward: Graph, graph: Graph, save: bool, stored: Collection[str]) -> Gradient:
+    """Cut a graph of forward and gradient in two; its outputs are those of the gradient."""
+    whole = graph.copy()
+    graph.prune()
+    given = [n.id for n in graph if isinstance(n.op, ir.Input) and n.id not in forward]
+    later = {id for root in given for id in (root, *graph.descendants(root))}
+    chosen = _cut(graph, later, stored) if save else []
+    names = _names(graph, chosen, {*forward.outputs})
+    whole.outputs = {**forward.outputs, **{name: id for id, name in names.items()}}
+    whole.prune([node.id for node in forward if isinstance(node.op, ir.Input | ir.Param)])
+    saved = tuple(_saved(graph, id, name) for id, name in names.items())
+    for id, name in names.items():
+        graph.substitute(id, graph.add(ir.Input(name, graph[id].type), span=graph[id].span))
+    graph.prune()
+    again = [n for n in graph if n.id not in later and not isinstance(n.op, LEAVES)]
+    return Gradient(whole, graph, saved, tuple(again))
+
+
+def report(gradient: Gradient) -> str:
+    """What is saved and what is computed again, for a reader."""
+    lines = ["saved for the gradient, bytes a token in float32:"]
+    width = max((len(saved.name) for saved in gradient.saved), default=0)
+    for saved in gradient.saved:
+        axes = ", ".join(saved.type.names)
+        lines.append(f"  {saved.name:<{width}}  {saved.bytes}  [{axes}]  {saved.reason}")
+    total = sympy.factor_terms(sympy.Add(*(saved.bytes for saved in gradient.saved)))
+    lines.append(f"  in all {total}" if gradient.saved else "  nothing")
+    named = [node.name for node in gradient.recomputed if node.name is not None]
+    others = len(gradient.recomputed) - len(named)
+    shown = ", ".join([*named, *([f"{others} without a name"] if others else [])])
+    lines.append(f"computed again: {shown or 'nothing'}")
+    return "\n".join(lines) + "\n"
+
+
+# --- the choice ---------------------------------------------------------------------------------
+
+
+def _cut(graph: Graph, later: Collection[int], stored: Collection[str]) -> list[int]:
+    """The values of the forward to save, in dataflow order."""
+    values = [n for n in graph if n.id not in later and not isinstance(n.op, ir.Fold | ir.Pair)]
+    held = {n.id for n in values if isinstance(n.op, ir.Input) and n.op.name in stored}
+    dear = {n.id for n in values if _is_dear(graph, n)}
+    weights = {n.id: 0 if _is_input(n) and n.id not in held else _size(n.type) for n in values}
+    reads = {n.id: () if n.id in dear else n.operands for n in values}
+    sinks = {read for id in later for read in graph[id].operands if read not in later}
+    found = cheapest_cut(weights, reads, sorted(dear | held), sorted(sinks))
+    return [id for id in found if not _is_input(graph[id])]
+
+
+def _is_dear(graph: Graph, node: Node) -> bool:
+    """Whether a value is not to be computed again."""
+    if isinstance(node.op, IN_ORDER):
+        return True
+    types = [graph[operand].type for operand in node.operands]
+    found = {**OPERATIONS, **CHUNK_OPERATIONS}[type(node.op)](node, types, {})
+    moved = BYTES * sum(map(_size, [node.type, *types]))
+    return _sample(found) > DEAR * moved
+
+
+def _is_input(node: Node) -> bool:
+    return isinstance(node.op, ir.Input)
+
+
+def _size(type: Type) -> int:
+    """How many numbers a value has at the sample sizes; at least one."""
+    return max(1, round(_sample(elements(type.axes, {}))))
+
+
+@lru_cache(maxsize=4096)
+def _sample(expr: sympy.Expr) -> float:
+    """An expression in sizes at the sample sizes."""
+    sizes = {s: TOKENS if str(s).startswith("T") else SIZE for s in expr.free_symbols}
+    value = expr.subs(sizes)
+    return float(value) if value.is_finite else float(SIZE)
+
+
+def _names(graph: Graph, chosen: Iterable[int], taken: set[str]) -> dict[int, str]:
+    """A name for each saved value: its own, or that of its op; `saved.q`, `saved.gram.2`."""
+    names: dict[int, str] = {}
+    for id in chosen:
+        node = graph[id]
+        called = node.op.name if isinstance(node.op, ir.Result) else type(node.op).__name__.lower()
+        first = f"saved.{(node.name or called).removeprefix('saved.')}"
+        name, number = first, 1
+        while name in taken:
+            number += 1
+            name = f"{first}.{number}"
+        taken.add(name)
+        names[id] = name
+    return names
+
+
+def _saved(graph: Graph, id: int, name: str) -> Saved:
+    node = graph[id]
+    kind = type(node.op).__name__
+    if isinstance(node.op, ir.Result):
+        kind = type(graph[node.operands[0]].op).__name__
+    reason = f"a {kind} is dear" if _is_dear(graph, node) else "the least that spares a dear value"
+    return Saved(name, node.type, per_token(node.type.axes), reason)
+
+
+def per_token(axes: Iterable[Axis]) -> sympy.Expr:
+    """Numbers a token of a value: of one along chunks, its numbers a chunk over C."""
+    whole = elements(axes, {}).replace(sympy.ceiling, lambda inner: inner)
+    return sympy.simplify(whole / TIME.size)

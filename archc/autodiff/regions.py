@@ -1,0 +1,252 @@
+"""Gradients of ops with a body: the gradient of the body, in an op of the same kind.
+
+A rule takes the cotangents of the results by name. `Builder.differentiate` gives the gradient of a
+body: its `forward`, which may have more outputs, and its `backward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from archc.autodiff.builder import Builder, NoGradient
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.chunk import cotangent
+from archc.ir.graph import Graph, Node, Type
+
+Cotangents = list[int | None]
+Given = Mapping[str, int]
+"""The cotangent of each result that has one."""
+
+
+def before(state: str) -> str:
+    """The name in a body of a state before the token."""
+    return f"{state}[t-1]"
+
+
+# --- folds --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """What of a Fold takes part in its gradient: captures, carried states, and outputs."""
+
+    captures: tuple[str, ...]
+    states: tuple[ir.State, ...]
+    outputs: tuple[str, ...]
+
+
+def fold(b: Builder, node: Node, given: Given) -> Cotangents:
+    """The Fold the other way, over the gradient of the body. Its states are the cotangents of the
+    states; it captures what the body captured, the states before each token, and the cotangents of
+    the results along the stream:
+
+        dS[t-1], dx[t] = gradient of the body at (x[t], S[t-1]) of (dS[t], dy[t])
+    """
+    op, flow = node.op, _flow(b, node, given)
+    wanted = [*flow.captures, *(before(state.name) for state in flow.states)]
+    if not flow.outputs:
+        return [None] * len(node.operands)
+    states = [before(state.name) for state in op.states]
+    body = b.differentiate(op.body, wanted, flow.outputs, stored=states)
+    streams = _streams(b, node, body)
+    back = _reversed_body(body.backward, flow, given)
+    captures = {**streams, **_results_given(b, node, given, flow)}
+    read = [n.op.name for n in back if isinstance(n.op, ir.Input) and n.op.name in captures]
+    carried = tuple(replace(state, name=cotangent(state.name)) for state in flow.states)
+    reverse = ir.Fold(op.stream, tuple(read), carried, back, op.heads, not op.reverse)
+    zeros = [b.zero()] * len(carried)
+    made = b.add(reverse, *(captures[name] for name in read), *zeros)
+    return [
+        *_of_captures(b, node, flow, made),
+        *_of_starts(b, node, flow, made),
+    ]
+
+
+def _flow(b: Builder, node: Node, given: Given) -> _Flow:
+    """What depends on an active operand, and of that what a cotangent comes back to."""
+    op, body = node.op, node.op.body
+    inputs = {n.op.name: n.id for n in body if isinstance(n.op, ir.Input)}
+    starts = node.operands[len(op.captures) :]
+    captures = [
+        name
+        for name, operand in zip(op.captures, node.operands, strict=False)
+        if operand in b.active and name in inputs
+    ]
+    carried = [state for state in op.states if before(state.name) in inputs]
+    live = {s.name for s, start in zip(op.states, starts, strict=True) if start in b.active}
+    reads = {name: body.ancestors(id) | {id} for name, id in body.outputs.items()}
+
+    def active(name: str) -> bool:
+        """Whether an output depends on an active capture or state."""
+        entering = [*captures, *(before(s.name) for s in carried if s.name in live)]
+        return any(inputs[each] in reads[name] for each in entering)
+
+    def wanted(name: str) -> bool:
+        """Whether a cotangent comes back to a state from what is read or carried."""
+        return any(inputs[before(name)] in reads[out] for out in sinks)
+
+    for _ in op.states:
+        live |= {state.name for state in op.states if active(state.name)}
+    sinks = set(given)
+    for _ in op.states:
+        sinks |= {state.name for state in carried if wanted(state.name)}
+    states = tuple(s for s in carried if s.name in live and wanted(s.name))
+    outputs = {*given, *(state.name for state in states)}
+    chosen = tuple(name for name in body.outputs if name in outputs and active(name))
+    return _Flow(tuple(captures), states, chosen)
+
+
+def _streams(b: Builder, node: Node, body: Any) -> dict[str, int]:
+    """What the gradient of a body may read of the forward, along the stream: captures, states
+    before each token, and what the body saves. The Fold puts out what it did not yet."""
+    op = node.op
+    forward = body.forward
+    inputs = {n.op.name: n.id for n in forward if isinstance(n.op, ir.Input)}
+    read = {n.op.name for n in body.backward if isinstance(n.op, ir.Input)}
+    states = [before(state.name) for state in op.states if before(state.name) in read]
+    forward.outputs |= {name: inputs[name] for name in states}
+    b.graph.replace_op(node.id, replace(op, body=forward))
+    found = dict(zip(op.captures, node.operands, strict=False))
+    for name in (*states, *(saved.name for saved in body.saved)):
+        found[name] = b.add(ir.Result(name), node.id)
+    return found
+
+
+def _reversed_body(backward: Graph, flow: _Flow, given: Given) -> Graph:
+    """The gradient of a body as a body: the cotangent of a state after the token is that which came
+    from later tokens, and that of the result along the stream."""
+    body = backward.copy()
+    inputs = {n.op.name: n for n in body if isinstance(n.op, ir.Input)}
+    for state in flow.states:
+        name = cotangent(state.name)
+        carried = body.add(ir.Input(before(name), Type(state.axes)))
+        if name not in inputs:
+            continue
+        entered = inputs[name]
+        extra = tuple(a.name for a in state.axes if a.name not in entered.type.names)
+        total = body.add(ir.Reduce("sum", extra), carried) if extra else carried
+        if state.name in given:
+            now = body.add(ir.Input(name, entered.type))
+            total = body.add(ir.Elementwise("add"), now, total)
+        body.substitute(entered.id, total)
+    outputs = {cotangent(s.name): body.outputs[cotangent(before(s.name))] for s in flow.states}
+    outputs |= {cotangent(name): body.outputs[cotangent(name)] for name in flow.captures}
+    body.outputs = outputs
+    body.prune()
+    return body
+
+
+def _results_given(b: Builder, node: Node, given: Given, flow: _Flow) -> dict[str, int]:
+    """The cotangents of results, as captures: along the stream, with every axis."""
+    types = {
+        n.op.name: n.type
+        for n in map(b.graph.__getitem__, b.graph.users(node.id))
+        if isinstance(n.op, ir.Result)
+    }
+    return {
+        cotangent(name): b.full(given[name], types[name].axes)
+        for name in flow.outputs
+        if name in given
+    }
+
+
+def _of_captures(b: Builder, node: Node, flow: _Flow, made: int) -> Iterator[int | None]:
+    """Cotangents of captures: along the stream, or summed over it."""
+    stream = node.op.stream.name
+    for name, operand in zip(node.op.captures, node.operands, strict=False):
+        if name not in flow.captures:
+            yield None
+            continue
+        found = b.add(ir.Result(cotangent(name)), made)
+        yield found if stream in b.names(operand) else b.reduce(found, [stream])
+
+
+def _of_starts(b: Builder, node: Node, flow: _Flow, made: int) -> Iterator[int | None]:
+    """Cotangents of initial values: the last ones of the reverse Fold, which stand first."""
+    op = node.op
+    carried = {state.name for state in flow.states}
+    for state, start in zip(op.states, node.operands[len(op.captures) :], strict=True):
+        if state.name not in carried or start not in b.active:
+            yield None
+            continue
+        along = b.add(ir.Result(cotangent(state.name)), made)
+        last = b.add(ck.Last(op.stream.name, not op.reverse), along, b.zero())
+        yield b.fit(last, Type(state.axes), b.type(start))
+
+
+# --- pairs --------------------------------------------------------------------------------------
+
+
+def pair(b: Builder, node: Node, given: Given) -> Cotangents:
+    """The Pair over the gradient of its body, which makes the forward's values anew: what was read
+    by many readers gets the sum over them."""
+    op = node.op
+    captured = [n.op.name for n in op.body if isinstance(n.op, ir.Input)]
+    wanted = [
+        name
+        for (name, _), operand in zip(op.captures, node.operands, strict=True)
+        if operand in b.active and name in captured
+    ]
+    body = b.differentiate(op.body, wanted, list(given), save=False)
+    values = {name: (role, id) for (name, role), id in zip(op.captures, node.operands, strict=True)}
+    for name, d in given.items():
+        axes = op.body[op.body.outputs[name]].type.axes
+        values[cotangent(name)] = ("reader", b.full(d, axes))
+    read = [n.op.name for n in body.backward if isinstance(n.op, ir.Input)]
+    captures = tuple((name, values[name][0]) for name in read)
+    back = ir.Pair(
+        op.reader, op.read, op.source, captures, body.backward, op.path, op.window, op.causal
+    )
+    made = b.add(back, *(values[name][1] for name in read))
+    return [
+        _outside(b, node, name, role, operand, made) if name in wanted else None
+        for (name, role), operand in zip(op.captures, node.operands, strict=True)
+    ]
+
+
+def _outside(b: Builder, node: Node, name: str, role: str, operand: int, made: int) -> int:
+    """The cotangent of a capture as it is outside: along the stream that is read."""
+    found = b.add(ir.Result(cotangent(name)), made)
+    inside = {"reader": None, "read": node.op.read, "path": node.op.path}[role]
+    if inside is None or node.op.source not in b.names(operand):
+        return found
+    return b.renamed(found, {inside.name: b.type(operand).axis(node.op.source)})
+
+
+def call(b: Builder, node: Node, given: Given) -> Cotangents:
+    """Another layer: its graph is differentiated where it stands."""
+    raise NoGradient(node, "a called layer is differentiated on its own")
+
+
+# --- systems given by their products ------------------------------------------------------------
+
+
+def conjugate(b: Builder, node: Node, d: int) -> Cotangents:
+    """M z = b: db = y with M y = dz, by the implicit function theorem and not through iterations.
+    What the product M p captures gets its cotangents at p = z for -y."""
+    op, (right, *captured) = node.op, node.operands
+    y = b.add(op, b.full(d, _over(node)), *captured)
+    wanted = [
+        name
+        for name, operand in zip(op.captures, captured, strict=True)
+        if operand in b.active and _reads(op.body, name)
+    ]
+    found: dict[str, int] = {}
+    if wanted:
+        body = b.differentiate(op.body, wanted, ["product"], save=False)
+        values = {**dict(zip(op.captures, captured, strict=True)), "p": node.id}
+        found = b.inline(body.backward, {**values, cotangent("product"): b.neg(y)})
+    of_captures = [found.get(cotangent(name)) for name in op.captures]
+    return [b.fit(y, node.type, b.type(right)), *of_captures]
+
+
+def _over(node: Node) -> list[Axis]:
+    return [node.type.axis(name) for name in node.op.over]
+
+
+def _reads(body: Graph, name: str) -> bool:
+    return any(isinstance(node.op, ir.Input) and node.op.name == name for node in body)

@@ -1,0 +1,71 @@
+"""The gradient of every op: cotangents of the operands from that of the result, one rule an op.
+
+A rule gets the builder of a graph that has the forward's nodes too, the node, and the id of its
+cotangent `d` (of a region: the cotangents of its results by name). It returns one cotangent for
+each operand: a node with no axes but the operand's, or None where nothing passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from archc.autodiff import chunk, regions, tensor
+from archc.autodiff.builder import Builder
+from archc.autodiff.elementwise import elementwise
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Node
+
+Rule = Callable[[Builder, Node, Any], list[int | None]]
+
+REGIONS = (ir.Fold, ir.Pair, ir.Call)
+"""Ops with several results, whose rules get the cotangents by name."""
+
+RULES: dict[type, Rule] = {
+    ir.Input: tensor.nothing,
+    ir.Param: tensor.nothing,
+    ir.Constant: tensor.nothing,
+    ir.Position: tensor.nothing,
+    ir.Delta: tensor.nothing,
+    ir.Noise: tensor.nothing,  # its operand gives nothing but a shape
+    ir.Elementwise: elementwise,
+    ir.Reduce: tensor.reduce,
+    ir.Contract: tensor.contract,
+    ir.Gather: tensor.gather,
+    ir.Scatter: tensor.scatter,
+    ir.Top: tensor.nothing,
+    ir.Solve: tensor.solve,
+    ir.Shift: tensor.shift,
+    ir.Window: tensor.window,
+    ir.Softmax: tensor.softmax,
+    ir.Segment: tensor.segment,
+    ir.Fold: regions.fold,
+    ir.Pair: regions.pair,
+    ir.Result: tensor.nothing,  # the walk hands its cotangent to the region
+    ir.Call: regions.call,
+    ck.Chunks: chunk.chunks,
+    ck.Tokens: chunk.tokens,
+    ck.Stack: chunk.stack,
+    ck.Select: chunk.select,
+    ck.Place: chunk.place,
+    ck.Last: chunk.last,
+    ck.AtLast: chunk.at_last,
+    ck.Unwindow: chunk.unwindow,
+    ck.Expand: chunk.expand,
+    ck.Sums: chunk.sums,
+    ck.Move: chunk.move,
+    ck.Scan: chunk.scan,
+    ck.Spans: chunk.spans,
+    ck.SpansGradient: chunk.second,
+    ck.Gram: chunk.gram,
+    ck.Mix: chunk.mix,
+    ck.GateGradient: chunk.second,
+    ck.Inverse: chunk.inverse,
+    ck.Detach: tensor.nothing,
+    ck.Conjugate: regions.conjugate,
+}
+"""The rule of each op; one entry an op."""
+
+PASSES_NOTHING = (ir.Noise, ir.Top, ck.Detach)
+"""Ops behind which no value depends on their operands, for a gradient."""

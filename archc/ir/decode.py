@@ -1,0 +1,29 @@
+"""When the second form of an attention takes fewer operations than the first.
+
+Both forms are linear in the number of readers T, so that the answer is one inequality in T and
+T_seen, the number of tokens read: few readers of many tokens take the form made for decoding.
+"""
+
+from __future__ import annotations
+
+import sympy
+
+from archc.ir import layer as ir
+from archc.ir.count import operations
+
+
+def decode_pays(op: ir.Pair) -> tuple[sympy.Expr, sympy.Expr]:
+    """Two sides, in the layer's sizes, T and the size of `read`: the second form takes fewer
+    operations where the left one is smaller than the right one."""
+    assert op.decode is not None, "there is one form alone"
+    more = sympy.expand(operations(op.decode, {}) - operations(op.body, {}))
+    T = op.reader.size
+    left, right = more.coeff(T, 1), -more.coeff(T, 0)
+    common = sympy.gcd(left, right)
+    return T * _short(left / common, op), sympy.factor(right / common)
+
+
+def _short(expr: sympy.Expr, op: ir.Pair) -> sympy.Expr:
+    """An expression with the terms of each power of the tokens read together."""
+    collected = sympy.collect(sympy.expand(expr), op.read.size, evaluate=False)
+    return sympy.Add(*(power * sympy.factor(part) for power, part in collected.items()))

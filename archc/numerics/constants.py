@@ -1,0 +1,91 @@
+"""Where a constant of a layer lies: an expression in sizes and options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from functools import reduce
+
+import sympy
+
+from archc.numerics.arithmetic import (
+    ANY,
+    FINITE,
+    MOST_DIGITS,
+    Interval,
+    absolute,
+    add,
+    both,
+    mul,
+    neg,
+    point,
+    power,
+)
+from archc.numerics.functions import (
+    ERF,
+    EXP,
+    TANH,
+    floor,
+    largest,
+    logarithm,
+    modulo,
+    smallest,
+    wave,
+)
+
+COUNT = Interval(0, math.inf, False, True)
+"""A size: 0 switches a part off."""
+
+
+def number_interval(value: sympy.Basic, known: Mapping[str, Interval]) -> Interval:
+    """The interval of an expression; `known` has those of symbols, by name. A size is not negative,
+    an option may be any number; what has no value (`1/K` for K = 0) is left out."""
+    if isinstance(value, sympy.Rational):
+        return point(exact_fraction(value))
+    if isinstance(value, sympy.Symbol):
+        default = COUNT if value.is_integer and value.is_nonnegative else FINITE
+        return known.get(value.name, default)
+    if isinstance(value, sympy.Expr) and value.is_number:
+        return point(float(value.evalf(30))) if value.is_extended_real else ANY
+    if type(value) not in _RULES:
+        return ANY
+    return _RULES[type(value)](*(number_interval(arg, known) for arg in value.args))
+
+
+def exact_fraction(value: sympy.Rational) -> Fraction | float:
+    """A rational number, exactly where it is short."""
+    short = max(abs(value.p), value.q) <= MOST_DIGITS
+    return Fraction(int(value.p), int(value.q)) if short else float(value)
+
+
+def _power(base: Interval, exponent: Interval) -> Interval:
+    """A power of 0 that has no value is refused when the sizes are known."""
+    if base.low == 0 and base.high > 0 and exponent.high < 0:
+        base = replace(base, open_low=True)
+    found = power(base, exponent)
+    return both(found, FINITE) if base.within(FINITE) and exponent.within(FINITE) else found
+
+
+def _several(fn: Callable[[Interval, Interval], Interval]) -> Callable[..., Interval]:
+    return lambda *args: reduce(fn, args)
+
+
+_RULES: dict[type, Callable[..., Interval]] = {
+    sympy.Add: _several(add),
+    sympy.Mul: _several(mul),
+    sympy.Pow: _power,
+    sympy.exp: EXP,
+    sympy.log: logarithm,
+    sympy.sin: wave,
+    sympy.cos: wave,
+    sympy.tanh: TANH,
+    sympy.erf: ERF,
+    sympy.Abs: absolute,
+    sympy.Max: _several(largest),
+    sympy.Min: _several(smallest),
+    sympy.floor: floor,
+    sympy.ceiling: lambda a: neg(floor(neg(a))),
+    sympy.Mod: modulo,
+}

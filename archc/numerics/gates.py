@@ -1,0 +1,87 @@
+"""Layer IR -> layer IR: decays enter a recurrence as their logarithms.
+
+    alpha = sigmoid(e)                      log_alpha = logsigmoid(e)
+    fold(alpha = alpha): S = alpha * ... -> fold(log_alpha = log_alpha): S = exp(log_alpha) * ...
+
+The step form computes the same numbers, and a chunked form takes the logarithm as it is: no digits
+are lost by a logarithm of an exponential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.ir.rewrite import rewrite
+from archc.numerics.interval import intervals
+from archc.numerics.logs import Known, NoLog, log_of
+
+EXP = ir.Elementwise("exp")
+
+
+def gates_in_logs(layer: ir.Layer, wanted: Callable[[ir.Fold], Collection[str]]) -> ir.Layer:
+    """The layer in which the captures that `wanted` names for a Fold enter as logarithms.
+
+    A capture that has no logarithm stays as it is (`log_capture` says why), and so does one that
+    the body reads only through exp, which is a logarithm already.
+    """
+
+    def gate_in_logs(graph: Graph, node: Node) -> int | None:
+        """fold(alpha = sigmoid(e)) -> fold(log_alpha = logsigmoid(e))"""
+        if not isinstance(node.op, ir.Fold):
+            return None
+        names = [name for name in node.op.captures if name in wanted(node.op)]
+        known, new = intervals(graph), node.id
+        for name in names:
+            found = None if in_logs(node.op, name) else log_capture(graph, new, name, known)
+            new = found if isinstance(found, int) else new
+        return None if new == node.id else new
+
+    return rewrite(layer, [gate_in_logs])
+
+
+def in_logs(fold: ir.Fold, capture: str) -> bool:
+    """Whether the body reads a capture through exp alone, if at all."""
+    body = fold.body
+    inputs = [node.id for node in body if _is_input(node, capture)]
+    readers = [body[user].op for id in inputs for user in body.users(id)]
+    return all(op == EXP for op in readers) and not set(inputs) & set(body.outputs.values())
+
+
+def log_capture(graph: Graph, fold_node_id: int, capture_name: str, known: Known) -> int | NoLog:
+    """A new Fold node with the same results, which takes `log_<capture>` and, in its body, reads
+    exp of it wherever the capture was read; or why the capture has no logarithm.
+
+    The caller lets the Results read the new node. `known`: `intervals(graph)`, of older nodes.
+    """
+    node = graph[fold_node_id]
+    op, place = node.op, node.op.captures.index(capture_name)
+    log = log_of(graph, node.operands[place], known)
+    if isinstance(log, NoLog):
+        return log
+    name = f"log_{capture_name}"
+    while name in op.captures:
+        name += "'"
+    captures = (*op.captures[:place], name, *op.captures[place + 1 :])
+    operands = (*node.operands[:place], log, *node.operands[place + 1 :])
+    body = _exponentiated(op.body, capture_name, name)
+    return graph.add(replace(op, captures=captures, body=body), *operands, span=node.span)
+
+
+def _exponentiated(body: Graph, capture: str, name: str) -> Graph:
+    """The body with exp of the input `name` in place of the input `capture`."""
+    new = body.copy()
+    for node in tuple(body):
+        if _is_input(node, capture):
+            log = new.add(ir.Input(name, node.type), span=node.span)
+            gate = new.add(EXP, log, span=node.span)
+            new.rename(gate, node.name)
+            new.substitute(node.id, gate)
+            new.prune([other.id for other in body if other.id != node.id])
+    return new
+
+
+def _is_input(node: Node, name: str) -> bool:
+    return isinstance(node.op, ir.Input) and node.op.name == name

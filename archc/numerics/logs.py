@@ -1,0 +1,316 @@
+"""Layer IR: the logarithm of a gate, from the expression that makes the gate.
+
+A recurrence multiplies gates token by token; a chunk adds their logarithms. The logarithm of a
+computed gate has lost digits, or is -oo where the gate has underflown, so it is made from what the
+gate is made of: `log(exp(e)) -> e`, `log(sigmoid(x)) -> logsigmoid(x)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import sympy
+
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.numerics.interval import ANY, Interval, intervals
+
+Known = Mapping[int, Interval]
+
+
+@dataclass(frozen=True)
+class NoLog:
+    """Why a value has no logarithm: the node that stopped it (an id of the graph), in words."""
+
+    node: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Where the logarithm of a gate lies, and so whether a state can grow by it."""
+
+    log: Interval
+
+    @property
+    def never(self) -> bool:
+        """Whether the gate is proved to be at most 1."""
+        return self.log.nonpositive
+
+    @property
+    def low(self) -> float | None:
+        """A lower bound of the logarithm, or None: a gate may be as small as it likes."""
+        return None if self.log.low == -math.inf else float(self.log.low)
+
+
+def growth(graph: Graph, log_id: int, known: Known) -> Growth:
+    """Whether the gate whose logarithm is `log_id` can let a state grow. `known` has the intervals
+    of older nodes of the graph; those of newer ones are found here."""
+    return Growth(intervals(graph, dict(known.items()))[log_id])
+
+
+F32_REACH = 80.0
+"""exp(80) = 5.5e34, which leaves a factor 6e3 below the largest f32, 3.4e38."""
+
+
+def anchor(log: Interval, rows: int) -> str:
+    """How exp(G_i - G_j), for sums G of log gates over `rows` rows, is split into a factor of i and
+    one of j: "middle" or "halves".
+
+    "middle": exp(G_i - G_m) and exp(G_m - G_j) for the middle row m, one matrix product. For i > m
+    the first factor is at most 1, for i < m it grows up to exp(|g| rows / 2), and so does the
+    second for j > m. The product of the two stands above the diagonal, where it is thrown away, but
+    an infinity there, times 0, would be NaN. With |g| * rows <= 80 it is at most exp(80) = 5.5e34,
+    and each factor lies between exp(-40) = 4e-18 and 2e17, far from where f32 loses digits
+    (1.2e-38). So log gates from -0.606 to 0 may have 64 rows (38.8), those from -5 to 0 only 16.
+
+    "halves": the rows are a binary tree, and two halves meet at the border between them: no
+    exponent there is above 0 for gates up to 1. An underflow means that the product is 0 as well.
+    It is right for any gate, also 0 (-oo), and takes log2(rows) products.
+    """
+    reach = max(-log.low, log.high) * rows
+    return "middle" if reach <= F32_REACH else "halves"
+
+
+# --- the logarithm of a node -------------------------------------------------------------------
+
+
+def log_of(graph: Graph, id: int, known: Known) -> int | NoLog:
+    """A node equal to log(node), added to the graph, with the same axes; or why there is none.
+
+    known: `intervals(graph)`. A `NoLog` may leave nodes behind that nothing reads.
+    """
+    return _Logs(graph, known).log(id)
+
+
+class _Logs:
+    """The graph that is added to."""
+
+    def __init__(self, graph: Graph, known: Known) -> None:
+        self.graph, self.known = graph, known
+
+    def log(self, id: int) -> int | NoLog:
+        """By the rule of the node's op; else of the computed value, if that is above 0."""
+        node = self.graph[id]
+        key = node.op.fn if isinstance(node.op, ir.Elementwise) else type(node.op)
+        found = RULES[key](self, node) if key in RULES else None
+        seen = node.type.dtype == "real" and not isinstance(node.op, ir.Result)
+        blocked = isinstance(found, NoLog) and seen and self.interval(id).positive
+        if found is None or blocked:
+            found = self.computed(node)
+        return found if isinstance(found, NoLog) else self._like(node, found)
+
+    def interval(self, id: int) -> Interval:
+        return self.known.get(id, ANY)
+
+    def computed(self, node: Node) -> int | NoLog:
+        """log of a value that is known to be positive."""
+        found = self.interval(node.id)
+        if found.positive:
+            return self.fn("log", node.id)
+        what = "is never above 0" if found.nonpositive else "may be 0 or negative"
+        if found.nonnegative and not found.nonpositive:
+            what = "may be exactly 0"
+        hint = "write the gate as exp(...) or sigmoid(...), which are above 0"
+        return NoLog(node.id, f"{_described(node)} {what}, where it has no logarithm: {hint}")
+
+    def fn(self, fn: str, *operands: int) -> int:
+        return self.graph.add(ir.Elementwise(fn), *operands)
+
+    def number(self, value: sympy.Expr) -> int:
+        return self.graph.add(ir.Constant(value))
+
+    def all(self, *ids: int) -> tuple[int, ...] | NoLog:
+        """The logarithms of several nodes, or the first that has none."""
+        logs = []
+        for id in ids:
+            found = self.log(id)
+            if isinstance(found, NoLog):
+                return found
+            logs.append(found)
+        return tuple(logs)
+
+    def _like(self, node: Node, id: int) -> int:
+        """The node as real numbers, with its axes in the order of the other node."""
+        if self.graph[id].type.dtype != "real":
+            id = self.fn("real", id)
+        names = self.graph[id].type.names
+        if names == node.type.names:
+            return id
+        return self.graph.add(ir.Contract((names,), tuple((a.name, a) for a in node.type.axes)), id)
+
+
+def _described(node: Node) -> str:
+    """A node as the reader of a spec knows it."""
+    if isinstance(node.op, ir.Input | ir.Param):
+        kind = "input" if isinstance(node.op, ir.Input) else "parameter"
+        return f"`{node.op.name}`, a bare {kind},"
+    fn = node.op.fn if isinstance(node.op, ir.Elementwise | ir.Reduce) else type(node.op).__name__
+    fn = f"the number {node.op.value}" if isinstance(node.op, ir.Constant) else f"`{fn.lower()}`"
+    return fn if node.name is None else f"`{node.name}`, made by {fn},"
+
+
+# --- rules -------------------------------------------------------------------------------------
+
+Found = int | NoLog | None
+"""The logarithm, why there is none, or None: as for a value of which only the interval is known."""
+
+
+def _exp(logs: _Logs, node: Node) -> Found:
+    """log(exp(e)) -> e"""
+    return node.operands[0]
+
+
+def _sigmoid(logs: _Logs, node: Node) -> Found:
+    """log(sigmoid(x)) -> logsigmoid(x)"""
+    return logs.fn("logsigmoid", node.operands[0])
+
+
+def _complement(logs: _Logs, node: Node) -> Found:
+    """log(1 - sigmoid(x)) -> logsigmoid(-x), and for other x with a logarithm from 0 to 1
+    log(1 - x) -> logsigmoid(log(1 - x) - log(x)), which keeps the digits of a small x."""
+    one, other = (logs.graph[operand] for operand in node.operands)
+    inside = logs.interval(other.id)
+    if one.op != ir.Constant(sympy.Integer(1)) or not inside.within(Interval(0, 1, True, True)):
+        return None
+    if other.op == ir.Elementwise("sigmoid"):
+        return logs.fn("logsigmoid", logs.fn("neg", other.operands[0]))
+    log = logs.log(other.id)
+    if isinstance(log, NoLog):
+        return None
+    odds = logs.fn("sub", logs.fn("log", node.id), log)
+    return logs.fn("logsigmoid", odds)
+
+
+def _together(fn: str) -> Callable[[_Logs, Node], Found]:
+    """log(a * b) -> log(a) + log(b), and so on: a function of the logarithms of the operands."""
+
+    def rule(logs: _Logs, node: Node) -> Found:
+        found = logs.all(*node.operands)
+        return found if isinstance(found, NoLog) else logs.fn(fn, *found)
+
+    return rule
+
+
+def _root(factor: sympy.Expr) -> Callable[[_Logs, Node], Found]:
+    """log(sqrt(a)) -> log(a) / 2"""
+
+    def rule(logs: _Logs, node: Node) -> Found:
+        found = logs.log(node.operands[0])
+        return found if isinstance(found, NoLog) else logs.fn("mul", found, logs.number(factor))
+
+    return rule
+
+
+def _power(logs: _Logs, node: Node) -> Found:
+    """log(a ** b) -> b * log(a)"""
+    base, exponent = node.operands
+    found = logs.log(base)
+    return found if isinstance(found, NoLog) else logs.fn("mul", found, exponent)
+
+
+def _where(logs: _Logs, node: Node) -> Found:
+    """log(where(c, a, b)) -> where(c, log(a), log(b)); the number 0 may be chosen: a reset."""
+    condition, *choices = node.operands
+    found = []
+    for choice in choices:
+        zero = logs.graph[choice].op == ir.Constant(sympy.Integer(0))
+        log = logs.number(-sympy.oo) if zero else logs.log(choice)
+        if isinstance(log, NoLog):
+            return log
+        found.append(log)
+    return logs.fn("where", condition, *found)
+
+
+def _through(logs: _Logs, node: Node) -> Found:
+    """log(real(a)) -> log(a), and a value that is read elsewhere: the same op on the logarithm."""
+    found = logs.log(node.operands[0])
+    if isinstance(found, NoLog) or isinstance(node.op, ir.Elementwise):
+        return found
+    return logs.graph.add(node.op, found, *node.operands[1:])
+
+
+def _constant(logs: _Logs, node: Node) -> Found:
+    """The exact logarithm of a positive number."""
+    positive = logs.interval(node.id).positive
+    return logs.number(sympy.log(node.op.value)) if positive else None
+
+
+def _handed_on(logs: _Logs, node: Node) -> Found:
+    """|a| and relu(a) of a positive a are a"""
+    operand = node.operands[0]
+    return logs.log(operand) if logs.interval(operand).positive else None
+
+
+def _blocks(logs: _Logs, node: Node) -> Found:
+    """Complete runs of tokens hold values and no zeros before the first token."""
+    return None if node.op.stride is None else _through(logs, node)
+
+
+def _segment(logs: _Logs, node: Node) -> Found:
+    """log of a product from token to token -> the sum of the logarithms"""
+    found = logs.log(node.operands[0]) if node.op.kind == "product" and not node.op.row else None
+    if found is None or isinstance(found, NoLog):
+        return found
+    return logs.graph.add(replace(node.op, kind="sum"), found)
+
+
+def _result(logs: _Logs, node: Node) -> Found:
+    """What a region has made may be an exponential, whose argument is not seen from here."""
+    if logs.interval(node.id).low > 0:
+        return None
+    text = f"{_described(node)} comes from inside a layer, recurrence or attend"
+    return NoLog(node.id, f"{text}: let that hand out the logarithm of the gate")
+
+
+def _contract(logs: _Logs, node: Node) -> Found:
+    """A product without a sum -> the sum of logarithms, each with its axes renamed."""
+    kept = {label for label, _ in node.op.out}
+    if any(label not in kept for labels in node.op.ins for label in labels):
+        return None
+    found = logs.all(*node.operands)
+    if isinstance(found, NoLog):
+        return found
+    renamed = []
+    for labels, log in zip(node.op.ins, found, strict=True):
+        out = tuple((label, axis) for label, axis in node.op.out if label in labels)
+        renamed.append(logs.graph.add(ir.Contract((labels,), out), log))
+    return renamed[0] if len(renamed) == 1 else logs.fn("add", *renamed)
+
+
+def _product(logs: _Logs, node: Node) -> Found:
+    """log of a product over axes -> the sum of the logarithms"""
+    if node.op.fn != "prod":
+        return None
+    found = logs.log(node.operands[0])
+    return (
+        found if isinstance(found, NoLog) else logs.graph.add(ir.Reduce("sum", node.op.axes), found)
+    )
+
+
+RULES: dict[str | type, Callable[[_Logs, Node], Found]] = {
+    "exp": _exp,
+    "sigmoid": _sigmoid,
+    "sub": _complement,
+    "mul": _together("add"),
+    "div": _together("sub"),
+    "max": _together("max"),
+    "min": _together("min"),
+    "sqrt": _root(sympy.Rational(1, 2)),
+    "rsqrt": _root(sympy.Rational(-1, 2)),
+    "pow": _power,
+    "where": _where,
+    "real": _through,
+    "abs": _handed_on,
+    "relu": _handed_on,
+    ir.Gather: _through,
+    ir.Contract: _contract,
+    ir.Constant: _constant,
+    ir.Reduce: _product,
+    ir.Window: _blocks,
+    ir.Segment: _segment,
+    ir.Result: _result,
+}
+"""How the logarithm of each function's result is made from what it is made of."""

@@ -1,0 +1,158 @@
+"""Which values are equal by their structure, and what that says about sums of them.
+
+A sum is a linear form: numbers times atoms, where an atom is a value that is no sum itself. So
+`(f + m_old) - max(m_old + f, i)` is `f + m_old - M`, whatever the order in which a spec adds; and
+as M is at least each of its operands, it is at most `f + m_old - (m_old + f) = 0`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Mapping
+from fractions import Fraction
+from itertools import product
+
+import sympy
+
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.numerics.arithmetic import ONE, UNIT, ZERO, Interval, add, both, hull, mul, point
+from archc.numerics.constants import exact_fraction
+
+Form = dict[int, Fraction]
+"""Atoms (each the first node with that value) and their factors; `NUMBER` is the number 1."""
+
+NUMBER = -1
+COMMUTES = {"mul", "max", "min", "and", "or", "eq", "ne"}
+
+
+class Structure:
+    """`same[id]` is the first node whose value is equal to that of the node, `forms[id]` its linear
+    form."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.same: dict[int, int] = {}
+        self.forms: dict[int, Form] = {}
+        self._first: dict[Hashable, int] = {}
+        for node in graph:
+            self._enter(node)
+
+    def _enter(self, node: Node) -> None:
+        """Note a node whose operands are noted."""
+        form = self._sum(node)
+        if form is None:
+            self.same[node.id] = self._first.setdefault(self._key(node), node.id)
+            self.forms[node.id] = {self.same[node.id]: Fraction(1)}
+            return
+        self.forms[node.id] = form
+        atoms = tuple(sorted(form.items()))
+        if len(atoms) == 1 and atoms[0][1] == 1 and atoms[0][0] != NUMBER:
+            self.same[node.id] = atoms[0][0]
+        else:
+            self.same[node.id] = self._first.setdefault(atoms, node.id)
+
+    def _key(self, node: Node) -> Hashable:
+        """Equal for nodes of equal value; noise is drawn anew at every node."""
+        if isinstance(node.op, ir.Noise):
+            return node.id
+        operands = [self.same[operand] for operand in node.operands]
+        if isinstance(node.op, ir.Elementwise):
+            return (node.op, *(sorted(operands) if node.op.fn in COMMUTES else operands))
+        shapes = (self.graph[operand].type.names for operand in node.operands)
+        return (node.op, *operands, *shapes)
+
+    def _sum(self, node: Node) -> Form | None:
+        """The linear form of a sum, a multiple or a rational number; None for an atom."""
+        if isinstance(node.op, ir.Constant):
+            return _number(node.op.value)
+        fn = node.op.fn if isinstance(node.op, ir.Elementwise) else ""
+        forms = [self.forms[operand] for operand in node.operands]
+        if fn == "add":
+            return combined((forms[0], 1), (forms[1], 1))
+        if fn == "sub":
+            return combined((forms[0], 1), (forms[1], -1))
+        if fn == "neg":
+            return combined((forms[0], -1))
+        if fn == "real":
+            return forms[0]
+        if fn == "mul":
+            for number, other in (forms, forms[::-1]):
+                if set(number) <= {NUMBER}:
+                    return combined((other, number.get(NUMBER, 0)))
+        return None
+
+    def tightened(self, id: int, plain: Interval, known: Mapping[int, Interval]) -> Interval:
+        """The interval of a sum, from those of its atoms and from its structure."""
+        form = self.forms[id]
+        found = both(plain, _total(form, known))
+        found = self._convex(form, found, known)
+        for atom, factor in form.items():
+            fn = self._fn(atom)
+            if fn not in ("max", "min"):
+                continue
+            for operand in self._choices(atom, fn):
+                instead = combined((form, 1), ({atom: factor}, -1), (self.forms[operand], factor))
+                bound = _total(instead, known)
+                if (fn == "max") == (factor < 0):
+                    limit = Interval(-math.inf, bound.high, False, bound.open_high)
+                else:
+                    limit = Interval(bound.low, math.inf, bound.open_low, False)
+                found = both(found, limit)
+        return found
+
+    def _fn(self, id: int) -> str:
+        """The elementwise function of an atom, or an empty text."""
+        op = self.graph[id].op if id != NUMBER else None
+        return op.fn if isinstance(op, ir.Elementwise) else ""
+
+    def _choices(self, id: int, fn: str) -> Iterator[int]:
+        """The operands of a max of max of ..., each of which it is at least."""
+        for operand in self.graph[id].operands:
+            yield operand
+            if self._fn(operand) == fn:
+                yield from self._choices(operand, fn)
+
+    def _convex(self, form: Form, found: Interval, known: Mapping[int, Interval]) -> Interval:
+        """w x + (1 - w) y, for w from 0 to 1, lies between x and y; so does w + (1 - w) y with 1
+        for x."""
+        if len(form) != 2 or set(form.values()) != {1} or NUMBER in form:
+            return found
+        for (w, x), (u, y) in product(*(self._weighted(atom) for atom in form)):
+            whole = combined((self.forms[w], 1), (self.forms[u], 1)) == {NUMBER: 1}
+            if whole and known[w].within(UNIT):
+                x_range, y_range = (ONE if i is None else known[i] for i in (x, y))
+                found = both(found, hull(x_range, y_range))
+        return found
+
+    def _weighted(self, atom: int) -> list[tuple[int, int | None]]:
+        """The ways to see an atom as a weight times a value (None: 1)."""
+        ways: list[tuple[int, int | None]] = [(atom, None)]
+        if self._fn(atom) == "mul":
+            a, b = self.graph[atom].operands
+            ways += [(a, b), (b, a)]
+        return ways
+
+
+def combined(*parts: tuple[Form, Fraction | int]) -> Form:
+    """The sum of linear forms, each times a number."""
+    total: Form = {}
+    for form, factor in parts:
+        for atom, own in form.items():
+            total[atom] = total.get(atom, Fraction(0)) + own * factor
+    return {atom: factor for atom, factor in total.items() if factor}
+
+
+def _number(value: sympy.Expr) -> Form | None:
+    """The form of a constant that is a short rational number."""
+    number = exact_fraction(value) if isinstance(value, sympy.Rational) else None
+    return combined(({NUMBER: Fraction(1)}, number)) if isinstance(number, Fraction) else None
+
+
+def _total(form: Form, known: Mapping[int, Interval]) -> Interval:
+    """The interval of a linear form."""
+    total = ZERO
+    for atom, factor in form.items():
+        value = ONE if atom == NUMBER else known[atom]
+        total = add(total, mul(point(factor), value))
+    return total

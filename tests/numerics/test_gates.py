@@ -1,0 +1,90 @@
+"""Decays that enter a recurrence as logarithms."""
+
+from __future__ import annotations
+
+import torch
+
+from archc.dims import BATCH, TIME, Axis, size_symbol
+from archc.ir import layer as ir
+from archc.ir.verify import verify
+from archc.numerics.gates import gates_in_logs, in_logs, log_capture
+from archc.numerics.interval import intervals
+from archc.numerics.logs import NoLog
+from tests.graphs import Sketch, layer, lines, run
+
+STATE = ir.State("S", (BATCH, Axis("K", size_symbol("K"))))
+
+
+def recurrence(fn: str = "sigmoid") -> Sketch:
+    """S = a * S_old + (1 - a) * x and o = S + a, with a = fn(x)."""
+    body = Sketch()
+    old, a = body.input("S[t-1]", "batch K"), body.input("a", "batch K")
+    x = body.input("x", "batch K")
+    rest = body.fn("mul", body.fn("sub", body.number(1), a), x)
+    new = body.fn("add", body.fn("mul", a, old), rest)
+    body.outputs(S=new, o=body.fn("add", new, a), a=a)
+    s = Sketch()
+    x = s.input("x", "batch t K")
+    gate = s.fn(fn, x)
+    s.graph.rename(gate, "a")
+    fold = s.add(ir.Fold(TIME, ("a", "x"), (STATE,), body.graph), gate, x, s.number(0))
+    return s.outputs(
+        o=s.add(ir.Result("o"), fold),
+        S=s.add(ir.Result("S"), fold),
+        a=s.fn("add", s.add(ir.Result("a"), fold), gate),
+    )
+
+
+def same(old: ir.Layer, new: ir.Layer) -> None:
+    verify(new)
+    wanted, found = run(old, K=3).outputs, run(new, K=3).outputs
+    assert list(wanted) == list(found)
+    for name, value in wanted.items():
+        assert torch.allclose(found[name], value, atol=1e-12)
+
+
+def folds(model: ir.Layer) -> list[ir.Fold]:
+    return [node.op for node in model.graph if isinstance(node.op, ir.Fold)]
+
+
+def test_a_capture_becomes_its_logarithm_and_the_body_reads_exp_of_it() -> None:
+    model = layer(recurrence(), "K")
+    new = gates_in_logs(model, lambda fold: ["a", "log_a"])
+    same(model, new)
+    (fold,) = folds(new)
+    assert fold.captures == ("log_a", "x")
+    assert in_logs(fold, "log_a")
+    assert not in_logs(folds(model)[0], "a")
+    assert "a = exp(log_a) : [batch, K]" in lines(fold.body)
+    assert any(node.op == ir.Elementwise("logsigmoid") for node in new.graph)
+
+
+def test_log_capture_adds_a_fold_and_leaves_the_old_one() -> None:
+    s = recurrence()
+    (old,) = (node.id for node in s.graph if isinstance(node.op, ir.Fold))
+    new = log_capture(s.graph, old, "a", intervals(s.graph))
+    assert isinstance(new, int)
+    assert s.graph[old].op.captures == ("a", "x")
+    assert s.graph[new].op.captures == ("log_a", "x")
+    assert s.graph[new].op.body.outputs.keys() == s.graph[old].op.body.outputs.keys()
+
+
+def test_a_gate_without_a_logarithm_stays() -> None:
+    s = recurrence("tanh")
+    (old,) = (node.id for node in s.graph if isinstance(node.op, ir.Fold))
+    assert isinstance(log_capture(s.graph, old, "a", intervals(s.graph)), NoLog)
+    model = layer(recurrence("tanh"), "K")
+    assert gates_in_logs(model, lambda fold: ["a"]) is model
+
+
+def test_a_name_that_is_taken_gets_a_prime() -> None:
+    s = recurrence()
+    (node,) = (node for node in s.graph if isinstance(node.op, ir.Fold))
+    captures = ("a", "x", "log_a")
+    op = ir.Fold(TIME, captures, (STATE,), node.op.body)
+    gate, x, start = node.operands
+    fold = s.add(op, gate, x, x, start)
+    new = log_capture(s.graph, fold, "a", intervals(s.graph))
+    assert isinstance(new, int)
+    assert s.graph[new].op.captures == ("log_a'", "x", "log_a")
+    verify(layer(s, "K"))
