@@ -7,7 +7,7 @@ The layer IR is verified after elaboration and after every pass; `dump` sees eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import metadata
@@ -16,15 +16,21 @@ from types import ModuleType
 from typing import Any
 
 from archc.algebra.absorb import absorb
+from archc.algebra.fold import fold
 from archc.algebra.simplify import simplify
+from archc.autodiff.reverse import gradient
 from archc.backends.eager import emit as eager
 from archc.backends.load import load
 from archc.backends.writer import attribute
 from archc.diagnostics import InternalError
 from archc.elaborate.elaborate import elaborate
 from archc.ir import layer as ir
+from archc.ir.graph import Graph
 from archc.ir.plan import Check, Expected, Plan, examples
 from archc.ir.verify import verify
+from archc.numerics.gates import gates_in_logs
+from archc.recurrence.chunked import chunked
+from archc.recurrence.derive import decays
 from archc.source import Source
 from archc.specfile import import_source
 from archc.syntax.parse import parse
@@ -32,9 +38,29 @@ from archc.syntax.parse import parse
 Dump = Callable[[str, object], None]
 """Is shown every stage: its name, and the tree, layer or text."""
 
+def in_logs(layer: ir.Layer) -> ir.Layer:
+    """Decays of recurrences enter as logarithms."""
+    return gates_in_logs(layer, decays)
+
+
+def in_chunks(layer: ir.Layer) -> ir.Layer:
+    """Recurrences get their chunked forms, and those their gradients."""
+
+    def differentiate(
+        graph: Graph, wanted: Sequence[str], given: Sequence[str]
+    ) -> tuple[Graph, Graph, tuple[str, ...]]:
+        found = gradient(graph, wanted, given)
+        return found.forward, found.backward, tuple(saved.name for saved in found.saved)
+
+    return chunked(layer, differentiate)
+
+
 PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
     ("simplify", simplify),
+    ("fold", fold),
     ("absorb", absorb),
+    ("gates", in_logs),
+    ("chunk", in_chunks),
 )
 """Layer IR -> layer IR, in order."""
 

@@ -7,7 +7,7 @@ one token reads many: what is fixed meets the reader's side, and no token read i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -46,6 +46,22 @@ class Handed:
         self.operands.append(operand)
         return name
 
+    def reorder(self, op: ir.Pair, chosen: Mapping[str, Chain]) -> None:
+        """Latents in the place of what they stand for, weights last."""
+        places: dict[object, int] = {}
+        for place, capture in enumerate(op.captures):
+            chain = chosen.get(capture[0])
+            places.setdefault(capture if chain is None else chain.latent, place)
+
+        def place(entry: tuple[tuple[str, str], int]) -> int:
+            capture, operand = entry
+            latent = places.get(operand) if capture[1] == "read" else None
+            return min(p for p in (places.get(capture), latent, len(places)) if p is not None)
+
+        entries = sorted(zip(self.captures, self.operands, strict=True), key=place)
+        self.captures = [capture for capture, _ in entries]
+        self.operands = [operand for _, operand in entries]
+
 
 def with_latents(graph: Graph, node: Node, chosen: Mapping[str, Chain]) -> tuple[ir.Pair, Handed]:
     """The attention with latents in place of the captures `chosen`, in both orders."""
@@ -55,6 +71,7 @@ def with_latents(graph: Graph, node: Node, chosen: Mapping[str, Chain]) -> tuple
             handed.captures.append((name, role))
             handed.operands.append(operand)
     bodies = [_Body(graph, op, handed, chosen, each).built() for each in (False, True)]
+    handed.reorder(op, chosen)
     rules: tuple[Rule, ...] = (
         gather_weights,
         partial(distribute, sized=few_readers(op)),
@@ -149,7 +166,16 @@ class _Body:
         """An op of a chain, along the tokens read."""
         if not isinstance(op, ir.Contract):
             return op
-        return replace(op, out=tuple((label, self._axis(axis)) for label, axis in op.out))
+        known = {label: axis.name for label, axis in op.out}
+        taken = {label for labels in op.ins for label in labels}
+
+        def named(label: str) -> str:
+            """The label of the tokens read, if no other has that name."""
+            along = known.get(label) == self.op.source and self.op.read.name not in taken
+            return self.op.read.name if along else label
+
+        ins = tuple(tuple(named(label) for label in labels) for labels in op.ins)
+        return ir.Contract(ins, tuple((named(label), self._axis(axis)) for label, axis in op.out))
 
     def _axis(self, axis: Axis) -> Axis:
         return self.op.read if axis.name == self.op.source else axis

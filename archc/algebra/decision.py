@@ -34,7 +34,7 @@ class Option:
     name: str
     flops: sympy.Expr
     bytes: sympy.Expr
-    cache: sympy.Expr = sympy.Integer(0)
+    cache: sympy.Expr = sympy.S.Zero
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def divide(forward: Graph, graph: Graph, save: bool, stored: Collection[str]) ->
     saved = tuple(_saved(graph, id, name) for id, name in names.items())
     for id, name in names.items():
         graph.substitute(id, graph.add(ir.Input(name, graph[id].type), span=graph[id].span))
-    graph.prune()
+    graph.prune(given)
     again = [n for n in graph if n.id not in later and not isinstance(n.op, LEAVES)]
     return Gradient(whole, graph, saved, tuple(again))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from archc.algebra.absorb import absorb
+from archc.algebra.fold import fold
 from archc.algebra.simplify import simplify
 from archc.commands.catalogue import doc_parts
 from archc.commands.stages import layer_of
@@ -55,7 +56,7 @@ def profile(spec: str) -> Profile:
     """The profile of the layer that `spec` names. Raises ArchError if the spec is wrong."""
     layer = layer_of(spec, {})
     about, source = doc_parts(layer.doc)
-    simpler = absorb(simplify(layer))
+    simpler = absorb(fold(simplify(layer)))
     sizes = chosen_sizes(layer)
     return Profile(
         spec, layer, about, source, summary(simpler), sizes, *numbers(simpler, cost(simpler), sizes)

@@ -37,6 +37,8 @@ class Interval:
     def __post_init__(self) -> None:
         if not self.low <= self.high:
             raise ValueError(f"no interval: {self.low} to {self.high}")
+        object.__setattr__(self, "low", self.low + 0)  # no -0
+        object.__setattr__(self, "high", self.high + 0)
         if self.low == self.high:  # an end that rounding has moved onto the other
             object.__setattr__(self, "open_low", False)
             object.__setattr__(self, "open_high", False)

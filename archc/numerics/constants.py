@@ -7,14 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
+from typing import Any
 
 import sympy
 
+from archc.ir import layer as ir
 from archc.numerics.arithmetic import (
     ANY,
     FINITE,
     MOST_DIGITS,
     Interval,
+    Number,
     absolute,
     add,
     both,
@@ -52,6 +55,31 @@ def number_interval(value: sympy.Basic, known: Mapping[str, Interval]) -> Interv
     if type(value) not in _RULES:
         return ANY
     return _RULES[type(value)](*(number_interval(arg, known) for arg in value.args))
+
+
+def required(layer: ir.Layer) -> dict[int | str, Interval]:
+    """What the requirements of a layer (`require tau > 0`) say about single sizes and options."""
+    found: dict[int | str, Interval] = {}
+    for requirement in layer.requirements:
+        condition: Any = requirement.condition
+        if type(condition) not in _LIMITS:
+            continue
+        turned = condition.reversed if condition.rhs.is_Symbol else condition
+        symbol, number = turned.lhs, turned.rhs
+        if symbol.is_Symbol and number.is_number:
+            limit = _LIMITS[type(turned)](number_interval(number, {}).low)
+            found[symbol.name] = both(found.get(symbol.name, number_interval(symbol, {})), limit)
+    return found
+
+
+_LIMITS: dict[type, Callable[[Number], Interval]] = {
+    sympy.Gt: lambda number: Interval(number, math.inf, True, False),
+    sympy.Ge: lambda number: Interval(number, math.inf),
+    sympy.Lt: lambda number: Interval(-math.inf, number, False, True),
+    sympy.Le: lambda number: Interval(-math.inf, number),
+    sympy.Eq: point,
+}
+"""Where a number lies that is compared with another."""
 
 
 def exact_fraction(value: sympy.Rational) -> Fraction | float:

@@ -43,7 +43,8 @@ def intervals(graph: Graph, given: Given | None = None) -> dict[int, Interval]:
 
     given: what is known, by the id of a node, or by the name of an input, a parameter, or a size or
     option (`{"tau": Interval(1, 16)}`). Without it inputs and parameters are any finite numbers,
-    and states before a token any at all. A region itself (Fold, Pair, Call) has the whole line.
+    and states before a token any at all; what a layer requires of them is in `constants.required`.
+    A region itself (Fold, Pair, Call) has the whole line.
     """
     walk = _Walk(graph, given or {})
     for node in graph:

@@ -39,10 +39,11 @@ def dense(
     begin = fresh("from", [axis, column, *state.axes, *frame.graph[a].type.axes], axis.size)
     sides = (column.name, row)
     identity = frame.add(ir.Delta(axis, begin))
-    powers = along_rows(frame, a, frame.number(0), identity, matrix=sides)
-    given = {"powers": powers}
+    zero, nothing = frame.number(0), _wide(frame, frame.number(0), axis)
+    given = {"powers": along_rows(frame, a, nothing, identity, matrix=sides)}
     if write is not None:
-        given["local"] = along_rows(frame, a, cut(frame, write), frame.number(0), matrix=sides)
+        b = _wide(frame, cut(frame, write), axis)
+        given["local"] = along_rows(frame, a, b, zero, matrix=sides)
 
     def step(inner: Frame, old: int, values: Mapping[str, int]) -> int:
         moved = inner.product(values["powers"], inner.renamed(old, {row: begin}), (begin.name,))
@@ -53,6 +54,11 @@ def dense(
     last = {name: in_last_row(frame, id) for name, id in given.items()}
     start = starts(frame, state, initial, last, step)
     return carried(frame, state, step(frame, start, given), start, initial)
+
+
+def _wide(frame: Frame, id: int, axis: Axis) -> int:
+    """A value with an axis: the same along it if it is the same everywhere."""
+    return id if frame.has(id, (axis.name,)) else frame.add(ck.Expand((axis,)), id)
 
 
 def _whole(frame: Frame, matrix: int, axis: Axis, column: Axis, decay: int | None) -> int:

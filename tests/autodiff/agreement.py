@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import sympy
 import torch
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from archc.autodiff.reverse import gradient
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.ir.meaning import evaluate_graph
+from archc.ir.sizes import evaluate
 from archc.ir.verify import check_graph
 
 LENGTHS = {"batch": 2, "t": 5, "T": 5, "T_m": 4, "n": 2, "i": 3, "C": 3}
@@ -27,11 +29,21 @@ def agree(
     """Check the gradient of every real output by every real input (or those wanted), computed with
     and without saved values; returns the one that saves."""
     sizes = {**LENGTHS, **(sizes or {})}
-    inputs = random_inputs(graph, sizes) | dict(values or {})
+    given_values = {
+        name: value.double() if value.is_floating_point() else value
+        for name, value in (values or {}).items()
+    }
+    inputs = random_inputs(graph, sizes) | given_values
     reals = {n.op.name for n in graph if isinstance(n.op, ir.Input) and n.type.dtype == "real"}
     wanted = tuple(name for name in inputs if name in reals) if wanted is None else wanted
     given = [name for name, id in graph.outputs.items() if graph[id].type.dtype == "real"]
     before = {node.id: node for node in graph}
+    sizes |= {
+        str(axis.size): size
+        for node in graph
+        if isinstance(node.op, ir.Input)
+        for axis, size in zip(node.type.axes, inputs[node.op.name].shape, strict=True)
+    }
     expected, cotangents = autograd(graph, inputs, wanted, given, sizes)
     found = {save: gradient(graph, wanted, given, save) for save in (True, False)}
     assert {node.id: node for node in graph} == before, "the graph that was given changed"
@@ -41,11 +53,9 @@ def agree(
         mine = run(made, inputs, cotangents, sizes)
         for name in wanted:
             assert mine[f"d.{name}"].shape == inputs[name].shape, name
-            difference = (mine[f"d.{name}"] - expected[name]).abs().max().item() if expected[
-                name
-            ].numel() else 0.0
-            scale = 1 + (expected[name].abs().max().item() if expected[name].numel() else 0.0)
-            assert difference <= tolerance * scale, f"d.{name}: {difference}"
+            scale = 1 + largest(expected[name])
+            difference = largest(mine[f"d.{name}"] - expected[name])
+            assert difference <= tolerance * scale, f"d.{name} differs by {difference}"
     assert not found[False].saved
     return found[True]
 
@@ -55,7 +65,7 @@ def random_inputs(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     return {
         node.op.name: torch.randn(
-            [length(str(axis.size), sizes) for axis in node.type.axes],
+            [length(axis.size, sizes) for axis in node.type.axes],
             generator=generator,
             dtype=torch.float64,
         )
@@ -64,8 +74,14 @@ def random_inputs(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Tensor]:
     }
 
 
-def length(size: str, sizes: Mapping[str, int]) -> int:
-    return int(size) if size.isdigit() else sizes.get(size, 4)
+def largest(values: Tensor) -> float:
+    """The largest magnitude; NaN if one is."""
+    return values.abs().max().item() if values.numel() else 0.0
+
+
+def length(size: sympy.Expr, sizes: Mapping[str, int]) -> int:
+    """A size as a number; a symbol without one is 4."""
+    return int(evaluate(size, {str(s): sizes.get(str(s), 4) for s in size.free_symbols}))
 
 
 def autograd(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from archc.dims import TIME, size_symbol
 from archc.ir import layer as ir
+from archc.ir.chunk import CHUNK_OPS
 from archc.ir.initial import sample_layer
 from archc.ir.meaning import MEANING, evaluate
 from tests.graphs import Sketch, axes, axis, layer, random_inputs, run, single

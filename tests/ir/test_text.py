@@ -13,6 +13,7 @@ import sympy
 from archc.dims import TIME
 from archc.elaborate.elaborate import elaborate
 from archc.ir import layer as ir
+from archc.ir.chunk import CHUNK_OPS
 from archc.ir.text import OP_TEXT, as_json, as_text, number_text, option_text
 from archc.ir.typing import layer_graph
 from archc.specfile import bundled, import_source, read

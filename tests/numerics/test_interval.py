@@ -16,6 +16,7 @@ from archc.ir import layer as ir
 from archc.ir.meaning import evaluate
 from archc.ir.typing import layer_graph
 from archc.numerics.arithmetic import POSITIVE
+from archc.numerics.constants import required
 from archc.numerics.functions import FUNCTIONS
 from archc.numerics.interval import ANY, FINITE, RULES, Interval, intervals
 from tests.graphs import Sketch, layer
@@ -167,6 +168,17 @@ def test_constants_in_sizes_and_options() -> None:
     assert found(s, s.number(sympy.log(size + 1))).nonnegative
     assert found(s, s.number(option)) == FINITE
     assert found(s, s.number(-sympy.oo)) == Interval(-math.inf, -math.inf)
+
+
+def test_requirements_of_a_layer_say_where_options_lie() -> None:
+    tau, size = number_symbol("tau"), size_symbol("K")
+    conditions = (tau > 0, sympy.Gt(16, tau, evaluate=False), size >= 4, sympy.Ne(tau, 3))
+    needs = tuple(ir.Requirement(condition, "", None) for condition in conditions)
+    known = required(layer(Sketch().outputs(), "", requirements=needs))
+    assert known == {
+        "tau": Interval(0, 16, True, True),
+        "K": Interval(4, math.inf, False, True),
+    }
 
 
 def test_results_of_a_body_that_do_not_read_states() -> None:

@@ -132,7 +132,7 @@ def test_no_logarithm_of_an_exponential_is_computed() -> None:
     assert lines(s.graph) == [
         "%0 = logsigmoid(x) : [batch, t, K]",
         "%1 = add(x, %0) : [batch, t, K]",
-        "%2 = 1/2 : []",
+        "%2 = 0.5 : []",
         "%3 = mul(%1, %2) : [batch, t, K]",
     ]
 

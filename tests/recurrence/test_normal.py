@@ -8,16 +8,19 @@ from itertools import product
 import pytest
 import torch
 
+import archc
 from archc.algebra.simplify import simplify
 from archc.ir import layer as ir
 from archc.ir.meaning import evaluate
 from archc.ir.verify import verify
 from archc.recurrence.normal import normal_forms
 from archc.recurrence.normal_form import NormalForm
+from archc.recurrence.normal_text import as_text
+from archc.specfile import bundled
 from tests.elaborate.specs import layer, random_inputs
 from tests.recurrence.rebuilt import folds, rebuilt
 
-SIZES = {"H": 2, "K": 3, "V": 4, "n": 2}
+SIZES = {"H": 2, "K": 3, "V": 4}
 
 VECTORS = "k[H, K], q[H, K], p[H, K], r[H, K], a[H, K], v[H, V], z[H, V], u[H, V], b[H], g[H]"
 
@@ -28,9 +31,10 @@ def spec(body: str, states: str = "S[K, V]", outputs: str = "S") -> ir.Layer:
     names = [entry for entry in VECTORS.split("], ") if uses(entry.split("[")[0], body)]
     inputs = ", ".join(entry.rstrip("]") + "]" for entry in names)
     lines = "\n        ".join(body.split("\n"))
+    results = "; ".join(f"output {name}" for name in outputs.split(", "))
     return layer(
         f"layer L(H, K, V):\n    input {inputs}\n    recurrence {states} over H:\n"
-        f"        {lines}\n    output {outputs}\n"
+        f"        {lines}\n    {results}\n"
     )
 
 
@@ -215,12 +219,18 @@ def test_gates_are_equal_as_polynomials(one: str, other: str) -> None:
 
 
 def test_updates_that_differ_have_different_keys() -> None:
-    bodies = [*SPELLINGS[:1], *(f"S[t] = {update}" for update in (
-        "(I - k @ k.T) @ diag(a) @ S[t-1] + b * k @ v.T",
-        "diag(a) @ (I - b * k @ k.T) @ S[t-1] + b * k @ v.T",
-        "(I - b * k @ q.T) @ diag(a) @ S[t-1] + b * k @ v.T",
-        "diag(a) @ S[t-1] + b * k @ v.T",
-    ))]
+    bodies = [
+        *SPELLINGS[:1],
+        *(
+            f"S[t] = {update}"
+            for update in (
+                "(I - k @ k.T) @ diag(a) @ S[t-1] + b * k @ v.T",
+                "diag(a) @ (I - b * k @ k.T) @ S[t-1] + b * k @ v.T",
+                "(I - b * k @ q.T) @ diag(a) @ S[t-1] + b * k @ v.T",
+                "diag(a) @ S[t-1] + b * k @ v.T",
+            )
+        ),
+    ]
     assert len({form(body).key() for body in bodies}) == len(bodies)
 
 
@@ -256,7 +266,9 @@ def test_a_cascade_is_one_form_after_another() -> None:
 
 
 def test_a_read_of_an_earlier_state_is_one_value() -> None:
-    body = "P[t] = g * P[t-1] + k @ v.T\nz = P[t].T @ q\nS[t] = S[t-1] + k @ (b * z).T\no = S[t].T @ p"
+    body = (
+        "P[t] = g * P[t-1] + k @ v.T\ny = P[t].T @ q\nS[t] = S[t-1] + k @ (b * y).T\no = S[t].T @ p"
+    )
     first, second = forms(body, "S[K, V], P[K, V]", "o")
     assert [read.node for read in first.forms[0].reads]
     assert second.kind == "matrix"
@@ -335,10 +347,8 @@ def test_coupled_states_that_read_one_another_are_refused() -> None:
 
 
 def test_too_many_micro_steps_are_refused() -> None:
-    text = "S[t-1]"
-    for _ in range(17):
-        text = f"(I - k @ k.T) @ ({text})"
-    found = form(f"S[t] = {text}")
+    lines = ["R0 = S[t-1]", *(f"R{i + 1} = R{i} - k @ (R{i}.T @ k).T" for i in range(17))]
+    found = form("\n".join([*lines, "S[t] = R17"]))
     assert found.refusal is not None and "17 micro-steps" in found.refusal.reason
 
 
@@ -351,6 +361,8 @@ def test_bundled_specs_have_forms_at_once(name: str) -> None:
         start = time.perf_counter()
         found = normal_forms(fold)
         assert time.perf_counter() - start < 0.5
-        assert sorted(s for each in found for s in each.states) == sorted(s.name for s in fold.states)
+        assert sorted(s for each in found for s in each.states) == sorted(
+            s.name for s in fold.states
+        )
         for each in found:
             assert as_text(each) and (each.refusal is not None) == (each.kind == "sequential")
