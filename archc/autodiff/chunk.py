@@ -31,9 +31,7 @@ def tokens(b: Builder, node: Node, d: int) -> Cotangents:
     place = [axis.name for axis in inner].index(op.row)
     outer = tuple(axis.name for axis in inner[:place])
     steps = None if op.steps is None else op.steps.name
-    back = ck.Chunks(
-        op.stream.name, type.axis(op.chunk), type.axis(op.row), 0, steps, outer
-    )
+    back = ck.Chunks(op.stream.name, type.axis(op.chunk), type.axis(op.row), 0, steps, outer)
     return [b.add(back, b.full(d, [op.stream, *([] if op.steps is None else [op.steps])]))]
 
 

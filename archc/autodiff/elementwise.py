@@ -7,6 +7,7 @@ the layer IR a cotangent of 0 stays 0 even where a slope is infinite.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import sympy
 
@@ -107,7 +108,7 @@ def _unless_zero(b: Builder, d: int, product: int) -> int:
 FUNCTIONS = {sympy.exp: "exp", sympy.log: "log", sympy.sin: "sin", sympy.cos: "cos"}
 
 
-def express(b: Builder, expr: sympy.Expr, known: Mapping[sympy.Symbol, int]) -> int:
+def express(b: Builder, expr: Any, known: Mapping[sympy.Symbol, int]) -> int:
     """A sympy expression as nodes; equal parts become one node."""
     if isinstance(expr, sympy.Symbol):
         return known[expr]
@@ -122,7 +123,7 @@ def express(b: Builder, expr: sympy.Expr, known: Mapping[sympy.Symbol, int]) -> 
     return b.fn(FUNCTIONS[expr.func], express(b, expr.args[0], known))
 
 
-def _sum(b: Builder, expr: sympy.Expr, known: Mapping[sympy.Symbol, int]) -> int:
+def _sum(b: Builder, expr: Any, known: Mapping[sympy.Symbol, int]) -> int:
     """Terms, a number first, with differences for negative ones."""
     terms = sorted(expr.args, key=lambda term: (not term.is_number, str(term)))
     total = express(b, terms[0], known)
@@ -133,7 +134,7 @@ def _sum(b: Builder, expr: sympy.Expr, known: Mapping[sympy.Symbol, int]) -> int
     return total
 
 
-def _product(b: Builder, expr: sympy.Expr, known: Mapping[sympy.Symbol, int]) -> int:
+def _product(b: Builder, expr: Any, known: Mapping[sympy.Symbol, int]) -> int:
     """Factors, then a number, then one quotient."""
     number, above, below = sympy.Integer(1), [], []
     for factor in sympy.Mul.make_args(expr):
@@ -206,8 +207,8 @@ def _base(b: Builder, base: int, exponent: int, d: int) -> int | None:
     if number == 0:
         return None
     if number is not None:
-        lower = {1: b.number(1), 2: base}.get(number)
-        lower = b.fn("pow", base, b.number(number - 1)) if lower is None else lower
+        lower = b.number(1) if number == 1 else base
+        lower = b.fn("pow", base, b.number(number - 1)) if number not in (1, 2) else lower
         product = b.mul(d, b.mul(lower, exponent))
         finite = bool(number.is_number and number >= 1)
         return product if finite and base not in b.masked else _unless_zero(b, d, product)

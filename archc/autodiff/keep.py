@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import sympy
 
@@ -136,8 +137,9 @@ def _size(type: Type) -> int:
 @lru_cache(maxsize=4096)
 def _sample(expr: sympy.Expr) -> float:
     """An expression in sizes at the sample sizes."""
-    sizes = {s: TOKENS if str(s).startswith("T") else SIZE for s in expr.free_symbols}
-    value = expr.subs(sizes)
+    value: Any = expr
+    for symbol in sorted(expr.free_symbols, key=str):
+        value = value.subs(symbol, TOKENS if str(symbol).startswith("T") else SIZE)
     return float(value) if value.is_finite else float(SIZE)
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from archc.autodiff.builder import Builder, NoGradient
+from archc.autodiff.products import Term, take_out, total
+from archc.autodiff.resize import resized
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -54,6 +56,7 @@ def fold(b: Builder, node: Node, given: Given) -> Cotangents:
     body = b.differentiate(op.body, wanted, flow.outputs, stored=states)
     streams = _streams(b, node, body)
     back = _reversed_body(body.backward, flow, given)
+    products = _taken_out(b, node, flow, back)
     captures = {**streams, **_results_given(b, node, given, flow)}
     read = [n.op.name for n in back if isinstance(n.op, ir.Input) and n.op.name in captures]
     carried = tuple(replace(state, name=cotangent(state.name)) for state in flow.states)
@@ -61,7 +64,7 @@ def fold(b: Builder, node: Node, given: Given) -> Cotangents:
     zeros = [b.zero()] * len(carried)
     made = b.add(reverse, *(captures[name] for name in read), *zeros)
     return [
-        *_of_captures(b, node, flow, made),
+        *_of_captures(b, node, flow, made, products, captures),
         *_of_starts(b, node, flow, made),
     ]
 
@@ -154,15 +157,37 @@ def _results_given(b: Builder, node: Node, given: Given, flow: _Flow) -> dict[st
     }
 
 
-def _of_captures(b: Builder, node: Node, flow: _Flow, made: int) -> Iterator[int | None]:
-    """Cotangents of captures: along the stream, or summed over it."""
+def _taken_out(b: Builder, node: Node, flow: _Flow, back: Graph) -> dict[str, list[Term]]:
+    """Cotangents of captures without the stream that are sums of products, made outside."""
     stream = node.op.stream.name
-    for name, operand in zip(node.op.captures, node.operands, strict=False):
+    operands = zip(node.op.captures, node.operands, strict=False)
+    whole = [name for name, id in operands if name in flow.captures and stream not in b.names(id)]
+    return {name: take_out(back, cotangent(name)) for name in whole}
+
+
+def _of_captures(
+    b: Builder,
+    node: Node,
+    flow: _Flow,
+    made: int,
+    products: Mapping[str, list[Term]],
+    captures: Given,
+) -> Iterator[int | None]:
+    """Cotangents of captures: along the stream, or summed over it."""
+    stream = node.op.stream
+
+    def value(name: str) -> int:
+        """A value of the reverse body, outside it."""
+        return captures[name] if name in captures else b.add(ir.Result(name), made)
+
+    for name in node.op.captures:
         if name not in flow.captures:
             yield None
-            continue
-        found = b.add(ir.Result(cotangent(name)), made)
-        yield found if stream in b.names(operand) else b.reduce(found, [stream])
+        elif products.get(name):
+            yield total(b, products[name], stream, value)
+        else:
+            found = b.add(ir.Result(cotangent(name)), made)
+            yield found if name not in products else b.reduce(found, [stream.name])
 
 
 def _of_starts(b: Builder, node: Node, flow: _Flow, made: int) -> Iterator[int | None]:
@@ -201,11 +226,23 @@ def pair(b: Builder, node: Node, given: Given) -> Cotangents:
     back = ir.Pair(
         op.reader, op.read, op.source, captures, body.backward, op.path, op.window, op.causal
     )
+    back = resized(back, _as_outside(b, node))
     made = b.add(back, *(values[name][1] for name in read))
     return [
         _outside(b, node, name, role, operand, made) if name in wanted else None
         for (name, role), operand in zip(op.captures, node.operands, strict=True)
     ]
+
+
+def _as_outside(b: Builder, node: Node) -> dict[Axis, Axis]:
+    """The axes of tokens read and of the path, as long as the stream is that they come from."""
+    op = node.op
+    found: dict[Axis, Axis] = {}
+    for (_, role), operand in zip(op.captures, node.operands, strict=True):
+        inside = {"reader": None, "read": op.read, "path": op.path}[role]
+        if inside is not None and op.source in b.names(operand):
+            found[inside] = b.type(operand).axis(op.source).renamed(inside.name)
+    return {inside: axis for inside, axis in found.items() if inside != axis}
 
 
 def _outside(b: Builder, node: Node, name: str, role: str, operand: int, made: int) -> int:

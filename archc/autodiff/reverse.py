@@ -25,8 +25,8 @@ def gradient(
 ) -> Gradient:
     """The gradient graph of `forward`: from the cotangents of the outputs `given` (inputs
     `d.<output>`) to those of the inputs `wanted` (outputs `d.<input>`, zeros for an input on which
-    nothing depends). Without `save` it computes every value anew that it needs of the forward. `stored`:
-    inputs that must be stored if the backward reads them, as states in a loop.
+    nothing depends). Without `save` it computes every value anew that it needs of the forward.
+    `stored`: inputs that must be stored if the backward reads them, as states in a loop.
 
     Raises NoGradient where an op has no derivative, ValueError for a name that is not in the graph
     or that is no real.

@@ -28,7 +28,9 @@ def reduce(b: Builder, node: Node, d: int) -> Cotangents:
     Product: dy times the product of the others."""
     if node.op.fn == "sum" or not node.op.axes:
         return [d]
-    return [{"mean": _mean, "max": _extreme, "min": _extreme, "prod": _product}[node.op.fn](b, node, d)]
+    return [
+        {"mean": _mean, "max": _extreme, "min": _extreme, "prod": _product}[node.op.fn](b, node, d)
+    ]
 
 
 def _mean(b: Builder, node: Node, d: int) -> int:
@@ -169,7 +171,8 @@ def window(b: Builder, node: Node, d: int) -> Cotangents:
 
 
 def softmax(b: Builder, node: Node, d: int) -> Cotangents:
-    """p = softmax(x): dx = p (dp - sum p dp). The sink's weight p' = 1 - sum p: dx' = -p' sum p dp."""
+    """p = softmax(x): dx = p (dp - sum p dp). The sink's weight is p' = 1 - sum p:
+    dx' = -p' sum p dp."""
     scores, _, *sink = node.operands
     over = {node.op.over}
     mean = b.reduce(b.mul(node.id, d), over)

@@ -148,9 +148,9 @@ class Move:
 class Scan:
     """h[i] = a[i] * h[i-1] + b[i] along the rows, for operands a, b and h[-1] (no row).
 
-    `kind` "linear", or "max-plus": h[i] = max(a[i] + h[i-1], b[i]). With `matrix` = (row, col), a is
-    a matrix per row, or the same for all: h[i] = a[i] @ h[i-1] + b[i], where h has the axis `col`
-    and a also `row`, the same axis of the result. `reverse` walks from the last row.
+    `kind` "linear", or "max-plus": h[i] = max(a[i] + h[i-1], b[i]). With `matrix` = (row, col), a
+    is a matrix per row, or the same for all: h[i] = a[i] @ h[i-1] + b[i], where h has the axis
+    `col` and a also `row`, the same axis of the result. `reverse` walks from the last row.
     """
 
     axis: str

@@ -30,11 +30,12 @@ def _scan(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
 
 
 def _pairs(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
-    """A decay, a product and a sum for every pair of rows that is kept, and every dim."""
+    """For every pair of rows that is kept, and every dim: a sum of gates, its exponential, two
+    products and a sum; of a GateGradient one product more."""
     axes = {axis.name: axis for type in (node.type, *types) for axis in type.axes}
     col = node.op.col if isinstance(node.op, ck.Gram) else axes[node.op.col]
     axes.setdefault(col.name, col)
-    each = 4 if isinstance(node.op, ck.GateGradient) else 3
+    each = 6 if isinstance(node.op, ck.GateGradient) else 5
     return each * HALF * elements(axes.values(), lengths)
 
 

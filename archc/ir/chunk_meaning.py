@@ -121,6 +121,7 @@ def _moved(data: Tensor, along: int, steps: int, fill: float) -> Tensor:
 
 
 def scan(node: Node, scope: Scope, a: Named, b: Named, first: Named) -> Named:
+    """Row by row, each from the one before."""
     op, names = node.op, node.type.names
     rest = [name for name in names if name != op.axis]
     (length,) = scope.shape([node.type.axis(op.axis)])
@@ -227,7 +228,7 @@ def mix(node: Node, scope: Scope, weights: Named, value: Named, g: Named) -> Nam
 
 def gate_gradient(node: Node, scope: Scope, d: Named, a: Named, b: Named, g: Named) -> Named:
     op = node.op
-    rest = [name for name in dict.fromkeys((*g.names, *a.names, *b.names, *d.names))]
+    rest = list(dict.fromkeys((*g.names, *a.names, *b.names, *d.names)))
     rest = [name for name in rest if name not in (op.row, op.col)]
     decays = _spans(g.to([op.row, *rest]), op.strict, op.exclusive).exp()
     pairs = a.to([op.row, *rest])[:, None] * d.to([op.row, op.col, *rest]) * decays

@@ -168,7 +168,7 @@ class MatrixForm:
     def _matmul(self, a: int, b: int) -> int:
         """The product of two matrices between rows."""
         frame = self.frame
-        middle = frame.row.renamed(frame.row.name + "'")
+        middle = frame.col.renamed(frame.col.name + "'")
         left = frame.renamed(a, {frame.col.name: middle})
         right = frame.renamed(b, {frame.row.name: middle})
         return frame.product(left, right, (middle.name,))

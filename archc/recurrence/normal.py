@@ -49,7 +49,8 @@ def component(fold: ir.Fold, states: tuple[str, ...]) -> NormalForm:
     try:
         if len(states) > 1:
             return coupled(fold, linear, states)
-        return _linear(fold, linear, states[0])
+        (name,) = states
+        return _linear(fold, linear, name)
     except Refused as refused:
         return sequential(states, refused.refusal)
     except TooLong:

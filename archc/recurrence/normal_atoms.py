@@ -114,6 +114,10 @@ class Table:
         """1 where a bool holds, else 0."""
         return self.add(Atom("choice", "choice", self.axes(condition), args=(condition,)))
 
+    def is_not(self, condition: sympy.Expr) -> bool:
+        """Whether a bool is the opposite of another."""
+        return isinstance(condition, sympy.Symbol) and self.atoms[condition].fn == "not"
+
     def delta(self, row: Axis, col: Axis) -> sympy.Expr:
         """The identity matrix; 1 on its diagonal."""
         if row.name == col.name:
@@ -124,7 +128,7 @@ class Table:
 
     def symbols(self, expr: sympy.Expr) -> list[sympy.Symbol]:
         """The symbols of an expression that stand for values, by name."""
-        found = (s for s in expr.free_symbols if s in self.atoms)
+        found = [s for s in expr.free_symbols if isinstance(s, sympy.Symbol) and s in self.atoms]
         return sorted(found, key=lambda s: s.name)
 
     def axes(self, *exprs: sympy.Expr) -> tuple[Axis, ...]:
@@ -150,7 +154,7 @@ class Table:
         factors: Factors = {}
         for factor in sympy.Mul.make_args(term):
             base, power = factor.as_base_exp()
-            if base in self.atoms and power.is_Integer:
+            if isinstance(base, sympy.Symbol) and base in self.atoms and power.is_Integer:
                 factors[base] = factors.get(base, 0) + int(power)
             else:
                 number = number * factor
@@ -200,7 +204,7 @@ class Table:
         changes = {
             s: self._renamed(s, new) for s in self.symbols(expr) if moved & set(self.atoms[s].names)
         }
-        return expr.xreplace(changes) if changes else expr
+        return replaced(expr, changes) if changes else expr
 
     def _renamed(self, symbol: sympy.Symbol, new: Mapping[str, Axis]) -> sympy.Expr:
         atom = self.atoms[symbol]
@@ -307,6 +311,13 @@ class Table:
 def product(number: sympy.Expr | int, factors: Mapping[sympy.Symbol, int]) -> sympy.Expr:
     """A number times powers of symbols."""
     return sympy.Mul(number, *(symbol**power for symbol, power in factors.items()))
+
+
+def replaced(expr: sympy.Expr, changes: Mapping[sympy.Symbol, sympy.Expr]) -> sympy.Expr:
+    """An expression with symbols replaced, all at once."""
+    new = expr.xreplace(dict(changes))
+    assert isinstance(new, sympy.Expr)
+    return new
 
 
 def bounded(expr: sympy.Expr) -> sympy.Expr:

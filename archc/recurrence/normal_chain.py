@@ -83,7 +83,7 @@ def read_body(
 
 def _is_version(table: Table, value: sympy.Expr) -> bool:
     """Whether a polynomial is one version of a state and nothing else."""
-    return value in table.atoms and table.atoms[value].kind == "state"
+    return isinstance(value, sympy.Symbol) and table.atoms[value].kind == "state"
 
 
 def chain(fold: ir.Fold, degrees: Mapping[int, Degree], table: Table, state: ir.State) -> Chain:
@@ -97,7 +97,7 @@ def chain(fold: ir.Fold, degrees: Mapping[int, Degree], table: Table, state: ir.
     if update not in reading.values:
         raise Refused(reading.broken[update], node=update)
     forms = {f"{state.name}@{i}": form for form, i in reading.versions.items()}
-    head = table.atoms[reading.values[update]].head
+    (head,) = table.states(reading.values[update])
     steps, versions = list[Raw](), [head]
     while versions[0] in forms:
         value, before = _over_one(table, forms, versions[0], state)
@@ -181,13 +181,14 @@ def _chosen(table: Table, decay: sympy.Expr) -> sympy.Expr:
     """A decay that has one value where a bool holds, and another elsewhere, is one symbol."""
     for symbol in table.symbols(decay):
         atom = table.atoms[symbol]
-        if atom.kind != "choice" or table.atoms.get(atom.args[0], atom).fn == "not":
+        if atom.kind != "choice" or table.is_not(atom.args[0]):
             continue
         other = table.choice(table.fn("not", atom.args[0]))
         a, b = (coefficient(table, decay, s) for s in (symbol, other))
         rest = decay - sympy.expand(symbol * a) - sympy.expand(other * b)
         if a != 0 and b != 0:
-            return _chosen(table, sympy.expand(rest) + table.fn("where", atom.args[0], a, b))
+            chosen = a if a == b else table.fn("where", atom.args[0], a, b)
+            return _chosen(table, sympy.expand(rest) + chosen)
     return decay
 
 

@@ -26,10 +26,13 @@ def coupled(fold: ir.Fold, linear: Mapping[int, Degree], states: tuple[str, ...]
     """The block transition of states that only scale one another; their reads are left whole."""
     table = Table()
     reading = read_body(fold, linear, table, None)
-    declared = {state.name: state for state in fold.states if state.name in states}
+    every = {state.name: state for state in fold.states}
+    declared = {name: every[name] for name in states}
     rows = [_row(fold, reading, declared, name) for name in states]
     whole = _whole(fold, reading, states)
-    forms = tuple(_form(declared[n], written, whole) for n, (_, written) in zip(states, rows))
+    forms = tuple(
+        _form(declared[n], written, whole) for n, (_, written) in zip(states, rows, strict=True)
+    )
     return NormalForm(DENSE, states, forms, table.atoms, None, tuple(blocks for blocks, _ in rows))
 
 

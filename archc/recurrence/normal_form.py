@@ -1,6 +1,6 @@
 """The normal form of a recurrence: what every linear update of a state comes down to.
 
-One token is one or more micro-steps. A micro-step, for all values of the batch-like axes at once, is
+One token is one or more micro-steps. A micro-step, for all values of batch-like axes at once, is
 
     S' = decay * S_prev
     S  = S' + sum over terms of  x * (c + sum over the key axes of w * S*)
@@ -66,8 +66,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Part:
-    """`scale` times the sum over `axes` of covector * state. `when` says which: S_prev of micro-step
-    `step` ("before"), S' of it ("after"), or S when the step is done ("written")."""
+    """`scale` times the sum over `axes` of covector * state. `when` says which state: S_prev of
+    micro-step `step` ("before"), S' of it ("after"), or S when the step is done ("written")."""
 
     step: int
     when: str

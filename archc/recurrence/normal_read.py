@@ -59,7 +59,7 @@ class Reading:
         """Read every linear node, until a new version is needed."""
         for node in self.body:
             if self.degrees[node.id].kind == LINEAR:
-                value = self._linear(node)
+                value = self.linear(node)
                 if self.found is not None:
                     return
                 if value is not None:
@@ -88,7 +88,8 @@ class Reading:
 
     def _constant(self, node: Node) -> sympy.Expr:
         op, sums = node.op, isinstance(node.op, ir.Contract | ir.Reduce)
-        if node.id in self.old or node.id in self.after:
+        given = node.id in self.after and self.after[node.id] not in self.own
+        if node.id in self.old or given:
             return self._opaque(node)
         if isinstance(op, ir.Constant):
             return op.value if op.value.is_finite is not False else self._opaque(node)
@@ -131,7 +132,7 @@ class Reading:
     def _gathered(self, node: Node) -> str:
         """`k[n=0]`: what is read, along which axis, where."""
         what, index = (self.constant(o) for o in node.operands)
-        atom = self.table.atoms.get(what)
+        atom = self.table.atoms.get(what) if isinstance(what, sympy.Symbol) else None
         own = atom is not None and atom.kind == "value" and atom.axes == atom.source
         name = atom.head if atom is not None and own else self.table.text(what)
         return f"{name}[{node.op.axis}={self.table.text(index)}]"
@@ -171,7 +172,7 @@ class Reading:
 
     # --- values that are linear in the states ----------------------------------------------------
 
-    def _linear(self, node: Node) -> sympy.Expr | None:
+    def linear(self, node: Node) -> sympy.Expr | None:
         """The polynomial of a linear node; None if there is none."""
         if node.id in self.old:
             return self.version(0, self.old[node.id])
@@ -226,9 +227,8 @@ class Reading:
         state, vector = (a, b) if self.degrees[inner.operands[0]].kind == LINEAR else (b, a)
         return self.table.times(self._readable(state, op.axes), vector)
 
-    def _reduce(self, op: ir.Reduce, value: sympy.Expr, node: Node) -> sympy.Expr | None:
-        if op.fn not in ("sum", "mean"):
-            return None
+    def _reduce(self, op: ir.Reduce, value: sympy.Expr, node: Node) -> sympy.Expr:
+        """A sum or a mean."""
         axes = [a for a in self.body[node.operands[0]].type.axes if a.name in op.axes]
         number = sympy.Mul(*(axis.size for axis in axes)) if op.fn == "mean" else ONE
         return self.table.times(self.table.sum(value, axes), 1 / number)

@@ -34,10 +34,12 @@ def reads_of(
     walk = _Walk(fold, state, found, table)
     after = updates(fold)
     for name, id in fold.body.outputs.items():
-        if name != state.name and id != after[state.name]:
-            walk.visit(id)
-        elif name != state.name and name not in after:
+        if name != state.name and id == after[state.name]:
             walk.whole.append(id)
+        elif name in after and name != state.name:
+            walk.update(id)
+        elif name != state.name:
+            walk.visit(id)
     return sorted(walk.reads, key=lambda read: read.node), sorted(set(walk.whole))
 
 
@@ -59,12 +61,30 @@ class _Walk:
         if self._is_whole(id):
             self.whole.append(id)
             return
-        if any(self._is_whole(o) for o in self.body[id].operands) or self._scaled_sum(id):
+        if any(self._is_whole(o) for o in self.body[id].operands):
             read = self._read(id)
             if read is not None:
                 self.reads.append(read)
                 return
         for operand in self.body[id].operands:
+            self.visit(operand)
+
+    def update(self, id: int) -> None:
+        """What the update of another state reads; as a value it is given from outside."""
+        if id in self.reading.old:
+            self.whole += [id] if self._is_whole(id) else []
+            return
+        operands = self.body[id].operands
+        sums = isinstance(self.body[id].op, ir.Contract | ir.Reduce)
+        if sums and any(self._is_whole(operand) for operand in operands):
+            value = self.reading.linear(self.body[id])
+            if value is not None and not self.reading.whole(value):
+                self.reading.values[id] = value
+                read = self._read(id)
+                if read is not None:
+                    self.reads.append(read)
+                    return
+        for operand in operands:
             self.visit(operand)
 
     def _is_whole(self, id: int) -> bool:
@@ -76,9 +96,6 @@ class _Walk:
         if value is None:
             return id in self.reading.old
         return bool(self.reading.whole(value))
-
-    def _scaled_sum(self, id: int) -> bool:
-        return False
 
     def _read(self, id: int) -> RawRead | None:
         """The node as sums against versions in the chain; None if it is no such sum."""

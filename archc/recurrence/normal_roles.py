@@ -58,7 +58,7 @@ def _dense(found: Chain) -> Sides:
     """A matrix along an axis of the state."""
     if len(found.steps) > 1:
         raise Refused("a matrix along an axis of the state, and corrections to it")
-    (raw,) = found.steps
+    raw = found.steps[0]
     columns = {look.column for look in raw.looks}
     if len(columns) > 1:
         raise Refused("a matrix along an axis of the state, and corrections to it")
@@ -72,7 +72,7 @@ def _dense(found: Chain) -> Sides:
 
 def _diagonal(found: Chain) -> Sides:
     """Elementwise: everything is batch-like."""
-    (raw,) = found.steps or (Raw(ONE, (), ZERO),)
+    raw = found.steps[0]
     terms = (Term(ONE, raw.written, ZERO, True),) if raw.written != 0 else ()
     return Sides(
         DIAGONAL, Roles(frozenset(), frozenset()), (Step(raw.decay, raw.decay, ONE, terms),)
@@ -158,7 +158,7 @@ def _parted(table: Table, roles: Roles, decay: sympy.Expr) -> tuple[sympy.Expr, 
     key: list[sympy.Expr] = []
     value: list[sympy.Expr] = []
     try:
-        number, factors = sympy.factor_list(decay)
+        number, factors, *_ = sympy.factor_list(decay)
     except sympy.PolynomialError:  # a power below 0
         return None
     for factor, power in factors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sympy
 
-from archc.recurrence.normal_atoms import Atom, Table
+from archc.recurrence.normal_atoms import Atom, Table, replaced
 from archc.recurrence.normal_form import (
     AFTER,
     DENSE,
@@ -49,7 +49,7 @@ def readable(form: NormalForm, expr: sympy.Expr) -> sympy.Expr:
         name = {"sum": "dot", "choice": "choice"}.get(atom.kind, atom.fn)
         return sympy.Function(name)(*(readable(form, arg) for arg in atom.args))
 
-    return expr.xreplace({symbol: plain(symbol) for symbol in table.symbols(expr)})
+    return replaced(expr, {symbol: plain(symbol) for symbol in table.symbols(expr)})
 
 
 class _Writer:
@@ -88,22 +88,27 @@ class _Writer:
             parts += [f"{self._factor(step.decay)}{before}"] if step.decay != 0 else []
             lines, decayed = [f"{name}' = {' + '.join(parts)}"], f"{name}'"
         elif step.decay != 1:
-            lines, decayed = [f"{name}' = {self._factor(step.decay)}{before}"], f"{name}'"
+            sides = (part for part in (step.key, step.value) if part != 1)
+            scale = "".join(self._factor(part) for part in sides)
+            lines, decayed = [f"{name}' = {scale}{before}"], f"{name}'"
         terms = [self._term(t, decayed if t.after else before) for t in step.terms]
-        return [*lines, f"{name} = {' + '.join([decayed, *terms])}"]
+        return [*lines, f"{name} = {_sum([decayed, *terms])}"]
 
     def _term(self, term: Term, state: str) -> str:
         if term.w == 0:
-            return self._join(self._factor(term.x), self._factor(term.c).strip())
+            return self._scaled(term.x, term.c)
         negative = self._minus(term.w)
         read = f"({self.expr(-term.w if negative else term.w)} . {state})"
-        sign = " - " if negative else " + "
-        row = f"{self.expr(term.c)}{sign}{read}" if term.c != 0 else f"{'-' * negative}{read}"
+        if term.c == 0:
+            return f"{'-' if negative else ''}{self._factor(term.x)}{read}"
+        row = f"{self.expr(term.c)} {'-' if negative else '+'} {read}"
         return f"{self._factor(term.x)}({row})"
 
-    @staticmethod
-    def _join(left: str, right: str) -> str:
-        return left.strip() if right == "" else left + right
+    def _scaled(self, x: sympy.Expr, c: sympy.Expr) -> str:
+        """x times c, the sign in front."""
+        if self._minus(c):
+            return f"-{self._scaled(x, -c)}"
+        return f"{self._factor(x)}{self._factor(c)}".strip() or "1"
 
     def _minus(self, expr: sympy.Expr) -> bool:
         terms = sympy.Add.make_args(expr)
@@ -112,7 +117,7 @@ class _Writer:
     def _read(self, form: StateForm, read: Read) -> str:
         parts = [self._part(form, part) for part in read.parts]
         parts += [self.expr(read.free)] if read.free != 0 else []
-        return f"%{read.node} = {' + '.join(parts)}"
+        return f"%{read.node} = {_sum(parts)}"
 
     def _part(self, form: StateForm, part: Part) -> str:
         last = len(form.steps) - 1
@@ -168,5 +173,10 @@ class _Writer:
             return f"({' . '.join(parts)})" if len(parts) == 2 else f"sum({' '.join(parts)})"
         args = [self.expr(arg) for arg in atom.args]
         if atom.fn in SIGNS:
-            return f"({args[0]} {SIGNS[atom.fn]} {args[1]})"
+            return f"{args[0]} {SIGNS[atom.fn]} {args[1]}"
         return f"[{args[0]}]" if atom.kind == "choice" else f"{atom.fn}({', '.join(args)})"
+
+
+def _sum(parts: list[str]) -> str:
+    """Texts added, those with a minus subtracted."""
+    return " + ".join(parts).replace(" + -", " - ")

@@ -20,9 +20,10 @@ Affine = tuple[sympy.Expr | None, sympy.Expr | None]
 def tropical(fold: ir.Fold, states: tuple[str, ...]) -> NormalForm | None:
     """The form of a running maximum; None if the states are something else."""
     known = degrees(fold, states, tropical=True)
-    if len(states) > 1 or known[fold.body.outputs[states[0]]].kind in (OTHER, CONSTANT):
+    own = [state for state in fold.states if state.name in states]
+    if len(own) > 1 or known[fold.body.outputs[own[0].name]].kind in (OTHER, CONSTANT):
         return None
-    state = next(state for state in fold.states if state.name == states[0])
+    (state,) = own
     reading = Reading(fold, known, Table())
     walk = _Walk(reading)
     shift, floor = walk.value(fold.body.outputs[state.name])

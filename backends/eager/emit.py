@@ -57,8 +57,14 @@ def emit_function(layer: ir.Layer, name: str) -> str:
 
 def with_pieces(file: File) -> list[str]:
     """The sections of a file after the pieces that they use."""
-    pieces = [text for name, text in functions("pieces.py").items() if name in file.pieces]
-    return [*pieces, *file.sections]
+    written = functions("pieces.py") | functions("chunk_pieces.py")
+    needed, waiting = set(), sorted(file.pieces)
+    while waiting:
+        name = waiting.pop()
+        needed.add(name)
+        words = set(re.findall(r"\w+", written[name]))
+        waiting += [other for other in written if other in words - needed]
+    return [*(text for name, text in written.items() if name in needed), *file.sections]
 
 
 def called_first(layer: ir.Layer) -> list[ir.Layer]:

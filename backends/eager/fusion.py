@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 from archc.backends.eager import carry
+from archc.backends.eager.chunk_rows import joint_gradient
 from archc.backends.eager.value import Value, shape_text
 from archc.backends.expression import ATOM, MUL, Text, binary, call
 from archc.backends.index import aligned, dims, permuted
@@ -169,6 +170,12 @@ def _repeat(scope: Scope, node: Node, operand: int, share: sympy.Expr) -> Value:
     return Value(permuted(text, have, layout), layout, value.kind)
 
 
+def gradients(graph: Graph, node: Node) -> Fused | None:
+    """The gradients of decayed products, three at once."""
+    found = joint_gradient(graph, node)
+    return None if found is None else Fused(*found, "gradient")
+
+
 RULES: tuple[Callable[[Graph, Node], Fused | None], ...] = (
-    silu, gated, dropout, short_convolution, grouping,
+    silu, gated, dropout, short_convolution, grouping, gradients,
 )  # fmt: skip

@@ -10,7 +10,7 @@ from archc.backends.expression import Text
 from archc.backends.writer import identifier
 
 from archc.dims import Axis
-from archc.ir.graph import Node
+from archc.ir.graph import Graph, Node
 
 
 def wanted_results(scope: Scope, node: Node) -> list[str]:
@@ -34,12 +34,21 @@ def body_scope(
     scope: Scope, node: Node, like: str, arguments: Mapping[str, Sequence[Axis]]
 ) -> Scope:
     """The scope of a region's body: sizes are read off the shapes of its arguments."""
-    body = Scope(node.op.body, scope.emitters, scope.file, like, scope.layer)
+    return graph_scope(scope, node.op.body, like, arguments)
+
+
+def graph_scope(
+    scope: Scope, graph: Graph, like: str, arguments: Mapping[str, Sequence[Axis]], stream: str = ""
+) -> Scope:
+    """The same for any graph; along `stream` there may be other values than tokens."""
+    body = Scope(graph, scope.emitters, scope.file, like, scope.layer)
     body.home = scope.home
     given = {identifier(name) for name in arguments}
-    spoken = {identifier(inner.name) for inner in node.op.body if inner.name}
+    spoken = {identifier(inner.name) for inner in graph if inner.name}
     body.names.taken = given | spoken
     body.lengths = {"batch": body.names.fresh("B"), "t": body.names.fresh("T")}
+    if stream not in ("", *body.lengths):
+        body.lengths[stream] = body.names.fresh(stream)
     body.names.taken = given | set(body.lengths.values())
     for argument, axes in arguments.items():
         for place, axis in enumerate(axes):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import sympy
+from archc.backends.eager.chunk_rows import Rows
 from archc.backends.eager.file import File
 from archc.backends.eager.fusion import Fused, fuse
 from archc.backends.eager.memory import Memory
@@ -17,15 +18,23 @@ from archc.backends.index import aligned, permuted
 from archc.backends.writer import Names, Writer
 
 from archc.dims import Axis
+from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.source import Source
 
 Emitters = Mapping[type, Callable[["Scope", Node], Value]]
 
-HINTS = {ir.Window: "window", ir.Gather: "taken", ir.Top: "chosen", ir.Softmax: "weights"}
+HINTS = {
+    ir.Window: "window", ir.Gather: "taken", ir.Top: "chosen", ir.Softmax: "weights",
+    ck.Spans: "spans", ck.Gram: "gram", ck.Inverse: "inverse", ck.Scan: "scanned",
+}  # fmt: skip
+MOVED = {
+    ck.Chunks: "chunks", ck.Tokens: "tokens", ck.Sums: "sums", ck.Move: "moved", ck.Last: "last",
+    ck.Mix: "mixed", ck.Stack: "stacked", ck.Select: "one", ck.Place: "placed", ck.Expand: "wide",
+}  # fmt: skip
 WORDS = {"add": "sum", "sub": "diff", "mul": "scaled", "div": "ratio", "dot": "product"}
-"""What values are called that the spec has no name for."""
+"""What values are called that the spec has no name for: after their op, or after its operand too."""
 
 
 class Scope:
@@ -35,6 +44,8 @@ class Scope:
     size symbols are written here, `lengths` how long each sequence is, `starts` the position of its
     first token; `sources` tells from which arguments' shapes a length can be read. What is asked
     for and not found becomes an argument of the function. `home` is the spec whose lines are cited.
+    `chunk` is how the length of a chunk is written, where there is a choice; `region` the name of
+    what carries a state through it.
     """
 
     def __init__(self, graph: Graph, emitters: Emitters, file: File, like: str, layer: str):
@@ -57,6 +68,10 @@ class Scope:
         self.memory: Memory | None = None
         self.kept: dict[str, str] = {}
         self.seen: dict[int, str] = {}
+        self.finals: dict[tuple[int, str], Value] = {}
+        self.decays: dict[tuple[str, bool, str], str] = {}
+        self.joint: dict[int, tuple[str, Rows]] = {}
+        self.chunk, self.region = "", ""
         self.fused: dict[int, Fused] = fuse(graph)
         self.uses = self._count_uses()
 
@@ -179,7 +194,8 @@ class Scope:
             return "mask" if node.type.dtype == "bool" else "score"
         if type(node.op) in HINTS:
             return HINTS[type(node.op)]
-        fn = node.op.fn if isinstance(node.op, ir.Elementwise | ir.Reduce) else "dot"
+        fn = MOVED.get(type(node.op), "dot")
+        fn = node.op.fn if isinstance(node.op, ir.Elementwise | ir.Reduce) else fn
         fn = self.fused[node.id].hint if node.id in self.fused else fn
         parts = [self.values[o] for o in self.operands(node.id) if o in self.values]
         parts = [v.text.text.removeprefix("self.").removesuffix("_t") for v in parts if v.bound]

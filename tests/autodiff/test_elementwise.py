@@ -132,8 +132,17 @@ SMOOTH = ("neg", "sin", "cos", "sigmoid", "tanh", "softplus", "logsigmoid", "exp
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from((*SMOOTH, "add", "sub", "mul", "max", "matmul", "mean")),
-                          st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=8))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from((*SMOOTH, "add", "sub", "mul", "max", "matmul", "mean")),
+            st.integers(0, 30),
+            st.integers(0, 30),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
 def test_random_graphs(steps: list[tuple[str, int, int]]) -> None:
     """Chains of functions, products of matrices and means, of values with any of two axes."""
     s = Sketch()

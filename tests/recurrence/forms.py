@@ -1,153 +1,109 @@
-"""Chunked forms by hand, for tests: a frame, and a form beside the same recurrence token by token.
-
-`agree` runs both on the same numbers: states before and after every token, the final state, and
-the gradients of all three, for chunks of several lengths.
-"""
+"""Both forms of a recurrence on random numbers: the loop over tokens, and what was derived from it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
-import sympy
 import torch
 from torch import Tensor
 
-from archc.dims import TIME, Axis
+from archc.compile import in_chunks, in_logs
+from archc.algebra.simplify import simplify
+from archc.dims import at
+from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.chunk import CHUNK
-from archc.ir.graph import Graph
+from archc.ir.graph import Graph, Node, Type
 from archc.ir.meaning import evaluate_graph
-from archc.recurrence.frame import Frame
-from archc.recurrence.scan import Carried
-from tests.graphs import Sketch, axes
+from archc.ir.typing import layer_graph
+from archc.numerics.interval import Interval, intervals
 
-CHUNKS = Axis("n", sympy.ceiling(TIME.size / CHUNK), "stream")
-ROWS, COLUMNS = Axis("i", CHUNK), Axis("j", CHUNK)
-
-SIZES = {"batch": 2, "H": 2, "K": 3, "V": 2, "D": 3, "N": 2}
-LENGTHS = [(0, 4), (1, 1), (1, 4), (5, 1), (5, 3), (6, 3), (5, 5), (5, 7)]
-"""Numbers of tokens, and of tokens in a chunk."""
-
-Ids = Mapping[str, int]
-Body = Callable[[Sketch, Ids], dict[str, int]]
-"""In a Fold's body: captures by name, and states as `S[t-1]` -> updates and other results."""
-
-Inputs = Mapping[str, str]
-"""Axes of inputs by name; `S[0]` is the initial value of S, all others are captures."""
+SIZES = {"K": 4, "V": 3, "H": 2, "D": 3, "N": 2, "d": 4}
+"""Sizes by name; others are 2."""
 
 
-def frame(sketch: Sketch, *outer: str) -> Frame:
-    """A frame on a sketch's graph."""
-    return Frame(sketch.graph, TIME, CHUNKS, ROWS, COLUMNS, outer)
+def folds(layer: ir.Layer) -> list[tuple[Graph, Node]]:
+    """The recurrences of a layer after every pass but the last: simplified, decays as logarithms."""
+    ready = in_logs(simplify(layer))
+    return [(ready.graph, node) for node in ready.graph if isinstance(node.op, ir.Fold)]
 
 
-def states(inputs: Inputs) -> list[ir.State]:
-    """The states that the inputs begin, as wide as their initial values."""
-    return [ir.State(name[:-3], axes(dims)) for name, dims in inputs.items() if "[0]" in name]
+def with_chunks(layer: ir.Layer) -> list[ir.Fold]:
+    """The recurrences of a layer after every pass."""
+    ready = in_chunks(in_logs(simplify(layer)))
+    return [node.op for node in ready.graph if isinstance(node.op, ir.Fold)]
 
 
-def fold(inputs: Inputs, body: Body) -> ir.Fold:
-    """The recurrence of a body; every state's axes are those of its initial value."""
-    inner, known = Sketch(), {}
-    captures = tuple(name for name in inputs if "[0]" not in name)
-    for name in captures:
-        known[name] = inner.input(name, " ".join(a for a in inputs[name].split() if a != "t"))
-    for state in states(inputs):
-        name = f"{state.name}[t-1]"
-        known[name] = inner.input(name, " ".join(axis.name for axis in state.axes))
-    inner.graph.outputs = body(inner, known)
-    return ir.Fold(TIME, captures, tuple(states(inputs)), inner.graph)
+def step_graph(graph: Graph, node: Node) -> Graph:
+    """The loop alone: inputs and outputs as a chunked form has them."""
+    step, op = layer_graph(), node.op
+    operands = dict(zip(op.captures, node.operands, strict=False))
+    ids = [step.add(ir.Input(name, graph[id].type), name=name) for name, id in operands.items()]
+    starts = [step.add(ir.Input(ck.start(s.name), Type(s.axes))) for s in op.states]
+    fold = step.add(op, *ids, *starts)
+    for name in wanted(graph, node):
+        step.outputs[name] = step.add(ir.Result(name), fold)
+    for state, start in zip(op.states, starts, strict=True):
+        after = step.add(ir.Result(state.name), fold)
+        step.outputs[ck.final(state.name)] = step.add(ck.Last(op.stream.name), after, start)
+    return step
 
 
-def stepped(inputs: Inputs, body: Body) -> Graph:
-    """The recurrence token by token; outputs `S` and what else its body gives, along t."""
-    outer, op = Sketch(), fold(inputs, body)
-    given = {name: outer.input(name, dims) for name, dims in inputs.items()}
-    firsts = [given[f"{state.name}[0]"] for state in op.states]
-    node = outer.add(op, *(given[name] for name in op.captures), *firsts)
-    return outer.outputs(**{n: outer.add(ir.Result(n), node) for n in op.body.outputs}).graph
+def wanted(graph: Graph, node: Node) -> list[str]:
+    """The results that something reads."""
+    read = {graph[user].op.name for user in graph.users(node.id)}
+    return [name for name in node.op.body.outputs if name in read]
 
 
-def numbers(inputs: Inputs, length: int, seed: int = 0) -> dict[str, Tensor]:
-    """Random tensors for inputs."""
-    generator, sizes = torch.Generator().manual_seed(seed), {**SIZES, "t": length}
-    return {
-        name: torch.randn(
-            [sizes[a.rstrip("'")] for a in dims.split()], generator=generator, dtype=torch.float64
-        )
-        for name, dims in inputs.items()
-    }
+def sizes_of(graph: Graph, tokens: int, chunk: int) -> dict[str, int]:
+    """A number for every symbol of a graph."""
+    found = {str(s) for node in graph for axis in node.type.axes for s in axis.size.free_symbols}
+    for node in graph:
+        if isinstance(node.op, ir.Constant):
+            found |= {str(symbol) for symbol in node.op.value.free_symbols}
+    known = {name: SIZES.get(name, 2) for name in sorted(found)}
+    return known | {"batch": 2, "T": tokens, "T_seen": tokens, "C": chunk}
 
 
-def ends(found: Mapping[str, Tensor], given: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """A state before and after every token, and at last, of a recurrence token by token."""
-    after, first = found[name], given[f"{name}[0]"]
-    before = torch.cat([first[:, None], after], 1)[:, :-1]
-    return {"before": before, "after": after, "final": torch.cat([first[:, None], after], 1)[:, -1]}
-
-
-def chunked(
-    inputs: Inputs, build: Callable[[Frame, Ids], Sequence[Carried]], *outer: str
-) -> Graph:
-    """The states in chunks: outputs `before S`, `after S`, `final S`."""
-    sketch = Sketch()
-    given = {name: sketch.input(name, dims) for name, dims in inputs.items()}
-    outputs = {}
-    for state, found in zip(states(inputs), build(frame(sketch, *outer), given), strict=True):
-        for part in ("before", "after", "final"):
-            outputs[f"{part} {state.name}"] = getattr(found, part)
-    sketch.graph.outputs = outputs
-    sketch.graph.prune()
-    return sketch.graph
-
-
-def run(
-    graph: Graph, given: Mapping[str, Tensor], length: int, chunk: int
+def random_inputs(
+    graph: Graph, sizes: Mapping[str, int], known: Mapping[str, Interval], seed: int = 0
 ) -> dict[str, Tensor]:
-    """A graph's outputs on numbers; those that it does not read are left out."""
-    needed = {n.op.name for n in graph if isinstance(n.op, ir.Input)}
-    sizes = {**SIZES, "T": length, "C": chunk}
-    return evaluate_graph(graph, {n: x for n, x in given.items() if n in needed}, sizes)
+    """Random inputs in float64, of the sign that their intervals say; a running maximum has seen
+    nothing yet."""
+    generator = torch.Generator().manual_seed(seed)
+    found = {}
+    for node in graph:
+        if isinstance(node.op, ir.Input):
+            shape = [int(at(axis.size, sizes)) for axis in node.type.axes]
+            x = torch.randn(shape, generator=generator, dtype=torch.float64)
+            lies = known.get(node.op.name, Interval())
+            x = -x.abs() if lies.nonpositive else x.abs() if lies.nonnegative else x
+            x = x > 0 if node.type.dtype == "bool" else x
+            empty = node.op.name.startswith("m[")
+            found[node.op.name] = torch.full_like(x, -torch.inf) if empty else x
+    return found
 
 
-def same(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Equal numbers under equal names, NaN and infinity included."""
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        assert found[name].shape == value.shape, name
-        assert torch.allclose(found[name], value, atol=1e-9, equal_nan=True), name
+def both(
+    graph: Graph, node: Node, form: Graph, tokens: int, chunk: int, seed: int = 0
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What the loop gives, and what the derived form gives."""
+    captured = dict(zip(node.op.captures, node.operands, strict=False))
+    lies = intervals(graph)
+    known = {name: lies[id] for name, id in captured.items()}
+    step = step_graph(graph, node)
+    sizes = sizes_of(step, tokens, chunk) | sizes_of(form, tokens, chunk)
+    inputs = random_inputs(step, sizes, known, seed)
+    return evaluate_graph(step, inputs, sizes), evaluate_graph(form, inputs, sizes)
 
 
-def gradients(outputs: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Gradients of a weighted sum of outputs, the same weights for the same names."""
-    generator, total = torch.Generator().manual_seed(1), torch.zeros((), dtype=torch.float64)
-    for name in sorted(outputs):
-        weights = torch.randn(outputs[name].shape, generator=generator, dtype=torch.float64)
-        total = total + (weights * outputs[name]).sum()
-    if not total.requires_grad:
-        return {name: torch.zeros_like(x) for name, x in given.items()}
-    found = torch.autograd.grad(total, list(given.values()), allow_unused=True)
-    pairs = zip(given.items(), found, strict=True)
-    return {name: torch.zeros_like(x) if g is None else g for (name, x), g in pairs}
-
-
-def agree(
-    inputs: Inputs,
-    body: Body,
-    build: Callable[[Frame, Ids], Sequence[Carried]],
-    given: Callable[[int], dict[str, Tensor]] | None = None,
-    grads: bool = True,
-) -> None:
-    """The chunked form means what the body means token by token."""
-    form, plain = chunked(inputs, build), stepped(inputs, body)
-    for length, chunk in LENGTHS:
-        values = given(length) if given else numbers(inputs, length)
-        leaves = {name: x.clone().requires_grad_(grads) for name, x in values.items()}
-        found, steps = run(form, leaves, length, chunk), run(plain, leaves, length, chunk)
-        wanted = {}
-        for state in states(inputs):
-            parts = ends(steps, leaves, state.name)
-            wanted |= {f"{part} {state.name}": value for part, value in parts.items()}
-        same(found, wanted)
-        if grads:
-            same(gradients(found, leaves), gradients(wanted, leaves))
+def furthest(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """The largest difference between values of the same name, against the largest value."""
+    found = [0.0]
+    for name, x in one.items():
+        if x.numel():
+            same = (x == other[name]) | (x - other[name]).isfinite()
+            assert same.all(), f"{name} is not finite where it should be"
+            difference = torch.where(x == other[name], 0.0, (x - other[name]).abs()).max()
+            size = x[x.isfinite()].abs().max() if x.isfinite().any() else torch.ones(())
+            found.append(float(difference / size.clamp(min=1e-6)))
+    return max(found)

@@ -69,7 +69,10 @@ class _Rebuild:
         self.after = self.turned(self.after, wanted)
         for read in self.own.reads:
             self._read(read)
-        self.body.substitute(update, self.after)
+        if isinstance(self.body[update].op, ir.Input) or update in self.body.ancestors(self.after):
+            self.body.outputs[state] = self.after  # it is another state's value, or made of itself
+        else:
+            self.body.substitute(update, self.after)
 
     def turned(self, id: int, axes: tuple[Axis, ...]) -> int:
         own = self.body[id].type

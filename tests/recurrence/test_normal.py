@@ -8,15 +8,16 @@ from itertools import product
 import pytest
 import torch
 
-import archc
 from archc.algebra.simplify import simplify
+from archc.elaborate.elaborate import elaborate
 from archc.ir import layer as ir
 from archc.ir.meaning import evaluate
 from archc.ir.verify import verify
 from archc.recurrence.normal import normal_forms
 from archc.recurrence.normal_form import NormalForm
 from archc.recurrence.normal_text import as_text
-from archc.specfile import bundled
+from archc.specfile import bundled, import_source, read
+from archc.syntax.parse import parse
 from tests.elaborate.specs import layer, random_inputs
 from tests.recurrence.rebuilt import folds, rebuilt
 
@@ -179,7 +180,7 @@ SPELLINGS = [
     "S[t] = (I - b * k @ k.T) @ diag(a) @ S[t-1] + b * k @ v.T",
     "R = diag(a) @ S[t-1]\nS[t] = R + b * k @ (v - R.T @ k).T",
     "S[t] = diag(a) @ S[t-1] - b * k @ (k.T @ (diag(a) @ S[t-1])) + b * k @ v.T",
-    "R = diag(a) @ S[t-1]\nz = b * (v - R.T @ k)\nS[t] = R + k @ z.T",
+    "R = diag(a) @ S[t-1]\ny = b * (v - R.T @ k)\nS[t] = R + k @ y.T",
     "R = diag(a) @ S[t-1]\nS[t] = R + 2 * k @ (b * v - (b * R).T @ k).T / 2",
     "S[t] = (diag(a) - b * k @ (a * k).T) @ S[t-1] + (b * k) @ v.T",
     "S[t] = (diag(a) - b * k @ k.T @ diag(a)) @ S[t-1] + k @ (v * b).T",
@@ -348,7 +349,8 @@ def test_coupled_states_that_read_one_another_are_refused() -> None:
 
 def test_too_many_micro_steps_are_refused() -> None:
     lines = ["R0 = S[t-1]", *(f"R{i + 1} = R{i} - k @ (R{i}.T @ k).T" for i in range(17))]
-    found = form("\n".join([*lines, "S[t] = R17"]))
+    (fold,) = folds(spec("\n".join([*lines, "S[t] = R17"])))
+    (found,) = normal_forms(fold)
     assert found.refusal is not None and "17 micro-steps" in found.refusal.reason
 
 
@@ -357,7 +359,8 @@ def test_too_many_micro_steps_are_refused() -> None:
 
 @pytest.mark.parametrize("name", bundled())
 def test_bundled_specs_have_forms_at_once(name: str) -> None:
-    for fold in folds(simplify(archc.load(name).layer)):
+    made = elaborate(parse(read(name)), None, {}, import_source)
+    for fold in folds(simplify(made)):
         start = time.perf_counter()
         found = normal_forms(fold)
         assert time.perf_counter() - start < 0.5

@@ -1,0 +1,341 @@
+"""Emission of the chunk ops: one function an op, each giving the expression of a node's value.
+
+Most become a call of a function of `chunk_pieces.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from archc.backends.eager.chunk_rows import Rows, decays, gradients, piece, settled, tensor
+from archc.backends.eager.scope import Scope
+from archc.backends.eager.value import DATA, NUMBER, Value
+from archc.backends.expression import ATOM, Text, call
+from archc.backends.index import aligned, dims, permuted
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Node
+
+
+# --- between tokens and chunks ------------------------------------------------------------------
+
+
+def chunks(scope: Scope, node: Node) -> Value:
+    """`to_chunks(k, chunk, 1)`."""
+    op, x = node.op, tensor(scope, node.operands[0])
+    steps = [] if op.steps is None else [op.steps]
+    rest = [n for n in x.layout if n not in ("batch", op.stream, *steps)]
+    outer = [name for name in rest if name in op.outer]
+    inner = [name for name in rest if name not in op.outer]
+    text = permuted(x.text, x.layout, [n for n in x.layout if n == "batch"]
+                    + [op.stream, *steps, *outer, *inner])  # fmt: skip
+    batch = "batch" in x.layout
+    text = text if batch else Text(f"{text.at(ATOM)}[None]")
+    if steps:
+        text = call(f"{text.at(ATOM)}.flatten", "1", "2")
+    more = [str(len(outer))] if outer or op.fill else []
+    more += [str(op.fill)] if op.fill else []
+    text = piece(scope, "to_chunks", text, scope.length(op.row), *more)
+    have = ["batch"] * batch + [op.chunk.name, *outer, op.row.name, *inner]
+    return settled(scope, node, text if batch else Text(f"{text}[0]"), have, x.kind)
+
+
+def tokens(scope: Scope, node: Node) -> Value:
+    """`to_tokens(o, T, 1)`."""
+    op, x = node.op, tensor(scope, node.operands[0])
+    place = x.layout.index(op.row)
+    outer = [n for n in x.layout[:place] if n not in ("batch", op.chunk)]
+    inner = [n for n in x.layout[place:] if n not in ("batch", op.chunk, op.row)]
+    batch = "batch" in x.layout
+    order = ["batch"] * batch + [op.chunk, *outer, op.row, *inner]
+    text = permuted(x.text, x.layout, order)
+    text = text if batch else Text(f"{text.at(ATOM)}[None]")
+    length = scope.length(op.stream)
+    have = ["batch"] * batch + [op.stream.name, *outer, *inner]
+    count, outers = length.text, [str(len(outer))] if outer else []
+    if op.steps is None:
+        text = piece(scope, "to_tokens", text, count, *outers)
+    else:
+        steps = scope.length(op.steps)
+        rows = f"{length.at(ATOM)} * {steps.at(ATOM)}"
+        text = piece(scope, "to_tokens", text, rows, *outers)
+        text = call(f"{text}.unflatten", "1", f"({length}, {steps})")
+        have.insert(have.index(op.stream.name) + 1, op.steps.name)
+    return settled(scope, node, text if batch else Text(f"{text}[0]"), have, x.kind)
+
+
+# --- along streams and further axes -------------------------------------------------------------
+
+
+def stack(scope: Scope, node: Node) -> Value:
+    """`torch.stack([a, b], 2)`."""
+    values = [tensor(scope, operand) for operand in node.operands]
+    rest = scope.graph[node.operands[0]].type.names
+    texts = [permuted(v.text, v.layout, rest).text for v in values]
+    layout = scope.node_layout(node)
+    place = layout.index(node.op.axis.name)
+    text = call("torch.stack", f"[{', '.join(texts)}]", str(place))
+    return settled(scope, node, text, [*rest[:place], node.op.axis.name, *rest[place:]])
+
+
+def select(scope: Scope, node: Node) -> Value:
+    """`x[..., -1, :]`."""
+    x, axis = scope.value(node.operands[0]), node.op.axis
+    place = x.layout.index(axis)
+    behind = len(x.layout) - place - 1
+    before = [":"] * place if place < 2 or place < behind else ["..."]
+    index = [*before, str(node.op.index), *([":"] * behind if before == ["..."] else [])]
+    have = [name for name in x.layout if name != axis]
+    return settled(scope, node, Text(f"{x.text.at(ATOM)}[{', '.join(index)}]"), have, x.kind)
+
+
+def place(scope: Scope, node: Node) -> Value:
+    """`placed(x, dim, index, count)`."""
+    count = scope.length(node.op.axis)
+    return _placed(scope, node, node.op.axis.name, str(node.op.index), count)
+
+
+def at_last(scope: Scope, node: Node) -> Value:
+    """The same along a stream."""
+    stream = node.op.stream
+    index = "0" if node.op.reverse else "-1"
+    return _placed(scope, node, stream.name, index, scope.length(stream))
+
+
+def _placed(scope: Scope, node: Node, axis: str, index: str, count: Text) -> Value:
+    x = tensor(scope, node.operands[0])
+    at = scope.node_layout(node).index(axis)
+    rest = [name for name in scope.node_layout(node) if name != axis]
+    text = permuted(x.text, x.layout, rest)
+    text = piece(scope, "placed", text, str(at), index, count)
+    return settled(scope, node, text, [*rest[:at], axis, *rest[at:]], x.kind)
+
+
+def last(scope: Scope, node: Node) -> Value:
+    """`last_of(x, 1, S)`; of a state of a recurrence along the stream, the state in the end."""
+    op, layout = node.op, scope.node_layout(node)
+    ended = ends_of(scope, node)
+    if ended is not None:
+        state = scope.finals[ended]
+        return settled(scope, node, state.text, state.layout, state.kind)
+    x, empty = tensor(scope, node.operands[0]), tensor(scope, node.operands[1])
+    place = str(x.layout.index(op.stream))
+    rest = [name for name in x.layout if name != op.stream]
+    name = "first_of" if op.reverse else "last_of"
+    if set(rest) == set(layout) == set(empty.layout):
+        text = permuted(empty.text, empty.layout, rest)
+        return settled(scope, node, piece(scope, name, x.text, place, text), rest, x.kind)
+    shape = ", ".join(scope.length(axis).text for axis in node.type.axes)
+    wide = call(f"{aligned(x.text, x.layout, [op.stream, *layout]).at(ATOM)}.expand", "-1", shape)
+    other = call(f"{aligned(empty.text, empty.layout, layout).at(ATOM)}.expand", shape)
+    return Value(piece(scope, name, wide, "0", other), layout, x.kind)
+
+
+def ends_of(scope: Scope, node: Node) -> tuple[int, str] | None:
+    """The recurrence and its state that a Last reads in the end, once the recurrence is written."""
+    source = scope.graph[node.operands[0]]
+    if not isinstance(source.op, ir.Result):
+        return None
+    owner = scope.graph[source.operands[0]]
+    if not reads_end(owner, source.op.name, node):
+        return None
+    if owner.id not in scope.results:
+        scope.values[owner.id] = scope.emit(owner)
+    return (owner.id, source.op.name)
+
+
+def reads_end(owner: Node, name: str, user: Node) -> bool:
+    """Whether a node reads no more of a recurrence's result than a state after its last token."""
+    fold, op = owner.op, user.op
+    if not isinstance(fold, ir.Fold) or not isinstance(op, ck.Last):
+        return False
+    ends = op.stream == fold.stream.name and op.reverse == fold.reverse
+    return ends and any(state.name == name for state in fold.states)
+
+
+def unwindow(scope: Scope, node: Node) -> Value:
+    """`unwindowed(x, T, stride, past)`."""
+    op, x = node.op, tensor(scope, node.operands[0])
+    runs = op.blocks or op.stream.name
+    rest = [n for n in x.layout if n not in ("batch", runs, op.width)]
+    batch = "batch" in x.layout
+    text = permuted(x.text, x.layout, ["batch"] * batch + [runs, op.width, *rest])
+    text = text if batch else Text(f"{text.at(ATOM)}[None]")
+    width = scope.graph[node.operands[0]].type.axis(op.width)
+    length = scope.length(op.stream)
+    if op.stride is None:
+        text = piece(scope, "unwindowed", text, length, f"past={scope.length(width)} - 1")
+    else:
+        text = piece(scope, "unwindowed", text, length, scope.size(op.stride))
+    have = ["batch"] * batch + [op.stream.name, *rest]
+    return settled(scope, node, text if batch else Text(f"{text}[0]"), have, x.kind)
+
+
+def expand(scope: Scope, node: Node) -> Value:
+    """`x.expand(B, T, H)`."""
+    x, layout = tensor(scope, node.operands[0]), scope.node_layout(node)
+    lengths = [scope.length(axis).text for axis in node.type.axes]
+    text = aligned(x.text, x.layout, layout)
+    return Value(call(f"{text.at(ATOM)}.expand", *lengths), layout, x.kind)
+
+
+# --- along rows ---------------------------------------------------------------------------------
+
+
+def sums(scope: Scope, node: Node) -> Value:
+    """`x.cumsum(-2)`, `sums_before(x, -2)`, `sums_from_end(x, -2)`, `sums_after(x, -2)`."""
+    x, op = tensor(scope, node.operands[0]), node.op
+    dim = str(x.layout.index(op.axis) - len(x.layout))
+    if not op.reverse and not op.exclusive:
+        return Value(call(f"{x.text.at(ATOM)}.cumsum", dim), x.layout, x.kind)
+    name = {(True, False): "sums_from_end", (False, True): "sums_before"}
+    text = piece(scope, name.get((op.reverse, op.exclusive), "sums_after"), x.text, dim)
+    return Value(text, x.layout, x.kind)
+
+
+def move(scope: Scope, node: Node) -> Value:
+    """`moved(x, -2, 1)`."""
+    x, op = tensor(scope, node.operands[0]), node.op
+    dim = str(x.layout.index(op.axis) - len(x.layout))
+    text = piece(scope, "moved", x.text, dim, str(op.steps), str(op.fill) if op.fill else "")
+    return Value(text, x.layout, x.kind)
+
+
+def scan(scope: Scope, node: Node) -> Value:
+    """`scan_rows(a, b, h, -2, linear_step)`."""
+    op, layout = node.op, scope.node_layout(node)
+    if op.matrix is not None:
+        return _scan_matrices(scope, node)
+    a, b = (scope.at(operand, layout) for operand in node.operands[:2])
+    rest = [name for name in layout if name != op.axis]
+    first = scope.at(node.operands[2], rest)
+    step = "max_plus_step" if op.kind == "max-plus" else "linear_step"
+    scope.file.pieces.add(step)
+    dim = str(layout.index(op.axis) - len(layout))
+    reverse = "reverse=True" if op.reverse else ""
+    return Value(piece(scope, "scan_rows", a, b, first, dim, step, reverse), layout, DATA)
+
+
+def _scan_matrices(scope: Scope, node: Node) -> Value:
+    """h [..., col, last] as columns that matrices [..., row, col] are multiplied with; the axes of
+    h that the matrices lack, but for one, stand before."""
+    op, layout = node.op, scope.node_layout(node)
+    row, col = op.matrix
+    a, b, first = (tensor(scope, operand) for operand in node.operands)
+    free = [name for name in layout if name not in (op.axis, col)]
+    column = [name for name in free if name not in a.layout][-1:]
+    lead = [name for name in free if name not in column]
+    text_a = aligned(a.text, a.layout, [*lead, op.axis, row, col])
+    rows = [*lead, op.axis, col, *(column or ["1"])]
+    start = [*lead, col, *(column or ["1"])]
+    texts = [aligned(b.text, b.layout, rows), aligned(first.text, first.layout, start)]
+    scope.file.pieces.add("matrix_step")
+    reverse = "reverse=True" if op.reverse else ""
+    text = piece(scope, "scan_rows", text_a, *texts, "-3", "matrix_step", reverse)
+    if not column:
+        text = Text(f"{text}[..., 0]")
+    return settled(scope, node, text, [*lead, op.axis, col, *column])
+
+
+# --- between rows -------------------------------------------------------------------------------
+
+
+def flags(op: object, *names: str) -> list[str]:
+    """`strict=True`: those of the op's switches that are on."""
+    return [f"{name}=True" for name in names if getattr(op, name)]
+
+
+def spans(scope: Scope, node: Node) -> Value:
+    """`spans(g)`, for gates [..., C]."""
+    op, g = node.op, tensor(scope, node.operands[0])
+    rest = [name for name in g.layout if name != op.row]
+    text = permuted(g.text, g.layout, [*rest, op.row])
+    text = piece(scope, "spans", text, *flags(op, "strict", "exclusive"))
+    return settled(scope, node, text, [*rest, op.row, op.col.name])
+
+
+def spans_gradient(scope: Scope, node: Node) -> Value:
+    """`spans_gradient(x)`."""
+    op, x = node.op, tensor(scope, node.operands[0])
+    rest = [name for name in x.layout if name not in (op.row, op.col)]
+    text = permuted(x.text, x.layout, [*rest, op.row, op.col])
+    text = piece(scope, "spans_gradient", text, *flags(op, "exclusive"))
+    return settled(scope, node, text, [*rest, op.row])
+
+
+def strictness(op: ck.Gram | ck.Mix) -> str:
+    """Where the diagonal is left out."""
+    return "strict=True" if op.strict or op.exclusive else ""
+
+
+def gram(scope: Scope, node: Node) -> Value:
+    """`decayed_gram(q, k, decays)`."""
+    op = node.op
+    outer = [n for n in scope.node_layout(node) if n not in (op.row, op.col.name)]
+    rows = Rows(scope, outer, op.row, op.over)
+    a, b = (rows.of(operand) for operand in node.operands[:2])
+    factors = decays(rows, node.operands[2], op.exclusive, op.anchor)
+    name = "gram_from_middle" if op.anchor == "middle" else "decayed_gram"
+    text = piece(scope, name, a, b, factors, strictness(op))
+    return settled(scope, node, text, [*outer, op.row, op.col.name])
+
+
+def mix(scope: Scope, node: Node) -> Value:
+    """`decayed_mix(A, v, decays)`."""
+    op = node.op
+    weights = tensor(scope, node.operands[0])
+    rest = [name for name in scope.node_layout(node) if name != op.row]
+    inner = [name for name in rest if name not in weights.layout]
+    outer = [name for name in rest if name in weights.layout]
+    rows = Rows(scope, outer, op.row, inner)
+    factors = decays(rows, node.operands[2], op.exclusive, op.anchor)
+    matrix = aligned(weights.text, weights.layout, [*outer, op.row, op.col])
+    name = "mix_from_middle" if op.anchor == "middle" else "decayed_mix"
+    more = [strictness(op), *flags(op, "transpose")]
+    text = piece(scope, name, matrix, rows.of(node.operands[1]), factors, *more)
+    return settled(scope, node, rows.apart(text), [*outer, op.row, *inner])
+
+
+def gate_gradient(scope: Scope, node: Node) -> Value:
+    """The last of the results of `decayed_gram_gradients(d, a, b, decays)`."""
+    return gradients(scope, node, node.id, 2)
+
+
+def inverse(scope: Scope, node: Node) -> Value:
+    """`inverse_unit_lower(A)`."""
+    op, x = node.op, tensor(scope, node.operands[0])
+    rest = [name for name in x.layout if name not in (op.row, op.col)]
+    order = [*rest, op.row, op.col]
+    text = piece(scope, "inverse_unit_lower", permuted(x.text, x.layout, order))
+    return settled(scope, node, text, order)
+
+
+def detach(scope: Scope, node: Node) -> Value:
+    """`x.detach()`."""
+    x = scope.value(node.operands[0])
+    return x if x.kind == NUMBER else Value(call(f"{x.text.at(ATOM)}.detach"), x.layout, x.kind)
+
+
+CHUNK_EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
+    ck.Chunks: chunks,
+    ck.Tokens: tokens,
+    ck.Stack: stack,
+    ck.Select: select,
+    ck.Place: place,
+    ck.Last: last,
+    ck.AtLast: at_last,
+    ck.Unwindow: unwindow,
+    ck.Expand: expand,
+    ck.Sums: sums,
+    ck.Move: move,
+    ck.Scan: scan,
+    ck.Spans: spans,
+    ck.SpansGradient: spans_gradient,
+    ck.Gram: gram,
+    ck.Mix: mix,
+    ck.GateGradient: gate_gradient,
+    ck.Inverse: inverse,
+    ck.Detach: detach,
+}
+"""Op -> emission; Conjugate, which has a body, stands in `table.py`."""

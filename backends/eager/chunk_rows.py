@@ -1,0 +1,157 @@
+"""Values as rows [..., C, K] of chunks, the factors by which they decay, and the gradient that gives
+three values at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from archc.backends.eager.value import DATA, KIND_OF, NUMBER, Value
+from archc.backends.expression import ATOM, Text, call
+from archc.backends.index import aligned, permuted
+
+from archc.ir import chunk as ck
+from archc.ir.graph import Graph, Node
+
+if TYPE_CHECKING:
+    from archc.backends.eager.scope import Scope
+
+
+def piece(scope: Scope, name: str, *arguments: Text | str) -> Text:
+    """A call of a piece, which the file then has."""
+    scope.file.pieces.add(name)
+    return call(name, *(argument for argument in arguments if str(argument)))
+
+
+def tensor(scope: Scope, id: int) -> Value:
+    """A value as a tensor; a number becomes one."""
+    value = scope.value(id)
+    if value.kind != NUMBER:
+        return value
+    kind = f"device={scope.device}, dtype={scope.dtype}"
+    return Value(call("torch.tensor", value.text, kind), (), KIND_OF[scope.graph[id].type.dtype])
+
+
+def settled(scope: Scope, node: Node, text: Text, have: Sequence[str], kind: str = DATA) -> Value:
+    """A value of that layout, its dims in the order of the node's type."""
+    layout = scope.node_layout(node)
+    return Value(permuted(text, have, layout), layout, kind)
+
+
+class Rows:
+    """How values stand as rows: [outer..., row, K], where K is all of `inner` in one dim."""
+
+    def __init__(self, scope: Scope, outer: Sequence[str], row: str, inner: Sequence[str]):
+        self.scope, self.outer, self.row, self.inner = scope, list(outer), row, list(inner)
+        self.sizes: dict[str, str] = {}
+
+    def of(self, id: int) -> Text:
+        """A value as rows; dims that it lacks are 1, or missing on the left."""
+        value = tensor(self.scope, id)
+        if not value.bound and len(value.text.text) > 30:
+            self.scope.bind(id)
+            value = self.scope.values[id]
+        self._learn(id)
+        layout = [*self.outer, self.row, *self.inner]
+        text = aligned(value.text, value.layout, layout)
+        if len(self.inner) == 1:
+            return text
+        if not self.inner:
+            return Text(f"{text.at(ATOM)}[..., None]")
+        places = [i for i, name in enumerate(layout) if name in value.layout]
+        kept = len(layout) - len(self.inner) - (places[0] if places else len(layout))
+        sizes = [self.sizes.get(name, "-1") for name in self.inner]
+        text = call(f"{text.at(ATOM)}.expand", *["-1"] * max(kept, 0), *sizes)
+        return call(f"{text}.flatten", str(-len(self.inner)))
+
+    def apart(self, text: Text) -> Text:
+        """A result with the dims of `inner` apart again."""
+        if len(self.inner) == 1:
+            return text
+        if not self.inner:
+            return Text(f"{text.at(ATOM)}[..., 0]")
+        sizes = ", ".join(self.sizes[name] for name in self.inner)
+        return call(f"{text.at(ATOM)}.unflatten", "-1", f"({sizes})")
+
+    def _learn(self, id: int) -> None:
+        for axis in self.scope.graph[id].type.axes:
+            if axis.name in self.inner and len(self.inner) > 1:
+                self.sizes.setdefault(axis.name, self.scope.length(axis).text)
+
+
+def decays(rows: Rows, gate: int, exclusive: bool, anchor: str) -> Text:
+    """The name of the factors for a gate: a line of its own, which all that decays alike reads."""
+    scope, text = rows.scope, rows.of(gate)
+    key = (text.text, exclusive, anchor)
+    if key not in scope.decays:
+        name = "from_middle" if anchor == "middle" else "decays_between"
+        made = piece(scope, name, text, "exclusive=True" if exclusive else "")
+        scope.decays[key] = scope.names.fresh("decays")
+        scope.writer.line(f"{scope.decays[key]} = {made}")
+    return Text(scope.decays[key])
+
+
+# --- gradients ----------------------------------------------------------------------------------
+
+
+def joint_gradient(graph: Graph, node: Node) -> tuple[tuple[int, ...], partial] | None:
+    """mix(d, b, g), mix(d, a, g) transposed, gate_gradient(d, a, b, g) -> one call that gives all
+    three: the operands of that call and its emission, for the node's value."""
+    if not isinstance(node.op, ck.Mix):
+        return None
+    for id in graph.users(node.operands[0]):
+        other = graph[id]
+        if not isinstance(other.op, ck.GateGradient) or not _alike(node.op, other.op):
+            continue
+        d, a, b, g = other.operands
+        if node.operands != ((d, a, g) if node.op.transpose else (d, b, g)):
+            continue
+        makers = {o for operand in other.operands for o in (operand, *graph.ancestors(operand))}
+        if node.id not in makers and set(node.type.names) == set(_names(graph, other)):
+            return other.operands, partial(_part, owner=id)
+    return None
+
+
+def _part(scope: Scope, node: Node, owner: int) -> Value:
+    return gradients(scope, node, owner, 1 if node.op.transpose else 0)
+
+
+def _alike(one: ck.Mix, other: ck.GateGradient) -> bool:
+    return all(
+        getattr(one, name) == getattr(other, name) for name in ("row", "col", "strict", "exclusive")
+    )
+
+
+def _names(graph: Graph, node: Node) -> list[str]:
+    """The axes of the gradients: all of the cotangent's but the column, and those summed over."""
+    names = [name for operand in node.operands for name in graph[operand].type.names]
+    return [name for name in dict.fromkeys(names) if name != node.op.col]
+
+
+def gradients(scope: Scope, node: Node, owner: int, place: int) -> Value:
+    """One of the three results of `decayed_gram_gradients`, whose line is written once."""
+    gate = scope.graph[owner]
+    op, weights = gate.op, tensor(scope, gate.operands[0])
+    names = [name for name in _names(scope.graph, gate) if name != op.row]
+    outer = [name for name in names if name in weights.layout]
+    inner = [name for name in names if name not in weights.layout]
+    rows = Rows(scope, outer, op.row, inner)
+    if owner not in scope.joint:
+        d = aligned(weights.text, weights.layout, [*outer, op.row, op.col])
+        a, b = (rows.of(operand) for operand in gate.operands[1:3])
+        factors = decays(rows, gate.operands[3], op.exclusive, "halves")
+        switches = [f"{n}=True" for n in ("strict", "exclusive") if getattr(op, n)]
+        if op.exclusive and not op.strict:
+            switches = ["strict=True", *switches]
+        text = piece(scope, "decayed_gram_gradients", d, a, b, factors, *switches)
+        name = scope.names.fresh(f"{scope.target(owner)}_gradients")
+        scope.writer.line(f"{name} = {text}")
+        scope.joint[owner] = (name, rows)
+    name, rows = scope.joint[owner]
+    text, have = rows.apart(Text(f"{name}[{place}]")), [*outer, op.row, *inner]
+    wanted = scope.node_layout(node)
+    lost = [have.index(axis) for axis in have if axis not in wanted]
+    if lost:
+        text = call(f"{text.at(ATOM)}.sum", f"({', '.join(map(str, lost))},)")
+    return settled(scope, node, text, [axis for axis in have if axis in wanted])
