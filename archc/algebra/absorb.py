@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import sympy
 
@@ -104,7 +105,7 @@ class Form:
 
     def decision(self) -> Decision:
         """The decision that this form is."""
-        before = _form(self.graph, self.node, {}, self.outside)
+        before = _form(self.graph, self.node, outside=self.outside)
         options = (*before.options(), *self.options())
         left, right = decode_pays(self.op)
         taken = (
@@ -123,7 +124,7 @@ def absorbed(graph: Graph, node: Node, args: Sequence[ir.Arg]) -> Form | None:
         return None  # a sequence of its own, or of blocks, is not kept token by token
     found = _candidates(graph, node)
     chosen: Chosen = {}
-    best = _form(graph, node, {}, ())
+    best = _form(graph, node)
     for latent in dict.fromkeys(chain.latent for every in found.values() for chain in every):
         through = {
             name: chain
@@ -131,7 +132,7 @@ def absorbed(graph: Graph, node: Node, args: Sequence[ir.Arg]) -> Form | None:
             for chain in every
             if chain.latent == latent
         }
-        form = _form(graph, node, {**chosen, **through}, ())
+        form = _form(graph, node, {**chosen, **through}, args)
         if _pays(form, best, args):
             best, chosen = form, {**chosen, **through}
     return best if chosen else None
@@ -146,12 +147,18 @@ def _candidates(graph: Graph, node: Node) -> dict[str, list[Chain]]:
     return found
 
 
-def _form(graph: Graph, node: Node, chosen: Chosen, outside: tuple[int, ...]) -> Form:
+def _form(
+    graph: Graph,
+    node: Node,
+    chosen: Chosen = MappingProxyType({}),
+    args: Sequence[ir.Arg] = (),
+    outside: tuple[int, ...] = (),
+) -> Form:
     """An attention with the chosen latents. `outside`: steps that it takes outside, if no latent is
     kept, to be counted in a comparison."""
     if not chosen:
         return Form(graph, node, node.op, node.operands, outside)
-    op, handed = with_latents(graph, node, chosen)
+    op, handed = with_latents(graph, node, chosen, args)
     steps = tuple(dict.fromkeys(step for chain in chosen.values() for step in chain.steps))
     return Form(graph, node, op, tuple(handed.operands), steps)
 

@@ -7,13 +7,14 @@ one token reads many: what is fixed meets the reader's side, and no token read i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import sympy
 
 from archc.algebra.absorb_chain import Chain, has_params
+from archc.algebra.decision import defaults_of
 from archc.algebra.product import Sized
 from archc.algebra.rules import distribute, reassociate
 from archc.dims import Axis
@@ -63,7 +64,9 @@ class Handed:
         self.operands = [operand for _, operand in entries]
 
 
-def with_latents(graph: Graph, node: Node, chosen: Mapping[str, Chain]) -> tuple[ir.Pair, Handed]:
+def with_latents(
+    graph: Graph, node: Node, chosen: Mapping[str, Chain], args: Sequence[ir.Arg]
+) -> tuple[ir.Pair, Handed]:
     """The attention with latents in place of the captures `chosen`, in both orders."""
     op, handed = node.op, Handed()
     for (name, role), operand in zip(op.captures, node.operands, strict=True):
@@ -74,21 +77,24 @@ def with_latents(graph: Graph, node: Node, chosen: Mapping[str, Chain]) -> tuple
     handed.reorder(op, chosen)
     rules: tuple[Rule, ...] = (
         gather_weights,
-        partial(distribute, sized=few_readers(op)),
-        partial(reassociate, sized=few_readers(op)),
+        partial(distribute, sized=few_readers(op, args)),
+        partial(reassociate, sized=few_readers(op, args)),
     )
     decode = rewrite_graph(bodies[1], rules)
     new = replace(op, captures=tuple(handed.captures), body=bodies[0], decode=decode)
     return new, handed
 
 
-def few_readers(op: ir.Pair) -> Sized:
-    """One token that reads many."""
+def few_readers(op: ir.Pair, args: Sequence[ir.Arg] = ()) -> Sized:
+    """One token that reads many; other sizes are their defaults, where they have any."""
+    defaults = defaults_of(args)
 
     def sized(axis: Axis) -> Axis:
         if axis.name == op.reader.name:
             return Axis(axis.name, sympy.Integer(1))
-        return Axis(axis.name, READ) if axis.name == op.read.name else axis
+        if axis.name == op.read.name:
+            return Axis(axis.name, READ)
+        return Axis(axis.name, axis.size.subs(defaults)) if axis.kind == "dim" else axis
 
     return sized
 

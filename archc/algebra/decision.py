@@ -60,14 +60,20 @@ class Decision:
         yield f"    {self.condition}"
 
 
-def points(args: Sequence[ir.Arg], exprs: Iterable[sympy.Expr]) -> list[Point]:
-    """Numbers for the symbols of expressions: defaults, and samples for what has none."""
+def defaults_of(args: Sequence[ir.Arg]) -> dict[sympy.Symbol, sympy.Expr]:
+    """The defaults of sizes and options, in those that have none."""
     defaults: dict[sympy.Symbol, sympy.Expr] = {}
     for arg in args:
         if arg.symbol is not None and arg.default is not None:
             value = arg.default
             exact = sympy.Integer(value) if isinstance(value, int) else value
             defaults[arg.symbol] = exact.subs(defaults)
+    return defaults
+
+
+def points(args: Sequence[ir.Arg], exprs: Iterable[sympy.Expr]) -> list[Point]:
+    """Numbers for the symbols of expressions: defaults, and samples for what has none."""
+    defaults = defaults_of(args)
     used = {symbol for expr in exprs for symbol in expr.subs(defaults).free_symbols}
     free = sorted(used, key=str)
     if len(free) > MOST_FREE:

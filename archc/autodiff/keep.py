@@ -18,7 +18,8 @@ from typing import Any
 
 import sympy
 
-from archc.dims import TIME, Axis
+from archc.autodiff.whole import whole
+from archc.dims import T_SEEN, TIME, Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk_count import CHUNK_OPERATIONS
@@ -57,31 +58,41 @@ class Saved:
 @dataclass(frozen=True)
 class Gradient:
     """`forward`: the graph that was given, with an output more for each saved value. `backward`:
-    from `d.<output>`, saved values and inputs of the forward to `d.<input>`. `recomputed`: the
-    nodes of the backward that compute a value of the forward again."""
+    from `d.<output>` of every given output, saved values and those inputs of the forward that it
+    needs to `d.<input>`. `recomputed`: the nodes of the backward that compute a value of the
+    forward again. `unreached`: wanted inputs that get zeros, as no gradient reaches them."""
 
     forward: Graph
     backward: Graph
     saved: tuple[Saved, ...]
     recomputed: tuple[Node, ...]
+    unreached: tuple[str, ...] = ()
 
 
 def divide(forward: Graph, graph: Graph, save: bool, stored: Collection[str]) -> Gradient:
     """Cut a graph of forward and gradient in two; its outputs are those of the gradient."""
-    whole = graph.copy()
-    graph.prune()
+    extended = graph.copy()
     given = [n.id for n in graph if isinstance(n.op, ir.Input) and n.id not in forward]
+    graph.prune(given)
     later = {id for root in given for id in (root, *graph.descendants(root))}
     chosen = _cut(graph, later, stored) if save else []
     names = _names(graph, chosen, {*forward.outputs})
-    whole.outputs = {**forward.outputs, **{name: id for id, name in names.items()}}
-    whole.prune([node.id for node in forward if isinstance(node.op, ir.Input | ir.Param)])
+    extended.outputs = {**forward.outputs, **{name: id for id, name in names.items()}}
+    extended.prune([node.id for node in forward if isinstance(node.op, ir.Input | ir.Param)])
     saved = tuple(_saved(graph, id, name) for id, name in names.items())
     for id, name in names.items():
         graph.substitute(id, graph.add(ir.Input(name, graph[id].type), span=graph[id].span))
     graph.prune(given)
-    again = [n for n in graph if n.id not in later and not isinstance(n.op, LEAVES)]
-    return Gradient(whole, graph, saved, tuple(again))
+    entering = [graph[id].op.name for id in given]
+    backward = whole(graph)
+    return Gradient(extended, backward, saved, _again(backward, entering))
+
+
+def _again(backward: Graph, given: Collection[str]) -> tuple[Node, ...]:
+    """The nodes of a backward that do not depend on a cotangent."""
+    roots = [n.id for n in backward if isinstance(n.op, ir.Input) and n.op.name in given]
+    later = {id for root in roots for id in (root, *backward.descendants(root))}
+    return tuple(n for n in backward if n.id not in later and not isinstance(n.op, LEAVES))
 
 
 def report(gradient: Gradient) -> str:
@@ -164,11 +175,11 @@ def _saved(graph: Graph, id: int, name: str) -> Saved:
     kind = type(node.op).__name__
     if isinstance(node.op, ir.Result):
         kind = type(graph[node.operands[0]].op).__name__
-    reason = f"a {kind} is dear" if _is_dear(graph, node) else "the least that spares a dear value"
+    reason = f"{kind}: dear" if _is_dear(graph, node) else "the least that spares a dear value"
     return Saved(name, node.type, per_token(node.type.axes), reason)
 
 
 def per_token(axes: Iterable[Axis]) -> sympy.Expr:
     """Numbers a token of a value: of one along chunks, its numbers a chunk over C."""
-    whole = elements(axes, {}).replace(sympy.ceiling, lambda inner: inner)
-    return sympy.simplify(whole / TIME.size)
+    numbers = elements(axes, {}).replace(sympy.ceiling, lambda inner: inner)
+    return sympy.simplify(numbers.xreplace({T_SEEN: TIME.size}) / TIME.size)

@@ -6,7 +6,7 @@ for every token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from archc.autodiff.builder import Builder
@@ -24,9 +24,10 @@ class Term:
     factors: tuple[tuple[str, dict[str, str]], ...]
 
 
-def take_out(body: Graph, name: str) -> list[Term]:
+def take_out(body: Graph, name: str, states: Collection[str]) -> list[Term]:
     """An output of a body that is a sum of contractions -> outputs for their factors in its place;
-    nothing changes, and nothing is returned, where it is anything else."""
+    nothing changes, and nothing is returned, where it is anything else. `states` are the inputs
+    that are not known outside."""
     nodes = _addends(body, body.outputs[name])
     if any(not isinstance(node.op, ir.Contract) for node in nodes):
         return []
@@ -34,7 +35,7 @@ def take_out(body: Graph, name: str) -> list[Term]:
     terms = []
     for node in nodes:
         factors = [
-            (_visible(body, name, id), dict(zip(body[id].type.names, labels, strict=True)))
+            (_visible(body, name, id, states), dict(zip(body[id].type.names, labels, strict=True)))
             for id, labels in zip(node.operands, node.op.ins, strict=True)
         ]
         terms.append(Term(node.op.out, tuple(factors)))
@@ -72,10 +73,10 @@ def _addends(body: Graph, id: int) -> list[Node]:
     return [term for operand in node.operands for term in _addends(body, operand)]
 
 
-def _visible(body: Graph, name: str, id: int) -> str:
+def _visible(body: Graph, name: str, id: int, states: Collection[str]) -> str:
     """The name of a value of the body outside it: of an input, or an output, made where there is
     none."""
-    if isinstance(body[id].op, ir.Input):
+    if isinstance(body[id].op, ir.Input) and body[id].op.name not in states:
         return body[id].op.name
     for known, output in body.outputs.items():
         if output == id:

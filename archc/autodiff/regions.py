@@ -12,7 +12,6 @@ from typing import Any
 
 from archc.autodiff.builder import Builder, NoGradient
 from archc.autodiff.products import Term, take_out, total
-from archc.autodiff.resize import resized
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -29,16 +28,23 @@ def before(state: str) -> str:
     return f"{state}[t-1]"
 
 
+def carried(state: str) -> str:
+    """The name of the cotangent of a state as a state: its name as a result is taken."""
+    return f"{cotangent(state)}.carried"
+
+
 # --- folds --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Flow:
-    """What of a Fold takes part in its gradient: captures, carried states, and outputs."""
+    """What of a Fold takes part in its gradient: captures, carried states, and outputs. `reached`:
+    the inputs of the body that a gradient reaches."""
 
     captures: tuple[str, ...]
     states: tuple[ir.State, ...]
     outputs: tuple[str, ...]
+    reached: tuple[str, ...] = ()
 
 
 def fold(b: Builder, node: Node, given: Given) -> Cotangents:
@@ -52,16 +58,16 @@ def fold(b: Builder, node: Node, given: Given) -> Cotangents:
     wanted = [*flow.captures, *(before(state.name) for state in flow.states)]
     if not flow.outputs:
         return [None] * len(node.operands)
-    states = [before(state.name) for state in op.states]
-    body = b.differentiate(op.body, wanted, flow.outputs, stored=states)
+    body = b.differentiate(op.body, wanted, flow.outputs, stored=[*map(before, _names(op))])
+    flow = replace(flow, reached=tuple(name for name in wanted if name not in body.unreached))
     streams = _streams(b, node, body)
     back = _reversed_body(body.backward, flow, given)
     products = _taken_out(b, node, flow, back)
     captures = {**streams, **_results_given(b, node, given, flow)}
     read = [n.op.name for n in back if isinstance(n.op, ir.Input) and n.op.name in captures]
-    carried = tuple(replace(state, name=cotangent(state.name)) for state in flow.states)
-    reverse = ir.Fold(op.stream, tuple(read), carried, back, op.heads, not op.reverse)
-    zeros = [b.zero()] * len(carried)
+    states = tuple(replace(state, name=carried(state.name)) for state in flow.states)
+    reverse = ir.Fold(op.stream, tuple(read), states, back, op.heads, not op.reverse)
+    zeros = [b.zero()] * len(states)
     made = b.add(reverse, *(captures[name] for name in read), *zeros)
     return [
         *_of_captures(b, node, flow, made, products, captures),
@@ -79,13 +85,13 @@ def _flow(b: Builder, node: Node, given: Given) -> _Flow:
         for name, operand in zip(op.captures, node.operands, strict=False)
         if operand in b.active and name in inputs
     ]
-    carried = [state for state in op.states if before(state.name) in inputs]
+    read = [state for state in op.states if before(state.name) in inputs]
     live = {s.name for s, start in zip(op.states, starts, strict=True) if start in b.active}
     reads = {name: body.ancestors(id) | {id} for name, id in body.outputs.items()}
 
     def active(name: str) -> bool:
         """Whether an output depends on an active capture or state."""
-        entering = [*captures, *(before(s.name) for s in carried if s.name in live)]
+        entering = [*captures, *(before(s.name) for s in read if s.name in live)]
         return any(inputs[each] in reads[name] for each in entering)
 
     def wanted(name: str) -> bool:
@@ -96,8 +102,8 @@ def _flow(b: Builder, node: Node, given: Given) -> _Flow:
         live |= {state.name for state in op.states if active(state.name)}
     sinks = set(given)
     for _ in op.states:
-        sinks |= {state.name for state in carried if wanted(state.name)}
-    states = tuple(s for s in carried if s.name in live and wanted(s.name))
+        sinks |= {state.name for state in read if wanted(state.name)}
+    states = tuple(s for s in read if s.name in live and wanted(s.name))
     outputs = {*given, *(state.name for state in states)}
     chosen = tuple(name for name in body.outputs if name in outputs and active(name))
     return _Flow(tuple(captures), states, chosen)
@@ -106,17 +112,30 @@ def _flow(b: Builder, node: Node, given: Given) -> _Flow:
 def _streams(b: Builder, node: Node, body: Any) -> dict[str, int]:
     """What the gradient of a body may read of the forward, along the stream: captures, states
     before each token, and what the body saves. The Fold puts out what it did not yet."""
-    op = node.op
-    forward = body.forward
+    op, forward = node.op, body.forward
     inputs = {n.op.name: n.id for n in forward if isinstance(n.op, ir.Input)}
     read = {n.op.name for n in body.backward if isinstance(n.op, ir.Input)}
-    states = [before(state.name) for state in op.states if before(state.name) in read]
-    forward.outputs |= {name: inputs[name] for name in states}
+    needed = {name: inputs[name] for name in map(before, _names(op)) if name in read}
+    needed |= {saved.name: forward.outputs.pop(saved.name) for saved in body.saved}
+    put_out: dict[str, str] = {}
+    for name, id in needed.items():
+        known = [output for output, made in forward.outputs.items() if made == id]
+        put_out[name] = known[0] if known else _free(name, forward)
+        forward.outputs[put_out[name]] = id
     b.graph.replace_op(node.id, replace(op, body=forward))
-    found = dict(zip(op.captures, node.operands, strict=False))
-    for name in (*states, *(saved.name for saved in body.saved)):
-        found[name] = b.add(ir.Result(name), node.id)
-    return found
+    captures = dict(zip(op.captures, node.operands, strict=False))
+    return captures | {name: b.add(ir.Result(out), node.id) for name, out in put_out.items()}
+
+
+def _names(op: ir.Fold) -> list[str]:
+    return [state.name for state in op.states]
+
+
+def _free(name: str, graph: Graph) -> str:
+    """The name, with primes if an output has it."""
+    while name in graph.outputs:
+        name += "'"
+    return name
 
 
 def _reversed_body(backward: Graph, flow: _Flow, given: Given) -> Graph:
@@ -126,18 +145,19 @@ def _reversed_body(backward: Graph, flow: _Flow, given: Given) -> Graph:
     inputs = {n.op.name: n for n in body if isinstance(n.op, ir.Input)}
     for state in flow.states:
         name = cotangent(state.name)
-        carried = body.add(ir.Input(before(name), Type(state.axes)))
+        later = body.add(ir.Input(before(carried(state.name)), Type(state.axes)))
         if name not in inputs:
             continue
         entered = inputs[name]
         extra = tuple(a.name for a in state.axes if a.name not in entered.type.names)
-        total = body.add(ir.Reduce("sum", extra), carried) if extra else carried
+        total = body.add(ir.Reduce("sum", extra), later) if extra else later
         if state.name in given:
             now = body.add(ir.Input(name, entered.type))
             total = body.add(ir.Elementwise("add"), now, total)
         body.substitute(entered.id, total)
-    outputs = {cotangent(s.name): body.outputs[cotangent(before(s.name))] for s in flow.states}
-    outputs |= {cotangent(name): body.outputs[cotangent(name)] for name in flow.captures}
+    outputs = {carried(s.name): body.outputs[cotangent(before(s.name))] for s in flow.states}
+    reached = [name for name in flow.captures if name in flow.reached]
+    outputs |= {cotangent(name): body.outputs[cotangent(name)] for name in reached}
     body.outputs = outputs
     body.prune()
     return body
@@ -161,8 +181,9 @@ def _taken_out(b: Builder, node: Node, flow: _Flow, back: Graph) -> dict[str, li
     """Cotangents of captures without the stream that are sums of products, made outside."""
     stream = node.op.stream.name
     operands = zip(node.op.captures, node.operands, strict=False)
-    whole = [name for name, id in operands if name in flow.captures and stream not in b.names(id)]
-    return {name: take_out(back, cotangent(name)) for name in whole}
+    whole = [name for name, id in operands if name in flow.reached and stream not in b.names(id)]
+    states = [before(carried(state.name)) for state in flow.states]
+    return {name: take_out(back, cotangent(name), states) for name in whole}
 
 
 def _of_captures(
@@ -181,7 +202,7 @@ def _of_captures(
         return captures[name] if name in captures else b.add(ir.Result(name), made)
 
     for name in node.op.captures:
-        if name not in flow.captures:
+        if name not in flow.reached:
             yield None
         elif products.get(name):
             yield total(b, products[name], stream, value)
@@ -193,12 +214,12 @@ def _of_captures(
 def _of_starts(b: Builder, node: Node, flow: _Flow, made: int) -> Iterator[int | None]:
     """Cotangents of initial values: the last ones of the reverse Fold, which stand first."""
     op = node.op
-    carried = {state.name for state in flow.states}
+    live = {state.name for state in flow.states if before(state.name) in flow.reached}
     for state, start in zip(op.states, node.operands[len(op.captures) :], strict=True):
-        if state.name not in carried or start not in b.active:
+        if state.name not in live or start not in b.active:
             yield None
             continue
-        along = b.add(ir.Result(cotangent(state.name)), made)
+        along = b.add(ir.Result(carried(state.name)), made)
         last = b.add(ck.Last(op.stream.name, not op.reverse), along, b.zero())
         yield b.fit(last, Type(state.axes), b.type(start))
 
@@ -221,28 +242,21 @@ def pair(b: Builder, node: Node, given: Given) -> Cotangents:
     for name, d in given.items():
         axes = op.body[op.body.outputs[name]].type.axes
         values[cotangent(name)] = ("reader", b.full(d, axes))
+    reached = [name for name in wanted if name not in body.unreached]
+    body.backward.outputs = {
+        cotangent(name): body.backward.outputs[cotangent(name)] for name in reached
+    }
+    body.backward.prune()
     read = [n.op.name for n in body.backward if isinstance(n.op, ir.Input)]
     captures = tuple((name, values[name][0]) for name in read)
     back = ir.Pair(
         op.reader, op.read, op.source, captures, body.backward, op.path, op.window, op.causal
     )
-    back = resized(back, _as_outside(b, node))
     made = b.add(back, *(values[name][1] for name in read))
     return [
-        _outside(b, node, name, role, operand, made) if name in wanted else None
+        _outside(b, node, name, role, operand, made) if name in reached else None
         for (name, role), operand in zip(op.captures, node.operands, strict=True)
     ]
-
-
-def _as_outside(b: Builder, node: Node) -> dict[Axis, Axis]:
-    """The axes of tokens read and of the path, as long as the stream is that they come from."""
-    op = node.op
-    found: dict[Axis, Axis] = {}
-    for (_, role), operand in zip(op.captures, node.operands, strict=True):
-        inside = {"reader": None, "read": op.read, "path": op.path}[role]
-        if inside is not None and op.source in b.names(operand):
-            found[inside] = b.type(operand).axis(op.source).renamed(inside.name)
-    return {inside: axis for inside, axis in found.items() if inside != axis}
 
 
 def _outside(b: Builder, node: Node, name: str, role: str, operand: int, made: int) -> int:
@@ -277,6 +291,7 @@ def conjugate(b: Builder, node: Node, d: int) -> Cotangents:
         body = b.differentiate(op.body, wanted, ["product"], save=False)
         values = {**dict(zip(op.captures, captured, strict=True)), "p": node.id}
         found = b.inline(body.backward, {**values, cotangent("product"): b.neg(y)})
+        found = {name: d for name, d in found.items() if name not in map(cotangent, body.unreached)}
     of_captures = [found.get(cotangent(name)) for name in op.captures]
     return [b.fit(y, node.type, b.type(right)), *of_captures]
 

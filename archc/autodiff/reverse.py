@@ -7,6 +7,7 @@ cotangents. `keep.py` cuts it in two: what the forward saves, and the backward.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from archc.autodiff.builder import Builder
 from archc.autodiff.keep import Gradient, divide
@@ -47,7 +48,8 @@ def gradient(
         walk.visit(graph[node.id])
     outputs = {cotangent(name): walk.leave(inputs[name]) for name in wanted}
     graph.outputs = outputs
-    return divide(forward, graph, save, stored)
+    unreached = tuple(name for name in wanted if inputs[name].id not in walk.arrived)
+    return replace(divide(forward, graph, save, stored), unreached=unreached)
 
 
 def _active(graph: Graph, wanted: Sequence[int]) -> set[int]:

@@ -52,6 +52,7 @@ class Kept:
     reason: str
     help: str = ""
     node: int | None = None
+    code: str = "E0607"
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,11 @@ class Derived:
 class NotChunked(Exception):
     """A group has no chunked form: caught below, where it stays a loop."""
 
-    def __init__(self, reason: str, help: str = "", node: int | None = None) -> None:
+    def __init__(
+        self, reason: str, help: str = "", node: int | None = None, code: str = "E0607"
+    ) -> None:
         super().__init__(reason)
-        self.reason, self.help, self.node = reason, help, node
+        self.reason, self.help, self.node, self.code = reason, help, node, code
 
 
 def decays(fold: ir.Fold) -> list[str]:
@@ -97,10 +100,10 @@ def derive(
     `captures` are the types that its captures have outside, `known` the intervals in which they
     lie.
     """
-    return _Derivation(fold, captures, known, wanted).run()
+    return Derivation(fold, captures, known, wanted).run()
 
 
-class _Derivation:
+class Derivation:
     """One Fold on its way."""
 
     def __init__(
@@ -159,10 +162,10 @@ class _Derivation:
         try:
             if form.refusal is not None:
                 refusal = form.refusal
-                raise NotChunked(refusal.reason, refusal.help, refusal.node)
+                raise NotChunked(refusal.reason, refusal.help, refusal.node, refusal.code)
             GROUPS[form.kind](self, form)
         except NotChunked as error:
-            self.kept.append(Kept(form.states, error.reason, error.help, error.node))
+            self.kept.append(Kept(form.states, error.reason, error.help, error.node, error.code))
             self._loop(form.states)
 
     def _loop(self, states: Sequence[str]) -> None:
@@ -271,13 +274,18 @@ class _Derivation:
             node = each.whole[0] if each.whole else self.after[name]
             raise NotChunked(
                 f"every element of `{name}` is used at every token",
-                "read it by a product with a vector", node,
+                "read it by a product with a vector", node, self._code_of(node),
             )  # fmt: skip
         for read in each.reads:
             if any(set(part.axes) != keys for part in read.parts):
                 raise NotChunked(
                     f"`{name}` is read along other axes than its updates sum over", "", read.node
                 )
+
+    def _code_of(self, whole: int) -> str:
+        """Which of the reasons it is that a whole state is used."""
+        solved = any(isinstance(self.body[u].op, ir.Solve) for u in self.body.users(whole))
+        return "E0606" if solved else "E0604"
 
     def _token_step(self, form: NormalForm, p: int) -> TokenStep:
         """One micro-step along tokens."""
@@ -299,12 +307,14 @@ class _Derivation:
         inside = build(body, gate, form, {node.id: node.id for node in body})
         log = log_of(body, inside, intervals(body, self.known))
         if isinstance(log, NoLog):
-            raise NotChunked(f"the decay of {states} has no logarithm: {log.reason}")
+            reason = f"the decay of {states} has no logarithm: {log.reason}"
+            raise NotChunked(reason, node=_node_of(form, gate), code="E0602")
         if not growth(body, log, intervals(body, self.known)).never:
             raise NotChunked(
                 f"{states} may grow: the decay is not known to be at most 1",
                 "write the decay as exp(-softplus(..)), sigmoid(..) or another value in [0, 1]",
-            )
+                _node_of(form, gate), "E0602",
+            )  # fmt: skip
         graph = self.frame.graph
         found = log_of(graph, self._value(form, gate), intervals(graph, self.known))
         assert not isinstance(found, NoLog), "the body has a logarithm"
@@ -326,12 +336,18 @@ class _Derivation:
 
 
 GROUPS = {
-    MATRIX: _Derivation.matrix,
-    DIAGONAL: _Derivation.diagonal,
-    DENSE: _Derivation.dense,
-    MAX_PLUS: _Derivation.running_max,
+    MATRIX: Derivation.matrix,
+    DIAGONAL: Derivation.diagonal,
+    DENSE: Derivation.dense,
+    MAX_PLUS: Derivation.running_max,
 }
 """How a group of each kind is derived."""
+
+
+def _node_of(form: NormalForm, expr: sympy.Expr) -> int | None:
+    """A node of the body that is part of an expression."""
+    atoms = (form.atoms[s] for s in sorted(expr.free_symbols, key=str) if s in form.atoms)
+    return next((atom.node for atom in atoms if atom.node is not None), None)
 
 
 def _frame(fold: ir.Fold) -> Frame:
@@ -352,4 +368,4 @@ def _frame(fold: ir.Fold) -> Frame:
     )  # fmt: skip
 
 
-__all__ = ["Derived", "Kept", "StateNeeded", "derive"]
+__all__ = ["Derivation", "Derived", "Kept", "NotChunked", "StateNeeded", "derive"]

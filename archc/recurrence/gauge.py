@@ -2,9 +2,10 @@
 
 A running maximum keeps exponentials in range: states are stored divided by exp(m), and every result
 divides it out again. Then m is a gauge: with m[t] + delta[t] in place of m[t], for any delta, the
-other states are scaled and nothing else changes. So the results do not depend on m, and a gradient
-may take it for a constant. The proof goes through the body once and notes for each value whether
-it is shifted, scaled, or the same.
+other states are scaled and nothing else changes. So the results do not depend on m, and neither do
+the final states on any m[t] before the last token: a gradient may take those for constants. The
+proof goes through the body once and notes for each value whether it is shifted, scaled, or the
+same.
 """
 
 from __future__ import annotations
@@ -77,8 +78,7 @@ class Proof:
 def proved(fold: ir.Fold, state: str, wanted: Collection[str] | None = None) -> Proof | None:
     """A proof that a state of a Fold does not change the results; None if there is none.
 
-    `wanted` are the results that are read along the stream (None: all that are no states). What
-    reads the states after the last token must do it as this recurrence does.
+    `wanted` are the results that are read along the stream (None: all that are no states).
     """
     own = next(each for each in fold.states if each.name == state)
     names = {each.name for each in fold.states}

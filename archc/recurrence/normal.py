@@ -45,12 +45,11 @@ def component(fold: ir.Fold, states: tuple[str, ...]) -> NormalForm:
         if found is not None:
             return found
         help = "a cell that is not linear in its state runs token by token"
-        return sequential(states, Refusal(broken[0].culprit, broken[0].why, help))
+        return sequential(states, Refusal(broken[0].culprit, broken[0].why, help, "E0601"))
     try:
         if len(states) > 1:
             return coupled(fold, linear, states)
-        (name,) = states
-        return _linear(fold, linear, name)
+        return _linear(fold, linear, next(iter(states)))
     except Refused as refused:
         return sequential(states, refused.refusal)
     except TooLong:

@@ -180,15 +180,17 @@ class Table:
         return bounded(sympy.Add(*(self._once(x * y) for x in left for y in right)))
 
     def _once(self, term: sympy.Expr) -> sympy.Expr:
-        """A product with no power of a choice."""
+        """A product with no power of a choice; 0 where two choices exclude one another."""
         if not isinstance(term, sympy.Mul | sympy.Pow):
             return term
         number, factors = self.split(term)
-        if all(self.atoms[s].kind != "choice" for s in factors):
+        chosen = {s: self.atoms[s].args[0] for s in factors if self.atoms[s].kind == "choice"}
+        if not chosen:
             return term
-        return product(
-            number, {s: 1 if self.atoms[s].kind == "choice" else p for s, p in factors.items()}
-        )
+        for condition in chosen.values():
+            if self.fn("not", condition) in chosen.values():
+                return sympy.Integer(0)
+        return product(number, {s: 1 if s in chosen else p for s, p in factors.items()})
 
     def inverse(self, expr: sympy.Expr) -> sympy.Expr:
         """1 / expr: of a sum, a symbol."""

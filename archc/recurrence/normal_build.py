@@ -47,6 +47,9 @@ class Lowering:
         parts = [self.table.split(term) for term in terms]
         shared = {s: min(own.get(s, 0) for _, own in parts) for s in parts[0][1]}
         shared = {s: power for s, power in shared.items() if power > 0}
+        choice = next((s for s in shared if self.table.atoms[s].kind == "choice"), None)
+        if choice is not None:
+            return self._chosen(choice, total(term / choice for term in terms))
         if shared:
             common = product(1, shared)
             rest = self.value(total(term / common for term in terms))
@@ -69,17 +72,19 @@ class Lowering:
         number, factors = self.table.split(term)
         choices = [s for s in factors if self.table.atoms[s].kind == "choice"]
         if choices:
-            rest = self.value(term / choices[0])
-            condition = self.value(self.table.atoms[choices[0]].args[0])
-            return self._add(
-                ir.Elementwise("where"), condition, rest, self._number(sympy.Integer(0))
-            )
+            return self._chosen(choices[0], term / choices[0])
         if not factors:
             return self._number(number)
         if number == -1:
             return self._add(ir.Elementwise("neg"), self.value(product(1, factors)))
         powers = self._powers(factors)
         return self._product([*([(self._number(number), 1)] if number != 1 else []), *powers])
+
+    def _chosen(self, choice: sympy.Symbol, expr: sympy.Expr) -> int:
+        """An expression where a choice is made, else 0: what is not chosen is not multiplied."""
+        condition = self.value(self.table.atoms[choice].args[0])
+        zero = self._number(sympy.Integer(0))
+        return self._add(ir.Elementwise("where"), condition, self.value(expr), zero)
 
     def _powers(self, factors: Factors) -> list[tuple[int, int]]:
         """Nodes of symbols and their powers."""
@@ -124,6 +129,9 @@ class Lowering:
             return self._contracted(atom)
         if atom.kind == "delta":
             return self._add(ir.Delta(*atom.axes))
+        if atom.kind == "choice":  # a factor of a sum
+            one, zero = self._number(sympy.Integer(1)), self._number(sympy.Integer(0))
+            return self._add(ir.Elementwise("where"), self.value(atom.args[0]), one, zero)
         assert atom.kind == "fn", f"{atom.head} is not among the values"
         return self._add(ir.Elementwise(atom.fn), *(self.value(arg) for arg in atom.args))
 

@@ -28,9 +28,11 @@ MOST_READINGS = 40
 class Refused(Exception):
     """There is no normal form; caught by the pass, which hands the refusal on as a value."""
 
-    def __init__(self, reason: str, help: str = "", node: int | None = None) -> None:
+    def __init__(
+        self, reason: str, help: str = "", node: int | None = None, code: str = "E0607"
+    ) -> None:
         super().__init__(reason)
-        self.refusal = Refusal(node, reason, help)
+        self.refusal = Refusal(node, reason, help, code)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def read_body(
             versions.append(last)
         else:
             return reading
-    raise Refused(f"a token is more than {MOST_STEPS} micro-steps", "write fewer factors")
+    reason = f"a token is more than {MOST_STEPS} micro-steps"
+    raise Refused(reason, "write fewer factors", code="E0605")
 
 
 def _is_version(table: Table, value: sympy.Expr) -> bool:
@@ -106,7 +109,8 @@ def chain(fold: ir.Fold, degrees: Mapping[int, Degree], table: Table, state: ir.
     if not steps:
         return Chain(reading, (Raw(sympy.Integer(1), (), sympy.Integer(0)),), (head, ""))
     if len(steps) > MOST_STEPS:
-        raise Refused(f"a token is {len(steps)} micro-steps, at most {MOST_STEPS} are chunked")
+        reason = f"a token is {len(steps)} micro-steps, at most {MOST_STEPS} are chunked"
+        raise Refused(reason, "write fewer factors", code="E0605")
     return Chain(reading, tuple(steps), tuple(versions))
 
 

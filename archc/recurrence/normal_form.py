@@ -32,6 +32,7 @@ class Refusal:
     node: int | None
     reason: str
     help: str = ""
+    code: str = "E0607"
 
 
 @dataclass(frozen=True)

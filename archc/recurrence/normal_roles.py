@@ -58,7 +58,7 @@ def _dense(found: Chain) -> Sides:
     """A matrix along an axis of the state."""
     if len(found.steps) > 1:
         raise Refused("a matrix along an axis of the state, and corrections to it")
-    raw = found.steps[0]
+    raw = next(iter(found.steps))
     columns = {look.column for look in raw.looks}
     if len(columns) > 1:
         raise Refused("a matrix along an axis of the state, and corrections to it")
@@ -72,7 +72,7 @@ def _dense(found: Chain) -> Sides:
 
 def _diagonal(found: Chain) -> Sides:
     """Elementwise: everything is batch-like."""
-    raw = found.steps[0]
+    raw = next(iter(found.steps))
     terms = (Term(ONE, raw.written, ZERO, True),) if raw.written != 0 else ()
     return Sides(
         DIAGONAL, Roles(frozenset(), frozenset()), (Step(raw.decay, raw.decay, ONE, terms),)
@@ -155,18 +155,28 @@ def _parted(table: Table, roles: Roles, decay: sympy.Expr) -> tuple[sympy.Expr, 
         return None
     if not {"key", "value"} <= held or not isinstance(decay, sympy.Add):
         return _lone(table, roles, decay, held)
-    key: list[sympy.Expr] = []
-    value: list[sympy.Expr] = []
     try:
         number, factors, *_ = sympy.factor_list(decay)
     except sympy.PolynomialError:  # a power below 0
         return None
+    key: list[sympy.Expr] = [number]
+    value: list[sympy.Expr] = []
     for factor, power in factors:
         sort = {_side(table, roles, s) for s in table.symbols(factor)}
         if {"key", "value"} <= sort:
             return None
-        (value if "value" in sort else key).append(factor**power)
-    return sympy.Mul(number, *key), sympy.Mul(*value)
+        sign = -1 if _negative(table, factor) else 1  # (a - 1) (u - 1) is (1 - a) (1 - u)
+        key.append(sympy.Integer(sign) ** power)
+        (value if "value" in sort else key).append(sympy.expand(sign * factor) ** power)
+    return sympy.Mul(*key), sympy.Mul(*value)
+
+
+def _negative(table: Table, factor: sympy.Expr) -> bool:
+    """Whether the number of a sum, or else of its first product, is below 0."""
+    terms = [table.split(term) for term in sympy.Add.make_args(factor)]
+    lead = min(terms, key=lambda term: table.text(product(1, term[1])))
+    lead = next((term for term in terms if not term[1]), lead)
+    return lead[0].could_extract_minus_sign()
 
 
 def _lone(
@@ -190,13 +200,14 @@ def _step(table: Table, roles: Roles, raw: Raw) -> Step:
     """A micro-step with its terms grouped by what they write along."""
     parted = _parted(table, roles, raw.decay)
     if parted is None:
-        raise Refused("the decay of a corrected state varies along both its sides")
+        raise Refused("the decay of a corrected state varies along both its sides", code="E0603")
     key, value = parted
     if raw.looks and value != 1:
         raise Refused(
             "the decay varies along the value side, and corrections read the key side: every value "
             "would need its own triangular system",
             "let the decay vary along the axis that the correction sums over, or be a scalar",
+            code="E0603",
         )
     rows: dict[sympy.Expr, list[sympy.Expr]] = {}
     for term in sympy.Add.make_args(raw.written) if raw.written != 0 else ():

@@ -14,6 +14,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.typing import layer_graph
+from archc.recurrence.carrying import BEGIN
 from archc.recurrence.frame import Frame, input_of
 
 Step = Callable[[Frame, int, Mapping[str, int]], int]
@@ -97,8 +98,8 @@ def starts(
 ) -> int:
     """The state before every chunk [batch, n, ...]: `step` makes it from the one before."""
     inner = replace(frame, graph=layer_graph())
-    name = f"{state.name}[t-1]"
-    old = input_of(inner.graph, name, Type(state.axes))
+    name = state.name + BEGIN
+    old = input_of(inner.graph, f"{state.name}[t-1]", Type(state.axes))
     values = {}
     for key, id in given.items():
         type = frame.graph[id].type

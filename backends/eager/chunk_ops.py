@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from archc.backends.eager.chunk_rows import Rows, decays, gradients, piece, settled, tensor
+from archc.backends.eager.region import ends_with
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import ATOM, Text, call
@@ -138,20 +139,11 @@ def ends_of(scope: Scope, node: Node) -> tuple[int, str] | None:
     if not isinstance(source.op, ir.Result):
         return None
     owner = scope.graph[source.operands[0]]
-    if not reads_end(owner, source.op.name, node):
+    if not ends_with(owner, source.op.name, node):
         return None
     if owner.id not in scope.results:
         scope.values[owner.id] = scope.emit(owner)
     return (owner.id, source.op.name)
-
-
-def reads_end(owner: Node, name: str, user: Node) -> bool:
-    """Whether a node reads no more of a recurrence's result than a state after its last token."""
-    fold, op = owner.op, user.op
-    if not isinstance(fold, ir.Fold) or not isinstance(op, ck.Last):
-        return False
-    ends = op.stream == fold.stream.name and op.reverse == fold.reverse
-    return ends and any(state.name == name for state in fold.states)
 
 
 def unwindow(scope: Scope, node: Node) -> Value:

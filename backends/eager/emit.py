@@ -64,7 +64,15 @@ def with_pieces(file: File) -> list[str]:
         needed.add(name)
         words = set(re.findall(r"\w+", written[name]))
         waiting += [other for other in written if other in words - needed]
-    return [*(text for name, text in written.items() if name in needed), *file.sections]
+    pieces = [text for name, text in written.items() if name in needed]
+    return [*constants(file), *pieces, *file.sections]
+
+
+def constants(file: File) -> list[str]:
+    """The numbers at the head of a file that a reader may want to change."""
+    notes = {"CHUNK": "tokens of a chunk", "STEPS": "fewer tokens than these go one by one"}
+    lines = [f"{name} = {value}  # {notes[name[:5]]}" for name, value in file.constants.items()]
+    return ["\n".join(lines)] if lines else []
 
 
 def called_first(layer: ir.Layer) -> list[ir.Layer]:

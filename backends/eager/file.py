@@ -22,3 +22,12 @@ class File:
     pieces: set[str] = field(default_factory=set)
     names: Names = field(default_factory=lambda: Names(TOP_LEVEL))
     sections: list[str] = field(default_factory=list)
+    constants: dict[str, int] = field(default_factory=dict)
+
+    def constant(self, name: str, value: int) -> str:
+        """The name of a number at the head of the file; another number has another name."""
+        found, count = name, 1
+        while self.constants.setdefault(found, value) != value:
+            count += 1
+            found = f"{name}_{count}"
+        return found

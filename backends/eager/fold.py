@@ -6,9 +6,10 @@ from archc.backends.eager import carry
 from archc.backends.eager.naming import region_name
 from archc.backends.eager.region import (
     argument_list,
-    body_scope,
     extra_arguments,
+    graph_scope,
     in_spec_order,
+    reads_last,
     wanted_results,
 )
 from archc.backends.eager.scope import Scope, write_sizes
@@ -24,7 +25,7 @@ from archc.ir.graph import Node
 class FoldFunction:
     """The function of one recurrence: its arguments are the captures, then the states."""
 
-    def __init__(self, scope: Scope, node: Node):
+    def __init__(self, scope: Scope, node: Node, name: str = ""):
         self.scope, self.node, self.op = scope, node, node.op
         self.stream = node.op.stream.name
         operands = dict(zip(node.op.captures, node.operands, strict=False))
@@ -34,12 +35,15 @@ class FoldFunction:
         self.tokens = [name for name, value in self.values.items() if self.stream in value.layout]
         self.states = {state.name: identifier(state.name) for state in node.op.states}
         self.results = wanted_results(scope, node)
-        self.name = scope.file.names.fresh(region_name(scope.layer, scope.graph, node))
+        name = name or scope.region or region_name(scope.layer, scope.graph, node)
+        self.name = scope.file.names.fresh(name)
         types = {name: scope.graph[operands[name]].type for name in captures}
         axes = {n: [types[n].axis(axis) for axis in v.layout] for n, v in self.values.items()}
         axes |= {state.name: state.axes for state in node.op.states}
-        self.body = body_scope(scope, node, next(iter(self.states.values())), axes)
-        self.body.dtype = f"{next(iter(self.states.values()))}.dtype"
+        state = next(iter(self.states.values()))
+        self.body = graph_scope(scope, node.op.body, state, axes, self.stream)
+        self.body.dtype = f"{state}.dtype"
+        self.letter = "t" if node.op.stream.name in scope.flow else self.stream
         self._enter()
 
     def _enter(self) -> None:
@@ -56,20 +60,25 @@ class FoldFunction:
                 continue
             value, text = self.values[name], self.arguments[name]
             if name in self.tokens:
-                text = self.body.names.fresh(text + "_t")
+                text = self.body.names.fresh(f"{text}_{self.letter}")
             layout = tuple(axis for axis in value.layout if axis != self.stream)
             kind = NUMBER if value.kind == NUMBER else KIND_OF[inner.type.dtype]
             self.body.values[inner.id] = Value(Text(text), layout, kind)
 
     def call(self) -> dict[str, Value]:
         """Write the function and the line that calls it; the results by name."""
-        scope, outputs = self.scope, self.op.body.outputs
         self.scope.file.sections.append(self.text())
+        _, given = extra_arguments(self.scope, self.body)
+        return self.write_call(given)
+
+    def write_call(self, given: list[str]) -> dict[str, Value]:
+        """The line that calls the function, `given` what it takes besides captures and states."""
+        scope, outputs = self.scope, self.op.body.outputs
         before, after = carry.states(scope, self.node)
         layouts = {scope.graph[u].op.name: scope.graph[u] for u in scope.graph.users(self.node.id)}
         targets = {name: scope.names.fresh(layouts[name].name or name) for name in self.results}
         arguments = [value.text.text for value in self.values.values()]
-        _, given = extra_arguments(scope, self.body)
+        after = self._named_finals(after)
         left = ", ".join([*targets.values(), *after])
         scope.writer.call(f"{left} = {self.name}(", [*arguments, *before, *given], ")")
         return {
@@ -81,19 +90,28 @@ class FoldFunction:
             for name, text in targets.items()
         }
 
+    def _named_finals(self, after: list[str]) -> list[str]:
+        """Names for the states after the last token, where something reads them."""
+        scope, names = self.scope, []
+        for state, name in zip(self.op.states, after, strict=True):
+            if name == "_" and reads_last(scope.graph, self.node, state.name):
+                name = scope.names.fresh(f"{state.name}_last")
+            layout = tuple(axis.name for axis in state.axes)
+            scope.finals[self.node.id, state.name] = Value(Text(name), layout, DATA)
+            names.append(name)
+        return names
+
     # --- the function's text ---
 
     def text(self) -> str:
         """The whole function."""
         body, outputs = self.body, self.op.body.outputs
-        body.suffix = {outputs[name]: "_t" for name in (*self.states, *self.results)}
+        body.suffix = {outputs[name]: f"_{self.letter}" for name in (*self.states, *self.results)}
         body.statements()
         after = [self._state_after(state) for state in self.op.states]
         collected = {name: body.value(outputs[name]) for name in self.results}
         lists = {name: body.names.fresh(f"{identifier(name)}_all") for name in self.results}
-        real = [
-            self.arguments[n] for n, v in self.values.items() if v.kind not in (INT, BOOL, NUMBER)
-        ]
+        real = self.real_arguments()
         stacked = {name: self._stacked(name, lists[name]) for name in self.results}
         loop = self._loop()
         parameters, _ = extra_arguments(self.scope, body)
@@ -121,13 +139,24 @@ class FoldFunction:
         writer.line("return " + ", ".join([*kept, *self.states.values()]))
         return writer.text()
 
+    def real_arguments(self) -> list[str]:
+        """The captures that are tensors of reals, where they may have another dtype than states."""
+        if self.scope.region:
+            return []
+        kinds = (INT, BOOL, NUMBER)
+        return [self.arguments[n] for n, v in self.values.items() if v.kind not in kinds]
+
     def _doc(self) -> list[str]:
         """What the function computes, and the shapes of its arguments."""
         states = ", ".join(f"`{name}`" for name in self.states)
         results = ", ".join(f"`{name}`" for name in self.results)
-        title = f"{results} at every token, and {states} after the last: a loop over the tokens."
+        one = "token" if self.letter == "t" else "chunk"
+        last = "first" if self.op.reverse else "last"
+        back = ", from the last on" if self.op.reverse else ""
+        title = f"{results} at every {one}, and {states} after the {last}: a loop over the {one}s"
         if not self.results:
-            title = f"{states} after the last token: a loop over the tokens."
+            title = f"{states} after the {last} {one}: a loop over the {one}s"
+        title += f"{back}."
         shapes = {**{self.arguments[n]: v.layout for n, v in self.values.items()}}
         shapes |= {self.states[s.name]: tuple(a.name for a in s.axes) for s in self.op.states}
         return [title, argument_list(shapes)]
@@ -142,7 +171,11 @@ class FoldFunction:
             writer.line(f"{real[0]} = {real[0]}.to({state}.dtype)")
             return
         names = ", ".join(real)
-        writer.call(f"{names} = (", [f"x.to({state}.dtype) for x in ({names})"], ")")
+        if len(f"{INDENT}x.to({state}.dtype) for x in ({names})") <= writer.room:
+            writer.call(f"{names} = (", [f"x.to({state}.dtype) for x in ({names})"], ")")
+            return
+        for name in real:
+            writer.line(f"{name} = {name}.to({state}.dtype)")
 
     def _loop(self) -> str:
         """The header of the loop over tokens."""
@@ -155,14 +188,15 @@ class FoldFunction:
             return f"for _ in range({self.body.ask(self.body.lengths[self.stream])}):"
         names = [self.arguments[n] for n in self.tokens]
         left = ", ".join(name for name, _ in pairs)
-        right = [f"{n}.unbind({place})" for n, (_, place) in zip(names, pairs, strict=True)]
+        back = "[::-1]" if self.op.reverse else ""
+        right = [f"{n}.unbind({place}){back}" for n, (_, place) in zip(names, pairs, strict=True)]
         if len(pairs) == 1:
             return f"for {left} in {right[0]}:"
         inner = ", ".join(right)
         if len(f"for {left} in zip({inner}):") + len(INDENT) > COLUMNS and {
             p for _, p in pairs
         } == {1}:
-            inner = f"*(x.unbind(1) for x in ({', '.join(names)}))"
+            inner = f"*(x.unbind(1){back} for x in ({', '.join(names)}))"
         if len(f"for {left} in zip({inner}):") + len(INDENT) > COLUMNS:
             inner = f"\n{INDENT * 2}{inner}\n{INDENT}"
         return f"for {left} in zip({inner}):"
@@ -183,7 +217,8 @@ class FoldFunction:
         shape = [self.body.length(type.axis(axis)).text for axis in layout if axis != self.stream]
         shape.insert(place, self.body.ask(self.body.lengths[self.stream]))
         empty = f"{next(iter(self.states.values()))}.new_zeros({', '.join(shape)})"
-        return f"torch.stack({tokens}, {place}) if {tokens} else {empty}"
+        back = "[::-1]" if self.op.reverse else ""
+        return f"torch.stack({tokens}{back}, {place}) if {tokens} else {empty}"
 
     def _returned(self, name: str, tokens: str, real: list[str]) -> str:
         """A result in the precision of the inputs."""
@@ -194,9 +229,3 @@ class FoldFunction:
         graph = self.scope.graph
         user = next(u for u in graph.users(self.node.id) if graph[u].op.name == name)
         return self.scope.node_layout(graph[user])
-
-
-def fold(scope: Scope, node: Node) -> Value:
-    """`o, S = memory(q, k, v, S)`."""
-    scope.results[node.id] = FoldFunction(scope, node).call()
-    return Value(Text("None"), (), DATA)

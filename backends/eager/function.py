@@ -22,6 +22,8 @@ class Function(Forward):
         parts.sizes = {}
         super().__init__(parts)
         scope = self.scope
+        folds = [node.op for node in self.layer.graph if isinstance(node.op, ir.Fold)]
+        scope.chunk = "chunk" if any(op.chunked is not None for op in folds) else ""
         for id, op in self.own + self.others:
             for place, axis in enumerate(op.type.axes):
                 if axis.kind == "dim" and axis.size.is_Symbol:
@@ -56,6 +58,9 @@ class Function(Forward):
         options += ["training: bool = False"] if "training" in scope.asked else []
         writer = Writer()
         state = [f"state: {self.parts.state} | None = None"]
+        if scope.chunk:
+            size = self.parts.file.constant("CHUNK", scope.chunk_size)
+            state.append(f"chunk: int | None = {size}")
         every = [*self._signature(), *state, *(["*", *options] if options else [])]
         writer.call(f"def {self.title}(", every, "):")
         return writer

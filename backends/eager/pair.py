@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import sympy
 from archc.backends.eager import carry
 from archc.backends.eager.naming import region_name
 from archc.backends.eager.region import (
@@ -158,12 +159,13 @@ def pair(scope: Scope, node: Node) -> Value:
     other = replace(node, op=replace(node.op, body=node.op.decode, decode=None))
     second = PairFunction(scope, other, values, "_decode")
     second.write()
-    left, right = _operations(scope, node, values)
+    left, right = decode_pays(node.op)
+    lengths = _lengths(scope, node, values, (left, right))
     scope.writer.comment("operations that the other order of the products adds, and those it saves")
-    for name, text in (("added", left), ("saved", right)):
-        fits = len(text) + len(name) + 3 <= scope.writer.room
-        scope.writer.call(f"{name} = " + "(" * (not fits), [text], ")" * (not fits))
-    with scope.writer.block("if added < saved:"):
+    added, saved = (scope.names.fresh(name) for name in ("added", "saved"))
+    _bound(scope, added, left, lengths)
+    _bound(scope, saved, right, lengths)
+    with scope.writer.block(f"if {added} < {saved}:"):
         second.call(targets)
     with scope.writer.block("else:"):
         scope.results[node.id] = first.call(targets)
@@ -185,16 +187,31 @@ def _entering(scope: Scope, node: Node) -> dict[str, Value]:
     }
 
 
-def _operations(scope: Scope, node: Node, values: dict[str, Value]) -> tuple[str, str]:
-    """What the second form adds and what it saves, for the lengths that there are."""
-    op, added = node.op, decode_pays(node.op)
+def _lengths(
+    scope: Scope, node: Node, values: dict[str, Value], sides: tuple[sympy.Expr, ...]
+) -> dict[str, str]:
+    """How the sizes in expressions are written here, with the tokens that there are and are
+    read."""
+    op = node.op
     read = next(n for n, role in op.captures if role == "read" and op.source in values[n].layout)
     name = scope.names.fresh("S")
     place = values[read].layout.index(op.source)
     scope.writer.line(f"{name} = {values[read].text.at(ATOM)}.shape[{place}]")
-    symbols = {str(symbol) for side in added for symbol in side.free_symbols}
-    known = {symbol: scope.ask(scope.sizes.get(symbol, symbol)) for symbol in sorted(symbols)}
+    symbols = sorted({str(symbol) for side in sides for symbol in side.free_symbols})
+    known = {symbol: scope.ask(scope.sizes.get(symbol, symbol)) for symbol in symbols}
     known[str(op.reader.size)] = scope.ask(scope.lengths[op.reader.name])
     known[str(op.read.size)] = name
-    left, right = (whole(side, known).text for side in added)
-    return left, right
+    return known
+
+
+def _bound(scope: Scope, name: str, expr: sympy.Expr, known: dict[str, str]) -> None:
+    """A line for a number, or one for each term of it."""
+    writer, text = scope.writer, whole(expr, known).text
+    if len(text) + len(name) + 3 <= writer.room:
+        writer.line(f"{name} = {text}")
+        return
+    terms = sorted(sympy.Add.make_args(sympy.expand(expr)), key=sympy.default_sort_key)
+    texts = [whole(term, known).text for term in terms]
+    with writer.block(f"{name} = ("):
+        writer.include([texts[0], *(f"+ {text}" for text in texts[1:])])
+    writer.line(")")

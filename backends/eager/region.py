@@ -10,14 +10,37 @@ from archc.backends.expression import Text
 from archc.backends.writer import identifier
 
 from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
 
 def wanted_results(scope: Scope, node: Node) -> list[str]:
-    """The results of a region that something reads, in the order of its body."""
-    users = [scope.graph[user] for user in scope.graph.users(node.id)]
-    live = {user.op.name for user in users if user.id in scope.uses}
+    """The results of a region that something reads, in the order of its body; a state after the
+    last token alone is none."""
+    graph, live = scope.graph, set()
+    for user in graph.users(node.id):
+        readers = [graph[reader] for reader in graph.users(user) if reader in scope.uses]
+        ends = all(ends_with(node, graph[user].op.name, reader) for reader in readers)
+        if user in scope.uses and not (readers and ends and user not in graph.outputs.values()):
+            live.add(graph[user].op.name)
     return [name for name in node.op.body.outputs if name in live]
+
+
+def ends_with(owner: Node, name: str, reader: Node) -> bool:
+    """Whether the reader of a region's result takes only what a state is after the last token."""
+    fold, op = owner.op, reader.op
+    if not isinstance(fold, ir.Fold) or not isinstance(op, ck.Last):
+        return False
+    along = op.stream == fold.stream.name and op.reverse == fold.reverse
+    return along and any(state.name == name for state in fold.states)
+
+
+def reads_last(graph: Graph, node: Node, name: str) -> bool:
+    """Whether something takes what a state of a recurrence is after the last token."""
+    results = [user for user in graph.users(node.id) if graph[user].op.name == name]
+    readers = [graph[reader] for result in results for reader in graph.users(result)]
+    return any(ends_with(node, name, reader) for reader in readers)
 
 
 def in_spec_order(scope: Scope, node: Node, names: Sequence[str]) -> list[str]:

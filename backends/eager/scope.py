@@ -71,7 +71,7 @@ class Scope:
         self.finals: dict[tuple[int, str], Value] = {}
         self.decays: dict[tuple[str, bool, str], str] = {}
         self.joint: dict[int, tuple[str, Rows]] = {}
-        self.chunk, self.region = "", ""
+        self.chunk, self.chunk_size, self.region, self.flow = "", 64, "", ("t",)
         self.fused: dict[int, Fused] = fuse(graph)
         self.uses = self._count_uses()
 

@@ -1,4 +1,4 @@
-"""Op -> emission: exactly one entry for each op of the layer IR."""
+"""Op -> emission: exactly one entry for each op of the layer IR, and for each chunk op."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Callable
 
 from archc.backends.eager import ops
 from archc.backends.eager.calls import callee
+from archc.backends.eager.chunk_ops import CHUNK_EMITTERS
+from archc.backends.eager.conjugate import conjugate
 from archc.backends.eager.elementwise import elementwise
-from archc.backends.eager.fold import fold
+from archc.backends.eager.chunked import fold
 from archc.backends.eager.pair import pair
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import Value
 
+from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 
@@ -37,4 +40,6 @@ EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
     ir.Pair: pair,
     ir.Result: ops.result,
     ir.Call: callee,
+    ck.Conjugate: conjugate,
+    **CHUNK_EMITTERS,
 }

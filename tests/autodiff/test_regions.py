@@ -90,7 +90,7 @@ def test_a_linear_recurrence(length: int) -> None:
         values["g"][:, 2], values["g"][:, 3] = -math.inf, -1000
     made = agree(s.graph, values, sizes={"T": length})
     (back,) = (node.op for node in made.backward if isinstance(node.op, ir.Fold))
-    assert back.reverse and [state.name for state in back.states] == ["d.S"]
+    assert back.reverse and [state.name for state in back.states] == ["d.S.carried"]
 
 
 def test_captures_without_the_stream_and_integers() -> None:
@@ -127,7 +127,7 @@ def test_only_states_that_take_part_are_carried() -> None:
     s.outputs(y=s.add(ir.Result("h"), fold))
     made = agree(s.graph)
     (back,) = (node.op for node in made.backward if isinstance(node.op, ir.Fold))
-    assert [state.name for state in back.states] == ["d.h"]
+    assert [state.name for state in back.states] == ["d.h.carried"]
 
 
 def test_a_fold_in_a_fold() -> None:

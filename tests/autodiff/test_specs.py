@@ -1,4 +1,5 @@
-"""The gradient of every bundled spec that calls no other layer, as one graph, against autograd."""
+"""The gradient of every bundled spec that calls no other layer, as one graph, and of the chunked
+forms of its recurrences, against autograd."""
 
 from __future__ import annotations
 
@@ -13,11 +14,14 @@ from archc.autodiff.reverse import gradient
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
 from archc.ir.initial import sample_layer
+from archc.specfile import bundled
 from tests.algebra.test_specs import inputs, small, spec
 from tests.autodiff.agreement import agree
+from tests.recurrence.forms import random_inputs, sizes_of, with_chunks
 
-REFUSED = {"path_fox": "x", "path": "x"}
-"""Specs with an op that has no gradient, and why."""
+ALONE = [name for name in bundled() if not spec(name).calls]
+REFUSED = ("path", "path_fox")
+"""Specs with products of matrices along a path, which have no rule."""
 
 
 def with_inputs(layer: ir.Layer) -> Graph:
@@ -34,3 +38,34 @@ def case(name: str) -> tuple[Graph, dict[str, torch.Tensor], dict[str, Any]]:
     sizes = small(layer)
     values = {**inputs(layer, sizes, 5), **sample_layer(layer, sizes)}
     return with_inputs(layer), values, {**sizes, "T_seen": 5}
+
+
+@pytest.mark.parametrize("name", [name for name in ALONE if name not in REFUSED])
+def test_a_spec(name: str) -> None:
+    graph, values, sizes = case(name)
+    agree(graph, values, sizes=sizes)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_spec_with_products_along_a_path_is_refused(name: str) -> None:
+    graph, _, _ = case(name)
+    wanted = [n.op.name for n in graph if isinstance(n.op, ir.Input)]
+    with pytest.raises(NoGradient, match="a product along a path"):
+        gradient(graph, wanted, list(graph.outputs))
+
+
+RECURRENT = [name for name in ALONE if any(isinstance(n.op, ir.Fold) for n in spec(name).graph)]
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_the_chunked_forms_of_a_spec(name: str) -> None:
+    """Chunks of 3 rows, and no token, one, or more than a chunk."""
+    for fold in with_chunks(spec(name)):
+        for length in (0, 1, 5) if fold.chunked is not None else ():
+            form = fold.chunked.forward
+            sizes = sizes_of(form, length, 3)
+            values = {
+                name: -value.abs() if name.startswith(("log", "g")) else value
+                for name, value in random_inputs(form, sizes, {}).items()
+            }
+            agree(form, values, sizes=sizes, tolerance=1e-7)

@@ -10,7 +10,7 @@ from archc.recurrence.coupled import coupled, dense
 from archc.recurrence.frame import Frame
 from archc.recurrence.scan import Carried
 from tests.graphs import Sketch, axis
-from tests.recurrence.forms import Ids, agree, chunked, states
+from tests.recurrence.hand_made import Ids, agree, chunked, states
 
 START = {"S[0]": "batch H K V"}
 

@@ -7,6 +7,8 @@ from itertools import product
 
 import pytest
 import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from archc.algebra.simplify import simplify
 from archc.elaborate.elaborate import elaborate
@@ -159,6 +161,13 @@ def test_a_read_two_versions_back_is_written_out() -> None:
     assert len(form(body).forms[0].steps) == 1
 
 
+def test_a_decay_of_two_sides_is_taken_apart() -> None:
+    """(1 - a) (1 - u), not (a - 1) (u - 1): a decay is a number between 0 and 1, and has a log."""
+    found = form("S[t] = diag(1 - a) @ S[t-1] @ diag(1 - u) + k @ v.T")
+    (text,) = (line for line in as_text(found).split("\n") if "S' =" in line)
+    assert text.strip() == "S' = (1 - a) (1 - u) S[t-1]"
+
+
 def test_choices() -> None:
     """A state that moves only where a condition holds: the decay is a choice, the terms are 0."""
     body = "S[t] = where(b > 0, exp(g) * (I - k @ k.T) @ S[t-1] + k @ v.T, S[t-1])\no = S[t].T @ q"
@@ -172,6 +181,33 @@ def test_a_state_that_is_overwritten_after_it_is_read() -> None:
     body = "S[t] = k @ (v - S[t-1].T @ k).T"
     check(simplify(spec(body)))
     assert form(body).forms[0].steps[0].decay == 0
+
+
+MOVES = [
+    "exp(g) * {R}",
+    "diag(exp(a)) @ {R}",
+    "(1 - b) * {R}",
+    "{R} + k @ v.T",
+    "{R} + b * k @ (v - {R}.T @ k).T",
+    "{R} - q @ ({R}.T @ p).T",
+    "{R} + p @ (S[t-1].T @ k).T",
+    "where(g > 0, {R}, S[t-1])",
+    "{R} / 2 + {R} * b",
+    "({R} + k @ z.T) - r @ ({R}.T @ k + v).T",
+]
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(st.lists(st.sampled_from(MOVES), min_size=1, max_size=5), st.integers(0, 5))
+def test_any_sequence_of_moves(moves: list[str], read: int) -> None:
+    """Scalings, writes, corrections and choices in any order, read anywhere."""
+    lines = ["R0 = S[t-1] + 0 * k @ v.T"]
+    lines += [f"R{i + 1} = {move.format(R=f'R{i}')}" for i, move in enumerate(moves)]
+    lines += [f"S[t] = R{len(moves)}", f"o = R{min(read, len(moves))}.T @ q"]
+    made = spec("\n".join(lines), outputs="S, o")
+    check(made)
+    (found,) = normal_forms(next(folds(made)))
+    assert found.kind == "matrix"
 
 
 # --- spellings -----------------------------------------------------------------------------------
@@ -344,7 +380,7 @@ def test_refusals(body: str, reason: str | None) -> None:
 def test_coupled_states_that_read_one_another_are_refused() -> None:
     body = "S[t] = S[t-1] + P[t-1]\nP[t] = g * P[t-1] - k @ (S[t-1].T @ k).T"
     (found,) = forms(body, "S[K, V], P[K, V]")
-    assert found.kind == "sequential" and "read by a sum" in found.refusal.reason
+    assert found.refusal is not None and "read by a sum" in found.refusal.reason
 
 
 def test_too_many_micro_steps_are_refused() -> None:

@@ -8,7 +8,7 @@ import torch
 from archc.recurrence.frame import Frame
 from archc.recurrence.scan import Carried, diagonal
 from tests.graphs import Sketch
-from tests.recurrence.forms import Ids, agree, chunked, numbers, run, states
+from tests.recurrence.hand_made import Ids, agree, chunked, numbers, run, states
 
 START = {"S[0]": "batch H D N"}
 

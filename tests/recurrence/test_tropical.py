@@ -6,11 +6,24 @@ import pytest
 import torch
 from torch import Tensor
 
+from archc.ir.graph import Graph
 from archc.recurrence.frame import Frame
-from archc.recurrence.scan import Carried
+from archc.recurrence.scan import Carried, diagonal
 from archc.recurrence.tropical import running_max
 from tests.graphs import Sketch
-from tests.recurrence.forms import Ids, agree, chunked, gradients, numbers, run, same, states
+from tests.recurrence.hand_made import (
+    LENGTHS,
+    Ids,
+    agree,
+    ends,
+    frame,
+    gradients,
+    numbers,
+    run,
+    same,
+    states,
+    stepped,
+)
 
 START = {"m[0]": "batch H D"}
 
@@ -65,20 +78,69 @@ def test_minus_infinity_stays_and_is_no_nan(what: str) -> None:
     agree(INPUTS, update, plain, given, grads=False)
 
 
-def test_of_a_gauge_only_the_initial_value_before_the_first_token_has_a_gradient() -> None:
-    def build(frame: Frame, ids: Ids) -> list[Carried]:
-        (state,) = states(INPUTS)
-        return [running_max(frame, state, ids["a"], ids["b"], ids["m[0]"], gauge=True)]
+GAUGED = {
+    "a": "batch t D", "b": "batch t D", "v": "batch t D",
+    "c[0]": "batch D", "n[0]": "batch D", "m[0]": "batch D",
+}  # fmt: skip
 
-    form, other = chunked(INPUTS, build), chunked(INPUTS, plain)
-    for length, chunk in ((0, 3), (1, 3), (7, 3)):
-        given = {n: x.requires_grad_() for n, x in numbers(INPUTS, length).items()}
-        found = run(form, given, length, chunk)
-        same(found, run(other, given, length, chunk))
-        grads = gradients({"before": found["before m"]}, given)
-        weights = torch.randn(
-            found["before m"].shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
-        )
-        assert torch.allclose(grads["m[0]"], weights[:, :1].sum(1))
-        assert not grads["a"].any() and not grads["b"].any()
-        assert not gradients({"after": found["after m"]}, given)["m[0]"].any()
+
+def normalised(sketch: Sketch, c: int, n: int, m: int) -> int:
+    """c / max(|n|, exp(-m))."""
+    least = sketch.fn("exp", sketch.fn("neg", m))
+    return sketch.fn("div", c, sketch.fn("max", sketch.fn("abs", n), least))
+
+
+def gates(sketch: Sketch, ids: Ids, before: int, after: int) -> tuple[int, int]:
+    """exp(a + m[t-1] - m[t]) and exp(b - m[t])."""
+    moved = sketch.fn("add", ids["a"], before)
+    parts = (sketch.fn("sub", x, after) for x in (moved, ids["b"]))
+    forget, enter = (sketch.fn("exp", part) for part in parts)
+    return forget, enter
+
+
+def stabilised(sketch: Sketch, ids: Ids) -> dict[str, int]:
+    """Two states that a running maximum keeps in range, token by token."""
+    old = ids["m[t-1]"]
+    new = sketch.fn("max", sketch.fn("add", ids["a"], old), ids["b"])
+    forget, enter = gates(sketch, ids, old, new)
+    c, n = (sketch.fn("mul", forget, ids[f"{name}[t-1]"]) for name in "cn")
+    c = sketch.fn("add", c, sketch.fn("mul", enter, ids["v"]))
+    n = sketch.fn("add", n, enter)
+    return {"c": c, "n": n, "m": new, "o": normalised(sketch, c, n, new)}
+
+
+def in_chunks() -> Graph:
+    """The same in chunks: m without gradients between the first and the last."""
+    sketch = Sketch()
+    given = {name: sketch.input(name, dims) for name, dims in GAUGED.items()}
+    place, (c, n, m) = frame(sketch), states(GAUGED)
+    top = running_max(place, m, given["a"], given["b"], given["m[0]"], gauge=True)
+    forget, enter = gates(sketch, given, top.before, top.after)
+    write = sketch.fn("mul", enter, given["v"])
+    cs = diagonal(place, c, forget, write, given["c[0]"])
+    ns = diagonal(place, n, forget, enter, given["n[0]"])
+    o = normalised(sketch, cs.after, ns.after, top.after)
+    sketch.graph.outputs = {"o": o, "c": cs.final, "n": ns.final, "m": top.final}
+    sketch.graph.prune()
+    return sketch.graph
+
+
+def test_a_gauge_has_the_gradient_of_the_loop_from_results_and_from_final_states() -> None:
+    form, loop = in_chunks(), stepped(GAUGED, stabilised)
+    for length, chunk in LENGTHS:
+        given = {n: x.requires_grad_() for n, x in numbers(GAUGED, length).items()}
+        found, steps = run(form, given, length, chunk), run(loop, given, length, chunk)
+        wanted = {name: ends(steps, given, name)["final"] for name in "cnm"}
+        wanted["o"] = steps["o"]
+        same(found, wanted)
+        same(gradients(found, given), gradients(wanted, given))
+
+
+def test_ties_under_a_gauge_are_no_matter() -> None:
+    form, loop = in_chunks(), stepped(GAUGED, stabilised)
+    given = numbers(GAUGED, 7)
+    given["a"], given["b"] = torch.zeros_like(given["a"]), torch.ones_like(given["b"])
+    given["m[0]"][:] = 1
+    given = {name: x.requires_grad_() for name, x in given.items()}
+    found, steps = run(form, given, 7, 3), run(loop, given, 7, 3)
+    same(gradients({"o": found["o"]}, given), gradients({"o": steps["o"]}, given))

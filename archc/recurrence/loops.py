@@ -1,0 +1,65 @@
+"""Layer IR -> warnings: states that stay a loop over the tokens though nobody asked for it.
+
+A loop is right but slow: one token after another, however wide the machine is. Whoever writes the
+spec should know, and know why. `chunk: sequential` in the spec says that a loop is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from archc.diagnostics import Diagnostic, Label
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.recurrence.chunked import studies
+from archc.recurrence.derive import Kept
+from archc.source import Span
+
+MEANT = "to say that the loop is meant, add `chunk: sequential`"
+
+
+def loops(layer: ir.Layer) -> tuple[Diagnostic, ...]:
+    """A warning for each group of states without a chunked form, in a layer that is ready for it
+    and in the layers that it calls."""
+    return tuple(
+        warning(each, node, kept)
+        for each, node, derived in studies(layer)
+        if "sequential" not in each.chunk
+        for kept in derived.kept
+    )
+
+
+def warning(layer: ir.Layer, fold: Node, kept: Kept) -> Diagnostic:
+    """The warning about one group, which underlines what stands in the way."""
+    span = _span(layer.graph, fold, kept) or layer.span
+    names = named(kept.states)
+    verb = "stay a loop" if len(kept.states) > 1 else "stays a loop"
+    return Diagnostic(
+        kept.code,
+        f"{names} {verb} over the tokens",
+        Label(span, kept.reason),
+        helps=(*([kept.help] if kept.help else []), MEANT),
+        severity="warning",
+    )
+
+
+def named(states: Iterable[str]) -> str:
+    """`` `c` ``, or `` `c`, `h` and `m` ``."""
+    quoted = [f"`{state}`" for state in states]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
+
+
+def _span(graph: Graph, fold: Node, kept: Kept) -> Span | None:
+    """Where in the spec the reason stands: at a node of the body, at the value that it captures,
+    or else at the update of the state."""
+    body = fold.op.body
+    if kept.node is not None:
+        node = body[kept.node]
+        outside = dict(zip(fold.op.captures, fold.operands, strict=False))
+        if isinstance(node.op, ir.Input) and node.op.name in outside:
+            found = graph[outside[node.op.name]].span
+        else:
+            found = node.span
+        if found is not None:
+            return found
+    return body[body.outputs[kept.states[0]]].span or fold.span

@@ -1,0 +1,218 @@
+"""A recurrence in two forms: by steps where tokens are few, by chunks where they are many.
+
+It becomes a function for the steps, one for the chunks, one for their gradient, a class that tells
+autograd of it, and the function that chooses between the two.
+"""
+
+from __future__ import annotations
+
+from archc.backends.eager.fold import FoldFunction
+from archc.backends.eager.graph_function import GraphFunction, plain
+from archc.backends.eager.naming import region_name
+from archc.backends.eager.region import extra_arguments
+from archc.backends.eager.scope import Scope
+from archc.backends.eager.value import DATA, NUMBER, Value
+from archc.backends.expression import Text
+from archc.backends.writer import Writer
+
+from archc.ir.chunk import ChunkForm, cotangent, final, start
+from archc.ir.graph import Graph, Node
+
+STEPS = 16
+"""Fewer tokens than these are done one by one."""
+
+
+def fold(scope: Scope, node: Node) -> Value:
+    """`o, S = memory(q, k, v, S)`."""
+    two = node.op.chunked is not None
+    made = ChunkedFunction(scope, node) if two else FoldFunction(scope, node)
+    scope.results[node.id] = made.call()
+    return Value(Text("None"), (), DATA)
+
+
+class ChunkedFunction(FoldFunction):
+    """The functions of one recurrence; the one that does the steps is a `FoldFunction`'s."""
+
+    def __init__(self, scope: Scope, node: Node):
+        self.title = scope.file.names.fresh(region_name(scope.layer, scope.graph, node))
+        super().__init__(scope, node, f"{self.title}_steps")
+        self.form: ChunkForm = node.op.chunked
+        self.inputs = {name: self.arguments[name] for name in self.arguments}
+        self.inputs |= {start(name): text for name, text in self.states.items()}
+        self.outputs = {name: self._layout(name) for name in self.results}
+        self.given = dict(self.values)
+        for state in self.op.states:
+            layout = tuple(axis.name for axis in state.axes)
+            self.given[start(state.name)] = Value(Text(""), layout, DATA)
+            self.outputs[final(state.name)] = layout
+        self.results_and_ends = [plain(name) for name in self.outputs]
+
+    def call(self) -> dict[str, Value]:
+        """Write the functions and the line that calls the last of them; the results by name."""
+        self.scope.file.sections.append(self.text())
+        if not self.tokens:
+            self.body.ask(self.body.lengths[self.stream])
+        self.needed = {self.name: dict(zip(*extra_arguments(self.scope, self.body), strict=True))}
+        forward = self._forward()
+        backward = self._backward() if self.form.backward is not None else None
+        extra = {name: text for found in self.needed.values() for name, text in found.items()}
+        self.extra = {name: extra[name] for name in sorted(extra)}
+        chunks = forward.name
+        if backward is not None:
+            chunks = f"{self._autograd(forward, backward)}.apply"
+        self._choice(chunks, list(self.inputs) if backward is not None else list(forward.inputs))
+        self.name = self.title
+        chunk = [self.scope.ask(self.scope.chunk)] if self.scope.chunk else []
+        return self.write_call([*self.extra.values(), *chunk])
+
+    # --- the functions of the graphs ---
+
+    def _forward(self) -> GraphFunction:
+        """The chunked form."""
+        saved = {
+            name: self.form.forward[self.form.forward.outputs[name]].type.names
+            for name in self.form.saved
+        }
+        function = self._function(self.form.forward, "chunks", list(self.inputs))
+        title = f"{self._listed()} by chunks of tokens"
+        title += ", and what the gradient needs." if saved else "."
+        self.needed[function.name] = function.write({**self.outputs, **saved}, title)
+        return function
+
+    def _backward(self) -> GraphFunction:
+        """The gradients of its inputs, as far as they have one."""
+        graph, given = self.form.backward, dict(self.given)
+        for name, layout in self.outputs.items():
+            given[cotangent(name)] = Value(Text(""), layout, DATA)
+        order = [*self.inputs, *self.form.saved, *map(cotangent, self.outputs)]
+        function = self._function(graph, "gradient", order, given)
+        wanted = {
+            cotangent(name): self.given[name].layout
+            for name in self.inputs
+            if cotangent(name) in graph.outputs and self.given[name].kind != NUMBER
+        }
+        title = "The gradients of what enters, from those of what comes out, by chunks of tokens."
+        self.needed[function.name] = function.write(wanted, title)
+        self.gradients = [plain(name) for name in wanted]
+        return function
+
+    def _function(
+        self, graph: Graph, kind: str, order: list[str], given: dict[str, Value] | None = None
+    ) -> GraphFunction:
+        name = self.scope.file.names.fresh(f"{self.title}_{kind}")
+        given = self.given if given is None else given
+        return GraphFunction(self.scope, graph, name, given, order, self.op.stream)
+
+    def _listed(self) -> str:
+        """`o` at every token, and `S` after the last."""
+        results = ", ".join(f"`{name}`" for name in self.results)
+        states = ", ".join(f"`{name}`" for name in self.states)
+        last = "first" if self.op.reverse else "last"
+        if not results:
+            return f"{states} after the {last} token,"
+        return f"{results} at every token, and {states} after the {last},"
+
+    # --- the class and the choice ---
+
+    def _autograd(self, forward: GraphFunction, backward: GraphFunction) -> str:
+        """The class that tells autograd of the gradient; its name."""
+        file = self.scope.file
+        title = "".join(part.capitalize() for part in self.title.split("_"))
+        title = file.names.fresh(title)
+        writer = Writer()
+        with writer.block(f"class {title}(torch.autograd.Function):"):
+            writer.docstring([f"`{forward.name}`, and `{backward.name}` as its gradient."])
+            writer.line()
+            self._class_forward(writer, forward, backward)
+            writer.line()
+            self._class_backward(writer, backward)
+        file.sections.append(writer.text())
+        return title
+
+    def _kept(self, backward: GraphFunction) -> tuple[list[str], list[str]]:
+        """What the gradient needs of the inputs: tensors, and the rest."""
+        known = {**self.inputs, **{name: plain(name) for name in self.form.saved}}
+        names = [name for name in backward.inputs if name in known]
+        tensors = [known[name] for name in names if not backward.is_number(name)]
+        rest = [known[name] for name in names if backward.is_number(name)]
+        return tensors, [*rest, *backward.extra, "chunk"]
+
+    def _class_forward(
+        self, writer: Writer, forward: GraphFunction, backward: GraphFunction
+    ) -> None:
+        tensors, rest = self._kept(backward)
+        writer.line("@staticmethod")
+        every = [*self.inputs.values(), *self.extra, "chunk"]
+        writer.call("def forward(", ["ctx", *every], "):")
+        writer.depth += 1
+        given = [self.inputs[name] for name in forward.inputs]
+        made = [*self.results_and_ends, *(plain(name) for name in self.form.saved)]
+        left = ", ".join(made) + ("," if len(made) == 1 else "")
+        writer.call(f"{left} = {forward.name}(", [*given, *forward.extra, "chunk"], ")")
+        writer.call("ctx.save_for_backward(", tensors, ")")
+        writer.line(f"ctx.rest = {', '.join(rest)}" + ("," if len(rest) == 1 else ""))
+        whole = [plain(n) for n in self.results if self._dtype(n) != "real"]
+        if whole:
+            writer.call("ctx.mark_non_differentiable(", whole, ")")
+        writer.line(f"return {', '.join(self.results_and_ends)}")
+        writer.depth -= 1
+
+    def _class_backward(self, writer: Writer, backward: GraphFunction) -> None:
+        tensors, rest = self._kept(backward)
+        writer.line("@staticmethod")
+        writer.line("@torch.autograd.function.once_differentiable")
+        arriving = [plain(cotangent(name)) for name in self.outputs]
+        writer.call("def backward(", ["ctx", *arriving], "):")
+        writer.depth += 1
+        if tensors:
+            writer.line(f"{', '.join(tensors)}{',' * (len(tensors) == 1)} = ctx.saved_tensors")
+        writer.line(f"{', '.join(rest)}{',' * (len(rest) == 1)} = ctx.rest")
+        known = {**self.inputs, **{name: plain(name) for name in self.form.saved}}
+        given = [known.get(name, plain(name)) for name in backward.inputs]
+        left = ", ".join(self.gradients) + ("," if len(self.gradients) == 1 else "")
+        writer.call(f"{left} = {backward.name}(", [*given, *backward.extra, "chunk"], ")")
+        slots = [plain(cotangent(name)) for name in self.inputs]
+        slots = [name if name in self.gradients else "None" for name in slots]
+        slots += ["None"] * (len(self.extra) + 1)
+        writer.line(f"return {', '.join(slots)}")
+        writer.depth -= 1
+
+    def _choice(self, chunks: str, wanted: list[str]) -> None:
+        """The function that takes steps for few tokens and chunks for many."""
+        file, writer = self.scope.file, Writer()
+        size = file.constant("CHUNK", self.scope.chunk_size)
+        file.constant("STEPS", STEPS)
+        every = [*self.inputs.values(), *self.extra]
+        writer.line("@without_autocast")
+        writer.call(f"def {self.title}(", [*every, f"chunk={size}"], "):")
+        writer.depth += 1
+        self._document(writer)
+        length = self.body.lengths[self.stream]
+        if self.tokens:
+            place = self.values[self.tokens[0]].layout.index(self.stream)
+            length = f"{self.arguments[self.tokens[0]]}.shape[{place}]"
+        with writer.block(f"if chunk is None or {length} < STEPS:"):
+            steps = [*self.inputs.values(), *self.needed[self.name]]
+            writer.call(f"return {self.name}(", steps, ")")
+        real = self.real_arguments()
+        self._cast(writer, real)
+        given = [self.inputs[name] for name in wanted]
+        given += [*self.extra] if chunks.endswith(".apply") else self._own_extra(chunks)
+        made = self.results_and_ends
+        left = ", ".join(made) + ("," if len(made) == 1 and not chunks.endswith(".apply") else "")
+        writer.call(f"{left} = {chunks}(", [*given, f"min(chunk, {length})"], ")")
+        kept = [self._returned(name, plain(name), real) for name in self.results]
+        writer.line(f"return {', '.join([*kept, *made[len(kept) :]])}")
+        file.sections.append(writer.text())
+
+    def _document(self, writer: Writer) -> None:
+        title = f"{self._listed()} by chunks of `chunk` tokens, or token by token where"
+        title += " it is None or tokens are few."
+        writer.docstring([title, *self._doc()[1:]])
+
+    def _own_extra(self, name: str) -> list[str]:
+        return list(self.needed[name])
+
+    def _dtype(self, name: str) -> str:
+        return self.op.body[self.op.body.outputs[name]].type.dtype
+

@@ -1,0 +1,120 @@
+"""A graph becomes a function: its inputs are the arguments, its outputs what is returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import sympy
+from archc.backends.eager.chunk_rows import tensor
+from archc.backends.eager.region import argument_list, extra_arguments, graph_scope
+from archc.backends.eager.scope import Scope, write_sizes
+from archc.backends.eager.value import KIND_OF, NUMBER, Value
+from archc.backends.expression import POWER, UNARY, Text
+from archc.backends.index import permuted
+from archc.backends.writer import Names, Writer, identifier
+
+from archc.dims import Axis
+from archc.ir import layer as ir
+from archc.ir.chunk import cotangent
+from archc.ir.graph import Graph
+
+
+class GraphFunction:
+    """One function under construction.
+
+    `given` says how inputs come (layout and kind, by name) where that is not as their types say;
+    `order` in what order they are the arguments. The last argument is the length of a chunk.
+    """
+
+    def __init__(
+        self, scope: Scope, graph: Graph, name: str, given: Mapping[str, Value],
+        order: Sequence[str], stream: Axis,
+    ):  # fmt: skip
+        self.scope, self.graph, self.given, self.name = scope, graph, given, name
+        found = {node.op.name: node for node in graph if isinstance(node.op, ir.Input)}
+        self.inputs = {name: found[name] for name in [*order, *found] if name in found}
+        names = Names()
+        self.arguments = {name: names.fresh(plain(name)) for name in self.inputs}
+        axes = {
+            self.arguments[name]: [node.type.axis(axis) for axis in self.layout(name)]
+            for name, node in self.inputs.items()
+        }
+        real = [n for n in self.inputs if found[n].type.dtype == "real" and not self.is_number(n)]
+        self.body = graph_scope(scope, graph, self.arguments[real[0]], axes, stream.name)
+        self.body.chunk, self.body.region, self.body.flow = "chunk", f"{name}_scan", scope.flow
+        self.body.sizes |= {"C": "chunk", str(stream.size): self.body.lengths[stream.name]}
+        self.counts = self._count_chunks(axis for node in graph for axis in node.type.axes)
+        for name, node in self.inputs.items():
+            kind = NUMBER if self.is_number(name) else KIND_OF[node.type.dtype]
+            text = Text(self.arguments[name])
+            self.body.values[node.id] = Value(text, self.layout(name), kind)
+
+    def layout(self, name: str) -> tuple[str, ...]:
+        """The order of an argument's dims."""
+        known = self.given.get(name)
+        return self.inputs[name].type.names if known is None else known.layout
+
+    def is_number(self, name: str) -> bool:
+        """Whether an argument is a Python number."""
+        return name in self.given and self.given[name].kind == NUMBER
+
+    def _count_chunks(self, axes: Iterable[Axis]) -> dict[str, sympy.Expr]:
+        """How many chunks there are, by a name of its own: no argument's shape need tell."""
+        body, counts = self.body, {}
+        for axis in axes:
+            if axis.kind == "stream" and axis.size.has(sympy.ceiling):
+                if axis.name not in body.lengths:
+                    body.lengths[axis.name] = body.names.fresh(axis.name)
+                    counts[body.lengths[axis.name]] = axis.size
+        return counts
+
+    def write(self, outputs: Mapping[str, Sequence[str]], title: str) -> dict[str, str]:
+        """Append the function to the file: it returns the outputs with these layouts.
+
+        What it needs besides its arguments: its name here, and how its caller has it.
+        """
+        body, writer = self.body, Writer()
+        body.statements()
+        made = [self._output(name, layout) for name, layout in outputs.items()]
+        head = self._head()
+        body.asked.discard("chunk")
+        self.extra = dict(zip(*extra_arguments(self.scope, body), strict=True))
+        self.scope.file.pieces.add("without_autocast")
+        writer.line("@without_autocast")
+        writer.call(f"def {self.name}(", [*self.arguments.values(), *self.extra, "chunk"], "):")
+        writer.depth += 1
+        shapes = {argument: self.layout(name) for name, argument in self.arguments.items()}
+        writer.docstring([title, argument_list(shapes)])
+        write_sizes(writer, body)
+        writer.include([*head, *body.head])
+        writer.include(body.writer.lines)
+        writer.call("return (", made if len(made) > 1 else [f"{made[0]},"], ")")
+        self.scope.file.sections.append(writer.text())
+        return self.extra
+
+    def _output(self, name: str, layout: Sequence[str]) -> str:
+        """An output in that layout; None for a gradient that is 0."""
+        node = self.graph[self.graph.outputs[name]]
+        value = self.body.value(node.id)
+        if value.kind != NUMBER and set(value.layout) == set(layout):
+            return permuted(value.text, value.layout, layout).text
+        if value.kind == NUMBER and value.text.text == "0" and name.startswith(cotangent("")):
+            return "None"
+        return tensor(self.body, node.id).text.text
+
+    def _head(self) -> list[str]:
+        """The lines that count the chunks, where something asks for it."""
+        lines = []
+        for name, size in self.counts.items():
+            if name in self.body.asked:
+                self.body.asked.discard(name)
+                (inner,) = size.atoms(sympy.ceiling)
+                top, bottom = sympy.fraction(sympy.together(inner.args[0]))
+                top, bottom = self.body.size(top), self.body.size(bottom)
+                lines.append(f"{name} = -(-{top.at(UNARY)} // {bottom.at(POWER)})")
+        return lines
+
+
+def plain(name: str) -> str:
+    """`S_0`, `d_S_T`: how a value is written whose name is `S[0]`, `d.S[T]`."""
+    return identifier(name.rstrip("]").replace("[", "_"))
