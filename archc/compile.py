@@ -112,6 +112,14 @@ def lowered(layer: ir.Layer, dump: Dump = lambda stage, value: None) -> ir.Layer
     return layer
 
 
+def before_chunks(layer: ir.Layer) -> ir.Layer:
+    """The layer IR that chunked forms are derived from: every pass before."""
+    for stage, run in PASSES:
+        if stage != "chunk":
+            layer = run(layer)
+    return layer
+
+
 def file_of(
     layer: ir.Layer,
     backend: str = "eager",

@@ -2,7 +2,8 @@
 
 Fences of a page say how they run: `arch fail` and `arch ok` are elaborated, with `--set a=1` while
 elaborating and `--sizes d=8` for the sizes afterwards; `console fail` and `console ok` are commands
-of a shell.
+of a shell. The pages of warnings (E06..) have `arch warn` in place of `arch fail`, and both of their
+examples go on as far as the derivation of chunked forms.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from click.testing import CliRunner
 from archc.cli import archc
 from archc.commands.arguments import read_value
 from archc.commands.explain import codes, page
+from archc.compile import before_chunks
 from archc.diagnostics import ArchError
 from archc.elaborate.elaborate import elaborate
 from archc.ir.sizes import resolve_sizes
+from archc.recurrence.loops import loops
 from archc.source import Source
 from archc.specfile import import_source
 from archc.syntax.parse import parse
@@ -31,7 +34,7 @@ from archc.syntax.parse import parse
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "errors"
 CODE = re.compile(r"\bE0\d{3}\b")
-FENCE = re.compile(r"^```(arch|console) (fail|ok)(.*)\n((?s:.*?))^```$", re.MULTILINE)
+FENCE = re.compile(r"^```(arch|console) (fail|ok|warn)(.*)\n((?s:.*?))^```$", re.MULTILINE)
 CODES = list(codes())
 
 
@@ -55,6 +58,9 @@ def run_spec(code: str, text: str, options: Mapping[str, str]) -> tuple[list[str
         layer = elaborate(tree, None, values(options, "set"), import_source)
         if "sizes" in options:
             resolve_sizes(layer, values(options, "sizes"))
+        if code.startswith("E06"):
+            found = loops(before_chunks(layer))
+            return [each.code for each in found], "\n\n".join(each.render() for each in found)
     except ArchError as error:
         return [finding.code for finding in error.diagnostics], str(error)
     return [], ""
@@ -95,7 +101,7 @@ def test_page(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden
     if code == "E0003" and os.geteuid() == 0:
         pytest.skip("the superuser may read everything")
     monkeypatch.chdir(tmp_path)
-    found, shown = run(code, "fail")
+    found, shown = run(code, "warn" if code.startswith("E06") else "fail")
     assert found == [code], shown
     assert run(code, "ok")[0] == []
     golden(GOLDEN / f"{code}.txt", shown + "\n")

@@ -312,28 +312,9 @@ class Call:
 
 
 Op = (
-    Input
-    | Param
-    | Constant
-    | Position
-    | Delta
-    | Noise
-    | Elementwise
-    | Reduce
-    | Contract
-    | Gather
-    | Scatter
-    | Top
-    | Solve
-    | Shift
-    | Window
-    | Softmax
-    | Segment
-    | Fold
-    | Pair
-    | Result
-    | Call
-)
+    Input | Param | Constant | Position | Delta | Noise | Elementwise | Reduce | Contract | Gather
+    | Scatter | Top | Solve | Shift | Window | Softmax | Segment | Fold | Pair | Result | Call
+)  # fmt: skip
 
 OPS: tuple[type, ...] = (
     Input, Param, Constant, Position, Delta, Noise, Elementwise, Reduce, Contract, Gather, Scatter,

@@ -1,4 +1,4 @@
-"""Axes of values, for the rules that type them: how they are joined, and in which order they stand."""
+"""Axes of values, for the rules that type them: how they are joined, and in which order."""
 
 from __future__ import annotations
 

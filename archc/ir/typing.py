@@ -7,7 +7,6 @@ from typing import Any
 
 import sympy
 
-from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.chunk_typing import CHUNK_RULES
 from archc.ir.graph import Graph, Node, Type

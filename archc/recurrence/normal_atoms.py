@@ -158,6 +158,7 @@ class Table:
                 factors[base] = factors.get(base, 0) + int(power)
             else:
                 number = number * factor
+        assert number.is_Number or not self.symbols(number), "a product that is not expanded"
         return number, dict(sorted(factors.items(), key=lambda entry: entry[0].name))
 
     def text(self, expr: sympy.Expr) -> str:

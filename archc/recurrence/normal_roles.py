@@ -298,6 +298,8 @@ def divide(table: Table, covector: sympy.Expr, decay: sympy.Expr) -> sympy.Expr 
 def _divided(table: Table, term: sympy.Expr, decay: sympy.Expr) -> sympy.Expr | None:
     """One product without the decay. Where a condition c holds, where(c, a, b) is a: a product
     with the choice of c and with a holds that decay, too."""
+    if isinstance(decay, sympy.Add):
+        return None
     _, factors = table.split(term)
     number, wanted = table.split(decay)
     result = term / number

@@ -12,7 +12,16 @@ import sympy
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.recurrence.frame import Frame
-from archc.recurrence.scan import Carried, along_rows, carried, cut, in_last_row, starts, sums
+from archc.recurrence.scan import (
+    Carried,
+    along_rows,
+    carried,
+    cut,
+    diagonal,
+    in_last_row,
+    starts,
+    sums,
+)
 
 
 def running_max(
@@ -25,8 +34,9 @@ def running_max(
 ) -> Carried:
     """m[t] = max(shift + m[t-1], value); None is a shift of 0.
 
-    -inf means that there is nothing yet, and stays so. `gauge`: the maximum is proved not to matter
-    (see `gauge.py`), so that no gradient passes it where it does not have to.
+    -inf means that there is nothing yet, and stays so. The gradient is that of the loop, which
+    divides it where two are equal. `gauge`: the maximum is proved not to matter (see `gauge.py`),
+    so that all but its first and its last value are constants.
     """
     a = frame.number(0) if shift is None else cut(frame, shift)
     nothing = frame.add(ir.Constant(-sympy.oo))
@@ -35,8 +45,11 @@ def running_max(
         given["shift"] = sums(frame, a)
     last = {name: in_last_row(frame, id) for name, id in given.items()}
     start = starts(frame, state, initial, last, _step)
-    found = carried(frame, state, _step(frame, start, given), start, initial)
-    return _as_gauge(frame, found, initial) if gauge else found
+    made = carried(frame, state, _step(frame, start, given), start, initial)
+    found = Carried(*(frame.add(ck.Detach(), id) for id in (made.before, made.after, made.final)))
+    if gauge:
+        return _as_gauge(frame, found, shift, value, initial)
+    return _as_loop(frame, state, found, shift, value, initial)
 
 
 def _step(frame: Frame, state: int, given: Mapping[str, int]) -> int:
@@ -46,19 +59,53 @@ def _step(frame: Frame, state: int, given: Mapping[str, int]) -> int:
     return frame.fn("max", moved, given["local"])
 
 
-def _as_gauge(frame: Frame, found: Carried, initial: int) -> Carried:
-    """The same values; constants but for the first and the last.
-
-    Every m[t] between them may be any number, and neither results nor final states change. The
-    initial value is given, and the final one is a result: theirs are gradients like any others.
-    """
-    first, last = (_only_at(frame, reverse) for reverse in (True, False))
-    before, after = (frame.add(ck.Detach(), id) for id in (found.before, found.after))
-    before = frame.fn("where", first, initial, before)
-    return Carried(before, frame.fn("where", last, found.after, after), found.final)
+# --- gradients -----------------------------------------------------------------------------------
+# The values are constants, to which something is added that is 0 and has the gradient.
 
 
-def _only_at(frame: Frame, first: bool) -> int:
-    """True at the first or the last token."""
-    one = frame.add(ck.AtLast(frame.stream, first), frame.number(1))
-    return frame.fn("ne", one, frame.number(0))
+def _as_loop(
+    frame: Frame, state: ir.State, found: Carried, shift: int | None, value: int, initial: int
+) -> Carried:
+    """With the gradient of m[t] = max(shift + m[t-1], value): that of the larger one, half of each
+    where they are equal."""
+    moved = frame.total([shift, found.before])
+    assert moved is not None
+    wins = (frame.fn("real", frame.fn(fn, moved, value)) for fn in ("gt", "ge"))
+    share = frame.fn("div", frame.fn("add", *wins), frame.number(2))
+    rest = frame.fn("sub", frame.number(1), share)
+    write = frame.fn("mul", rest, _rise(frame, value))
+    if shift is not None:
+        write = frame.fn("add", frame.fn("mul", share, _rise(frame, shift)), write)
+    rises = diagonal(frame, state, share, write, _rise(frame, initial))
+    pairs = zip(
+        (found.before, found.after, found.final),
+        (rises.before, rises.after, rises.final),
+        strict=True,
+    )
+    return Carried(*(frame.fn("add", constant, rise) for constant, rise in pairs))
+
+
+def _as_gauge(frame: Frame, found: Carried, shift: int | None, value: int, initial: int) -> Carried:
+    """Every m[t] between the first and the last may be any number, and neither results nor final
+    states change. The initial value is given, and the final one is a result, the largest of all
+    values with the shifts after them: theirs are gradients like any others."""
+    stream = frame.stream
+    total, later = initial, frame.expanded(value, (stream,))
+    if shift is not None:
+        along = frame.expanded(shift, (stream,))
+        total = frame.fn("add", frame.add(ir.Reduce("sum", (stream.name,)), along), initial)
+        sums_after = ck.Sums(stream.name, reverse=True, exclusive=True)
+        later = frame.fn("add", frame.add(sums_after, along), later)
+    largest = frame.fn("max", total, frame.add(ir.Reduce("max", (stream.name,)), later))
+    rise = _rise(frame, largest)
+    first = frame.add(ck.AtLast(stream, reverse=True), frame.number(1))
+    before = frame.fn("where", frame.fn("ne", first, frame.number(0)), initial, found.before)
+    after = frame.fn("add", found.after, frame.add(ck.AtLast(stream), rise))
+    return Carried(before, after, frame.fn("add", found.final, rise))
+
+
+def _rise(frame: Frame, id: int) -> int:
+    """0, with the gradient of a value; a value of -inf is one that cannot rise."""
+    there = frame.fn("gt", id, frame.add(ir.Constant(-sympy.oo)))
+    rise = frame.fn("sub", id, frame.add(ck.Detach(), id))
+    return frame.fn("where", there, rise, frame.number(0))

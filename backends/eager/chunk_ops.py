@@ -222,6 +222,11 @@ def _scan_matrices(scope: Scope, node: Node) -> Value:
     rows = [*lead, op.axis, col, *(column or ["1"])]
     start = [*lead, col, *(column or ["1"])]
     texts = [aligned(b.text, b.layout, rows), aligned(first.text, first.layout, start)]
+    if col not in first.layout:
+        before = [i for i, name in enumerate(start) if name in first.layout][:1]
+        count = max(0, len(lead) - before[0]) if before else 0
+        length = scope.length(node.type.axis(col)).text
+        texts[1] = call(f"{texts[1].at(ATOM)}.expand", *["-1"] * count, length, "1" if not column or column[0] not in first.layout else "-1")
     scope.file.pieces.add("matrix_step")
     reverse = "reverse=True" if op.reverse else ""
     text = piece(scope, "scan_rows", text_a, *texts, "-3", "matrix_step", reverse)

@@ -13,7 +13,7 @@ from archc.backends.eager.region import extra_arguments
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import Text
-from archc.backends.writer import Writer
+from archc.backends.writer import Writer, snake
 
 from archc.ir.chunk import ChunkForm, cotangent, final, start
 from archc.ir.graph import Graph, Node
@@ -117,8 +117,8 @@ class ChunkedFunction(FoldFunction):
     def _autograd(self, forward: GraphFunction, backward: GraphFunction) -> str:
         """The class that tells autograd of the gradient; its name."""
         file = self.scope.file
-        title = "".join(part.capitalize() for part in self.title.split("_"))
-        title = file.names.fresh(title)
+        rest = self.title.removeprefix(snake(self.scope.layer)).split("_")
+        title = file.names.fresh(self.scope.layer + "".join(part.capitalize() for part in rest))
         writer = Writer()
         with writer.block(f"class {title}(torch.autograd.Function):"):
             writer.docstring([f"`{forward.name}`, and `{backward.name}` as its gradient."])
@@ -200,7 +200,7 @@ class ChunkedFunction(FoldFunction):
         given += [*self.extra] if chunks.endswith(".apply") else self._own_extra(chunks)
         made = self.results_and_ends
         left = ", ".join(made) + ("," if len(made) == 1 and not chunks.endswith(".apply") else "")
-        writer.call(f"{left} = {chunks}(", [*given, f"min(chunk, {length})"], ")")
+        writer.call(f"{left} = {chunks}(", [*given, f"min(chunk, max({length}, 1))"], ")")
         kept = [self._returned(name, plain(name), real) for name in self.results]
         writer.line(f"return {', '.join([*kept, *made[len(kept) :]])}")
         file.sections.append(writer.text())

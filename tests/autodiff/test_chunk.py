@@ -171,18 +171,17 @@ def test_spans(strict: bool, exclusive: bool) -> None:
 
 
 @pytest.mark.parametrize("hard", [False, True])
-@pytest.mark.parametrize(("strict", "exclusive"), FLAGS)
 @pytest.mark.parametrize(
-    ("a", "b", "g"),
+    ("a", "b", "g", "flags"),
     [
-        ("n i H K", "n i H K", "n i H K"),
-        ("n i H K", "n i K", "n i K"),
-        ("n i H K", "i K V", "n i H"),
-        ("n i K", "n i", "n i V"),
+        *(("n i H K", "n i H K", "n i H K", flags) for flags in FLAGS),
+        ("n i H K", "n i K", "n i K", (False, False)),
+        ("n i H K", "i K V", "n i H", (True, False)),
+        ("n i K", "n i", "n i V", (False, True)),
     ],
 )
-def test_a_gram(a: str, b: str, g: str, strict: bool, exclusive: bool, hard: bool) -> None:
-    s = single(ck.Gram(("K",), "i", COL, strict, exclusive), a=a, b=b, g=g)
+def test_a_gram(a: str, b: str, g: str, flags: tuple[bool, bool], hard: bool) -> None:
+    s = single(ck.Gram(("K",), "i", COL, *flags), a=a, b=b, g=g)
     shape = [{"n": 2, "i": 3}.get(name, 4) for name in g.split()]
     made = agree(s.graph, {"g": gates(*shape, hard=hard)})
     kinds = [type(node.op) for node in made.backward]
@@ -191,23 +190,20 @@ def test_a_gram(a: str, b: str, g: str, strict: bool, exclusive: bool, hard: boo
 
 @pytest.mark.parametrize("hard", [False, True])
 @pytest.mark.parametrize("transpose", [False, True])
-@pytest.mark.parametrize(("strict", "exclusive"), FLAGS)
 @pytest.mark.parametrize(
-    ("weights", "b", "g"),
+    ("weights", "b", "g", "flags"),
     [
-        ("n i j H", "n i H V", "n i H V"),
-        ("n i j", "n i H V", "n i H"),
-        ("n H i j", "i V", "n i"),
-        ("i j H", "n i V", "i K"),
+        *(("n i j H", "n i H V", "n i H V", flags) for flags in FLAGS),
+        ("n i j", "n i H V", "n i H", (False, False)),
+        ("n H i j", "i V", "n i", (True, False)),
+        ("i j H", "n i V", "n i K", (False, True)),
     ],
 )
 def test_a_mix(
-    weights: str, b: str, g: str, strict: bool, exclusive: bool, transpose: bool, hard: bool
+    weights: str, b: str, g: str, flags: tuple[bool, bool], transpose: bool, hard: bool
 ) -> None:
-    s = single(ck.Mix("i", "j", strict, exclusive, transpose), A=weights, b=b, g=g)
+    s = single(ck.Mix("i", "j", *flags, transpose), A=weights, b=b, g=g)
     shape = [{"n": 2, "i": 3}.get(name, 4) for name in g.split()]
-    if len(shape) == 2 and g.startswith("i"):
-        hard = False
     agree(s.graph, {"g": gates(*shape, hard=hard)})
 
 

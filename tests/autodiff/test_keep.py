@@ -39,7 +39,8 @@ def test_what_is_elementwise_in_inputs_is_computed_again() -> None:
     x, g = s.input("x", "t K"), s.input("g", "t K")
     s.outputs(y=s.fn("mul", s.fn("exp", s.add(ck.Sums("K"), g)), s.fn("sigmoid", x)))
     made = agree(s.graph)
-    assert not made.saved and len(made.recomputed) == 3
+    assert not made.saved
+    assert {"exp", "sigmoid"} <= {getattr(node.op, "fn", None) for node in made.recomputed}
 
 
 def test_of_a_dear_value_the_smallest_that_follows_is_saved() -> None:
@@ -63,7 +64,7 @@ def test_a_report_says_what_is_saved_and_why() -> None:
         "saved for the gradient, bytes a token in float32:\n"
         "  saved.inverse  4*C  [n, i, j]  Inverse: dear\n"
         "  in all 4*C\n"
-        "computed again: level\n"
+        "computed again: level, 3 without a name\n"
     )
 
 

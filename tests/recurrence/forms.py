@@ -1,4 +1,4 @@
-"""Both forms of a recurrence on random numbers: the loop over tokens, and what was derived from it."""
+"""Both forms of a recurrence on random numbers: the loop over tokens, and the derived one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from archc.compile import in_chunks, in_logs
 from archc.algebra.simplify import simplify
+from archc.compile import in_chunks, in_logs
 from archc.dims import at
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -22,7 +22,7 @@ SIZES = {"K": 4, "V": 3, "H": 2, "D": 3, "N": 2, "d": 4}
 
 
 def folds(layer: ir.Layer) -> list[tuple[Graph, Node]]:
-    """The recurrences of a layer after every pass but the last: simplified, decays as logarithms."""
+    """The recurrences of a layer, simplified, with decays as logarithms."""
     ready = in_logs(simplify(layer))
     return [(ready.graph, node) for node in ready.graph if isinstance(node.op, ir.Fold)]
 

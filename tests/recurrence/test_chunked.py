@@ -1,16 +1,13 @@
-"""The gradient of a chunked form is that of the loop, from results and final states to all inputs."""
+"""The gradient of a chunked form is that of the loop: from results and states to inputs."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from tests.elaborate.specs import layer
-from tests.recurrence.forms import folds, random_inputs, sizes_of, step_graph
-from tests.recurrence.test_derive import CHUNKED, HEAD, UPDATES
 from torch import Tensor
 
-from archc.compile import in_chunks, in_logs
 from archc.algebra.simplify import simplify
+from archc.compile import in_chunks, in_logs
 from archc.elaborate.elaborate import elaborate
 from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm, cotangent
@@ -19,12 +16,15 @@ from archc.ir.meaning import evaluate_graph
 from archc.numerics.interval import intervals
 from archc.specfile import import_source, read
 from archc.syntax.parse import parse
+from tests.elaborate.specs import layer
+from tests.recurrence.forms import random_inputs, sizes_of, step_graph
+from tests.recurrence.test_derive import CHUNKED, HEAD, UPDATES
 
 
 def gradients(
     graph: Graph, node: Node, tokens: int, chunk: int, gates: float | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """By autograd through the loop, and by the derived backward; `gates` in place of random ones."""
+    """By autograd through the loop, and by the derived backward; `gates` replaces some of them."""
     form = node.op.chunked
     assert isinstance(form, ChunkForm) and form.backward is not None
     step = step_graph(graph, node)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from tests.elaborate.specs import layer
-from tests.recurrence.forms import both, folds, furthest
 
 from archc.elaborate.elaborate import elaborate
 from archc.recurrence.chunked import derived_of
 from archc.specfile import import_source, read
 from archc.syntax.parse import parse
+from tests.elaborate.specs import layer
+from tests.recurrence.forms import both, folds, furthest
 
 CHUNKED = (
-    "delta gated_delta gated_delta_product gla kda linear_attention linear_attention_simple mamba "
-    "mesa mlstm mom rwkv7 ssm ssm_selective"
-).split()
+    "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
+    "linear_attention_simple", "mamba", "mesa", "mlstm", "mom", "rwkv7", "ssm", "ssm_selective",
+)  # fmt: skip
 """Bundled specs whose recurrences all have a chunked form."""
 
 LENGTHS = [(7, 4), (7, 1), (7, 7), (7, 16), (1, 4), (0, 4), (33, 8)]
@@ -99,9 +99,7 @@ CASCADES = {
 
 @pytest.mark.parametrize("name", CASCADES)
 def test_states_that_feed_others_are_done_in_order(name: str) -> None:
-    text = HEAD + (
-        f"    recurrence S[K, V], R[K, V] over H:{CASCADES[name]}\n    output o\n"
-    )
+    text = HEAD + (f"    recurrence S[K, V], R[K, V] over H:{CASCADES[name]}\n    output o\n")
     ((graph, node),) = folds(layer(text))
     found = derived_of(graph, node)
     assert found.graph is not None

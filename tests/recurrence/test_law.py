@@ -9,8 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.elaborate.specs import layer
-from tests.recurrence.forms import folds, random_inputs, sizes_of
 from torch import Tensor
 
 from archc.ir import chunk as ck
@@ -20,6 +18,8 @@ from archc.ir.meaning import evaluate_graph
 from archc.ir.typing import layer_graph
 from archc.numerics.interval import Interval, intervals
 from archc.recurrence.law import Law, LawRound, Refusal, law_of
+from tests.elaborate.specs import layer
+from tests.recurrence.forms import folds, random_inputs, sizes_of
 
 CHUNK = 3
 

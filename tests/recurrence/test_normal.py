@@ -197,7 +197,7 @@ MOVES = [
 ]
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=150, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(st.lists(st.sampled_from(MOVES), min_size=1, max_size=5), st.integers(0, 5))
 def test_any_sequence_of_moves(moves: list[str], read: int) -> None:
     """Scalings, writes, corrections and choices in any order, read anywhere."""

@@ -136,6 +136,14 @@ def test_a_gauge_has_the_gradient_of_the_loop_from_results_and_from_final_states
         same(gradients(found, given), gradients(wanted, given))
 
 
+def test_ties_divide_the_gradient_as_in_the_loop() -> None:
+    def given(length: int) -> dict[str, Tensor]:
+        values = numbers(INPUTS, length)
+        return {name: (x > 0).to(x) for name, x in values.items()}
+
+    agree(INPUTS, update, plain, given)
+
+
 def test_ties_under_a_gauge_are_no_matter() -> None:
     form, loop = in_chunks(), stepped(GAUGED, stabilised)
     given = numbers(GAUGED, 7)
