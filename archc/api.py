@@ -15,7 +15,7 @@ from archc.algebra import cut
 from archc.backends.eager.emit import class_name, emit_function
 from archc.backends.load import load as load_text
 from archc.backends.writer import attribute, snake
-from archc.compile import elaborated, file_of, lowered, text_of
+from archc.compile import elaborated, file_of, text_of, with_chunks
 from archc.ir import layer as ir
 from archc.ir.picture import as_svg
 from archc.ir.sizes import Number, callee_sizes, resolve_sizes
@@ -116,17 +116,17 @@ class Spec:
         tuple of the declared states, in float32 at least. Raises ValueError for a layer without
         a memory.
         """
-        return self._function("op", cut.op(self.layer))
+        return self._function("op", cut.op(with_chunks(self.layer)))
 
     @cached_property
     def fused_op(self) -> Callable[..., Any]:
         """The memory and what is computed token by token before it, from the nearest product with a
         parameter or short convolution on; parameters in between become arguments."""
-        return self._function("fused_op", cut.fused_op(self.layer))
+        return self._function("fused_op", cut.fused_op(with_chunks(self.layer)))
 
     def _function(self, kind: str, layer: ir.Layer) -> Callable[..., Any]:
         name = f"{snake(self.name)}_{kind}"
-        return getattr(load_text(emit_function(lowered(layer), name), name), name)
+        return getattr(load_text(emit_function(layer, name), name), name)
 
     def source(self, backend: str = "eager") -> str:
         """The standalone Python file, as `archc compile` writes it."""

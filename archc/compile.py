@@ -38,6 +38,7 @@ from archc.syntax.parse import parse
 Dump = Callable[[str, object], None]
 """Is shown every stage: its name, and the tree, layer or text."""
 
+
 def in_logs(layer: ir.Layer) -> ir.Layer:
     """Decays of recurrences enter as logarithms."""
     return gates_in_logs(layer, decays)
@@ -53,6 +54,12 @@ def in_chunks(layer: ir.Layer) -> ir.Layer:
         return found.forward, found.backward, tuple(saved.name for saved in found.saved)
 
     return chunked(layer, differentiate)
+
+
+def with_chunks(layer: ir.Layer) -> ir.Layer:
+    """The layer with its recurrences in both forms, and everything else where the spec has it: what
+    is proved of gates holds for the whole layer, and stays when its memory is taken out."""
+    return in_chunks(in_logs(simplify(layer)))
 
 
 PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from archc.cli import archc
 from archc.commands.arguments import read_value
 from archc.commands.explain import codes, page
-from archc.compile import before_chunks
+from archc.compile import before_chunks, in_logs
 from archc.diagnostics import ArchError
 from archc.elaborate.elaborate import elaborate
 from archc.ir.sizes import resolve_sizes
@@ -59,7 +59,7 @@ def run_spec(code: str, text: str, options: Mapping[str, str]) -> tuple[list[str
         if "sizes" in options:
             resolve_sizes(layer, values(options, "sizes"))
         if code.startswith("E06"):
-            found = loops(before_chunks(layer))
+            found = loops(in_logs(layer)) or loops(before_chunks(layer))
             return [each.code for each in found], "\n\n".join(each.render() for each in found)
     except ArchError as error:
         return [finding.code for finding in error.diagnostics], str(error)

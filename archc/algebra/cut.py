@@ -119,7 +119,7 @@ def _cut(layer: ir.Layer, inside: Iterable[int], edge: Iterable[int]) -> ir.Laye
         if node.span is not None and node.span in unnamed
     ]
     return replace(
-        layer, kind="layer", doc="\n".join(doc), graph=new, requirements=(), chunk=dict(layer.chunk)
+        layer, kind="layer", doc="\n".join(doc), graph=new, requirements=(), chunk=layer.chunk
     )
 
 

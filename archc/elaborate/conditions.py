@@ -1,4 +1,4 @@
-"""`require` and `chunk:`: what a spec says about its sizes, and about how it is to be computed."""
+"""`require`: what a spec says about its sizes."""
 
 from __future__ import annotations
 
@@ -35,19 +35,3 @@ def _requirement_text(scope: Scope, text: str) -> str:
         return " * ".join(str(axis.size) for axis in axes) or match[0]
 
     return re.sub(r"\bsize\((\w+)\)", size, text)
-
-
-def chunk(scope: Scope, stmt: tree.Chunk, exported: set[str]) -> None:
-    """`chunk: size 64, state f32`: kept as written, for the passes that choose a form."""
-    for rule in stmt.rules:
-        if rule.word not in CHUNK_RULES:
-            raise scope.error(
-                "E0215",
-                f"no chunk rule `{rule.word}`",
-                rule.span,
-                helps=[f"known: {', '.join(CHUNK_RULES)}"],
-            )
-        scope.context.chunk[rule.word] = " ".join(arg.span.text for arg in rule.args)
-
-
-CHUNK_RULES = ("size", "state", "gates", "bound", "save", "sequential", "law")

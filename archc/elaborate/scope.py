@@ -16,6 +16,7 @@ from archc.diagnostics import ArchError, Refused, Report, did_you_mean
 from archc.dims import MAX_SIZE, TIME, Axis, Undefined, at, exact
 from archc.elaborate.values import Frame, FunctionRef, LayerRef, Lazy, Option, Tensor, Value
 from archc.ir import layer as ir
+from archc.ir.chunk import NO_RULES, ChunkRules
 from archc.source import Source, Span
 from archc.syntax import tree
 
@@ -102,7 +103,7 @@ class Context:
     widths: dict[str, Axis] = field(default_factory=dict)
     params: dict[str, Span] = field(default_factory=dict)
     paths: dict[str, int] = field(default_factory=dict)
-    chunk: dict[str, Any] = field(default_factory=dict)
+    chunk: ChunkRules = NO_RULES
     choices: list[str] = field(default_factory=list)
 
     def path(self, name: str) -> str:

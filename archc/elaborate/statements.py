@@ -13,7 +13,8 @@ from archc.elaborate import inits, ops, select
 from archc.elaborate.arguments import declare_arguments
 from archc.elaborate.attend import attend
 from archc.elaborate.binding import declare, force
-from archc.elaborate.conditions import chunk, require
+from archc.elaborate.chunk_rules import chunk
+from archc.elaborate.conditions import require
 from archc.elaborate.finish import finish
 from archc.elaborate.mentions import exported_by, names_bound, names_defined, unused_params
 from archc.elaborate.placement import check_placement

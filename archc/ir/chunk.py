@@ -17,12 +17,14 @@ Types: `chunk_typing.py`. What each op computes: `chunk_meaning.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import sympy
 
 from archc.dims import Axis, size_symbol
-from archc.ir.graph import Graph
+from archc.ir.graph import Graph, Node
+from archc.source import Span
 
 CHUNK = size_symbol("C")
 """The number of tokens in a chunk: chosen when the form runs."""
@@ -289,6 +291,46 @@ class ChunkForm:
     saved: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A promise of the spec: at every token the value `name` lies between `low` and `high`.
+
+    `span` is where that value comes from, so that another of the same name is not meant; None for
+    an input. `text` is the rule as it was written, "" for one that the compiler has found out.
+    """
+
+    name: str
+    low: float | Fraction
+    high: float | Fraction
+    open_low: bool = False
+    open_high: bool = False
+    span: Span | None = None
+    text: str = ""
+
+    def of(self, node: Node) -> bool:
+        """Whether it is about the value of a node."""
+        return node.name == self.name and self.span in (None, node.span)
+
+
+@dataclass(frozen=True)
+class ChunkRules:
+    """What a layer says about its chunked form: how many tokens are in a chunk (None: as the
+    backend likes), that the loop is meant, and what is known of its values."""
+
+    size: int | None = None
+    sequential: bool = False
+    bounds: tuple[Bound, ...] = ()
+
+    def lines(self) -> tuple[str, ...]:
+        """The rules as a spec writes them."""
+        size = [f"size {self.size}"] if self.size is not None else []
+        written = [bound.text for bound in self.bounds if bound.text]
+        return (*size, *(["sequential"] if self.sequential else []), *dict.fromkeys(written))
+
+
+NO_RULES = ChunkRules()
 
 
 def start(state: str) -> str:

@@ -12,12 +12,13 @@ Reading order: the ops below, `typing.py` (types of results), `meaning.py` (what
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
 
 from archc.dims import Axis
+from archc.ir.chunk import NO_RULES, ChunkRules
 from archc.ir.graph import Graph, Type
 from archc.source import Source, Span
 
@@ -367,7 +368,7 @@ class Layer:
     source: Source
     span: Span
     requirements: tuple[Requirement, ...] = ()
-    chunk: dict[str, Any] = field(default_factory=dict)
+    chunk: ChunkRules = NO_RULES
 
     @property
     def inputs(self) -> tuple[tuple[int, Input], ...]:

@@ -10,7 +10,7 @@ layers follow their caller.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -88,6 +88,19 @@ def number_text(value: sympy.Rational) -> str:
     """An exact number as a spec would write it: `1e-5` and `2.446`, but `1/3`."""
     shown = repr(float(value)).replace("e-0", "e-")
     return shown if not value.is_integer and exact(shown) == value else str(value)
+
+
+def graph_text(graph: Graph[ir.Op], spans: bool = True, only: Collection[int] | None = None) -> str:
+    """A graph without parameters, such as a chunked form; `only`: these of its nodes, and no list
+    of outputs."""
+    if only is None:
+        return "\n".join(_graph_lines(graph, {}, spans, "")) + "\n"
+    return "".join(f"{line}\n" for line in _graph_lines(graph, {}, spans, "", only))
+
+
+def graph_json(graph: Graph[ir.Op]) -> dict[str, Any]:
+    """A graph without parameters as plain data."""
+    return _graph_json(graph, {})
 
 
 def op_text(op: ir.Op, operands: tuple[str, ...] = ()) -> str:
@@ -209,22 +222,29 @@ def _layer_lines(layer: ir.Layer, names: dict[ir.Layer, str], spans: bool) -> It
         yield f"require {requirement.text}"
     for axis in _derived_axes(layer.graph):
         yield f"axis {axis} = {axis.size}"
-    for word, rule in layer.chunk.items():
-        yield f"chunk {word} {rule}".rstrip()
+    yield from (f"chunk {rule}" for rule in layer.chunk.lines())
     yield from _graph_lines(layer.graph, names, spans, "")
 
 
 def _graph_lines(
-    graph: Graph[ir.Op], layers: dict[ir.Layer, str], spans: bool, indent: str
+    graph: Graph[ir.Op],
+    layers: dict[ir.Layer, str],
+    spans: bool,
+    indent: str,
+    only: Collection[int] | None = None,
 ) -> Iterator[str]:
     names = value_names(graph)
     for node in graph:
+        if only is not None and node.id not in only:
+            continue
         yield _with_span(indent + _node_line(node, names, layers), node.span if spans else None)
         if isinstance(node.op, (ir.Fold, ir.Pair)):
             yield from _graph_lines(node.op.body, layers, spans, indent + "    ")
         if isinstance(node.op, ir.Pair) and node.op.decode is not None:
             yield f"{indent}  or, where that takes less:"
             yield from _graph_lines(node.op.decode, layers, spans, indent + "    ")
+    if only is not None:
+        return
     yield f"{indent}-> " + ", ".join(
         key if key == names[id] else f"{key} = {names[id]}" for key, id in graph.outputs.items()
     )
@@ -279,7 +299,7 @@ def _layer_json(layer: ir.Layer, layers: dict[ir.Layer, str]) -> dict[str, Any]:
             for arg in layer.args
         ],
         "requirements": [requirement.text for requirement in layer.requirements],
-        "chunk": {word: _plain(rule, layers) for word, rule in layer.chunk.items()},
+        "chunk": list(layer.chunk.lines()),
         **_graph_json(layer.graph, layers),
     }
 

@@ -35,14 +35,14 @@ def chunked(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
             return None
         key = id(node.op.body)
         if key not in done:
-            done[key] = _form(graph, node, differentiate)
+            done[key] = _form(graph, node, _said(known, layer, graph), differentiate)
             kept.append(node.op.body)
         form = done[key]
         if form is None:
             return None
         return graph.add(replace(node.op, chunked=form), *node.operands)
 
-    return layer if "sequential" in layer.chunk else rewrite(layer, [with_chunks])
+    return layer if layer.chunk.sequential else rewrite(layer, [with_chunks])
 
 
 def _form(graph: Graph, node: Node, differentiate: Differentiate) -> ck.ChunkForm | None:

@@ -148,8 +148,10 @@ class _Walk:
     def number(self, id: int) -> Fraction | None:
         """The value of a constant fraction."""
         op = self.body[id].op
-        rational = isinstance(op, ir.Constant) and isinstance(op.value, sympy.Rational)
-        return Fraction(int(op.value.p), int(op.value.q)) if rational else None
+        value = op.value if isinstance(op, ir.Constant) else None
+        if not isinstance(value, sympy.Rational):
+            return None
+        return Fraction(int(value.p), int(value.q))
 
     def touches(self, names: Collection[str]) -> bool:
         """Whether delta varies along one of the axes."""

@@ -85,7 +85,7 @@ def systems(
     form: NormalForm,
     state: str,
     known: Mapping[int, Interval],
-    initial: Interval = ZERO,
+    initial: Interval,
 ) -> tuple[System, ...] | Refusal:
     """The systems that take a state of a matrix form whole, if nothing else does.
 
@@ -216,9 +216,10 @@ def _check_state(
 
 def _interval(table: Table, expr: sympy.Expr, known: Mapping[int, Interval]) -> Interval:
     """Where an expression of a normal form lies."""
-    if expr in table.atoms:
+    if isinstance(expr, sympy.Symbol) and expr in table.atoms:
         atom = table.atoms[expr]
-        return UNIT if atom.kind == "choice" else known.get(atom.node, ANY)
+        there = ANY if atom.node is None else known.get(atom.node, ANY)
+        return UNIT if atom.kind == "choice" else there
     if isinstance(expr, sympy.Add | sympy.Mul):
         total, step = (ZERO, add) if isinstance(expr, sympy.Add) else (ONE, mul)
         for arg in expr.args:

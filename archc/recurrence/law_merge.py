@@ -72,7 +72,9 @@ def identity_graph(groups: Sequence[Group], parts: Parts) -> Graph:
 
 
 def settled(graph: Graph, id: int, type: Type) -> int:
-    """A value with just these axes, in this order."""
+    """A value as real numbers with just these axes, in this order."""
+    if graph[id].type.dtype != "real":
+        id = graph.add(ir.Elementwise("real"), id)
     names = graph[id].type.names
     missing = tuple(axis for axis in type.axes if axis.name not in names)
     id = graph.add(ck.Expand(missing), id) if missing else id

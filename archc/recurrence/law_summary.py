@@ -159,10 +159,17 @@ class _Summaries(Derivation):
         finally:
             self.lifted = usual
 
-    def _note(self, group: Group, transition: int, finals: Mapping[str, int]) -> Group:
-        """The parts by name."""
+    def _note(
+        self,
+        group: Group,
+        transition: int,
+        finals: Mapping[str, int],
+        axes: Sequence[Axis] | None = None,
+    ) -> Group:
+        """The parts by name; `axes` are those of P, in order (None: those it has)."""
         graph = self.frame.graph
-        self.parts[group.transition] = transition
+        own = graph[transition].type if axes is None else Type(tuple(axes))
+        self.parts[group.transition] = settled(graph, transition, own)
         for state in group.states:
             part = settled(graph, finals[state.name], Type(state.axes))
             self.parts[addition(state.name)] = part
@@ -222,9 +229,8 @@ class _Summaries(Derivation):
         unit = frame.times(*start)
         assert unit is not None, "a matrix has a key"
         transition = MatrixForm(frame, each.key, [square], free, [unit]).final[0]
-        transition = settled(frame.graph, transition, Type(square.axes))
         group = Group(MATRIX, states, each.key, copies)
-        return self._note(group, transition, self._from_nothing(form))
+        return self._note(group, transition, self._from_nothing(form), square.axes)
 
     def mixed(self, form: NormalForm, gauge: str, sign: int) -> Group:
         """A matrix along an axis, or states that feed one another."""
@@ -245,9 +251,8 @@ class _Summaries(Derivation):
         unit, zero = frame.add(ir.Delta(row, copy)), frame.number(0)
         whole = dense(frame, square, matrix, step.row, step.column, decay, None, unit)
         alone = dense(frame, state, matrix, step.row, step.column, decay, write, zero)
-        transition = settled(frame.graph, whole.final, Type(square.axes))
         group = Group(MATRIX, (state,), (row,), (copy,))
-        return self._note(group, transition, {state.name: alone.final})
+        return self._note(group, whole.final, {state.name: alone.final}, square.axes)
 
     def _fed(self, form: NormalForm) -> Group:
         """States that feed one another: each of them is 1 once, and the others 0."""
@@ -270,8 +275,7 @@ class _Summaries(Derivation):
         assert transition is not None, "there are states"
         alone = coupled(frame, states, blocks, writes, [zero] * len(states))
         finals = {s.name: each.final for s, each in zip(states, alone, strict=True)}
-        transition = settled(frame.graph, transition, Type(axes))
-        return self._note(Group(BLOCKS, states, (row,), (column,)), transition, finals)
+        return self._note(Group(BLOCKS, states, (row,), (column,)), transition, finals, axes)
 
     def maximum(self, form: NormalForm, gauge: str, sign: int) -> Group:
         """A running maximum; where it is a gauge, its values in this run and as 0."""

@@ -24,7 +24,7 @@ def loops(layer: ir.Layer) -> tuple[Diagnostic, ...]:
     return tuple(
         warning(each, node, kept)
         for each, node, derived in studies(layer)
-        if "sequential" not in each.chunk
+        if not each.chunk.sequential
         for kept in derived.kept
     )
 
@@ -33,11 +33,13 @@ def warning(layer: ir.Layer, fold: Node, kept: Kept) -> Diagnostic:
     """The warning about one group, which underlines what stands in the way."""
     span = _span(layer.graph, fold, kept) or layer.span
     names = named(kept.states)
+    short = len(kept.reason) <= 60
     verb = "stay a loop" if len(kept.states) > 1 else "stays a loop"
     return Diagnostic(
         kept.code,
         f"{names} {verb} over the tokens",
-        Label(span, kept.reason),
+        Label(span, kept.reason if short else "because of this"),
+        notes=() if short else (kept.reason,),
         helps=(*([kept.help] if kept.help else []), MEANT),
         severity="warning",
     )

@@ -46,10 +46,10 @@ def running_max(
     last = {name: in_last_row(frame, id) for name, id in given.items()}
     start = starts(frame, state, initial, last, _step)
     made = carried(frame, state, _step(frame, start, given), start, initial)
-    found = Carried(*(frame.add(ck.Detach(), id) for id in (made.before, made.after, made.final)))
+    before, after = (frame.add(ck.Detach(), id) for id in (made.before, made.after))
     if gauge:
-        return _as_gauge(frame, found, shift, value, initial)
-    return _as_loop(frame, state, found, shift, value, initial)
+        return _as_gauge(frame, (before, after), shift, value, initial)
+    return _as_loop(frame, state, (before, after), shift, value, initial)
 
 
 def _step(frame: Frame, state: int, given: Mapping[str, int]) -> int:
@@ -60,15 +60,21 @@ def _step(frame: Frame, state: int, given: Mapping[str, int]) -> int:
 
 
 # --- gradients -----------------------------------------------------------------------------------
-# The values are constants, to which something is added that is 0 and has the gradient.
+# The values before and after each token, `found`, are constants; what is added to them is 0 and has
+# the gradient.
 
 
 def _as_loop(
-    frame: Frame, state: ir.State, found: Carried, shift: int | None, value: int, initial: int
+    frame: Frame,
+    state: ir.State,
+    found: tuple[int, int],
+    shift: int | None,
+    value: int,
+    initial: int,
 ) -> Carried:
     """With the gradient of m[t] = max(shift + m[t-1], value): that of the larger one, half of each
     where they are equal."""
-    moved = frame.total([shift, found.before])
+    moved = frame.total([shift, found[0]])
     assert moved is not None
     wins = (frame.fn("real", frame.fn(fn, moved, value)) for fn in ("gt", "ge"))
     share = frame.fn("div", frame.fn("add", *wins), frame.number(2))
@@ -77,15 +83,14 @@ def _as_loop(
     if shift is not None:
         write = frame.fn("add", frame.fn("mul", share, _rise(frame, shift)), write)
     rises = diagonal(frame, state, share, write, _rise(frame, initial))
-    pairs = zip(
-        (found.before, found.after, found.final),
-        (rises.before, rises.after, rises.final),
-        strict=True,
-    )
-    return Carried(*(frame.fn("add", constant, rise) for constant, rise in pairs))
+    before = frame.fn("add", found[0], rises.before)
+    after = frame.fn("add", found[1], rises.after)
+    return Carried(before, after, frame.add(ck.Last(frame.stream.name), after, initial))
 
 
-def _as_gauge(frame: Frame, found: Carried, shift: int | None, value: int, initial: int) -> Carried:
+def _as_gauge(
+    frame: Frame, found: tuple[int, int], shift: int | None, value: int, initial: int
+) -> Carried:
     """Every m[t] between the first and the last may be any number, and neither results nor final
     states change. The initial value is given, and the final one is a result, the largest of all
     values with the shifts after them: theirs are gradients like any others."""
@@ -99,9 +104,9 @@ def _as_gauge(frame: Frame, found: Carried, shift: int | None, value: int, initi
     largest = frame.fn("max", total, frame.add(ir.Reduce("max", (stream.name,)), later))
     rise = _rise(frame, largest)
     first = frame.add(ck.AtLast(stream, reverse=True), frame.number(1))
-    before = frame.fn("where", frame.fn("ne", first, frame.number(0)), initial, found.before)
-    after = frame.fn("add", found.after, frame.add(ck.AtLast(stream), rise))
-    return Carried(before, after, frame.fn("add", found.final, rise))
+    before = frame.fn("where", frame.fn("ne", first, frame.number(0)), initial, found[0])
+    after = frame.fn("add", found[1], frame.add(ck.AtLast(stream), rise))
+    return Carried(before, after, frame.add(ck.Last(stream.name), after, initial))
 
 
 def _rise(frame: Frame, id: int) -> int:

@@ -33,8 +33,7 @@ class Parts:
         """A scope over the layer's graph that knows its parameters."""
         scope = Scope(self.layer.graph, self.emitters, self.file, like, self.layer.name)
         scope.sizes, scope.home = dict(sizes), self.layer.source
-        size = str(self.layer.chunk.get("size", ""))
-        scope.chunk_size = int(size) if size.isdigit() and int(size) else scope.chunk_size
+        scope.chunk_size = self.layer.chunk.size or scope.chunk_size
         for node, param in self.layer.params:
             names = tuple(axis.name for axis in param.axes)
             scope.values[node] = Value(Text(f"self.{attribute(param.name)}"), names, DATA)

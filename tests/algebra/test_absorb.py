@@ -190,7 +190,7 @@ def test_a_memory_without_softmax() -> None:
 
 
 def test_what_is_not_linear_in_the_latent_stops_it() -> None:
-    before = made("tanh(u @ P)")
+    before = made("tanh(u @ P)", C=64)
     after = absorb(before)
     assert kept(after) == ["m", "u"]  # the latent serves the values alone
     agree(before, after, decoding(after))

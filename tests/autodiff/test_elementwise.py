@@ -131,7 +131,7 @@ def test_integers_and_conditions_take_no_gradient() -> None:
 SMOOTH = ("neg", "sin", "cos", "sigmoid", "tanh", "softplus", "logsigmoid", "exp", "erf")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(
         st.tuples(

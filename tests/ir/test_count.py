@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import archc
+from archc.algebra.absorb import absorb
 from archc.algebra.simplify import simplify
 from archc.ir import layer as ir
 from archc.ir.count import OPERATIONS, cost
@@ -18,9 +19,12 @@ d, H, G, K, V, C, Q, R, r, f, n = 210, 8, 2, 34, 31, 37, 41, 46, 43, 47, 53
 """Sizes for which no two counts are equal by accident; n tokens."""
 
 
-def counted(spec: archc.Spec, tokens: int = n, **sizes: int) -> tuple[float, ...]:
+def counted(
+    spec: archc.Spec, tokens: int = n, absorbed: bool = False, **sizes: int
+) -> tuple[float, ...]:
     """Operations a token, and numbers kept: in states, as last tokens, for each token."""
-    found = cost(simplify(spec.layer))
+    layer = simplify(spec.layer)
+    found = cost(absorb(layer) if absorbed else layer)
     known = resolve_sizes(spec.layer, sizes) | dict.fromkeys(("T", "T_seen", "T_m"), tokens)
     flops, *kept = (evaluate(e, known) for e in (found.flops, found.state, found.tail, found.cache))
     return (flops / tokens, *kept)
@@ -45,13 +49,15 @@ def test_attention():
 
 
 def test_attention_of_a_latent():
-    """Keys and values of every head are kept as they are read, and the key that they share once."""
+    """Keys and values of every head are kept as they are read, and the key that they share once;
+    or, in place of the keys and values, the latent."""
     sizes = {"d": d, "H": H, "K": K, "V": V, "C": C, "Q": Q, "R": R}
     projections = 2 * d * (C + R + Q) + 2 * C * H * (K + V) + 2 * Q * H * (K + R) + 2 * H * V * d
     scores = 2 * n * H * (K + R + V) + 7 * n * H
     norms, rotations = (4 * C + 2) + (4 * Q + 2), 4 * R * (H + 1)
     flops = projections + scores + norms + rotations
     assert counted(archc.load("mla"), **sizes) == (flops, 0, 0, H * (K + V) + R)
+    assert counted(archc.load("mla"), absorbed=True, **sizes) == (flops, 0, 0, C + R)
 
 
 def test_a_delta_rule_with_a_decay_per_channel():
@@ -102,7 +108,8 @@ def test_modules_keep_as_much_as_is_counted(name: str):
     spec = archc.load(name, **SMALL[name])
     module = spec.module(dtype=torch.float64)
     short, long = (kept(spec, module, tokens) for tokens in (8, 16))
-    _, state, tail, cache = counted(spec, tokens=7)  # as many as `inputs` gives another sequence
+    # as many tokens as `inputs` gives another sequence
+    _, state, tail, cache = counted(spec, 7, absorbed=True)
     assert long - short == 8 * cache
     if not any(isinstance(node.op, ir.Window) and node.op.stride for node in spec.layer.graph):
         assert short == state + tail + 8 * cache

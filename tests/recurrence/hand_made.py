@@ -86,9 +86,7 @@ def ends(found: Mapping[str, Tensor], given: Mapping[str, Tensor], name: str) ->
     return {"before": before, "after": after, "final": torch.cat([first[:, None], after], 1)[:, -1]}
 
 
-def chunked(
-    inputs: Inputs, build: Callable[[Frame, Ids], Sequence[Carried]], *outer: str
-) -> Graph:
+def chunked(inputs: Inputs, build: Callable[[Frame, Ids], Sequence[Carried]], *outer: str) -> Graph:
     """The states in chunks: outputs `before S`, `after S`, `final S`."""
     sketch = Sketch()
     given = {name: sketch.input(name, dims) for name, dims in inputs.items()}
@@ -101,9 +99,7 @@ def chunked(
     return sketch.graph
 
 
-def run(
-    graph: Graph, given: Mapping[str, Tensor], length: int, chunk: int
-) -> dict[str, Tensor]:
+def run(graph: Graph, given: Mapping[str, Tensor], length: int, chunk: int) -> dict[str, Tensor]:
     """A graph's outputs on numbers; those that it does not read are left out."""
     needed = {n.op.name for n in graph if isinstance(n.op, ir.Input)}
     sizes = {**SIZES, "T": length, "C": chunk}

@@ -38,7 +38,7 @@ def found(
 
 def system(**given: str) -> System:
     """The one system that is found."""
-    answer = found(**given)
+    answer = found(**given)  # pyright: ignore[reportArgumentType]
     assert not isinstance(answer, Refusal), answer
     (one,) = answer
     return one
@@ -116,4 +116,4 @@ def test_a_state_that_nothing_takes_whole() -> None:
     model = layer(HEAD + text + "        z = A[t] @ (lam * q)\n    output z\n")
     fold = next(node.op for node in model.graph if isinstance(node.op, ir.Fold))
     (form,) = normal_forms(fold)
-    assert systems(fold, form, "A", intervals(fold.body)) == ()
+    assert systems(fold, form, "A", intervals(fold.body), ZERO) == ()

@@ -25,8 +25,8 @@ CHUNK = 3
 
 HEAD = """
 layer Example(H, K = 4, V = 3, D = 2):
-    input q, k, u[H, K], v[H, V], a, b[H], x, y[H, K]
-    param A[K, K'] = normal(0, 0.3)
+    input q[H, K], k[H, K], u[H, K], v[H, V], a[H], b[H], x[H, K], y[H, K]
+    input M[H, K, K']
     g = -softplus(x)
     f = -softplus(a)
     e = -softplus(v)
@@ -47,8 +47,8 @@ KINDS = {
         "S[t] = (I - b * k @ k.T) @ (I - a * u @ u.T) @ diag(exp(g)) @ S[t-1] + k @ v.T",
     ),
     "diagonal": ("S[K]", "S[t] = tanh(x) * S[t-1] + k"),
-    "dense": ("S[K]", "S[t] = A @ S[t-1] + k"),
-    "coupled": ("S, R[K]", "S[t] = exp(g) * S[t-1] - x * R[t-1] + k\n"
+    "dense": ("S[K]", "S[t] = M @ S[t-1] + k"),
+    "coupled": ("S[K], R[K]", "S[t] = exp(g) * S[t-1] - x * R[t-1] + k\n"
                 "        R[t] = x * S[t-1] + exp(g) * R[t-1]"),
     "a maximum": ("S[K] = -inf", "S[t] = max(g + S[t-1], k)"),
     "rescaled": (
@@ -191,7 +191,7 @@ def test_the_merge_of_any_three_pairs_is_associative(kind: str, seed: int) -> No
 
 CASCADE = """
 layer Example(H, K = 4, V = 3):
-    input q, k[H, K], v[H, V], x[H, K], a[H]
+    input q[H, K], k[H, K], v[H, V], x[H, K], a[H]
     recurrence S[K, V], R[K, V] over H:
         S[t] = exp(-softplus(a)) * S[t-1] + k @ v.T
         r    = tanh(S[t].T @ q)
