@@ -30,7 +30,7 @@ from archc.ir.plan import Check, Expected, Plan, examples
 from archc.ir.verify import verify
 from archc.numerics.gates import gates_in_logs
 from archc.recurrence.chunked import chunked
-from archc.recurrence.derive import decays
+from archc.recurrence.decays import decays
 from archc.source import Source
 from archc.specfile import import_source
 from archc.syntax.parse import parse

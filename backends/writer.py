@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from archc.backends.lines import broken
+
 from archc.source import Span
 
 COLUMNS = 100
@@ -38,7 +40,8 @@ _RESERVED = """
     whole_quotient check_input check_real check_index check_state inverse_softplus shift_tokens
     window_tokens short_convolution block_tokens last_tokens extreme_of masked_softmax
     combined_between combined_between_for_each products_between_for_each products_between top_of
-    take_at one_hot_rows without_autocast chunk CHUNK STEPS ctx cu_seqlens to_chunks to_tokens
+    take_at one_hot_rows without_autocast chunk CHUNK STEPS ctx cu_seqlens states Any sequence_bounds
+    run_packed state_rows joined_states to_chunks to_tokens
     sums_from_end moved sums_before sums_after last_of first_of placed unwindowed rows_of
     scan_rows linear_step max_plus_step matrix_step spans spans_gradient halves halves_of_rows
     corners with_corners to_power decays_between decayed_gram decayed_mix decayed_gram_gradients
@@ -187,7 +190,9 @@ class Writer:
 
     def text(self) -> str:
         """The file so far, with one newline at its end and no run of more than two blank lines."""
-        joined = "\n".join(line.rstrip() for line in self.lines)
+        columns = COLUMNS - self.margin
+        lines = (part for line in self.lines for part in broken(line.rstrip(), columns, INDENT))
+        joined = "\n".join(lines)
         return re.sub(r"\n{4,}", "\n\n\n", joined).strip("\n") + "\n"
 
 

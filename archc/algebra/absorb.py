@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import sympy
 
@@ -166,7 +167,7 @@ def _form(
 def _pays(new: Form, old: Form, args: Sequence[ir.Arg]) -> bool:
     """Whether decoding with `new` reads fewer numbers by a larger factor than it takes operations
     more, and keeps less, at every sample of the sizes."""
-    few = {new.op.reader.size: sympy.Integer(1), new.op.read.size: READ}
+    few: dict[Any, Any] = {new.op.reader.size: sympy.Integer(1), new.op.read.size: READ}
     caches = [new.cache(), old.cache()]
     samples = points(args, caches)
     if not all(at(caches[0], point) < at(caches[1], point) for point in samples):

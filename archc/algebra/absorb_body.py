@@ -50,9 +50,9 @@ class Handed:
     def reorder(self, op: ir.Pair, chosen: Mapping[str, Chain]) -> None:
         """Latents in the place of what they stand for, weights last."""
         places: dict[object, int] = {}
-        for place, capture in enumerate(op.captures):
+        for i, capture in enumerate(op.captures):
             chain = chosen.get(capture[0])
-            places.setdefault(capture if chain is None else chain.latent, place)
+            places.setdefault(capture if chain is None else chain.latent, i)
 
         def place(entry: tuple[tuple[str, str], int]) -> int:
             capture, operand = entry

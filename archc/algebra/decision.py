@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import sympy
 
@@ -20,7 +21,7 @@ SAMPLES = (16, 1024)
 MOST_FREE = 4
 """Sizes without a default that are varied one by one; where there are more, all at once."""
 
-Point = Mapping[sympy.Symbol, sympy.Expr]
+Point = dict[Any, Any]
 """A number for every size and option of a layer."""
 
 
@@ -60,9 +61,9 @@ class Decision:
         yield f"    {self.condition}"
 
 
-def defaults_of(args: Sequence[ir.Arg]) -> dict[sympy.Symbol, sympy.Expr]:
+def defaults_of(args: Sequence[ir.Arg]) -> dict[Any, Any]:
     """The defaults of sizes and options, in those that have none."""
-    defaults: dict[sympy.Symbol, sympy.Expr] = {}
+    defaults: dict[Any, Any] = {}
     for arg in args:
         if arg.symbol is not None and arg.default is not None:
             value = arg.default

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import sympy
 
@@ -125,7 +126,7 @@ def _scale(body: Graph, node: Node, terms: dict[int, int], op: ir.Pair) -> Decis
     """One multiplication a score, or one for each entry of a query."""
     queries = [body[body[term].operands[side]] for term, side in terms.items()]
     pairs = size(node.type.axes)
-    entries = sympy.factor(sympy.Add(*(size(query.type.axes) for query in queries)))
+    entries: Any = sympy.factor(sympy.Add(*(size(query.type.axes) for query in queries)))
     options = (_touching("scale scores", pairs), _touching("scale queries", entries))
     moved = scale_reader(body.copy(), node, op) is not None
     least = sympy.solve(sympy.Eq(pairs, entries), op.read.size)

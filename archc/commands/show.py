@@ -11,12 +11,31 @@ from archc.commands import files
 from archc.commands.arguments import output_option, set_option, spec_argument
 from archc.commands.compile import source_of
 from archc.commands.stages import Given, layer_of, tree_of
+from archc.derivation import listing
+from archc.derivation.study import Study, studies_of
 from archc.ir import diagram, picture, text
 from archc.syntax import text as tree_text
 
 
 def _json(data: object) -> str:
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+def _studied(show: Callable[[Study], str]) -> Callable[[str, Given], str]:
+    """A listing of every recurrence."""
+    return lambda spec, given: listing.titled(studies_of(layer_of(spec, given)), show)
+
+
+def _data(show: Callable[[Study], object]) -> Callable[[str, Given], str]:
+    """The same as data."""
+    return lambda spec, given: _json([show(each) for each in studies_of(layer_of(spec, given))])
+
+
+def _normal(spec: str, given: Given) -> str:
+    layer = layer_of(spec, given)
+    forms = listing.titled(studies_of(layer), listing.normal_text)
+    made = listing.decisions_text(layer)
+    return f"{forms}\n{made}" if made else forms
 
 
 VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
@@ -31,6 +50,9 @@ VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
         "mermaid": lambda spec, given: diagram.as_mermaid(layer_of(spec, given)),
         "svg": lambda spec, given: picture.as_svg(layer_of(spec, given)),
     },
+    "normal": {"text": _normal, "json": _data(listing.normal_json)},
+    "chunk": {"text": _studied(listing.chunk_text), "json": _data(listing.chunk_json)},
+    "grad": {"text": _studied(listing.gradient_text), "json": _data(listing.gradient_json)},
     "source": {"text": source_of},
 }
 """What can be shown: stage -> form -> how to make it."""
@@ -41,7 +63,8 @@ VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
 @set_option
 @click.option(
     "--stage", type=click.Choice(list(VIEWS)), default="layer", show_default=True,
-    help="The parsed tree, the layer's ops, or the Python source.",
+    help="The parsed tree, the layer's ops, the normal form of each recurrence, its chunked form, "
+    "its gradient, or the Python source.",
 )  # fmt: skip
 @click.option(
     "--as", "form", type=click.Choice(list(VIEWS["layer"])), default="text", show_default=True,

@@ -129,8 +129,9 @@ def run_function(body: Scope, decl: tree.Decl) -> Value:
 
 
 def define(scope: Scope, stmts: Sequence[tree.Stmt], exported: set[str]) -> Scope:
-    """Bind what the statements define; returns the scope in which all of it is visible."""
-    for stmt in stmts:
+    """Bind what the statements define; returns the scope in which all of it is visible. `chunk:`
+    comes last, as it may speak of every value."""
+    for stmt in sorted(stmts, key=lambda stmt: isinstance(stmt, tree.Chunk)):
         try:
             scope = DEFINE[type(stmt)](scope, stmt, exported) or scope
         except Refused:

@@ -6,6 +6,8 @@ T_seen, the number of tokens read: few readers of many tokens take the form made
 
 from __future__ import annotations
 
+from typing import Any
+
 import sympy
 
 from archc.ir import layer as ir
@@ -19,8 +21,9 @@ def decode_pays(op: ir.Pair) -> tuple[sympy.Expr, sympy.Expr]:
     more = sympy.expand(operations(op.decode, {}) - operations(op.body, {}))
     T = op.reader.size
     left, right = more.coeff(T, 1), -more.coeff(T, 0)
-    common = sympy.gcd(left, right)
-    return T * _short(left / common, op), sympy.factor(right / common)
+    common: Any = sympy.gcd(left, right)
+    saved: Any = sympy.factor(right / common)
+    return T * _short(left / common, op), saved
 
 
 def _short(expr: sympy.Expr, op: ir.Pair) -> sympy.Expr:

@@ -28,12 +28,17 @@ def gates_in_logs(layer: ir.Layer, wanted: Callable[[ir.Fold], Collection[str]])
     the body reads only through exp, which is a logarithm already.
     """
 
+    homes = {id(n.op.body): each for each in layers(layer) for n in each.graph
+             if isinstance(n.op, ir.Fold)}  # fmt: skip
+
     def gate_in_logs(graph: Graph, node: Node) -> int | None:
         """fold(alpha = sigmoid(e)) -> fold(log_alpha = logsigmoid(e))"""
         if not isinstance(node.op, ir.Fold):
             return None
         names = [name for name in node.op.captures if name in wanted(node.op)]
-        known, new = intervals(graph), node.id
+        home = homes.get(id(node.op.body))
+        known = intervals(graph) if home is None else stated(replace(home, graph=graph))
+        new = node.id
         for name in names:
             found = None if in_logs(node.op, name) else log_capture(graph, new, name, known)
             new = found if isinstance(found, int) else new

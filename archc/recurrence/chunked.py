@@ -14,6 +14,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite
 from archc.numerics.interval import Interval, intervals
+from archc.numerics.stated import stated
 from archc.recurrence.derive import Derived, derive
 
 
@@ -26,6 +27,7 @@ graph with what it saves as further outputs, the backward graph, and the names o
 
 def chunked(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
     """The layer, its recurrences with the chunked form that was derived for them, if any."""
+    facts = {id(node.op.body): (each, known) for each, node, known in _recurrences(layer)}
     done: dict[int, ck.ChunkForm | None] = {}
     kept: list[Graph] = []  # so that no id of a body is used again
 
@@ -35,19 +37,20 @@ def chunked(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
             return None
         key = id(node.op.body)
         if key not in done:
-            done[key] = _form(graph, node, _said(known, layer, graph), differentiate)
+            home, known = facts.get(key, (layer, _captured(node, intervals(graph))))
+            derived = None if home.chunk.sequential else _derived(graph, node, known)
+            done[key] = None if derived is None else _form(derived, differentiate)
             kept.append(node.op.body)
         form = done[key]
         if form is None:
             return None
         return graph.add(replace(node.op, chunked=form), *node.operands)
 
-    return layer if layer.chunk.sequential else rewrite(layer, [with_chunks])
+    return rewrite(layer, [with_chunks])
 
 
-def _form(graph: Graph, node: Node, differentiate: Differentiate) -> ck.ChunkForm | None:
+def _form(derived: Derived, differentiate: Differentiate) -> ck.ChunkForm | None:
     """The chunked form of a Fold with its gradient."""
-    derived = derived_of(graph, node)
     if derived.graph is None:
         return None
     inputs = [
@@ -62,17 +65,35 @@ def _form(graph: Graph, node: Node, differentiate: Differentiate) -> ck.ChunkFor
 
 
 def derived_of(graph: Graph, node: Node, known: Mapping[int, Interval] | None = None) -> Derived:
-    """What the derivation finds out about a Fold in its graph."""
-    known = intervals(graph) if known is None else known
+    """What the derivation finds out about a Fold in its graph; `known` are intervals of nodes."""
+    return _derived(graph, node, _captured(node, intervals(graph) if known is None else known))
+
+
+def _derived(graph: Graph, node: Node, known: Mapping[str, Interval]) -> Derived:
+    """The same, with intervals of the captures."""
     operands = dict(zip(node.op.captures, node.operands, strict=False))
     read = {graph[user].op.name for user in graph.users(node.id)}
     wanted = [name for name in node.op.body.outputs if name in read]
     types = {name: graph[id].type for name, id in operands.items()}
-    return derive(node.op, types, {name: known[id] for name, id in operands.items()}, wanted)
+    initial = {state.name: known[ck.start(state.name)] for state in node.op.states}
+    return derive(node.op, types, {name: known[name] for name in types}, wanted, initial)
+
+
+def _captured(node: Node, known: Mapping[int, Interval]) -> dict[str, Interval]:
+    """Intervals of what enters a Fold: its captures, and `S[0]` for each state, by name."""
+    names = (*node.op.captures, *(ck.start(state.name) for state in node.op.states))
+    return {name: known[id] for name, id in zip(names, node.operands, strict=True)}
 
 
 def studies(layer: ir.Layer) -> Iterator[tuple[ir.Layer, Node, Derived]]:
     """The recurrences of a layer and, each once, of the layers it calls, with what was found."""
+    for each, node, known in _recurrences(layer):
+        yield each, node, _derived(each.graph, node, known)
+
+
+def _recurrences(layer: ir.Layer) -> Iterator[tuple[ir.Layer, Node, dict[str, Interval]]]:
+    """The recurrences of a layer and, each once, of the layers it calls, with the intervals of
+    their captures as far as the layer itself says."""
     seen: set[int] = set()
     waiting = [layer]
     while waiting:
@@ -80,8 +101,8 @@ def studies(layer: ir.Layer) -> Iterator[tuple[ir.Layer, Node, Derived]]:
         if id(each) in seen:
             continue
         seen.add(id(each))
-        known = intervals(each.graph)
-        for node in each.graph:
-            if isinstance(node.op, ir.Fold):
-                yield each, node, derived_of(each.graph, node, known)
+        folds = [node for node in each.graph if isinstance(node.op, ir.Fold)]
+        known = stated(each) if folds else {}
+        for node in folds:
+            yield each, node, _captured(node, known)
         waiting += [call.callee for _, call in each.calls]

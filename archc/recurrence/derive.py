@@ -9,21 +9,23 @@ once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
+from types import MappingProxyType
 import sympy
 
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.graph import Graph, Type
+from archc.ir.graph import Type
 from archc.ir.typing import layer_graph
 from archc.numerics.interval import Interval, intervals
 from archc.numerics.logs import NoLog, growth, log_of
+from archc.recurrence.conjugate import conjugate, turned
 from archc.recurrence.coupled import coupled, dense
 from archc.recurrence.degree import before, updates
+from archc.recurrence.derived import Derived, Kept, NotChunked
 from archc.recurrence.frame import Frame, input_of
 from archc.recurrence.gauge import proved
+from archc.recurrence.implicit import System, systems
 from archc.recurrence.lift import Lifted, StateNeeded
 from archc.recurrence.matrix import MatrixForm, TokenStep, TokenTerm
 from archc.recurrence.normal import normal_forms
@@ -36,6 +38,7 @@ from archc.recurrence.normal_form import (
     NormalForm,
     Part,
     Read,
+    Refusal,
     StateForm,
     Step,
 )
@@ -44,63 +47,19 @@ from archc.recurrence.stepwise import stepwise
 from archc.recurrence.tropical import running_max
 
 
-@dataclass(frozen=True)
-class Kept:
-    """States that stay a loop over the tokens: why, what to do, and the node of the body."""
-
-    states: tuple[str, ...]
-    reason: str
-    help: str = ""
-    node: int | None = None
-    code: str = "E0607"
-
-
-@dataclass(frozen=True)
-class Derived:
-    """What was found about a Fold: its chunked form (None: every state stays a loop), the normal
-    forms of its states, and those that stay a loop."""
-
-    graph: Graph | None
-    forms: tuple[NormalForm, ...]
-    kept: tuple[Kept, ...]
-    notes: tuple[str, ...] = ()
-
-
-class NotChunked(Exception):
-    """A group has no chunked form: caught below, where it stays a loop."""
-
-    def __init__(
-        self, reason: str, help: str = "", node: int | None = None, code: str = "E0607"
-    ) -> None:
-        super().__init__(reason)
-        self.reason, self.help, self.node, self.code = reason, help, node, code
-
-
-def decays(fold: ir.Fold) -> list[str]:
-    """The captures that decay a matrix state: they had better enter as logarithms."""
-    found: dict[str, None] = {}
-    for form in normal_forms(fold):
-        gates = [step.decay for each in form.forms for step in each.steps]
-        for symbol in {s for gate in gates if form.kind == MATRIX for s in gate.free_symbols}:
-            atom = form.atoms.get(symbol)
-            node = fold.body[atom.node] if atom is not None and atom.node is not None else None
-            if node is not None and isinstance(node.op, ir.Input):
-                found[node.op.name] = None
-    return [name for name in fold.captures if name in found]
-
-
 def derive(
     fold: ir.Fold,
     captures: Mapping[str, Type],
     known: Mapping[str, Interval],
     wanted: Sequence[str],
+    initial: Mapping[str, Interval],
 ) -> Derived:
     """The chunked form of a Fold, its results `wanted` along the stream.
 
     `captures` are the types that its captures have outside, `known` the intervals in which they
-    lie.
+    lie, `initial` those of the states' initial values in the spec.
     """
-    return Derivation(fold, captures, known, wanted).run()
+    return Derivation(fold, captures, known, wanted, initial).run()
 
 
 class Derivation:
@@ -112,8 +71,9 @@ class Derivation:
         captures: Mapping[str, Type],
         known: Mapping[str, Interval],
         wanted: Sequence[str],
+        initial: Mapping[str, Interval] = MappingProxyType({}),
     ):
-        self.fold, self.body, self.wanted = fold, fold.body, wanted
+        self.fold, self.body, self.wanted, self.initial = fold, fold.body, wanted, initial
         self.known, self.after = known, updates(fold)
         self.old = {name: id for id, name in before(fold).items()}
         self.states = {state.name: state for state in fold.states}
@@ -233,59 +193,81 @@ class Derivation:
             self._note_state(state.name, carried)
 
     def running_max(self, form: NormalForm) -> None:
-        """A running maximum, which must not matter for the gradient."""
-        each = form.forms[0]
-        proof = proved(self.fold, each.state)
-        if proof is None:
-            raise NotChunked(
-                f"the running maximum `{each.state}` changes the results, so that its gradient "
-                "depends on how ties are broken",
-                "a stabiliser divides out of every result",
-            )
-        step, state = each.steps[0], self.states[each.state]
+        """A running maximum; no gradient passes one that is proved not to matter."""
+        name, step = form.forms[0].state, form.forms[0].steps[0]
+        gauge = proved(self.fold, name, self.wanted) is not None
         shift = self._some(form, step.decay)
         value = self._value(form, step.terms[0].c)
-        start = self.starts[state.name]
-        self._note_state(
-            each.state, running_max(self.frame, state, shift, value, start, gauge=True)
-        )
-        self.notes.append(f"`{each.state}` is a gauge: no result depends on it")
+        state, start = self.states[name], self.starts[name]
+        self._note_state(name, running_max(self.frame, state, shift, value, start, gauge))
+        if gauge:
+            self.notes.append(f"`{name}` is a gauge: no result depends on it")
 
     # --- a matrix ---
 
     def matrix(self, form: NormalForm) -> None:
         """Rank-one writes, read by vectors."""
+        solves = {each.state: self._systems(form, each) for each in form.forms}
         for each in form.forms:
-            self._check_reads(each)
+            self._check_reads(each, solves[each.state])
         steps = [self._token_step(form, p) for p in range(len(form.forms[0].steps))]
         states = [self.states[each.state] for each in form.forms]
-        starts = [self.starts[state.name] for state in states]
+        turns = {e.state: (e.key[0], e.value[0]) for e in form.forms if solves[e.state]}
+
+        def turn(name: str, id: int) -> int:
+            return turned(self.frame, id, turns[name]) if name in turns else id
+
+        starts = [turn(state.name, self.starts[state.name]) for state in states]
         made = MatrixForm(self.frame, form.forms[0].key, states, steps, starts)
         for k, each in enumerate(form.forms):
-            self.finals[each.state] = made.final[k]
+            self.finals[each.state] = turn(each.state, made.final[k])
+            for system in solves[each.state]:
+                self._solve(made, system, turns[each.state])
+        for k, each in enumerate(form.forms):
             for read in each.reads:
                 self.lifted.note(read.node, self._read(form, made, k, read))
 
-    def _check_reads(self, each: StateForm) -> None:
+    def _systems(self, form: NormalForm, each: StateForm) -> tuple[System, ...]:
+        """The systems that take a state whole, if there are any."""
+        if not any(self._solved(node) for node in each.whole):
+            return ()
+        known, name = intervals(self.body, self.known), each.state
+        found = systems(self.fold, form, name, known, self.initial.get(name, Interval()))
+        if isinstance(found, Refusal):
+            raise NotChunked(found.reason, found.help, found.node, found.code)
+        return found
+
+    def _solve(self, made: MatrixForm, system: System, sides: tuple[Axis, Axis]) -> None:
+        """Note the solution of a system along tokens."""
+
+        def read(state: str, query: int, when: str) -> int:
+            return made.read(names.index(state), query, when)
+
+        names = [state.name for state in made.states]
+        type = self.body[system.node].type
+        z = conjugate(self.frame, system, sides, type, self.lifted, read)
+        self.lifted.note(system.node, z)
+
+    def _solved(self, id: int) -> bool:
+        """Whether a value goes into the matrix of a system."""
+        after = self.body.descendants(id)
+        return any(isinstance(self.body[user].op, ir.Solve) for user in after)
+
+    def _check_reads(self, each: StateForm, solves: Sequence[System]) -> None:
         """Every read of a matrix state sums over its key axes."""
         keys, name = {axis.name for axis in each.key}, each.state
         own = any(self.body.outputs[wanted] == self.after[name] for wanted in self.wanted)
-        if each.whole or own:
+        if (each.whole and not solves) or own:
             node = each.whole[0] if each.whole else self.after[name]
             raise NotChunked(
                 f"every element of `{name}` is used at every token",
-                "read it by a product with a vector", node, self._code_of(node),
+                "read it by a product with a vector", node, "E0604",
             )  # fmt: skip
         for read in each.reads:
             if any(set(part.axes) != keys for part in read.parts):
                 raise NotChunked(
                     f"`{name}` is read along other axes than its updates sum over", "", read.node
                 )
-
-    def _code_of(self, whole: int) -> str:
-        """Which of the reasons it is that a whole state is used."""
-        solved = any(isinstance(self.body[u].op, ir.Solve) for u in self.body.users(whole))
-        return "E0606" if solved else "E0604"
 
     def _token_step(self, form: NormalForm, p: int) -> TokenStep:
         """One micro-step along tokens."""

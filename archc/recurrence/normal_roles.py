@@ -51,7 +51,20 @@ def sides(
     roles = _roles(fold, state, table, key, found.steps, [*corrections, *reads])
     if not corrections and not _separable(table, roles, found.steps):
         return _diagonal(found)
-    return Sides(MATRIX, roles, tuple(_step(table, roles, raw) for raw in found.steps))
+    steps = tuple(_step(table, roles, raw) for raw in found.steps)
+    if corrections and any(step.value != 1 for step in steps):
+        raise _two_sided()  # also where another micro-step of the token corrects
+    return Sides(MATRIX, roles, steps)
+
+
+def _two_sided() -> Refused:
+    """Why a decay of the values does not go with corrections along the keys."""
+    return Refused(
+        "the decay varies along the value side, and corrections read the key side: every value "
+        "would need its own triangular system",
+        "let the decay vary along the axis that the correction sums over, or be a scalar",
+        code="E0603",
+    )
 
 
 def _dense(found: Chain) -> Sides:
@@ -203,12 +216,7 @@ def _step(table: Table, roles: Roles, raw: Raw) -> Step:
         raise Refused("the decay of a corrected state varies along both its sides", code="E0603")
     key, value = parted
     if raw.looks and value != 1:
-        raise Refused(
-            "the decay varies along the value side, and corrections read the key side: every value "
-            "would need its own triangular system",
-            "let the decay vary along the axis that the correction sums over, or be a scalar",
-            code="E0603",
-        )
+        raise _two_sided()
     rows: dict[sympy.Expr, list[sympy.Expr]] = {}
     for term in sympy.Add.make_args(raw.written) if raw.written != 0 else ():
         x, rest = _write(table, roles, term)

@@ -16,6 +16,7 @@ SIZES: dict = {}
 SPEED_SIZES: dict = {}
 EXPECTED: dict = {}
 FORMS: list = []
+CHUNK, STEPS = 64, 16
 
 
 def example(sizes: dict, batch: int, tokens: int, device: str, dtype: torch.dtype) -> tuple:
@@ -65,24 +66,43 @@ def check_values(expected: dict, device: str) -> float:
     return max(errors)
 
 
-def check_pieces(expected: dict, device: str) -> float:
-    """A prompt of 4 tokens, then 3, none, 1 and 1, against the whole sequence."""
-    layer, inputs, own = example(SIZES, 2, 9, device, torch.float64)
-    whole = outputs_of(layer(**inputs))
+def in_pieces(layer: nn.Module, inputs: dict, own: tuple, counts: list) -> list[Tensor]:
+    """The outputs that run along tokens, from pieces of so many tokens, one after the other."""
     parts, state, start = [], None, 0
-    for count in (4, 3, 0, 1, 1):
+    for count in counts:
         now = {name: x[:, start : start + count] for name, x in inputs.items() if name in own}
         if state is None:
             now |= {name: x for name, x in inputs.items() if name not in own}
         made, state = layer(**now, state=state, return_state=True)
         parts.append(outputs_of(made))
         start += count
-    pairs = [
-        (torch.cat(part, 1), y)
-        for part, y in zip(zip(*parts, strict=True), whole, strict=True)
-        if y.dim() > 1
-    ]
+    return [torch.cat(part, 1) if part[0].dim() > 1 else part[0] for part in zip(*parts)]
+
+
+def check_pieces(expected: dict, device: str) -> float:
+    """A prompt of 4 tokens, then 3, none, 1 and 1, against the whole sequence."""
+    layer, inputs, own = example(SIZES, 2, 9, device, torch.float64)
+    parts, whole = in_pieces(layer, inputs, own, [4, 3, 0, 1, 1]), outputs_of(layer(**inputs))
+    pairs = [(part, y) for part, y in zip(parts, whole) if y.dim() > 1]
     return max(distance(found.detach(), y.detach()) for found, y in pairs)
+
+
+def check_chunks(expected: dict, device: str) -> float:
+    """Outputs and gradients of more tokens than fit into a chunk, against one token after the
+    other, as a few tokens at a time are done."""
+    layer, inputs, own = example(SIZES, 1, CHUNK + 5, device, torch.float64)
+    values = [x for x in [*inputs.values(), *layer.parameters()] if x.is_floating_point()]
+    for value in values:
+        value.requires_grad_()
+    few = max(1, min(STEPS - 1, CHUNK + 5))
+    counts = [few] * ((CHUNK + 5) // few) + [(CHUNK + 5) % few]
+    found = []
+    for made in (outputs_of(layer(**inputs)), in_pieces(layer, inputs, own, counts)):
+        along = [y for y in made if y.dim() > 1]
+        loss = sum((y * wave(f"y{i}", *y.shape, device=device)).sum() for i, y in enumerate(along))
+        gradients = torch.autograd.grad(loss, values, allow_unused=True)
+        found.append([y.detach() for y in (*along, *gradients) if y is not None])
+    return max(distance(one, other) for one, other in zip(*found))
 
 
 def check_gradients(expected: dict, device: str) -> float:

@@ -57,12 +57,12 @@ def emit_function(layer: ir.Layer, name: str) -> str:
 
 def with_pieces(file: File) -> list[str]:
     """The sections of a file after the pieces that they use."""
-    written = functions("pieces.py") | functions("chunk_pieces.py")
+    written = functions("pieces.py") | functions("packed_pieces.py") | functions("chunk_pieces.py")
     needed, waiting = set(), sorted(file.pieces)
     while waiting:
         name = waiting.pop()
         needed.add(name)
-        words = set(re.findall(r"\w+", written[name]))
+        words = set(re.findall(r"\w+(?=\()", written[name]))
         waiting += [other for other in written if other in words - needed]
     pieces = [text for name, text in written.items() if name in needed]
     return [*constants(file), *pieces, *file.sections]
@@ -117,7 +117,8 @@ def imports(body: str) -> list[str]:
     """The import block for what the text uses."""
     standard = [f"import {name}" for name in ("math", "sys", "time") if f"{name}." in body]
     standard += ["from collections.abc import Callable"] if "Callable" in body else []
-    standard += ["from typing import NamedTuple"] if "NamedTuple" in body else []
+    typing = [name for name in ("Any", "NamedTuple") if re.search(rf"\b{name}\b", body)]
+    standard += [f"from typing import {', '.join(typing)}"] if typing else []
     names = ["Tensor"] if re.search(r"\bTensor\b", body) else []
     names += ["nn"] if re.search(r"\bnn\.", body) else []
     torch = ["import torch"] + ([f"from torch import {', '.join(names)}"] if names else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from archc.backends.eager.memory import stream_of
+from archc.backends.eager.packed import ARGUMENT, DOC, write_packed
 from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, Value
@@ -95,6 +96,7 @@ class Forward:
         writer.depth += 1
         writer.docstring(self._doc())
         self._checks(writer)
+        self._packed(writer)
         write_sizes(writer, scope)
         self._start(writer)
         writer.include(scope.head)
@@ -105,7 +107,7 @@ class Forward:
     def _header(self) -> Writer:
         """The line of the `def`."""
         writer = Writer(margin=4)
-        state = [f"state: {self.parts.state} | None = None", "return_state: bool = False"]
+        state = [f"state: {self.parts.state} | None = None", "return_state: bool = False", ARGUMENT]
         writer.call("def forward(", ["self", *self._signature(), *state], "):")
         return writer
 
@@ -135,8 +137,15 @@ class Forward:
         given = " and ".join(f"`{op.name}`" for _, op in self.layer.inputs if op.optional)
         made += f", and {more} where {given} is given" if optional else ""
         if self.memory.refusal:
-            return [f"{made}; the whole sequence at once."]
-        return [f"{made}; with `return_state` also the state to continue from."]
+            return [f"{made}; the whole sequence at once.", DOC]
+        return [f"{made}; with `return_state` also the state to continue from.", DOC]
+
+    def _packed(self, writer: Writer) -> None:
+        """The lines for sequences that stand one after the other."""
+        run = "self.forward"
+        if not self.memory.refusal:
+            run = "lambda **given: self.forward(**given, return_state=True)"
+        write_packed(writer, self, run, kept=False)
 
     def _signature(self) -> list[str]:
         """The inputs; those along other sequences may be left out once a state holds them."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from archc.backends.eager.forward import Forward
+from archc.backends.eager.packed import ARGUMENT, DOC, write_packed
 from archc.backends.eager.parts import Parts
 from archc.backends.eager.region import argument_list
 from archc.backends.eager.state import first, state_class
 from archc.backends.writer import Writer
 
 from archc.ir import layer as ir
+
+
+CHUNKS = "`chunk`: how many tokens are done at once; None: one after the other."
 
 
 class Function(Forward):
@@ -61,6 +65,8 @@ class Function(Forward):
         if scope.chunk:
             size = self.parts.file.constant("CHUNK", scope.chunk_size)
             state.append(f"chunk: int | None = {size}")
+        state.append(ARGUMENT)
+        self.options = [option.split(":")[0] for option in options]
         every = [*self._signature(), *state, *(["*", *options] if options else [])]
         writer.call(f"def {self.title}(", every, "):")
         return writer
@@ -76,7 +82,14 @@ class Function(Forward):
         }
         title, *notes = self.layer.doc.split("\n")
         first = f"{title} Returns {made} and the state to continue from."
-        return [first, argument_list(shapes), *(["\n".join(notes)] if notes else [])]
+        notes = ["\n".join(notes)] if notes else []
+        return [first, argument_list(shapes), *([CHUNKS] if self.scope.chunk else []), DOC, *notes]
+
+    def _packed(self, writer: Writer) -> None:
+        """The lines for sequences that stand one after the other."""
+        more = [f"{name}={name}" for name in [*filter(None, [self.scope.chunk]), *self.options]]
+        run = f"lambda **given: {self.title}({', '.join(['**given', *more])})" if more else self.title
+        write_packed(writer, self, run, kept=True)
 
     def _first_state(self, writer: Writer) -> None:
         writer.call(f"state = {self.parts.state}(", self.start, ")")

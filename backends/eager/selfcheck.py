@@ -21,6 +21,7 @@ SPREAD = 0.5
 FORMS = {
     "check_values": ("the whole sequence, against the meaning of the spec", "1e-6"),
     "check_pieces": ("a prompt, then pieces of any length, against the whole", "1e-9"),
+    "check_chunks": ("chunks of tokens, against one token after the other", "1e-8"),
     "check_gradients": ("gradients, against differences", "1e-6"),
 }
 """What is checked: function of `check_pieces.py` -> what it compares, and the largest relative
@@ -61,7 +62,17 @@ def self_check(
 
 def forms(layer: ir.Layer) -> list[str]:
     """The checks that a layer can pass: one that needs the whole sequence has no pieces."""
-    return [name for name in FORMS if name != "check_pieces" or memory_of(layer).refusal is None]
+    left_out = set() if in_chunks(layer) else {"check_chunks"}
+    if memory_of(layer).refusal is not None:
+        left_out |= {"check_pieces", "check_chunks"}
+    return [name for name in FORMS if name not in left_out]
+
+
+def in_chunks(layer: ir.Layer) -> bool:
+    """Whether a recurrence of the layer, or of one that it calls, has a chunked form."""
+    folds = [node.op for node in layer.graph if isinstance(node.op, ir.Fold)]
+    own = any(op.chunked is not None for op in folds)
+    return own or any(in_chunks(call.callee) for _, call in layer.calls)
 
 
 def _wrapped(values: str, width: int = 88) -> list[str]:

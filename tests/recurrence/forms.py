@@ -78,8 +78,11 @@ def random_inputs(
             lies = known.get(node.op.name, Interval())
             x = -x.abs() if lies.nonpositive else x.abs() if lies.nonnegative else x
             x = x > 0 if node.type.dtype == "bool" else x
-            empty = node.op.name.startswith("m[")
-            found[node.op.name] = torch.full_like(x, -torch.inf) if empty else x
+            if node.op.name == "m[0]":
+                x = torch.full_like(x, -torch.inf)
+            elif node.op.name == "A[0]":  # a matrix that is solved with
+                x = x @ x.mT
+            found[node.op.name] = x
     return found
 
 

@@ -1,0 +1,187 @@
+"""A recurrence's derivation as listings and as plain data: its normal form, its chunked form stage by
+stage, and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from archc.algebra.decisions import decisions
+from archc.algebra.simplify import simplify
+from archc.autodiff.keep import report
+from archc.derivation.study import Study
+from archc.ir import layer as ir
+from archc.ir.graph import Graph
+from archc.ir.stages import CHUNKS, TOKENS, Stage, stages
+from archc.ir.text import graph_json, graph_text
+from archc.recurrence.classify import fold_classes
+from archc.recurrence.loops import named
+from archc.recurrence.normal_text import as_text
+
+NOTHING = "no recurrence: nothing is carried from token to token\n"
+
+
+def heading(study: Study) -> str:
+    """`recurrence of S in KDA  # kda.arch:18`."""
+    states = ", ".join(state.name for state in study.fold.states)
+    place = f"  # {study.node.span.where}" if study.node.span else ""
+    return f"recurrence of {states} in {study.layer.name}{place}"
+
+
+def titled(studies: Iterable[Study], show: Any) -> str:
+    """Each recurrence under its heading."""
+    return "\n".join(f"{heading(each)}\n{show(each)}" for each in studies) or NOTHING
+
+
+# --- the normal form ------------------------------------------------------------------------------
+
+
+def normal_text(study: Study) -> str:
+    """Classes, normal forms, and which states stay a loop."""
+    lines = [f"  {found}" for found in fold_classes(study.fold)] + [""]
+    for form in study.derived.forms:
+        lines += [f"  {line}" for line in as_text(form).split("\n")]
+    return "\n".join([*lines, "", *(f"  {line}" for line in _verdict(study))]) + "\n"
+
+
+def _verdict(study: Study) -> Iterator[str]:
+    """What is computed in chunks and what is not."""
+    kept = {name for each in study.derived.kept for name in each.states}
+    chunked = [state.name for state in study.fold.states if state.name not in kept]
+    if chunked:
+        yield f"in chunks: {named(chunked)}"
+    for each in study.derived.kept:
+        yield f"a loop over the tokens: {named(each.states)}, as {each.reason}"
+        if each.help:
+            yield f"  help: {each.help}"
+    yield from (f"note: {note}" for note in study.derived.notes)
+
+
+def decisions_text(layer: ir.Layer) -> str:
+    """What algebra decided about a whole layer; nothing if it had no choice."""
+    made = decisions(simplify(layer))
+    if not made:
+        return ""
+    lines = [f"  {line}" for each in made for line in each.lines()]
+    return "\n".join(["decisions by cost", *lines]) + "\n"
+
+
+# --- the chunked form -----------------------------------------------------------------------------
+
+
+def stage_title(stage: Stage, last: int) -> str:
+    """What a stage is called in a listing."""
+    if stage.kind == CHUNKS:
+        return "along the chunks"
+    if stage.kind == TOKENS:
+        return "along the tokens, one after the other"
+    if stage.number == 0:
+        return "for all chunks at once, before the state"
+    where = "after" if stage.number == last else "in between"
+    return f"for all chunks at once, {where}"
+
+
+def staged(graph: Graph, stream: str) -> list[tuple[str, Stage]]:
+    """The stages of a chunked form with their titles."""
+    found = stages(graph, stream)
+    last = max((stage.number for stage in found), default=0)
+    return [(stage_title(stage, last), stage) for stage in found]
+
+
+def chunk_text(study: Study) -> str:
+    """The chunked form in its stages, then its outputs and notes."""
+    graph = study.derived.graph
+    if graph is None:
+        return "".join(f"  {line}\n" for line in _verdict(study))
+    given = [node.id for node in graph if isinstance(node.op, ir.Input)]
+    parts = [("given", given)]
+    parts += [(title, list(s.nodes)) for title, s in staged(graph, study.fold.stream.name)]
+    lines = []
+    for title, nodes in parts:
+        lines += [f"  -- {title}", *_indented(graph_text(graph, only=set(nodes))), ""]
+    results = graph_text(graph).rstrip("\n").rsplit("\n", 1)[-1]
+    notes = [*anchoring(graph), *study.derived.notes]
+    lines += [f"  {results}", *(f"  note: {note}" for note in notes)]
+    lines += [f"  {line}" for line in _verdict(study) if "loop" in line]
+    return "\n".join(lines) + "\n"
+
+
+def anchoring(graph: Graph) -> Iterator[str]:
+    """How the exponents of decays between rows are made."""
+    words = {
+        "halves": "exponents are sums from the border between halves of the chunk: right for any gate",
+        "middle": "one product a Gram, anchored in the middle: the gates are bounded",
+    }
+    used = [getattr(node.op, "anchor", None) for node in graph]
+    yield from (text for anchor, text in words.items() if anchor in used)
+
+
+def _indented(text: str) -> list[str]:
+    return [f"    {line}" for line in text.rstrip("\n").split("\n")]
+
+
+# --- the gradient ---------------------------------------------------------------------------------
+
+
+def gradient_text(study: Study) -> str:
+    """What is saved and computed again, then the backward graph."""
+    found = study.gradient
+    if found is None:
+        return "  a loop over the tokens, with the gradient of a loop\n"
+    lines = [*_indented(report(found)), "", *_indented(graph_text(found.backward))]
+    return "\n".join(lines) + "\n"
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def head_json(study: Study) -> dict[str, Any]:
+    """Which recurrence it is."""
+    return {
+        "layer": study.layer.name,
+        "states": [state.name for state in study.fold.states],
+        "where": study.node.span.where if study.node.span else None,
+    }
+
+
+def normal_json(study: Study) -> dict[str, Any]:
+    """Classes, normal forms as text, and the states that stay a loop."""
+    kept = [
+        {"states": list(k.states), "code": k.code, "reason": k.reason, "help": k.help}
+        for k in study.derived.kept
+    ]
+    return head_json(study) | {
+        "classes": [str(found) for found in fold_classes(study.fold)],
+        "forms": [
+            {"kind": form.kind, "states": list(form.states), "text": as_text(form).split("\n")}
+            for form in study.derived.forms
+        ],
+        "loops": kept,
+        "notes": list(study.derived.notes),
+    }
+
+
+def chunk_json(study: Study) -> dict[str, Any]:
+    """The chunked form, and the stage of each of its nodes."""
+    graph = study.derived.graph
+    if graph is None:
+        return head_json(study) | {"form": None}
+    numbers = {node.id: number for number, node in enumerate(graph)}
+    parts = [
+        {"title": title, "kind": stage.kind, "nodes": [numbers[id] for id in stage.nodes]}
+        for title, stage in staged(graph, study.fold.stream.name)
+    ]
+    return head_json(study) | {"form": graph_json(graph), "stages": parts}
+
+
+def gradient_json(study: Study) -> dict[str, Any]:
+    """What is saved, and the backward graph."""
+    found = study.gradient
+    if found is None:
+        return head_json(study) | {"backward": None}
+    saved = [
+        {"name": s.name, "axes": list(s.type.names), "bytes a token": str(s.bytes), "why": s.reason}
+        for s in found.saved
+    ]
+    return head_json(study) | {"saved": saved, "backward": graph_json(found.backward)}
+
