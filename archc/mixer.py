@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from archc.algebra.cut import NoMemory, memory_of
+from archc.algebra.simplify import simplify
 from archc.api import Origin, origin_of
-from archc.compile import lowered
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.meaning import evaluate
@@ -69,7 +69,7 @@ def mixer_matrix(layer: nn.Module, *inputs: Tensor, **named: Tensor) -> MixerMat
     has a derivative; TypeError for inputs that are missing or too many.
     """
     origin = origin_of(layer)
-    model = lowered(origin.layer)
+    model = simplify(origin.layer)
     run = _Run(
         replace(origin, layer=model),
         deepcopy(layer).double().requires_grad_(False),

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import archc
+from archc.algebra.simplify import simplify
 from archc.api import origin_of
-from archc.compile import lowered
 from archc.ir.meaning import Evaluation, evaluate
 from tests.specs.cases import SMALL, inputs
 from tests.specs.references.weights import randomise
@@ -40,7 +40,7 @@ def parsed(text: str, **sizes: int) -> tuple[nn.Module, Tensor]:
 def meaning(layer: nn.Module, values: dict[str, Tensor]) -> Evaluation:
     """Every named value of the layer."""
     origin = origin_of(layer)
-    return evaluate(lowered(origin.layer), values, layer.state_dict(), origin.sizes)
+    return evaluate(simplify(origin.layer), values, layer.state_dict(), origin.sizes)
 
 
 def causal(scores: Tensor) -> Tensor:

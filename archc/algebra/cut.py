@@ -7,28 +7,50 @@ as e, under the name `log_<name>`, so that a decay can be given without losing d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from fractions import Fraction
+from typing import Protocol
 
 from archc.ir import layer as ir
+from archc.ir.chunk import Bound
 from archc.ir.graph import Graph, Node
 from archc.ir.typing import layer_graph
 from archc.source import Source
 
 MEMORY = (ir.Fold, ir.Pair)
+EXP = ir.Elementwise("exp")
 
 
 class NoMemory(ValueError):
     """A layer whose memory cannot be taken out: it has none of its own."""
 
 
-def op(layer: ir.Layer) -> ir.Layer:
+class Lies(Protocol):
+    """Where a value lies."""
+
+    @property
+    def low(self) -> float | Fraction: ...
+    @property
+    def high(self) -> float | Fraction: ...
+    @property
+    def open_low(self) -> bool: ...
+    @property
+    def open_high(self) -> bool: ...
+
+
+Known = Mapping[int, Lies]
+"""Where the values of a layer lie, by node: what enters the memory keeps it as a promise."""
+
+
+def op(layer: ir.Layer, known: Known | None = None) -> ir.Layer:
     """The memory, cut where values enter it. Raises NoMemory for a layer that has none."""
     inside = memory_of(layer)
-    return _cut(layer, inside, _operands_outside(layer.graph, inside))
+    return _cut(layer, inside, _operands_outside(layer.graph, inside), known or {})
 
 
-def fused_op(layer: ir.Layer) -> ir.Layer:
+def fused_op(layer: ir.Layer, known: Known | None = None) -> ir.Layer:
     """The memory and the tokenwise work before it, cut at the nearest product with a parameter,
     short convolution, row of a table, or input of the layer. Parameters in between become
     inputs."""
@@ -44,7 +66,7 @@ def fused_op(layer: ir.Layer) -> ir.Layer:
         else:
             inside.add(id)
             waiting += layer.graph[id].operands
-    return _cut(layer, inside, edge)
+    return _cut(layer, inside, edge, known or {})
 
 
 def memory_of(layer: ir.Layer) -> frozenset[int]:
@@ -94,7 +116,9 @@ def _sums(graph: Graph, node: Node) -> bool:
 # --- the new layer ------------------------------------------------------------------------------
 
 
-def _cut(layer: ir.Layer, inside: Iterable[int], edge: Iterable[int]) -> ir.Layer:
+def _cut(
+    layer: ir.Layer, inside: Iterable[int], edge: Iterable[int], known: Known
+) -> ir.Layer:
     """A layer of the nodes inside; what enters becomes an input, constants are copied."""
     old, new = layer.graph, layer_graph()
     inside, edge = set(inside), set(edge)
@@ -110,6 +134,7 @@ def _cut(layer: ir.Layer, inside: Iterable[int], edge: Iterable[int]) -> ir.Laye
         copies[node.id] = new.add(node.op, *operands, name=node.name, span=node.span)
     new.outputs = _results(old, inside, copies)
     given = [node for node in new if isinstance(node.op, ir.Input)]
+    rules = replace(layer.chunk, bounds=tuple(_promises(old, new, copies, known)))
     new.prune(keep=[node.id for node in given])
     unnamed = {old[id].span for id in edge if old[id].name is None}
     doc = [f"The memory of {layer.name} alone."]
@@ -119,8 +144,21 @@ def _cut(layer: ir.Layer, inside: Iterable[int], edge: Iterable[int]) -> ir.Laye
         if node.span is not None and node.span in unnamed
     ]
     return replace(
-        layer, kind="layer", doc="\n".join(doc), graph=new, requirements=(), chunk=layer.chunk
+        layer, kind="layer", doc="\n".join(doc), graph=new, requirements=(), chunk=rules
     )
+
+
+def _promises(old: Graph, new: Graph, copies: Mapping[int, int], known: Known) -> Iterator[Bound]:
+    """What is known of the values that enter, as promises about the inputs."""
+    for id, copy in copies.items():
+        node, source = new[copy], id
+        if node.op == EXP and old[id].op == EXP and old[id].operands[0] not in copies:
+            node, source = new[node.operands[0]], old[id].operands[0]
+        lies = known.get(source)
+        if isinstance(node.op, ir.Input) and lies is not None:
+            if lies.low > -math.inf or lies.high < math.inf:
+                ends = (lies.low, lies.high, lies.open_low, lies.open_high)
+                yield Bound(node.op.name, *ends)
 
 
 class _Names:

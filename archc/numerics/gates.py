@@ -17,6 +17,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite
 from archc.numerics.interval import intervals
 from archc.numerics.logs import Known, NoLog, log_of
+from archc.numerics.stated import recurrences, stated
 
 EXP = ir.Elementwise("exp")
 
@@ -28,8 +29,7 @@ def gates_in_logs(layer: ir.Layer, wanted: Callable[[ir.Fold], Collection[str]])
     the body reads only through exp, which is a logarithm already.
     """
 
-    homes = {id(n.op.body): each for each in layers(layer) for n in each.graph
-             if isinstance(n.op, ir.Fold)}  # fmt: skip
+    homes = recurrences(layer)
 
     def gate_in_logs(graph: Graph, node: Node) -> int | None:
         """fold(alpha = sigmoid(e)) -> fold(log_alpha = logsigmoid(e))"""

@@ -27,3 +27,18 @@ def stated(layer: ir.Layer) -> dict[int, Interval]:
 def _before(layer: ir.Layer, id: int, given: Given) -> Interval:
     """The interval of a value without promises about itself."""
     return intervals(layer.graph, given)[id]
+
+
+def recurrences(layer: ir.Layer) -> dict[int, ir.Layer]:
+    """The layer, of those reached from this one, that each recurrence is in, by the id of its
+    body."""
+    found: dict[int, ir.Layer] = {}
+    seen: set[int] = set()
+    waiting = [layer]
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            found |= {id(n.op.body): each for n in each.graph if isinstance(n.op, ir.Fold)}
+            waiting += [call.callee for _, call in each.calls]
+    return found

@@ -33,8 +33,9 @@ def run_packed(
     run as one batch. Outputs come packed as the inputs are, states as a list.
     """
     bounds = sequence_bounds(layer, cu_seqlens, next(x for x in tokens.values() if x is not None))
+    count = len(bounds) - 1
     groups: dict[int, list[int]] = {}
-    for i in range(len(bounds) - 1):
+    for i in range(count):
         groups.setdefault(bounds[i + 1] - bounds[i], []).append(i)
     outputs, states = {}, {}
     for length, members in groups.items():
@@ -42,8 +43,8 @@ def run_packed(
             name: x if x is None else torch.cat([x[:, bounds[i] :][:, :length] for i in members])
             for name, x in tokens.items()
         }
-        given |= {name: state_rows(layer, x, members, len(bounds) - 1) for name, x in others.items()}
-        made, after = run(**given, state=state_rows(layer, state, members, len(bounds) - 1))
+        given |= {name: state_rows(layer, x, members, count) for name, x in others.items()}
+        made, after = run(**given, state=state_rows(layer, state, members, count))
         for row, i in enumerate(members):
             outputs[i] = state_rows(layer, made, [row], len(members))
             states[i] = state_rows(layer, after, [row], len(members))

@@ -131,10 +131,22 @@ def _input(layer: ir.Layer, id: int, op: ir.Input) -> str:
     ]
     text = f"wave({', '.join([quoted(op.name), *shape])}"
     if op.type.dtype == "real":
-        return f"{text}, **kind)"
+        return _promised(layer, id, f"{text}, **kind)")
     axis = _indexed(layer.graph, id)
     bound = whole(axis.size, names).text if axis is not None else "2"
     return f"(({text}) + 1) / 2 * {bound}).long().to(device)"
+
+
+def _promised(layer: ir.Layer, id: int, text: str) -> str:
+    """Numbers between -1 and 1, moved to where the layer says that the input lies."""
+    bounds = [bound for bound in layer.chunk.bounds if bound.of(layer.graph[id])]
+    if not bounds:
+        return text
+    low = float(max(bound.low for bound in bounds))
+    high = float(min(bound.high for bound in bounds))
+    low = low if low > -math.inf else min(-1.0, high - 2)
+    high = high if high < math.inf else max(1.0, low + 2)
+    return f"({text} + 1) / 2 * {high - low!r} + {low!r}"
 
 
 def _indexed(graph: Graph, id: int) -> Axis | None:

@@ -8,7 +8,9 @@ from fractions import Fraction
 import pytest
 from tests.elaborate.specs import codes, layer, refusal
 
+import archc
 from archc.compile import before_chunks
+from archc.diagnostics import ArchError
 from archc.ir import layer as ir
 from archc.ir.chunk import NO_RULES, ChunkRules
 from archc.numerics.interval import Interval
@@ -102,3 +104,17 @@ def test_a_rule_that_has_no_effect_is_none(word: str) -> None:
 
 def test_a_promise_about_an_unknown_name_is_refused() -> None:
     assert codes(SPEC.format(rules="chunk: bound gamma <= 1")) == ["E0201"]
+
+
+def test_a_compiled_file_is_checked_with_values_that_keep_the_promises() -> None:
+    rule = "chunk: bound a >= 2, bound a < 3"
+    text = SPEC.format(rules=rule).replace("exp(x)", "exp(x - 2 - a)")
+    values = archc.parse(text).source()
+    assert "**kind) + 1) / 2 * 1.0 + 2.0" in values
+
+
+def test_a_promise_that_an_instance_breaks_is_an_error() -> None:
+    text = SPEC.format(rules="chunk: bound alpha <= 1").replace("exp(x)", "exp(x * x)")
+    with pytest.raises(ArchError, match="does not hold: `alpha` is") as error:
+        archc.parse(text).source()
+    assert [finding.code for finding in error.value.diagnostics] == ["E0223"]
