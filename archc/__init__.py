@@ -19,16 +19,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from archc import plot
+    from archc import law, plot
     from archc.api import Spec, load, parse
-    from archc.diagnostics import ArchError
+    from archc.diagnostics import ArchError, ArchWarning
     from archc.mixer import MixerMatrix, mixer_matrix
     from archc.sampling import generate
 
-__all__ = ["ArchError", "MixerMatrix", "Spec", "generate", "load", "mixer_matrix", "parse", "plot"]
+__all__ = [
+    "ArchError", "ArchWarning", "MixerMatrix", "Spec", "generate", "law", "load", "mixer_matrix",
+    "parse", "plot",
+]  # fmt: skip
 
 _HOMES = {
     "ArchError": "archc.diagnostics",
+    "ArchWarning": "archc.diagnostics",
     "MixerMatrix": "archc.mixer",
     "Spec": "archc.api",
     "generate": "archc.sampling",
@@ -40,8 +44,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """The public name, from the module that has it."""
-    if name == "plot":
-        return import_module("archc.plot")
+    if name in ("law", "plot"):
+        return import_module(f"archc.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module `archc` has no attribute `{name}`")
     return getattr(import_module(_HOMES[name]), name)

@@ -5,6 +5,7 @@ A `Spec` is a layer of a spec, ready to become a module, a function, source text
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,10 +16,15 @@ from archc.algebra import cut
 from archc.backends.eager.emit import class_name, emit_function
 from archc.backends.load import load as load_text
 from archc.backends.writer import attribute, snake
-from archc.compile import elaborated, file_of, text_of, with_chunks
+from archc.compile import before_chunks, elaborated, file_of, text_of, with_chunks
+from archc.diagnostics import ArchWarning
 from archc.ir import layer as ir
 from archc.ir.picture import as_svg
 from archc.ir.sizes import Number, callee_sizes, resolve_sizes
+from archc.law import CompositionLaw
+from archc.law import of as law_of
+from archc.recurrence.classify import Class, classify
+from archc.recurrence.loops import loops
 from archc.source import Source
 
 if TYPE_CHECKING:
@@ -53,6 +59,7 @@ class Spec:
     def __init__(self, source: Source, layer: str | None, given: Mapping[str, Any]):
         self.source_file, self._layer_name, self._given = source, layer, dict(given)
         self.layer: ir.Layer = elaborated(source, layer, given)
+        self._warned = False
 
     @property
     def name(self) -> str:
@@ -78,6 +85,7 @@ class Spec:
             name: sizes.pop(name) for name in self._arguments_that_are_layers() if name in sizes
         }
         layer = self._decided(sizes)
+        self._warn(layer)
         known = resolve_sizes(layer, sizes)
         made = load_text(text_of(layer, backend), snake(layer.name))
         arguments = {attribute(name): value for name, value in {**known, **modules}.items()}
@@ -116,13 +124,32 @@ class Spec:
         tuple of the declared states, in float32 at least. Raises ValueError for a layer without
         a memory.
         """
+        self._warn(self.layer)
         return self._function("op", cut.op(with_chunks(self.layer)))
+
+    @cached_property
+    def law(self) -> CompositionLaw:
+        """The composition law of the memory: summaries of runs of tokens, with the arguments of
+        `op`, their merge, and what they do to a state. `archc.law.split` uses it. Raises ValueError
+        for a memory without one."""
+        return law_of(self.layer)
 
     @cached_property
     def fused_op(self) -> Callable[..., Any]:
         """The memory and what is computed token by token before it, from the nearest product with a
         parameter or short convolution on; parameters in between become arguments."""
         return self._function("fused_op", cut.fused_op(with_chunks(self.layer)))
+
+    def classify(self) -> tuple[Class, ...]:
+        """What kind of memory each of the layer's recurrences and attends is, and why."""
+        return classify(self.layer)
+
+    def _warn(self, layer: ir.Layer) -> None:
+        """Tell, once, of recurrences that stay a loop though nobody asked for it."""
+        if not self._warned:
+            self._warned = True
+            for found in loops(before_chunks(layer)):
+                warnings.warn(found.render(), ArchWarning, stacklevel=3)
 
     def _function(self, kind: str, layer: ir.Layer) -> Callable[..., Any]:
         name = f"{snake(self.name)}_{kind}"

@@ -71,6 +71,9 @@ PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
 )
 """Layer IR -> layer IR, in order."""
 
+DERIVING = [name for name, _ in PASSES].index("chunk")
+"""Where in the order chunked forms are derived."""
+
 BACKENDS: Mapping[str, Callable[[Plan], str]] = {"eager": eager.emit}
 """Plan -> source text, by name."""
 
@@ -112,18 +115,25 @@ def elaborated(
 
 def lowered(layer: ir.Layer, dump: Dump = lambda stage, value: None) -> ir.Layer:
     """The layer IR that backends are given: every pass, each verified."""
-    for stage, run in PASSES:
+    return _through(PASSES, layer, dump)
+
+
+@lru_cache(maxsize=16)
+def before_chunks(layer: ir.Layer) -> ir.Layer:
+    """The layer IR that chunked forms are derived from: every pass before that."""
+    return _through(PASSES[:DERIVING], layer)
+
+
+def _through(
+    passes: Sequence[tuple[str, Callable[[ir.Layer], ir.Layer]]],
+    layer: ir.Layer,
+    dump: Dump = lambda stage, value: None,
+) -> ir.Layer:
+    """A layer after some passes."""
+    for stage, run in passes:
         layer = run(layer)
         verify(layer)
         dump(stage, layer)
-    return layer
-
-
-def before_chunks(layer: ir.Layer) -> ir.Layer:
-    """The layer IR that chunked forms are derived from: every pass before."""
-    for stage, run in PASSES:
-        if stage != "chunk":
-            layer = run(layer)
     return layer
 
 
@@ -144,7 +154,7 @@ def file_of(
 @lru_cache(maxsize=64)
 def text_of(layer: ir.Layer, backend: str = "eager") -> str:
     """The source of an elaborated layer alone, as it is loaded into this process."""
-    return BACKENDS[backend](Plan(lowered(layer)))
+    return BACKENDS[backend](Plan(_through(PASSES[DERIVING:], before_chunks(layer))))
 
 
 # --- the self-check -----------------------------------------------------------------------------

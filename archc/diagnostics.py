@@ -77,6 +77,10 @@ class ArchError(Exception):
         super().__init__("\n\n".join(d.render() for d in self.diagnostics))
 
 
+class ArchWarning(UserWarning):
+    """Something about a spec that is right, but may not be meant."""
+
+
 class InternalError(Exception):
     """Something that archc promised itself does not hold: its bug, never the user's mistake."""
 

@@ -116,9 +116,7 @@ def _sums(graph: Graph, node: Node) -> bool:
 # --- the new layer ------------------------------------------------------------------------------
 
 
-def _cut(
-    layer: ir.Layer, inside: Iterable[int], edge: Iterable[int], known: Known
-) -> ir.Layer:
+def _cut(layer: ir.Layer, inside: Iterable[int], edge: Iterable[int], known: Known) -> ir.Layer:
     """A layer of the nodes inside; what enters becomes an input, constants are copied."""
     old, new = layer.graph, layer_graph()
     inside, edge = set(inside), set(edge)
@@ -143,9 +141,7 @@ def _cut(
         for node in given
         if node.span is not None and node.span in unnamed
     ]
-    return replace(
-        layer, kind="layer", doc="\n".join(doc), graph=new, requirements=(), chunk=rules
-    )
+    return replace(layer, kind="layer", doc="\n".join(doc), graph=new, requirements=(), chunk=rules)
 
 
 def _promises(old: Graph, new: Graph, copies: Mapping[int, int], known: Known) -> Iterator[Bound]:

@@ -66,6 +66,7 @@ class Planner:
         self.spreads = spreads
         self._holes = count(-1, -1)
         self._joins = 0
+        self._steps: dict[tuple[Labels, Labels], Cost] = {}
 
     def best(self, product: Product, kept: Labels, depth: int = 0) -> Plan | None:
         """The cheapest plan found for a product with the labels `kept`; None if it has too many
@@ -129,10 +130,11 @@ class Planner:
     def _join(self, one: Plan, other: Plan, kept: Labels) -> Join:
         """Two plans multiplied."""
         self._joins += 1
-        step = cost.contraction(
-            self._axes(dict.fromkeys((*one.labels, *other.labels))), self._axes(kept)
-        )
-        return Join(kept, cost.total(one.cost, other.cost, step), one, other)
+        joined = tuple(dict.fromkeys((*one.labels, *other.labels)))
+        if (joined, kept) not in self._steps:
+            self._steps[joined, kept] = cost.contraction(self._axes(joined), self._axes(kept))
+        total = cost.total(one.cost, other.cost, self._steps[joined, kept])
+        return Join(kept, total, one, other)
 
     def _spread(self, factor: Factor, other: Plan, kept: Labels, depth: int) -> Spread | None:
         """A plan multiplied with each term of a factor that is a sum."""

@@ -13,9 +13,11 @@ from archc.commands import files
 from archc.commands.arguments import set_option, spec_argument
 from archc.commands.console import Console
 from archc.commands.stages import Given, layer_of, tree_of
-from archc.compile import compile_source
+from archc.compile import Dump, compile_source
 from archc.diagnostics import fail
+from archc.ir.layer import Layer
 from archc.ir.text import as_text, option_text
+from archc.recurrence.loops import loops
 from archc.specfile import read, split
 from archc.syntax import text as tree_text
 
@@ -46,8 +48,18 @@ def command(
     """
     if check and output == "-":
         raise click.UsageError("--check compares with a file: name it with -o.")
-    with _waiting(spec, ctx.ensure_object(Console).quiet):
-        text = _stage(spec, given, BACKENDS[backend], output, emit)
+    console = ctx.ensure_object(Console)
+    ready: list[Layer] = []
+
+    def note(stage: str, value: object) -> None:
+        """Keep the layer that the chunked forms are derived from."""
+        if stage != "chunk" and isinstance(value, Layer):
+            ready[:] = [value]
+
+    with _waiting(spec, console.quiet):
+        text = _stage(spec, given, BACKENDS[backend], output, emit, note)
+    for layer in ready:
+        console.warnings(loops(layer))
     if check:
         _compare(output, text)
         return
@@ -55,24 +67,30 @@ def command(
     if output != "-":
         lines = text.count("\n")
         hint = f"; `python {output}` checks it" if emit == "source" else ""
-        ctx.ensure_object(Console).say(f"{output} written, {lines} lines{hint}")
+        console.say(f"{output} written, {lines} lines{hint}")
 
 
-def source_of(spec: str, given: Given, backend: str = "eager", output: str = "-") -> str:
+def source_of(
+    spec: str,
+    given: Given,
+    backend: str = "eager",
+    output: str = "-",
+    dump: Dump = lambda stage, value: None,
+) -> str:
     """The Python file for what `spec` names; `output` is the file that it says it is made as."""
     where, name = split(spec)
     line = ["archc", "compile", spec, "-o", output]
     for key, value in given.items():
         line += ["--set", f"{key}={option_text(value)}"]
-    return compile_source(read(where), name, given, backend, shlex.join(line))
+    return compile_source(read(where), name, given, backend, shlex.join(line), dump)
 
 
-def _stage(spec: str, given: Given, backend: str, output: str, emit: str) -> str:
+def _stage(spec: str, given: Given, backend: str, output: str, emit: str, dump: Dump) -> str:
     if emit == "tree":
         return tree_text.as_text(tree_of(spec))
     if emit == "layer":
         return as_text(layer_of(spec, given))
-    return source_of(spec, given, backend, output)
+    return source_of(spec, given, backend, output, dump)
 
 
 def _waiting(spec: str, quiet: bool):

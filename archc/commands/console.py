@@ -40,12 +40,21 @@ class Console:
         for number, finding in enumerate(diagnostics):
             click.echo(("\n" if number else "") + coloured(finding.render()), err=True)
 
+    def warnings(self, diagnostics: Iterable[Diagnostic]) -> None:
+        """What is right but may not be meant; `--quiet` leaves it out."""
+        if not self.quiet:
+            self.findings(diagnostics)
+
 
 def coloured(text: str) -> str:
     """A rendered finding with colours; click drops them where they do not belong."""
 
+    warns = text.startswith("warning")
+
     def paint(match: re.Match[str]) -> str:
         kind = str(match.lastgroup)
+        if warns and _COLOURS[kind] == "red":
+            return click.style(match[0], fg="yellow", bold=kind == "severity")
         return click.style(match[0], fg=_COLOURS[kind], bold=kind == "severity")
 
     return "\n".join(_MARKS.sub(paint, line) for line in text.split("\n"))

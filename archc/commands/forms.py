@@ -15,12 +15,15 @@ from torch import Tensor, nn
 from archc.backends.eager.emit import emit
 from archc.backends.eager.memory import Memory
 from archc.backends.load import load
-from archc.compile import SMALL, lowered
-from archc.diagnostics import ArchError, fail
-from archc.ir.layer import Layer
+from archc.compile import SMALL, before_chunks, lowered
+from archc.derivation.checks import Trial, checks
+from archc.derivation.study import studies_of
+from archc.diagnostics import ArchError, Diagnostic, fail
+from archc.ir.layer import Fold, Layer
 from archc.ir.meaning import evaluate
 from archc.ir.plan import Check, Plan, examples
 from archc.ir.sizes import Number, resolve_sizes
+from archc.recurrence.loops import loops
 
 LIMIT = 1e-9
 """The largest relative error of a form in float64."""
@@ -44,6 +47,7 @@ class Instance:
     inputs: Mapping[str, Tensor]
     own: Sequence[str]
     tokens: int
+    plan: Plan
 
     def meaning(self, inputs: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> list[Tensor]:
         """The outputs, by the oracle."""
@@ -66,7 +70,7 @@ def instance_of(layer: Layer, given: Mapping[str, Any], tokens: int) -> Instance
     for sizes in _candidates(plan.layer, given):
         code = load(emit(replace(plan, check=Check(sizes, sizes))), layer.name)
         module, inputs, own = code.example(sizes, BATCH, tokens, "cpu", torch.float64)
-        instance = Instance(layer, sizes, module, inputs, own, tokens)
+        instance = Instance(layer, sizes, module, inputs, own, tokens, plan)
         try:
             _ = instance.expected
         except IndexError as error:  # the spec computes an index, and these sizes let it run out
@@ -112,6 +116,49 @@ def measures(instance: Instance) -> Iterator[Measure]:
         yield "prompt, then the rest", lambda: continued(instance, pieces), LIMIT
         yield "one token at a time", lambda: continued(instance, [1] * tokens), LIMIT
     yield "gradients", lambda: gradients(instance), LIMIT
+    for chunk in _chunk_sizes(instance):
+        yield f"whole sequence, chunks of {chunk}", lambda c=chunk: in_chunks(instance, c), LIMIT
+    yield from derived(instance)
+
+
+def _chunk_sizes(instance: Instance) -> list[int]:
+    """Lengths of chunks to run the code with, if any of its own recurrences has chunks."""
+    folds = [node.op for node in instance.plan.layer.graph if isinstance(node.op, Fold)]
+    tokens = instance.tokens
+    some = any(fold.chunked is not None for fold in folds)
+    return list(dict.fromkeys((1, max(2, tokens // 3), tokens))) if some else []
+
+
+def in_chunks(instance: Instance, chunk: int) -> float:
+    """Error of the code for another length of a chunk."""
+    rules = replace(instance.plan.layer.chunk, size=chunk)
+    layer = replace(instance.plan.layer, chunk=rules)
+    check = Check(instance.sizes, instance.sizes)
+    code = load(emit(replace(instance.plan, layer=layer, check=check)), layer.name)
+    module, _, _ = code.example(instance.sizes, BATCH, instance.tokens, "cpu", torch.float64)
+    module.load_state_dict(instance.module.state_dict())
+    with torch.no_grad():
+        return distance(outputs_of(module(**instance.inputs)), instance.expected)
+
+
+def derived(instance: Instance) -> Iterator[Measure]:
+    """What was derived of each recurrence, as graphs, before any code is made of it."""
+    for study in studies_of(instance.layer):
+        own = study.layer.name == instance.layer.name
+        trial = Trial(study, instance.tokens, _whole(instance.sizes) if own else {})
+        names = ", ".join(state.name for state in study.fold.states)
+        for check in checks(trial):
+            yield f"{names}: {check.what}", check.error, check.limit
+
+
+def warned(layer: Layer) -> Sequence[Diagnostic]:
+    """Recurrences that stay a loop though nobody asked for it."""
+    return loops(before_chunks(layer))
+
+
+def _whole(sizes: Mapping[str, Number]) -> dict[str, int]:
+    """The sizes alone, without options that are no integers."""
+    return {name: int(size) for name, size in sizes.items() if float(size).is_integer()}
 
 
 def whole(instance: Instance) -> float:

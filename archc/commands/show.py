@@ -10,10 +10,13 @@ import click
 from archc.commands import files
 from archc.commands.arguments import output_option, set_option, spec_argument
 from archc.commands.compile import source_of
+from archc.commands.console import Console
 from archc.commands.stages import Given, layer_of, tree_of
+from archc.compile import before_chunks
 from archc.derivation import listing
 from archc.derivation.study import Study, studies_of
 from archc.ir import diagram, picture, text
+from archc.recurrence.loops import loops
 from archc.syntax import text as tree_text
 
 
@@ -71,9 +74,15 @@ VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
     help="The form to show it in.",
 )  # fmt: skip
 @output_option
-def command(spec: str, given: Given, stage: str, form: str, output: str) -> None:
+@click.pass_context
+def command(
+    ctx: click.Context, spec: str, given: Given, stage: str, form: str, output: str
+) -> None:
     """Pictures (svg, dot, mermaid) have one box for each statement of the spec."""
     if form not in VIEWS[stage]:
         forms = ", ".join(VIEWS[stage])
         raise click.UsageError(f"Stage `{stage}` cannot be shown as {form}; it can as {forms}.")
-    files.write(output, VIEWS[stage][form](spec, given))
+    text = VIEWS[stage][form](spec, given)
+    if stage in ("normal", "chunk", "grad"):
+        ctx.ensure_object(Console).warnings(loops(before_chunks(layer_of(spec, given))))
+    files.write(output, text)

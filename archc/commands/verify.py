@@ -37,17 +37,19 @@ class Row:
 @spec_argument
 @set_option
 @click.option(
-    "--tokens", type=click.IntRange(2, 4096), default=13, show_default=True,
+    "--tokens", type=click.IntRange(2, 4096), default=19, show_default=True,
     help="How long the sequence is.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print data instead of a table.")
 @click.pass_context
 def command(ctx: click.Context, spec: str, given: Given, tokens: int, as_json: bool) -> None:
-    """The meaning is computed op by op in float64, the forms by the code that archc writes.
+    """The meaning is computed op by op in float64, the forms by the code that archc writes, and for
+    each recurrence also by what was derived of it: its normal form, its chunked form for several
+    lengths of a chunk, the gradient of that, and the composition law.
 
     Sizes that are not set are small. The exit status is 3 if a form disagrees.
     """
-    from archc.commands.forms import instance_of, measures  # imports torch, which takes a second
+    from archc.commands.forms import instance_of, measures, warned  # torch takes a second
 
     console = ctx.ensure_object(Console)
     layer = layer_of(spec, given)
@@ -60,6 +62,7 @@ def command(ctx: click.Context, spec: str, given: Given, tokens: int, as_json: b
             steps, layer.name, console=Terminal(stderr=True), disable=not shown, transient=True
         )
     ]
+    console.warnings(warned(layer))
     if as_json:
         data = {"layer": layer.name, "sizes": instance.sizes, "tokens": tokens}
         forms = [asdict(row) | {"right": row.right} for row in rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,10 +11,11 @@ from archc.autodiff.reverse import gradient
 from archc.compile import before_chunks
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.numerics.interval import Interval, intervals
-from archc.recurrence.chunked import derived_of
-from archc.recurrence.derive import Derived
 from archc.ir.text import called_layers
+from archc.numerics.interval import Interval
+from archc.numerics.stated import stated
+from archc.recurrence.chunked import derived_of
+from archc.recurrence.derived import Derived
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,7 @@ class Study:
     layer: ir.Layer
     node: Node
     derived: Derived
-    known: dict[int, Interval]
+    known: Mapping[int, Interval]
 
     @property
     def fold(self) -> ir.Fold:
@@ -58,7 +59,7 @@ class Study:
 def studies_of(layer: ir.Layer) -> Iterator[Study]:
     """The recurrences of an elaborated layer and of the layers that it calls, callers first."""
     for each in called_layers(before_chunks(layer)):
-        known = intervals(each.graph)
-        for node in each.graph:
-            if isinstance(node.op, ir.Fold):
-                yield Study(each, node, derived_of(each.graph, node, known), dict(known))
+        folds = [node for node in each.graph if isinstance(node.op, ir.Fold)]
+        known = stated(each) if folds else {}
+        for node in folds:
+            yield Study(each, node, derived_of(each.graph, node, known), known)

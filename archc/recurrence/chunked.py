@@ -17,7 +17,6 @@ from archc.numerics.interval import Interval, intervals
 from archc.numerics.stated import stated
 from archc.recurrence.derive import Derived, derive
 
-
 Differentiate = Callable[
     [Graph, Sequence[str], Sequence[str]], tuple[Graph, Graph, tuple[str, ...]]
 ]

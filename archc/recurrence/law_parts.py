@@ -1,10 +1,10 @@
 """What the summary of a run of tokens consists of, for each kind of state.
 
-    FACTOR      S_end = P * S_start + Q                  P elementwise: a product of decays
-    RESCALED    the same, divided by exp(m) at every token, m a running maximum: `log P` is a sum
-    MATRIX      S_end = P @ S_start + Q                  P a matrix between `rows` and `copies`
-    BLOCKS      S_end[i] = sum over j of P[i, j] * S_start[j] + Q[i]    several states
-    MAXIMUM     S_end = max(P + S_start, Q)              P a sum of shifts
+FACTOR      S_end = P * S_start + Q                  P elementwise: a product of decays
+RESCALED    the same, divided by exp(m) at every token, m a running maximum: `log P` is a sum
+MATRIX      S_end = P @ S_start + Q                  P a matrix between `rows` and `copies`
+BLOCKS      S_end[i] = sum over j of P[i, j] * S_start[j] + Q[i]    several states
+MAXIMUM     S_end = max(P + S_start, Q)              P a sum of shifts
 """
 
 from __future__ import annotations

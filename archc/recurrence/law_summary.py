@@ -41,7 +41,7 @@ from archc.recurrence.normal import normal_forms
 from archc.recurrence.normal_form import DENSE, DIAGONAL, MAX_PLUS, SEQUENTIAL, NormalForm
 from archc.recurrence.normal_form import MATRIX as MATRIX_FORM
 from archc.recurrence.scan import diagonal
-from archc.recurrence.tropical import running_max
+from archc.recurrence.tropical import largest
 
 
 class NoLaw(Exception):
@@ -87,9 +87,7 @@ def _proofs(fold: ir.Fold, form: NormalForm) -> Iterator[tuple[str, Proof]]:
             yield form.states[0], found
 
 
-def _order(
-    fold: ir.Fold, forms: Sequence[NormalForm], gauges: Mapping[str, Proof]
-) -> list[int]:
+def _order(fold: ir.Fold, forms: Sequence[NormalForm], gauges: Mapping[str, Proof]) -> list[int]:
     """The round of each group: after the groups whose states it needs, and beside its gauges."""
     at: dict[str, int] = {}
     for form in forms:
@@ -285,7 +283,7 @@ class _Summaries(Derivation):
         step = form.forms[0].steps[0]
         shift, value = self._some(form, step.decay), self._value(form, step.terms[0].c)
         nothing, zero = frame.add(ir.Constant(-sympy.oo)), frame.number(0)
-        found = running_max(frame, state, shift, value, nothing)
+        found = largest(frame, state, shift, value, nothing)
         for id in self._ids(state.name):
             self.alone.note(id, found.after if id == self.after[state.name] else found.before)
             self.plain.note(id, zero)

@@ -12,7 +12,7 @@ from archc.diagnostics import Diagnostic, Label
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.recurrence.chunked import studies
-from archc.recurrence.derive import Kept
+from archc.recurrence.derived import Kept
 from archc.source import Span
 
 MEANT = "to say that the loop is meant, add `chunk: sequential`"

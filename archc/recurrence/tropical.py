@@ -38,6 +38,15 @@ def running_max(
     divides it where two are equal. `gauge`: the maximum is proved not to matter (see `gauge.py`),
     so that all but its first and its last value are constants.
     """
+    made = largest(frame, state, shift, value, initial)
+    before, after = (frame.add(ck.Detach(), id) for id in (made.before, made.after))
+    if gauge:
+        return _as_gauge(frame, (before, after), shift, value, initial)
+    return _as_loop(frame, state, (before, after), shift, value, initial)
+
+
+def largest(frame: Frame, state: ir.State, shift: int | None, value: int, initial: int) -> Carried:
+    """The values of the running maximum; their gradient would be that of the scan."""
     a = frame.number(0) if shift is None else cut(frame, shift)
     nothing = frame.add(ir.Constant(-sympy.oo))
     given = {"local": along_rows(frame, a, cut(frame, value), nothing, "max-plus")}
@@ -45,11 +54,7 @@ def running_max(
         given["shift"] = sums(frame, a)
     last = {name: in_last_row(frame, id) for name, id in given.items()}
     start = starts(frame, state, initial, last, _step)
-    made = carried(frame, state, _step(frame, start, given), start, initial)
-    before, after = (frame.add(ck.Detach(), id) for id in (made.before, made.after))
-    if gauge:
-        return _as_gauge(frame, (before, after), shift, value, initial)
-    return _as_loop(frame, state, (before, after), shift, value, initial)
+    return carried(frame, state, _step(frame, start, given), start, initial)
 
 
 def _step(frame: Frame, state: int, given: Mapping[str, int]) -> int:

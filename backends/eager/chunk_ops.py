@@ -226,7 +226,12 @@ def _scan_matrices(scope: Scope, node: Node) -> Value:
         before = [i for i, name in enumerate(start) if name in first.layout][:1]
         count = max(0, len(lead) - before[0]) if before else 0
         length = scope.length(node.type.axis(col)).text
-        texts[1] = call(f"{texts[1].at(ATOM)}.expand", *["-1"] * count, length, "1" if not column or column[0] not in first.layout else "-1")
+        texts[1] = call(
+            f"{texts[1].at(ATOM)}.expand",
+            *["-1"] * count,
+            length,
+            "1" if not column or column[0] not in first.layout else "-1",
+        )
     scope.file.pieces.add("matrix_step")
     reverse = "reverse=True" if op.reverse else ""
     text = piece(scope, "scan_rows", text_a, *texts, "-3", "matrix_step", reverse)

@@ -215,4 +215,3 @@ class ChunkedFunction(FoldFunction):
 
     def _dtype(self, name: str) -> str:
         return self.op.body[self.op.body.outputs[name]].type.dtype
-

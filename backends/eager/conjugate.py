@@ -15,7 +15,9 @@ from archc.ir.graph import Node
 def conjugate(scope: Scope, node: Node) -> Value:
     """`conjugate_gradients(lambda p: product(p, k), b, (-1,), steps)`."""
     op, layout = node.op, scope.node_layout(node)
-    values = {name: tensor(scope, o) for name, o in zip(op.captures, node.operands[1:], strict=True)}
+    values = {
+        name: tensor(scope, o) for name, o in zip(op.captures, node.operands[1:], strict=True)
+    }
     given = {"p": Value(Text("p"), layout, DATA), **values}
     title = scope.file.names.fresh(f"{scope.region or scope.target(node.id)}_product")
     stream = next(a for a in node.type.axes if a.kind == "stream")

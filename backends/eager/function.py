@@ -88,7 +88,9 @@ class Function(Forward):
     def _packed(self, writer: Writer) -> None:
         """The lines for sequences that stand one after the other."""
         more = [f"{name}={name}" for name in [*filter(None, [self.scope.chunk]), *self.options]]
-        run = f"lambda **given: {self.title}({', '.join(['**given', *more])})" if more else self.title
+        run = (
+            f"lambda **given: {self.title}({', '.join(['**given', *more])})" if more else self.title
+        )
         write_packed(writer, self, run, kept=True)
 
     def _first_state(self, writer: Writer) -> None:

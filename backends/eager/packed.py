@@ -55,4 +55,3 @@ def _fixed(memory: Memory, node: int, kind: str) -> bool:
         return False
     op = memory.graph[node].op
     return not isinstance(op, ir.Window) or op.stride is None
-

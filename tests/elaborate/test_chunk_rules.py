@@ -6,7 +6,6 @@ import math
 from fractions import Fraction
 
 import pytest
-from tests.elaborate.specs import codes, layer, refusal
 
 import archc
 from archc.compile import before_chunks
@@ -16,6 +15,7 @@ from archc.ir.chunk import NO_RULES, ChunkRules
 from archc.numerics.interval import Interval
 from archc.numerics.stated import stated
 from archc.recurrence.chunked import studies
+from tests.elaborate.specs import codes, layer, refusal
 
 SPEC = """
 layer Example(H, K = 4, V = 4, tau = 16):

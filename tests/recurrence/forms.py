@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from archc.algebra.simplify import simplify
-from archc.compile import in_chunks, in_logs
+from archc.compile import in_logs
 from archc.dims import at
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -16,21 +16,17 @@ from archc.ir.graph import Graph, Node, Type
 from archc.ir.meaning import evaluate_graph
 from archc.ir.typing import layer_graph
 from archc.numerics.interval import Interval, intervals
+from archc.recurrence.chunked import studies
+from archc.recurrence.derived import Derived
 
 SIZES = {"K": 4, "V": 3, "H": 2, "D": 3, "N": 2, "d": 4}
 """Sizes by name; others are 2."""
 
 
-def folds(layer: ir.Layer) -> list[tuple[Graph, Node]]:
-    """The recurrences of a layer, simplified, with decays as logarithms."""
+def folds(layer: ir.Layer) -> list[tuple[Graph, Node, Derived]]:
+    """The recurrences of a layer, simplified, with decays as logarithms, and what is derived."""
     ready = in_logs(simplify(layer))
-    return [(ready.graph, node) for node in ready.graph if isinstance(node.op, ir.Fold)]
-
-
-def with_chunks(layer: ir.Layer) -> list[ir.Fold]:
-    """The recurrences of a layer after every pass."""
-    ready = in_chunks(in_logs(simplify(layer)))
-    return [node.op for node in ready.graph if isinstance(node.op, ir.Fold)]
+    return [(each.graph, node, derived) for each, node, derived in studies(ready)]
 
 
 def step_graph(graph: Graph, node: Node) -> Graph:

@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
 Draw = st.DrawFn
 
-HEAD = """layer Example(H, K = 4, V = 3, D = 3, N = 2):
-    input q[H, K], k[H, K], u[H, K], y[H, K], x[H, K], v[H, V], z[H, V], a[H], b[H]
-    input dt[D], w[D], s[N], c[N], many[3, H, K]
-    param rate[H]; lam[H, K]; A[D, D'] = normal(0, 0.3); B[K, K'] = normal(0, 0.3)
-    f  = -softplus(a)
-    g  = -softplus(x)
-    e  = -softplus(z)
-    uk = l2norm[K](k)
-    uu = l2norm[K](u)
-    uy = l2norm[K](y)
-    um = l2norm[K](many)
-    be = sigmoid(b)
-"""
+INPUTS = {
+    "K": "q k u y x", "V": "v z", "": "a b", "D": "dt w", "N": "s c",
+}  # fmt: skip
+"""Inputs by the axis that they have besides the heads."""
+
+PARAMS = {
+    "rate": "[H]", "lam": "[H, K]", "A": "[D, D'] = normal(0, 0.3)",
+}  # fmt: skip
+
+NAMED = {
+    "f": "-softplus(a)", "g": "-softplus(x)", "e": "-softplus(z)", "be": "sigmoid(b)",
+    "uk": "l2norm[K](k)", "uu": "l2norm[K](u)", "uy": "l2norm[K](y)", "um": "l2norm[K](many)",
+}  # fmt: skip
+"""Values that a recurrence may use."""
+
+
+def spec(body: str, heads: str = "heads") -> str:
+    """A layer around a recurrence and its output, with the values that it uses."""
+    lines = [f"    {name} = {NAMED[name]}\n" for name in NAMED if used(name, body)]
+    text = "".join(lines) + body
+    inputs = [
+        f"{name}[{', '.join(filter(None, ['H' if axis in 'KV' else '', axis]))}]"
+        for axis, names in INPUTS.items() for name in names.split() if used(name, text)
+    ]  # fmt: skip
+    inputs += ["many[3, H, K]"] if used("many", text) else []
+    params = [f"    param {name}{PARAMS[name]}\n" for name in PARAMS if used(name, text)]
+    text = f"    input {', '.join(inputs)}\n" + "".join(params) + text
+    if heads == "one head":
+        text = text.replace(" over H", "").replace("[H, ", "[").replace("[H]", "[]")
+        text = text.replace("[3, H, K]", "[3, K]")
+    elif heads == "shared keys":
+        text = text.replace("q[H, K]", "q[K]").replace("k[H, K]", "k[K]")
+    sizes = [size for size in "HKVDN" if used(size, text)]
+    return f"layer Example({', '.join(sizes)}):\n{text}"
+
+
+def used(name: str, text: str) -> bool:
+    """Whether a text speaks of a name."""
+    return re.search(rf"(?<![\w]){name}(?!\w)", text) is not None
+
 
 SCALARS = (
     "exp(f)", "sigmoid(a)", "where(a > 0, exp(f), 0)", "exp(-exp(rate))", "1 / (1 + a * a)",
@@ -143,19 +171,8 @@ def matrices(draw: Draw) -> str:
         lines.append(update.replace("READ", draw(st.sampled_from([after, before, middle]))))
     states = f"S[{'V, K' if turned else 'K, V'}]" + (f", {declared}" if declared else "")
     body = "".join(f"        {line}\n" for line in [*lines, f"o = ({made}){more}"])
-    text = f"{HEAD}    recurrence {states} over H:\n{body}    output o\n"
     heads = draw(st.sampled_from(["heads", "heads", "shared keys", "one head"]))
-    return with_heads(text, heads)
-
-
-def with_heads(text: str, heads: str) -> str:
-    """The spec for other heads: without any, or with the same keys and queries in all of them."""
-    if heads == "one head":
-        text = text.replace("(H, K", "(K").replace(" over H", "").replace("[H, ", "[")
-        return text.replace("[H]", "[]").replace("[3, H, K]", "[3, K]")
-    if heads == "shared keys":
-        return text.replace("q[H, K], k[H, K]", "q[K], k[K]")
-    return text
+    return spec(f"    recurrence {states} over H:\n{body}    output o\n", heads)
 
 
 REPEATED = """
@@ -194,8 +211,8 @@ def pairs(draw: Draw) -> str:
     body = REPEATED.strip() if kind == "repeated" else TWO[kind]
     made = draw(st.sampled_from(["S[t].T @ q", "S[t-1].T @ q", "R.T @ q"]))
     body = body.format(decay=decay, read=made)
-    text = f"{HEAD}    recurrence {states} over H:\n        {body}\n    output o\n"
-    return with_heads(text, draw(st.sampled_from(["heads", "shared keys", "one head"])))
+    heads = draw(st.sampled_from(["heads", "shared keys", "one head"]))
+    return spec(f"    recurrence {states} over H:\n        {body}\n    output o\n", heads)
 
 
 VECTORS = {
@@ -227,8 +244,7 @@ def vectors(draw: Draw) -> str:
     """Elementwise and dense recurrences."""
     states, update, result = VECTORS[draw(st.sampled_from(sorted(VECTORS)))]
     update = update.format(gate=draw(st.sampled_from(GATES)))
-    body = f"    recurrence {states}:\n        {update}\n        o = {result}\n    output o\n"
-    return with_heads(HEAD, "one head") + body
+    return spec(f"    recurrence {states}:\n        {update}\n        o = {result}\n    output o\n")
 
 
 STABILISED = """    recurrence C[K, V], n[K], m[] = -inf over H:
@@ -246,7 +262,7 @@ STABILISED = """    recurrence C[K, V], n[K], m[] = -inf over H:
 def stabilised(draw: Draw) -> str:
     """A matrix with exponential gates, its normaliser and its stabiliser."""
     forget = draw(st.sampled_from(["f", "logsigmoid(a)", "0", "-1"]))
-    return HEAD + STABILISED.format(forget=forget)
+    return spec(STABILISED.format(forget=forget))
 
 
 recurrences = st.one_of(matrices(), matrices(), matrices(), pairs(), vectors(), stabilised())

@@ -68,7 +68,7 @@ def made(kind: str) -> tuple[Law, ir.Fold, dict[str, Type], dict[str, Interval]]
     states, update = KINDS[kind]
     read = "S[t].T @ q / exp(-m[t])" if "m[t]" in update else "S[t]"
     text = f"{HEAD}\n    recurrence {states} over H:\n        {update}\n        o = {read}\n"
-    ((graph, node),) = folds(layer(text + "    output o\n"))
+    ((graph, node, _),) = folds(layer(text + "    output o\n"))
     lies, types = intervals(graph), {}
     operands = dict(zip(node.op.captures, node.operands, strict=False))
     types = {name: graph[id].type for name, id in operands.items()}
@@ -152,9 +152,7 @@ def test_a_summary_does_to_a_state_what_its_tokens_do(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @given(cuts=st.lists(st.integers(0, 8), min_size=2, max_size=2), seed=st.integers(0, 99))
 @settings(max_examples=6, deadline=None)
-def test_the_merge_is_associative_and_joins_runs(
-    kind: str, cuts: list[int], seed: int
-) -> None:
+def test_the_merge_is_associative_and_joins_runs(kind: str, cuts: list[int], seed: int) -> None:
     example, (i, j) = Example(kind, 8, seed), sorted(cuts)
     a, b, c = (example.summary(slice(*part)) for part in ((0, i), (i, j), (j, 8)))
     left = example.merge(example.merge(a, b), c)
@@ -202,7 +200,7 @@ layer Example(H, K = 4, V = 3):
 
 
 def of(text: str) -> Law | Refusal:
-    ((graph, node),) = folds(layer(text))
+    ((graph, node, _),) = folds(layer(text))
     lies = intervals(graph)
     operands = dict(zip(node.op.captures, node.operands, strict=False))
     types = {name: graph[id].type for name, id in operands.items()}
@@ -225,7 +223,7 @@ def test_what_reads_another_state_at_every_token_is_summarised_later() -> None:
 def test_a_later_round_is_right_where_it_starts_from_the_state_before() -> None:
     law = of(CASCADE)
     assert isinstance(law, Law)
-    ((graph, node),) = folds(layer(CASCADE))
+    ((graph, node, _),) = folds(layer(CASCADE))
     lies = intervals(graph)
     operands = dict(zip(node.op.captures, node.operands, strict=False))
     types = {name: graph[id].type for name, id in operands.items()}

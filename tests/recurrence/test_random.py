@@ -23,7 +23,7 @@ from archc.recurrence.chunked import derived_of
 from tests.elaborate.specs import layer
 from tests.recurrence.forms import both, furthest
 from tests.recurrence.rebuilt import rebuilt
-from tests.recurrence.recurrences import HEAD, recurrences
+from tests.recurrence.recurrences import recurrences
 from tests.recurrence.test_chunked import agree, gradients
 
 SIZES = {"H": 2, "K": 4, "V": 3, "D": 3, "N": 2}
@@ -145,7 +145,7 @@ def check(text: str, tokens: int, chunk: int) -> None:
         check_module(text)
         check_op(text)
     except Exception as error:
-        error.add_note(text.removeprefix(HEAD))
+        error.add_note(text)
         raise
 
 

@@ -1,0 +1,219 @@
+"""The composition law of a layer's memory, as functions of torch tensors.
+
+    spec = archc.load("kda")
+    law  = spec.law
+    part = law.summary(q, k, v, log_alpha, beta)      # of a run of tokens: arguments of `Spec.op`
+    both = law.merge(part, next_part)                 # associative
+    end  = law.apply(both, state)                     # the state after the run
+
+A run of tokens does to a linear state S what one matrix and one addition do: S_end = P S + Q,
+whatever S was. Parts of one long sequence are summarised apart, on as many devices as there are;
+their summaries, merged from the left, say where each part starts from. `split` does that.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from archc.algebra import cut
+from archc.backends.eager.graph_file import emit_graphs
+from archc.backends.load import load as load_text
+from archc.backends.writer import identifier, snake
+from archc.compile import before_chunks
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.numerics.stated import stated
+from archc.recurrence.law import Law, Refusal
+from archc.recurrence.law_layer import law_of_layer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CHUNK = 64
+"""Tokens in a chunk, unless the caller says so."""
+
+
+class NoLaw(ValueError):
+    """A memory without a composition law; the message says which states, and why."""
+
+
+def of(layer: ir.Layer) -> CompositionLaw:
+    """The law of a layer's memory. Raises NoLaw where a state has none, and `cut.NoMemory` for a
+    layer without a memory: both are ValueErrors."""
+    ready = before_chunks(layer)
+    memory = cut.op(ready, stated(ready))
+    found = law_of_layer(memory)
+    if isinstance(found, Refusal):
+        states = ", ".join(f"`{name}`" for name in found.states)
+        about = f" ({states})" if states else ""
+        more = f"; {found.help}" if found.help else ""
+        raise NoLaw(f"{memory.name}{about} has no composition law: {found.reason}{more}")
+    return CompositionLaw(memory, found)
+
+
+class CompositionLaw:
+    """Summaries of runs of tokens, their merge, and what they do to a state.
+
+    `arguments` are those of `Spec.op`, `states` the states by name, and `Summary` is a named tuple
+    of the parts: `P_S` and `Q_S` of a state S; `log_P_S` where the state is rescaled by a running
+    maximum. States that share P are named together.
+    """
+
+    def __init__(self, memory: ir.Layer, law: Law):
+        self.law, self.name = law, memory.name
+        self.arguments = tuple(op.name for _, op in memory.inputs)
+        self.streams = tuple(
+            op.type.names.index("t") if "t" in op.type.names else None for _, op in memory.inputs
+        )
+        self.states = tuple(state for each in law.rounds for state in each.states)
+        fields = [part for each in law.rounds for part in each.parts]
+        self.Summary: Any = namedtuple(f"{self.name}Summary", fields)
+        graphs, titles = {}, {}
+        for r, each in enumerate(law.rounds):
+            for kind in ("summary", "merge", "apply"):
+                graphs[f"{kind}_{r}"] = getattr(each, kind)
+                titles[f"{kind}_{r}"] = TITLES[kind]
+        order = [*self.arguments, *(part for each in law.rounds for part in each.parts)]
+        self.source, self._taken = emit_graphs(memory, graphs, order, titles)
+        self._module = load_text(self.source, f"{snake(self.name)}_law")
+
+    def summary(
+        self, *inputs: Tensor, state: Any = None, chunk: int = CHUNK, **options: Any
+    ) -> Any:
+        """The summary of a run of tokens.
+
+        Where states read other states at every token (`rounds` is more than 1), it holds for runs
+        that start from `state`, which must then be given.
+        """
+        if len(inputs) != len(self.arguments):
+            raise ValueError(f"{self.name} takes {', '.join(self.arguments)}, not {len(inputs)}")
+        if state is None and self.rounds > 1:
+            later = ", ".join(f"`{name}`" for name in self.law.rounds[1].states)
+            raise ValueError(f"{later} read other states at every token: give the `state` before")
+        known = self._known(inputs, state)
+        found = [self._run("summary", r, known, chunk, options) for r in range(self.rounds)]
+        return self.Summary(**{name: x for part in found for name, x in part.items()})
+
+    def merge(self, first: Any, second: Any) -> Any:
+        """The summary of two runs, one after the other."""
+        known = {f"{name}.1": x for name, x in first._asdict().items()}
+        known |= {f"{name}.2": x for name, x in second._asdict().items()}
+        found = [self._run("merge", r, known) for r in range(self.rounds)]
+        return self.Summary(**{name: x for part in found for name, x in part.items()})
+
+    def apply(self, summary: Any, state: Any) -> Any:
+        """The state after a run, from that before it: a named tuple, as `Spec.op` has it."""
+        known = {**summary._asdict(), **_starts(state)}
+        found = [self._run("apply", r, known) for r in range(self.rounds)]
+        ends = {name: x for part in found for name, x in part.items()}
+        return state._replace(**{identifier(n): ends[ck.final(n)] for n in self.states})
+
+    @property
+    def rounds(self) -> int:
+        """How often one must go over the tokens: once, unless states read other states."""
+        return len(self.law.rounds)
+
+    def pieces(self, inputs: Sequence[Tensor], parts: int) -> list[list[Tensor]]:
+        """The inputs cut along the tokens into about equal parts, none of them empty."""
+        length = next(
+            x.shape[along] for x, along in zip(inputs, self.streams, strict=True)
+            if along is not None
+        )  # fmt: skip
+        count = max(1, min(parts, length))
+        cuts = [length * i // count for i in range(count + 1)]
+        return [
+            [x if along is None else x.narrow(along, low, high - low)
+             for x, along in zip(inputs, self.streams, strict=True)]
+            for low, high in pairwise(cuts)
+        ]  # fmt: skip
+
+    def starts(
+        self,
+        pieces: Sequence[Sequence[Tensor]],
+        state: Any,
+        chunk: int = CHUNK,
+        **options: Any,
+    ) -> list[Any]:
+        """The state before each of the pieces and after the last, from that before the first. The
+        summaries of a round do not depend on one another."""
+        states = [state] * (len(pieces) + 1)
+        for r, each in enumerate(self.law.rounds):
+            parts = [
+                self._run("summary", r, self._known(piece, start), chunk, options)
+                for piece, start in zip(pieces, states, strict=False)
+            ]
+            for i, part in enumerate(parts):
+                found = self._run("apply", r, {**part, **_starts(states[i])})
+                ends = {identifier(n): found[ck.final(n)] for n in each.states}
+                states[i + 1] = states[i + 1]._replace(**ends)
+        return states
+
+    def _known(self, inputs: Sequence[Tensor], state: Any) -> dict[str, Tensor]:
+        return {**dict(zip(self.arguments, inputs, strict=True)), **_starts(state)}
+
+    def _run(
+        self,
+        kind: str,
+        number: int,
+        known: dict[str, Tensor],
+        chunk: int = CHUNK,
+        options: dict[str, Any] | None = None,
+    ) -> dict[str, Tensor]:
+        """One of the functions, on values by name."""
+        name = f"{kind}_{number}"
+        run: Callable[..., tuple[Tensor, ...]] = getattr(self._module, name)
+        graph = getattr(self.law.rounds[number], kind)
+        taken, given = self._taken[name], options or {}
+        missing = [option for option in taken.options if option not in given]
+        if missing:
+            raise ValueError(f"{self.name} needs {', '.join(missing)}, which no shape tells")
+        more = [given[option] for option in taken.options]
+        made = run(*(known[each] for each in taken.inputs), *more, chunk)
+        return dict(zip(graph.outputs, made, strict=True))
+
+
+TITLES = {
+    "summary": "What a run of tokens does to the states.",
+    "merge": "The summary of two runs, one after the other.",
+    "apply": "The states after a run, from its summary and the states before it.",
+}
+
+
+def _starts(state: Any) -> dict[str, Tensor]:
+    """The fields of a state as inputs of the graphs."""
+    return {} if state is None else {ck.start(name): x for name, x in state._asdict().items()}
+
+
+def split(
+    op: Callable[..., Any],
+    law: CompositionLaw,
+    inputs: Sequence[Tensor],
+    parts: int = 4,
+    state: Any = None,
+    chunk: int = CHUNK,
+    **options: Any,
+) -> tuple[Any, ...]:
+    """What `op(*inputs, state=state)` returns, computed in parts that do not wait for one another:
+    their summaries, then the state that each starts from, then each by itself. `options` are those
+    of `op`."""
+    import torch  # takes a second: only where tensors are there already
+
+    if state is None:
+        nothing = [
+            x if along is None else x.narrow(along, 0, 0)
+            for x, along in zip(inputs, law.streams, strict=True)
+        ]
+        *_, state = op(*nothing, **options)
+    more = set(state._fields) - {identifier(name) for name in law.states}
+    if more:
+        raise ValueError(f"the state holds more than the law tells: {', '.join(sorted(more))}")
+    pieces = law.pieces(inputs, parts)
+    starts = law.starts(pieces, state, chunk, **options)
+    made = [
+        op(*piece, state=start, **options)[:-1]
+        for piece, start in zip(pieces, starts, strict=False)
+    ]
+    return (*(torch.cat(outputs, 1) for outputs in zip(*made, strict=True)), starts[-1])
