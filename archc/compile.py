@@ -205,11 +205,13 @@ def meaning_of(layer: ir.Layer, module: ModuleType, sizes: Mapping[str, Any]) ->
     return expected
 
 
-def hold_promises(layer: ir.Layer, values: Mapping[str, Any]) -> None:
-    """Refuse a promise of `chunk: bound` that the values of the instance break. Values that are
-    inputs are drawn to keep it, and those of called layers are not looked at."""
+def hold_promises(layer: ir.Layer, values: Mapping[str, Any], path: str = "") -> None:
+    """Refuse a promise of `chunk: bound`, of the layer or of one that it calls, that the values of
+    the instance break. Inputs of the layer are drawn to keep it."""
+    for _, call in layer.calls:
+        hold_promises(call.callee, values, f"{path}{call.path}.")
     for bound in layer.chunk.bounds:
-        value = values.get(bound.name)
+        value = values.get(path + bound.name)
         if value is None or not value.numel():
             continue
         low, high = float(value.min()), float(value.max())

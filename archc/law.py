@@ -1,7 +1,6 @@
 """The composition law of a layer's memory, as functions of torch tensors.
 
-    spec = archc.load("kda")
-    law  = spec.law
+    law  = spec.law                                   # spec: `archc.load("kda")`
     part = law.summary(q, k, v, log_alpha, beta)      # of a run of tokens: arguments of `Spec.op`
     both = law.merge(part, next_part)                 # associative
     end  = law.apply(both, state)                     # the state after the run
@@ -152,7 +151,9 @@ class CompositionLaw:
         return states
 
     def _known(self, inputs: Sequence[Tensor], state: Any) -> dict[str, Tensor]:
-        return {**dict(zip(self.arguments, inputs, strict=True)), **_starts(state)}
+        """Inputs of the graphs; summaries are as wide as states, in float32 at least."""
+        wide = [x.float() if x.is_floating_point() and x.itemsize < 4 else x for x in inputs]
+        return {**dict(zip(self.arguments, wide, strict=True)), **_starts(state)}
 
     def _run(
         self,

@@ -22,6 +22,8 @@ def broken(line: str, columns: int, indent: str = "    ") -> list[str]:
         return [line]
     start, stop, _ = pairs[-1]
     head, body, tail = line[: start + 1], line[start + 1 : stop], line[stop:]
+    if len(head) > columns and equals and not left.strip().startswith(("if ", "for ")):
+        return [f"{left} = (", *broken(f"{lead}{indent}{right}", columns, indent), f"{lead})"]
     inner = f"{lead}{indent}{body}"
     if len(inner) > columns:
         items = list(split(body))

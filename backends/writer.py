@@ -40,11 +40,11 @@ _RESERVED = """
     whole_quotient check_input check_real check_index check_state inverse_softplus shift_tokens
     window_tokens short_convolution block_tokens last_tokens extreme_of masked_softmax
     combined_between combined_between_for_each products_between_for_each products_between top_of
-    take_at one_hot_rows without_autocast chunk CHUNK STEPS ctx cu_seqlens states Any sequence_bounds
-    run_packed state_rows joined_states to_chunks to_tokens
-    sums_from_end moved sums_before sums_after last_of first_of placed unwindowed rows_of
-    scan_rows linear_step max_plus_step matrix_step spans spans_gradient halves halves_of_rows
-    corners with_corners to_power decays_between decayed_gram decayed_mix decayed_gram_gradients
+    take_at one_hot_rows without_autocast chunk CHUNK STEPS ctx cu_seqlens states Any
+    sequence_bounds run_packed state_rows joined_states to_chunks to_tokens sums_from_end
+    moved sums_before sums_after last_of first_of placed unwindowed rows_of scan_rows
+    linear_step max_plus_step matrix_step spans spans_gradient halves halves_of_rows corners
+    with_corners to_power decays_between decayed_gram decayed_mix decayed_gram_gradients
     from_middle gram_from_middle mix_from_middle inverse_unit_lower conjugate_gradients
 """
 RESERVED = frozenset(_RESERVED.split())

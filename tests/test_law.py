@@ -91,6 +91,14 @@ def test_states_that_read_others_take_a_second_round() -> None:
     assert near([*whole, *state], [*found, *end])
 
 
+def test_summaries_of_short_numbers_are_wide() -> None:
+    spec = archc.load("kda")
+    inputs = [x.bfloat16() for x in random_inputs(spec)]
+    part, exact = spec.law.summary(*inputs), spec.law.summary(*(x.double() for x in inputs))
+    assert {x.dtype for x in part} == {torch.float32}
+    assert all(torch.allclose(a.double(), b, 1e-4, 1e-5) for a, b in zip(part, exact, strict=True))
+
+
 def test_gradients_pass_the_summaries() -> None:
     spec = archc.load("kda")
     inputs = [x.requires_grad_() for x in random_inputs(spec)]

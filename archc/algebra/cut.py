@@ -151,10 +151,10 @@ def _promises(old: Graph, new: Graph, copies: Mapping[int, int], known: Known) -
         if node.op == EXP and old[id].op == EXP and old[id].operands[0] not in copies:
             node, source = new[node.operands[0]], old[id].operands[0]
         lies = known.get(source)
-        if isinstance(node.op, ir.Input) and lies is not None:
-            if lies.low > -math.inf or lies.high < math.inf:
-                ends = (lies.low, lies.high, lies.open_low, lies.open_high)
-                yield Bound(node.op.name, *ends)
+        if lies is None or not isinstance(node.op, ir.Input):
+            continue
+        if lies.low > -math.inf or lies.high < math.inf:
+            yield Bound(node.op.name, lies.low, lies.high, lies.open_low, lies.open_high)
 
 
 class _Names:

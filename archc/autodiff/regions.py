@@ -151,6 +151,7 @@ def _reversed_body(backward: Graph, flow: _Flow, given: Given) -> Graph:
         entered = inputs[name]
         extra = tuple(a.name for a in state.axes if a.name not in entered.type.names)
         total = body.add(ir.Reduce("sum", extra), later) if extra else later
+        total = _in_order(body, total, entered.type)
         if state.name in given:
             now = body.add(ir.Input(name, entered.type))
             total = body.add(ir.Elementwise("add"), now, total)
@@ -161,6 +162,14 @@ def _reversed_body(backward: Graph, flow: _Flow, given: Given) -> Graph:
     body.outputs = outputs
     body.prune()
     return body
+
+
+def _in_order(body: Graph, id: int, type: Type) -> int:
+    """A value with its axes in the order of a type: a state may be made in another one."""
+    own = body[id].type
+    if own.names == type.names:
+        return id
+    return body.add(ir.Contract((own.names,), tuple((axis.name, axis) for axis in type.axes)), id)
 
 
 def _results_given(b: Builder, node: Node, given: Given, flow: _Flow) -> dict[str, int]:

@@ -78,11 +78,13 @@ def _gives_tensors(scope: Scope, node: tree.Call) -> bool:
 
 
 def _keeps_parameters(decl: tree.Decl) -> bool:
-    """Whether a layer trains or repeats something, so that it is called and not inlined."""
+    """Whether a layer trains or repeats something, or has rules for chunks of its own, so that it
+    is called and not inlined."""
 
     def has(stmts: tuple[tree.Stmt, ...]) -> bool:
         return any(
-            isinstance(stmt, tree.Param | tree.Repeat) or has(getattr(stmt, "body", ()))
+            isinstance(stmt, tree.Param | tree.Repeat | tree.Chunk)
+            or has(getattr(stmt, "body", ()))
             for stmt in stmts
         )
 

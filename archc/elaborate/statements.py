@@ -108,7 +108,16 @@ def _output(scope: Scope, stmt: tree.Output, outputs: dict[str, Tensor]) -> None
 
 def run_inline(body: Scope, decl: tree.Decl) -> dict[str, Tensor]:
     """A layer's body inside another layer's frame; its inputs are bound already."""
-    stmts = tuple(stmt for stmt in decl.body if not isinstance(stmt, tree.Input | tree.Chunk))
+    for stmt in decl.body:
+        if isinstance(stmt, tree.Chunk):
+            raise body.error(
+                "E0223",
+                f"`chunk:` of `{decl.name}`, which becomes part of `{body.context.name}` here",
+                stmt.span,
+                others=[(body.site, "applied here")] if body.site else [],
+                helps=[f"move the rules into `{body.context.name}`"],
+            )
+    stmts = tuple(stmt for stmt in decl.body if not isinstance(stmt, tree.Input))
     return run(
         body, tree.Decl(decl.span, decl.kind, decl.name, (), (), decl.doc, stmts, decl.header)
     )

@@ -44,11 +44,12 @@ def before(fold: ir.Fold) -> dict[int, str]:
 
 
 def reads(fold: ir.Fold, state: str) -> frozenset[str]:
-    """States that the update of `state` reads, before or after the token."""
-    after = {id: name for name, id in updates(fold).items() if name != state}
-    old = before(fold)
+    """States that the update of `state` reads, before or after the token. A state that becomes what
+    another one was, or becomes too, feeds nothing by that."""
+    old, own = before(fold), fold.body.outputs[state]
+    after = {id: name for name, id in updates(fold).items() if id != own and id not in old}
     found: set[str] = set()
-    stack, seen = [fold.body.outputs[state]], set[int]()
+    stack, seen = [own], set[int]()
     while stack:
         id = stack.pop()
         if id in seen:
@@ -70,8 +71,9 @@ def degrees(
 
     With `tropical`, sums are maxima and products are sums: m[t] = max(a + m[t-1], b) is linear.
     """
-    old = before(fold)
-    outside = {id for name, id in updates(fold).items() if name not in component}
+    old, after = before(fold), updates(fold)
+    own = {after[name] for name in component}
+    outside = {id for id in after.values() if id not in old and id not in own}
     found: dict[int, Degree] = {}
     for node in fold.body:
         if node.id in outside:

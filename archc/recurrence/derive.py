@@ -326,6 +326,12 @@ GROUPS = {
 """How a group of each kind is derived."""
 
 
+def _elementwise(form: NormalForm) -> bool:
+    """Whether the states are only scaled and added to."""
+    steps = [each.steps for each in form.forms]
+    return all(len(own) == 1 and all(term.w == 0 for term in own[0].terms) for own in steps)
+
+
 def _node_of(form: NormalForm, expr: sympy.Expr) -> int | None:
     """A node of the body that is part of an expression."""
     atoms = (form.atoms[s] for s in sorted(expr.free_symbols, key=str) if s in form.atoms)

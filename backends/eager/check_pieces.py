@@ -76,14 +76,15 @@ def in_pieces(layer: nn.Module, inputs: dict, own: tuple, counts: list) -> list[
         made, state = layer(**now, state=state, return_state=True)
         parts.append(outputs_of(made))
         start += count
-    return [torch.cat(part, 1) if part[0].dim() > 1 else part[0] for part in zip(*parts)]
+    outputs = zip(*parts, strict=True)
+    return [torch.cat(part, 1) if part[0].dim() > 1 else part[0] for part in outputs]
 
 
 def check_pieces(expected: dict, device: str) -> float:
     """A prompt of 4 tokens, then 3, none, 1 and 1, against the whole sequence."""
     layer, inputs, own = example(SIZES, 2, 9, device, torch.float64)
     parts, whole = in_pieces(layer, inputs, own, [4, 3, 0, 1, 1]), outputs_of(layer(**inputs))
-    pairs = [(part, y) for part, y in zip(parts, whole) if y.dim() > 1]
+    pairs = [(part, y) for part, y in zip(parts, whole, strict=True) if y.dim() > 1]
     return max(distance(found.detach(), y.detach()) for found, y in pairs)
 
 
@@ -102,7 +103,7 @@ def check_chunks(expected: dict, device: str) -> float:
         loss = sum((y * wave(f"y{i}", *y.shape, device=device)).sum() for i, y in enumerate(along))
         gradients = torch.autograd.grad(loss, values, allow_unused=True)
         found.append([y.detach() for y in (*along, *gradients) if y is not None])
-    return max(distance(one, other) for one, other in zip(*found))
+    return max(distance(one, other) for one, other in zip(*found, strict=True))
 
 
 def check_gradients(expected: dict, device: str) -> float:

@@ -12,12 +12,11 @@ from archc.backends.eager.region import ends_with
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import ATOM, Text, call
-from archc.backends.index import aligned, dims, permuted
+from archc.backends.index import aligned, permuted
 
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node
-
 
 # --- between tokens and chunks ------------------------------------------------------------------
 

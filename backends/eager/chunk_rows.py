@@ -1,5 +1,5 @@
-"""Values as rows [..., C, K] of chunks, the factors by which they decay, and the gradient that gives
-three values at once."""
+"""Values as rows [..., C, K] of chunks, the factors by which they decay, and the gradient that
+gives three values at once."""
 
 from __future__ import annotations
 

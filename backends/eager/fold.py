@@ -93,9 +93,9 @@ class FoldFunction:
     def _named_finals(self, after: list[str]) -> list[str]:
         """Names for the states after the last token, where something reads them."""
         scope, names = self.scope, []
-        for state, name in zip(self.op.states, after, strict=True):
-            if name == "_" and reads_last(scope.graph, self.node, state.name):
-                name = scope.names.fresh(f"{state.name}_last")
+        for state, kept in zip(self.op.states, after, strict=True):
+            read = kept == "_" and reads_last(scope.graph, self.node, state.name)
+            name = scope.names.fresh(f"{state.name}_last") if read else kept
             layout = tuple(axis.name for axis in state.axes)
             scope.finals[self.node.id, state.name] = Value(Text(name), layout, DATA)
             names.append(name)
@@ -197,8 +197,6 @@ class FoldFunction:
             p for _, p in pairs
         } == {1}:
             inner = f"*(x.unbind(1){back} for x in ({', '.join(names)}))"
-        if len(f"for {left} in zip({inner}):") + len(INDENT) > COLUMNS:
-            inner = f"\n{INDENT * 2}{inner}\n{INDENT}"
         return f"for {left} in zip({inner}):"
 
     def _state_after(self, state: ir.State) -> str:

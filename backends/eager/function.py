@@ -11,7 +11,6 @@ from archc.backends.writer import Writer
 
 from archc.ir import layer as ir
 
-
 CHUNKS = "`chunk`: how many tokens are done at once; None: one after the other."
 
 

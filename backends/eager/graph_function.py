@@ -32,22 +32,22 @@ class GraphFunction:
     ):  # fmt: skip
         self.scope, self.graph, self.given, self.name = scope, graph, given, name
         found = {node.op.name: node for node in graph if isinstance(node.op, ir.Input)}
-        self.inputs = {name: found[name] for name in [*order, *found] if name in found}
+        self.inputs = {input: found[input] for input in [*order, *found] if input in found}
         names = Names()
-        self.arguments = {name: names.fresh(plain(name)) for name in self.inputs}
+        self.arguments = {input: names.fresh(plain(input)) for input in self.inputs}
         axes = {
-            self.arguments[name]: [node.type.axis(axis) for axis in self.layout(name)]
-            for name, node in self.inputs.items()
+            self.arguments[input]: [node.type.axis(axis) for axis in self.layout(input)]
+            for input, node in self.inputs.items()
         }
         real = [n for n in self.inputs if found[n].type.dtype == "real" and not self.is_number(n)]
         self.body = graph_scope(scope, graph, self.arguments[real[0]], axes, stream.name)
         self.body.chunk, self.body.region, self.body.flow = "chunk", f"{name}_scan", scope.flow
         self.body.sizes |= {"C": "chunk", str(stream.size): self.body.lengths[stream.name]}
         self.counts = self._count_chunks(axis for node in graph for axis in node.type.axes)
-        for name, node in self.inputs.items():
-            kind = NUMBER if self.is_number(name) else KIND_OF[node.type.dtype]
-            text = Text(self.arguments[name])
-            self.body.values[node.id] = Value(text, self.layout(name), kind)
+        for input, node in self.inputs.items():
+            kind = NUMBER if self.is_number(input) else KIND_OF[node.type.dtype]
+            text = Text(self.arguments[input])
+            self.body.values[node.id] = Value(text, self.layout(input), kind)
 
     def layout(self, name: str) -> tuple[str, ...]:
         """The order of an argument's dims."""
@@ -62,10 +62,10 @@ class GraphFunction:
         """How many chunks there are, by a name of its own: no argument's shape need tell."""
         body, counts = self.body, {}
         for axis in axes:
-            if axis.kind == "stream" and axis.size.has(sympy.ceiling):
-                if axis.name not in body.lengths:
-                    body.lengths[axis.name] = body.names.fresh(axis.name)
-                    counts[body.lengths[axis.name]] = axis.size
+            chunks = axis.kind == "stream" and axis.size.has(sympy.ceiling)
+            if chunks and axis.name not in body.lengths:
+                body.lengths[axis.name] = body.names.fresh(axis.name)
+                counts[body.lengths[axis.name]] = axis.size
         return counts
 
     def write(self, outputs: Mapping[str, Sequence[str]], title: str) -> dict[str, str]:

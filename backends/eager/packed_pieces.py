@@ -49,9 +49,10 @@ def run_packed(
             outputs[i] = state_rows(layer, made, [row], len(members))
             states[i] = state_rows(layer, after, [row], len(members))
     every = [outputs[i] for i in range(len(outputs))]
-    several = isinstance(every[0], tuple)
-    made = tuple(torch.cat(ys, 1) for ys in zip(*every)) if several else torch.cat(every, 1)
-    return made, [states[i] for i in range(len(states))]
+    kept = [states[i] for i in range(len(states))]
+    if isinstance(every[0], tuple):
+        return tuple(torch.cat(ys, 1) for ys in zip(*every, strict=True)), kept
+    return torch.cat(every, 1), kept
 
 
 def state_rows(layer: str, state: Any, rows: list[int], count: int) -> Any:
@@ -71,7 +72,7 @@ def joined_states(layer: str, states: list) -> Any:
     """The states of several sequences as one of a batch; refused where their shapes differ."""
     first = states[0]
     if isinstance(first, tuple):
-        parts = [joined_states(layer, list(part)) for part in zip(*states)]
+        parts = [joined_states(layer, list(part)) for part in zip(*states, strict=True)]
         return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
     shapes = [x.shape[1:] if isinstance(x, Tensor) else x for x in states]
     if any(shape != shapes[0] for shape in shapes):

@@ -34,7 +34,7 @@ MOVED = {
     ck.Mix: "mixed", ck.Stack: "stacked", ck.Select: "one", ck.Place: "placed", ck.Expand: "wide",
 }  # fmt: skip
 WORDS = {"add": "sum", "sub": "diff", "mul": "scaled", "div": "ratio", "dot": "product"}
-"""What values are called that the spec has no name for: after their op, or after its operand too."""
+"""What values are called that the spec has no name for: after their op, or its operand too."""
 
 
 class Scope:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from archc.backends.eager import ops
 from archc.backends.eager.calls import callee
 from archc.backends.eager.chunk_ops import CHUNK_EMITTERS
+from archc.backends.eager.chunked import fold
 from archc.backends.eager.conjugate import conjugate
 from archc.backends.eager.elementwise import elementwise
-from archc.backends.eager.chunked import fold
 from archc.backends.eager.pair import pair
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import Value

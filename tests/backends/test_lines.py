@@ -13,14 +13,21 @@ from archc.backends.lines import broken
     [
         ("x = f(a, b)", ["x = f(a, b)"]),
         ("name = function(first, second)", ["name = function(", "    first, second", ")"]),
-        ("    x = f(a)[0] + longer(b, 'c, )')", ["    x = f(a)[0] + longer(", "        b, 'c, )'", "    )"]),
+        (
+            "    x = f(a) + longer(b, 'c, )')",
+            ["    x = f(a) + longer(", "        b, 'c, )'", "    )"],
+        ),
+        (
+            "x = first if first else other(b)",
+            ["x = (", "    first if first else other(", "        b", "    )", ")"],
+        ),
         (
             "y = g(aaaaaaaaaaaaaaaaa, bbbbbbbbbbbbbbbbbbb)",
             ["y = g(", "    aaaaaaaaaaaaaaaaa,", "    bbbbbbbbbbbbbbbbbbb,", ")"],
         ),
         ("aaaaaaaa, bbbbbbbbb, cccccccc = saved.tensors",
          ["(", "    aaaaaaaa,", "    bbbbbbbbb,", "    cccccccc,", ") = saved.tensors"]),
-        ("# a comment that is far too long (as they are)", ["# a comment that is far too long (as they are)"]),
+        ("# a comment that is (far) too long", ["# a comment that is (far) too long"]),
     ],
 )  # fmt: skip
 def test_broken(line: str, wanted: list[str]) -> None:

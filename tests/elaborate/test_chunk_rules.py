@@ -118,3 +118,28 @@ def test_a_promise_that_an_instance_breaks_is_an_error() -> None:
     with pytest.raises(ArchError, match="does not hold: `alpha` is") as error:
         archc.parse(text).source()
     assert [finding.code for finding in error.value.diagnostics] == ["E0223"]
+
+
+CALLS = (
+    SPEC
+    + """
+layer Outer(H, K = 4, V = 4):
+    input q[H, K], k[H, K], v[H, V], x[H, K], a[H]
+    output o = Example(q, k, v, x, a)
+"""
+)
+
+
+def test_rules_of_a_called_layer_are_its_own() -> None:
+    outer = layer(CALLS.format(rules="chunk: size 8, bound alpha <= 1"))
+    ((_, call),) = outer.calls
+    assert (outer.chunk.size, call.callee.chunk.size) == (None, 8)
+    with pytest.raises(ArchError, match="does not hold: `alpha` is"):
+        text = CALLS.replace("exp(x)", "exp(x * x)").format(rules="chunk: bound alpha <= 1")
+        archc.parse(text).source()
+
+
+def test_the_size_is_the_length_of_a_chunk() -> None:
+    text = SPEC.format(rules="chunk: size 8, bound alpha <= 1")
+    assert "CHUNK = 8" in archc.parse(text).source()
+    assert "CHUNK" not in archc.parse(text.replace("chunk:", "chunk: sequential,")).source()

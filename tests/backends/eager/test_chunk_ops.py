@@ -13,21 +13,21 @@ from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.table import EMITTERS
 from archc.backends.load import load
-from tests.graphs import Sketch, axis
 from torch import Tensor
 
 from archc.dims import TIME, Axis, stream
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.meaning import evaluate_graph
+from tests.graphs import Sketch, axis
 
 CHUNKS = stream("n", sympy.ceiling(TIME.size / ck.CHUNK))
-I, J = Axis("i", ck.CHUNK), Axis("j", ck.CHUNK)
+ROW, COL = Axis("i", ck.CHUNK), Axis("j", ck.CHUNK)
 SIZES = {"B": 2, "batch": 2, "H": 2, "K": 3, "V": 2, "D": 2}
 
 
 def cut(s: Sketch, id: int, outer: tuple[str, ...] = ("H",), fill: int = 0) -> int:
-    return s.add(ck.Chunks("t", CHUNKS, I, fill, None, outer), id)
+    return s.add(ck.Chunks("t", CHUNKS, ROW, fill, None, outer), id)
 
 
 def emitted(sketch: Sketch) -> tuple[Callable[..., tuple[Tensor, ...]], list[str], list[str]]:
@@ -75,7 +75,7 @@ def test_micro_steps() -> None:
     x, y = s.input("x", "batch t H K"), s.input("y", "batch t H K")
     both = s.add(ck.Stack(step), x, y)
     twice = stream("n", sympy.ceiling(2 * TIME.size / ck.CHUNK))
-    u = s.add(ck.Chunks("t", twice, I, 0, "step", ("H",)), both)
+    u = s.add(ck.Chunks("t", twice, ROW, 0, "step", ("H",)), both)
     back = s.add(ck.Tokens("n", "i", TIME, step), u)
     agrees(s.outputs(u=u, y=s.add(ck.Select("step", -1), back), z=back))
 
@@ -86,7 +86,7 @@ def test_select_place_stack_expand() -> None:
     u = cut(s, x)
     last = s.add(ck.Select("i", -1), u)
     s.outputs(
-        a=last, b=s.add(ck.Place(I, -1), last), c=s.add(ck.Place(I, 0), last),
+        a=last, b=s.add(ck.Place(ROW, -1), last), c=s.add(ck.Place(ROW, 0), last),
         d=s.add(ck.Expand((axis("V"),)), last), e=s.add(ck.Stack(axis("D")), last, last),
         f=s.add(ck.AtLast(CHUNKS), s.input("h", "batch H K")), g=s.add(ck.Detach(), last),
         h=s.add(ck.Last("n"), last, s.input("h0", "batch H K")),
@@ -142,7 +142,7 @@ def test_scans(reverse: bool) -> None:
 def test_spans(strict: bool, exclusive: bool) -> None:
     s = Sketch()
     g = cut(s, s.fn("neg", s.fn("abs", s.input("g", "batch t H K"))))
-    d = s.fn("exp", s.add(ck.Spans("i", J, strict, exclusive), g))
+    d = s.fn("exp", s.add(ck.Spans("i", COL, strict, exclusive), g))
     agrees(s.outputs(d=d, g=s.add(ck.SpansGradient("i", "j", strict, exclusive), d)))
 
 
@@ -152,7 +152,7 @@ def test_products(switches: tuple[bool, bool], anchor: str) -> None:
     s = Sketch()
     g = cut(s, s.fn("neg", s.fn("abs", s.input("g", "batch t H K"))))
     a, b = cut(s, s.input("a", "batch t H K")), cut(s, s.input("b", "batch t K"), ())
-    gram = s.add(ck.Gram(("K",), "i", J, *switches, anchor), a, b, g)
+    gram = s.add(ck.Gram(("K",), "i", COL, *switches, anchor), a, b, g)
     mix = s.add(ck.Mix("i", "j", *switches, False, anchor), gram, b, g)
     back = s.add(ck.Mix("i", "j", *switches, True, anchor), gram, a, g)
     gate = s.add(ck.GateGradient("i", "j", *switches, anchor), gram, a, b, g)
@@ -166,11 +166,11 @@ def test_products_over_two_dims_and_of_shared_gates() -> None:
     g = cut(s, s.fn("neg", s.fn("abs", s.input("g", "batch t H K"))))
     shared = cut(s, s.fn("neg", s.fn("abs", s.input("f", "batch t K"))), ())
     a, b = cut(s, s.input("a", "batch t H K V")), cut(s, s.input("b", "batch t H K V"))
-    gram = s.add(ck.Gram(("K", "V"), "i", J), a, b, g)
+    gram = s.add(ck.Gram(("K", "V"), "i", COL), a, b, g)
     one, two = cut(s, s.input("c", "batch t H K")), cut(s, s.input("d", "batch t H K"))
     s.outputs(
         gram=gram, mix=s.add(ck.Mix("i", "j"), gram, b, b),
-        other=s.add(ck.Gram(("K",), "i", J), one, two, shared),
+        other=s.add(ck.Gram(("K",), "i", COL), one, two, shared),
         gate=s.add(ck.GateGradient("i", "j"), gram, one, two, shared),
     )  # fmt: skip
     agrees(s, chunk=4)
@@ -180,5 +180,5 @@ def test_inverse() -> None:
     s = Sketch()
     a, b = cut(s, s.input("a", "batch t H K")), cut(s, s.input("b", "batch t H K"))
     g = cut(s, s.input("g", "batch t H K"))
-    gram = s.add(ck.Gram(("K",), "i", J, strict=True), a, b, g)
+    gram = s.add(ck.Gram(("K",), "i", COL, strict=True), a, b, g)
     agrees(s.outputs(y=s.add(ck.Inverse("i", "j"), gram)))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from types import ModuleType
 
 import pytest
 import torch
+from archc.backends.eager.emit import emit
+from archc.backends.load import load
 from torch import Tensor, nn
 
 import archc
-from archc.backends.eager.emit import emit
-from archc.backends.load import load
 from archc.compile import lowered
 from archc.ir.plan import Plan
 from archc.ir.rewrite import rewrite
@@ -126,12 +127,11 @@ def test_compiled_in_one_graph() -> None:
     single = made("Corrected", torch.float32)
     given = {name: x.float().requires_grad_() for name, x in inputs(40).items()}
     compiled = torch.compile(single, fullgraph=True, backend="aot_eager")
+    found = []
     for run in (single, compiled):
         o = run(**given)
-        gradients = torch.autograd.grad(o.square().sum(), list(given.values()))
-        found = [o, *gradients]
-        wanted = found if run is single else wanted
-    torch.testing.assert_close(found, wanted)
+        found.append([o, *torch.autograd.grad(o.square().sum(), list(given.values()))])
+    torch.testing.assert_close(*found)
 
 
 def test_meta_tensors() -> None:
@@ -151,7 +151,7 @@ def test_packed_sequences_are_done_one_by_one(lengths: list[int]) -> None:
     start = made().initial_state(len(lengths), dtype=torch.float64)
     start = start._replace(S=torch.randn_like(start.S))
     o, state = made()(**given, cu_seqlens=torch.tensor(bounds), state=start, return_state=True)
-    for i, (first, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for i, (first, stop) in enumerate(pairwise(bounds)):
         part = {name: x[:, first:stop] for name, x in given.items()}
         alone, after = made()(**part, state=type(start)(start.S[i : i + 1]), return_state=True)
         torch.testing.assert_close(o[:, first:stop], alone)

@@ -98,7 +98,7 @@ def test_runs_and_checks_itself_without_archc(name: str, tmp_path: Path):
 
 def test_a_wrong_number_is_found(tmp_path: Path):
     path = tmp_path / "layer.py"
-    changed = text("gla").replace("torch.sigmoid", "torch.tanh", 1)
+    changed = text("gla").replace("F.silu", "F.relu", 1)
     assert changed != text("gla")
     path.write_text(changed, encoding="utf-8")
     done = run(path)

@@ -1,0 +1,90 @@
+"""Formulas -> MathML, which browsers typeset themselves."""
+
+from __future__ import annotations
+
+from html import escape
+
+from archc.derivation.maths import (
+    Fence,
+    Fraction,
+    Math,
+    Name,
+    Number,
+    Power,
+    Row,
+    Sign,
+    Sum,
+    Words,
+)
+
+
+def as_mathml(math: Math, block: bool = False) -> str:
+    """A formula as a `math` element; `block`: on a line of its own."""
+    display = ' display="block"' if block else ""
+    return f"<math{display}>{_element(math)}</math>"
+
+
+def _element(math: Math) -> str:
+    match math:
+        case Name():
+            return _name(math)
+        case Number(text):
+            return f"<mn>{escape(text)}</mn>"
+        case Sign(text, tight):
+            space = ' lspace="0" rspace="0"' if tight else ""
+            return f"<mo{space}>{escape(text)}</mo>"
+        case Words(text):
+            return f"<mtext>{escape(text).replace(' ', chr(0xA0))}</mtext>"
+        case Row(parts):
+            return f"<mrow>{''.join(_spaced(parts))}</mrow>"
+        case Fence(inner, left, right):
+            body = _element(inner)
+            return f"<mrow><mo>{escape(left)}</mo>{body}<mo>{escape(right)}</mo></mrow>"
+        case Fraction(above, below):
+            return f"<mfrac>{_element(above)}{_element(below)}</mfrac>"
+        case Power(Name() as base, exponent) if base.subs:
+            return _name(base, exponent)
+        case Power(base, exponent):
+            return f"<msup>{_element(base)}{_element(exponent)}</msup>"
+        case Sum(sign, below, None):
+            return f"<munder><mo>{sign}</mo>{_element(below)}</munder>"
+        case Sum(sign, below, above):
+            assert above is not None
+            return f"<munderover><mo>{sign}</mo>{_element(below)}{_element(above)}</munderover>"
+
+
+def _spaced(parts: tuple[Math, ...]) -> list[str]:
+    """Factors side by side with a thin space between them, so that they do not read as a word."""
+    found: list[str] = []
+    for number, part in enumerate(parts):
+        before = parts[number - 1] if number else None
+        thin = not isinstance(part, Sign | Fence) and not isinstance(before, Sign | Words | Sum)
+        if before is not None and thin:
+            found.append('<mspace width="0.16em"/>')
+        found.append(_element(part))
+    return found
+
+
+def _name(name: Name, exponent: Math | None = None) -> str:
+    """A letter in italics, a word upright, with what stands below and above."""
+    upright = ' mathvariant="normal"' if len(name.text.rstrip("′")) > 1 and not name.bold else ""
+    style = ' class="stack"' if name.bold else ""
+    base = f"<mi{upright}{style}>{escape(name.text)}</mi>"
+    above = "<mo>′</mo>" * name.prime + (_element(exponent) if exponent is not None else "")
+    below = "<mo>,</mo>".join(_sub(sub) for sub in name.subs)
+    if below and above:
+        return f"<msubsup>{base}<mrow>{below}</mrow><mrow>{above}</mrow></msubsup>"
+    if below:
+        return f"<msub>{base}<mrow>{below}</mrow></msub>"
+    return f"<msup>{base}<mrow>{above}</mrow></msup>" if above else base
+
+
+def _sub(text: str) -> str:
+    """A subscript: `t-1`, a number or a letter."""
+    first, minus, rest = text.partition("-")
+    if minus:
+        return f"{_sub(first)}<mo>−</mo>{_sub(rest)}"
+    if text.isdigit():
+        return f"<mn>{text}</mn>"
+    upright = ' mathvariant="normal"' if len(text) > 1 else ""
+    return f"<mi{upright}>{escape(text)}</mi>"

@@ -1,0 +1,98 @@
+"""Formulas -> LaTeX, and -> plain text."""
+
+from __future__ import annotations
+
+from archc.derivation.maths import (
+    LATEX_GREEK,
+    Fence,
+    Fraction,
+    Math,
+    Name,
+    Number,
+    Power,
+    Row,
+    Sign,
+    Sum,
+    Words,
+)
+
+SIGNS = {
+    "⊙": r"\odot", "−": "-", "≤": r"\le", "⊤": r"\top", "∏": r"\prod", "Σ": r"\sum", "∑": r"\sum",
+    "…": r"\dots", "∞": r"\infty", "→": r"\to", "∂": r"\partial", "≥": r"\ge", "·": r"\cdot",
+}  # fmt: skip
+
+
+def as_latex(math: Math) -> str:
+    """A formula as LaTeX."""
+    match math:
+        case Name():
+            return _latex_name(math)
+        case Number(text):
+            return text
+        case Sign(text):
+            return f" {SIGNS.get(text, text)} "
+        case Words(text):
+            return SIGNS.get(text, rf"\operatorname{{{text.strip()}}}" if text.strip() else r"\,")
+        case Row(parts):
+            return r"\,".join(as_latex(part) for part in parts).replace(r"\, ", " ")
+        case Fence(inner, left, right):
+            return rf"\left{left} {as_latex(inner)} \right{right}"
+        case Fraction(above, below):
+            return rf"\frac{{{as_latex(above)}}}{{{as_latex(below)}}}"
+        case Power(base, exponent):
+            return rf"{{{as_latex(base)}}}^{{{as_latex(exponent).strip()}}}"
+        case Sum(sign, below, above):
+            upper = f"^{{{as_latex(above)}}}" if above is not None else ""
+            return f"{SIGNS.get(sign, sign)}_{{{as_latex(below)}}}{upper}"
+
+
+def _latex_name(name: Name) -> str:
+    letter = name.text.rstrip("′")
+    primes = "'" * (len(name.text) - len(letter) + name.prime)
+    base = LATEX_GREEK.get(letter, letter if len(letter) == 1 else rf"\mathrm{{{letter}}}")
+    base = rf"\mathbf{{{base}}}" if name.bold else base
+    subs = (LATEX_GREEK.get(s, s if len(s) == 1 or "-" in s else rf"\mathrm{{{s}}}") for s in name.subs)
+    below = ",".join(subs)
+    return f"{base}{primes}" + (f"_{{{below}}}" if below else "")
+
+
+def as_plain(math: Math) -> str:
+    """A formula as one line of text."""
+    match math:
+        case Name(text, subs, _, prime):
+            below = ",".join(subs)
+            below = f"[{below}]" if len(below) > 1 else below
+            return f"{text}{'′' * prime}" + (f"_{below}" if below else "")
+        case Number(text):
+            return text
+        case Sign(text, tight):
+            return text if tight else f" {text} "
+        case Words(text):
+            return text
+        case Row(parts):
+            return _joined([as_plain(part) for part in parts])
+        case Fence(inner, left, right):
+            return f"{left}{as_plain(inner)}{right}"
+        case Fraction(above, below):
+            return f"{_closed(above)} / {_closed(below)}"
+        case Power(base, exponent):
+            above = as_plain(exponent)
+            return f"{_closed(base)}{'ᵀ' if above == '⊤' else '⁻¹' if above == '−1' else '^' + above}"
+        case Sum(sign, below, above):
+            upper = f"..{as_plain(above)}" if above is not None else ""
+            return f"{sign}[{as_plain(below)}{upper}] "
+
+
+def _joined(parts: list[str]) -> str:
+    """Factors with a space between them, signs as they are."""
+    text = ""
+    for part in parts:
+        apart = text and not text[-1].isspace() and text[-1] not in "(−" and part[:1] not in " (,)"
+        text += (" " if apart else "") + part
+    return text
+
+
+def _closed(math: Math) -> str:
+    """A part as one factor."""
+    text = as_plain(math)
+    return f"({text})" if isinstance(math, Row) else text
