@@ -24,6 +24,7 @@ VERBS = {
     "check": "Check specs: syntax, names and shapes.",
     "compile": "Write a layer as one standalone Python file.",
     "show": "Show a stage of the compilation as text, data or a picture.",
+    "derive": "Write the derivation of a layer as a page to read, with every number checked.",
     "gallery": "Write one page with the pictures, classes and costs of specs.",
     "fmt": "Put specs into the standard form.",
     "explain": "Explain an error code.",

@@ -24,6 +24,7 @@ from archc.backends.load import load
 from archc.backends.writer import attribute
 from archc.diagnostics import InternalError, fail
 from archc.elaborate.elaborate import elaborate
+from archc.given_laws import with_laws
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.ir.plan import Check, Expected, Plan, examples
@@ -109,6 +110,7 @@ def elaborated(
     dump("tree", file)
     layer = elaborate(file, name, given or {}, import_source)
     verify(layer)
+    layer = with_laws(layer)
     dump("layer", layer)
     return layer
 

@@ -13,7 +13,7 @@ their summaries, merged from the left, say where each part starts from. `split` 
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,8 @@ class CompositionLaw:
 
     `arguments` are those of `Spec.op`, `states` the states by name, and `Summary` is a named tuple
     of the parts: `P_S` and `Q_S` of a state S; `log_P_S` where the state is rescaled by a running
-    maximum. States that share P are named together.
+    maximum. States that share P are named together. Where the spec gives the law, the parts are the
+    outputs of its layer for a token.
     """
 
     def __init__(self, memory: ir.Layer, law: Law):
@@ -68,14 +69,14 @@ class CompositionLaw:
             op.type.names.index("t") if "t" in op.type.names else None for _, op in memory.inputs
         )
         self.states = tuple(state for each in law.rounds for state in each.states)
-        fields = [part for each in law.rounds for part in each.parts]
-        self.Summary: Any = namedtuple(f"{self.name}Summary", fields)
+        self.parts = tuple(part for each in law.rounds for part in each.parts)
+        self.Summary: Any = namedtuple(f"{self.name}Summary", map(identifier, self.parts))
         graphs, titles = {}, {}
         for r, each in enumerate(law.rounds):
             for kind in ("summary", "merge", "apply"):
                 graphs[f"{kind}_{r}"] = getattr(each, kind)
                 titles[f"{kind}_{r}"] = TITLES[kind]
-        order = [*self.arguments, *(part for each in law.rounds for part in each.parts)]
+        order = [*self.arguments, *self.parts]
         self.source, self._taken = emit_graphs(memory, graphs, order, titles)
         self._module = load_text(self.source, f"{snake(self.name)}_law")
 
@@ -93,19 +94,21 @@ class CompositionLaw:
             later = ", ".join(f"`{name}`" for name in self.law.rounds[1].states)
             raise ValueError(f"{later} read other states at every token: give the `state` before")
         known = self._known(inputs, state)
-        found = [self._run("summary", r, known, chunk, options) for r in range(self.rounds)]
-        return self.Summary(**{name: x for part in found for name, x in part.items()})
+        if any(each.identity is None for each in self.law.rounds) and not self._length(inputs):
+            raise ValueError(f"the law that {self.name} gives has no summary of no tokens")
+        return self._summary(
+            self._run("summary", r, known, chunk, options) for r in range(self.rounds)
+        )
 
     def merge(self, first: Any, second: Any) -> Any:
         """The summary of two runs, one after the other."""
-        known = {f"{name}.1": x for name, x in first._asdict().items()}
-        known |= {f"{name}.2": x for name, x in second._asdict().items()}
-        found = [self._run("merge", r, known) for r in range(self.rounds)]
-        return self.Summary(**{name: x for part in found for name, x in part.items()})
+        known = {f"{name}.1": x for name, x in zip(self.parts, first, strict=True)}
+        known |= {f"{name}.2": x for name, x in zip(self.parts, second, strict=True)}
+        return self._summary(self._run("merge", r, known) for r in range(self.rounds))
 
     def apply(self, summary: Any, state: Any) -> Any:
         """The state after a run, from that before it: a named tuple, as `Spec.op` has it."""
-        known = {**summary._asdict(), **_starts(state)}
+        known = {**dict(zip(self.parts, summary, strict=True)), **_starts(state)}
         found = [self._run("apply", r, known) for r in range(self.rounds)]
         ends = {name: x for part in found for name, x in part.items()}
         return state._replace(**{identifier(n): ends[ck.final(n)] for n in self.states})
@@ -117,10 +120,7 @@ class CompositionLaw:
 
     def pieces(self, inputs: Sequence[Tensor], parts: int) -> list[list[Tensor]]:
         """The inputs cut along the tokens into about equal parts, none of them empty."""
-        length = next(
-            x.shape[along] for x, along in zip(inputs, self.streams, strict=True)
-            if along is not None
-        )  # fmt: skip
+        length = self._length(inputs)
         count = max(1, min(parts, length))
         cuts = [length * i // count for i in range(count + 1)]
         return [
@@ -149,6 +149,16 @@ class CompositionLaw:
                 ends = {identifier(n): found[ck.final(n)] for n in each.states}
                 states[i + 1] = states[i + 1]._replace(**ends)
         return states
+
+    def _length(self, inputs: Sequence[Tensor]) -> int:
+        """How many tokens there are."""
+        pairs = zip(inputs, self.streams, strict=True)
+        return next(x.shape[along] for x, along in pairs if along is not None)
+
+    def _summary(self, found: Iterable[dict[str, Tensor]]) -> Any:
+        """The parts of every round, in order."""
+        parts = {name: x for each in found for name, x in each.items()}
+        return self.Summary(*(parts[name] for name in self.parts))
 
     def _known(self, inputs: Sequence[Tensor], state: Any) -> dict[str, Tensor]:
         """Inputs of the graphs; summaries are as wide as states, in float32 at least."""
@@ -214,7 +224,8 @@ def split(
     pieces = law.pieces(inputs, parts)
     starts = law.starts(pieces, state, chunk, **options)
     made = [
-        op(*piece, state=start, **options)[:-1]
-        for piece, start in zip(pieces, starts, strict=False)
+        op(*piece, state=start, **options)[0] for piece, start in zip(pieces, starts, strict=False)
     ]
-    return (*(torch.cat(outputs, 1) for outputs in zip(*made, strict=True)), starts[-1])
+    if isinstance(made[0], torch.Tensor):
+        return torch.cat(made, 1), starts[-1]
+    return tuple(torch.cat(each, 1) for each in zip(*made, strict=True)), starts[-1]

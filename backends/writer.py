@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from archc.backends.lines import broken
+from archc.backends.lines import broken, laid_out
 
 from archc.source import Span
 
@@ -45,6 +45,7 @@ _RESERVED = """
     moved sums_before sums_after last_of first_of placed unwindowed rows_of scan_rows
     linear_step max_plus_step matrix_step spans spans_gradient halves halves_of_rows corners
     with_corners to_power decays_between decayed_gram decayed_mix decayed_gram_gradients
+    runs_of_chunks sum_of_rows block_product
     from_middle gram_from_middle mix_from_middle inverse_unit_lower conjugate_gradients
 """
 RESERVED = frozenset(_RESERVED.split())
@@ -74,8 +75,10 @@ class Names:
 
 
 def identifier(text: str) -> str:
-    """The nearest Python identifier in ASCII: `K'` is `K_prime`, `lambda` is `lambda_`."""
-    text = text.replace("'", "_prime")
+    """The nearest Python identifier in ASCII: `K'` is `K_prime`, `lambda` is `lambda_`, `S[t-1]` is
+    `S_before`, `S[T]` is `S_T`."""
+    text = text.replace("'", "_prime").replace("[t-1]", "_before")
+    text = re.sub(r"\[(\w+)\]", r"_\1", text)
     text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in text)
     if not text.strip("_") or text[0].isdigit() or text.startswith("__"):
         text = "n" + text
@@ -108,6 +111,9 @@ def in_docstring(text: str) -> str:
     """A line as a docstring may hold it, with its indentation: it can neither end it nor escape."""
     lead = text[: len(text) - len(text.lstrip(" "))]
     return lead + printable(text).replace("\\", "\\\\").replace('"""', "'''")
+
+
+_SHAPE = re.compile(r"\[[^\[\]]{,40}\]")
 
 
 class Writer:
@@ -172,21 +178,26 @@ class Writer:
         self.depth -= 1
 
     def call(self, before: str, items: list[str], after: str, note: str = "") -> None:
-        """`before item, item after` on one line, or one item a line where that is too long."""
+        """`before item, item after` on one line, or the items on lines of their own where that is
+        too long."""
         text = before + ", ".join(items) + after
         if len(text) <= self.room:
             self.line(text, note)
             return
         self.line(before)
         self.depth += 1
-        joined = ", ".join(items)
-        if len(joined) <= self.room:
-            self.line(joined)
-        else:
-            for item in items:
-                self.line(item + ",")
+        for line in laid_out(items, "", self.room):
+            self.line(line)
         self.depth -= 1
         self.line(after)
+
+    def returns(self, items: list[str]) -> None:
+        """`return item, item`; one item is a tuple too."""
+        joined = f"return {', '.join(items)}"
+        if len(items) > 1 and len(joined) <= self.room:
+            self.line(joined)
+        else:
+            self.call("return (", items if len(items) > 1 else [f"{items[0]},"], ")")
 
     def text(self) -> str:
         """The file so far, with one newline at its end and no run of more than two blank lines."""
@@ -198,11 +209,13 @@ class Writer:
 
 def wrapped(line: str, width: int, taken: int = 0) -> list[str]:
     """A line in pieces of at most `width`, the first shorter by `taken`; an indented line goes on
-    further in."""
+    further in, and a shape such as [B, T, H] stays together."""
     lead = line[: len(line) - len(line.lstrip())]
     hang = lead + INDENT if lead else ""
     first = lead + " " * taken
-    pieces = textwrap.wrap(line.strip(), width, initial_indent=first, subsequent_indent=hang)
+    whole = _SHAPE.sub(lambda shape: shape[0].replace(" ", "\0"), line.strip())
+    pieces = textwrap.wrap(whole, width, initial_indent=first, subsequent_indent=hang)
+    pieces = [piece.replace("\0", " ") for piece in pieces]
     return [lead + pieces[0].lstrip(), *pieces[1:]] if pieces else [""]
 
 

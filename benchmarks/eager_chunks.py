@@ -34,7 +34,7 @@ ENOUGH, MOST = 3.0, 9
 
 
 def arguments(tokens: int) -> dict[str, torch.Tensor]:
-    """Random inputs of the memory, float32: unit keys and queries, gates as the layer makes them."""
+    """Random float32 inputs of the memory: unit keys and queries, gates as the layer has them."""
     torch.manual_seed(0)
     shape = (BATCH, tokens, HEADS)
     unit = torch.nn.functional.normalize
@@ -116,6 +116,11 @@ def environment() -> dict[str, str | int]:
     }
 
 
+def both_by_chunks(row: dict[str, Any]) -> bool:
+    """Whether a case is forward and backward by chunks: these grow with the tokens alone."""
+    return row["form"] == CHUNKS and row["backward"]
+
+
 def main() -> None:
     """Measure every case; print the ratios, and write everything as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -131,6 +136,10 @@ def main() -> None:
     rows += [case(CHUNKS, tokens, True) for tokens in LENGTHS if tokens != COMPARED]
     print(f"forward            {loop / chunks:6.1f} times as fast as the loop")
     print(f"forward + backward {loop_both / chunks_both:6.1f} times as fast as the loop")
+    print("forward + backward by chunks, per token:")
+    for row in sorted((row for row in rows if both_by_chunks(row)), key=lambda row: row["tokens"]):
+        time, memory = row["seconds"] / row["tokens"] * 1e6, row["peak_mib"] / row["tokens"] * 1024
+        print(f"  T = {row['tokens']:6}  {time:6.1f} us  {memory:6.1f} KiB at the peak")
     if given.output:
         Path(given.output).parent.mkdir(parents=True, exist_ok=True)
         data = {"environment": environment(), "rows": rows}

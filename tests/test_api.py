@@ -127,7 +127,8 @@ def test_op_is_the_memory_alone():
     q, k = torch.randn(2, 2, 7, 3, 4).unbind(0)
     v, log_alpha, beta = torch.randn(2, 7, 3, 5), -torch.rand(2, 7, 3, 4), torch.rand(2, 7, 3)
     op = archc.load("kda").op
-    assert list(inspect.signature(op).parameters) == ["q", "k", "v", "log_alpha", "beta", "state"]
+    names = ["q", "k", "v", "log_alpha", "beta", "state", "chunk", "cu_seqlens"]
+    assert list(inspect.signature(op).parameters) == names
     o, state = op(q, k, v, log_alpha, beta)
     assert state._fields == ("S",) and state.S.shape == (2, 3, 4, 5)
     S, expected = torch.zeros(2, 3, 4, 5), []
@@ -178,9 +179,8 @@ def test_op_of_an_attention_carries_its_cache():
 def test_fused_op_and_its_options():
     op = archc.load("gla").fused_op
     parameters = inspect.signature(op).parameters
-    assert (
-        list(parameters)[-2:] == ["state", "tau"] and parameters["tau"].kind.name == "KEYWORD_ONLY"
-    )
+    names = ["q", "k", "v", "log_alpha", "b_a", "state", "chunk", "cu_seqlens", "tau"]
+    assert list(parameters) == names and parameters["tau"].kind.name == "KEYWORD_ONLY"
     q, k, alpha = torch.randn(3, 1, 4, 2, 3).unbind(0)
     o, _ = op(q, k, torch.randn(1, 4, 2, 5), alpha, torch.zeros(2, 3), tau=16)
     assert o.shape == (1, 4, 2, 5)
@@ -193,7 +193,7 @@ def test_op_is_refused_without_a_memory():
 
 def test_op_names_what_does_not_fit():
     q = torch.randn(1, 4, 2, 3)
-    with pytest.raises(ValueError, match=r"`alpha` must be \[B, T, H, K\] with H = 2"):
+    with pytest.raises(ValueError, match=r"`log_alpha` must be \[B, T, H, K\] with H = 2"):
         archc.load("gla").op(q, q, q, torch.rand(1, 4, 3, 3))
 
 

@@ -43,8 +43,11 @@ def elementwise(axes: Iterable[Axis]) -> Cost:
 
 def contraction(joined: Iterable[Axis], kept: Iterable[Axis]) -> Cost:
     """A product over the axes joined (and a sum if some are not kept), and writing what is kept."""
-    joined, written = tuple(joined), elements(kept)
-    work = elements(joined)
+    return summing(elements(joined), elements(kept))
+
+
+def summing(work: Cost, written: Cost) -> Cost:
+    """So many products, summed where fewer are written."""
     summed = any(many > few for many, few in zip(work, written, strict=True))
     return total(work, work if summed else FREE, written)
 

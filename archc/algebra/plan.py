@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 
 from archc.algebra import cost
 from archc.algebra.cost import Cost
 from archc.algebra.product import Factor, Labels, Product, Reading, cancel_deltas, is_sum
-from archc.dims import Axis
 
 MOST_FACTORS = 7
 """Products of more factors are left as they are: the number of orders grows as 3 to this power."""
 
 MOST_JOINS = 10_000
 """Ways to multiply two plans that are tried for one product, terms of its sums included."""
-
-DEEPEST = 3
-"""Sums within terms of sums that are spread at most."""
 
 
 @dataclass(frozen=True)
@@ -58,22 +53,31 @@ class Spread(Plan):
 
 
 class Planner:
-    """Plans for one product; with `spreads`, also such as take sums apart."""
+    """Plans for one product. `deepest`: how many sums, each a term of the one before, may be spread
+    one within another; with 0 every sum stays a factor."""
 
-    def __init__(self, reading: Reading, spreads: bool):
+    def __init__(self, reading: Reading, deepest: int = 0):
         self.reading = reading
         self.graph = reading.graph
-        self.spreads = spreads
-        self._holes = count(-1, -1)
-        self._joins = 0
-        self._steps: dict[tuple[Labels, Labels], Cost] = {}
+        self.deepest = deepest
+        self.joins = 0
+        self._plans: dict[tuple[tuple[Factor, ...], Labels, int], Plan | None] = {}
+        self._terms: dict[Factor, list[Product]] = {}
+        self._sizes: dict[frozenset[int], Cost] = {}
 
     def best(self, product: Product, kept: Labels, depth: int = 0) -> Plan | None:
         """The cheapest plan found for a product with the labels `kept`; None if it has too many
         factors, or if enough has been tried."""
         factors = cancel_deltas(self.graph, product, kept).factors
-        if len(factors) > MOST_FACTORS or self._joins > MOST_JOINS:
-            return None
+        key = factors, kept, depth
+        if key not in self._plans:
+            if len(factors) > MOST_FACTORS or self.joins > MOST_JOINS:
+                return None
+            self._plans[key] = self._cheapest(factors, kept, depth)
+        return self._plans[key]
+
+    def _cheapest(self, factors: tuple[Factor, ...], kept: Labels, depth: int) -> Plan:
+        """The cheapest plan for some factors, from the plans for each group of them."""
         if len(factors) == 1:
             return self._alone(factors[0], kept)
         every = (1 << len(factors)) - 1
@@ -101,7 +105,7 @@ class Planner:
         ways: list[Plan | None] = []
         for part in _parts(group):
             others = plans[group ^ part]
-            if self.spreads and depth < DEEPEST and part.bit_count() == 1:
+            if depth < self.deepest and part.bit_count() == 1:
                 factor = factors[part.bit_length() - 1]
                 ways += [self._spread(factor, other, kept, depth) for other in others]
             if part < group ^ part:
@@ -112,37 +116,34 @@ class Planner:
         """A factor as it is; what only the root needs of it has to be computed."""
         steps = [self.reading.cost(factor.node)]
         if factor.inverse:
-            steps.append(cost.elementwise(self._axes(factor.labels)))
+            written = self._size(factor.labels)
+            steps.append(cost.total(written, written))
         return Take(factor.labels, cost.total(*steps), factor)
 
     def _alone(self, factor: Factor, kept: Labels) -> Plan:
         """A product of one factor: nothing to do, or axes to rename, sum or put in order."""
         plan = self._take(factor)
-        axes = self._axes(kept)
         if factor.labels == kept:
             named = tuple(self.reading.axes[label] for label in kept)
             own = factor.node in self.graph and self.graph[factor.node].type.axes != named
             return replace(plan, cost=cost.total(plan.cost, cost.RENAMING)) if own else plan
         moved = sorted(factor.labels) == sorted(kept)
-        step = cost.contraction(self._axes(dict.fromkeys(factor.labels)), axes)
+        step = cost.summing(self._size(factor.labels), self._size(kept))
         return Take(kept, cost.total(plan.cost, cost.RENAMING if moved else step), factor)
 
     def _join(self, one: Plan, other: Plan, kept: Labels) -> Join:
         """Two plans multiplied."""
-        self._joins += 1
-        joined = tuple(dict.fromkeys((*one.labels, *other.labels)))
-        if (joined, kept) not in self._steps:
-            self._steps[joined, kept] = cost.contraction(self._axes(joined), self._axes(kept))
-        total = cost.total(one.cost, other.cost, self._steps[joined, kept])
-        return Join(kept, total, one, other)
+        self.joins += 1
+        step = cost.summing(self._size((*one.labels, *other.labels)), self._size(kept))
+        return Join(kept, cost.total(one.cost, other.cost, step), one, other)
 
     def _spread(self, factor: Factor, other: Plan, kept: Labels, depth: int) -> Spread | None:
         """A plan multiplied with each term of a factor that is a sum."""
         if factor.inverse or factor.node < 0 or not is_sum(self.graph[factor.node]):
             return None
-        hole = next(self._holes)
+        hole = -1 - depth  # the spread sums that stand within one another are of different depth
         terms: list[tuple[int, Plan]] = []
-        for term in self.reading.terms(factor):
+        for term in self._read(factor):
             product = Product(term.sign, (*term.factors, Factor(hole, other.labels)))
             if not (set(factor.labels) | set(other.labels)) <= product.labels | set(kept):
                 return None  # a sum over an axis that this term does not have
@@ -150,14 +151,25 @@ class Planner:
             if plan is None:
                 return None
             terms.append((term.sign, plan))
-        written = cost.elementwise(self._axes(kept))
+        written = cost.total(self._size(kept), self._size(kept))
         steps = len(terms) - any(sign > 0 for sign, _ in terms)
         costs = [plan.cost for _, plan in terms] + [written] * steps
         return Spread(kept, cost.total(other.cost, *costs), tuple(terms), other, hole)
 
-    def _axes(self, labels: Iterable[int]) -> tuple[Axis, ...]:
-        """An axis for each label."""
-        return tuple(self.reading.sized(self.reading.axes[label]) for label in labels)
+    def _read(self, factor: Factor) -> list[Product]:
+        """The terms of a sum, read once: their labels, and with them their plans, are the same
+        wherever it is spread."""
+        if factor not in self._terms:
+            self._terms[factor] = self.reading.terms(factor)
+        return self._terms[factor]
+
+    def _size(self, labels: Iterable[int]) -> Cost:
+        """Elements of a tensor with an axis for each label."""
+        every = frozenset(labels)
+        if every not in self._sizes:
+            axes = (self.reading.axes[label] for label in sorted(every))
+            self._sizes[every] = cost.elements(map(self.reading.sized, axes))
+        return self._sizes[every]
 
 
 def _parts(group: int) -> Iterator[int]:

@@ -20,6 +20,10 @@ from archc.algebra.product import (
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
+DEPTHS = (1, 2)
+"""How deep sums are spread one within another, the first that is cheaper: one spread after another
+finds most of what a deep search finds, with less to search and fewer nodes."""
+
 
 def drop_delta(graph: Graph, node: Node) -> int | None:
     """`sum_j delta[i, j] * a[i] * x[j]` -> `a[i] * x[i]`: `I @ x` is x, `diag(a) @ x` is a * x."""
@@ -29,7 +33,7 @@ def drop_delta(graph: Graph, node: Node) -> int | None:
     product = cancel_deltas(graph, reading.product, reading.out)
     if product == reading.product:
         return None
-    return _built_if_cheaper(reading, Planner(reading, spreads=False).best(product, reading.out))
+    return _built_if_cheaper(reading, Planner(reading).best(product, reading.out))
 
 
 def reassociate(graph: Graph, node: Node, sized: Sized = as_is) -> int | None:
@@ -39,8 +43,8 @@ def reassociate(graph: Graph, node: Node, sized: Sized = as_is) -> int | None:
     reading = Reading(graph, node, sized)
     if not any(isinstance(graph[id].op, ir.Contract | ir.Reduce) for id in reading.open):
         return None
-    planner = Planner(reading, spreads=False)
-    return _built_if_cheaper(reading, planner.best(reading.product, reading.out))
+    plan = Planner(reading).best(reading.product, reading.out)
+    return _built_if_cheaper(reading, plan)
 
 
 def distribute(graph: Graph, node: Node, sized: Sized = as_is) -> int | None:
@@ -50,8 +54,13 @@ def distribute(graph: Graph, node: Node, sized: Sized = as_is) -> int | None:
     reading = Reading(graph, node, sized)
     if not any(is_sum(graph[factor.node]) for factor in reading.product.factors):
         return None
-    plan = Planner(reading, spreads=True).best(reading.product, reading.out)
-    return _built_if_cheaper(reading, plan) if plan is not None and _spreads(plan) else None
+    for deepest in DEPTHS:
+        plan = Planner(reading, deepest).best(reading.product, reading.out)
+        if plan is not None and _spreads(plan):
+            new = _built_if_cheaper(reading, plan)
+            if new is not None:
+                return new
+    return None
 
 
 def _built_if_cheaper(reading: Reading, plan: Plan | None) -> int | None:

@@ -102,6 +102,13 @@ class Builder:
         """The sum of at least one value."""
         return reduce(lambda one, other: self.fn("add", one, other), ids)
 
+    def addends(self, id: int) -> list[int]:
+        """The terms of a sum."""
+        node = self.graph[id]
+        if node.op != ir.Elementwise("add"):
+            return [id]
+        return [term for operand in node.operands for term in self.addends(operand)]
+
     # --- axes -----------------------------------------------------------------------------------
 
     def reduce(self, id: int, axes: Iterable[str], fn: str = "sum") -> int:

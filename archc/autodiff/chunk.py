@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from archc.autodiff.builder import Builder, NoGradient
+from archc.autodiff.regions import carries
+from archc.autodiff.tensor import contract
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -63,11 +65,13 @@ def _at(b: Builder, d: int, axis: str, index: int) -> int:
 
 def last(b: Builder, node: Node, d: int) -> Cotangents:
     """y = x at the last position, or e if there is none: dx = dy there, else 0; de = dy if there is
-    none, else 0."""
+    none, else 0. The gradient of a Fold takes the cotangent of a state in the end to its start."""
     value, empty = node.operands
     stream = b.type(value).axis(node.op.stream)
     wide = Type((*node.type.axes, stream))
     found = b.fit(b.add(ck.AtLast(stream, node.op.reverse), d), wide, b.type(value))
+    if carries(b.graph, node):
+        return [found, None]
     nothing = b.add(ck.Expand((stream,)), b.zero())
     rest = b.add(node.op, nothing, d)
     return [found, b.fit(rest, node.type, b.type(empty))]
@@ -230,10 +234,27 @@ def _narrow(b: Builder, d: int, operand: int) -> int:
 
 
 def inverse(b: Builder, node: Node, d: int) -> Cotangents:
-    """X = (I - A)^-1: dA = X^T dX X^T below the diagonal."""
+    """T = (I - A)^-1: dA = T^T dT T^T below the diagonal. Of what arrives from a product Y = T R,
+    that is dR Y^T, as dR = T^T dY is known."""
     op = node.op
     row, col = node.type.axis(op.row), node.type.axis(op.col)
-    d = b.full(d, [row, col])
+    found, rest = [], []
+    for term in b.addends(d):
+        solved = _of_solution(b, node, term)
+        (rest if solved is None else found).append(term if solved is None else solved)
+    if rest:
+        found.append(_between(b, node, b.full(b.sum(rest), [row, col])))
+    source = b.graph[node.operands[0]].op
+    if isinstance(source, ck.Gram) and source.strict:  # looks at nothing else
+        return [b.sum(found)]
+    below = b.fn("lt", b.add(ir.Position(col)), b.add(ir.Position(row)))
+    return [b.fn("where", below, b.sum(found), b.number(0))]
+
+
+def _between(b: Builder, node: Node, d: int) -> int:
+    """T^T d T^T."""
+    op = node.op
+    row, col = node.type.axis(op.row), node.type.axis(op.col)
     p, q = f"{row.name}'", f"{col.name}'"  # labels of what is summed
     d_labels = [{row.name: p, col.name: q}.get(name, name) for name in b.names(d)]
     first = [{row.name: p, col.name: row.name}.get(name, name) for name in node.type.names]
@@ -244,9 +265,49 @@ def inverse(b: Builder, node: Node, d: int) -> Cotangents:
         [*((axis.name, axis) for axis in batch), (row.name, row), (q, col)],
     )
     half_labels = [q if name == col.name else name for name in b.names(half)]
-    whole = b.contract(
+    return b.contract(
         [(half, half_labels), (node.id, last)],
         [(axis.name, axis) for axis in node.type.axes],
     )
-    below = b.fn("lt", b.add(ir.Position(col)), b.add(ir.Position(row)))
-    return [b.fn("where", below, whole, b.number(0))]
+
+
+def _of_solution(b: Builder, node: Node, term: int) -> int | None:
+    """dY R^T -> dR Y^T, for a product Y = T R of a node T, if the cotangent is of that form."""
+    for id in (id for id in b.graph.users(node.id) if _is_product(node, b.graph[id])):
+        product = b.graph[id]
+        at = product.operands.index(node.id)
+        for d in b.graph[term].operands:
+            if not set(b.names(d)) <= set(product.type.names):
+                continue
+            found = contract(b, product, d)
+            if found[at] == term and found[1 - at] is not None:
+                return _outer(b, node, product, found[1 - at])
+    return None
+
+
+def _is_product(node: Node, product: Node) -> bool:
+    """Whether a node is T R for a matrix T of rows and columns, summed over the columns, which R
+    has, as all of T's other axes but the rows."""
+    if not isinstance(product.op, ir.Contract) or len(product.operands) != 2:
+        return False
+    if product.operands.count(node.id) != 1:
+        return False
+    at = product.operands.index(node.id)
+    labels, others = product.op.ins[at], product.op.ins[1 - at]
+    row, col = (labels[node.type.names.index(name)] for name in (node.op.row, node.op.col))
+    out = {label for label, _ in product.op.out}
+    once = len(set(labels)) == len(labels) and len(set(others)) == len(others)
+    kept = {*labels} - {col} <= out and col not in out
+    return once and kept and {*labels} - {row} <= {*others} and row not in others
+
+
+def _outer(b: Builder, node: Node, product: Node, d: int) -> int:
+    """dR Y^T: its rows are those of R, its columns those of Y."""
+    at = product.operands.index(node.id)
+    labels, others = product.op.ins[at], product.op.ins[1 - at]
+    row, col = (labels[node.type.names.index(name)] for name in (node.op.row, node.op.col))
+    of_right = dict(zip(b.names(product.operands[1 - at]), others, strict=True))
+    of_d = [row if of_right[name] == col else of_right[name] for name in b.names(d)]
+    of_y = [col if label == row else label for label, _ in product.op.out]
+    out = list(zip(labels, node.type.axes, strict=True))
+    return b.contract([(d, of_d), (product.id, of_y)], out)

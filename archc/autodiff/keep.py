@@ -119,7 +119,7 @@ def _cut(graph: Graph, later: Collection[int], stored: Collection[str]) -> list[
     values = [n for n in graph if n.id not in later and not isinstance(n.op, ir.Fold | ir.Pair)]
     held = {n.id for n in values if isinstance(n.op, ir.Input) and n.op.name in stored}
     dear = {n.id for n in values if _is_dear(graph, n)}
-    weights = {n.id: 0 if _is_input(n) and n.id not in held else _size(n.type) for n in values}
+    weights = {n.id: 0 if _is_input(n) and n.id not in held else size(n.type) for n in values}
     reads = {n.id: () if n.id in dear else n.operands for n in values}
     sinks = {read for id in later for read in graph[id].operands if read not in later}
     found = cheapest_cut(weights, reads, sorted(dear | held), sorted(sinks))
@@ -132,7 +132,7 @@ def _is_dear(graph: Graph, node: Node) -> bool:
         return True
     types = [graph[operand].type for operand in node.operands]
     found = {**OPERATIONS, **CHUNK_OPERATIONS}[type(node.op)](node, types, {})
-    moved = BYTES * sum(map(_size, [node.type, *types]))
+    moved = BYTES * sum(map(size, [node.type, *types]))
     return _sample(found) > DEAR * moved
 
 
@@ -140,7 +140,7 @@ def _is_input(node: Node) -> bool:
     return isinstance(node.op, ir.Input)
 
 
-def _size(type: Type) -> int:
+def size(type: Type) -> int:
     """How many numbers a value has at the sample sizes; at least one."""
     return max(1, round(_sample(elements(type.axes, {}))))
 
@@ -155,12 +155,14 @@ def _sample(expr: sympy.Expr) -> float:
 
 
 def _names(graph: Graph, chosen: Iterable[int], taken: set[str]) -> dict[int, str]:
-    """A name for each saved value: its own, or that of its op; `saved.q`, `saved.gram.2`."""
+    """A name for each saved value: its own, or that of a loop that it enters, or that of its op;
+    `saved.q`, `saved.gram.2`."""
     names: dict[int, str] = {}
     for id in chosen:
         node = graph[id]
         called = node.op.name if isinstance(node.op, ir.Result) else type(node.op).__name__.lower()
-        first = f"saved.{(node.name or called).removeprefix('saved.')}"
+        called = node.name or _entering(graph, id) or called
+        first = f"saved.{called.removeprefix('saved.')}"
         name, number = first, 1
         while name in taken:
             number += 1
@@ -168,6 +170,15 @@ def _names(graph: Graph, chosen: Iterable[int], taken: set[str]) -> dict[int, st
         taken.add(name)
         names[id] = name
     return names
+
+
+def _entering(graph: Graph, id: int) -> str | None:
+    """What a loop that a value enters calls it."""
+    for user in graph.users(id):
+        op, operands = graph[user].op, graph[user].operands
+        if isinstance(op, ir.Fold) and operands.index(id) < len(op.captures):
+            return op.captures[operands.index(id)]
+    return None
 
 
 def _saved(graph: Graph, id: int, name: str) -> Saved:

@@ -1,4 +1,6 @@
-"""Sums over a loop of products, as one product outside it: sum over t of a[t] b[t]^T -> A B^T.
+"""Products that leave a loop: those of all tokens are made at once, or as one.
+
+    sum over t of a[t] b[t]^T -> A B^T          a[t] b[t]^T for every t -> one product with axis t
 
 The cotangent of a weight that a body captures is such a sum. Made in the loop, it would be a weight
 for every token.
@@ -6,13 +8,18 @@ for every token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from archc.autodiff.builder import Builder
+from archc.autodiff.keep import size
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.shapes import arrange
+
+Product = tuple[tuple[tuple[str, Axis], ...], list[tuple[int, dict[str, str]]]]
+"""The labels of the result with its axes, and for each factor of a body the labels of its axes."""
 
 
 @dataclass(frozen=True)
@@ -24,43 +31,87 @@ class Term:
     factors: tuple[tuple[str, dict[str, str]], ...]
 
 
-def take_out(body: Graph, name: str, states: Collection[str]) -> list[Term]:
+def take_out(
+    body: Graph, name: str, states: Collection[str], kept: Collection[int] | None = None
+) -> list[Term]:
     """An output of a body that is a sum of contractions -> outputs for their factors in its place;
     nothing changes, and nothing is returned, where it is anything else. `states` are the inputs
-    that are not known outside."""
-    nodes = _addends(body, body.outputs[name])
-    if any(not isinstance(node.op, ir.Contract) for node in nodes):
+    that are not known outside. With `kept`, none of those nodes is taken out, nor what would put
+    out more numbers than before.
+    """
+    products = []
+    for node in _addends(body, body.outputs[name]):
+        product = _as_product(body, node)
+        if product is None or (kept is not None and node.id in kept):
+            return []
+        products.append(product)
+    if kept is not None and not _less_is_put_out(body, name, products, states):
         return []
     del body.outputs[name]
     terms = []
-    for node in nodes:
-        factors = [
-            (_visible(body, name, id, states), dict(zip(body[id].type.names, labels, strict=True)))
-            for id, labels in zip(node.operands, node.op.ins, strict=True)
-        ]
-        terms.append(Term(node.op.out, tuple(factors)))
+    for out, factors in products:
+        visible = [(_visible(body, name, id, states), labels) for id, labels in factors]
+        terms.append(Term(out, tuple(visible)))
     body.prune()
     return terms
 
 
-def total(b: Builder, terms: list[Term], stream: Axis, value: Callable[[str], int]) -> int:
-    """The sum of the terms over a stream; `value` gives a factor outside the body by its name."""
-    return b.sum([_product(b, term, stream, value) for term in terms])
+def _as_product(body: Graph, node: Node) -> Product | None:
+    """A contraction, or a sum over some axes of an elementwise product, as labelled factors."""
+    if isinstance(node.op, ir.Contract):
+        labelled = zip(node.operands, node.op.ins, strict=True)
+        factors = [(id, dict(zip(body[id].type.names, ls, strict=True))) for id, ls in labelled]
+        return node.op.out, factors
+    inner = body[node.operands[0]] if isinstance(node.op, ir.Reduce) else node
+    if inner is node or node.op.fn != "sum" or inner.op != ir.Elementwise("mul"):
+        return None
+    factors = [(id, {name: name for name in body[id].type.names}) for id in inner.operands]
+    return tuple((axis.name, axis) for axis in node.type.axes), factors
 
 
-def _product(b: Builder, term: Term, stream: Axis, value: Callable[[str], int]) -> int:
+def _less_is_put_out(
+    body: Graph, name: str, products: Sequence[Product], states: Collection[str]
+) -> bool:
+    """Whether what products are made of, as far as it is not known outside the loop, takes no more
+    memory than their sum does."""
+    if any(len(factors) < 2 for _, factors in products):
+        return False
+    ids = dict.fromkeys(id for _, factors in products for id, _ in factors)
+    known = {id for output, id in body.outputs.items() if output != name}
+    new = [id for id in ids if id not in known and not _is_known(body[id], states)]
+    return sum(size(body[id].type) for id in new) <= size(body[body.outputs[name]].type)
+
+
+def _is_known(node: Node, states: Collection[str]) -> bool:
+    """Whether it is an input that has a value outside the loop."""
+    return isinstance(node.op, ir.Input) and node.op.name not in states
+
+
+def total(
+    b: Builder, terms: list[Term], stream: Axis, value: Callable[[str], int], along: bool = False
+) -> int:
+    """The sum of the terms over a stream, or `along` it; `value` gives a factor outside the body by
+    its name."""
+    return b.sum([_product(b, term, stream, value, along) for term in terms])
+
+
+def _product(b: Builder, term: Term, stream: Axis, value: Callable[[str], int], along: bool) -> int:
     """One term. A factor without the stream is the same at every token."""
-    along = stream.name
-    while any(along in labels.values() for _, labels in term.factors):
-        along += "'"
+    label = stream.name
+    while any(label in labels.values() for _, labels in term.factors):
+        label += "'"
     ids = [value(name) for name, _ in term.factors]
     if all(stream.name not in b.names(id) for id in ids):
         ids[0] = b.full(ids[0], [stream])
     operands = [
-        (id, [labels.get(axis, along) for axis in b.names(id)])
+        (id, [labels.get(axis, label) for axis in b.names(id)])
         for id, (_, labels) in zip(ids, term.factors, strict=True)
     ]
-    return b.contract(operands, term.out)
+    if not along:
+        return b.contract(operands, term.out)
+    labels = {axis.name: name for name, axis in term.out} | {stream.name: label}
+    axes = arrange((stream, *(axis for _, axis in term.out)))
+    return b.contract(operands, [(labels[axis.name], axis) for axis in axes])
 
 
 def _addends(body: Graph, id: int) -> list[Node]:
@@ -76,7 +127,7 @@ def _addends(body: Graph, id: int) -> list[Node]:
 def _visible(body: Graph, name: str, id: int, states: Collection[str]) -> str:
     """The name of a value of the body outside it: of an input, or an output, made where there is
     none."""
-    if isinstance(body[id].op, ir.Input) and body[id].op.name not in states:
+    if _is_known(body[id], states):
         return body[id].op.name
     for known, output in body.outputs.items():
         if output == id:

@@ -53,8 +53,11 @@ def fold(b: Builder, node: Node, given: Given) -> Cotangents:
     the results along the stream:
 
         dS[t-1], dx[t] = gradient of the body at (x[t], S[t-1]) of (dS[t], dy[t])
+
+    It begins with the cotangents of the states in the end.
     """
     op, flow = node.op, _flow(b, node, given)
+    given, ends = _ends(b, node, flow, given)
     wanted = [*flow.captures, *(before(state.name) for state in flow.states)]
     if not flow.outputs:
         return [None] * len(node.operands)
@@ -67,11 +70,10 @@ def fold(b: Builder, node: Node, given: Given) -> Cotangents:
     read = [n.op.name for n in back if isinstance(n.op, ir.Input) and n.op.name in captures]
     states = tuple(replace(state, name=carried(state.name)) for state in flow.states)
     reverse = ir.Fold(op.stream, tuple(read), states, back, op.heads, not op.reverse)
-    zeros = [b.zero()] * len(states)
-    made = b.add(reverse, *(captures[name] for name in read), *zeros)
+    made = b.add(reverse, *(captures[name] for name in read), *ends)
     return [
         *_of_captures(b, node, flow, made, products, captures),
-        *_of_starts(b, node, flow, made),
+        *_of_starts(b, node, flow, made, ends),
     ]
 
 
@@ -107,6 +109,39 @@ def _flow(b: Builder, node: Node, given: Given) -> _Flow:
     outputs = {*given, *(state.name for state in states)}
     chosen = tuple(name for name in body.outputs if name in outputs and active(name))
     return _Flow(tuple(captures), states, chosen)
+
+
+def carries(graph: Graph, last: Node) -> bool:
+    """Whether a Last reads a state of a Fold in the end, or where it began if there are no tokens,
+    and the Fold hands the cotangent of that state on from token to token."""
+    result = graph[last.operands[0]]
+    fold = graph[result.operands[0]] if isinstance(result.op, ir.Result) else result
+    if not isinstance(fold.op, ir.Fold) or (fold.op.stream.name, fold.op.reverse) != (
+        last.op.stream, last.op.reverse
+    ):  # fmt: skip
+        return False
+    name, body = result.op.name, fold.op.body
+    starts = dict(zip(_names(fold.op), fold.operands[len(fold.op.captures) :], strict=True))
+    if starts.get(name) != last.operands[1]:
+        return False
+    inputs = {n.op.name: n.id for n in body if isinstance(n.op, ir.Input)}
+    made = body.outputs[name]
+    return inputs.get(before(name)) in {made, *body.ancestors(made)}
+
+
+def _ends(b: Builder, node: Node, flow: _Flow, given: Given) -> tuple[Given, list[int]]:
+    """The cotangents of results without what arrives at the last token alone, and that: for each
+    state of the flow its cotangent in the end."""
+    rest, ends = dict(given), []
+    end = ck.AtLast(node.op.stream, node.op.reverse)
+    for state in flow.states:
+        parts = b.addends(rest.pop(state.name)) if state.name in rest else []
+        last = [b.graph[d].operands[0] for d in parts if b.graph[d].op == end]
+        others = [d for d in parts if b.graph[d].op != end]
+        if others:
+            rest[state.name] = b.sum(others)
+        ends.append(b.exactly(b.sum(last), Type(state.axes)) if last else b.zero())
+    return rest, ends
 
 
 def _streams(b: Builder, node: Node, body: Any) -> dict[str, int]:
@@ -187,12 +222,24 @@ def _results_given(b: Builder, node: Node, given: Given, flow: _Flow) -> dict[st
 
 
 def _taken_out(b: Builder, node: Node, flow: _Flow, back: Graph) -> dict[str, list[Term]]:
-    """Cotangents of captures without the stream that are sums of products, made outside."""
+    """Cotangents of captures that are sums of products, made outside: of those without the stream,
+    and of others where that takes no more memory and no state needs them."""
     stream = node.op.stream.name
-    operands = zip(node.op.captures, node.operands, strict=False)
-    whole = [name for name, id in operands if name in flow.reached and stream not in b.names(id)]
+    operands = dict(_captured(node))
     states = [before(carried(state.name)) for state in flow.states]
-    return {name: take_out(back, cotangent(name), states) for name in whole}
+    flowing = {
+        id
+        for state in flow.states
+        for out in [back.outputs[carried(state.name)]]
+        for id in (out, *back.ancestors(out))
+    }
+    found = {}
+    for name in flow.reached:
+        if name in operands:
+            along = stream in b.names(operands[name])
+            kept = flowing if along else None
+            found[name] = take_out(back, cotangent(name), states, kept)
+    return found
 
 
 def _of_captures(
@@ -205,6 +252,7 @@ def _of_captures(
 ) -> Iterator[int | None]:
     """Cotangents of captures: along the stream, or summed over it."""
     stream = node.op.stream
+    whole = {name for name, id in _captured(node) if stream.name not in b.names(id)}
 
     def value(name: str) -> int:
         """A value of the reverse body, outside it."""
@@ -213,23 +261,31 @@ def _of_captures(
     for name in node.op.captures:
         if name not in flow.reached:
             yield None
-        elif products.get(name):
-            yield total(b, products[name], stream, value)
+        elif products[name]:
+            yield total(b, products[name], stream, value, along=name not in whole)
         else:
             found = b.add(ir.Result(cotangent(name)), made)
-            yield found if name not in products else b.reduce(found, [stream.name])
+            yield b.reduce(found, [stream.name]) if name in whole else found
 
 
-def _of_starts(b: Builder, node: Node, flow: _Flow, made: int) -> Iterator[int | None]:
+def _captured(node: Node) -> list[tuple[str, int]]:
+    """The captures of a Fold by name."""
+    return list(zip(node.op.captures, node.operands, strict=False))
+
+
+def _of_starts(
+    b: Builder, node: Node, flow: _Flow, made: int, ends: list[int]
+) -> Iterator[int | None]:
     """Cotangents of initial values: the last ones of the reverse Fold, which stand first."""
     op = node.op
+    end = {state.name: id for state, id in zip(flow.states, ends, strict=True)}
     live = {state.name for state in flow.states if before(state.name) in flow.reached}
     for state, start in zip(op.states, node.operands[len(op.captures) :], strict=True):
         if state.name not in live or start not in b.active:
             yield None
             continue
         along = b.add(ir.Result(carried(state.name)), made)
-        last = b.add(ck.Last(op.stream.name, not op.reverse), along, b.zero())
+        last = b.add(ck.Last(op.stream.name, not op.reverse), along, end[state.name])
         yield b.fit(last, Type(state.axes), b.type(start))
 
 

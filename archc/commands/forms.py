@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +17,9 @@ from archc.backends.eager.emit import emit
 from archc.backends.eager.memory import Memory
 from archc.backends.load import load
 from archc.compile import SMALL, before_chunks, lowered
-from archc.derivation.checks import Trial, checks
+from archc.derivation.checks import checks
 from archc.derivation.study import studies_of
+from archc.derivation.trial import Trial
 from archc.diagnostics import ArchError, Diagnostic, fail
 from archc.ir.layer import Fold, Layer
 from archc.ir.meaning import evaluate
@@ -115,6 +117,9 @@ def measures(instance: Instance) -> Iterator[Measure]:
         pieces = [tokens - third, *pause, third]
         yield "prompt, then the rest", lambda: continued(instance, pieces), LIMIT
         yield "one token at a time", lambda: continued(instance, [1] * tokens), LIMIT
+    if _packs(instance):
+        lengths = [third, 0, tokens - third, 0]
+        yield "packed sequences", lambda: packed(instance, lengths), LIMIT
     yield "gradients", lambda: gradients(instance), LIMIT
     for chunk in _chunk_sizes(instance):
         yield f"whole sequence, chunks of {chunk}", lambda c=chunk: in_chunks(instance, c), LIMIT
@@ -182,6 +187,29 @@ def continued(instance: Instance, counts: Sequence[int]) -> float:
     joined = zip(*pieces, strict=True)
     pairs = [(part, y) for part, y in zip(joined, instance.expected, strict=True) if y.dim() > 1]
     return distance([torch.cat(part, 1) for part, _ in pairs], [y for _, y in pairs])
+
+
+def _packs(instance: Instance) -> bool:
+    """Whether the module takes sequences that stand one after the other, and nothing else."""
+    takes = inspect.signature(instance.module.forward).parameters
+    along = all(name in instance.own for name in instance.inputs)
+    return "cu_seqlens" in takes and along and all(y.dim() > 1 for y in instance.expected)
+
+
+def packed(instance: Instance, lengths: Sequence[int]) -> float:
+    """Error of the layer applied to sequences that stand one after the other, some of them empty,
+    against each by itself."""
+    inputs = {name: x[:1] for name, x in instance.inputs.items()}
+    bounds = [0, *accumulate(lengths)]
+    params = dict(instance.module.state_dict())
+    with torch.no_grad():
+        found = instance.module(**inputs, cu_seqlens=torch.tensor(bounds))
+        parts = [
+            instance.meaning({name: x[:, low:high] for name, x in inputs.items()}, params)
+            for low, high in pairwise(bounds)
+        ]
+    outputs = outputs_of(found)[: len(instance.expected)]
+    return distance(outputs, [torch.cat(ys, 1) for ys in zip(*parts, strict=True)])
 
 
 def gradients(instance: Instance) -> float:

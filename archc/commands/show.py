@@ -16,6 +16,7 @@ from archc.compile import before_chunks
 from archc.derivation import listing
 from archc.derivation.study import Study, studies_of
 from archc.ir import diagram, picture, text
+from archc.ir.layer import Layer
 from archc.recurrence.loops import loops
 from archc.syntax import text as tree_text
 
@@ -24,21 +25,28 @@ def _json(data: object) -> str:
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
-def _studied(show: Callable[[Study], str]) -> Callable[[str, Given], str]:
+def _studied(show: Callable[[Study], str]) -> Callable[[Layer], str]:
     """A listing of every recurrence."""
-    return lambda spec, given: listing.titled(studies_of(layer_of(spec, given)), show)
+    return lambda layer: listing.titled(studies_of(layer), show)
 
 
-def _data(show: Callable[[Study], object]) -> Callable[[str, Given], str]:
+def _data(show: Callable[[Study], object]) -> Callable[[Layer], str]:
     """The same as data."""
-    return lambda spec, given: _json([show(each) for each in studies_of(layer_of(spec, given))])
+    return lambda layer: _json([show(each) for each in studies_of(layer)])
 
 
-def _normal(spec: str, given: Given) -> str:
-    layer = layer_of(spec, given)
+def _normal(layer: Layer) -> str:
     forms = listing.titled(studies_of(layer), listing.normal_text)
     made = listing.decisions_text(layer)
     return f"{forms}\n{made}" if made else forms
+
+
+DERIVED: dict[str, dict[str, Callable[[Layer], str]]] = {
+    "normal": {"text": _normal, "json": _data(listing.normal_json)},
+    "chunk": {"text": _studied(listing.chunk_text), "json": _data(listing.chunk_json)},
+    "grad": {"text": _studied(listing.gradient_text), "json": _data(listing.gradient_json)},
+}
+"""What is derived of a layer: stage -> form -> how to make it."""
 
 
 VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
@@ -53,19 +61,19 @@ VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
         "mermaid": lambda spec, given: diagram.as_mermaid(layer_of(spec, given)),
         "svg": lambda spec, given: picture.as_svg(layer_of(spec, given)),
     },
-    "normal": {"text": _normal, "json": _data(listing.normal_json)},
-    "chunk": {"text": _studied(listing.chunk_text), "json": _data(listing.chunk_json)},
-    "grad": {"text": _studied(listing.gradient_text), "json": _data(listing.gradient_json)},
     "source": {"text": source_of},
 }
-"""What can be shown: stage -> form -> how to make it."""
+"""What else can be shown: stage -> form -> how to make it."""
+
+STAGES = ["tree", "layer", "normal", "chunk", "grad", "source"]
+"""The stages in the order of the compilation."""
 
 
 @click.command()
 @spec_argument
 @set_option
 @click.option(
-    "--stage", type=click.Choice(list(VIEWS)), default="layer", show_default=True,
+    "--stage", type=click.Choice(STAGES), default="layer", show_default=True,
     help="The parsed tree, the layer's ops, the normal form of each recurrence, its chunked form, "
     "its gradient, or the Python source.",
 )  # fmt: skip
@@ -79,10 +87,14 @@ def command(
     ctx: click.Context, spec: str, given: Given, stage: str, form: str, output: str
 ) -> None:
     """Pictures (svg, dot, mermaid) have one box for each statement of the spec."""
-    if form not in VIEWS[stage]:
-        forms = ", ".join(VIEWS[stage])
+    known = {**VIEWS, **DERIVED}[stage]
+    if form not in known:
+        forms = ", ".join(known)
         raise click.UsageError(f"Stage `{stage}` cannot be shown as {form}; it can as {forms}.")
-    text = VIEWS[stage][form](spec, given)
-    if stage in ("normal", "chunk", "grad"):
-        ctx.ensure_object(Console).warnings(loops(before_chunks(layer_of(spec, given))))
+    if stage not in DERIVED:
+        files.write(output, VIEWS[stage][form](spec, given))
+        return
+    layer = layer_of(spec, given)
+    text = DERIVED[stage][form](layer)
+    ctx.ensure_object(Console).warnings(loops(before_chunks(layer)))
     files.write(output, text)

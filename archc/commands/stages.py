@@ -10,6 +10,7 @@ from typing import Any
 
 from archc.elaborate.elaborate import elaborate
 from archc.ir.layer import Layer
+from archc.ir.text import called_layers
 from archc.ir.verify import verify
 from archc.specfile import import_source, read, split
 from archc.syntax import tree
@@ -28,4 +29,8 @@ def layer_of(spec: str, given: Given) -> Layer:
     """The layer IR of what `spec` names, with the given sizes and options."""
     layer = elaborate(tree_of(spec), split(spec)[1], given, import_source)
     verify(layer)
-    return layer
+    if not any(each.chunk.laws for each in called_layers(layer)):
+        return layer
+    from archc.given_laws import with_laws  # passes: only where there is something to prove
+
+    return with_laws(layer)

@@ -6,33 +6,31 @@ the same random numbers. Imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
+import sympy
 import torch
 from torch import Tensor
 
+from archc.backends.eager.graph_file import emit_graphs
+from archc.backends.load import load
 from archc.derivation.rebuilt import rebuilt
 from archc.derivation.study import Study
-from archc.dims import at
+from archc.derivation.trial import Trial, Values, cotangent_of, cut, furthest, step_graph
 from archc.ir import chunk as ck
-from archc.ir import layer as ir
-from archc.ir.graph import Graph, Type
-from archc.ir.meaning import evaluate_graph
-from archc.ir.plan import examples
-from archc.ir.typing import layer_graph
-from archc.numerics.interval import Interval
-from archc.recurrence.law import Law, LawRound, law_of
-from archc.recurrence.normal_form import SEQUENTIAL
+from archc.recurrence.law import Law, LawRound
+from archc.recurrence.normal_atoms import Atom
+from archc.recurrence.normal_form import MATRIX, SEQUENTIAL, NormalForm
 
-Values = dict[str, Tensor]
+LIMIT, GRADIENT_LIMIT = 1e-10, 1e-8
+"""The largest relative error of a form, and of a gradient."""
 
-LIMIT = 1e-9
-"""The largest relative error of a form."""
-
-SMALL = 3
-BATCH = 2
+GATES = (0.0, -1e-3, -1.0, -20.0, -1000.0, -math.inf)
+SAFE_LIMIT, SAFE_TOKENS, SAFE_CHUNK = 1e-4, 100, 64
+"""In float32: log gates to try, the largest relative error, and how many tokens."""
 
 
 @dataclass(frozen=True)
@@ -42,86 +40,102 @@ class Check:
     what: str
     error: Callable[[], float]
     limit: float = LIMIT
-
-
-@dataclass(frozen=True, eq=False)
-class Trial:
-    """One recurrence with numbers: sizes, random captures, and a random state to start from."""
-
-    study: Study
-    tokens: int
-    sizes: Mapping[str, int] = field(default_factory=dict)
-
-    @cached_property
-    def step(self) -> Graph:
-        """The recurrence alone: inputs and outputs as a chunked form has them."""
-        return step_graph(self.study)
-
-    @cached_property
-    def shapes(self) -> dict[str, int]:
-        """A number for every symbol: those given, an example of the layer's, or a small one."""
-        graphs = [self.step, *([self.study.derived.graph] if self.study.derived.graph else [])]
-        small = dict(self.sizes) or next(examples(self.study.layer, SMALL), {})
-        found = {name: int(small.get(name, SMALL)) for g in graphs for name in symbols(g)}
-        return found | {"batch": BATCH, "T": self.tokens, "T_seen": self.tokens}
-
-    @cached_property
-    def inputs(self) -> Values:
-        """Random numbers within the intervals of the captures."""
-        generator = torch.Generator().manual_seed(0)
-        known = {name: self.study.known[id] for name, id in self.study.captured.items()}
-        given = {n.op.name: n.type for n in self.step if isinstance(n.op, ir.Input)}
-        found = {
-            name: random(type, self.shapes, known.get(name, Interval()), generator)
-            for name, type in given.items()
-        }
-        return found | {name: start for name, start in self._fixed(found).items()}
-
-    def _fixed(self, found: Values) -> Values:
-        """Starts that the spec gives and that must stay: -inf, and 0 where a system is solved."""
-        count = len(self.study.fold.captures)
-        form = self.study.derived.graph
-        solved = form is not None and any(isinstance(n.op, ck.Conjugate) for n in form)
-        starts = {}
-        for state, id in zip(self.study.fold.states, self.study.node.operands[count:], strict=True):
-            op, name = self.study.graph[id].op, ck.start(state.name)
-            if isinstance(op, ir.Constant) and (solved or not op.value.is_finite):
-                starts[name] = torch.full_like(found[name], float(op.value))
-        return starts
-
-    def run(
-        self, graph: Graph, inputs: Values, chunk: int = 1, tokens: int | None = None
-    ) -> Values:
-        """A graph on inputs, with a number of tokens in a chunk, and of tokens if not all."""
-        count = self.tokens if tokens is None else tokens
-        sizes = self.shapes | {"C": chunk, "T": count, "T_seen": count}
-        return evaluate_graph(graph, inputs, sizes)
-
-    @cached_property
-    def expected(self) -> Values:
-        """What the recurrence gives, token by token."""
-        return self.run(self.step, self.inputs)
-
-    def sizes_text(self) -> str:
-        """The sizes, for a reader."""
-        used = symbols(self.step) - {"T", "T_seen"}
-        shown = [f"{name} = {self.shapes[name]}" for name in sorted(used)]
-        return ", ".join([*shown, f"{self.tokens} tokens"])
+    sizes: str = ""
 
 
 def checks(trial: Trial) -> Iterator[Check]:
     """Every form of the recurrence."""
-    derived = trial.study.derived
-    if any(form.kind != SEQUENTIAL for form in derived.forms):
+    for some in (normal_checks, chunk_checks, gradient_checks, safe_checks, law_checks):
+        yield from some(trial)
+
+
+def normal_checks(trial: Trial) -> Iterator[Check]:
+    """The normal form, where a state has one."""
+    if any(form.kind != SEQUENTIAL for form in trial.study.derived.forms):
         yield Check("normal form", lambda: normal(trial))
-    if derived.graph is not None:
+
+
+def chunk_checks(trial: Trial) -> Iterator[Check]:
+    """The chunked form, for chunks of one token, of a third, of all and of more than there are."""
+    if trial.study.derived.graph is not None:
         for chunk in dict.fromkeys((1, max(1, trial.tokens // 3), trial.tokens, trial.tokens + 3)):
             yield Check(f"chunks of {chunk}", lambda chunk=chunk: chunked(trial, chunk))
+
+
+def gradient_checks(trial: Trial) -> Iterator[Check]:
+    """The gradient of the chunked form."""
+    if trial.study.derived.graph is not None:
         chunk = max(2, trial.tokens // 3)
-        yield Check(f"gradient, chunks of {chunk}", lambda: gradients(trial, chunk))
-    law = law_of_study(trial.study)
-    if isinstance(law, Law):
-        yield Check("two halves composed", lambda: composed(trial, law))
+        yield Check(f"gradient, chunks of {chunk}", lambda: gradients(trial, chunk), GRADIENT_LIMIT)
+
+
+def law_checks(trial: Trial) -> Iterator[Check]:
+    """The composition law, if there is one."""
+    law = trial.study.law
+    if isinstance(law, Law) and trial.tokens > 2:
+        yield Check("three parts composed", lambda: composed(trial, law))
+        yield Check("merged from either side", lambda: associative(trial, law))
+
+
+def decode_checks(trial: Trial) -> Iterator[Check]:
+    """One token at a time."""
+    yield Check("one token at a time", lambda: decoded(trial))
+
+
+def safe_checks(trial: Trial) -> Iterator[Check]:
+    """The code of the chunked form in float32, for gates that leave nothing of a state."""
+    study = trial.study
+    if study.derived.graph is None or not _gates(study):
+        return
+    long = Trial(study, SAFE_TOKENS, trial.sizes)
+    chosen = ", ".join("−∞" if gate == -math.inf else f"{gate:g}" for gate in GATES)
+    yield Check(
+        "float32, chunks of 64, beside the float64 loop", lambda: safe(long), SAFE_LIMIT,
+        f"{long.sizes_text()}; log gates drawn from {chosen.replace('-', '−')}",
+    )  # fmt: skip
+
+
+def _gates(study: Study) -> list[str]:
+    """The captures that are log gates: never positive, and part of a decay's exponent."""
+    forms = [form for form in study.derived.forms if form.kind == MATRIX]
+    heads = {
+        atom.head
+        for form in forms
+        for own in form.forms
+        for step in own.steps
+        for atom in _atoms(form, step.decay)
+    }
+    return [n for n, id in study.captured.items() if study.known[id].nonpositive and n in heads]
+
+
+def _atoms(form: NormalForm, expr: sympy.Expr) -> Iterator[Atom]:
+    """The values in an expression, and those within them."""
+    for symbol in sorted(expr.free_symbols, key=str):
+        atom = form.atoms.get(symbol)
+        if atom is not None:
+            yield atom
+            for arg in atom.args:
+                yield from _atoms(form, arg)
+
+
+def safe(trial: Trial) -> float:
+    """The chunked form as the code that is written of it, in float32, with gates from `GATES`."""
+    graph = trial.study.derived.graph
+    assert graph is not None, "there is a form"
+    generator = torch.Generator().manual_seed(2)
+    inputs = {n: x.float() if x.is_floating_point() else x for n, x in trial.inputs.items()}
+    for name in _gates(trial.study):
+        which = torch.randint(len(GATES), inputs[name].shape, generator=generator)
+        inputs[name] = torch.tensor(GATES)[which]
+    text, taken = emit_graphs(trial.study.layer, {"forward": graph}, [], {"forward": "Form."})
+    takes = taken["forward"]
+    run: Callable[..., tuple[Tensor, ...]] = load(text, "form").forward
+    defaults = {arg.name: arg.default for arg in trial.study.layer.args}
+    options = [trial.shapes.get(option, defaults.get(option)) for option in takes.options]
+    made = run(*(inputs[name] for name in takes.inputs), *options, SAFE_CHUNK)
+    found = dict(zip(graph.outputs, made, strict=True))
+    wide = {n: x.double() if x.is_floating_point() else x for n, x in inputs.items()}
+    return furthest({n: x.double() for n, x in found.items()}, trial.run(trial.step, wide))
 
 
 def normal(trial: Trial) -> float:
@@ -145,7 +159,7 @@ def gradients(trial: Trial, chunk: int) -> float:
     finite = {n: x for n, x in trial.inputs.items() if x.is_floating_point() and x.isfinite().all()}
     leaves = {name: x.clone().requires_grad_() for name, x in finite.items()}
     outputs = trial.run(trial.step, {**trial.inputs, **leaves})
-    slopes = {name: _cotangent(x) for name, x in outputs.items() if x.requires_grad}
+    slopes = {name: cotangent_of(x) for name, x in outputs.items() if x.requires_grad}
     total = torch.stack([(outputs[n] * slopes[n]).sum() for n in slopes]).sum()
     wanted = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     forward = trial.run(found.forward, trial.inputs, chunk)
@@ -158,103 +172,59 @@ def gradients(trial: Trial, chunk: int) -> float:
     return furthest({name: made[ck.cotangent(name)] for name in pairs}, pairs, together=True)
 
 
+def decoded(trial: Trial) -> float:
+    """Token after token, the state handed on, against all of them at once."""
+    stream, states = trial.study.fold.stream.name, trial.study.fold.states
+    starts = {ck.start(s.name): trial.inputs[ck.start(s.name)] for s in states}
+    along: dict[str, list[Tensor]] = {}
+    for t in range(trial.tokens):
+        found = trial.run(trial.step, {**cut(trial, stream, t, t + 1), **starts}, tokens=1)
+        starts = {ck.start(s.name): found[ck.final(s.name)] for s in states}
+        for name, x in found.items():
+            along.setdefault(name, []).append(x)
+    ends = {ck.final(s.name) for s in states}
+    joined = {}
+    for name, parts in along.items():
+        axis = trial.step[trial.step.outputs[name]].type.names
+        joined[name] = parts[-1] if name in ends else torch.cat(parts, axis.index(stream))
+    return furthest(joined, trial.expected)
+
+
+# --- the composition law --------------------------------------------------------------------------
+
+
 def composed(trial: Trial, law: Law) -> float:
-    """The state in the end from the summaries of both halves, merged."""
-    stream = trial.study.fold.stream.name
-    half = trial.tokens // 2
-    starts = {n: x for n, x in trial.inputs.items() if n.endswith("[0]")}
-    runs = [_cut(trial, stream, 0, half), _cut(trial, stream, half, trial.tokens)]
-    middle = trial.run(trial.step, {**runs[0], **starts}, tokens=half)
-    between = {ck.start(s.name): middle[ck.final(s.name)] for s in trial.study.fold.states}
+    """The state in the end from the summaries of three parts, merged."""
     found: Values = {}
-    for each in law.rounds:
-        one = trial.run(each.summary, {**runs[0], **starts}, 2, half)
-        two = trial.run(each.summary, {**runs[1], **between}, 2, trial.tokens - half)
-        found |= _applied(trial, each, one, two, starts)
+    for each, (one, two, three) in zip(law.rounds, _summaries(trial, law), strict=True):
+        whole = _merged(trial, each, _merged(trial, each, one, two), three)
+        found |= trial.run(each.apply, {**whole, **trial.starts})
     return furthest(found, {name: trial.expected[name] for name in found})
 
 
-def _applied(trial: Trial, law: LawRound, one: Values, two: Values, starts: Values) -> Values:
-    pair = {f"{name}.1": x for name, x in one.items()} | {f"{name}.2": x for name, x in two.items()}
-    return trial.run(law.apply, {**trial.run(law.merge, pair), **starts})
-
-
-def law_of_study(study: Study) -> object:
-    """The composition law of a recurrence, or why there is none."""
-    types = {name: study.graph[id].type for name, id in study.captured.items()}
-    return law_of(study.fold, types, {n: study.known[id] for n, id in study.captured.items()})
-
-
-# --- graphs and numbers ---------------------------------------------------------------------------
-
-
-def step_graph(study: Study, fold: ir.Fold | None = None) -> Graph:
-    """The recurrence of a study as a graph of its own, or another Fold in its place."""
-    step, op = layer_graph(), fold or replace(study.fold, chunked=None)
-    captured = study.captured.items()
-    ids = [step.add(ir.Input(n, study.graph[id].type), name=n) for n, id in captured]
-    starts = [step.add(ir.Input(ck.start(s.name), Type(s.axes))) for s in op.states]
-    node = step.add(op, *ids, *starts)
-    read = {study.graph[user].op.name for user in study.graph.users(study.node.id)}
-    for name in op.body.outputs:
-        if name in read:
-            step.outputs[name] = step.add(ir.Result(name), node)
-    for state, start in zip(op.states, starts, strict=True):
-        after = step.add(ir.Result(state.name), node)
-        step.outputs[ck.final(state.name)] = step.add(ck.Last(op.stream.name), after, start)
-    return step
-
-
-def symbols(graph: Graph) -> set[str]:
-    """The names of the sizes in a graph."""
-    found = {str(s) for n in graph for axis in n.type.axes for s in axis.size.free_symbols}
-    for node in graph:
-        if isinstance(node.op, ir.Fold | ir.Pair):
-            found |= symbols(node.op.body)
-        if isinstance(node.op, ir.Constant):
-            found |= {str(symbol) for symbol in node.op.value.free_symbols}
-    return found - {"batch", "C"}
-
-
-def random(
-    type: Type, sizes: Mapping[str, int], lies: Interval, generator: torch.Generator
-) -> Tensor:
-    """Random numbers of a type, on the side of 0 that an interval says."""
-    shape = [int(at(axis.size, sizes)) for axis in type.axes]
-    x = torch.randn(shape, generator=generator, dtype=torch.float64)
-    if type.dtype == "bool":
-        return x > 0
-    if type.dtype == "int":
-        return (x.abs() * 2).long()
-    return -x.abs() if lies.nonpositive else x.abs() if lies.nonnegative else x
-
-
-def furthest(found: Values, wanted: Values, together: bool = False) -> float:
-    """The largest difference of values of one name, against the largest value of that name, or
-    `together` of all."""
-    sizes = {n: x[x.isfinite()].abs().max().item() if x.numel() else 0.0 for n, x in wanted.items()}
-    whole = max(sizes.values(), default=0.0)
+def associative(trial: Trial, law: Law) -> float:
+    """The first two parts merged first, against the last two."""
     errors = [0.0]
-    for name, x in wanted.items():
-        y = found[name].to(x.dtype)
-        if x.numel():
-            away = torch.where(x == y, 0.0, (x - y).abs()).max().item()
-            least = whole if together else 1e-3 * whole
-            errors.append(away / max(sizes[name], least, 1e-30) if away == away else float("inf"))
+    for each, (one, two, three) in zip(law.rounds, _summaries(trial, law), strict=True):
+        left = _merged(trial, each, _merged(trial, each, one, two), three)
+        right = _merged(trial, each, one, _merged(trial, each, two, three))
+        errors.append(furthest(left, right))
     return max(errors)
 
 
-def _cut(trial: Trial, stream: str, begin: int, end: int) -> Values:
-    """The captures of some of the tokens."""
-    found = {}
-    for node in trial.step:
-        if isinstance(node.op, ir.Input):
-            x, names = trial.inputs[node.op.name], node.type.names
-            inside = stream in names
-            found[node.op.name] = x.narrow(names.index(stream), begin, end - begin) if inside else x
-    return found
+def _summaries(trial: Trial, law: Law) -> list[list[Values]]:
+    """For each round the summaries of three parts; each starts from the state that the recurrence
+    has there, which later rounds read."""
+    stream, states = trial.study.fold.stream.name, trial.study.fold.states
+    cuts = [0, trial.tokens // 3, 2 * trial.tokens // 3, trial.tokens]
+    parts, begun = [], trial.starts
+    for low, high in pairwise(cuts):
+        parts.append(({**cut(trial, stream, low, high), **begun}, high - low))
+        ends = trial.run(trial.step, *parts[-1][:1], tokens=high - low)
+        begun = {ck.start(s.name): ends[ck.final(s.name)] for s in states}
+    return [[trial.run(r.summary, x, 2, count) for x, count in parts] for r in law.rounds]
 
 
-def _cotangent(x: Tensor) -> Tensor:
-    """Random numbers of the shape of an output."""
-    return torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=x.dtype)
+def _merged(trial: Trial, law: LawRound, one: Values, two: Values) -> Values:
+    pair = {f"{name}.1": x for name, x in one.items()} | {f"{name}.2": x for name, x in two.items()}
+    return trial.run(law.merge, pair)

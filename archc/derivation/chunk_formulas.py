@@ -1,15 +1,14 @@
-"""The chunked form of a matrix state as formulas, with the spec's own names.
+"""The chunked form of a matrix state as formulas.
 
 In a chunk, row i writes x_i y_i^T into the state, where y_i may depend on what the state holds.
+Gamma_i is the product of the decays of rows 1 .. i, S_0 the state before the chunk.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-import sympy
-
-from archc.derivation.formula import Formulas
+from archc.derivation.chunk_rows import Factor, Rows, Slot, slots_of
 from archc.derivation.maths import (
     EQUALS,
     MINUS,
@@ -24,172 +23,275 @@ from archc.derivation.maths import (
     Row,
     Sign,
     Sum,
-    Words,
     function,
     inverse,
     named,
     row,
     transposed,
 )
-from archc.derivation.study import Study
-from archc.recurrence.normal_form import BEFORE, NormalForm, Part, StateForm, Term
+from archc.recurrence.normal_form import BEFORE, WRITTEN, Part
 
 EARLIER = row(Name("j"), Sign("<"), Name("i"))
 UP_TO = row(Name("j"), Sign("≤"), Name("i"))
-S0 = ("0",)
-IDENTITY_MINUS = Fence(row(Name("I"), MINUS, Name("A")))
-
-
-@dataclass(frozen=True)
-class Written:
-    """A term of the update and what its rows are called: y, or y_1, y_2, ..."""
-
-    term: Term
-    number: int
-    count: int
-
-    def rows(self, at: str = "") -> Math:
-        """The row at i, or all of them as a stack."""
-        subs = (*([str(self.number + 1)] if self.count > 1 else []), *([at] if at else []))
-        return Name("y" if at else "Y", subs, bold=not at)
 
 
 class ChunkFormulas:
-    """Formulas of one state of a matrix form with one micro-step a token."""
+    """Formulas of one state of a matrix form."""
 
-    def __init__(self, study: Study, form: NormalForm, own: StateForm) -> None:
-        self.own, self.step = own, own.steps[0]
-        self.i, self.j = Formulas(study, form, "i"), Formulas(study, form, "j")
-        terms = self.step.terms
-        self.terms = [Written(term, m, len(terms)) for m, term in enumerate(terms)]
-        self.reading = [written for written in self.terms if written.term.w != 0]
-        keys = {axis.name for axis in own.key}
-        self.wide = bool(keys & set(self.i.table.names(self.step.key)))
+    def __init__(self, rows: Rows) -> None:
+        self.rows, self.own = rows, rows.own
+        self.slots = slots_of(self.own.steps)
+        self.reading = [slot for slot in self.slots if slot.reads]
+        self.free = [slot for slot in self.slots if not slot.reads]
+        self.U, self.W, self.Y = (
+            Name(rows.letters.of(letter), bold=True) for letter in ("U", "W", "Y")
+        )
+        self.last = rows.letters.of("C")
+        self.solve = inverse(Fence(row(Name("I"), MINUS, Name(rows.letters.of("A"), bold=True))))
+
+    # --- names ---
+
+    def state(self, *subs: str, prime: bool = False) -> Math:
+        """The state."""
+        return named(self.own.state, *subs, prime=prime)
+
+    def read_state(self, slot: Slot) -> Math:
+        """The state that a correction at row i reads: after its decay, or before the row."""
+        after = slot.after and self.rows.decays
+        return self.state("i", prime=True) if after else self.state("i-1")
+
+    def y(self, slot: Slot, at: str) -> Math:
+        """What a row that reads writes."""
+        return Name(self.rows.letters.of("y"), (*slot.sub, at))
+
+    def written(self, slot: Slot, at: str) -> Factor:
+        """What a row writes, with its scale apart."""
+        return Factor(False, None, self.y(slot, at)) if slot.reads else self.rows.c(slot, at)
 
     # --- decays ---
 
-    def product_of_gates(self) -> Math | None:
-        """Gamma_i = the product of the decays of rows 1 .. i; None without a decay."""
-        if self.step.key == 1:
-            return None
-        gate = Formulas(self.i.study, self.i.form, "r").value(self.step.key)
-        upper = Sum("∏", row(Name("r"), Sign("≤"), Name("i")))
-        return row(self.gamma("i"), EQUALS, upper, gate)
-
     def gamma(self, at: str) -> Math:
         """The product of decays up to a row."""
-        return Name("Γ", (at,))
+        return Name(self.rows.letters.of("Γ"), (at,))
 
-    def between(self, late: str, early: str) -> Math | None:
-        """The decay from row `early` to row `late`, as a factor before a vector or matrix."""
-        if self.step.key == 1:
-            return None
-        ratio = Fraction(self.gamma(late), self.gamma(early))
-        return function("Diag", ratio) if self.wide else ratio
+    def delta(self, at: str) -> Math:
+        """The same on the value side."""
+        return Name(self.rows.letters.of("Δ"), (at,))
 
-    def since_start(self, at: str) -> Math | None:
-        """The decay from the start of the chunk to a row, before a matrix."""
-        if self.step.key == 1:
-            return None
-        return function("Diag", self.gamma(at)) if self.wide else self.gamma(at)
+    def products(self) -> Iterator[Math]:
+        """Gamma_i = the product of the decays of rows 1 .. i, and the same of the value side."""
+        over = row(Name("s"), Sign("≤"), Name("i"))
+        if self.rows.decays:
+            yield row(self.gamma("i"), EQUALS, Sum("∏", over), self.rows.gate("s"))
+        if self.rows.value_decays:
+            yield row(self.delta("i"), EQUALS, Sum("∏", over), self.rows.value_gate("s"))
 
-    def decayed(self, vector: Math, at: str, after: bool = True) -> Math:
-        """A vector times the decay from the start of the chunk."""
-        if self.step.key == 1:
-            return vector
-        return Fence(row(self.gamma(at if after else f"{at}-1"), TIMES, vector))
+    def ratio(self, late: str, early: str) -> Math | None:
+        """The decay from one row to a later one; None without a decay."""
+        return Fraction(self.gamma(late), self.gamma(early)) if self.rows.decays else None
 
-    # --- formulas ---
+    def decayed(self, factor: Factor, decay: Math | None) -> Math:
+        """A vector times a decay: a number in front, or element by element."""
+        vector = factor.vector
+        if decay is None:
+            return row(factor.scale, vector) if factor.scale or vector else Number("1")
+        if not self.rows.key_wide or vector is None:
+            return row(factor.scale, decay, vector)
+        return row(factor.scale, Fence(row(decay, TIMES, vector)))
 
-    def state_in_chunk(self) -> Math:
-        """S'_i as what the chunk began with and what its rows have written."""
-        state = named(self.own.state, "i", prime=self.step.decay != 1)
-        begun = row(self.since_start("i"), named(self.own.state, *S0))
-        return row(state, EQUALS, begun, PLUS, *self._sum_of_writes(EARLIER, "i"))
+    def product(self, left: Factor, late: str, early: str, right: Factor) -> Math:
+        """left^T Diag(decay) right: what one row reads of another."""
+        ratio = self.ratio(late, early)
+        a = transposed(left.vector) if left.vector else None
+        scales = [left.scale, right.scale]
+        if ratio is None:
+            return row(*scales, a, right.vector) if a or right.vector else row(*scales, Number("1"))
+        if self.rows.key_wide:
+            return row(*scales, a, function("Diag", ratio), right.vector)
+        return row(*scales, ratio, a, right.vector)
 
-    def _sum_of_writes(self, over: Math, late: str) -> list[Math]:
-        parts: list[Math] = []
-        for written in self.terms:
-            x = self.j.vector_of(written.term.x)
-            parts += [PLUS] if parts else []
-            y = written.rows("j") if not self.own.value else transposed(written.rows("j"))
-            parts += [Sum("∑", over), row(self.between(late, "j"), x, y)]
-        return parts
+    def whole(self, at: str, state: Math) -> Math:
+        """What is left of a state of the chunk's start at a row."""
+        key = self.gamma(at) if self.rows.decays else None
+        value = self.delta(at) if self.rows.value_decays else None
+        left = function("Diag", key) if key is not None and self.rows.key_wide else key
+        right = function("Diag", value) if value is not None and self.rows.value_wide else value
+        return row(left, state, right)
 
-    def what_is_written(self, written: Written) -> Math:
-        """y_i: what a row writes."""
-        term = written.term
-        if term.w == 0:
-            return row(written.rows("i"), EQUALS, self.i.value(term.c))
-        state = named(self.own.state, "i", prime=self.step.decay != 1)
-        state = state if term.after else named(self.own.state, "i-1")
-        parts = [self.i.value(term.c)] if term.c != 0 else []
-        negative, w = self._signed(term.w)
-        sign = [(MINUS if parts else NEGATIVE) if negative else PLUS] if parts or negative else []
-        return row(written.rows("i"), EQUALS, *parts, *sign, self.i.read_by(self.own, w, state))
+    # --- the state and what is written ---
 
-    def system(self, reader: Written, writer: Written) -> Math:
-        """A_ij: what row i reads of what row j has written."""
-        name = Name("A", (*self._pair(reader, writer), "i", "j"))
-        negative, w = self._signed(reader.term.w)
-        scale, vector = self.i.split(w)
-        left = transposed(self.i.vector_of(vector) or Number("1"))
-        x = self.j.vector_of(writer.term.x)
-        value = row(self.i.factor(scale), left, self.between("i", "j"), x)
-        return row(name, EQUALS, NEGATIVE if negative else None, value)
+    def unrolled(self, slot: Slot) -> Math:
+        """The state that a correction reads: what the chunk began with, and earlier writes."""
+        late = "i" if slot.after else "i-1"
+        begun = self.whole(late, self.state("0"))
+        return row(self.read_state(slot), EQUALS, begun, PLUS, *self._writes(EARLIER, late))
 
-    def _pair(self, reader: Written, writer: Written) -> list[str]:
-        return [f"{reader.number + 1}{writer.number + 1}"] if len(self.terms) > 1 else []
-
-    def solution(self) -> list[Math]:
-        """U, W and Y = U + W S_0 of the only term that reads."""
-        (reader,) = self.reading
-        term = reader.term
-        negative, w = self._signed(term.w)
-        scale, vector = self.i.split(w)
-        inner = self.decayed(self.i.vector_of(vector) or Number("1"), "i", term.after)
-        inner = row(NEGATIVE if negative else None, self.i.factor(scale), inner)
-        c = self.i.value(term.c) if term.c != 0 else Number("0")
-        known = [w for w in self.terms if w.term.w == 0]
-        extra = [row(PLUS, Name("A", (*self._pair(reader, k),), bold=True), k.rows()) for k in known]
-        right = Fence(row(self._stack(c), *extra)) if extra else self._stack(c)
-        U, W = Name("U", bold=True), Name("W", bold=True)
-        return [
-            row(U, EQUALS, inverse(IDENTITY_MINUS), right),
-            row(W, EQUALS, inverse(IDENTITY_MINUS), self._stack(inner)),
-            row(reader.rows(), EQUALS, U, PLUS, W, named(self.own.state, *S0)),
-        ]
-
-    @staticmethod
-    def _stack(of: Math) -> Math:
-        """All rows i of a value as a matrix."""
-        return Row((Fence(of, "[", "]"), Words(" "))) if isinstance(of, Row) else Fence(of, "[", "]")
+    def one_row(self) -> Math:
+        """The state after row i, from that before it."""
+        decayed = self.rows.decays or self.rows.value_decays
+        old = self.state("i", prime=True) if decayed else self.state("i-1")
+        parts: list[Math] = [old]
+        for slot in self.slots:
+            x, y = self.rows.x(slot, "i"), self.written(slot, "i")
+            parts += [MINUS if y.negative else PLUS]
+            value = y.vector
+            wide = value is not None and bool(self.own.value)
+            parts.append(row(y.scale, x.scale, x.vector, transposed(value) if wide else value))
+        return row(self.state("i"), EQUALS, *parts)
 
     def end(self) -> Math:
         """The state after the chunk."""
-        new, old = named(self.own.state, "C"), named(self.own.state, *S0)
-        every = Name("j")
-        return row(
-            new, EQUALS, row(self.since_start("C"), old), PLUS, *self._sum_of_writes(every, "C")
+        begun = self.whole(self.last, self.state("0"))
+        return row(self.state(self.last), EQUALS, begun, PLUS, *self._writes(Name("j"), self.last))
+
+    def added(self) -> tuple[Math, Math]:
+        """Where nothing that is written reads the state: what a chunk adds to it, and the state
+        after the chunk."""
+        name = Name(self.rows.letters.of("Q"), (self.own.state,))
+        begun = self.whole(self.last, self.state("0"))
+        return (
+            row(name, EQUALS, *self._writes(Name("j"), self.last)),
+            row(self.state(self.last), EQUALS, begun, PLUS, name),
         )
+
+    def _writes(self, over: Math, late: str) -> list[Math]:
+        """The sum of what rows j have written, decayed until a row."""
+        parts: list[Math] = []
+        ratio = self.ratio(late, "j")
+        for slot in self.slots:
+            x, y = self.rows.x(slot, "j"), self.written(slot, "j")
+            moved = self.decayed(Factor(False, x.scale, x.vector), ratio)
+            body = row(y.scale, moved, self._row_of(y, late))
+            sign = MINUS if y.negative else PLUS
+            parts += [sign] if parts else [NEGATIVE] if y.negative else []
+            parts += [Sum("∑", over), body]
+        return parts
+
+    def _row_of(self, y: Factor, late: str) -> Math | None:
+        """What is written as a row, decayed on the value side."""
+        if y.vector is None or not self.own.value:
+            return y.vector
+        if not self.rows.value_decays:
+            return transposed(y.vector)
+        ratio = Fraction(self.delta(late), self.delta("j"))
+        if self.rows.value_wide:
+            return transposed(Fence(row(ratio, TIMES, y.vector)))
+        return row(ratio, transposed(y.vector))
+
+    def what_is_written(self, slot: Slot) -> Math:
+        """y_i: what a row that reads writes."""
+        c, w = self.rows.c(slot, "i"), self.rows.w(slot, "i")
+        state = self.read_state(slot)
+        read = row(transposed(state), w.vector) if self.own.value else row(
+            transposed(w.vector) if w.vector else None, state
+        )  # fmt: skip
+        return row(self.y(slot, "i"), EQUALS, *self._c_and(c, w, row(w.scale, read)))
+
+    @staticmethod
+    def _c_and(c: Factor, w: Factor, read: Math) -> list[Math]:
+        """c + read, with the signs of both."""
+        if c.nothing:
+            return [NEGATIVE, read] if w.negative else [read]
+        first = row(NEGATIVE if c.negative else None, c.scale, c.vector)
+        if c.scale is None and c.vector is None:
+            first = Number("1")
+        return [first, MINUS if w.negative else PLUS, read]
+
+    # --- the triangular system ---
+
+    def weights(self, reader: Slot, writer: Slot) -> Math:
+        """A_ij, or B_ij: what row i reads of what row j has written."""
+        text, subs = self._matrix(reader, writer)
+        name = Name(text, (*subs, "i", "j"))
+        w, x = self.rows.w(reader, "i"), self.rows.x(writer, "j")
+        value = self.product(w, "i" if reader.after else "i-1", "j", x)
+        return row(name, EQUALS, NEGATIVE if w.negative else None, value)
+
+    def _matrix(self, reader: Slot, writer: Slot) -> tuple[str, tuple[str, ...]]:
+        pair = "".join((*reader.sub, *writer.sub))
+        return self.rows.letters.of("A" if writer.reads else "B"), ((pair,) if pair else ())
+
+    def with_weights(self, reader: Slot) -> Math:
+        """y_i with the state put in: what is known, what the chunk began with, earlier rows."""
+        w, c = self.rows.w(reader, "i"), self.rows.c(reader, "i")
+        alone = Factor(False, None, w.vector)
+        start = self.decayed(alone, self._since_start("i" if reader.after else "i-1"))
+        s0 = self.state("0")
+        carried = row(transposed(s0), start) if self.own.value else row(
+            transposed(Fence(start) if isinstance(start, Row) else start), s0
+        )  # fmt: skip
+        parts = self._c_and(c, w, row(w.scale, carried))
+        for writer in self.slots:
+            text, subs = self._matrix(reader, writer)
+            y = self.written(writer, "j")
+            parts += [MINUS if y.negative else PLUS, Sum("∑", EARLIER)]
+            parts += [Name(text, (*subs, "i", "j")), row(y.scale, y.vector)]
+        return row(self.y(reader, "i"), EQUALS, *parts)
+
+    def _since_start(self, at: str) -> Math | None:
+        return self.gamma(at) if self.rows.decays else None
+
+    def solution(self) -> Iterator[Math]:
+        """U, W and Y = U + W S_0; with several readers their rows stand one below the other."""
+        reader = self.reading[0]
+        w = self.rows.w(reader, "i")
+        start = self.decayed(w, self._since_start("i" if reader.after else "i-1"))
+        start = row(NEGATIVE if w.negative else None, start)
+        yield row(self.W, EQUALS, self.solve, _stack(start))
+        yield row(self.U, EQUALS, self.solve, _stack(self._right(reader)))
+        yield row(self.Y, EQUALS, self.U, PLUS, self.W, self.state("0"))
+
+    def _right(self, reader: Slot) -> Math:
+        """What a row would write if the chunk began with a state of 0 and nothing else read."""
+        c = self.rows.c(reader, "i")
+        parts: list[Math] = []
+        if not c.nothing:
+            known = row(c.scale, c.vector) if c.scale or c.vector else Number("1")
+            parts = [row(NEGATIVE if c.negative else None, known)]
+        for writer in self.free:
+            text, subs = self._matrix(reader, writer)
+            y = self.written(writer, "j")
+            sign = MINUS if y.negative else PLUS
+            parts += [sign] if parts else [NEGATIVE] if y.negative else []
+            parts += [Sum("∑", EARLIER), Name(text, (*subs, "i", "j")), row(y.scale, y.vector)]
+        return row(*parts) if parts else Number("0")
+
+    # --- reads ---
 
     def read(self, part: Part) -> Math:
         """What a covector reads in the chunk, without its scale."""
-        scale, vector = self.i.split(part.covector)
-        q = self.i.vector_of(vector) or Number("1")
-        state = named(self.own.state, *S0)
-        start = self.decayed(q, "i", part.when != BEFORE)
-        first = row(transposed(state), start) if self.own.value else row(transposed(start), state)
-        parts: list[Math] = [first]
-        for written in self.terms:
-            x = self.j.vector_of(written.term.x)
-            weight = Fence(row(transposed(q), self.between("i", "j"), x))
-            over = UP_TO if part.when == "written" else EARLIER
-            parts += [PLUS, Sum("∑", over), row(weight, written.rows("j"))]
-        body = row(*parts)
-        return body if scale == 1 else row(self.i.factor(scale), Fence(body))
+        return self.read_with(self.rows.q(part.covector, "i"), part.when)
 
-    def _signed(self, expr: sympy.Expr) -> tuple[bool, sympy.Expr]:
-        """Whether all of an expression is negative, and it without the sign."""
-        negative = self.i.is_negative(expr)
-        return negative, sympy.expand(-expr) if negative else expr
+    def read_with(self, q: Factor, when: str) -> Math:
+        """What a vector at row i reads of the state."""
+        sign = NEGATIVE if q.negative else None
+        q = Factor(False, q.scale, q.vector)
+        late = "i-1" if when == BEFORE else "i"
+        start = self.decayed(Factor(False, None, q.vector), self._since_start(late))
+        s0 = self.state("0")
+        if self.own.value:
+            first = row(transposed(s0), start)
+        else:
+            closed = Fence(start) if isinstance(start, Row) else start
+            first = row(transposed(closed) if q.vector else start, s0)
+        if self.rows.value_decays:
+            first = row(self.delta(late), TIMES, first)
+        parts: list[Math] = [first]
+        for slot in self.slots:
+            parts += self._read_of(slot, q, late, UP_TO if when == WRITTEN else EARLIER)
+        body = row(*parts)
+        return body if q.scale is None and sign is None else row(sign, q.scale, Fence(body))
+
+    def _read_of(self, slot: Slot, q: Factor, late: str, over: Math) -> list[Math]:
+        """What a row reads of what a slot has written."""
+        x, y = self.rows.x(slot, "j"), self.written(slot, "j")
+        weight = Fence(self.product(Factor(False, None, q.vector), late, "j", x))
+        vector = y.vector
+        if self.rows.value_decays and vector is not None:
+            vector = Fence(row(Fraction(self.delta(late), self.delta("j")), TIMES, vector))
+        return [MINUS if y.negative else PLUS, Sum("∑", over), row(weight, y.scale, vector)]
+
+
+def _stack(of: Math) -> Math:
+    """All rows i of a value as a matrix."""
+    return Fence(of, "[", "]")

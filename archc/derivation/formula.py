@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import sympy
 
+from archc.derivation.letters import Letters
 from archc.derivation.maths import (
     EQUALS,
     MINUS,
@@ -55,6 +56,7 @@ class Formulas:
     def __init__(self, study: Study, form: NormalForm, at: str = "t") -> None:
         self.study, self.form, self.table, self.at = study, form, Table(form.atoms), at
         self.vector = {axis.name for each in form.forms for axis in (*each.key, *each.value)}
+        self.letter = Letters(study).of("r")
         stream = study.fold.stream.name
         self.steady = {
             name for name, id in study.captured.items()
@@ -140,6 +142,8 @@ class Formulas:
     def called(self, atom: Atom) -> Math:
         """A value of the spec at the token, or a state before or after it."""
         name = atom.head
+        if name.startswith("%") and isinstance(self.study.fold.body[int(name[1:])].op, ir.Solve):
+            return Name(Letters(self.study).of("z"), (self.at,))
         if name.endswith("[t-1]"):
             return named(name.removesuffix("[t-1]"), before(self.at))
         return named(name, *(() if name in self.steady else (self.at,)))
@@ -205,7 +209,9 @@ class Formulas:
         if self.form.kind == DENSE:
             parts = [row(self.value(step.matrix), old)]
             parts += [self.decayed(step, old)] if step.decay != 0 else []
-            return [row(new, EQUALS, *_plus(parts + [self.write(form, t, old) for t in step.terms]))]
+            return [
+                row(new, EQUALS, *_plus(parts + [self.write(form, t, old) for t in step.terms]))
+            ]
         moved = named(form.state, self.at, prime=True) if step.decay != 1 else old
         writes = [self.write(form, t, moved if t.after else old) for t in step.terms]
         if step.decay == 1:
@@ -297,7 +303,12 @@ class Formulas:
     def result(self, read: Read, number: int) -> Math:
         """The name of what a read gives: of the spec if it has one there."""
         name = self.study.fold.body[read.node].name
-        return named(name, self.at) if name else named("r", self.at, *([str(number + 1)] if number else []))
+        name = name if name in self.study.fold.body.outputs else None
+        return (
+            named(name, self.at)
+            if name
+            else Name(self.letter, (self.at, *([str(number + 1)] if number else [])))
+        )
 
     def part(self, form: StateForm, part: Part) -> Math:
         """One state, read by one covector."""

@@ -1,5 +1,5 @@
-"""A recurrence's derivation as listings and as plain data: its normal form, its chunked form stage by
-stage, and its gradient."""
+"""A recurrence's derivation as listings and as plain data: its normal form, its chunked form stage
+by stage, and its gradient."""
 
 from __future__ import annotations
 
@@ -93,23 +93,29 @@ def chunk_text(study: Study) -> str:
     graph = study.derived.graph
     if graph is None:
         return "".join(f"  {line}\n" for line in _verdict(study))
-    given = [node.id for node in graph if isinstance(node.op, ir.Input)]
-    parts = [("given", given)]
-    parts += [(title, list(s.nodes)) for title, s in staged(graph, study.fold.stream.name)]
-    lines = []
-    for title, nodes in parts:
-        lines += [f"  -- {title}", *_indented(graph_text(graph, only=set(nodes))), ""]
-    results = graph_text(graph).rstrip("\n").rsplit("\n", 1)[-1]
+    lines = list(_sections(graph, study.fold.stream.name))
     notes = [*anchoring(graph), *study.derived.notes]
-    lines += [f"  {results}", *(f"  note: {note}" for note in notes)]
+    lines += [f"  note: {note}" for note in notes]
     lines += [f"  {line}" for line in _verdict(study) if "loop" in line]
     return "\n".join(lines) + "\n"
+
+
+def _sections(graph: Graph, stream: str) -> Iterator[str]:
+    """What is given, each stage, and the results."""
+    given = [node.id for node in graph if isinstance(node.op, ir.Input)]
+    parts = [("given", given)]
+    parts += [(title, list(stage.nodes)) for title, stage in staged(graph, stream)]
+    for title, nodes in parts:
+        yield f"  -- {title}"
+        yield from _indented(graph_text(graph, only=set(nodes)))
+        yield ""
+    yield f"  {graph_text(graph).rstrip().rsplit(chr(10), 1)[-1].strip()}"
 
 
 def anchoring(graph: Graph) -> Iterator[str]:
     """How the exponents of decays between rows are made."""
     words = {
-        "halves": "exponents are sums from the border between halves of the chunk: right for any gate",
+        "halves": "exponents are sums from the border between halves: right for any gate",
         "middle": "one product a Gram, anchored in the middle: the gates are bounded",
     }
     used = [getattr(node.op, "anchor", None) for node in graph]
@@ -128,8 +134,8 @@ def gradient_text(study: Study) -> str:
     found = study.gradient
     if found is None:
         return "  a loop over the tokens, with the gradient of a loop\n"
-    lines = [*_indented(report(found)), "", *_indented(graph_text(found.backward))]
-    return "\n".join(lines) + "\n"
+    lines = [f"  {line}" for line in report(found).rstrip("\n").split("\n")]
+    return "\n".join([*lines, "", *_sections(found.backward, study.fold.stream.name)]) + "\n"
 
 
 # --- data -----------------------------------------------------------------------------------------
@@ -184,4 +190,3 @@ def gradient_json(study: Study) -> dict[str, Any]:
         for s in found.saved
     ]
     return head_json(study) | {"saved": saved, "backward": graph_json(found.backward)}
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 
 from archc.derivation.maths import (
@@ -18,9 +19,9 @@ from archc.derivation.maths import (
 )
 
 
-def as_mathml(math: Math, block: bool = False) -> str:
-    """A formula as a `math` element; `block`: on a line of its own."""
-    display = ' display="block"' if block else ""
+def as_mathml(math: Math, block: bool = False, large: bool = False) -> str:
+    """A formula as a `math` element; `block`: on a line of its own; `large`: as large as there."""
+    display = ' display="block"' if block else ' displaystyle="true"' if large else ""
     return f"<math{display}>{_element(math)}</math>"
 
 
@@ -66,12 +67,19 @@ def _spaced(parts: tuple[Math, ...]) -> list[str]:
 
 
 def _name(name: Name, exponent: Math | None = None) -> str:
-    """A letter in italics, a word upright, with what stands below and above."""
-    upright = ' mathvariant="normal"' if len(name.text.rstrip("′")) > 1 and not name.bold else ""
-    style = ' class="stack"' if name.bold else ""
-    base = f"<mi{upright}{style}>{escape(name.text)}</mi>"
+    """A letter in italics, a word or a capital Greek letter upright, a stack of rows bold, with
+    what stands below and above."""
+    letter = name.text.rstrip("′")
+    upright = name.bold or len(letter) > 1 or "Α" <= letter <= "Ω"
+    style = ' mathvariant="normal"' if upright else ""
+    text = "".join(map(_bold, name.text)) if name.bold else name.text
+    base = f"<mi{style}>{escape(text)}</mi>"
+    base = f"<mover>{base}<mo>~</mo></mover>" if name.local else base
     above = "<mo>′</mo>" * name.prime + (_element(exponent) if exponent is not None else "")
     below = "<mo>,</mo>".join(_sub(sub) for sub in name.subs)
+    if name.slope:
+        whole = _name(replace(name, slope=False), exponent)
+        return f'<mrow><mi mathvariant="normal">d</mi>{whole}</mrow>'
     if below and above:
         return f"<msubsup>{base}<mrow>{below}</mrow><mrow>{above}</mrow></msubsup>"
     if below:
@@ -79,11 +87,21 @@ def _name(name: Name, exponent: Math | None = None) -> str:
     return f"<msup>{base}<mrow>{above}</mrow></msup>" if above else base
 
 
+def _bold(char: str) -> str:
+    """A Latin letter as the bold letter of mathematics."""
+    if not char.isascii() or not char.isalpha():
+        return char
+    return chr(0x1D400 + ord(char) - ord("A") if char.isupper() else 0x1D41A + ord(char) - ord("a"))
+
+
 def _sub(text: str) -> str:
     """A subscript: `t-1`, a number or a letter."""
     first, minus, rest = text.partition("-")
     if minus:
         return f"{_sub(first)}<mo>−</mo>{_sub(rest)}"
+    first, plus, rest = text.partition("+")
+    if plus:
+        return f"{_sub(first)}<mo>+</mo>{_sub(rest)}"
     if text.isdigit():
         return f"<mn>{text}</mn>"
     upright = ' mathvariant="normal"' if len(text) > 1 else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 GREEK = {
     "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "zeta": "ζ", "eta": "η",
@@ -11,20 +11,21 @@ GREEK = {
     "rho": "ρ", "sigma": "σ", "tau": "τ", "phi": "φ", "chi": "χ", "psi": "ψ", "omega": "ω",
     "Gamma": "Γ", "Delta": "Δ", "Sigma": "Σ",
 }  # fmt: skip
-LATEX_GREEK = {
-    letter: f"\\{name}" for name, letter in GREEK.items() if name not in ("lam",)
-}
+LATEX_GREEK = {letter: f"\\{name}" for name, letter in GREEK.items() if name not in ("lam",)}
 PARTS = re.compile(r"^(?P<name>[^\[\d]+?)(?P<digits>\d+)?(?:\[(?P<index>.*)\])?$")
 
 
 @dataclass(frozen=True)
 class Name:
-    """A letter or a word with subscripts; `bold`: a stack of rows; `prime`: after the decay."""
+    """A letter or a word with subscripts; `bold`: a stack of rows; `prime`: after the decay;
+    `slope`: the gradient with respect to it; `local`: of a chunk that starts from nothing."""
 
     text: str
     subs: tuple[str, ...] = ()
     bold: bool = False
     prime: bool = False
+    slope: bool = False
+    local: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,14 +99,22 @@ T = Words("⊤")
 
 
 def row(*parts: Math | None) -> Math:
-    """Parts side by side; None is left out."""
-    found = tuple(part for part in parts if part is not None)
-    return found[0] if len(found) == 1 else Row(found)
+    """Parts side by side, those of rows too; None is left out."""
+    found: list[Math] = []
+    for part in parts:
+        found += part.parts if isinstance(part, Row) else [] if part is None else [part]
+    return found[0] if len(found) == 1 else Row(tuple(found))
 
 
 def transposed(part: Math) -> Math:
     """A matrix or vector, transposed."""
     return Power(part, T)
+
+
+def slope(name: Math) -> Math:
+    """The gradient of the loss with respect to a value."""
+    assert isinstance(name, Name), "a value has a name"
+    return replace(name, slope=True)
 
 
 def inverse(part: Math) -> Math:

@@ -31,13 +31,24 @@ class Formula:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """The characters `start` to `end` (exclusive) of a line of an excerpt, all from 0; a `fault`
+    stands in the way of something."""
+
+    line: int
+    start: int
+    end: int
+    fault: bool = False
+
+
+@dataclass(frozen=True)
 class Excerpt:
-    """Lines of the spec from `first` on, of which some are marked."""
+    """Lines of the spec from `first` on, of which some characters are marked."""
 
     file: str
     first: int
     lines: tuple[str, ...]
-    marked: tuple[int, ...] = ()
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,10 +61,19 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG, and what it shows in words."""
+    """An SVG, the same drawn with characters, and what it shows in words."""
 
     svg: str
+    text: str
     caption: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Text as it is, which a reader opens if interested."""
+
+    title: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -67,28 +87,38 @@ class Checked:
 
     @property
     def right(self) -> bool:
-        """Whether the error is small enough."""
+        """Whether the error is small enough; not a number is not."""
         return self.error <= self.limit
 
     @property
     def shown(self) -> str:
-        """The error in words: what is below rounding is called that, so that pages stay the same
-        from machine to machine."""
+        """The error in words: below which limit, so that a page is the same on every machine."""
         if not self.right:
-            return f"WRONG: {self.error:.1e}"
-        return "below 1e-12" if self.error < 1e-12 else f"below {self.limit:.0e}"
+            return f"WRONG: a relative error of {self.error:.1e}, above {_power(self.limit)}"
+        return f"relative error below {_power(self.limit)}"
 
 
-Block = Para | Formula | Excerpt | Table | Picture | Checked
+def _power(limit: float) -> str:
+    """`1e-4`."""
+    return f"{limit:.0e}".replace("e-0", "e-")
+
+
+Block = Para | Formula | Excerpt | Table | Picture | Listing | Checked
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step: a title, where in the spec it comes from, and its blocks."""
+    """One step: a title, its blocks, and where in the spec it comes from (`kda.arch:18`)."""
 
     title: str
     blocks: tuple[Block, ...]
     span: Span | None = None
+    place: str = ""
+
+    @property
+    def where(self) -> str:
+        """File and line, if there is one."""
+        return self.span.where if self.span is not None else self.place
 
 
 @dataclass(frozen=True)
@@ -97,15 +127,24 @@ class Chapter:
 
     title: str
     steps: tuple[Step, ...]
+    span: Span | None = None
 
 
 @dataclass(frozen=True)
 class Page:
-    """A derivation."""
+    """A derivation: `about` is a line on the layer, `source` the paper that it cites."""
 
     title: str
     about: str
+    source: str
+    intro: tuple[Block, ...]
     chapters: tuple[Chapter, ...]
+
+    @property
+    def wrong(self) -> tuple[Checked, ...]:
+        """The checks that failed."""
+        blocks = (b for c in self.chapters for s in c.steps for b in s.blocks)
+        return tuple(b for b in blocks if isinstance(b, Checked) and not b.right)
 
 
 def para(*parts: Inline) -> Para:

@@ -1,4 +1,4 @@
-"""Body of a Fold -> the same from its normal forms, so that a form can be held against the recurrence."""
+"""Body of a Fold -> the same from its normal forms, to hold them against the recurrence."""
 
 from __future__ import annotations
 

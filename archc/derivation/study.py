@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from archc.autodiff.keep import Gradient
@@ -15,7 +15,8 @@ from archc.ir.text import called_layers
 from archc.numerics.interval import Interval
 from archc.numerics.stated import stated
 from archc.recurrence.chunked import derived_of
-from archc.recurrence.derived import Derived
+from archc.recurrence.derived import Derived, Kept
+from archc.recurrence.law import Law, Refusal, law_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +50,15 @@ class Study:
         form = self.derived.graph
         if form is None:
             return None
-        inputs = [
-            n.op.name for n in form if isinstance(n.op, ir.Input) and n.type.dtype == "real"
-        ]
+        inputs = [n.op.name for n in form if isinstance(n.op, ir.Input) and n.type.dtype == "real"]
         outputs = [name for name, id in form.outputs.items() if form[id].type.dtype == "real"]
         return gradient(form, inputs, outputs)
+
+    @cached_property
+    def law(self) -> Law | Refusal:
+        """The composition law of the recurrence, or why there is none."""
+        types = {name: self.graph[id].type for name, id in self.captured.items()}
+        return law_of(self.fold, types, {n: self.known[id] for n, id in self.captured.items()})
 
 
 def studies_of(layer: ir.Layer) -> Iterator[Study]:
@@ -62,4 +67,14 @@ def studies_of(layer: ir.Layer) -> Iterator[Study]:
         folds = [node for node in each.graph if isinstance(node.op, ir.Fold)]
         known = stated(each) if folds else {}
         for node in folds:
-            yield Study(each, node, derived_of(each.graph, node, known), known)
+            derived = derived_of(each.graph, node, known)
+            yield Study(each, node, _meant(each, node, derived), known)
+
+
+def _meant(layer: ir.Layer, node: Node, derived: Derived) -> Derived:
+    """What was derived, unless the layer says that its recurrences are loops."""
+    if not layer.chunk.sequential or derived.graph is None:
+        return derived
+    states = tuple(state.name for state in node.op.states)
+    loop = Kept(states, "the spec says `chunk: sequential`")
+    return replace(derived, graph=None, kept=(loop,), notes=())

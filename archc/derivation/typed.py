@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from archc.derivation.maths import (
     LATEX_GREEK,
     Fence,
@@ -22,6 +24,9 @@ SIGNS = {
 }  # fmt: skip
 
 
+RAISED = {"⊤": "ᵀ", "−1": "⁻¹", "−⊤": "⁻ᵀ", "2": "²", "3": "³"}
+
+
 def as_latex(math: Math) -> str:
     """A formula as LaTeX."""
     match math:
@@ -34,7 +39,7 @@ def as_latex(math: Math) -> str:
         case Words(text):
             return SIGNS.get(text, rf"\operatorname{{{text.strip()}}}" if text.strip() else r"\,")
         case Row(parts):
-            return r"\,".join(as_latex(part) for part in parts).replace(r"\, ", " ")
+            return "".join(_spaced(parts))
         case Fence(inner, left, right):
             return rf"\left{left} {as_latex(inner)} \right{right}"
         case Fraction(above, below):
@@ -46,23 +51,37 @@ def as_latex(math: Math) -> str:
             return f"{SIGNS.get(sign, sign)}_{{{as_latex(below)}}}{upper}"
 
 
+def _spaced(parts: tuple[Math, ...]) -> Iterator[str]:
+    """Factors side by side with a thin space between them."""
+    for number, part in enumerate(parts):
+        before = parts[number - 1] if number else None
+        if before is not None and not isinstance(part, Sign | Fence):
+            yield "" if isinstance(before, Sign | Words) else r"\,"
+        yield as_latex(part)
+
+
 def _latex_name(name: Name) -> str:
     letter = name.text.rstrip("′")
     primes = "'" * (len(name.text) - len(letter) + name.prime)
     base = LATEX_GREEK.get(letter, letter if len(letter) == 1 else rf"\mathrm{{{letter}}}")
     base = rf"\mathbf{{{base}}}" if name.bold else base
-    subs = (LATEX_GREEK.get(s, s if len(s) == 1 or "-" in s else rf"\mathrm{{{s}}}") for s in name.subs)
+    base = rf"\tilde{{{base}}}" if name.local else base
+    subs = (
+        LATEX_GREEK.get(s, s if len(s) == 1 or {"-", "+"} & {*s} else rf"\mathrm{{{s}}}")
+        for s in name.subs
+    )
     below = ",".join(subs)
+    base = rf"\mathrm{{d}}{base}" if name.slope else base
     return f"{base}{primes}" + (f"_{{{below}}}" if below else "")
 
 
 def as_plain(math: Math) -> str:
     """A formula as one line of text."""
     match math:
-        case Name(text, subs, _, prime):
+        case Name(text, subs, _, prime, slope, local):
             below = ",".join(subs)
-            below = f"[{below}]" if len(below) > 1 else below
-            return f"{text}{'′' * prime}" + (f"_{below}" if below else "")
+            below = f"[{below}]" if below and not below.isalnum() else below
+            return f"{'d' * slope}{text}{'~' * local}{'′' * prime}" + (f"_{below}" if below else "")
         case Number(text):
             return text
         case Sign(text, tight):
@@ -70,14 +89,15 @@ def as_plain(math: Math) -> str:
         case Words(text):
             return text
         case Row(parts):
-            return _joined([as_plain(part) for part in parts])
+            return _joined([_closed(p) if isinstance(p, Fraction) else as_plain(p) for p in parts])
         case Fence(inner, left, right):
             return f"{left}{as_plain(inner)}{right}"
         case Fraction(above, below):
-            return f"{_closed(above)} / {_closed(below)}"
+            signs = isinstance(above, Row) and any(isinstance(p, Sign) for p in above.parts)
+            return f"{_closed(above) if signs else as_plain(above)} / {_closed(below)}"
         case Power(base, exponent):
             above = as_plain(exponent)
-            return f"{_closed(base)}{'ᵀ' if above == '⊤' else '⁻¹' if above == '−1' else '^' + above}"
+            return _closed(base) + RAISED.get(above, f"^{above}")
         case Sum(sign, below, above):
             upper = f"..{as_plain(above)}" if above is not None else ""
             return f"{sign}[{as_plain(below)}{upper}] "
@@ -95,4 +115,4 @@ def _joined(parts: list[str]) -> str:
 def _closed(math: Math) -> str:
     """A part as one factor."""
     text = as_plain(math)
-    return f"({text})" if isinstance(math, Row) else text
+    return f"({text})" if isinstance(math, Row | Fraction) else text

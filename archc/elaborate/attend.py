@@ -8,9 +8,8 @@ import sympy
 
 from archc.dims import T_SEEN, TIME, Axis, stream
 from archc.elaborate import expr, ops
-from archc.elaborate.heads import heads_of, live_entries, node_name
+from archc.elaborate.heads import Define, heads_of, live_entries, node_name
 from archc.elaborate.mentions import free_names
-from archc.elaborate.recurrence import Define
 from archc.elaborate.scope import Along, BlockStream, PairScope, Scope
 from archc.elaborate.values import Frame, Tensor, Value
 from archc.ir import layer as ir

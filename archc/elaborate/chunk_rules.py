@@ -11,6 +11,7 @@ from typing import Any
 import sympy
 
 from archc.diagnostics import Refused, did_you_mean
+from archc.elaborate.law import law
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import Tensor
 from archc.ir import layer as ir
@@ -26,11 +27,19 @@ NUMBER_AGAIN = {"<=": ">=", ">=": "<=", "<": ">", ">": "<"}
 
 def chunk(scope: Scope, stmt: tree.Chunk, exported: set[str]) -> None:
     """`chunk: size 64, bound log(alpha) >= -5`: kept for the passes that choose a form."""
-    for rule in stmt.rules:
+    for rule in sorted(stmt.rules, key=lambda rule: rule.word != LAW):
         if rule.word not in RULES:
             helps = [*did_you_mean(rule.word, RULES), f"known: {', '.join(RULES)}"]
             raise scope.error("E0215", f"no chunk rule `{rule.word}`", rule.span, helps=helps)
         RULES[rule.word](scope, rule)
+
+
+def chunk_order(stmt: tree.Stmt) -> int:
+    """Rules speak of every value, so they are read last; laws before promises, which may need the
+    value of a recurrence."""
+    if not isinstance(stmt, tree.Chunk):
+        return 0
+    return 1 if any(rule.word == LAW for rule in stmt.rules) else 2
 
 
 def _wrong(scope: Scope, rule: tree.Rule, message: str, help: str) -> Refused:
@@ -149,9 +158,11 @@ def _interval(
     return Bound(name, number, math.inf, open_end or (exp and number == 0), False, span, text)
 
 
+LAW = "law"
 RULES: dict[str, Callable[[Scope, tree.Rule], None]] = {
     "size": _size,
     "sequential": _sequential,
     "bound": _bound,
+    LAW: law,
 }
 """The rules there are."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import sympy
 
 from archc.dims import Axis
@@ -9,6 +11,9 @@ from archc.elaborate.scope import Scope
 from archc.elaborate.values import Frame, Tensor
 from archc.ir import layer as ir
 from archc.syntax import tree
+
+Define = Callable[[Scope, Sequence[tree.Stmt]], tuple[list[str], Scope]]
+"""Elaborates a block's body: the names it gives, and the scope where they are visible."""
 
 Grouped = tuple[Axis, Axis]
 """Head axis and group axis."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import sympy
 
 from archc.diagnostics import did_you_mean
-from archc.dims import TIME, Axis, at, number_symbol, size_symbol
-from archc.elaborate import ops, statements
-from archc.elaborate.scope import Along, Scope
+from archc.dims import Axis, at, number_symbol, size_symbol
+from archc.elaborate import in_place, ops, statements
+from archc.elaborate.scope import Scope
 from archc.elaborate.values import AbstractLayer, LayerRef, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.typing import layer_graph
@@ -49,9 +49,7 @@ def call(scope: Scope, target: LayerRef | AbstractLayer, node: tree.Call) -> Val
     """`Attention(d, H)` fixes sizes; `Attention(d, H)(x)`, or `Memory(q, k)`, applies the layer."""
     if isinstance(target, AbstractLayer):
         return _abstract(scope, target, node)
-    inputs = [
-        item for stmt in target.decl.body if isinstance(stmt, tree.Input) for item in stmt.names
-    ]
+    inputs = inputs_of(target.decl)
     applied = isinstance(node.func, tree.Call) or bool(target.sizes) or _gives_tensors(scope, node)
     if not applied:
         return LayerRef(target.decl, target.module, tuple(bind(scope, target.decl, node).items()))
@@ -64,8 +62,13 @@ def call(scope: Scope, target: LayerRef | AbstractLayer, node: tree.Call) -> Val
         )
     values = [ops.tensor(scope, scope.evaluate(a.value), a.value.span) for a in node.args]
     if scope.extra or not _keeps_parameters(target.decl):
-        return inline(scope, target, inputs, values, node)
+        return in_place.applied(scope, target, values, node)
     return apply(scope, target, inputs, values, node)
+
+
+def inputs_of(decl: tree.Decl) -> list[tree.Declared]:
+    """The inputs of a layer in the order of the text."""
+    return [item for stmt in decl.body if isinstance(stmt, tree.Input) for item in stmt.names]
 
 
 def _gives_tensors(scope: Scope, node: tree.Call) -> bool:
@@ -112,9 +115,9 @@ def _abstract(scope: Scope, target: AbstractLayer, node: tree.Call) -> Tensor:
 def infer(
     scope: Scope,
     target: LayerRef,
-    inputs: list[tree.Declared],
-    values: list[Tensor],
-    node: tree.Call,
+    inputs: Sequence[tree.Declared],
+    values: Sequence[Tensor],
+    node: tree.Expr,
 ) -> tuple[dict[str, Value], dict[str, Axis]]:
     """Sizes given and inferred from inputs, and the caller's axis for each dim of the callee."""
     sizes, axes = dict(target.sizes), dict[str, Axis]()
@@ -141,7 +144,7 @@ def infer(
 
 
 def _agree(
-    scope: Scope, target: LayerRef, name: str, given: sympy.Expr, axis: Axis, node: tree.Call
+    scope: Scope, target: LayerRef, name: str, given: sympy.Expr, axis: Axis, node: tree.Expr
 ) -> None:
     """A size that is given must be the size of the axis that comes in."""
     differences = _differences(given, axis.size)
@@ -343,57 +346,6 @@ def _values(layer: ir.Layer, given: Mapping[str, Value]) -> dict[str, sympy.Expr
 def _holds(condition: sympy.Basic, values: Mapping[str, sympy.Expr]) -> bool:
     """Whether a condition is true for these numbers."""
     return at(condition, values) is sympy.true
-
-
-# --- in place -----------------------------------------------------------------------------------
-
-
-def inline(
-    scope: Scope,
-    target: LayerRef,
-    inputs: list[tree.Declared],
-    values: list[Tensor],
-    node: tree.Call,
-) -> Tensor:
-    """The callee's statements in the caller's graph: layers without parameters, and experts."""
-    sizes, axes = infer(scope, target, inputs, values, node)
-    body = _body_scope(scope, target, axes, node)
-    for parameter in target.decl.params:
-        value = sizes.get(parameter.name)
-        if value is None and parameter.default is not None:
-            value = body.evaluate(parameter.default)
-        if value is None:
-            raise scope.error("E0311", f"`{target.decl.name}` needs `{parameter.name}`", node.span)
-        body.names[parameter.name] = value
-        if isinstance(value, sympy.Expr) and parameter.name not in body.dims:
-            taken = scope.axis_named(parameter.name) is not None
-            fresh = body.prefix + parameter.name if taken else parameter.name
-            body.dims[parameter.name] = (Axis(fresh, value),)
-    for declared, value in zip(inputs, values, strict=True):
-        body.names[declared.name] = value
-    outputs = statements.run_inline(body, target.decl)
-    if len(outputs) != 1:
-        raise scope.error(
-            "E0311", f"`{target.decl.name}` has several outputs, and one is used", node.span
-        )
-    return next(iter(outputs.values()))
-
-
-def _body_scope(scope: Scope, target: LayerRef, axes: Mapping[str, Axis], node: tree.Call) -> Scope:
-    """Where an inlined layer's names are looked up: in the caller's graph, without its names."""
-    return Scope(
-        scope.session,
-        scope.context,
-        target.module,
-        scope.frame,
-        dims={name: (axis,) for name, axis in axes.items() if "'" not in name},
-        hidden=scope.hidden,
-        indices={"t": Along("reader", TIME)},
-        extra=scope.extra,
-        gate=scope.gate,
-        site=scope.site or node.span,
-        prefix=f"{scope.prefix}{scope.context.path(snake(target.decl.name))}_",
-    )
 
 
 def snake(name: str) -> str:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import sympy
 
 from archc.dims import BATCH, TIME, Axis
 from archc.elaborate import ops
-from archc.elaborate.heads import heads_of, live_entries, node_name
+from archc.elaborate.heads import Define, heads_of, live_entries, node_name
+from archc.elaborate.law import laws_of
 from archc.elaborate.scope import Along, Scope
 from archc.elaborate.values import Frame, Lazy, Tensor
 from archc.ir import layer as ir
+from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Type
 from archc.ir.typing import layer_graph
 from archc.syntax import tree
-
-Define = Callable[[Scope, Sequence[tree.Stmt]], tuple[list[str], Scope]]
-"""Elaborates a block's body: the names it gives, and the scope where they are visible."""
 
 
 @dataclass(eq=False)
@@ -74,8 +73,9 @@ def recurrence(
         value = inner.lookup(name, node.span)
         if name in exported and name not in updates and isinstance(value, Tensor):
             frame.graph.outputs[name] = frame.bring(value).node
+    laws = laws_of(inner, {name: ref.axes for name, ref in states.items()}, heads)
     copies = tuple(axis.name for axis in (*scope.extra, *heads))
-    return _fold(scope, node, frame, states, copies)
+    return _fold(scope, node, frame, states, copies, laws)
 
 
 def _fold(
@@ -84,8 +84,10 @@ def _fold(
     frame: Frame,
     states: dict[str, StateRef],
     heads: tuple[str, ...],
+    laws: tuple[GivenLaw, ...],
 ) -> dict[str, Tensor]:
-    """The Fold node with its captures and initial states, and its results."""
+    """The Fold node with its captures and initial states, and its results; nothing reads the
+    summaries of tokens."""
     frame.graph.prune(keep=[ref.before.node for ref in states.values()])
     entries = live_entries(frame)
     inits = [_initial(scope, ref) for ref in states.values()]
@@ -95,10 +97,14 @@ def _fold(
         tuple(ir.State(name, ref.axes) for name, ref in states.items()),
         frame.graph,
         heads,
+        laws=laws,
     )
+    inside = {law.in_body(part) for law in laws for part in law.parts}
     made = ops.node(scope, op, *(outer for _, _, outer in entries), *inits, span=node.span)
     return {
-        name: ops.node(scope, ir.Result(name), made, span=node.span) for name in frame.graph.outputs
+        name: ops.node(scope, ir.Result(name), made, span=node.span)
+        for name in frame.graph.outputs
+        if name not in inside
     }
 
 

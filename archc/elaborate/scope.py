@@ -104,6 +104,7 @@ class Context:
     params: dict[str, Span] = field(default_factory=dict)
     paths: dict[str, int] = field(default_factory=dict)
     chunk: ChunkRules = NO_RULES
+    laws: list[Any] = field(default_factory=list)
     choices: list[str] = field(default_factory=list)
 
     def path(self, name: str) -> str:

@@ -13,9 +13,10 @@ from archc.elaborate import inits, ops, select
 from archc.elaborate.arguments import declare_arguments
 from archc.elaborate.attend import attend
 from archc.elaborate.binding import declare, force
-from archc.elaborate.chunk_rules import chunk
+from archc.elaborate.chunk_rules import chunk, chunk_order
 from archc.elaborate.conditions import require
 from archc.elaborate.finish import finish
+from archc.elaborate.law import check_laws
 from archc.elaborate.mentions import exported_by, names_bound, names_defined, unused_params
 from archc.elaborate.placement import check_placement
 from archc.elaborate.recurrence import recurrence
@@ -52,6 +53,7 @@ def run(scope: Scope, decl: tree.Decl) -> dict[str, Tensor]:
     found = len(scope.session.report.diagnostics)
     scope = define(scope, decl.body, exported_by(decl.body))
     force(scope, decl.body)
+    check_laws(scope)
     outputs: dict[str, Tensor] = {}
     for stmt in decl.body:
         if isinstance(stmt, tree.Output):
@@ -106,23 +108,6 @@ def _output(scope: Scope, stmt: tree.Output, outputs: dict[str, Tensor]) -> None
     outputs[name] = tensor
 
 
-def run_inline(body: Scope, decl: tree.Decl) -> dict[str, Tensor]:
-    """A layer's body inside another layer's frame; its inputs are bound already."""
-    for stmt in decl.body:
-        if isinstance(stmt, tree.Chunk):
-            raise body.error(
-                "E0223",
-                f"`chunk:` of `{decl.name}`, which becomes part of `{body.context.name}` here",
-                stmt.span,
-                others=[(body.site, "applied here")] if body.site else [],
-                helps=[f"move the rules into `{body.context.name}`"],
-            )
-    stmts = tuple(stmt for stmt in decl.body if not isinstance(stmt, tree.Input))
-    return run(
-        body, tree.Decl(decl.span, decl.kind, decl.name, (), (), decl.doc, stmts, decl.header)
-    )
-
-
 def run_function(body: Scope, decl: tree.Decl) -> Value:
     """The value of a library function's `return`."""
     check_placement(body, decl)
@@ -138,9 +123,8 @@ def run_function(body: Scope, decl: tree.Decl) -> Value:
 
 
 def define(scope: Scope, stmts: Sequence[tree.Stmt], exported: set[str]) -> Scope:
-    """Bind what the statements define; returns the scope in which all of it is visible. `chunk:`
-    comes last, as it may speak of every value."""
-    for stmt in sorted(stmts, key=lambda stmt: isinstance(stmt, tree.Chunk)):
+    """Bind what the statements define; returns the scope in which all of it is visible."""
+    for stmt in sorted(stmts, key=chunk_order):
         try:
             scope = DEFINE[type(stmt)](scope, stmt, exported) or scope
         except Refused:

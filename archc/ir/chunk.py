@@ -317,17 +317,20 @@ class Bound:
 @dataclass(frozen=True)
 class ChunkRules:
     """What a layer says about its chunked form: how many tokens are in a chunk (None: as the
-    backend likes), that the loop is meant, and what is known of its values."""
+    backend likes), that the loop is meant, what is known of its values, and the composition laws
+    that it gives, as they were written."""
 
     size: int | None = None
     sequential: bool = False
     bounds: tuple[Bound, ...] = ()
+    laws: tuple[str, ...] = ()
 
     def lines(self) -> tuple[str, ...]:
         """The rules as a spec writes them."""
         size = [f"size {self.size}"] if self.size is not None else []
         written = [bound.text for bound in self.bounds if bound.text]
-        return (*size, *(["sequential"] if self.sequential else []), *dict.fromkeys(written))
+        loop = ["sequential"] if self.sequential else []
+        return (*size, *loop, *self.laws, *dict.fromkeys(written))
 
 
 NO_RULES = ChunkRules()

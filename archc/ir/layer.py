@@ -252,7 +252,8 @@ class Fold:
     its axes). Inputs of the body: the captures at one token (without the stream axis), and for each
     state S its value before the token, named `S[t-1]`. Outputs of the body: for each state S its
     value after the token, named `S`, and any further names. `Result(name)` reads either along the
-    stream. `heads` are the axes over which the spec declares independent copies of the states.
+    stream. `heads` are the axes over which the spec declares independent copies of the states,
+    `laws` the composition laws that it gives (`given_law.py`).
     """
 
     stream: Axis
@@ -262,6 +263,7 @@ class Fold:
     heads: tuple[str, ...] = ()
     reverse: bool = False
     chunked: Any = None
+    laws: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,10 +14,11 @@ import sympy
 
 from archc.diagnostics import InternalError
 from archc.dims import Axis
+from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.shapes import KIND_ORDER, TypeMismatch
-from archc.ir.typing import infer
+from archc.ir.typing import infer, result
 
 REGIONS = (ir.Fold, ir.Pair, ir.Call)
 
@@ -100,12 +101,16 @@ def _check_node(graph: Graph, node: Node, where: str) -> None:
     require(free or order == sorted(order), f"{where}: axes are not batch, streams, dims")
     if isinstance(node.op, ir.Fold):
         _check_fold(node.op, operands, where)
+        if isinstance(node.op.chunked, ck.ChunkForm):
+            _check_form(node.op, node.op.chunked, operands, f"{where}, chunked form")
     elif isinstance(node.op, ir.Pair):
         _check_pair(node.op, operands, where)
     elif isinstance(node.op, ir.Call):
         _check_call(node.op, operands, where)
     elif isinstance(node.op, ir.Contract):
         _check_contract(node.op, operands, where)
+    elif isinstance(node.op, ck.Conjugate):
+        _check_conjugate(node.op, operands, where)
 
 
 def _check_fold(op: ir.Fold, operands: list[Node], where: str) -> None:
@@ -127,6 +132,44 @@ def _check_fold(op: ir.Fold, operands: list[Node], where: str) -> None:
         for what, node in (("update", update), ("initial value", start)):
             fits = set(node.type.names) <= wide
             require(fits, f"{where}: {what} of `{state.name}` is {_shape(node.type)}")
+
+
+def _check_form(op: ir.Fold, form: ck.ChunkForm, operands: list[Node], where: str) -> None:
+    """The forward graph has the Fold's results, and the backward one a gradient of its inputs."""
+    given = dict(zip(op.captures, (node.type for node in operands), strict=False))
+    given |= {ck.start(state.name): Type(state.axes) for state in op.states}
+    check_graph(form.forward, where, given)
+    made = {name: form.forward[id].type for name, id in form.forward.outputs.items()}
+    saved = set(form.saved)
+    require(saved <= set(made), f"{where}: {sorted(saved - set(made))} are saved but not made")
+    wanted = {ck.final(state.name): Type(state.axes) for state in op.states}
+    wanted |= {name: result(op, name) for name in op.body.outputs}
+    for name in (name for name in made if name not in saved):
+        require(name in wanted, f"{where}: no result `{name}`")
+        same = _same(made[name], wanted[name])
+        require(same, f"{where}: `{name}` is {_shape(made[name])}, not {_shape(wanted[name])}")
+    if form.backward is None:
+        return
+    where = f"{where}, backward"
+    arriving = {ck.cotangent(name): type for name, type in made.items() if name not in saved}
+    check_graph(form.backward, where, {**given, **{n: made[n] for n in form.saved}, **arriving})
+    for name, id in form.backward.outputs.items():
+        of = given.get(name.removeprefix(ck.cotangent("")))
+        require(of is not None, f"{where}: `{name}` is the gradient of no input")
+        fits = of is not None and set(form.backward[id].type.names) <= set(of.names)
+        require(fits, f"{where}: `{name}` is {_shape(form.backward[id].type)}")
+
+
+def _check_conjugate(op: ck.Conjugate, operands: list[Node], where: str) -> None:
+    """The body makes of `p`, as wide as the right-hand side, a value as wide as `p`."""
+    right, *others = operands
+    require(len(others) == len(op.captures), f"{where}: an operand for each capture")
+    require(set(op.over) <= set(right.type.names), f"{where}: a system along {list(op.over)}")
+    given = {"p": right.type, **{n: o.type for n, o in zip(op.captures, others, strict=True)}}
+    check_graph(op.body, f"{where}, body", given)
+    require("product" in op.body.outputs, f"{where}: the body has no `product`")
+    made = op.body[op.body.outputs["product"]].type
+    require(_same(made, right.type), f"{where}: the product is {_shape(made)}")
 
 
 def _check_pair(op: ir.Pair, operands: list[Node], where: str) -> None:
@@ -196,6 +239,8 @@ def _check_symbols(layer: ir.Layer, where: str) -> None:
             known |= {a.size for a in node.type.axes if a.kind != "dim" or layer.kind == "argument"}
         if isinstance(node.op, ir.Window) and node.op.blocks is not None:
             known.add(node.op.blocks.size)
+        if isinstance(node.op, ir.Fold) and node.op.chunked is not None:
+            known.add(ck.CHUNK)  # chosen when the form runs
     for node in nodes:
         unknown = sorted(str(symbol) for symbol in _symbols(node) - known)
         require(not unknown, f"{where}, {_described(node)}: unknown sizes {unknown}")
@@ -205,8 +250,12 @@ def every_node(graph: Graph) -> Iterator[Node]:
     """The nodes of a graph and of the bodies in it."""
     for node in graph:
         yield node
-        if isinstance(node.op, ir.Fold | ir.Pair):
+        if isinstance(node.op, ir.Fold | ir.Pair | ck.Conjugate):
             yield from every_node(node.op.body)
+        if isinstance(node.op, ir.Fold) and isinstance(node.op.chunked, ck.ChunkForm):
+            yield from every_node(node.op.chunked.forward)
+            if node.op.chunked.backward is not None:
+                yield from every_node(node.op.chunked.backward)
         if isinstance(node.op, ir.Pair) and node.op.decode is not None:
             yield from every_node(node.op.decode)
 
@@ -223,7 +272,7 @@ def _symbols(node: Node) -> set[sympy.Basic]:
         numbers.append(op.count)
     elif isinstance(op, ir.Window) and op.stride is not None:
         numbers.append(op.stride)
-    elif isinstance(op, ir.Solve) and op.iterations is not None:
+    elif isinstance(op, ir.Solve | ck.Conjugate) and op.iterations is not None:
         numbers.append(op.iterations)
     elif isinstance(op, ir.Call):
         numbers += [size for _, size in op.sizes]

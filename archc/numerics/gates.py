@@ -63,12 +63,17 @@ def log_capture(graph: Graph, fold_node_id: int, capture_name: str, known: Known
     """
     node = graph[fold_node_id]
     op, place = node.op, node.op.captures.index(capture_name)
-    log = log_of(graph, node.operands[place], known)
+    gate, fresh = graph[node.operands[place]], graph.fresh
+    log = log_of(graph, gate.id, known)
     if isinstance(log, NoLog):
         return log
     name = f"log_{capture_name}"
     while name in op.captures:
         name += "'"
+    for new in range(fresh, graph.fresh):
+        graph.rename(new, graph[new].name, gate.span)
+    if graph[log].name is None:
+        graph.rename(log, name)
     captures = (*op.captures[:place], name, *op.captures[place + 1 :])
     operands = (*node.operands[:place], log, *node.operands[place + 1 :])
     body = _exponentiated(op.body, capture_name, name)

@@ -16,6 +16,7 @@ from archc.ir.rewrite import rewrite
 from archc.numerics.interval import Interval, intervals
 from archc.numerics.stated import stated
 from archc.recurrence.derive import Derived, derive
+from archc.recurrence.user_law import without_laws
 
 Differentiate = Callable[
     [Graph, Sequence[str], Sequence[str]], tuple[Graph, Graph, tuple[str, ...]]
@@ -43,7 +44,8 @@ def chunked(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
         form = done[key]
         if form is None:
             return None
-        return graph.add(replace(node.op, chunked=form), *node.operands)
+        op = replace(without_laws(node.op), chunked=form)
+        return graph.add(op, *node.operands)
 
     return rewrite(layer, [with_chunks])
 

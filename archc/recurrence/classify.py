@@ -13,7 +13,8 @@ from archc.source import Span
 
 @dataclass(frozen=True)
 class Class:
-    """What kind of memory it is: `kind` is one of linear, max-plus, sequential, attention, window.
+    """What kind of memory it is: `kind` is one of linear, max-plus, law (the spec says how it
+    composes), sequential, attention, window.
 
     `text` says it in words; `reason` and `span` say why a sequential one has no chunked form.
     """
@@ -74,6 +75,8 @@ def _component(fold: ir.Fold, states: tuple[str, ...]) -> Class:
     tropical = degrees(fold, states, tropical=True)
     if all(tropical[after[s]].kind != OTHER for s in states):
         return Class("max-plus", states, "running maximum, a recurrence over (max, +)")
+    if any({*states} <= {*law.states} for law in fold.laws):
+        return Class("law", states, "recurrence with a composition law of its own")
     span = fold.body[broken.culprit].span if broken.culprit is not None else None
     return Class("sequential", states, "sequential cell", broken.why, span)
 

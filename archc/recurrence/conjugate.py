@@ -37,6 +37,8 @@ def conjugate(
     `sides` are the state's key and value axis, `type` that of the Solve node in the body, `lifted`
     the body's nodes along tokens. The frame's graph is as it was but for what is added.
     """
+    for node in system.needs:
+        lifted[node]  # what is missing is found out before anything is added
     batch = [axis for axis in type.axes if axis.kind == "batch"]
     dims = [axis for axis in type.axes if axis.kind != "batch"]
     right = frame.expanded(lifted[system.right], (*batch, frame.stream, *dims))

@@ -8,27 +8,29 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from functools import partial
 from types import MappingProxyType
+
 import sympy
 
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Type
-from archc.ir.typing import layer_graph
 from archc.numerics.interval import Interval, intervals
 from archc.numerics.logs import NoLog, growth, log_of
 from archc.recurrence.conjugate import conjugate, turned
 from archc.recurrence.coupled import coupled, dense
 from archc.recurrence.degree import before, updates
 from archc.recurrence.derived import Derived, Kept, NotChunked
-from archc.recurrence.frame import Frame, input_of
+from archc.recurrence.frame import frame_of, input_of
 from archc.recurrence.gauge import proved
 from archc.recurrence.implicit import System, systems
 from archc.recurrence.lift import Lifted, StateNeeded
 from archc.recurrence.matrix import MatrixForm, TokenStep, TokenTerm
 from archc.recurrence.normal import normal_forms
+from archc.recurrence.normal_atoms import Table
 from archc.recurrence.normal_build import build
 from archc.recurrence.normal_form import (
     DENSE,
@@ -42,9 +44,11 @@ from archc.recurrence.normal_form import (
     StateForm,
     Step,
 )
+from archc.recurrence.normal_roles import factored, read_apart
 from archc.recurrence.scan import Carried, diagonal
 from archc.recurrence.stepwise import stepwise
-from archc.recurrence.tropical import running_max
+from archc.recurrence.tropical import differences_first, running_max
+from archc.recurrence.user_law import by_law, in_order, remark
 
 
 def derive(
@@ -77,7 +81,7 @@ class Derivation:
         self.known, self.after = known, updates(fold)
         self.old = {name: id for id, name in before(fold).items()}
         self.states = {state.name: state for state in fold.states}
-        self.frame = _frame(fold)
+        self.frame = frame_of(fold)
         graph = self.frame.graph
         self.inputs = {name: input_of(graph, name, type) for name, type in captures.items()}
         self.starts = {
@@ -86,6 +90,7 @@ class Derivation:
         }
         self.lifted = Lifted(self.frame, fold.body, self._lifted_inputs())
         self.finals: dict[str, int] = {}
+        self.maxima: list[tuple[int, int]] = []  # before and after each token
         self.kept: list[Kept] = []
         self.notes: list[str] = []
 
@@ -99,7 +104,7 @@ class Derivation:
     def run(self) -> Derived:
         """Group after group, then the results."""
         forms = normal_forms(self.fold)
-        for form in forms:
+        for form in in_order(self.fold, forms):
             self._group(form)
         if len({name for kept in self.kept for name in kept.states}) == len(self.states):
             return Derived(None, forms, tuple(self.kept))
@@ -110,7 +115,7 @@ class Derivation:
         for name, id in self.finals.items():
             graph.outputs[ck.final(name)] = self.frame.expanded(id, self.states[name].axes)
         graph.prune([node.id for node in graph if isinstance(node.op, ir.Input)])
-        return Derived(graph, forms, tuple(self.kept), tuple(self.notes))
+        return Derived(graph, forms, tuple(self.kept), tuple(self.notes), self.fold.laws)
 
     def _axes_of(self, name: str) -> tuple[Axis, ...]:
         """The axes that a result has along the stream."""
@@ -119,7 +124,13 @@ class Derivation:
 
     def _group(self, form: NormalForm) -> None:
         """The values of one group of states, in chunks or by a loop."""
+        given = {name for law in self.fold.laws for name in law.states}
+        if given.issuperset(form.states):
+            self._by_law(form)
+            return
         try:
+            if given & {*form.states}:
+                raise NotChunked("these states need one another, and a law is given for some alone")
             if form.refusal is not None:
                 refusal = form.refusal
                 raise NotChunked(refusal.reason, refusal.help, refusal.node, refusal.code)
@@ -127,6 +138,23 @@ class Derivation:
         except NotChunked as error:
             self.kept.append(Kept(form.states, error.reason, error.help, error.node, error.code))
             self._loop(form.states)
+
+    def _by_law(self, form: NormalForm) -> None:
+        """The states of a law that the spec gives, all of them at the first."""
+        for law in self.fold.laws:
+            if not {*form.states} & {*law.states} or law.states[0] in self.finals:
+                continue
+            try:
+                parts = [self.lifted[self.body.outputs[law.in_body(part)]] for part in law.parts]
+            except StateNeeded as needed:
+                reason = "the summary of a token reads a state that needs this one"
+                self.kept.append(Kept(law.states, reason, "", needed.node))
+                self._loop(law.states)
+                continue
+            states = [self.states[name] for name in law.states]
+            for name, found in by_law(self.frame, law, states, parts, self.starts).items():
+                self._note_state(name, found)
+            self.notes.append(remark(law))
 
     def _loop(self, states: Sequence[str]) -> None:
         """A loop over the tokens for some of the states."""
@@ -199,7 +227,9 @@ class Derivation:
         shift = self._some(form, step.decay)
         value = self._value(form, step.terms[0].c)
         state, start = self.states[name], self.starts[name]
-        self._note_state(name, running_max(self.frame, state, shift, value, start, gauge))
+        carried = running_max(self.frame, state, shift, value, start, gauge)
+        self.maxima.append((carried.before, carried.after))
+        self._note_state(name, carried)
         if gauge:
             self.notes.append(f"`{name}` is a gauge: no result depends on it")
 
@@ -209,7 +239,7 @@ class Derivation:
         """Rank-one writes, read by vectors."""
         solves = {each.state: self._systems(form, each) for each in form.forms}
         for each in form.forms:
-            self._check_reads(each, solves[each.state])
+            self._check_reads(form, each, solves[each.state])
         steps = [self._token_step(form, p) for p in range(len(form.forms[0].steps))]
         states = [self.states[each.state] for each in form.forms]
         turns = {e.state: (e.key[0], e.value[0]) for e in form.forms if solves[e.state]}
@@ -225,7 +255,8 @@ class Derivation:
                 self._solve(made, system, turns[each.state])
         for k, each in enumerate(form.forms):
             for read in each.reads:
-                self.lifted.note(read.node, self._read(form, made, k, read))
+                make = partial(self._read, form, made, k, read)
+                self.lifted.note_made(read.node, make)
 
     def _systems(self, form: NormalForm, each: StateForm) -> tuple[System, ...]:
         """The systems that take a state whole, if there are any."""
@@ -245,26 +276,32 @@ class Derivation:
 
         names = [state.name for state in made.states]
         type = self.body[system.node].type
-        z = conjugate(self.frame, system, sides, type, self.lifted, read)
-        self.lifted.note(system.node, z)
+        make = partial(conjugate, self.frame, system, sides, type, self.lifted, read)
+        self.lifted.note_made(system.node, make)
 
     def _solved(self, id: int) -> bool:
         """Whether a value goes into the matrix of a system."""
         after = self.body.descendants(id)
         return any(isinstance(self.body[user].op, ir.Solve) for user in after)
 
-    def _check_reads(self, each: StateForm, solves: Sequence[System]) -> None:
+    def _user(self, each: StateForm) -> int:
+        """What uses the whole of a state, as far as it is something else than the state."""
+        reads = {read.node for read in each.reads}
+        users = (user for id in each.whole for user in self.body.users(id))
+        return next((user for user in users if user not in reads), each.whole[0])
+
+    def _check_reads(self, form: NormalForm, each: StateForm, solves: Sequence[System]) -> None:
         """Every read of a matrix state sums over its key axes."""
         keys, name = {axis.name for axis in each.key}, each.state
         own = any(self.body.outputs[wanted] == self.after[name] for wanted in self.wanted)
         if (each.whole and not solves) or own:
-            node = each.whole[0] if each.whole else self.after[name]
+            node = self._user(each) if each.whole else self.after[name]
             raise NotChunked(
                 f"every element of `{name}` is used at every token",
                 "read it by a product with a vector", node, "E0604",
             )  # fmt: skip
         for read in each.reads:
-            if any(set(part.axes) != keys for part in read.parts):
+            if any(self._sides(form, part, keys) is None for part in read.parts):
                 raise NotChunked(
                     f"`{name}` is read along other axes than its updates sum over", "", read.node
                 )
@@ -284,23 +321,33 @@ class Derivation:
         """The logarithm of a decay along tokens; None for a decay of 1."""
         if gate == 1:
             return None
+        gate = factored(Table(form.atoms), gate)
         states = " and ".join(f"`{name}`" for name in form.states)
         body = self.body.copy()  # where a stabiliser is still a maximum that gates are held against
         inside = build(body, gate, form, {node.id: node.id for node in body})
         log = log_of(body, inside, intervals(body, self.known))
         if isinstance(log, NoLog):
             reason = f"the decay of {states} has no logarithm: {log.reason}"
-            raise NotChunked(reason, node=_node_of(form, gate), code="E0602")
+            raise NotChunked(reason, node=self._node_of(form, gate), code="E0602")
         if not growth(body, log, intervals(body, self.known)).never:
             raise NotChunked(
                 f"{states} may grow: the decay is not known to be at most 1",
                 "write the decay as exp(-softplus(..)), sigmoid(..) or another value in [0, 1]",
-                _node_of(form, gate), "E0602",
+                self._node_of(form, gate), "E0602",
             )  # fmt: skip
         graph = self.frame.graph
         found = log_of(graph, self._value(form, gate), intervals(graph, self.known))
         assert not isinstance(found, NoLog), "the body has a logarithm"
-        return found
+        return differences_first(self.frame, found, self.maxima)
+
+    def _node_of(self, form: NormalForm, gate: sympy.Expr) -> int | None:
+        """The first node of the body that holds all of a gate, and no state."""
+        atoms = [form.atoms[s] for s in sorted(gate.free_symbols, key=str) if s in form.atoms]
+        parts = {atom.node for atom in atoms if atom.node is not None}
+        moved = set(self.old.values()).union(*map(self.body.descendants, self.old.values()))
+        every = (node.id for node in self.body if node.id not in moved)
+        found = (id for id in every if parts <= self.body.ancestors(id) | {id})
+        return next(found, None) if parts else None
 
     def _read(self, form: NormalForm, made: MatrixForm, k: int, read: Read) -> int:
         """A read along tokens, with the axes of the body's node."""
@@ -310,9 +357,20 @@ class Derivation:
         total = self.frame.renamed(total, dict(read.renamed)) if read.renamed else total
         return self.frame.expanded(total, self.body[read.node].type.axes)
 
+    @staticmethod
+    def _sides(form: NormalForm, part: Part, key: Set[str]) -> tuple[sympy.Expr, sympy.Expr] | None:
+        return read_apart(Table(form.atoms), part.covector, part.axes, key)
+
     def _part(self, form: NormalForm, made: MatrixForm, k: int, part: Part) -> int:
-        query = made.query(self._value(form, part.covector), part.step)
+        """One sum; what it sums over besides the key axes is summed when that is read."""
+        sides = self._sides(form, part, {*made.key_names})
+        assert sides is not None, "reads are checked"
+        query = made.query(self._value(form, sides[0]), part.step)
         value = made.tokens(made.read(k, query, part.when), part.step)
+        more = [name for name in part.axes if name not in made.key_names]
+        if more:
+            weighed = self.frame.times(value, self._factor(form, sides[1]))
+            value = self.frame.add(ir.Reduce("sum", tuple(more)), weighed)
         scale = self._factor(form, part.scale)
         return value if scale is None else self.frame.fn("mul", value, scale)
 
@@ -324,36 +382,6 @@ GROUPS = {
     MAX_PLUS: Derivation.running_max,
 }
 """How a group of each kind is derived."""
-
-
-def _elementwise(form: NormalForm) -> bool:
-    """Whether the states are only scaled and added to."""
-    steps = [each.steps for each in form.forms]
-    return all(len(own) == 1 and all(term.w == 0 for term in own[0].terms) for own in steps)
-
-
-def _node_of(form: NormalForm, expr: sympy.Expr) -> int | None:
-    """A node of the body that is part of an expression."""
-    atoms = (form.atoms[s] for s in sorted(expr.free_symbols, key=str) if s in form.atoms)
-    return next((atom.node for atom in atoms if atom.node is not None), None)
-
-
-def _frame(fold: ir.Fold) -> Frame:
-    """An empty graph with chunks of the Fold's stream; its axes have names of their own."""
-    taken = {axis.name for node in fold.body for axis in node.type.axes}
-    taken |= {fold.stream.name, *(axis.name for state in fold.states for axis in state.axes)}
-
-    def fresh(name: str) -> str:
-        while name in taken:
-            name += "_"
-        return name
-
-    count = sympy.ceiling(fold.stream.size / ck.CHUNK)
-    row = Axis(fresh("i"), ck.CHUNK)
-    return Frame(
-        layer_graph(), fold.stream, Axis(fresh("n"), count, "stream"), row,
-        row.renamed(fresh("j")), tuple(fold.heads),
-    )  # fmt: skip
 
 
 __all__ = ["Derivation", "Derived", "Kept", "NotChunked", "StateNeeded", "derive"]

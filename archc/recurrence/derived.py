@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Graph
 from archc.recurrence.normal_form import NormalForm
 
@@ -22,12 +23,13 @@ class Kept:
 @dataclass(frozen=True)
 class Derived:
     """What was found about a Fold: its chunked form (None: every state stays a loop), the normal
-    forms of its states, and those that stay a loop."""
+    forms of its states, those that stay a loop, and the laws of the spec that it follows."""
 
     graph: Graph | None
     forms: tuple[NormalForm, ...]
     kept: tuple[Kept, ...]
     notes: tuple[str, ...] = ()
+    laws: tuple[GivenLaw, ...] = ()
 
 
 class NotChunked(Exception):

@@ -16,6 +16,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
+from archc.ir.typing import layer_graph
 
 
 @dataclass(frozen=True)
@@ -137,3 +138,23 @@ class Frame:
 def input_of(graph: Graph, name: str, type: Type) -> int:
     """An input of a form."""
     return graph.add(ir.Input(name, type), name=name)
+
+
+def frame_of(fold: ir.Fold) -> Frame:
+    """An empty graph with chunks of the Fold's stream; its axes have names of their own."""
+    taken = {axis.name for node in fold.body for axis in node.type.axes}
+    taken |= {fold.stream.name, *(axis.name for state in fold.states for axis in state.axes)}
+    for graph in (graph for law in fold.laws for graph in (law.merge, law.apply)):
+        taken |= {axis.name for node in graph for axis in node.type.axes}
+
+    def fresh(name: str) -> str:
+        while name in taken:
+            name += "_"
+        return name
+
+    count = sympy.ceiling(fold.stream.size / ck.CHUNK)
+    row = Axis(fresh("i"), ck.CHUNK)
+    return Frame(
+        layer_graph(), fold.stream, Axis(fresh("n"), count, "stream"), row,
+        row.renamed(fresh("j")), tuple(fold.heads),
+    )  # fmt: skip

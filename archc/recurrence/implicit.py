@@ -71,6 +71,13 @@ class System:
     diagonals: tuple[Diagonal, ...]
     iterations: sympy.Expr | None
 
+    @property
+    def needs(self) -> tuple[int, ...]:
+        """The nodes of the body whose values it is made of, but for the states."""
+        scales = [part.scale for part in (*self.shares, *self.diagonals)]
+        own = (each.value for each in self.diagonals if each.value is not None)
+        return (self.right, *own, *(node for scale in scales for _, node in scale.factors))
+
 
 class Indefinite(Exception):
     """A matrix of which something is not known: why, and the node of the body."""

@@ -19,11 +19,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from archc.ir import layer as ir
+from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Graph, Type
 from archc.numerics.interval import Interval
 from archc.recurrence.law_merge import apply_graph, identity_graph, merge_graph
 from archc.recurrence.law_parts import Group
 from archc.recurrence.law_summary import NoLaw, Round, rounds_of
+from archc.recurrence.lift import StateNeeded
+from archc.recurrence.user_law_summary import joined, summary_graph
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class LawRound:
     `summary`: inputs named as the captures of the Fold, and `S[0]` for states of earlier rounds
     that are read; outputs: the parts. `merge`: inputs `<part>.1`, `<part>.2`; outputs: the parts.
     `apply`: inputs: the parts, and `S[0]`; outputs `S[T]`. `identity`: the parts of no tokens.
-    `parts` are the types of the parts by name: `P_S` (or `log_P_S`) and `Q_S`.
+    `parts` are the types of the parts by name: `P_S` (or `log_P_S`) and `Q_S`. Where the spec gives
+    the law, there are no groups, the parts are its own, and no tokens have no summary.
     """
 
     groups: tuple[Group, ...]
@@ -51,12 +55,14 @@ class LawRound:
     summary: Graph
     merge: Graph
     apply: Graph
-    identity: Graph
+    identity: Graph | None
+    given: tuple[GivenLaw, ...] = ()
 
     @property
     def states(self) -> tuple[str, ...]:
         """The states by name."""
-        return tuple(state.name for group in self.groups for state in group.states)
+        own = tuple(state.name for group in self.groups for state in group.states)
+        return (*own, *(name for law in self.given for name in law.states))
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,8 @@ def law_of(
 ) -> Law | Refusal:
     """The law of a Fold: `captures` are the types that its captures have outside, `known` the
     intervals in which they lie."""
+    if fold.laws:
+        return _given(fold, captures, known)
     try:
         return Law(tuple(_round(each) for each in rounds_of(fold, captures, known)))
     except NoLaw as error:
@@ -84,3 +92,24 @@ def _round(each: Round) -> LawRound:
         each.groups, parts, each.summary, merge_graph(each.groups, parts),
         apply_graph(each.groups, parts), identity_graph(each.groups, parts),
     )  # fmt: skip
+
+
+def _given(
+    fold: ir.Fold, captures: Mapping[str, Type], known: Mapping[str, Interval]
+) -> Law | Refusal:
+    """The laws that the spec gives, if they are about every state."""
+    others = [
+        state.name for state in fold.states if not any(state.name in g.states for g in fold.laws)
+    ]
+    if others:
+        return Refusal(tuple(others), "the spec gives the law of other states, and not of these")
+    try:
+        graph = summary_graph(fold, captures, known)
+    except StateNeeded as needed:
+        reason = "the summary of a token reads another state"
+        return Refusal(tuple(state.name for state in fold.states), reason, "", needed.node)
+    merge, apply = (
+        joined([getattr(law, kind) for law in fold.laws]) for kind in ("merge", "apply")
+    )
+    parts = {name: graph[id].type for name, id in graph.outputs.items()}
+    return Law((LawRound((), parts, graph, merge, apply, None, fold.laws),))

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import sympy
 
@@ -128,9 +129,9 @@ class _Summaries(Derivation):
         self._group(form)
         states = [id for name in form.states for id in self._ids(name)]
         known = [*states, *(read.node for each in form.forms for read in each.reads)]
-        for id in (id for id in known if id in self.lifted.known):
-            self.alone.note(id, self.lifted[id])
-            self.plain.note(id, self.lifted[id])
+        for id in (id for id in known if id in self.lifted.known or id in self.lifted.waiting):
+            for values in (self.alone, self.plain):
+                values.note_made(id, partial(self.lifted.__getitem__, id))
 
     def _ids(self, name: str) -> list[int]:
         """The nodes of a state before and after the token."""

@@ -6,7 +6,7 @@ of its reads, are known along the stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
@@ -28,17 +28,29 @@ class Lifted(Mapping[int, int]):
     """For each node of a body, the node of the frame's graph that has its value along tokens.
 
     `known` holds those that are there from the start: inputs, and whatever is noted later on.
+    `waiting` makes others when they are asked for.
     """
 
     def __init__(self, frame: Frame, body: Graph, known: Mapping[int, int]):
         self.frame, self.body, self.known = frame, body, dict(known)
+        self.waiting: dict[int, Callable[[], int]] = {}
 
     def note(self, id: int, value: int) -> None:
         """From now on this is the value of a node of the body."""
         self.known[id] = value
 
+    def note_made(self, id: int, make: Callable[[], int]) -> None:
+        """The value of a node, made now, or later on if it needs a state that is not known yet: a
+        read whose query is made of a state that comes after its own."""
+        try:
+            self.note(id, make())
+        except StateNeeded:
+            self.waiting[id] = make
+
     def __getitem__(self, id: int) -> int:
-        if id not in self.known:
+        if id not in self.known and id in self.waiting:
+            self.known[id] = self.waiting[id]()
+        elif id not in self.known:
             node = self.body[id]
             if isinstance(node.op, ir.Input):
                 raise StateNeeded(id)

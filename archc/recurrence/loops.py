@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from archc.diagnostics import Diagnostic, Label
 from archc.ir import layer as ir
+from archc.ir.given_law import DRAWS, GivenLaw
 from archc.ir.graph import Graph, Node
 from archc.recurrence.chunked import studies
 from archc.recurrence.derived import Kept
@@ -19,13 +20,25 @@ MEANT = "to say that the loop is meant, add `chunk: sequential`"
 
 
 def loops(layer: ir.Layer) -> tuple[Diagnostic, ...]:
-    """A warning for each group of states without a chunked form, in a layer that is ready for it
-    and in the layers that it calls."""
-    return tuple(
-        warning(each, node, kept)
-        for each, node, derived in studies(layer)
-        if not each.chunk.sequential
-        for kept in derived.kept
+    """A warning for each group of states without a chunked form, or with one by a law that is not
+    proved, in a layer that is ready for it and in the layers that it calls."""
+    found: list[Diagnostic] = []
+    for each, node, derived in studies(layer):
+        if not each.chunk.sequential:
+            found += [warning(each, node, kept) for kept in derived.kept]
+            found += [_believed(law) for law in derived.laws if law.proved is False]
+    return tuple(found)
+
+
+def _believed(law: GivenLaw) -> Diagnostic:
+    """The warning about a law that may be wrong."""
+    return Diagnostic(
+        "E0609",
+        f"the composition law of {named(law.states)} is not proved",
+        Label(law.span, "used all the same"),
+        notes=(f"it held for {DRAWS} random draws, to about 8 digits",),
+        helps=("formulas of sums, products, exp, log, max and choices are looked into",),
+        severity="warning",
     )
 
 

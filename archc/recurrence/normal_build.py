@@ -39,8 +39,22 @@ class Lowering:
         """The node of an expression."""
         if expr not in self.done:
             terms = sympy.Add.make_args(expr)
-            self.done[expr] = self._sum(terms) if len(terms) > 1 else self._term(expr)
+            sums = [
+                arg for arg in sympy.Mul.make_args(expr)
+                if arg.as_base_exp()[0].is_Add and self.table.symbols(arg)
+            ]  # fmt: skip
+            if len(terms) > 1:
+                self.done[expr] = self._sum(terms)
+            else:
+                self.done[expr] = self._factored(expr, sums) if sums else self._term(expr)
         return self.done[expr]
+
+    def _factored(self, expr: sympy.Expr, sums: Sequence[sympy.Expr]) -> int:
+        """A product of sums, as it is written."""
+        powers = [arg.as_base_exp() for arg in sums]
+        rest = expr / sympy.Mul(*sums)
+        found = [(self.value(rest), 1)] if rest != 1 else []
+        return self._product([*found, *((self.value(base), int(p)) for base, p in powers)])
 
     def _sum(self, terms: Sequence[sympy.Expr]) -> int:
         """A sum, what all its products share taken out."""

@@ -113,8 +113,8 @@ def _key(
         )
     if summed:
         return summed[0]
-    if reads:
-        return frozenset(reads[0].axes)
+    if reads:  # one that sums over more is the sum of one that does not
+        return frozenset(min((look.axes for look in reads), key=len))
     inner = _inner(fold, state)
     return frozenset(inner[:1]) if len(inner) > 1 and len(steps) <= 1 else None
 
@@ -168,20 +168,28 @@ def _parted(table: Table, roles: Roles, decay: sympy.Expr) -> tuple[sympy.Expr, 
         return None
     if not {"key", "value"} <= held or not isinstance(decay, sympy.Add):
         return _lone(table, roles, decay, held)
-    try:
-        number, factors, *_ = sympy.factor_list(decay)
-    except sympy.PolynomialError:  # a power below 0
-        return None
-    key: list[sympy.Expr] = [number]
-    value: list[sympy.Expr] = []
-    for factor, power in factors:
+    sorts: dict[str, sympy.Expr] = {"key": ONE, "value": ONE}
+    for factor in sympy.Mul.make_args(factored(table, decay)):
         sort = {_side(table, roles, s) for s in table.symbols(factor)}
         if {"key", "value"} <= sort:
             return None
+        sorts["value" if "value" in sort else "key"] *= factor
+    return sympy.expand(sorts["key"]), sympy.expand(sorts["value"])
+
+
+def factored(table: Table, gate: sympy.Expr) -> sympy.Expr:
+    """1 - a - u + a u -> (1 - a) (1 - u); what is no product stays as it is."""
+    if not isinstance(gate, sympy.Add):
+        return gate
+    try:
+        number, factors, *_ = sympy.factor_list(gate)
+    except sympy.PolynomialError:  # a power below 0
+        return gate
+    found: list[sympy.Expr] = [number]
+    for factor, power in factors:
         sign = -1 if _negative(table, factor) else 1  # (a - 1) (u - 1) is (1 - a) (1 - u)
-        key.append(sympy.Integer(sign) ** power)
-        (value if "value" in sort else key).append(sympy.expand(sign * factor) ** power)
-    return sympy.Mul(*key), sympy.Mul(*value)
+        found += [sympy.Integer(sign) ** power, sympy.expand(sign * factor) ** power]
+    return sympy.Mul(*found)
 
 
 def _negative(table: Table, factor: sympy.Expr) -> bool:
@@ -204,6 +212,23 @@ def _lone(
     value = {s: p for s, p in factors.items() if _side(table, roles, s) == "value"}
     key = {s: p for s, p in factors.items() if s not in value}
     return product(number, key), product(1, value)
+
+
+def read_apart(
+    table: Table, covector: sympy.Expr, axes: Collection[str], key: Collection[str]
+) -> tuple[sympy.Expr, sympy.Expr] | None:
+    """A covector over `axes`, some of which are no key axes, as one of the key side times weights
+    of the other; None if it is no such product."""
+    if {*axes} == {*key}:
+        return covector, ONE
+    if not {*key} <= {*axes} or isinstance(covector, sympy.Add):
+        return None
+    number, factors = table.split(covector)
+    inner = {s: p for s, p in factors.items() if {*table.atoms[s].names} & {*key}}
+    outer = {s: p for s, p in factors.items() if s not in inner}
+    if not inner or any({*table.atoms[s].names} & ({*axes} - {*key}) for s in inner):
+        return None
+    return product(number, inner), product(1, outer)
 
 
 # --- terms ---------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ The scan of `scan.py` over (max, +): sums of shifts stand for products of decays
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 
 import sympy
 
@@ -64,6 +64,43 @@ def _step(frame: Frame, state: int, given: Mapping[str, int]) -> int:
     return frame.fn("max", moved, given["local"])
 
 
+def differences_first(frame: Frame, log: int, maxima: Sequence[tuple[int, int]]) -> int:
+    """g + m[t-1] - m[t] -> g + (m[t-1] - m[t]), for the running `maxima` before and after tokens.
+
+    The gate of a state that is kept divided by exp(m). Most of the time m[t] is g + m[t-1], rounded
+    to the precision of m, and the gate makes up for that: the difference of two near numbers is
+    exact, where g + m[t-1] would be rounded again, in the same direction for thousands of tokens.
+    """
+    whole = {id for pair in maxima for id in pair}
+    addends = _addends(frame, log, 1, whole)
+    near: list[int] = []
+    for before, after in maxima:
+        if (1, before) in addends and (-1, after) in addends:
+            addends.remove((1, before))
+            addends.remove((-1, after))
+            near.append(frame.fn("sub", before, after))
+    if not near:
+        return log
+    total = frame.total(near)
+    assert total is not None, "there is a difference"
+    for sign, id in addends:
+        total = frame.fn("add" if sign > 0 else "sub", total, id)
+    return total
+
+
+def _addends(frame: Frame, id: int, sign: int, whole: Set[int]) -> list[tuple[int, int]]:
+    """What a value is the sum of: signs and nodes; those of `whole` are not taken apart."""
+    node = frame.graph[id]
+    fn = node.op.fn if isinstance(node.op, ir.Elementwise) else ""
+    if fn == "neg":
+        return _addends(frame, node.operands[0], -sign, whole)
+    if id in whole or fn not in ("add", "sub"):
+        return [(sign, id)]
+    first, second = node.operands
+    other = sign if fn == "add" else -sign
+    return [*_addends(frame, first, sign, whole), *_addends(frame, second, other, whole)]
+
+
 # --- gradients -----------------------------------------------------------------------------------
 # The values before and after each token, `found`, are constants; what is added to them is 0 and has
 # the gradient.
@@ -115,7 +152,9 @@ def _as_gauge(
 
 
 def _rise(frame: Frame, id: int) -> int:
-    """0, with the gradient of a value; a value of -inf is one that cannot rise."""
+    """0, with the gradient of a value; numbers and values of -inf are those that cannot rise."""
+    if isinstance(frame.graph[id].op, ir.Constant):
+        return frame.number(0)
     there = frame.fn("gt", id, frame.add(ir.Constant(-sympy.oo)))
     rise = frame.fn("sub", id, frame.add(ck.Detach(), id))
     return frame.fn("where", there, rise, frame.number(0))

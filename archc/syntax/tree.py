@@ -287,10 +287,10 @@ class Output(Node):
 
 @dataclass(frozen=True)
 class Rule(Node):
-    """One rule of `chunk:`: a word and what follows, e.g. `size 64`, `bound log(alpha) >= -5`."""
+    """One rule of `chunk:`: a word and what follows: `size 64`, `law(Token, Merge, Apply)`."""
 
     word: str
-    args: tuple[Expr, ...]
+    args: tuple[Expr | Argument, ...]
 
 
 @dataclass(frozen=True)

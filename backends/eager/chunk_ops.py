@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from archc.backends.eager.chunk_rows import Rows, decays, gradients, piece, settled, tensor
+from archc.backends.eager.elementwise import laid_out
 from archc.backends.eager.region import ends_with
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, Value
@@ -198,10 +199,13 @@ def scan(scope: Scope, node: Node) -> Value:
     op, layout = node.op, scope.node_layout(node)
     if op.matrix is not None:
         return _scan_matrices(scope, node)
-    a, b = (scope.at(operand, layout) for operand in node.operands[:2])
-    rest = [name for name in layout if name != op.axis]
-    first = scope.at(node.operands[2], rest)
-    step = "max_plus_step" if op.kind == "max-plus" else "linear_step"
+    rest = tuple(name for name in layout if name != op.axis)
+    step, seen = "linear_step", Scope.value
+    if op.kind == "max-plus":
+        step, seen = "max_plus_step", tensor  # torch.maximum takes no numbers
+    a = scope.at(node.operands[0], layout)
+    b = laid_out(seen(scope, node.operands[1]), layout)
+    first = laid_out(seen(scope, node.operands[2]), rest)
     scope.file.pieces.add(step)
     dim = str(layout.index(op.axis) - len(layout))
     reverse = "reverse=True" if op.reverse else ""

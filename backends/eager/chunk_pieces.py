@@ -31,6 +31,17 @@ def to_tokens(x: Tensor, tokens: int, outer: int = 0) -> Tensor:
     return x.movedim(2 + outer, 2).flatten(1, 2)[:, :tokens]
 
 
+def runs_of_chunks(xs: list[Tensor], chunk: int, reverse: bool = False) -> list:
+    """Tokens [B, T, ...] in runs of whole chunks, to be done one after the other: on a CPU runs of
+    values that stay in its caches, of 2^18 numbers or one chunk; elsewhere all tokens at once."""
+    numbers = chunk * max(x[:, :1].numel() for x in xs)  # of the largest, in a chunk
+    tokens = chunk * max(1, (1 << 18) // max(numbers, 1))
+    if xs[0].device.type != "cpu" or xs[0].shape[1] <= tokens:
+        return [xs]
+    runs = list(zip(*(x.split(tokens, 1) for x in xs), strict=True))
+    return runs[::-1] if reverse else runs
+
+
 # --- along rows ---------------------------------------------------------------------------------
 
 
@@ -178,24 +189,39 @@ def to_power(x: Tensor, rows: int) -> Tensor:
     return F.pad(x, (0, 0, 0, rows - x.shape[-2])) if rows > x.shape[-2] else x
 
 
+def sum_of_rows(x: Tensor) -> Tensor:
+    """The sum over the rows of blocks [..., h, K] -> [..., 1, K]."""
+    return x.sum(-2, keepdim=True) if x.shape[-2] > 1 else x
+
+
+def block_product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b; for blocks of one or two rows, term by term, which is faster."""
+    if a.shape[-1] > 2:
+        return a @ b
+    first = a[..., :1] * b[..., :1, :]
+    return first if a.shape[-1] == 1 else torch.addcmul(first, a[..., 1:], b[..., 1:, :])
+
+
 def decays_between(g: Tensor, exclusive: bool = False) -> list[tuple[Tensor, Tensor]]:
     """How values decay between the rows of a chunk: for halves of 1, 2, 4, ... rows, the factors
-    from each row of a first half to the border, and from the border to each row of the second.
+    from each row of a first half to the border, and from the border to each row of the second; and
+    at last those from each row to the end of the chunk, and from its start to each row.
 
     A pair of rows meets at the border between the halves that hold them. So each factor is a
     product of gates exp(g) along the way, never a quotient: gates of -inf are 0 and no NaN.
-    g [..., C, K] -> pairs of [..., blocks, h, K]; `exclusive` leaves out the later row's own gate.
+    g [..., C, K] -> pairs of [..., blocks, h, K], the last of [..., C, K]; `exclusive` leaves out
+    the later row's own gate, but for the last pair.
     """
-    levels = (g.shape[-2] - 1).bit_length()
+    rows, levels = g.shape[-2], (g.shape[-2] - 1).bit_length()
     since = to_power(g, 1 << levels).exp().unsqueeze(-2)
-    until = torch.ones_like(since)
+    until = since.new_ones(()).expand_as(since)
     found = []
     for _ in range(levels):
         (until_1, until_2), (since_1, since_2) = halves(until), halves(since)
         found.append((until_1, moved(since_2, -2, 1, 1.0) if exclusive else since_2))
         until = torch.cat([until_1 * since_2[..., -1:, :], until_2], -2)
         since = torch.cat([since_1, since_1[..., -1:, :] * since_2], -2)
-    return found
+    return [*found, (until[..., 0, :rows, :], since[..., 0, :rows, :])]
 
 
 def decayed_gram(a: Tensor, b: Tensor, decays: list, strict: bool = False) -> Tensor:
@@ -204,10 +230,10 @@ def decayed_gram(a: Tensor, b: Tensor, decays: list, strict: bool = False) -> Te
     a, b [..., C, K] -> [..., C, C]
     """
     rows = a.shape[-2]
-    a, b = (to_power(x, 1 << len(decays)) for x in (a, b))
+    a, b = (to_power(x, 1 << len(decays) - 1) for x in (a, b))
     gram = (a * b).sum(-1, keepdim=True)[..., None]
     gram = torch.zeros_like(gram) if strict else gram
-    for early, late in decays:
+    for early, late in decays[:-1]:
         first, second = halves_of_rows(b, late.shape[-2])[0], halves_of_rows(a, late.shape[-2])[1]
         gram = with_corners(gram, (second * late) @ (first * early).mT)
     return gram[..., 0, :rows, :rows]
@@ -220,18 +246,18 @@ def decayed_mix(
 
     weights [..., C, C], x [..., C, K] -> [..., C, K]; `strict` leaves out j = i
     """
-    rows, size = x.shape[-2], 1 << len(decays)
+    rows, size = x.shape[-2], 1 << len(decays) - 1
     weights = F.pad(weights, (0, size - rows, 0, size - rows))
     x = to_power(x, size)
     mixed = (weights.diagonal(dim1=-2, dim2=-1)[..., None] * x).unsqueeze(-2)
     mixed = torch.zeros_like(mixed) if strict else mixed
-    for early, late in decays:
+    for early, late in decays[:-1]:
         corner = corners(weights, late.shape[-2])
         (first, second), (top, bottom) = halves_of_rows(x, late.shape[-2]), halves(mixed)
         if transpose:
-            top = top + early * (corner.mT @ (second * late))
+            top = top + early * block_product(corner.mT, second * late)
         else:
-            bottom = bottom + late * (corner @ (first * early))
+            bottom = bottom + late * block_product(corner, first * early)
         top, bottom = torch.broadcast_tensors(top, bottom)
         mixed = torch.cat([top, bottom], -2)
     return mixed[..., 0, :rows, :]
@@ -242,31 +268,31 @@ def decayed_gram_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of `decayed_gram` for a, b and the log gates, from that of its result, d.
 
-    The gates' share at row r is a sum over the pairs i >= r > j (exclusive: i > r). Pairs that meet
-    at one border give sums within its halves; from the widest halves on, `later` and `earlier` hold
-    what is still to be summed within halves, and `whole` what their rows have in common.
+    The gates' share at row r is a sum over the pairs i >= r > j (exclusive: i > r) of what i and j
+    have of each other. From the widest halves on, `a * d_a` and `b * d_b` hold what rows have of
+    those that they met at wider borders, and `whole` is what all rows of a block lie between.
     """
-    rows, size = a.shape[-2], 1 << len(decays)
-    d = F.pad(d, (0, size - rows, 0, size - rows))
+    rows, size = a.shape[-2], 1 << len(decays) - 1
+    d = F.pad(d, (0, size - rows, 0, size - rows)) if size > rows else d
     a, b = torch.broadcast_tensors(to_power(a, size), to_power(b, size))
-    diagonal = d.diagonal(dim1=-2, dim2=-1)[..., None] * (0.0 if strict else 1.0)
-    d_a, d_b = diagonal * b, diagonal * a
-    later, earlier = torch.zeros_like(d_a), torch.zeros_like(d_a)
-    whole = torch.zeros_like(later[..., :1, None, :])
-    for early, late in reversed(decays):
-        half = late.shape[-2]
-        (earlier_1, _), (_, later_2) = halves_of_rows(earlier, half), halves_of_rows(later, half)
-        above, below = later_2.sum(-2, keepdim=True), earlier_1.sum(-2, keepdim=True)
-        whole = torch.stack([whole + above, whole + below], -3).flatten(-4, -3)
-        first, second = halves_of_rows(b, half)[0] * early, halves_of_rows(a, half)[1] * late
-        corner = corners(d, half)
-        down, up = corner @ first, corner.mT @ second
-        halves_of_rows(d_a, half)[1].addcmul_(down, late)
-        halves_of_rows(d_b, half)[0].addcmul_(up, early)
-        later_2.addcmul_(down, second)
-        earlier_1.addcmul_(up, first)
+    a, b = a.expand(*d.shape[:-1], -1), b.expand(*d.shape[:-1], -1)
+    d_a, d_b = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (a, b))
+    whole = torch.zeros_like(d_a[..., :2, None, :])  # of the widest halves: none are wider
+    for early, late in decays[-2::-1]:
+        half, corner = late.shape[-2], corners(d, late.shape[-2])
+        (first, _), (_, second) = halves_of_rows(b, half), halves_of_rows(a, half)
+        (d_first, _), (_, d_second) = halves_of_rows(d_b, half), halves_of_rows(d_a, half)
+        if 2 * half < size:
+            above, below = sum_of_rows(second * d_second), sum_of_rows(first * d_first)
+            whole = torch.stack([whole + above, whole + below], -3).flatten(-4, -3)
+        d_second.addcmul_(block_product(corner, first * early), late)
+        d_first.addcmul_(block_product(corner.mT, second * late), early)
     whole = whole.squeeze(-2)
-    d_g = whole if exclusive else whole + later
+    d_g = whole if exclusive else torch.addcmul(whole, a, d_a)
+    if not strict:
+        diagonal = d.diagonal(dim1=-2, dim2=-1)[..., None]
+        d_a.addcmul_(diagonal, b)
+        d_b.addcmul_(diagonal, a)
     return d_a[..., :rows, :], d_b[..., :rows, :], d_g[..., :rows, :]
 
 

@@ -12,6 +12,7 @@ from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import aligned, permuted
 
 from archc.ir import chunk as ck
+from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
 if TYPE_CHECKING:
@@ -90,6 +91,48 @@ def decays(rows: Rows, gate: int, exclusive: bool, anchor: str) -> Text:
         scope.decays[key] = scope.names.fresh("decays")
         scope.writer.line(f"{scope.decays[key]} = {made}")
     return Text(scope.decays[key])
+
+
+def decay_of_rows(graph: Graph, node: Node) -> tuple[tuple[int, ...], partial] | None:
+    """exp(sums(g)) from the first row on, or of the rows after each, where a Gram or its gradient
+    decays alike -> its factors have that already."""
+    if node.op != ir.Elementwise("exp") or not isinstance(graph[node.operands[0]].op, ck.Sums):
+        return None
+    sums = graph[node.operands[0]]
+    if sums.op.reverse != sums.op.exclusive:
+        return None
+    for id in graph.users(sums.operands[0]):
+        gram = graph[id]
+        if isinstance(gram.op, ck.Gram | ck.GateGradient):
+            outer, inner = _gram_axes(graph, gram)
+            alike = (gram.op.row, gram.op.anchor) == (sums.op.axis, "halves")
+            if alike and len(inner) == 1 and {*outer, *inner, gram.op.row} == {*node.type.names}:
+                return sums.operands, partial(_decay, gram=gram, reverse=sums.op.reverse)
+    return None
+
+
+def _decay(scope: Scope, node: Node, gram: Node, reverse: bool) -> Value:
+    """`decays[-1][1]`."""
+    op, (outer, inner) = gram.op, _gram_axes(scope.graph, gram)
+    rows = Rows(scope, outer, op.row, inner)
+    factors = decays(rows, sums_of(scope.graph, node), op.exclusive, op.anchor)
+    text = Text(f"{factors}[-1][{0 if reverse else 1}]")
+    return settled(scope, node, text, [*outer, op.row, *inner])
+
+
+def _gram_axes(graph: Graph, gram: Node) -> tuple[list[str], list[str]]:
+    """The axes before the rows of a Gram, or of a gradient of one, and those it sums over."""
+    if isinstance(gram.op, ck.Gram):
+        outer = [n for n in gram.type.names if n not in (gram.op.row, gram.op.col.name)]
+        return outer, list(gram.op.over)
+    weights = graph[gram.operands[0]].type.names
+    names = [name for name in _names(graph, gram) if name != gram.op.row]
+    return [n for n in names if n in weights], [n for n in names if n not in weights]
+
+
+def sums_of(graph: Graph, node: Node) -> int:
+    """The gate of exp(sums(gate))."""
+    return graph[node.operands[0]].operands[0]
 
 
 # --- gradients ----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import Text
 from archc.backends.writer import Writer, snake
 
+from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm, cotangent, final, start
 from archc.ir.graph import Graph, Node
 
@@ -130,7 +131,7 @@ class ChunkedFunction(FoldFunction):
         return title
 
     def _kept(self, backward: GraphFunction) -> tuple[list[str], list[str]]:
-        """What the gradient needs of the inputs: tensors, and the rest."""
+        """What the gradient needs beside what arrives: tensors, and the rest."""
         known = {**self.inputs, **{name: plain(name) for name in self.form.saved}}
         names = [name for name in backward.inputs if name in known]
         tensors = [known[name] for name in names if not backward.is_number(name)]
@@ -141,16 +142,20 @@ class ChunkedFunction(FoldFunction):
         self, writer: Writer, forward: GraphFunction, backward: GraphFunction
     ) -> None:
         tensors, rest = self._kept(backward)
+        saved = [plain(name) for name in self.form.saved]
+        made = [*self.results_and_ends, *saved]
+        if saved and tensors[-len(saved) :] == saved:
+            tensors[-len(saved) :] = ["*saved"]
+            made[-len(saved) :] = ["*saved"]
         writer.line("@staticmethod")
         every = [*self.inputs.values(), *self.extra, "chunk"]
         writer.call("def forward(", ["ctx", *every], "):")
         writer.depth += 1
         given = [self.inputs[name] for name in forward.inputs]
-        made = [*self.results_and_ends, *(plain(name) for name in self.form.saved)]
         left = ", ".join(made) + ("," if len(made) == 1 else "")
         writer.call(f"{left} = {forward.name}(", [*given, *forward.extra, "chunk"], ")")
         writer.call("ctx.save_for_backward(", tensors, ")")
-        writer.line(f"ctx.rest = {', '.join(rest)}" + ("," if len(rest) == 1 else ""))
+        writer.line("ctx.chunk = chunk" if rest == ["chunk"] else f"ctx.rest = {', '.join(rest)}")
         whole = [plain(n) for n in self.results if self._dtype(n) != "real"]
         if whole:
             writer.call("ctx.mark_non_differentiable(", whole, ")")
@@ -164,17 +169,25 @@ class ChunkedFunction(FoldFunction):
         arriving = [plain(cotangent(name)) for name in self.outputs]
         writer.call("def backward(", ["ctx", *arriving], "):")
         writer.depth += 1
-        if tensors:
-            writer.line(f"{', '.join(tensors)}{',' * (len(tensors) == 1)} = ctx.saved_tensors")
-        writer.line(f"{', '.join(rest)}{',' * (len(rest) == 1)} = ctx.rest")
         known = {**self.inputs, **{name: plain(name) for name in self.form.saved}}
         given = [known.get(name, plain(name)) for name in backward.inputs]
-        left = ", ".join(self.gradients) + ("," if len(self.gradients) == 1 else "")
-        writer.call(f"{left} = {backward.name}(", [*given, *backward.extra, "chunk"], ")")
+        if not any(map(backward.is_number, backward.inputs)):
+            options = "ctx.chunk" if rest == ["chunk"] else "*ctx.rest"
+            given = ["*ctx.saved_tensors", *given[len(tensors) :], options]
+        else:
+            if tensors:
+                writer.line(f"{', '.join(tensors)}{',' * (len(tensors) == 1)} = ctx.saved_tensors")
+            writer.line(f"{', '.join(rest)} = ctx.rest")
+            given += [*backward.extra, "chunk"]
         slots = [plain(cotangent(name)) for name in self.inputs]
-        slots = [name if name in self.gradients else "None" for name in slots]
-        slots += ["None"] * (len(self.extra) + 1)
-        writer.line(f"return {', '.join(slots)}")
+        missing = ["None"] * (len(self.extra) + 1)
+        if slots == self.gradients:
+            writer.call(f"return *{backward.name}(", given, f"), {', '.join(missing)}")
+        else:
+            left = ", ".join(self.gradients) + ("," if len(self.gradients) == 1 else "")
+            writer.call(f"{left} = {backward.name}(", given, ")")
+            slots = [name if name in self.gradients else "None" for name in slots]
+            writer.line(f"return {', '.join([*slots, *missing])}")
         writer.depth -= 1
 
     def _choice(self, chunks: str, wanted: list[str]) -> None:
@@ -196,14 +209,55 @@ class ChunkedFunction(FoldFunction):
             writer.call(f"return {self.name}(", steps, ")")
         real = self.real_arguments()
         self._cast(writer, real)
+        writer.line(f"chunk = min(chunk, max({length}, 1))")
         given = [self.inputs[name] for name in wanted]
         given += [*self.extra] if chunks.endswith(".apply") else self._own_extra(chunks)
-        made = self.results_and_ends
-        left = ", ".join(made) + ("," if len(made) == 1 and not chunks.endswith(".apply") else "")
-        writer.call(f"{left} = {chunks}(", [*given, f"min(chunk, max({length}, 1))"], ")")
-        kept = [self._returned(name, plain(name), real) for name in self.results]
-        writer.line(f"return {', '.join([*kept, *made[len(kept) :]])}")
+        made, ends = [plain(name) for name in self.results], [*self.states.values()]
+        if self._in_runs(wanted):
+            made = self._runs(writer, chunks, given)
+        else:
+            ends = self.results_and_ends[len(made) :]
+            self._run(writer, chunks, [*made, *ends], given)
+        kept = map(self._returned, self.results, made, [real] * len(made))
+        writer.line(f"return {', '.join([*kept, *ends])}")
         file.sections.append(writer.text())
+
+    def _run(self, writer: Writer, chunks: str, made: list[str], given: list[str]) -> None:
+        """The call for all chunks."""
+        left = ", ".join(made) + ("," if len(made) == 1 and not chunks.endswith(".apply") else "")
+        writer.call(f"{left} = {chunks}(", [*given, "chunk"], ")")
+
+    def _in_runs(self, wanted: list[str]) -> bool:
+        """Whether tokens may be done in runs: each value has them in one place, and none asks which
+        token it is."""
+        graphs = (self.form.forward, self.form.backward)
+        nodes = [node for graph in graphs if graph is not None for node in graph]
+        asks = any(isinstance(n.op, ir.Position) and n.op.axis.name == self.stream for n in nodes)
+        along = self._along(wanted)
+        layouts = [*(self.values[name].layout for name in along), *map(self._layout, self.results)]
+        return bool(along) and not asks and all(x[1:2] == (self.stream,) for x in layouts)
+
+    def _along(self, wanted: list[str]) -> list[str]:
+        """The arguments that run along the tokens."""
+        return [n for n in wanted if n in self.values and self.stream in self.values[n].layout]
+
+    def _runs(self, writer: Writer, chunks: str, given: list[str]) -> list[str]:
+        """The loop over runs of chunks, from the state that the run before it left; the results."""
+        along = [self.inputs[name] for name in self._along(list(self.inputs))]
+        parts, others = [x for x in along if x in given], {*given} - {*along}
+        self.scope.file.pieces.add("runs_of_chunks")
+        made = {name: plain(name) + "_" * (plain(name) in others) for name in self.results}
+        lists = {name: f"{each}_all" for name, each in made.items()}
+        for each in lists.values():
+            writer.line(f"{each} = []")
+        listed, reverse = ", ".join(parts), ", reverse=True" if self.op.reverse else ""
+        runs = f"runs_of_chunks([{listed}], chunk{reverse})"
+        with writer.block(f"for {listed}{',' * (len(parts) == 1)} in {runs}:"):
+            self._run(writer, chunks, [*made.values(), *self.states.values()], given)
+            for name, each in made.items():
+                writer.line(f"{lists[name]}.append({each})")
+        order = "[::-1]" if self.op.reverse else ""
+        return [f"torch.cat({each}{order}, 1)" for each in lists.values()]
 
     def _document(self, writer: Writer) -> None:
         title = f"{self._listed()} by chunks of `chunk` tokens, or token by token where"

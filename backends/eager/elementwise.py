@@ -115,7 +115,7 @@ def _where(scope: Scope, node: Node) -> Value:
     kind = KIND_OF[node.type.dtype]
     if kind == DATA:
         branches, kind = scope.joined(branches)
-        kind = DATA if kind == NUMBER else kind
+        kind = DATA if kind == NUMBER and condition.kind != NUMBER else kind
     texts = [laid_out(value, layout) for value in (condition, *branches)]
     if condition.kind == NUMBER:
         return Value(Text(f"({texts[1]} if {texts[0]} else {texts[2]})"), layout, kind)
@@ -176,7 +176,9 @@ def _of_tensors(fn: str, texts: Sequence[Text]) -> Text:
 
 
 def _of_numbers(fn: str, texts: Sequence[Text]) -> Text:
-    """`fn` of Python numbers."""
+    """`fn` of Python numbers; an integer that is written out is as good as a real."""
+    if fn == "real" and texts[0].text.isdigit():
+        return texts[0]
     if fn in OPERATORS:
         return binary(*OPERATORS[fn], *texts)
     if fn in SCALAR:

@@ -36,7 +36,7 @@ def emit(plan: Plan) -> str:
         sections += ["# --- self-check: run this file ---", *checks, definitions]
         sections.append('if __name__ == "__main__":\n    main()')
     body = "\n\n\n".join(text.strip("\n") for text in sections)
-    return "\n".join([*header(plan), *imports(body), "", "", body, ""])
+    return "\n".join([*header(plan), whole(body)])
 
 
 def class_name(layer: ir.Layer) -> str:
@@ -52,7 +52,14 @@ def emit_function(layer: ir.Layer, name: str) -> str:
     classes = {id(layer): file.names.fresh(layer.name)}
     write_function(Parts(file, layer, EMITTERS, classes, root=True), name)
     body = "\n\n\n".join(text.strip("\n") for text in with_pieces(file))
-    return "\n".join([*imports(body), "", "", body, ""])
+    return whole(body)
+
+
+def whole(body: str) -> str:
+    """The text of a file: what it imports, one blank line before a number, two before a
+    definition."""
+    blank = [""] if re.match(r"[A-Z]+ = ", body) else ["", ""]
+    return "\n".join([*imports(body), *blank, body, ""])
 
 
 def with_pieces(file: File) -> list[str]:

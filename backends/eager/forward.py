@@ -86,7 +86,7 @@ class Forward:
         scope, optional = self.scope, self.memory.optional
         if self.others and self.own:
             self._other_sequences()
-        if any(field.kind == "pos" for field in self.memory.fields):
+        if not self.memory.refusal and any(f.kind == "pos" for f in self.memory.fields):
             scope.ask(scope.lengths["t"])
         scope.statements([node.id for node in self.layer.graph if node.id not in optional])
         made = [self._output(id) for id in self.layer.graph.outputs.values() if id not in optional]

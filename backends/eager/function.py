@@ -86,7 +86,11 @@ class Function(Forward):
 
     def _packed(self, writer: Writer) -> None:
         """The lines for sequences that stand one after the other."""
-        more = [f"{name}={name}" for name in [*filter(None, [self.scope.chunk]), *self.options]]
+        shared = [
+            self.names[id] for id, op in self.layer.inputs if not {"t", "batch"} & {*op.type.names}
+        ]
+        names = [*shared, *filter(None, [self.scope.chunk]), *self.options]
+        more = [f"{name}={name}" for name in names]
         run = (
             f"lambda **given: {self.title}({', '.join(['**given', *more])})" if more else self.title
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 from archc.backends.eager import carry
-from archc.backends.eager.chunk_rows import joint_gradient
+from archc.backends.eager.chunk_rows import decay_of_rows, joint_gradient
 from archc.backends.eager.value import Value, shape_text
 from archc.backends.expression import ATOM, MUL, Text, binary, call
 from archc.backends.index import aligned, dims, permuted
@@ -176,6 +176,12 @@ def gradients(graph: Graph, node: Node) -> Fused | None:
     return None if found is None else Fused(*found, "gradient")
 
 
+def decay(graph: Graph, node: Node) -> Fused | None:
+    """How values decay over the rows of a chunk, which decayed products know."""
+    found = decay_of_rows(graph, node)
+    return None if found is None else Fused(*found, "decay")
+
+
 RULES: tuple[Callable[[Graph, Node], Fused | None], ...] = (
-    silu, gated, dropout, short_convolution, grouping, gradients,
+    silu, gated, dropout, short_convolution, grouping, gradients, decay,
 )  # fmt: skip

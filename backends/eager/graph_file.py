@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from archc.backends.eager.emit import imports, with_pieces
+from archc.backends.eager.emit import whole, with_pieces
 from archc.backends.eager.file import File
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.parts import Parts
@@ -42,4 +42,4 @@ def emit_graphs(
         options = function.write(layouts, titles[name])
         arguments[name] = Arguments(tuple(function.inputs), tuple(options))
     body = "\n\n\n".join(text.strip("\n") for text in with_pieces(file))
-    return "\n".join([*imports(body), "", "", body, ""]), arguments
+    return whole(body), arguments

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import sympy
 from archc.backends.eager.chunk_rows import tensor
@@ -11,6 +11,7 @@ from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, NUMBER, Value
 from archc.backends.expression import POWER, UNARY, Text
 from archc.backends.index import permuted
+from archc.backends.lines import words
 from archc.backends.writer import Names, Writer, identifier
 
 from archc.dims import Axis
@@ -76,7 +77,7 @@ class GraphFunction:
         body, writer = self.body, Writer()
         body.statements()
         made = [self._output(name, layout) for name, layout in outputs.items()]
-        head = self._head()
+        head = self._head(words([*body.writer.lines, *made]))
         body.asked.discard("chunk")
         self.extra = dict(zip(*extra_arguments(self.scope, body), strict=True))
         self.scope.file.pieces.add("without_autocast")
@@ -88,7 +89,7 @@ class GraphFunction:
         write_sizes(writer, body)
         writer.include([*head, *body.head])
         writer.include(body.writer.lines)
-        writer.call("return (", made if len(made) > 1 else [f"{made[0]},"], ")")
+        writer.returns(made)
         self.scope.file.sections.append(writer.text())
         return self.extra
 
@@ -102,12 +103,12 @@ class GraphFunction:
             return "None"
         return tensor(self.body, node.id).text.text
 
-    def _head(self) -> list[str]:
+    def _head(self, used: Collection[str]) -> list[str]:
         """The lines that count the chunks, where something asks for it."""
         lines = []
         for name, size in self.counts.items():
-            if name in self.body.asked:
-                self.body.asked.discard(name)
+            self.body.asked.discard(name)
+            if name in used:
                 (inner,) = size.atoms(sympy.ceiling)
                 top, bottom = sympy.fraction(sympy.together(inner.args[0]))
                 top, bottom = self.body.size(top), self.body.size(bottom)
@@ -117,4 +118,4 @@ class GraphFunction:
 
 def plain(name: str) -> str:
     """`S_0`, `d_S_T`: how a value is written whose name is `S[0]`, `d.S[T]`."""
-    return identifier(name.rstrip("]").replace("[", "_"))
+    return identifier(name)

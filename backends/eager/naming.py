@@ -17,13 +17,26 @@ def nearest_name(graph: Graph, id: int) -> str:
     seen, row = {id}, [id]
     while row:
         for user in row:
-            outputs = [name for name, output in graph.outputs.items() if output == user]
-            named = graph[user].name or next(iter(outputs), None)
+            named = graph[user].name or given_name(graph, user, user == id)
             if named is not None:
                 return named
         row = sorted({u for user in row for u in graph.users(user)} - seen)
         seen |= set(row)
     return "value"
+
+
+def given_name(graph: Graph, id: int, itself: bool = True) -> str | None:
+    """What a value is called as an output, or by the loop that it enters. That a value is kept for
+    a gradient names nothing but the value `itself`."""
+    outputs = [name for name, output in graph.outputs.items() if output == id]
+    outputs = [name for name in outputs if itself or not name.startswith("saved.")]
+    if outputs:
+        return outputs[0]
+    for user in graph.users(id):
+        op, operands = graph[user].op, graph[user].operands
+        if isinstance(op, ir.Fold) and operands.index(id) < len(op.captures):
+            return op.captures[operands.index(id)]
+    return None
 
 
 def region_name(layer: str, graph: Graph, node: Node) -> str:

@@ -24,10 +24,13 @@ def write_packed(writer: Writer, forward: Forward, run: str, kept: bool) -> None
     """`if cu_seqlens is not None: ...`; `kept`: the states are returned without being asked for."""
     forward.parts.file.pieces.add("run_packed")
     title = quoted(forward.parts.name)
-    tokens = {forward.names[id] for id, op in forward.layer.inputs if "t" in op.type.names}
-    names = [forward.names[id] for id, _ in forward.layer.inputs]
-    given = [[n for n in names if (n in tokens) == own] for own in (True, False)]
-    shown = ["{" + ", ".join(f"{quoted(n)}: {n}" for n in part) + "}" for part in given]
+    inputs = [(forward.names[id], op.type.names) for id, op in forward.layer.inputs]
+    tokens = [name for name, axes in inputs if "t" in axes]
+    others = [name for name, axes in inputs if "t" not in axes and "batch" in axes]
+    shown = [
+        "{" + ", ".join(f"{quoted(name)}: {name}" for name in part) + "}"
+        for part in (tokens, others)
+    ]
     with writer.block("if cu_seqlens is not None:"):
         if forward.memory.refusal:
             run = f"lambda state, **given: ({run}(**given), None)"

@@ -25,6 +25,9 @@ from archc.ir import layer as ir
 from archc.ir.decode import decode_pays
 from archc.ir.graph import Node
 
+DECODE = "_decode"
+"""How the name of a form ends that is made for few readers."""
+
 
 class PairFunction:
     """The function of one attention: its arguments are the captures, then what positions need."""
@@ -139,7 +142,9 @@ class PairFunction:
         """What the function computes, and the shapes of its arguments."""
         results = ", ".join(f"`{name}`" for name in self.results)
         reader, read = self.op.reader.name, self.op.read.name
-        title = f"{results} of each token `{reader}`, from what it may read along `{read}`."
+        title = f"{results} of each token `{reader}`, from what it may read along `{read}`"
+        few = ": products in the order that is best where few tokens read many."
+        title += few if self.name.endswith(DECODE) else "."
         shapes = {self.arguments[name]: self.layouts[name] for name in self.values}
         known = argument_list(shapes)
         if "pos" in parameters:
@@ -157,7 +162,7 @@ def pair(scope: Scope, node: Node) -> Value:
         scope.results[node.id] = first.call(targets)
         return Value(Text("None"), (), DATA)
     other = replace(node, op=replace(node.op, body=node.op.decode, decode=None))
-    second = PairFunction(scope, other, values, "_decode")
+    second = PairFunction(scope, other, values, DECODE)
     second.write()
     left, right = decode_pays(node.op)
     lengths = _lengths(scope, node, values, (left, right))

@@ -11,7 +11,7 @@ from archc.backends.eager.chunk_rows import Rows
 from archc.backends.eager.file import File
 from archc.backends.eager.fusion import Fused, fuse
 from archc.backends.eager.memory import Memory
-from archc.backends.eager.naming import nearest_name
+from archc.backends.eager.naming import given_name, nearest_name
 from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, WIDE, Value, shape_text
 from archc.backends.expression import ATOM, Text, call, number, whole
 from archc.backends.index import aligned, permuted
@@ -185,8 +185,9 @@ class Scope:
     def hint(self, node: Node) -> str:
         """The node's name; or one made from what it combines, or from the value that it goes
         into."""
-        if node.name is not None:
-            return node.name
+        called = node.name or given_name(self.graph, node.id)
+        if called is not None:
+            return called
         if isinstance(node.op, ir.Position):
             return f"index_{node.op.axis.name}"
         users = [self.graph[user].op for user in self.graph.users(node.id)]
@@ -203,7 +204,8 @@ class Scope:
             return "_".join(parts)
         if len(parts) == len(self.operands(node.id)) == 1 and len(parts[0]) < 12:
             return f"{fn}_{parts[0]}"
-        return f"{self.target(node.id)}_{WORDS.get(fn, fn)}"
+        target, word = self.target(node.id), WORDS.get(fn, fn)
+        return target if target.endswith(word) else f"{target}_{word}"
 
     def target(self, id: int) -> str:
         """The name of the nearest named value that this one goes into."""

@@ -224,6 +224,22 @@ def test_inverse() -> None:
     assert [saved.name for saved in made.saved] == ["saved.inverse"]
 
 
+@pytest.mark.parametrize("right", ["n j K", "j K", "K"])
+def test_a_product_with_an_inverse(right: str) -> None:
+    """Y = T R: dR = T^T dY and dA = dR Y^T are all products, if R has the axes of T."""
+    s = ChunkSketch()
+    solved = s.add(ck.Inverse("i", "j"), s.input("A", "n i j"))
+    known = {"i": ROW, "n": CHUNKS}
+    out = tuple((name, known.get(name) or axis(name)) for name in "niK")
+    factors = (solved, s.input("R", right))
+    y = s.add(ir.Contract((("n", "i", "j"), tuple(right.split())), out), *factors)
+    s.outputs(y=y)
+    made = agree(s.graph)
+    products = [n for n in made.backward if isinstance(n.op, ir.Contract) and len(n.operands) == 2]
+    assert len(products) == {"n j K": 2, "j K": 4, "K": 4}[right]
+    agree(s.outputs(y=y, T=s.fn("tanh", solved)).graph)
+
+
 # --- structure ----------------------------------------------------------------------------------
 
 

@@ -265,3 +265,14 @@ def test_a_chunked_form(length: int) -> None:
         / ck.CHUNK
     )
     assert "saved.S[t-1]" in report(made)
+
+
+def test_products_that_no_state_needs_leave_the_loop() -> None:
+    """dk = v dS^T, dv = dS^T k and d decay = sum of S dS are made for all chunks at once. The loop
+    begins with the cotangent of the state in the end."""
+    graph = chunked().graph
+    backward = gradient(graph, ["k", "v", "g"], ["o", "S"]).backward
+    (fold,) = (n for n in backward if isinstance(n.op, ir.Fold))
+    assert [*fold.op.body.outputs] == ["d.S.carried", "d.k.1"]
+    assert backward[fold.operands[-1]].op.name == "d.S"
+    assert not any(isinstance(n.op, ck.AtLast) for n in backward)

@@ -17,7 +17,7 @@ from archc.ir.initial import sample_layer
 from archc.specfile import bundled
 from tests.algebra.test_specs import inputs, small, spec
 from tests.autodiff.agreement import agree
-from tests.recurrence.forms import random_inputs, sizes_of, with_chunks
+from tests.recurrence.forms import folds, random_inputs, sizes_of
 
 ALONE = [name for name in bundled() if not spec(name).calls]
 REFUSED = ("path", "path_fox")
@@ -60,10 +60,9 @@ RECURRENT = [name for name in ALONE if any(isinstance(n.op, ir.Fold) for n in sp
 @pytest.mark.parametrize("name", RECURRENT)
 def test_the_chunked_forms_of_a_spec(name: str) -> None:
     """Chunks of 3 rows, and no token, or more than a chunk."""
-    for fold in with_chunks(spec(name)):
-        for length in (0, 5) if fold.chunked is not None else ():
-            form, saved = fold.chunked.forward.copy(), fold.chunked.saved
-            form.outputs = {name: id for name, id in form.outputs.items() if name not in saved}
+    for _, _, derived in folds(spec(name)):
+        for length in (0, 5) if derived.graph is not None else ():
+            form = derived.graph
             sizes = sizes_of(form, length, 3)
             values = {
                 name: -value.abs() if name.startswith(("log", "g")) else value

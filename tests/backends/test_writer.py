@@ -93,5 +93,6 @@ def test_long_calls_are_wrapped():
         writer.call("function(", [f"argument_{i}" for i in range(count)], ")")
     lines = writer.text().split("\n")
     assert lines[0].endswith("argument_3)") and lines[1] == "function(" and lines[3] == ")"
-    assert lines[5] == "    argument_0," and max(map(len, lines)) <= COLUMNS
+    assert lines[5].startswith("    argument_0, argument_1, ") and lines[6].endswith("argument_11,")
+    assert max(map(len, lines)) <= COLUMNS
     ast.parse(writer.text())

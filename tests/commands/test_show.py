@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from archc.specfile import read, split
 from tests.console import BAD, run
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -64,3 +65,39 @@ def test_a_replaced_file_keeps_its_mode_and_its_links(tmp_path: Path):
 
 def test_output_to_a_device():
     assert run("show", "kda", "-o", "/dev/null").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("stage", "says"),
+    [
+        ("normal", "S = S' + k (beta v - (beta k . S'))"),
+        ("chunk", "-- along the chunks"),
+        ("grad", "saved for the gradient, bytes a token in float32:"),
+    ],
+)
+def test_show_a_derivation(stage: str, says: str):
+    shown = run("show", "kda", "--stage", stage)
+    assert shown.exit_code == 0 and says in shown.stdout
+    (data,) = json.loads(run("show", "kda", "--stage", stage, "--as", "json").stdout)
+    assert (data["layer"], data["states"], data["where"]) == ("KDA", ["S"], "kda.arch:18")
+
+
+def test_stages_of_a_chunked_form():
+    """What waits stands between what does not, in the form and in its gradient."""
+    for stage in ("chunk", "grad"):
+        shown = run("show", "kda", "--stage", stage).stdout
+        titles = [line.strip() for line in shown.split("\n") if line.startswith("  -- ")]
+        assert titles == [
+            "-- given", "-- for all chunks at once, before the state", "-- along the chunks",
+            "-- for all chunks at once, after",
+        ]  # fmt: skip
+
+
+def test_a_loop_is_said_to_be_one():
+    shown = run("show", "lstm", "--stage", "chunk")
+    assert "a loop over the tokens: `c` and `h`, as `sigmoid` of a state" in shown.stdout
+    assert shown.stderr == "", "the spec says that it is meant"
+    rule = "    chunk: sequential\n    recurrence"
+    text = read(split("gla")[0]).text.replace("    recurrence", rule)
+    shown = run("show", "-", "--stage", "chunk", stdin=text)
+    assert "a loop over the tokens: `S`, as the spec says `chunk: sequential`" in shown.stdout

@@ -227,7 +227,7 @@ def test_a_large_layer_is_drawn_in_time():
     """400 statements, each reading the one before and one far back: long edges everywhere."""
     steps = "".join(f"    h{i} = h{i - 1} + h{i // 2}\n" for i in range(1, 400))
     made = layer(f"layer L(d):\n    input x[d]\n    h0 = x\n{steps}    output h399\n")
-    start = time.perf_counter()
+    start = time.process_time()
     svg = as_svg(made)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
     assert len(boxes_of(svg)) == len(outline(made).boxes) >= 400

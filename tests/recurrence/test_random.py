@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from inspect import signature
 from itertools import pairwise
 from typing import Any
@@ -20,7 +21,6 @@ from archc.ir import layer as ir
 from archc.ir.meaning import evaluate
 from archc.ir.verify import verify
 from archc.recurrence.chunked import derived_of
-from tests.elaborate.specs import layer
 from tests.recurrence.forms import both, furthest
 from tests.recurrence.rebuilt import rebuilt
 from tests.recurrence.recurrences import recurrences
@@ -31,6 +31,12 @@ NEAR = 1e-8
 
 lengths = st.tuples(st.sampled_from([0, 1, 2, 5, 9]), st.sampled_from([1, 2, 4, 16]))
 """Tokens, and tokens in a chunk: shorter, longer, no divisor."""
+
+
+parsed = lru_cache(8)(archc.parse)
+"""The spec of a text; what is derived of its layer is kept with it."""
+
+chunked = lru_cache(8)(in_chunks)
 
 
 def inputs_of(made: ir.Layer, tokens: int, batch: int = 2) -> dict[str, Tensor]:
@@ -57,8 +63,8 @@ def near(found: Tensor, wanted: Tensor, what: object) -> None:
 
 def check_graphs(text: str, tokens: int, chunk: int) -> None:
     """The normal form, the chunked form and its gradient, by the oracle."""
-    made = before_chunks(layer(text))
-    ready = in_chunks(made)
+    made = before_chunks(parsed(text).layer)
+    ready = chunked(made)
     verify(ready)
     for node in made.graph:
         if isinstance(node.op, ir.Fold):
@@ -77,7 +83,7 @@ def sizes_for(made: ir.Layer) -> dict[str, int]:
 
 def check_module(text: str) -> None:
     """The module: its chunks, its steps, and both by turns."""
-    spec = archc.parse(text)
+    spec = parsed(text)
     sizes = sizes_for(spec.layer)
     torch.manual_seed(0)
     module = spec.module(**sizes, dtype=torch.float64)
@@ -97,7 +103,7 @@ def check_module(text: str) -> None:
 
 def check_op(text: str) -> None:
     """The function of the memory alone, for several chunks, and for packed sequences."""
-    spec = archc.parse(text)
+    spec = parsed(text)
     given = arguments(spec, 21)
     op = spec.fused_op
     steps, last = op(**given, **by_chunks(op, None))
@@ -154,7 +160,7 @@ def check(text: str, tokens: int, chunk: int) -> None:
 
 
 QUICK = settings(
-    max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -73,11 +73,10 @@ def test_memory_alone(spec: str, reference, inputs: dict[str, Tensor]) -> None:
 
 
 def test_gla_memory_alone() -> None:
-    """GLA's decay is a power of a sigmoid, not an exp: it enters as it is."""
-    inputs, S = memory_inputs(), values(10, B, H, K, V)
-    log_alpha = PER_CHANNEL["log_alpha"]
-    o, state = from_state("gla", inputs | {"alpha": log_alpha.exp()}, S)
-    theirs, final = fla_naive.gla(**inputs, log_alpha=log_alpha, S=S)
+    """GLA's decay is a power of a sigmoid: it is a decay, so it enters as its logarithm too."""
+    inputs, S = memory_inputs() | PER_CHANNEL, values(10, B, H, K, V)
+    o, state = from_state("gla", inputs, S)
+    theirs, final = fla_naive.gla(**inputs, S=S)
     agree("gla", "fla naive, output of the memory", o, theirs)
     agree("gla", "fla naive, final state", state.S, final)
 

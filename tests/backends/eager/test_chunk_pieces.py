@@ -104,3 +104,21 @@ def test_conjugate_gradients() -> None:
     b[0] = 0.0
     found = pieces.conjugate_gradients(lambda p: (matrix @ p[..., None])[..., 0], b, (-1,), 12)
     torch.testing.assert_close(found, torch.linalg.solve(matrix, b), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_the_last_factors_are_those_of_the_whole_chunk(rows: int) -> None:
+    _, _, g = values(rows)
+    until, since = pieces.decays_between(g)[-1]
+    torch.testing.assert_close(since, g.cumsum(-2).exp())
+    torch.testing.assert_close(until, pieces.sums_after(g, -2).exp())
+
+
+def test_runs_of_chunks() -> None:
+    x, y = torch.randn(2, 40, 1 << 12), torch.randn(2, 40)
+    runs = pieces.runs_of_chunks([x, y], 16)
+    assert [part.shape[1] for part, _ in runs] == [32, 8]
+    torch.testing.assert_close(torch.cat([part for _, part in runs], 1), y)
+    assert [part.shape[1] for part, _ in pieces.runs_of_chunks([x, y], 16, True)] == [8, 32]
+    assert len(pieces.runs_of_chunks([y], 16)) == 1
+    assert [part.shape[1] for part, _ in pieces.runs_of_chunks([x, y], 40)] == [40]

@@ -91,7 +91,9 @@ def test_without_a_gradient_of_its_own_autograd_does_it(monkeypatch: pytest.Monk
         form = getattr(node.op, "chunked", None)
         if form is None or form.backward is None:
             return None
-        form = replace(form, backward=None, saved=())
+        forward = form.forward.copy()
+        forward.outputs = {n: id for n, id in forward.outputs.items() if n not in form.saved}
+        form = replace(form, forward=forward, backward=None, saved=())
         return graph.add(replace(node.op, chunked=form), *node.operands)
 
     bare = load(emit(Plan(rewrite(layer, [rule]))), "bare")
@@ -100,6 +102,18 @@ def test_without_a_gradient_of_its_own_autograd_does_it(monkeypatch: pytest.Monk
     given = inputs(37)
     steps = results(made(), given, monkeypatch, 10**9)
     torch.testing.assert_close(results(module, given, monkeypatch, 0), steps)
+
+
+def test_runs_of_chunks_carry_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where values do not fit in the caches of a CPU, tokens are done in runs."""
+    given = inputs(150)
+    wanted = results(made(), given, monkeypatch, 0)
+
+    def runs(xs: list[Tensor], chunk: int) -> list:
+        return list(zip(*(x.split(chunk, 1) for x in xs), strict=True))
+
+    monkeypatch.setattr(home(made()), "runs_of_chunks", runs)
+    torch.testing.assert_close(results(made(), given, monkeypatch, 0), wanted)
 
 
 def test_nothing_is_written_into_inputs_and_all_is_repeatable() -> None:

@@ -73,16 +73,35 @@ def test_reads_as_written_by_hand(name: str):
         assert shown.removesuffix("...") in source.line(int(number))
 
 
-@pytest.mark.parametrize("name", ALONE)
-def test_no_name_is_used_that_nothing_defines(name: str, tmp_path: Path):
+CHUNKED = ("kda", "mlstm", "mesa", "ssm_selective", "linear_attention_full", "lstm")
+"""Specs with corrections, a stabiliser, a solve, a scan, no order of tokens, and no chunks."""
+
+
+@pytest.mark.parametrize("name", (*ALONE, *CHUNKED))
+def test_a_linter_has_nothing_to_say(name: str, tmp_path: Path):
+    """Errors, names, order of imports, and no line of more than 100 columns."""
     path = tmp_path / "layer.py"
-    path.write_text(text(name), encoding="utf-8")
+    path.write_text(source(name), encoding="utf-8")
     ruff = Path(sys.executable).parent / "ruff"
     done = subprocess.run(
-        [str(ruff), "check", "--isolated", "--select", "F,E9", str(path)],
+        [str(ruff), "check", "--isolated", "--select", "E,F,I", "--line-length", str(COLUMNS),
+         str(path)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
+
+
+@cache
+def source(name: str) -> str:
+    """A file without its self-check, which the others are the same in."""
+    return text(name) if name in ALONE else archc.load(name).source()
+
+
+@pytest.mark.parametrize("name", CHUNKED)
+def test_a_chunked_form_reads_as_written_by_hand(name: str):
+    for line in source(name).split("\n"):
+        assert line == line.rstrip() and "float(0)" not in line
+        assert not re.search(r"\w__\w|^\s+[\w.]+ = \w+,$", line), line
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -1,0 +1,56 @@
+"""`archc derive`: the derivation of a layer as a page to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from archc.commands import files
+from archc.commands.arguments import output_option, set_option, spec_argument
+from archc.commands.catalogue import doc_parts
+from archc.commands.console import Console
+from archc.commands.stages import Given, layer_of
+from archc.derivation import document, html
+from archc.derivation.page import Page
+from archc.derivation.story import page_of
+
+FORMS: dict[str, Callable[[Page], str]] = {
+    "html": html.as_html,
+    "text": document.as_text,
+    "md": document.as_markdown,
+    "latex": document.as_tex,
+}
+
+WRONG = 3
+"""Exit status when a number is wrong."""
+
+
+@click.command()
+@spec_argument
+@set_option
+@click.option(
+    "--as", "form", type=click.Choice(list(FORMS)), default="html", show_default=True,
+    help="The form to write it in; html is one file that needs no other.",
+)  # fmt: skip
+@output_option
+@click.pass_context
+def command(ctx: click.Context, spec: str, given: Given, form: str, output: str) -> None:
+    """From the formula as printed to its normal form, its class, its chunked form with safe
+    exponents, its gradient, its decode step and its composition law; and what was decided about the
+    layer as a whole.
+
+    Every form is run on random numbers beside the recurrence itself, with the sizes that are set
+    and small ones for the rest. The exit status is 3 if a form disagrees.
+    """
+    layer = layer_of(spec, given)
+    sizes = {name: value for name, value in given.items() if isinstance(value, int)}
+    page = page_of(layer, sizes, *doc_parts(layer.doc))
+    files.write(output, FORMS[form](page))
+    console = ctx.ensure_object(Console)
+    for each in page.wrong:
+        click.echo(f"WRONG: {each.what}, {each.shown}; {each.sizes}", err=True)
+    if output != "-":
+        steps = sum(len(chapter.steps) for chapter in page.chapters)
+        console.say(f"{output} written, {steps} steps")
+    ctx.exit(WRONG if page.wrong else 0)

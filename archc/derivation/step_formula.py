@@ -1,0 +1,242 @@
+"""Steps of a derivation: the update as the spec prints it, its normal form, and its class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from archc.derivation.checks import normal_checks
+from archc.derivation.formula import Formulas
+from archc.derivation.letters import Letters
+from archc.derivation.maths import Math, Name, named
+from archc.derivation.page import Block, Formula, Inline, Step, Table, para
+from archc.derivation.study import Study
+from archc.derivation.telling import Telling, excerpt
+from archc.ir import layer as ir
+from archc.ir.graph import Type
+from archc.recurrence.classify import fold_classes
+from archc.recurrence.degree import updates
+from archc.recurrence.normal_form import (
+    AFTER,
+    BEFORE,
+    DENSE,
+    DIAGONAL,
+    MATRIX,
+    MAX_PLUS,
+    NormalForm,
+    StateForm,
+)
+from archc.source import Span
+
+# --- as printed -----------------------------------------------------------------------------------
+
+
+def printed(telling: Telling) -> Step:
+    """The recurrence in the spec, its updates marked, and what its letters stand for."""
+    study, fold = telling.study, telling.study.fold
+    body, span = fold.body, study.node.span
+    spans = [body[id].span for id in updates(fold).values()]
+    blocks: list[Block] = [
+        para(
+            "This is the recurrence as the spec has it. What is marked is the update: it makes the"
+            " state after token ", Name("t"), " from the state before it, ",
+            *_memory(telling), " A loop that runs it token after token is right, and is what"
+            " everything below is held against; but it is slow, as each token waits for the last.",
+        )
+    ]  # fmt: skip
+    if span is not None:
+        blocks.append(excerpt(span, [each for each in spans if each is not None]))
+    return Step("As printed", (*blocks, _letters(study)), span)
+
+
+def _memory(telling: Telling) -> Iterator[Inline]:
+    """What is carried: `S, which has axes K, V`."""
+    fold = telling.study.fold
+    for number, state in enumerate(fold.states):
+        dims = [axis for axis in state.axes if axis.kind == "dim"]
+        own = [str(axis.size) for axis in dims if axis.name not in fold.heads]
+        kind = {0: "a number", 1: f"a vector of `{own[0] if own else ''}`"}.get(
+            len(own), f"a matrix of `{'` by `'.join(own)}`"
+        )
+        yield " and " if number and number == len(fold.states) - 1 else ", " if number else ""
+        yield named(state.name)
+        yield f" ({kind})"
+    heads = " and ".join(fold.heads)
+    yield f", one for each of the heads `{heads}`." if heads else "."
+
+
+def _letters(study: Study) -> Table:
+    """What the recurrence takes from outside, and where in the spec that is made."""
+    rows: list[tuple[Inline, ...]] = []
+    for name, id in study.captured.items():
+        node, home = study.graph[id], study.node.span
+        text = " ".join(node.span.text.split()) if node.span is not None else ""
+        where = f"`{text}`" if node.span not in (None, home) and text else "made beside it"
+        where = "a parameter" if isinstance(node.op, ir.Param) else where
+        rows.append((named(name, *_token(study, node.type)), _axes(study, node.type), where))
+    return Table(("value", "axes", "in the spec"), tuple(rows))
+
+
+def _token(study: Study, type: Type) -> tuple[str, ...]:
+    return ("t",) if study.fold.stream.name in type.names else ()
+
+
+def _axes(study: Study, type: Type) -> str:
+    """The dims of a value, without those that every value has."""
+    dims = [axis.name for axis in type.axes if axis.kind == "dim"]
+    return ", ".join(f"`{name}`" for name in dims) or "a number"
+
+
+# --- normal form ----------------------------------------------------------------------------------
+
+
+def normal(telling: Telling) -> Step:
+    """The normal forms of the states that have one."""
+    blocks: list[Block] = [
+        para(
+            "Papers write the same update in many ways: multiplied out or in factors, transposed or"
+            " not. Expanding it as a polynomial in the state and collecting what multiplies what"
+            " brings every spelling to one normal form, which says three things: how the old state"
+            " decays, what is written, and what is read."
+        )
+    ]
+    for form in telling.forms:
+        formulas = Formulas(telling.study, form)
+        for own in form.forms:
+            lines = formulas.update(own)
+            notes = (
+                ["decay", "write"] if len(lines) == 2 and form.kind == MATRIX else [""] * len(lines)
+            )
+            blocks += [Formula(math, note) for math, note in zip(lines, notes, strict=True)]
+            blocks += [
+                Formula(formulas.read(own, read, number), "read")
+                for number, read in enumerate(own.reads)
+            ]
+            blocks += _side(telling, own)
+    blocks += [*_solution(telling), *_outputs(telling)]
+    blocks += telling.run(normal_checks(telling.trial))
+    return Step("Normal form", tuple(blocks), _update_span(telling.study))
+
+
+def _solution(telling: Telling) -> Iterator[Block]:
+    """What a letter for the solution of a system stands for."""
+    body = telling.study.fold.body
+    for node in body:
+        if isinstance(node.op, ir.Solve) and node.name is None and telling.forms:
+            z = Name(Letters(telling.study).of("z"), ("t",))
+            yield para(z, " is the solution of the system in the spec; a step of its own is below.")
+
+
+def _outputs(telling: Telling) -> Iterator[Block]:
+    """What the spec makes of the reads, where that is more than a read."""
+    body, forms = telling.study.fold.body, telling.forms
+    reads = {read.node for form in forms for own in form.forms for read in own.reads}
+    for name, id in body.outputs.items():
+        span = body[id].span
+        states = {state.name for state in telling.study.fold.states}
+        if id not in reads and name not in states and span is not None and reads:
+            yield para(
+                f"From that comes `{' '.join(span.text.split())}`, for each token by itself."
+            )
+
+
+def _update_span(study: Study) -> Span | None:
+    """Where the first state is updated."""
+    body = study.fold.body
+    return body[next(iter(updates(study.fold).values()))].span
+
+
+def _side(telling: Telling, own: StateForm) -> Iterator[Block]:
+    """A remark where the spec writes the state with its axes the other way round."""
+    axes = next(s.axes for s in telling.study.fold.states if s.name == own.state)
+    order = [axis.name for axis in axes]
+    if own.key and own.value and order.index(own.key[0].name) > order.index(own.value[0].name):
+        keys = ", ".join(axis.name for axis in own.key)
+        yield para(
+            "Here ", named(own.state), f" stands with the axis it is read along (`{keys}`) as its"
+            " rows: the transpose of the spec's matrix.",
+        )  # fmt: skip
+
+
+# --- class ----------------------------------------------------------------------------------------
+
+
+def classed(telling: Telling) -> Step:
+    """What kind of recurrence each group of states is, and what that allows."""
+    blocks: list[Block] = []
+    found = {name: each for each in fold_classes(telling.study.fold) for name in each.states}
+    for form in telling.forms:
+        texts = list(dict.fromkeys(found[name].text for name in form.states if name in found))
+        names = [named(name) for name in form.states]
+        blocks.append(para(*_and(names), f": {'; '.join(texts)}. {MEANS.get(form.kind, '')}"))
+        if form.kind == MATRIX:
+            blocks.append(Table(("", "in this recurrence"), tuple(_facts(telling, form))))
+    if any(form.kind == MAX_PLUS for form in telling.forms):
+        blocks += [
+            para(f"{note[0].upper()}{note[1:]}. {GAUGE}")
+            for note in telling.study.derived.notes
+            if "gauge" in note
+        ]
+    return Step("Class", tuple(blocks))
+
+
+MEANS = {
+    MATRIX: "What is written is a column times a row, and the state is read by products with"
+    " vectors. So many tokens can be taken at once: the products with the state become products of"
+    " matrices.",
+    DIAGONAL: "Every element of the state goes its own way: it is scaled and added to. So a chunk"
+    " of tokens does to an element what one multiplication and one addition do.",
+    DENSE: "A matrix mixes the elements of the state. Products of these matrices say what many"
+    " tokens do at once.",
+    MAX_PLUS: "With the maximum in place of the sum, and the sum in place of the product, this is a"
+    " linear recurrence: the same laws hold.",
+}
+GAUGE = (
+    "Replacing it by any other number changes the other states by a factor that every output"
+    " divides out again: this was proved by substitution. It only keeps exponentials small, so it"
+    " is a constant for the gradient."
+)
+
+
+def _and(names: list[Math]) -> Iterator[Inline]:
+    for number, name in enumerate(names):
+        yield " and " if number and number == len(names) - 1 else ", " if number else ""
+        yield name
+
+
+def _facts(telling: Telling, form: NormalForm) -> Iterator[tuple[Inline, ...]]:
+    """Decay, corrections, micro-steps and reads of a matrix state."""
+    own, formulas = form.forms[0], Formulas(telling.study, form)
+    yield "decay", _decay(formulas, own)
+    count = len(own.steps)
+    if count > 1:
+        yield "micro-steps a token", str(count)
+    readers = [term for step in own.steps for term in step.terms if term.w != 0]
+    moments = list(dict.fromkeys("after" if term.after else "before" for term in readers))
+    several = f"{len(readers)} of rank one" if readers else "none: nothing that is written depends"
+    text = f"{several}, reading the state {' and '.join(moments)} the decay" if moments else (
+        f"{several} on the state"
+    )  # fmt: skip
+    yield "corrections", text
+    whens = dict.fromkeys(p.when for each in form.forms for r in each.reads for p in r.parts)
+    yield "read", " and ".join(WHEN[when] for when in whens) or "not at all"
+
+
+WHEN = {
+    BEFORE: "before the token's decay",
+    AFTER: "after the decay, before the write",
+    "written": "after the write",
+}
+
+
+def _decay(formulas: Formulas, own: StateForm) -> str:
+    steps = own.steps
+    keys, values = ({axis.name for axis in axes} for axes in (own.key, own.value))
+    key = any(keys & set(formulas.table.names(step.key)) for step in steps)
+    value = any(values & set(formulas.table.names(step.value)) for step in steps)
+    if all(step.decay == 1 for step in steps):
+        return "none: the state only grows"
+    if key and value:
+        return "one for each row and one for each column of the state"
+    if key or value:
+        return f"one for each {'row' if key else 'column'} of the state (a channel)"
+    return "one number for the whole state of a head"

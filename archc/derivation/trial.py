@@ -1,0 +1,171 @@
+"""One recurrence with numbers: random values, what the recurrence gives for them, and how far off
+something else is. Imports torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from archc.derivation.study import Study
+from archc.dims import at
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Type
+from archc.ir.meaning import evaluate_graph
+from archc.ir.plan import examples
+from archc.ir.typing import layer_graph
+from archc.numerics.interval import Interval
+
+Values = dict[str, Tensor]
+
+SMALL = 3
+BATCH = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One recurrence with numbers: sizes, random captures, and a random state to start from."""
+
+    study: Study
+    tokens: int
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def step(self) -> Graph:
+        """The recurrence alone: inputs and outputs as a chunked form has them."""
+        return step_graph(self.study)
+
+    @cached_property
+    def shapes(self) -> dict[str, int]:
+        """A number for every symbol: those given, an example of the layer's, or a small one."""
+        graphs = [self.step, *([self.study.derived.graph] if self.study.derived.graph else [])]
+        small = dict(self.sizes) or next(examples(self.study.layer, SMALL), {})
+        found = {name: int(small.get(name, SMALL)) for g in graphs for name in symbols(g)}
+        return found | {"batch": BATCH, "T": self.tokens, "T_seen": self.tokens}
+
+    @cached_property
+    def inputs(self) -> Values:
+        """Random numbers within the intervals of the captures."""
+        generator = torch.Generator().manual_seed(0)
+        known = {name: self.study.known[id] for name, id in self.study.captured.items()}
+        given = {n.op.name: n.type for n in self.step if isinstance(n.op, ir.Input)}
+        found = {
+            name: random(type, self.shapes, known.get(name, Interval()), generator)
+            for name, type in given.items()
+        }
+        return found | self._fixed(found)
+
+    @property
+    def starts(self) -> Values:
+        """The states before the first token."""
+        names = [ck.start(state.name) for state in self.study.fold.states]
+        return {name: self.inputs[name] for name in names}
+
+    def _fixed(self, found: Values) -> Values:
+        """Starts that the spec gives and that must stay: -inf, and 0 where a system is solved."""
+        count = len(self.study.fold.captures)
+        form = self.study.derived.graph
+        solved = form is not None and any(isinstance(n.op, ck.Conjugate) for n in form)
+        starts = {}
+        for state, id in zip(self.study.fold.states, self.study.node.operands[count:], strict=True):
+            op, name = self.study.graph[id].op, ck.start(state.name)
+            if isinstance(op, ir.Constant) and (solved or not op.value.is_finite):
+                starts[name] = torch.full_like(found[name], float(op.value))
+        return starts
+
+    def run(
+        self, graph: Graph, inputs: Values, chunk: int = 1, tokens: int | None = None
+    ) -> Values:
+        """A graph on inputs, with a number of tokens in a chunk, and of tokens if not all."""
+        count = self.tokens if tokens is None else tokens
+        sizes = self.shapes | {"C": chunk, "T": count, "T_seen": count}
+        return evaluate_graph(graph, inputs, sizes)
+
+    @cached_property
+    def expected(self) -> Values:
+        """What the recurrence gives, token by token."""
+        return self.run(self.step, self.inputs)
+
+    def sizes_text(self) -> str:
+        """The sizes, for a reader."""
+        used = symbols(self.step) - {"T", "T_seen"}
+        shown = [f"{name} = {self.shapes[name]}" for name in sorted(used)]
+        return ", ".join([*shown, f"{self.tokens} tokens"])
+
+
+def step_graph(study: Study, fold: ir.Fold | None = None) -> Graph:
+    """The recurrence of a study as a graph of its own, or another Fold in its place."""
+    step, op = layer_graph(), fold or replace(study.fold, chunked=None)
+    captured = study.captured.items()
+    ids = [step.add(ir.Input(n, study.graph[id].type), name=n) for n, id in captured]
+    starts = [step.add(ir.Input(ck.start(s.name), Type(s.axes))) for s in op.states]
+    node = step.add(op, *ids, *starts)
+    read = {study.graph[user].op.name for user in study.graph.users(study.node.id)}
+    for name in op.body.outputs:
+        if name in read:
+            step.outputs[name] = step.add(ir.Result(name), node)
+    for state, start in zip(op.states, starts, strict=True):
+        after = step.add(ir.Result(state.name), node)
+        step.outputs[ck.final(state.name)] = step.add(ck.Last(op.stream.name), after, start)
+    return step
+
+
+def symbols(graph: Graph) -> set[str]:
+    """The names of the sizes in a graph."""
+    found = {str(s) for n in graph for axis in n.type.axes for s in axis.size.free_symbols}
+    for node in graph:
+        if isinstance(node.op, ir.Fold | ir.Pair):
+            found |= symbols(node.op.body)
+        if isinstance(node.op, ir.Constant):
+            found |= {str(symbol) for symbol in node.op.value.free_symbols}
+    return found - {"batch", "C"}
+
+
+def random(
+    type: Type, sizes: Mapping[str, int], lies: Interval, generator: torch.Generator
+) -> Tensor:
+    """Random numbers of a type, on the side of 0 that an interval says."""
+    shape = [int(at(axis.size, sizes)) for axis in type.axes]
+    x = torch.randn(shape, generator=generator, dtype=torch.float64)
+    if type.dtype == "bool":
+        return x > 0
+    if type.dtype == "int":
+        return (x.abs() * 2).long()
+    return -x.abs() if lies.nonpositive else x.abs() if lies.nonnegative else x
+
+
+def furthest(found: Values, wanted: Values, together: bool = False) -> float:
+    """The largest difference of values of one name, against the largest value of that name, or
+    `together` of all."""
+    sizes = {n: x[x.isfinite()].abs().max().item() if x.numel() else 0.0 for n, x in wanted.items()}
+    whole = max(sizes.values(), default=0.0)
+    errors = [0.0]
+    for name, x in wanted.items():
+        y = found[name].to(x.dtype)
+        if x.numel():
+            away = torch.where(x == y, 0.0, (x - y).abs()).max().item()
+            least = whole if together else 1e-3 * whole
+            error = away / max(sizes[name], least, 1e-30)
+            errors.append(error if math.isfinite(error) else math.inf)
+    return max(errors)
+
+
+def cut(trial: Trial, stream: str, begin: int, end: int) -> Values:
+    """The captures of some of the tokens."""
+    found = {}
+    for node in trial.step:
+        if isinstance(node.op, ir.Input):
+            x, names = trial.inputs[node.op.name], node.type.names
+            inside = stream in names
+            found[node.op.name] = x.narrow(names.index(stream), begin, end - begin) if inside else x
+    return found
+
+
+def cotangent_of(x: Tensor) -> Tensor:
+    """Random numbers of the shape of an output."""
+    return torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=x.dtype)

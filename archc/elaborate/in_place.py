@@ -1,0 +1,84 @@
+"""A layer without parameters of its own, elaborated where it is applied: its statements in the
+caller's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sympy
+
+from archc.dims import TIME, Axis
+from archc.elaborate import layers, statements
+from archc.elaborate.scope import Along, Scope
+from archc.elaborate.values import LayerRef, Tensor
+from archc.syntax import tree
+
+
+def applied(scope: Scope, target: LayerRef, values: Sequence[Tensor], node: tree.Expr) -> Tensor:
+    """The only output of a layer in place: layers without parameters, and experts."""
+    made = outputs(scope, target, values, node)
+    if len(made) != 1:
+        raise scope.error(
+            "E0311", f"`{target.decl.name}` has several outputs, and one is used", node.span
+        )
+    return next(iter(made.values()))
+
+
+def outputs(
+    scope: Scope, target: LayerRef, values: Sequence[Tensor], node: tree.Expr
+) -> dict[str, Tensor]:
+    """Every output of a layer in place; `values` are what its inputs stand for."""
+    inputs = layers.inputs_of(target.decl)
+    sizes, axes = layers.infer(scope, target, inputs, values, node)
+    body = _scope(scope, target, axes, node)
+    for parameter in target.decl.params:
+        value = sizes.get(parameter.name)
+        if value is None and parameter.default is not None:
+            value = body.evaluate(parameter.default)
+        if value is None:
+            raise scope.error("E0311", f"`{target.decl.name}` needs `{parameter.name}`", node.span)
+        body.names[parameter.name] = value
+        if isinstance(value, sympy.Expr) and parameter.name not in body.dims:
+            taken = scope.axis_named(parameter.name) is not None
+            fresh = body.prefix + parameter.name if taken else parameter.name
+            body.dims[parameter.name] = (Axis(fresh, value),)
+    for declared, value in zip(inputs, values, strict=True):
+        body.names[declared.name] = value
+    _without_rules(body, target.decl)
+    return statements.run(body, _without_face(target.decl))
+
+
+def _without_rules(body: Scope, decl: tree.Decl) -> None:
+    """Refuse rules for chunks: they would be about the caller."""
+    for stmt in decl.body:
+        if isinstance(stmt, tree.Chunk):
+            raise body.error(
+                "E0223",
+                f"`chunk:` of `{decl.name}`, which becomes part of `{body.context.name}` here",
+                stmt.span,
+                others=[(body.site, "applied here")] if body.site else [],
+                helps=[f"move the rules into `{body.context.name}`"],
+            )
+
+
+def _without_face(decl: tree.Decl) -> tree.Decl:
+    """The layer without arguments and inputs, which have values already."""
+    stmts = tuple(stmt for stmt in decl.body if not isinstance(stmt, tree.Input))
+    return tree.Decl(decl.span, decl.kind, decl.name, (), (), decl.doc, stmts, decl.header)
+
+
+def _scope(scope: Scope, target: LayerRef, axes: Mapping[str, Axis], node: tree.Expr) -> Scope:
+    """Where the layer's names are looked up: in the caller's graph, without its names."""
+    return Scope(
+        scope.session,
+        scope.context,
+        target.module,
+        scope.frame,
+        dims={name: (axis,) for name, axis in axes.items() if "'" not in name},
+        hidden=scope.hidden,
+        indices={"t": Along("reader", TIME)},
+        extra=scope.extra,
+        gate=scope.gate,
+        site=scope.site or node.span,
+        prefix=f"{scope.prefix}{scope.context.path(layers.snake(target.decl.name))}_",
+    )

@@ -1,0 +1,104 @@
+"""Packed sequences: each as if it were alone, empty ones among them, in modules and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import archc
+
+SIZES = {"H": 2, "K": 4, "V": 3}
+LENGTHS = ([0, 0, 5, 20, 0, 5, 0], [0], [0, 0], [7, 0], [0, 21])
+
+TEXT = """layer Mixed(H, K, V):
+    input q[H, K], k[H, K], v[H, V], a[H]
+    param rate[H]; scale[] = 2; lam[K]
+    g = -exp(rate) * softplus(a)
+    recurrence S[K, V] over H:
+        S[t] = exp(g) * S[t-1] + k @ v.T
+        o = scale * (S[t].T @ (sigmoid(lam) * q))
+    output o
+"""
+
+
+def inputs(tokens: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(tokens)
+    shapes = {"q": (2, 4), "k": (2, 4), "v": (2, 3), "a": (2,)}
+    return {
+        name: torch.randn(1, tokens, *shape, generator=generator, dtype=torch.float64)
+        for name, shape in shapes.items()
+    }
+
+
+def bounds_of(lengths: list[int]) -> list[int]:
+    found = [0]
+    for length in lengths:
+        found.append(found[-1] + length)
+    return found
+
+
+def check(run: Callable[..., Any], lengths: list[int], fixed: dict[str, Tensor]) -> None:
+    """`run(..)` gives the output and the state; `fixed` are values that sequences share."""
+    bounds = bounds_of(lengths)
+    given = inputs(bounds[-1])
+    o, state = run(**given, **fixed, cu_seqlens=torch.tensor(bounds))
+    assert o.shape[:2] == (1, bounds[-1]) and state.S.shape[0] == len(lengths)
+    for i, (first, stop) in enumerate(pairwise(bounds)):
+        part = {name: x[:, first:stop] for name, x in given.items()}
+        alone, after = run(**part, **fixed)
+        torch.testing.assert_close(o[:, first:stop], alone)
+        torch.testing.assert_close(state.S[i : i + 1], after.S)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_a_module(lengths: list[int]) -> None:
+    module = archc.parse(TEXT).module(**SIZES, dtype=torch.float64)
+
+    def run(**given: Tensor) -> Any:
+        return module(**given, return_state=True)
+
+    check(run, lengths, {})
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_a_function_that_is_given_parameters(lengths: list[int]) -> None:
+    module = archc.parse(TEXT).module(**SIZES, dtype=torch.float64)
+    fixed = {name: param.detach() for name, param in module.named_parameters()}
+    check(archc.parse(TEXT).fused_op, lengths, fixed)
+
+
+def test_gradients_reach_every_sequence_and_no_other() -> None:
+    module = archc.parse(TEXT).module(**SIZES, dtype=torch.float64)
+    given = {name: x.requires_grad_() for name, x in inputs(26).items()}
+    o = module(**given, cu_seqlens=torch.tensor([0, 0, 20, 26]))
+    made = torch.autograd.grad(o[:, :20].square().sum(), list(given.values()))
+    assert all(g[:, 20:].count_nonzero() == 0 for g in made)
+    alone = module(**{name: x[:, :20] for name, x in given.items()})
+    wanted = torch.autograd.grad(alone.square().sum(), list(given.values()))
+    torch.testing.assert_close(made, wanted)
+
+
+BAD: list[tuple[Any, type[Exception], str]] = [
+    (torch.tensor([0, 4, 2, 9]), ValueError, "must ascend from 0 to the number of tokens, 9"),
+    (torch.tensor([0, 4]), ValueError, "must ascend from 0 to the number of tokens, 9"),
+    (torch.tensor([2, 9]), ValueError, "must ascend from 0"),
+    (torch.tensor([-1, 0, 9]), ValueError, "must ascend from 0"),
+    (torch.tensor([]), TypeError, "must be a tensor of integers"),
+    (torch.tensor([0.0, 9.0]), TypeError, "must be a tensor of integers"),
+    (torch.tensor([], dtype=torch.int64), ValueError, "for N >= 1 sequences"),
+    (torch.tensor([[0, 9]]), ValueError, "for N >= 1 sequences"),
+    (torch.tensor([True, False]), ValueError, "must ascend from 0"),
+    ([0, 9], TypeError, "must be a tensor of integers"),
+]
+
+
+@pytest.mark.parametrize(("bounds", "kind", "message"), BAD, ids=lambda x: str(x))
+def test_wrong_bounds(bounds: Any, kind: type[Exception], message: str) -> None:
+    module = archc.parse(TEXT).module(**SIZES, dtype=torch.float64)
+    with pytest.raises(kind, match=f"Mixed: .*`cu_seqlens`.*{message}"):
+        module(**inputs(9), cu_seqlens=bounds)

@@ -1,0 +1,110 @@
+"""Recurrences unlike any that is published: every form of each is the same."""
+
+from __future__ import annotations
+
+import pytest
+
+import archc
+from archc.compile import before_chunks
+from archc.recurrence.loops import loops
+from tests.recurrence.test_random import check_graphs, check_module, check_op, parsed
+from tests.test_law import near, random_inputs
+
+INVENTIONS = {
+    # A delta rule; a second one, transposed, learns what the first fails to recall. Its decay and
+    # its correction lie on the other side of the matrix, and its query is a third vector.
+    "a memory of errors": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], u[H, K], x[H, K], v[H, V], b[H]
+    be = sigmoid(b)
+    uk = l2norm[K](k)
+    uu = l2norm[K](u)
+    recurrence S[K, V], P[V, K] over H:
+        S[t] = (I - be * uk @ uk.T) @ diag(sigmoid(x)) @ S[t-1] + be * uk @ v.T
+        e = v - S[t-1].T @ uk
+        P[t] = P[t-1] @ diag(1 - 0.5 * sigmoid(x)) @ (I - 1.5 * be * uu @ uu.T) + e @ uu.T
+        o = S[t].T @ q + P[t] @ q - tanh(P[t-1] @ k)
+    output o
+""",
+    # A stabilised matrix with two gates of its own; what it reads, normalised, is a value, a gate
+    # and a scalar for a second matrix with a decay per channel and for a leaky sum.
+    "a stabilised memory before another": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], u[H, K], x[H, K], v[H, V], a[H], b[H]
+    f = -softplus(a)
+    g = -softplus(x)
+    recurrence C[K, V], n[K], m[] = -inf, P[K, V], h[] over H:
+        m[t] = max(f + m[t-1], b)
+        i = exp(b - m[t])
+        d = exp(f + m[t-1] - m[t])
+        C[t] = d * C[t-1] + i * k @ v.T
+        n[t] = d * n[t-1] + i * k
+        r = C[t].T @ q / max(abs(n[t].T @ q), exp(-m[t]))
+        P[t] = sigmoid(sum[V](r)) * (diag(exp(g)) @ P[t-1]) + u @ tanh(r).T
+        h[t] = 0.5 * h[t-1] + sum[V](P[t].T @ u)
+        o = P[t].T @ q + h[t] + r
+    output o
+""",
+    # A diagonal minus a matrix of rank two, as two micro-steps with a write in between; what is
+    # read before, in between and after is mixed, through a function too.
+    "rank two and three reads": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], u[H, K], y[H, K], x[H, K], v[H, V], z[H, V], a[H], b[H]
+    be = sigmoid(b)
+    uk = l2norm[K](k)
+    uu = l2norm[K](u)
+    w = (1 - sigmoid(x)) * (1 - 0.5 * sigmoid(a))
+    recurrence S[K, V] over H:
+        R = diag(w) @ S[t-1] - be * uk @ ((w * uu).T @ S[t-1]) + u @ z.T
+        S[t] = R - 0.5 * uu @ (uk.T @ R) + k @ v.T
+        o = (S[t].T @ q) * sigmoid(z) + tanh(R.T @ y) - S[t-1].T @ (q - k)
+    output o
+""",
+    # The state two steps back enters through a state that carries it: linearly coupled matrices.
+    "a state two steps back": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], v[H, V], a[H]
+    recurrence S[K, V], P[K, V] over H:
+        P[t] = S[t-1]
+        S[t] = 0.6 * sigmoid(a) * S[t-1] + 0.3 * P[t-1] + k @ v.T
+        o = S[t].T @ q - P[t].T @ k
+    output o
+""",
+    # The least squares solution for keys that another memory makes.
+    "a solve for keys that are read": """
+layer Example(H, K):
+    input q[H, K], k[H, K], v[H, K], a[H], b[H]
+    recurrence S[K, K'], A[K, K'], G[K, K'] over H:
+        S[t] = sigmoid(a) * S[t-1] + k @ v.T
+        p = l2norm[K](S[t-1].T @ k + v)
+        A[t] = sigmoid(b) * A[t-1] + sigmoid(a) * p @ p.T
+        G[t] = sigmoid(b) * G[t-1] + sigmoid(a) * p @ v.T
+        o = G[t].T @ solve(A[t] + diag(1 + q * q), q)
+    output o
+""",
+}
+
+
+@pytest.mark.parametrize("name", INVENTIONS)
+def test_chunks_and_gradients(name: str) -> None:
+    """By the oracle, in float64, for chunks of several lengths; nothing stays a loop."""
+    assert not loops(before_chunks(parsed(INVENTIONS[name]).layer))
+    for tokens, chunk in ((9, 4), (5, 16), (1, 1), (0, 4)):
+        check_graphs(INVENTIONS[name], tokens, chunk)
+
+
+@pytest.mark.parametrize("name", INVENTIONS)
+def test_modules_and_functions(name: str) -> None:
+    """Chunks, steps, both by turns, and packed sequences, by the emitted code."""
+    check_module(INVENTIONS[name])
+    check_op(INVENTIONS[name])
+
+
+@pytest.mark.parametrize("name", ["a memory of errors", "rank two and three reads"])
+def test_a_sequence_in_parts(name: str) -> None:
+    """By the composition law."""
+    spec = archc.parse(INVENTIONS[name])
+    inputs = random_inputs(spec)
+    *whole, state = spec.op(*inputs)
+    *found, end = archc.law.split(spec.op, spec.law, inputs, 3, chunk=8)
+    assert near([*whole, *state], [*found, *end])
