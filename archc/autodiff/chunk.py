@@ -280,8 +280,9 @@ def _of_solution(b: Builder, node: Node, term: int) -> int | None:
             if not set(b.names(d)) <= set(product.type.names):
                 continue
             found = contract(b, product, d)
-            if found[at] == term and found[1 - at] is not None:
-                return _outer(b, node, product, found[1 - at])
+            right = found[1 - at]
+            if found[at] == term and right is not None:
+                return _outer(b, node, product, right)
     return None
 
 

@@ -27,7 +27,7 @@ from archc.derivation.telling import Telling
 from archc.ir import chunk as ck
 from archc.recurrence.normal_atoms import Atom
 from archc.recurrence.normal_atoms import Table as Atoms
-from archc.recurrence.normal_form import DIAGONAL, MAX_PLUS, NormalForm
+from archc.recurrence.normal_form import DENSE, DIAGONAL, MAX_PLUS, NormalForm
 
 MOST_GATES = 4
 
@@ -201,6 +201,13 @@ def _others(telling: Telling) -> Iterator[Block]:
             " any other."
         )
         yield from _factors(telling)
+    if DENSE in kinds:
+        yield para(
+            "The products of the matrix have no exponential and no quotient in them. Whether they"
+            " stay small is up to the matrix, as it is in the loop."
+        )
+    if kinds == {MAX_PLUS}:
+        yield para("There are only sums and maxima: nothing can overflow that the loop keeps.")
 
 
 def _factors(telling: Telling) -> Iterator[Block]:

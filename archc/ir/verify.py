@@ -125,6 +125,11 @@ def _check_fold(op: ir.Fold, operands: list[Node], where: str) -> None:
     }
     captured |= {f"{state.name}[t-1]": Type(state.axes) for state in op.states}
     check_graph(op.body, f"{where}, body", captured)
+    for law in op.laws:
+        parts = {law.in_body(part) for part in law.parts}
+        require(parts <= set(op.body.outputs), f"{where}: a law without summaries of tokens")
+        check_graph(law.merge, f"{where}, merge")
+        check_graph(law.apply, f"{where}, apply")
     for state, start in zip(op.states, operands[len(op.captures) :], strict=True):
         wide = {axis.name for axis in state.axes}
         require(state.name in op.body.outputs, f"{where}: no update of state `{state.name}`")

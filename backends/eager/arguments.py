@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -40,7 +41,8 @@ def is_size(layer: ir.Layer, name: str) -> bool:
     )
 
 
-def symbols_of(layer: ir.Layer) -> set[str]:
+@lru_cache(maxsize=256)
+def symbols_of(layer: ir.Layer) -> frozenset[str]:
     """Names of the sizes and options that a layer's graph depends on, through the layers it
     calls too."""
     names = set(
@@ -55,13 +57,13 @@ def symbols_of(layer: ir.Layer) -> set[str]:
             names |= set(_symbols(axis for _, axis in node.op.axes))
         else:
             names |= set(_symbols(node.op))
-    return names
+    return frozenset(names)
 
 
 def _symbols(value: Any) -> Iterable[str]:
     """Names of the symbols in an op, an axis, an expression, or anything made of them."""
     if isinstance(value, sympy.Basic):
-        yield from (str(symbol) for symbol in value.free_symbols)
+        yield from (symbol.name for symbol in value.free_symbols)
     elif isinstance(value, Axis):
         yield from _symbols(value.size)
     elif isinstance(value, Graph):

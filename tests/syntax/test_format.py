@@ -104,6 +104,7 @@ CASES = {
         "route e in top(n, p) weight (p):\n    z = x",
     ),
     "symbols": ("y = β ⊙ kᵀ − √(α)", "y = beta * k.T - sqrt(alpha)"),
+    "law": ("chunk:law( A,B(d) ,apply=C ),size 8", "chunk: law(A, B(d), apply = C), size 8"),
     "attend": ("attend t-w<s≤t over H:\n  o=v", "attend t - w < s <= t over H:\n    o = v"),
 }
 
