@@ -29,8 +29,9 @@ SPEC, BATCH, HEADS, KEY, VALUE = "kda", 1, 4, 64, 64
 LOOP, CHUNKS = "loop", "chunks"
 COMPARED = 4096
 LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768)
-ENOUGH, MOST = 3.0, 9
-"""Seconds and runs after which a case has been measured."""
+ENOUGH, MOST, ROUNDS = 3.0, 9, 5
+"""Seconds and runs after which a case has been measured, and how often loop and chunks take
+turns."""
 
 
 def arguments(tokens: int) -> dict[str, torch.Tensor]:
@@ -116,6 +117,16 @@ def environment() -> dict[str, str | int]:
     }
 
 
+def ratio(rows: list[dict[str, Any]], backward: bool) -> float:
+    """How many times as fast chunks are: the median over rounds, each a loop and then chunks, so
+    that a machine that is busy for a while slows both."""
+    loops, chunks = (
+        [row["seconds"] for row in rows if row["form"] == form and row["backward"] == backward]
+        for form in (LOOP, CHUNKS)
+    )
+    return statistics.median(a / b for a, b in zip(loops, chunks, strict=True))
+
+
 def both_by_chunks(row: dict[str, Any]) -> bool:
     """Whether a case is forward and backward by chunks: these grow with the tokens alone."""
     return row["form"] == CHUNKS and row["backward"]
@@ -131,13 +142,17 @@ def main() -> None:
         form, tokens, backward = given.case
         print(json.dumps(measure(form, int(tokens), backward == "1")))
         return
-    rows = [case(form, COMPARED, backward) for backward in (False, True) for form in (LOOP, CHUNKS)]
-    loop, chunks, loop_both, chunks_both = (row["seconds"] for row in rows)
+    rows = [
+        case(form, COMPARED, backward)
+        for _ in range(ROUNDS) for backward in (False, True) for form in (LOOP, CHUNKS)
+    ]  # fmt: skip
+    for backward in (False, True):
+        what = "forward + backward" if backward else "forward           "
+        print(f"{what} {ratio(rows, backward):6.1f} times as fast as the loop")
     rows += [case(CHUNKS, tokens, True) for tokens in LENGTHS if tokens != COMPARED]
-    print(f"forward            {loop / chunks:6.1f} times as fast as the loop")
-    print(f"forward + backward {loop_both / chunks_both:6.1f} times as fast as the loop")
     print("forward + backward by chunks, per token:")
-    for row in sorted((row for row in rows if both_by_chunks(row)), key=lambda row: row["tokens"]):
+    longest = {row["tokens"]: row for row in rows if both_by_chunks(row)}
+    for row in (longest[tokens] for tokens in LENGTHS):
         time, memory = row["seconds"] / row["tokens"] * 1e6, row["peak_mib"] / row["tokens"] * 1024
         print(f"  T = {row['tokens']:6}  {time:6.1f} us  {memory:6.1f} KiB at the peak")
     if given.output:

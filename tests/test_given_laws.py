@@ -66,7 +66,7 @@ def test_a_token_must_do_what_the_recurrence_does() -> None:
 
 
 def test_right_for_one_token_is_not_enough() -> None:
-    """log(exp(p) + exp(p') - 1) joins two tokens, if those are merged in no other way."""
+    """A merge that is nearly a sum: the token's rule holds, and the others do not."""
     text = refused(merge="(p + p') * (1 + 0.001 * p * p')")
     assert "not associative" in text
 

@@ -26,6 +26,7 @@ from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
 from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Node
+from archc.recurrence.derived import Kept
 from archc.recurrence.normal_form import MATRIX
 from archc.source import Span
 
@@ -77,7 +78,7 @@ def _loops(telling: Telling) -> Step:
         first = first or span
         if span is not None and kept.node is not None:
             blocks.append(excerpt(span, [_value(span)], fault=True))
-            blocks.append(para(_consequence(kept.help, study.layer.chunk.sequential)))
+            blocks.append(para(_consequence(kept, study.layer.chunk.sequential)))
     return Step("Why it is a loop", tuple(blocks), first)
 
 
@@ -87,18 +88,22 @@ def _value(span: Span) -> Span:
     return Span(span.source, span.start + found.end(), span.end) if found else span
 
 
-def _consequence(help: str, meant: bool) -> str:
-    more = f"{help[0].upper()}{help[1:]}. " if help else ""
-    rule = (
-        "The spec says by its rule `chunk: sequential` that the loop is meant."
-        if meant
-        else "If the loop is meant, the rule `chunk: sequential` in the spec says so; to be rid of"
-        " it, let what is underlined depend on the input alone."
-    )
+def _consequence(kept: Kept, meant: bool) -> str:
+    more = f"{kept.help[0].upper()}{kept.help[1:]}. " if kept.help else ""
+    if meant:
+        return f"{more}The spec says by its rule `chunk: sequential` that the loop is meant."
+    rule = "If the loop is meant, the rule `chunk: sequential` in the spec says so"
+    if kept.code != CELL:
+        return f"{more}{rule}."
     return (
         "To take several tokens at once, what they do to the state must be known before the state"
-        f" is, and here it is not. {more}{rule}"
+        f" is, and here it is not. {more}{rule}; to be rid of it, let what is underlined depend on"
+        " the input alone."
     )
+
+
+CELL = "E0601"
+"""The finding about a state inside a function that is not linear."""
 
 
 def _at(study: Study, node: Node | None) -> Span | None:

@@ -111,7 +111,7 @@ def _gates(study: Study) -> list[str]:
 def _atoms(form: NormalForm, expr: sympy.Expr) -> Iterator[Atom]:
     """The values in an expression, and those within them."""
     for symbol in sorted(expr.free_symbols, key=str):
-        atom = form.atoms.get(symbol)
+        atom = form.atoms.get(symbol) if isinstance(symbol, sympy.Symbol) else None
         if atom is not None:
             yield atom
             for arg in atom.args:

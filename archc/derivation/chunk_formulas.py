@@ -6,7 +6,7 @@ Gamma_i is the product of the decays of rows 1 .. i, S_0 the state before the ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from archc.derivation.chunk_rows import Factor, Rows, Slot, slots_of
 from archc.derivation.maths import (
@@ -23,6 +23,7 @@ from archc.derivation.maths import (
     Row,
     Sign,
     Sum,
+    Words,
     function,
     inverse,
     named,
@@ -135,8 +136,9 @@ class ChunkFormulas:
             x, y = self.rows.x(slot, "i"), self.written(slot, "i")
             parts += [MINUS if y.negative else PLUS]
             value = y.vector
-            wide = value is not None and bool(self.own.value)
-            parts.append(row(y.scale, x.scale, x.vector, transposed(value) if wide else value))
+            if value is not None and self.own.value:
+                value = transposed(value)
+            parts.append(row(y.scale, x.scale, x.vector, value))
         return row(self.state("i"), EQUALS, *parts)
 
     def end(self) -> Math:
@@ -233,13 +235,15 @@ class ChunkFormulas:
 
     def solution(self) -> Iterator[Math]:
         """U, W and Y = U + W S_0; with several readers their rows stand one below the other."""
-        reader = self.reading[0]
+        yield row(self.W, EQUALS, self.solve, _stack([self._start(r) for r in self.reading]))
+        yield row(self.U, EQUALS, self.solve, _stack([self._right(r) for r in self.reading]))
+        yield row(self.Y, EQUALS, self.U, PLUS, self.W, self.state("0"))
+
+    def _start(self, reader: Slot) -> Math:
+        """What a row reads the state before the chunk with."""
         w = self.rows.w(reader, "i")
         start = self.decayed(w, self._since_start("i" if reader.after else "i-1"))
-        start = row(NEGATIVE if w.negative else None, start)
-        yield row(self.W, EQUALS, self.solve, _stack(start))
-        yield row(self.U, EQUALS, self.solve, _stack(self._right(reader)))
-        yield row(self.Y, EQUALS, self.U, PLUS, self.W, self.state("0"))
+        return row(NEGATIVE if w.negative else None, start)
 
     def _right(self, reader: Slot) -> Math:
         """What a row would write if the chunk began with a state of 0 and nothing else read."""
@@ -292,6 +296,9 @@ class ChunkFormulas:
         return [MINUS if y.negative else PLUS, Sum("∑", over), row(weight, y.scale, vector)]
 
 
-def _stack(of: Math) -> Math:
-    """All rows i of a value as a matrix."""
-    return Fence(of, "[", "]")
+def _stack(parts: Sequence[Math]) -> Math:
+    """All rows i of some values as a matrix, those of one value below those of the one before."""
+    listed: list[Math] = []
+    for part in parts:
+        listed += [Sign(";", tight=True), Words(" "), part] if listed else [part]
+    return Fence(row(*listed), "[", "]")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sympy
 
 from archc.derivation.maths import (
@@ -37,13 +39,14 @@ def _math(expr: sympy.Expr) -> Math:
     if isinstance(expr, sympy.Pow):
         return Power(_closed(expr.base), _math(expr.exp))
     if isinstance(expr, sympy.Function | sympy.Max | sympy.Min):
-        return function(type(expr).__name__.lower(), *map(_math, expr.args))
+        return function(type(expr).__name__.lower(), *(_math(arg) for arg in _args(expr)))
     return Number(str(expr))
 
 
 def _sum(expr: sympy.Add) -> Math:
     parts: list[Math] = []
-    for term in expr.as_ordered_terms():
+    terms: list[Any] = list(expr.as_ordered_terms())
+    for term in terms:
         negative = term.could_extract_minus_sign()
         parts += [MINUS if parts else NEGATIVE] if negative else [PLUS] if parts else []
         parts.append(_math(-term if negative else term))
@@ -69,3 +72,8 @@ def _factors(factors: list[sympy.Expr]) -> Math:
 def _closed(expr: sympy.Expr) -> Math:
     found = _math(expr)
     return Fence(found) if isinstance(expr, sympy.Add) and isinstance(found, Row) else found
+
+
+def _args(expr: sympy.Expr) -> tuple[Any, ...]:
+    """The arguments of a function."""
+    return expr.args

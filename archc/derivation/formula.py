@@ -151,7 +151,7 @@ class Formulas:
     def _log_of(self, atom: Atom) -> str | None:
         """The name of a gate whose logarithm enters."""
         (arg,) = atom.args
-        inner = self.table.atoms.get(arg)
+        inner = self.table.atoms.get(arg) if isinstance(arg, sympy.Symbol) else None
         if inner is not None and inner.kind == "value" and inner.head.startswith("log_"):
             return inner.head.removeprefix("log_")
         return None

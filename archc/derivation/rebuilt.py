@@ -5,6 +5,7 @@ from __future__ import annotations
 import sympy
 
 from archc.dims import Axis
+from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.recurrence.normal import normal_forms
@@ -111,11 +112,15 @@ class _Rebuild:
             found = self._summed(part.covector, state, part.axes)
             total = self._fn("add", total, self._fn("mul", self.lower.value(part.scale), found))
         new = dict(read.renamed)
-        type = self.body[total].type
-        out = {a.name: (a.name, new.get(a.name, a)) for a in type.axes}
+        out = {a.name: (a.name, new.get(a.name, a)) for a in self.body[total].type.axes}
+        wanted = self.body[read.node].type.axes
+        there = {axis.name for _, axis in out.values()}
+        missing = tuple(axis for axis in wanted if axis.name not in there)
+        if missing:
+            total = self.body.add(ck.Expand(missing), total)
+            out |= {axis.name: (axis.name, axis) for axis in missing}
         ordered = [
-            next(pair for pair in out.values() if pair[1].name == axis.name)
-            for axis in self.body[read.node].type.axes
+            next(pair for pair in out.values() if pair[1].name == axis.name) for axis in wanted
         ]
-        turned = self.body.add(ir.Contract((type.names,), tuple(ordered)), total)
+        turned = self.body.add(ir.Contract((self.body[total].type.names,), tuple(ordered)), total)
         self.body.substitute(read.node, turned)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import sympy
+
 from archc.derivation.checks import safe_checks
 from archc.derivation.formula import Formulas
 from archc.derivation.letters import Letters
@@ -65,7 +67,7 @@ def _logs(telling: Telling, forms: list[NormalForm]) -> Iterator[Block]:
             yield from _gate(telling.study, form, gate)
 
 
-def _gate(study: Study, form: NormalForm, gate: object) -> Iterator[Block]:
+def _gate(study: Study, form: NormalForm, gate: sympy.Expr) -> Iterator[Block]:
     """One decay: its logarithm, and the interval of that."""
     table, formulas = Atoms(form.atoms), Formulas(study, form)
     gauges = {name for each in study.derived.forms if each.kind == MAX_PLUS for name in each.states}
@@ -91,7 +93,7 @@ def _readable(rows: list[tuple[Math, str]]) -> Iterator[tuple[Inline, ...]]:
         yield math, interval.replace("-inf", "−∞").replace("inf", "∞")
 
 
-def _enters(form: NormalForm, table: Atoms, gate: object, name: str) -> bool:
+def _enters(form: NormalForm, table: Atoms, gate: sympy.Expr, name: str) -> bool:
     """Whether a captured value is (part of) the gate."""
     return any(_mentions(table, form.atoms[s], name) for s in table.symbols(gate))
 

@@ -166,15 +166,18 @@ def _check_form(op: ir.Fold, form: ck.ChunkForm, operands: list[Node], where: st
 
 
 def _check_conjugate(op: ck.Conjugate, operands: list[Node], where: str) -> None:
-    """The body makes of `p`, as wide as the right-hand side, a value as wide as `p`."""
+    """The body makes of `p`, at least as wide as the right-hand side, a value as wide as `p`."""
     right, *others = operands
     require(len(others) == len(op.captures), f"{where}: an operand for each capture")
     require(set(op.over) <= set(right.type.names), f"{where}: a system along {list(op.over)}")
-    given = {"p": right.type, **{n: o.type for n, o in zip(op.captures, others, strict=True)}}
+    inputs = {n.op.name: n.type for n in op.body if isinstance(n.op, ir.Input)}
+    wide = inputs.get("p", right.type)
+    require(set(right.type.axes) <= set(wide.axes), f"{where}: `p` enters as {_shape(wide)}")
+    given = {"p": wide, **{n: o.type for n, o in zip(op.captures, others, strict=True)}}
     check_graph(op.body, f"{where}, body", given)
     require("product" in op.body.outputs, f"{where}: the body has no `product`")
     made = op.body[op.body.outputs["product"]].type
-    require(_same(made, right.type), f"{where}: the product is {_shape(made)}")
+    require(_same(made, wide), f"{where}: the product is {_shape(made)}")
 
 
 def _check_pair(op: ir.Pair, operands: list[Node], where: str) -> None:

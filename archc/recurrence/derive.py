@@ -370,6 +370,7 @@ class Derivation:
         more = [name for name in part.axes if name not in made.key_names]
         if more:
             weighed = self.frame.times(value, self._factor(form, sides[1]))
+            assert weighed is not None, "there is a value"
             value = self.frame.add(ir.Reduce("sum", tuple(more)), weighed)
         scale = self._factor(form, part.scale)
         return value if scale is None else self.frame.fn("mul", value, scale)

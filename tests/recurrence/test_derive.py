@@ -87,6 +87,10 @@ CASCADES = {
         S[t] = exp(f) * S[t-1] + k @ v.T
         R[t] = sigmoid(sum[V](S[t].T @ q)) * R[t-1] + k @ v.T
         o = R[t].T @ q""",
+    "a query is made of a state that comes later": """
+        S[t] = exp(f) * S[t-1] + k @ v.T
+        R[t] = sigmoid(a) * R[t-1] + k @ v.T
+        o = R[t].T @ tanh(S[t] @ v)""",
     "a cell feeds a matrix": """
         S[t] = tanh(S[t-1]) + k @ v.T
         R[t] = exp(f) * R[t-1] + k @ (S[t].T @ q).T

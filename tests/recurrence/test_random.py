@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -150,13 +150,10 @@ def check_packed(op: Any, given: Mapping[str, Tensor], along: Collection[str]) -
 
 def check(text: str, tokens: int, chunk: int) -> None:
     """Everything about one recurrence."""
-    try:
-        check_graphs(text, tokens, chunk)
-        check_module(text)
-        check_op(text)
-    except Exception as error:
-        error.add_note(text)
-        raise
+    note(text)
+    check_graphs(text, tokens, chunk)
+    check_module(text)
+    check_op(text)
 
 
 QUICK = settings(

@@ -145,3 +145,18 @@ def check(case: Case, tokens: int, report: dict[str, float] | None = None) -> No
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.spec)
 def test_float32_in_chunks_is_near_the_loop_in_float64(case: Case) -> None:
     check(case, 700)
+
+
+LONG = 16_384
+QUICK = ("gla", "mamba")
+"""Whose loops in float64 take seconds for so many tokens; those of the others take a minute."""
+
+LONG_CASES = [
+    pytest.param(case, id=case.spec, marks=() if case.spec in QUICK else (pytest.mark.slow,))
+    for case in CASES
+]
+
+
+@pytest.mark.parametrize("case", LONG_CASES)
+def test_a_long_sequence(case: Case) -> None:
+    check(case, LONG)

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from archc.ir.graph import Graph
+from archc.ir.meaning import evaluate_graph
 from archc.recurrence.frame import Frame
 from archc.recurrence.scan import Carried, diagonal
-from archc.recurrence.tropical import running_max
+from archc.recurrence.tropical import differences_first, running_max
 from tests.graphs import Sketch
 from tests.recurrence.hand_made import (
     LENGTHS,
@@ -152,3 +153,18 @@ def test_ties_under_a_gauge_are_no_matter() -> None:
     given = {name: x.requires_grad_() for name, x in given.items()}
     found, steps = run(form, given, 7, 3), run(loop, given, 7, 3)
     same(gradients({"o": found["o"]}, given), gradients({"o": steps["o"]}, given))
+
+
+def test_the_difference_of_two_near_numbers_comes_first() -> None:
+    """g + m[t-1] - m[t] -> (m[t-1] - m[t]) + g: the first sum would be rounded, and m[t] is it."""
+    sketch = Sketch()
+    g, before, after = (sketch.input(name, "batch t") for name in ("g", "before", "after"))
+    log = sketch.fn("sub", sketch.fn("add", g, before), after)
+    found = differences_first(frame(sketch), log, [(before, after)])
+    graph = sketch.outputs(o=found).graph
+    given = {name: torch.tensor([[x]]) for name, x in (("g", -1e-3), ("before", 15.7))}
+    given["after"] = given["before"] + given["g"]
+    rounded = given["after"].double() - given["before"].double()
+    made = evaluate_graph(graph, given, {"batch": 1, "T": 1})["o"]
+    assert float(made) == float((given["g"].double() - rounded).float()) != 0
+    assert differences_first(frame(sketch), g, [(before, after)]) == g

@@ -97,7 +97,7 @@ BAD: list[tuple[Any, type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("bounds", "kind", "message"), BAD, ids=lambda x: str(x))
+@pytest.mark.parametrize(("bounds", "kind", "message"), BAD, ids=str)
 def test_wrong_bounds(bounds: Any, kind: type[Exception], message: str) -> None:
     module = archc.parse(TEXT).module(**SIZES, dtype=torch.float64)
     with pytest.raises(kind, match=f"Mixed: .*`cu_seqlens`.*{message}"):
