@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from archc.derivation.checks import chunk_checks
-from archc.derivation.costs import cost_math
+from archc.derivation.costs import chunk_letter, cost_math
 from archc.derivation.dependence import dependence
 from archc.derivation.listing import chunk_text, heading
 from archc.derivation.maths import named
@@ -161,7 +161,7 @@ def _checked(telling: Telling) -> Step:
         ("chunks", cost_math(TIME.size / CHUNK), cost_math(chunks), in_numbers(chunks, sizes)),
     ]
     blocks: list[Block] = [
-        para("With ", named("T"), " tokens in all and ", named("C"), " in a chunk, two numbers tell"
+        para("With ", named("T"), " tokens in all and ", named(chunk_letter(loop, chunks)), " in a chunk, two numbers tell"
              " the forms apart: how many steps have to wait for one another, and how many"
              " operations there are. ", MORE if telling.matrices else FEWER),
         Table(head, tuple(rows)),

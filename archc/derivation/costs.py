@@ -20,11 +20,19 @@ from archc.derivation.maths import (
     named,
     row,
 )
+from archc.dims import size_symbol
+from archc.ir.chunk import CHUNK
 
 
 def cost_math(expr: sympy.Expr) -> Math:
-    """A cost with its common factors in front."""
-    return _math(sympy.factor_terms(expr))
+    """A cost with its common factors in front; the length of a chunk is C."""
+    return _math(sympy.factor_terms(expr.subs(CHUNK, size_symbol(chunk_letter(expr)))))
+
+
+def chunk_letter(*exprs: sympy.Expr) -> str:
+    """What stands for the length of a chunk: C, or L where the layer has a size C."""
+    names = {str(symbol) for expr in exprs for symbol in expr.free_symbols}
+    return "L" if "C" in names else "C"
 
 
 def _math(expr: sympy.Expr) -> Math:

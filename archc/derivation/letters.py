@@ -12,6 +12,8 @@ class Letters:
     def __init__(self, study: Study) -> None:
         body = study.fold.body
         names = [node.name for node in body if node.name] + [s.name for s in study.fold.states]
+        axes = [axis for node in body for axis in node.type.axes]
+        names += sorted({str(symbol) for axis in axes for symbol in axis.size.free_symbols})
         self.taken = {found.text for name in names for found in _names(named(name))}
 
     def of(self, wanted: str) -> str:

@@ -83,7 +83,7 @@ class Trial:
     ) -> Values:
         """A graph on inputs, with a number of tokens in a chunk, and of tokens if not all."""
         count = self.tokens if tokens is None else tokens
-        sizes = self.shapes | {"C": chunk, "T": count, "T_seen": count}
+        sizes = self.shapes | {str(ck.CHUNK): chunk, "T": count, "T_seen": count}
         return evaluate_graph(graph, inputs, sizes)
 
     @cached_property
@@ -123,7 +123,7 @@ def symbols(graph: Graph) -> set[str]:
             found |= symbols(node.op.body)
         if isinstance(node.op, ir.Constant):
             found |= {str(symbol) for symbol in node.op.value.free_symbols}
-    return found - {"batch", "C"}
+    return found - {"batch", str(ck.CHUNK)}
 
 
 def random(

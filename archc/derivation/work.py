@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import sympy
 
+from archc.derivation.costs import chunk_letter
 from archc.dims import TIME
 from archc.ir import layer as ir
+from archc.ir.chunk import CHUNK
 from archc.ir.chunk_count import CHUNK_OPERATIONS
 from archc.ir.count import OPERATIONS
 from archc.ir.graph import Graph
@@ -37,14 +39,16 @@ def at_sizes(layer: ir.Layer, *exprs: sympy.Expr) -> dict[str, int]:
         if arg.symbol is not None and arg.default is not None and _whole(arg.default)
     }
     names = sorted({str(symbol) for expr in exprs for symbol in expr.free_symbols})
-    known = {**EXAMPLE, "C": 64, **defaults}
+    known = {**EXAMPLE, str(CHUNK): 64, **defaults}
     return {name: known.get(name, 128) for name in names}
 
 
 def given(sizes: Mapping[str, int], *exprs: sympy.Expr) -> str:
     """`H = 4, K = 128`: those that the expressions have."""
     used = {str(symbol) for expr in exprs for symbol in expr.free_symbols}
-    return ", ".join(f"{name} = {size}" for name, size in sizes.items() if name in used)
+    written = {name: name for name in sizes} | {str(CHUNK): chunk_letter(*exprs)}
+    shown = ((written[name], size) for name, size in sizes.items() if name in used)
+    return ", ".join(f"{name} = {size}" for name, size in sorted(shown))
 
 
 def _whole(value: object) -> bool:

@@ -26,7 +26,7 @@ from archc.dims import Axis, size_symbol
 from archc.ir.graph import Graph, Node
 from archc.source import Span
 
-CHUNK = size_symbol("C")
+CHUNK = size_symbol("chunk")
 """The number of tokens in a chunk: chosen when the form runs."""
 
 

@@ -20,7 +20,7 @@ WORDS = {"σ": "sigmoid", "∑": "sum", "∏": "product", "√": "sqrt", "∞": 
 OPERATORS = {"≤": "<=", "≥": ">=", "≠": "!=", "∈": "in", "−": "-", "⊙": "*"}
 
 FIXED = frozenset(
-    ("torch", "tl", "triton", "math", "nn", "Tensor", "NamedTuple", "self", "archc", "batch")
+    ("torch", "tl", "triton", "math", "nn", "Tensor", "NamedTuple", "self", "archc", "batch", "chunk")
 )
 
 

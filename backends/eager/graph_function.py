@@ -16,7 +16,7 @@ from archc.backends.writer import Names, Writer, identifier
 
 from archc.dims import Axis
 from archc.ir import layer as ir
-from archc.ir.chunk import cotangent
+from archc.ir.chunk import CHUNK, cotangent
 from archc.ir.graph import Graph
 
 
@@ -43,7 +43,7 @@ class GraphFunction:
         real = [n for n in self.inputs if found[n].type.dtype == "real" and not self.is_number(n)]
         self.body = graph_scope(scope, graph, self.arguments[real[0]], axes, stream.name)
         self.body.chunk, self.body.region, self.body.flow = "chunk", f"{name}_scan", scope.flow
-        self.body.sizes |= {"C": "chunk", str(stream.size): self.body.lengths[stream.name]}
+        self.body.sizes |= {str(CHUNK): "chunk", str(stream.size): self.body.lengths[stream.name]}
         self.counts = self._count_chunks(axis for node in graph for axis in node.type.axes)
         for input, node in self.inputs.items():
             kind = NUMBER if self.is_number(input) else KIND_OF[node.type.dtype]

@@ -31,7 +31,7 @@ def test_a_cost(cost: sympy.Expr, text: str):
 def test_numbers_of_an_example():
     layer = layer_of("kda", {})
     sizes = at_sizes(layer, K * C)
-    assert sizes == {"C": 64, "K": 128}
+    assert sizes == {"chunk": 64, "K": 128}
     assert in_numbers(K * C, sizes) == "8.19 k"
 
 
@@ -40,5 +40,5 @@ def test_operations_of_a_long_sequence():
     study = next(studies_of(layer_of("mlstm", {})))
     assert study.derived.graph is not None
     symbols = {str(symbol) for symbol in operations(study.derived.graph).free_symbols}
-    assert symbols == {"C", "H", "K", "V"}
+    assert symbols == {"chunk", "H", "K", "V"}
     assert operations(Trial(study, 4).step).free_symbols
