@@ -1,8 +1,9 @@
-"""What all tests share: golden files."""
+"""What all tests share: golden files, a folder of their own, and a quiet clock."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,14 @@ def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
         assert path.read_text(encoding="utf-8") == text
 
     return compare
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """Time is that of the code alone: what other tests left is not collected meanwhile."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def warm() -> None:
 
 
 @pytest.fixture(autouse=True)
-def quick(warm: None) -> Iterator[None]:
+def quick(warm: None, no_collections: None) -> Iterator[None]:
     start = time.process_time()
     yield
     assert time.process_time() - start < SECOND

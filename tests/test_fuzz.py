@@ -35,13 +35,13 @@ def attempt(seed: int) -> bool:
     return accepted
 
 
-def test_a_few_hundred() -> None:
+def test_a_few_hundred(no_collections: None) -> None:
     accepted = sum(attempt(seed) for seed in range(600))
     assert 10 < accepted < 590, "a mixture of specs that mean something and specs that do not"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(20))
-def test_twenty_thousand(part: int) -> None:
+def test_twenty_thousand(part: int, no_collections: None) -> None:
     for seed in range(1000 * (part + 1), 1000 * (part + 2)):
         attempt(seed)

@@ -161,9 +161,10 @@ def _checked(telling: Telling) -> Step:
         ("chunks", cost_math(TIME.size / CHUNK), cost_math(chunks), in_numbers(chunks, sizes)),
     ]
     blocks: list[Block] = [
-        para("With ", named("T"), " tokens in all and ", named(chunk_letter(loop, chunks)), " in a chunk, two numbers tell"
-             " the forms apart: how many steps have to wait for one another, and how many"
-             " operations there are. ", MORE if telling.matrices else FEWER),
+        para("With ", named("T"), " tokens in all and ", named(chunk_letter(loop, chunks)),
+             " in a chunk, two numbers tell the forms apart: how many steps have to wait for one"
+             " another, and how many operations there are. ",
+             MORE if telling.matrices else FEWER),
         Table(head, tuple(rows)),
         *telling.run(chunk_checks(telling.trial)),
         Listing("The form in full: `archc show --stage chunk`",

@@ -20,8 +20,8 @@ WORDS = {"σ": "sigmoid", "∑": "sum", "∏": "product", "√": "sqrt", "∞": 
 OPERATORS = {"≤": "<=", "≥": ">=", "≠": "!=", "∈": "in", "−": "-", "⊙": "*"}
 
 FIXED = frozenset(
-    ("torch", "tl", "triton", "math", "nn", "Tensor", "NamedTuple", "self", "archc", "batch", "chunk")
-)
+    ("torch", "tl", "triton", "math", "nn", "Tensor", "NamedTuple", "self", "archc", "batch")
+) | {"chunk"}  # the number of tokens that are done at once
 
 
 def canonical(name: str) -> str:

@@ -153,6 +153,8 @@ def speed(device: str) -> tuple[int, float, float]:
 def timed(tokens: int, device: str) -> tuple[float, float]:
     """Seconds of a forward, and of one with its backward."""
     layer, inputs, _ = example(SPEED_SIZES, 2, tokens, device, torch.float32)
+    for x in inputs.values():
+        x.requires_grad_(x.is_floating_point())
 
     def forward() -> Tensor:
         return sum(y.sum() for y in outputs_of(layer(**inputs)))

@@ -11,8 +11,10 @@ from archc.derivation.study import studies_of
 from archc.derivation.trial import Trial
 from archc.derivation.typed import as_plain
 from archc.derivation.work import at_sizes, in_numbers, operations
+from archc.ir.chunk import CHUNK
 
-K, T, C = sympy.symbols("K T_seen C", positive=True, integer=True)
+K, T = sympy.symbols("K T_seen", positive=True, integer=True)
+C = CHUNK
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_a_loop_says_why():
     shown = next(block for block in why.blocks if isinstance(block, Excerpt))
     (mark,) = shown.marks
     assert shown.lines[mark.line][mark.start : mark.end] == "sigmoid(a_f + R_f @ h[t-1])"
-    text = document.as_text(page("lstm"))
+    text = " ".join(document.as_text(page("lstm")).split())
     assert "chunk: sequential" in text and "^^^^^^" in text
 
 
