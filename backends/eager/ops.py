@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from archc.backends.eager import carry
 from archc.backends.eager.elementwise import laid_out
 from archc.backends.eager.scope import Scope
@@ -129,7 +131,31 @@ def contract(scope: Scope, node: Node) -> Value:
         and len(ins[1]) == 2 <= len(ins[0])
     ):
         return Value(binary("@", OPERATORS["mul"][1], values[0].text, values[1].text), layout, kind)
+    batched = _batched(values, ins, out)
+    if batched is not None:
+        return Value(batched, layout, kind)
     return Value(einsum([value.text for value in values], ins, out), layout, kind)
+
+
+def _batched(
+    values: Sequence[Value], ins: Sequence[Sequence[str]], out: Sequence[str]
+) -> Text | None:
+    """`a @ b.mT` for matrices in the last two dims and the same dims before them, which is faster
+    than an einsum."""
+    if not 2 < len(out) == len(ins[0]) == len(ins[1]):
+        return None
+    if not list(ins[0][:-2]) == list(ins[1][:-2]) == list(out[:-2]):
+        return None
+    first, second = zip(values, ins, strict=True)
+    if out[-2] in ins[1]:
+        first, second = second, first
+    (value_1, have_1), (value_2, have_2) = first, second
+    summed = [label for label in have_1[-2:] if label in have_2[-2:]]
+    if len(summed) != 1 or out[-2] not in have_1 or out[-1] not in have_2:
+        return None
+    left = permuted(value_1.text, have_1, [*out[:-2], out[-2], *summed])
+    right = permuted(value_2.text, have_2, [*out[:-2], *summed, out[-1]])
+    return binary("@", OPERATORS["mul"][1], left, right)
 
 
 def _rearranged(scope: Scope, node: Node, value: Value) -> Value:
