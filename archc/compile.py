@@ -21,6 +21,7 @@ from archc.algebra.simplify import simplify
 from archc.autodiff.reverse import gradient
 from archc.backends.eager import emit as eager
 from archc.backends.load import load
+from archc.backends.triton import emit as triton
 from archc.backends.writer import attribute
 from archc.diagnostics import InternalError, fail
 from archc.elaborate.elaborate import elaborate
@@ -32,6 +33,7 @@ from archc.ir.verify import verify
 from archc.numerics.gates import gates_in_logs
 from archc.recurrence.chunked import chunked
 from archc.recurrence.decays import decays
+from archc.schedule.partition import partition
 from archc.source import Source
 from archc.specfile import import_source
 from archc.syntax.parse import parse
@@ -75,7 +77,13 @@ PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
 DERIVING = [name for name, _ in PASSES].index("chunk")
 """Where in the order chunked forms are derived."""
 
-BACKENDS: Mapping[str, Callable[[Plan], str]] = {"eager": eager.emit}
+
+def in_kernels(plan: Plan) -> str:
+    """The file whose chunked recurrences launch kernels on a GPU."""
+    return triton.emit(plan, partition)
+
+
+BACKENDS: Mapping[str, Callable[[Plan], str]] = {"eager": eager.emit, "triton": in_kernels}
 """Plan -> source text, by name."""
 
 SMALL, LARGER = 4, 16

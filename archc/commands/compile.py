@@ -21,7 +21,7 @@ from archc.recurrence.loops import loops
 from archc.specfile import read, split
 from archc.syntax import text as tree_text
 
-BACKENDS = {"auto": "eager", "eager": "eager"}
+BACKENDS = {"auto": "eager", "eager": "eager", "triton": "triton"}
 """What each choice of `--backend` stands for."""
 
 
@@ -42,7 +42,8 @@ BACKENDS = {"auto": "eager", "eager": "eager"}
 def command(
     ctx: click.Context, spec: str, output: str, given: Given, backend: str, check: bool, emit: str
 ) -> None:
-    """The file imports torch alone. Run it: it checks itself and shows how fast it is.
+    """The file imports torch alone, and Triton where it launches kernels. Run it: it checks itself
+    and shows how fast it is.
 
     It is written only after all its forms agree with the meaning of the spec.
     """
@@ -82,6 +83,7 @@ def source_of(
     line = ["archc", "compile", spec, "-o", output]
     for key, value in given.items():
         line += ["--set", f"{key}={option_text(value)}"]
+    line += ["--backend", backend] if backend != BACKENDS["auto"] else []
     return compile_source(read(where), name, given, backend, shlex.join(line), dump)
 
 

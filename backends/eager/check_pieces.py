@@ -135,6 +135,24 @@ def check_gradients(expected: dict, device: str) -> float:
     return max(errors)
 
 
+def check_kernels(expected: dict, device: str) -> float:
+    """Outputs and gradients by kernels, in float32, against the eager form in float64."""
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        layer, inputs, _ = example(SIZES, 2, CHUNK + 5, device, dtype)
+        values = [x for x in [*inputs.values(), *layer.parameters()] if x.is_floating_point()]
+        for value in values:
+            value.requires_grad_()
+        made = outputs_of(layer(**inputs))
+        loss = sum(
+            (y * wave(f"y{i}", *y.shape, device=device).to(dtype)).sum() for i, y in enumerate(made)
+        )
+        gradients = torch.autograd.grad(loss, values, allow_unused=True)
+        found.append([y.detach().double() for y in (*made, *gradients) if y is not None])
+    exact, narrow = found
+    return max(distance(one, other) for one, other in zip(narrow, exact, strict=True))
+
+
 def checks(expected: dict, device: str = "cpu") -> list:
     """Every form: its name, its error, and the largest error that is right."""
     return [(name, function(expected, device), limit) for name, function, limit in FORMS]

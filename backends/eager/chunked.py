@@ -54,39 +54,49 @@ class ChunkedFunction(FoldFunction):
         if not self.tokens:
             self.body.ask(self.body.lengths[self.stream])
         self.needed = {self.name: dict(zip(*extra_arguments(self.scope, self.body), strict=True))}
-        forward = self._forward()
-        backward = self._backward() if self.form.backward is not None else None
+        forms = {"": (self._forward(), self._backward())}
+        if self.scope.file.by_kernels is not None:
+            both = self._forward("kernels"), self._backward("gradient_kernels")
+            forms["Kernels"] = both
         extra = {name: text for found in self.needed.values() for name, text in found.items()}
         self.extra = {name: extra[name] for name in sorted(extra)}
-        chunks = forward.name
-        if backward is not None:
-            chunks = f"{self._autograd(forward, backward)}.apply"
+        applied = {kind: self._applied(*both, kind) for kind, both in forms.items()}
+        chunks, self.kernels = applied[""], applied.get("Kernels", "")
+        backward, forward = forms[""][1], forms[""][0]
         self._choice(chunks, list(self.inputs) if backward is not None else list(forward.inputs))
         self.name = self.title
         chunk = [self.scope.ask(self.scope.chunk)] if self.scope.chunk else []
         return self.write_call([*self.extra.values(), *chunk])
 
+    def _applied(self, forward: GraphFunction, backward: GraphFunction | None, kind: str) -> str:
+        """What is called for the chunked form: that with a gradient, if it has one."""
+        if backward is None:
+            return forward.name
+        return f"{self._autograd(forward, backward, kind)}.apply"
+
     # --- the functions of the graphs ---
 
-    def _forward(self) -> GraphFunction:
+    def _forward(self, kind: str = "chunks") -> GraphFunction:
         """The chunked form."""
         saved = {
             name: self.form.forward[self.form.forward.outputs[name]].type.names
             for name in self.form.saved
         }
-        function = self._function(self.form.forward, "chunks", list(self.inputs))
+        function = self._function(self.form.forward, kind, list(self.inputs))
         title = f"{self._listed()} by chunks of tokens"
         title += ", and what the gradient needs." if saved else "."
         self.needed[function.name] = function.write({**self.outputs, **saved}, title)
         return function
 
-    def _backward(self) -> GraphFunction:
+    def _backward(self, kind: str = "gradient") -> GraphFunction | None:
         """The gradients of its inputs, as far as they have one."""
+        if self.form.backward is None:
+            return None
         graph, given = self.form.backward, dict(self.given)
         for name, layout in self.outputs.items():
             given[cotangent(name)] = Value(Text(""), layout, DATA)
         order = [*self.inputs, *self.form.saved, *map(cotangent, self.outputs)]
-        function = self._function(graph, "gradient", order, given)
+        function = self._function(graph, kind, order, given)
         wanted = {
             cotangent(name): self.given[name].layout
             for name in self.inputs
@@ -102,6 +112,9 @@ class ChunkedFunction(FoldFunction):
     ) -> GraphFunction:
         name = self.scope.file.names.fresh(f"{self.title}_{kind}")
         given = self.given if given is None else given
+        if kind.endswith("kernels"):
+            make = self.scope.file.by_kernels
+            return make(self.scope, graph, name, given, order, self.op.stream, self.op.heads)
         return GraphFunction(self.scope, graph, name, given, order, self.op.stream)
 
     def _listed(self) -> str:
@@ -115,11 +128,13 @@ class ChunkedFunction(FoldFunction):
 
     # --- the class and the choice ---
 
-    def _autograd(self, forward: GraphFunction, backward: GraphFunction) -> str:
+    def _autograd(self, forward: GraphFunction, backward: GraphFunction, kind: str = "") -> str:
         """The class that tells autograd of the gradient; its name."""
         file = self.scope.file
         rest = self.title.removeprefix(snake(self.scope.layer)).split("_")
-        title = file.names.fresh(self.scope.layer + "".join(part.capitalize() for part in rest))
+        title = file.names.fresh(
+            self.scope.layer + "".join(part.capitalize() for part in rest) + kind
+        )
         writer = Writer()
         with writer.block(f"class {title}(torch.autograd.Function):"):
             writer.docstring([f"`{forward.name}`, and `{backward.name}` as its gradient."])
@@ -208,6 +223,8 @@ class ChunkedFunction(FoldFunction):
             steps = [*self.inputs.values(), *self.needed[self.name]]
             writer.call(f"return {self.name}(", steps, ")")
         real = self.real_arguments()
+        if self.kernels:
+            self._launched(writer, real)
         self._cast(writer, real)
         writer.line(f"chunk = min(chunk, max({length}, 1))")
         given = [self.inputs[name] for name in wanted]
@@ -258,6 +275,18 @@ class ChunkedFunction(FoldFunction):
                 writer.line(f"{lists[name]}.append({each})")
         order = "[::-1]" if self.op.reverse else ""
         return [f"torch.cat({each}{order}, 1)" for each in lists.values()]
+
+    def _launched(self, writer: Writer, real: list[str]) -> None:
+        """The branch that leaves the work to kernels."""
+        self.scope.file.pieces.add("by_kernels")
+        given = [*self.inputs.values(), *self.extra]
+        if not self.kernels.endswith(".apply"):
+            found = {n.op.name for n in self.form.forward if isinstance(n.op, ir.Input)}
+            given = [text for name, text in self.inputs.items() if name in found]
+            given += self._own_extra(self.kernels)
+        tensors = ", ".join([*real, *self.states.values()])
+        with writer.block(f"if by_kernels(chunk, {tensors}):"):
+            writer.call(f"return {self.kernels}(", [*given, "chunk"], ")")
 
     def _document(self, writer: Writer) -> None:
         title = f"{self._listed()} by chunks of `chunk` tokens, or token by token where"

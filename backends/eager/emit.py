@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from archc.backends.eager.file import File
 from archc.backends.eager.function import write_function
@@ -19,9 +21,10 @@ from archc.ir import layer as ir
 from archc.ir.plan import Plan
 
 
-def emit(plan: Plan) -> str:
-    """The whole file, the same to the byte for the same plan."""
-    file, classes = File(), dict[int, str]()
+def emit(plan: Plan, by_kernels: Callable[..., Any] | None = None) -> str:
+    """The whole file, the same to the byte for the same plan. `by_kernels` writes the functions
+    that launch kernels."""
+    file, classes = File(by_kernels=by_kernels), dict[int, str]()
     layers = called_first(plan.layer)
     for layer in layers[::-1]:
         classes[id(layer)] = file.names.fresh(layer.name)
@@ -30,13 +33,14 @@ def emit(plan: Plan) -> str:
         write_class(Parts(file, layer, EMITTERS, classes, layer is plan.layer))
     sections = with_pieces(file)
     if plan.check is not None:
-        unused = {"example", *FORMS} - set(forms(plan.layer))
+        used = {*forms(plan.layer), *(["check_kernels"] if file.notes else [])}
+        unused = {"example", *FORMS} - used
         checks = [t for name, t in functions("check_pieces.py").items() if name not in unused]
-        definitions = self_check(plan.layer, layers, classes, plan.check)
+        definitions = self_check(plan.layer, layers, classes, plan.check, bool(file.notes))
         sections += ["# --- self-check: run this file ---", *checks, definitions]
         sections.append('if __name__ == "__main__":\n    main()')
     body = "\n\n\n".join(text.strip("\n") for text in sections)
-    return "\n".join([*header(plan), whole(body)])
+    return "\n".join([*header(plan, kernel_notes(file)), whole(body)])
 
 
 def class_name(layer: ir.Layer) -> str:
@@ -64,8 +68,8 @@ def whole(body: str) -> str:
 
 def with_pieces(file: File) -> list[str]:
     """The sections of a file after the pieces that they use."""
-    written = functions("pieces.py") | functions("packed_pieces.py") | functions("chunk_pieces.py")
-    needed, waiting = set(), sorted(file.pieces)
+    written = all_pieces()
+    needed, waiting = set(), sorted(file.pieces | file.kernels)
     while waiting:
         name = waiting.pop()
         needed.add(name)
@@ -73,6 +77,14 @@ def with_pieces(file: File) -> list[str]:
         waiting += [other for other in written if other in words - needed]
     pieces = [text for name, text in written.items() if name in needed]
     return [*constants(file), *pieces, *file.sections]
+
+
+def all_pieces() -> dict[str, str]:
+    """The text of every function that files are made of."""
+    return {
+        **functions("pieces.py"), **functions("packed_pieces.py"), **functions("chunk_pieces.py"),
+        **functions("pieces.py", "archc.backends.triton"),
+    }  # fmt: skip
 
 
 def constants(file: File) -> list[str]:
@@ -96,7 +108,7 @@ def called_first(layer: ir.Layer) -> list[ir.Layer]:
     return list(found.values())
 
 
-def header(plan: Plan) -> list[str]:
+def header(plan: Plan, notes: list[str]) -> list[str]:
     """The docstring of the file: what it is, where it comes from, what was checked."""
     layer, writer = plan.layer, Writer()
     first = printable((layer.doc.strip() or f"The {layer.kind} {layer.name}.").splitlines()[0])
@@ -116,8 +128,20 @@ def header(plan: Plan) -> list[str]:
         )
     if plan.check is not None:
         paragraphs.append("Run this file to check it again here, and to see how fast it is.")
-    writer.docstring(paragraphs)
+    writer.docstring([*paragraphs, *notes])
     return [*writer.lines, ""]
+
+
+def kernel_notes(file: File) -> list[str]:
+    """What the head of the file says of its kernels: one paragraph."""
+    if file.by_kernels is None:
+        return []
+    if not file.notes:
+        return ["No recurrence here has a chunked form, so that there is no kernel in this file."]
+    first = "On a GPU, in float32, bfloat16 or float16 and in chunks of 16, 32 or 64 tokens, these"
+    second = "launch kernels of Triton; everything else, and these without a GPU, is in PyTorch:"
+    last = "Nothing above tells of the kernels: on a GPU, running this file checks them too."
+    return ["\n".join([first, second, *file.notes]), last]
 
 
 def imports(body: str) -> list[str]:
@@ -130,15 +154,27 @@ def imports(body: str) -> list[str]:
     names += ["nn"] if re.search(r"\bnn\.", body) else []
     torch = ["import torch"] + ([f"from torch import {', '.join(names)}"] if names else [])
     torch += ["from torch.nn import functional as F"] if re.search(r"\bF\.", body) else []
+    if re.search(r"\btriton\.jit\(", body):
+        torch += ["", *OPTIONAL]
+        standard = ["from __future__ import annotations", "", *standard]
     return [*standard, "", *torch]
 
 
+OPTIONAL = """try:
+    import triton
+    import triton.language as tl
+except ImportError:  # what is done without a GPU needs none
+    triton = tl = None""".splitlines()
+
+
 @cache
-def functions(file: str) -> dict[str, str]:
-    """The text of each function of a file of pieces."""
-    text = resources.files("archc.backends.eager").joinpath(file).read_text("utf-8")
+def functions(file: str, package: str = "archc.backends.eager") -> dict[str, str]:
+    """The text of each function of a file of pieces, with its decorators."""
+    text = resources.files(package).joinpath(file).read_text("utf-8")
     found = {}
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef):
-            found[node.name] = ast.get_source_segment(text, node) or ""
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            lines = text.splitlines()[first - 1 : node.end_lineno]
+            found[node.name] = "\n".join(lines)
     return found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from archc.backends.writer import Names
 
 _TOP_LEVEL = """
-    wave fill outputs_of distance check_values check_pieces check_gradients checks speed timed
-    seconds main example TITLE SIZES SPEED_SIZES EXPECTED FORMS
+    wave fill outputs_of distance check_values check_pieces check_gradients check_kernels checks
+    speed timed seconds main example TITLE SIZES SPEED_SIZES EXPECTED FORMS
 """
 TOP_LEVEL = frozenset(_TOP_LEVEL.split())
 """What a file defines beside its layers."""
@@ -22,6 +24,9 @@ class File:
     pieces: set[str] = field(default_factory=set)
     names: Names = field(default_factory=lambda: Names(TOP_LEVEL))
     sections: list[str] = field(default_factory=list)
+    by_kernels: Callable[..., Any] | None = None
+    kernels: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
     constants: dict[str, int] = field(default_factory=dict)
 
     def constant(self, name: str, value: int) -> str:

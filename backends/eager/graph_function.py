@@ -32,6 +32,7 @@ class GraphFunction:
         order: Sequence[str], stream: Axis,
     ):  # fmt: skip
         self.scope, self.graph, self.given, self.name = scope, graph, given, name
+        self.stream = stream
         found = {node.op.name: node for node in graph if isinstance(node.op, ir.Input)}
         self.inputs = {input: found[input] for input in [*order, *found] if input in found}
         names = Names()
@@ -75,7 +76,7 @@ class GraphFunction:
         What it needs besides its arguments: its name here, and how its caller has it.
         """
         body, writer = self.body, Writer()
-        body.statements()
+        self.fill()
         made = [self._output(name, layout) for name, layout in outputs.items()]
         head = self._head(words([*body.writer.lines, *made]))
         body.asked.discard("chunk")
@@ -92,6 +93,10 @@ class GraphFunction:
         writer.returns(made)
         self.scope.file.sections.append(writer.text())
         return self.extra
+
+    def fill(self) -> None:
+        """The lines of the body."""
+        self.body.statements()
 
     def _output(self, name: str, layout: Sequence[str]) -> str:
         """An output in that layout; None for a gradient that is 0."""

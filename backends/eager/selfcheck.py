@@ -23,14 +23,16 @@ FORMS = {
     "check_pieces": ("a prompt, then pieces of any length, against the whole", "1e-9"),
     "check_chunks": ("chunks of tokens, against one token after the other", "1e-8"),
     "check_gradients": ("gradients, against differences", "1e-6"),
+    "check_kernels": ("kernels in float32, against float64 without them", "1e-3"),
 }
 """What is checked: function of `check_pieces.py` -> what it compares, and the largest relative
 error that is right (a file carries its numbers with seven digits)."""
 
 
 def self_check(
-    layer: ir.Layer, layers: Sequence[ir.Layer], classes: Mapping[int, str], check: Check
-) -> str:
+    layer: ir.Layer, layers: Sequence[ir.Layer], classes: Mapping[int, str], check: Check,
+    kernels: bool = False,
+) -> str:  # fmt: skip
     """The definitions that the functions of `check_pieces.py` work on."""
     writer = Writer()
     writer.line(f"TITLE = {quoted(layer.name)}")
@@ -57,12 +59,17 @@ def self_check(
         title, limit = FORMS[function]
         writer.line(f"    ({quoted(title)}, {function}, {limit}),")
     writer.line("]")
+    if kernels:
+        title, limit = FORMS["check_kernels"]
+        with writer.block('if __name__ == "__main__" and torch.cuda.is_available():'):
+            writer.line(f"FORMS.append(({quoted(title)}, check_kernels, {limit}))")
     return writer.text()
 
 
 def forms(layer: ir.Layer) -> list[str]:
-    """The checks that a layer can pass: one that needs the whole sequence has no pieces."""
-    left_out = set() if in_chunks(layer) else {"check_chunks"}
+    """The checks that a layer can pass: one that needs the whole sequence has no pieces, and one of
+    kernels needs a GPU."""
+    left_out = {"check_kernels"} | (set() if in_chunks(layer) else {"check_chunks"})
     if memory_of(layer).refusal is not None:
         left_out |= {"check_pieces", "check_chunks"}
     return [name for name in FORMS if name not in left_out]

@@ -1,0 +1,58 @@
+"""Kernel IR: which values of a chunked form each kernel computes, reads and writes.
+
+A kernel is a part of a chunk graph that one launch computes. Every program of it has one index of
+each axis of `grid`, and computes on tiles: blocks of values along the other axes, held in
+registers. A kernel with a `walk` carries the states of a Fold from chunk to chunk.
+
+Between kernels values stand in buffers. Nothing is said here of registers, pointers or text: a
+backend emits each node from its op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from archc.dims import Axis
+from archc.ir.graph import Graph, Type
+
+WIDE, NARROW = "wide", "narrow"
+"""How a buffer keeps real numbers: in float32 (float64 for float64 inputs), or as the inputs."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory that kernels pass a value in, laid out as its type says."""
+
+    name: str
+    type: Type
+    width: str = WIDE
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One launch. `loads` are nodes that are read from the buffer of that name, `stores` the nodes
+    that are written; `ends` are states of the walked Fold that are written after its last chunk.
+    `split` is an axis of which every program has a block. `why` says for a reader how it was cut.
+    """
+
+    name: str
+    graph: Graph
+    loads: Mapping[int, str]
+    stores: Mapping[str, int]
+    grid: tuple[Axis, ...]
+    split: Axis | None = None
+    walk: int | None = None
+    ends: Mapping[str, str] = field(default_factory=dict)
+    why: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """The kernels of a graph in the order of their launches, the buffers between them, and why
+    which nodes are in none: the host does those."""
+
+    graph: Graph
+    kernels: tuple[Kernel, ...]
+    buffers: tuple[Buffer, ...]
+    host: Mapping[int, str] = field(default_factory=dict)

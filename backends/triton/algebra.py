@@ -1,0 +1,247 @@
+"""Numbers, elementwise functions, sums and products as lines of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import sympy
+from archc.backends.triton.elementwise import TEXT, UNBOUNDED, ZERO_AT_ZERO
+from archc.backends.triton.kernel import KernelWriter
+from archc.backends.triton.lines import NotInKernel
+from archc.backends.triton.tile import BOOL, INT, REAL, Index, Tile, joined, spread
+
+from archc.ir import chunk as ck
+from archc.ir.graph import Node
+
+Place = Mapping[str, Index]
+
+REDUCING = {
+    "sum": ("tl.sum", "0.0"),
+    "mean": ("tl.sum", "0.0"),
+    "max": ("tl.max", "float('-inf')"),
+    "min": ("tl.min", "float('inf')"),
+}
+"""Functions that take an axis away, and what changes nothing for them."""
+
+
+def text_of(kernel: KernelWriter, tile: Tile, labels: tuple[str, ...]) -> str:
+    """A tile as an operand with these dims, of which it may lack some."""
+    own = tuple(label for label in labels if label in tile.labels)
+    return spread(kernel.arranged(tile, own), labels)
+
+
+def masked(kernel: KernelWriter, tile: Tile, over: tuple[str, ...], fill: str = "0.0") -> Tile:
+    """The tile with `fill` where an index is off one of the axes `over`."""
+    for label in over:
+        bound = kernel.bounds.get(label, "")
+        if label not in tile.labels or not bound or (label in tile.clean and fill == "0.0"):
+            continue
+        shape = ", ".join(":" if own == label else "None" for own in tile.labels)
+        bound = kernel.inside(label, bound)
+        where = f"{bound}[{shape}]" if len(tile.labels) > 1 else bound
+        text = kernel.let(f"{tile.text}_kept", f"tl.where({where}, {tile.text}, {fill})")
+        tile = replace(tile, text=text, clean=tile.clean | ({label} if fill == "0.0" else set()))
+    return tile
+
+
+def elementwise(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    """`y = tl.exp(x)`."""
+    fn = node.op.fn
+    tiles = [kernel.pull(o, part(kernel, o, place)) for o in node.operands]
+    labels = joined(tuple(kernel.order), *tiles)
+    texts = [text_of(kernel, tile, labels) for tile in tiles]
+    kind = {"real": REAL, "int": INT, "bool": BOOL}[node.type.dtype]
+    clean, finite = _off_axis(fn, tiles)
+    if all(_is_number(tile.text) for tile in tiles) and fn == "real":
+        return replace(tiles[0], kind=REAL, text=f"{float(tiles[0].text)}")
+    if fn == "real" and tiles[0].kind == BOOL:
+        return Tile(kernel.let("chosen", f"tl.where({texts[0]}, 1.0, 0.0)"), labels, REAL)
+    texts = [
+        text if text.replace(".", "").replace("_", "").isalnum() or "[" in text else f"({text})"
+        for text in texts
+    ]
+    return Tile(kernel.let(node.name or _word(fn), TEXT[fn](*texts)), labels, kind, clean, finite)
+
+
+def _operand(text: str) -> str:
+    """A text in brackets, unless it is a name, a number or a part of a tile."""
+    plain = text.replace(".", "").replace("_", "").isalnum() or "[" in text
+    return text if plain else f"({text})"
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "").replace("-", "").replace("e", "").isdigit()
+
+
+def _word(fn: str) -> str:
+    return {"add": "sum", "mul": "scaled", "neg": "minus", "div": "ratio", "sub": "diff"}.get(
+        fn, fn
+    )
+
+
+def _off_axis(fn: str, tiles: list[Tile]) -> tuple[frozenset[str], frozenset[str]]:
+    """Labels along which the result is 0 off the axis, and those along which it is finite."""
+    labels = frozenset(label for tile in tiles for label in tile.labels)
+    zero = frozenset(c for c in labels if all(c in t.clean for t in tiles if c in t.labels))
+    finite = frozenset(c for c in labels if all(c in t.finite for t in tiles if c in t.labels))
+    if any("inf')" in tile.text for tile in tiles):
+        return frozenset(), frozenset()
+    if fn == "mul":
+        return finite & frozenset(c for tile in tiles for c in tile.clean), finite
+    if fn == "div" and _is_number(tiles[1].text):
+        return tiles[0].clean, finite
+    if fn in UNBOUNDED:
+        return frozenset(), zero if fn == "exp" else frozenset()
+    if fn == "where":
+        return tiles[1].clean & tiles[2].clean, finite
+    if fn in ZERO_AT_ZERO:
+        return frozenset.intersection(*(tile.clean for tile in tiles)), finite
+    return frozenset(), finite
+
+
+def part(kernel: KernelWriter, operand: int, place: Place) -> dict[str, Index]:
+    """The places of an operand's own axes."""
+    names = kernel.frame.graph[operand].type.names
+    return {name: index for name, index in place.items() if name in names}
+
+
+def constant(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    value = node.op.value
+    if value in (sympy.oo, -sympy.oo):
+        return Tile(f"float('{'-' if value < 0 else ''}inf')")
+    if value.is_Integer and node.type.dtype == "int":
+        return Tile(str(value))
+    if value.is_number:
+        return Tile(repr(float(value)))
+    return Tile(kernel.let("factor", number_text(value)))
+
+
+def number_text(value: sympy.Expr) -> str:
+    """A number in sizes as Python computes it."""
+    if isinstance(value, sympy.Add | sympy.Mul):
+        sign = " + " if isinstance(value, sympy.Add) else " * "
+        return "(" + sign.join(number_text(arg) for arg in value.args) + ")"
+    if isinstance(value, sympy.Pow):
+        return f"({number_text(value.base)} ** {number_text(value.exp)})"
+    if value == ck.CHUNK:
+        return "ROWS"
+    if value.is_Symbol or value.is_Integer:
+        return str(value)
+    if value.is_number:
+        return repr(float(value))
+    raise NotInKernel(f"the number {value}")
+
+
+def position(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    index = place[node.op.axis.name]
+    return Tile(index.text, (index.label,) if index.label else (), INT)
+
+
+def delta(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    row, col = place[node.op.row.name], place[node.op.col.name]
+    labels = tuple(index.label for index in (row, col) if index.label)
+    one = Tile(row.text, (row.label,) if row.label else (), INT)
+    two = Tile(col.text, (col.label,) if col.label else (), INT)
+    text = f"tl.where({spread(one, labels)} == {spread(two, labels)}, 1.0, 0.0)"
+    return Tile(kernel.let("same", text), labels)
+
+
+def reduce(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    """`x_sum = tl.sum(x, 1)`, of what lies on the axes."""
+    x = kernel.pull(node.operands[0], place)
+    fn, fill = REDUCING[node.op.fn]
+    x = masked(kernel, x, node.op.axes, fill)
+    for axis in node.op.axes:
+        if axis not in x.labels:
+            raise NotInKernel(f"sum over {axis}, of which a program has one index")
+        x = reduced(kernel, x, axis, fn)
+    if node.op.fn == "mean":
+        operand = kernel.frame.graph[node.operands[0]].type
+        size = sympy.Mul(*(operand.axis(axis).size for axis in node.op.axes))
+        x = replace(x, text=kernel.let("mean", f"{x.text} / ({size})"))
+    return x
+
+
+def reduced(kernel: KernelWriter, x: Tile, label: str, fn: str = "tl.sum") -> Tile:
+    text = kernel.let(f"{x.text}_{fn[3:]}", f"{fn}({x.text}, {x.labels.index(label)})")
+    return Tile(text, tuple(own for own in x.labels if own != label), x.kind, x.clean - {label})
+
+
+def contract(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    """`product = tl.dot(a, b)`, or a sum of elementwise products."""
+    op, graph = node.op, kernel.frame.graph
+    out = {label: place[axis.name] for label, axis in op.out}
+    taken = {index.label for index in out.values()}
+    tiles, summed = [], []
+    for labels, operand in zip(op.ins, node.operands, strict=True):
+        type, own = graph[operand].type, {}
+        for label, axis in zip(labels, type.axes, strict=True):
+            if label in out:
+                own[axis.name] = out[label]
+                continue
+            given = kernel.indices.get(axis.name) or kernel.indices.get(label)
+            if given is not None and not given.label:
+                raise NotInKernel(f"sum over {axis.name}, of which a program has one index")
+            inner = f"{label}'" if label in taken else label
+            index = replace(kernel.whole(axis), label=inner)
+            kernel.lengths[inner] = kernel.block(axis)
+            kernel.bounds[inner] = index.mask
+            own[axis.name] = index
+            summed.append(inner)
+        tiles.append(kernel.pull(operand, own))
+    summed = list(dict.fromkeys(summed))
+    if len(tiles) == 1:
+        (x,) = tiles
+        x = masked(kernel, x, tuple(summed))
+        for label in summed:
+            x = reduced(kernel, x, label)
+        return x
+    return product(kernel, tiles[0], tiles[1], summed, node.name)
+
+
+def product(kernel: KernelWriter, a: Tile, b: Tile, summed: list[str], name: str | None) -> Tile:
+    """The sum of a product over labels: a product of matrices where it is one."""
+    for label in summed:
+        if label not in a.clean | b.clean:
+            a = masked(kernel, a, (label,))
+        # what is 0 in one factor must be finite in the other
+        b = masked(kernel, b, (label,)) if label not in b.clean and kernel.bounds.get(label) else b
+        a = masked(kernel, a, (label,)) if label not in a.clean and kernel.bounds.get(label) else a
+    for label in summed:
+        a = a if label in a.labels else with_label(kernel, a, label)
+        b = b if label in b.labels else with_label(kernel, b, label)
+    rows = [label for label in a.labels if label not in summed]
+    cols = [label for label in b.labels if label not in summed]
+    if len(summed) == 1 and len(rows) == len(cols) == 1 and rows != cols:
+        return dot(kernel, a, b, summed[0], name)
+    labels = joined(tuple(kernel.order), a, b)
+    text = kernel.let(
+        name or "scaled", f"{text_of(kernel, a, labels)} * {text_of(kernel, b, labels)}"
+    )
+    x = Tile(text, labels, REAL, a.clean | b.clean)
+    for label in summed:
+        x = reduced(kernel, x, label)
+    return x
+
+
+def dot(kernel: KernelWriter, a: Tile, b: Tile, label: str, name: str | None) -> Tile:
+    """A product of matrices. No sum of an earlier one is turned around: the other factor is, and
+    the product comes out turned."""
+    if a.dot and a.labels[0] == label:
+        a, b = b, a
+    (row,) = (own for own in a.labels if own != label)
+    (col,) = (own for own in b.labels if own != label)
+    if b.dot and b.labels[1] == label and a.labels[1] == label:
+        a, b, row, col = b, a, col, row
+    left, right = kernel.arranged(a, (row, label)), kernel.arranged(b, (label, col))
+    text = f"tl.dot({left.text}.to(DOT), {right.text}.to(DOT), input_precision=PRECISION)"
+    clean = (a.clean & {row}) | (b.clean & {col})
+    return Tile(kernel.let(name or "product", text), (row, col), REAL, clean, dot=True)
+
+
+def with_label(kernel: KernelWriter, x: Tile, label: str) -> Tile:
+    """The tile with a further dim along which it is the same."""
+    kernel.see(Tile("", (label,)))
+    labels = (label, *x.labels)
+    return replace(x, text=kernel.let("wide", kernel.broadcast(x, labels)), labels=labels)

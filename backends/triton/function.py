@@ -1,0 +1,168 @@
+"""A graph becomes a function that launches kernels; what is in none is in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from archc.backends.eager.graph_function import GraphFunction
+from archc.backends.eager.scope import Scope
+from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, Value
+from archc.backends.expression import Text
+from archc.backends.triton.kernel import KernelWriter
+from archc.backends.triton.naming import pointer, size_name
+from archc.backends.triton.schedule import Partition, written
+from archc.backends.triton.text import kernel_text, sizes_of
+
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.chunk import CHUNK
+from archc.ir.graph import Graph
+from archc.ir.kernel import NARROW, Buffer
+
+TORCH = {"int": "torch.int32", "bool": "torch.bool"}
+
+
+VIEWS = (ir.Constant, ck.Expand, ck.Select)
+"""Ops that the host does without work worth a word."""
+
+
+class KernelFunction(GraphFunction):
+    """One function under construction: buffers, launches, and lines of PyTorch between them."""
+
+    def __init__(
+        self, scope: Scope, graph: Graph, name: str, given: Mapping[str, Value],
+        order: Sequence[str], stream: Axis, heads: Sequence[str], partition: Partition,
+    ):  # fmt: skip
+        super().__init__(scope, graph, name, given, order, stream)
+        self.plan, self.kernels = written(graph, name, stream, heads, partition)
+        self.buffers = {buffer.name: buffer for buffer in self.plan.buffers}
+        self.body.dtype = "data"
+        self.nodes = {name: id for each in self.plan.kernels for id, name in each.loads.items()}
+        self.nodes |= {name: id for each in self.plan.kernels for name, id in each.stores.items()}
+
+    def fill(self) -> None:
+        """The launches; the host's lines come where a kernel or an output asks for them."""
+        self._note()
+        for each in self.kernels:
+            self.scope.file.kernels |= {"kernel", "block_of", "numbers_of", *each.pieces}
+            title = self.scope.file.names.fresh(each.kernel.name)
+            self.scope.file.sections.append(kernel_text(each, title))
+            self._launch(each, title)
+
+    def _note(self) -> None:
+        """What the head of the file says of this function."""
+        count = len(self.kernels)
+        lines = [f"    {self.name}: {count} kernel{'s' * (count != 1)}"]
+        for op, why in dict.fromkeys(
+            (type(self.graph[id].op).__name__, why)
+            for id, why in sorted(self.plan.host.items())
+            if not isinstance(self.graph[id].op, VIEWS)
+        ):
+            lines.append(f"        in PyTorch: {op}, as {why}")
+        self.scope.file.notes += lines
+
+    def _head(self, used: Collection[str]) -> list[str]:
+        """The dtype of the data before the counts of chunks."""
+        self.scope.file.pieces.add("narrowest")
+        self.body.asked.discard("data")
+        real = [
+            self.arguments[name] for name, node in self.inputs.items()
+            if node.type.dtype == "real" and not self.is_number(name)
+        ]  # fmt: skip
+        return [f"data = narrowest({', '.join(real)})", *super()._head(used)]
+
+    def _launch(self, made: KernelWriter, title: str) -> None:
+        body, kernel = self.body, made.kernel
+        written = {**kernel.stores, **{name: self.nodes[name] for name in kernel.ends.values()}}
+        arguments = []
+        for name, node in made.arguments.items():
+            if name in written:
+                self._buffer(self.buffers[name], written[name])
+            arguments.append(self._argument(node.id))
+        blocks = []
+        for block, size in sorted(made.blocks.items()):
+            if block != "ROWS":
+                most = f", {made.most}" if made.is_split(block) else ""
+                blocks.append(f"{block}=block_of({self._size(size)}{most})")
+                if block in made.halved:
+                    blocks.append(f"{block}_LEVELS=block_of({self._size(size)}).bit_length() - 1")
+        sizes = [f"{size_name(size)}={self._size(size)}" for size in sizes_of(made)]
+        grid = " * ".join(self._grid(made)) or "1"
+        counts = [self._stream_length(), self._chunks()]
+        fixed = [*sizes, *blocks, "**numbers_of(data, chunk)"]
+        body.writer.call(f"{title}[({grid},)](", [*arguments, *counts, *fixed], ")")
+
+    def _argument(self, id: int) -> str:
+        """A tensor and its strides along the axes of its type; 0 along those it lacks."""
+        value = self._tensor(id)
+        names = self.graph[id].type.names
+        if value.layout == names:
+            return f"{value.text}, *{value.text}.stride()"
+        places = [value.layout.index(n) if n in value.layout else None for n in names]
+        strides = ["0" if at is None else f"{value.text}.stride({at})" for at in places]
+        return ", ".join([str(value.text), *strides])
+
+    def _tensor(self, id: int) -> Value:
+        """A value as a tensor with a name."""
+        body, value = self.body, self.body.value(id)
+        if value.kind == NUMBER:
+            made = f"torch.tensor({value.text}, device={body.device}, dtype={body.dtype})"
+            value = Value(Text(made), (), DATA)
+        if not value.bound:
+            name = body.names.fresh(body.hint(self.graph[id]))
+            body.writer.line(f"{name} = {value.text}")
+            value = Value(Text(name), value.layout, value.kind)
+        body.values[id] = value
+        return value
+
+    def _buffer(self, buffer: Buffer, id: int) -> None:
+        """A line that makes room for a value."""
+        body = self.body
+        if id in body.values:
+            return
+        name = body.names.fresh(pointer(buffer.name))
+        kind = TORCH.get(buffer.type.dtype) or self._dtype(buffer)
+        shape = ", ".join(self._length(axis) for axis in buffer.type.axes)
+        body.writer.line(f"{name} = torch.empty({shape}, device={body.device}, dtype={kind})")
+        kinds = {"int": INT, "bool": BOOL, "real": DATA}
+        body.values[id] = Value(Text(name), buffer.type.names, kinds[buffer.type.dtype])
+
+    def _dtype(self, buffer: Buffer) -> str:
+        """A gradient is as wide as its value; what runs along tokens is as wide as they are."""
+        if buffer.name not in self.graph.outputs or buffer.name.startswith("saved"):
+            return "data" if buffer.width == NARROW else "torch.float32"
+        value = buffer.name.removeprefix("d.")
+        if value != buffer.name and value in self.arguments:
+            return f"{self.arguments[value]}.dtype"
+        return "data" if self.stream.name in buffer.type.names else "torch.float32"
+
+    # --- sizes ---
+
+    def _size(self, size: object) -> str:
+        return self.body.size(size).text
+
+    def _length(self, axis: Axis) -> str:
+        if axis.size == CHUNK:
+            return "chunk"
+        return self.body.length(axis).text
+
+    def _chunks(self) -> str:
+        """How many chunks there are."""
+        for node in self.graph:
+            for axis in node.type.axes:
+                if axis.kind == "stream" and axis.size.has(CHUNK):
+                    return self._length(axis)
+        return "0"
+
+    def _stream_length(self) -> str:
+        return self.body.ask(self.body.lengths[self.stream.name])
+
+    def _grid(self, made: KernelWriter) -> list[str]:
+        """How many programs there are."""
+        found = [self._length(axis) for axis in made.kernel.grid]
+        split = made.kernel.split
+        if split is not None:
+            block = f"block_of({self._size(split.size)}, {made.most})"
+            found.insert(0, f"triton.cdiv({self._size(split.size)}, {block})")
+        return found

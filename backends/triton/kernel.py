@@ -1,0 +1,219 @@
+"""One kernel's source: its nodes, pulled from what it stores back to what it loads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from archc.backends.triton.lines import Lines, NotInKernel, NotWhole
+from archc.backends.triton.tile import REAL, Index, Tile
+from archc.backends.writer import identifier
+
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.ir.kernel import Kernel
+
+ROW = "i"
+"""The label of tokens: they are the rows of a chunk."""
+
+
+@dataclass(eq=False)
+class Frame:
+    """A graph whose nodes are pulled: the kernel's, or the body of its walk with what is captured
+    and the states as they are."""
+
+    graph: Graph
+    outer: Frame | None = None
+    captured: Mapping[str, int] | None = None
+    states: Mapping[str, Tile] | None = None
+
+
+class KernelWriter(Lines):
+    """Writes one kernel; `tokens` is the stream of the tokens."""
+
+    def __init__(self, kernel: Kernel, emitters: Mapping[type, Callable[..., Tile]], tokens: str):
+        super().__init__(kernel)
+        self.emitters, self.tokens = emitters, tokens
+        self.frame = Frame(kernel.graph)
+        self.pieces: set[str] = set()
+        self.grid = {axis.name: axis for axis in kernel.grid}
+        self.own = set(kernel.stores.values())
+        self.results: dict[tuple[int, str], Tile] = {}
+
+    def words(self) -> set[str]:
+        """Every word of the kernel's lines, and of its grid."""
+        axes = [*self.kernel.grid[1:], *([self.kernel.split] if self.kernel.split else [])]
+        text = "\n".join([*self.writer.lines, *(self.size(axis.size) for axis in axes)])
+        return set(re.findall(r"[A-Za-z_]\w*", text))
+
+    # --- the kernel ---
+
+    def write(self) -> None:
+        """All lines of the kernel's body."""
+        for name, axis in self.grid.items():
+            self.indices[name] = Index("n" if axis.kind == "stream" else f"p_{identifier(name)}")
+        every = [axis for node in self.kernel.graph for axis in node.type.axes]
+        for axis in every:
+            if axis.kind == "stream" and axis.name not in (self.tokens, *self.indices):
+                self.indices[axis.name] = Index("n")
+        if self.kernel.walk is None:
+            self._store_all()
+        else:
+            self._walk()
+
+    def _store_all(self) -> None:
+        for name, id in self.kernel.stores.items():
+            self._store(name, id)
+
+    def _store(self, name: str, id: int) -> None:
+        node = self.kernel.graph[id]
+        place: dict[str, Index] = {}
+        if self.tokens in node.type.names:
+            token = self.let_index("t", "n * ROWS + row")
+            self.lengths[ROW], self.blocks["ROWS"] = "ROWS", ck.CHUNK
+            place[self.tokens] = Index(token, ROW, False, f"{token} < T")
+        at = dict(self.at(node.type, place))
+        self.store(name, node, self.pull(id, at), at)
+
+    def _walk(self) -> None:
+        """The loop over the chunks."""
+        kernel, graph = self.kernel, self.kernel.graph
+        fold = graph[kernel.walk]
+        op: ir.Fold = fold.op
+        count = len(op.captures)
+        states = {
+            before(state): self._start(state, id)
+            for state, id in zip(op.states, fold.operands[count:], strict=True)
+        }
+        kept, texts = dict(self.made), dict(self.texts)
+        with self.writer.block("for step in range(CHUNKS):"):
+            self.writer.line(f"n = {'CHUNKS - 1 - step' if op.reverse else 'step'}")
+            self._step(fold, states)
+        self.made, self.texts = kept, texts
+        for name, buffer in kernel.ends.items():
+            (node,) = (n for n in graph if kernel.loads.get(n.id) == buffer)
+            self.store(buffer, node, states[f"{name}[t-1]"], dict(self.at(node.type, {})))
+
+    def _start(self, state: ir.State, id: int) -> Tile:
+        """A state before the first chunk, in registers."""
+        start = self.pull(id)
+        labels = tuple(a.name for a in state.axes if a.name not in self.indices)
+        for axis in state.axes:
+            if axis.name in labels:
+                self.whole(axis)
+        start = self.arranged(start, tuple(x for x in labels if x in start.labels))
+        wide = self.broadcast(start, labels) if start.labels != labels else start.text
+        name = self.names.fresh(identifier(state.name))
+        self.writer.line(f"{name} = {wide}")
+        return Tile(name, labels, REAL)
+
+    def _step(self, fold: Node, states: dict[str, Tile]) -> None:
+        """What is done at one chunk: results are stored before states become what they are next."""
+        op, outer = fold.op, self.frame
+        captured = dict(zip(op.captures, fold.operands, strict=False))
+        self.frame = Frame(op.body, outer, captured, states)
+        made = {name: self.pull(id) for name, id in op.body.outputs.items()}
+        self.frame = outer
+        self.results = {(fold.id, name): tile for name, tile in made.items()}
+        self._store_all()
+        following = []
+        for state in op.states:
+            old, new = states[before(state)], made[state.name]
+            assert set(new.labels) <= set(old.labels), f"{state.name}: {new.labels}"
+            new = self.arranged(new, tuple(x for x in old.labels if x in new.labels))
+            wide = new.text if new.labels == old.labels else self.broadcast(new, old.labels)
+            following.append((old.text, wide))
+        names, texts = zip(*following, strict=True)
+        self.writer.line(f"{', '.join(names)} = {', '.join(texts)}")
+
+    # --- values ---
+
+    def axis_of(self, operand: int, name: str) -> Axis:
+        """An axis of a node's value."""
+        return self.frame.graph[operand].type.axis(name)
+
+    def pull(self, id: int, place: Mapping[str, Index] | None = None) -> Tile:
+        """The value of a node where it is wanted."""
+        node = self.frame.graph[id]
+        wanted = self.at(node.type, place or {})
+        own = tuple(
+            (name, replace(index, label=name) if index.whole and index.label else index)
+            for name, index in wanted
+        )
+        labels = [index.label for _, index in own if index.label]
+        if len(set(labels)) < len({index.label for _, index in wanted if index.label}):
+            own = wanted
+        for (name, one), (_, other) in zip(own, wanted, strict=True):
+            if one != other:
+                self.lengths[name] = self.lengths[other.label]
+                self.bounds[name] = self.bounds.get(other.label, "")
+        key = (id, self.frame, own)
+        if key not in self.made:
+            self.made[key] = self._made(node, dict(own))
+        pairs = zip(own, wanted, strict=True)
+        names = {one.label: other.label for (_, one), (_, other) in pairs if one != other}
+        return self.see(self.made[key].renamed(names))
+
+    def whole_along(self, node: Node, place: Mapping[str, Index], *axes: str) -> None:
+        """Refuse another place than all of these axes."""
+        for axis in axes:
+            if not place[axis].whole:
+                op = type(node.op).__name__
+                raise NotWhole(f"{op} along {axis} is wanted at {place[axis].text}")
+
+    def attempt(self, make: Callable[[], Tile]) -> Tile | None:
+        """What `make` writes; nothing is written where a value would not be whole."""
+        frame, made, texts = self.frame, dict(self.made), dict(self.texts)
+        count = len(self.writer.lines)
+        try:
+            return make()
+        except NotWhole:
+            self.frame, self.made, self.texts = frame, made, texts
+            del self.writer.lines[count:]
+            return None
+
+    def _made(self, node: Node, place: dict[str, Index]) -> Tile:
+        frame = self.frame
+        if frame.outer is None and node.id in self.kernel.loads and node.id not in self.own:
+            return self.load(self.kernel.loads[node.id], node, place)
+        if isinstance(node.op, ir.Input):
+            return self._entering(node, place)
+        rule = self.emitters.get(type(node.op))
+        try:
+            if rule is None:
+                raise NotInKernel(f"kernels have no {type(node.op).__name__}")
+            return rule(self, node, place)
+        except NotInKernel as error:
+            if error.node is None:
+                error.node = node.id if frame.outer is None else self.kernel.walk
+            raise
+
+    def _entering(self, node: Node, place: dict[str, Index]) -> Tile:
+        """An input of the body: a state, or a captured value at this chunk."""
+        frame = self.frame
+        assert frame.outer is not None and frame.states is not None and frame.captured is not None
+        if node.op.name in frame.states:
+            state = frame.states[node.op.name]
+            self.whole_along(node, place, *(n for n in place if place[n].label))
+            return state
+        self.frame = frame.outer
+        found = self.pull(frame.captured[node.op.name], place)
+        self.frame = frame
+        return found
+
+
+def before(state: ir.State) -> str:
+    """What the body of a walk calls a state before the chunk."""
+    return f"{state.name}[t-1]"
+
+
+def source(
+    kernel: Kernel, emitters: Mapping[type, Callable[..., Tile]], tokens: str
+) -> KernelWriter:
+    """The writer that has written a kernel."""
+    made = KernelWriter(kernel, emitters, tokens)
+    made.write()
+    return made

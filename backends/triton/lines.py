@@ -1,0 +1,236 @@
+"""The lines of a kernel: names, sizes, places on the axes, and what is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import sympy
+from archc.backends.triton.naming import pointer, size_name, taken
+from archc.backends.triton.tile import BOOL, INT, REAL, Index, Tile, spread
+from archc.backends.writer import Names, Writer, identifier
+
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir.graph import Node, Type
+from archc.ir.kernel import Kernel
+
+ROOM = 64
+"""How long the sum is that says where a tensor begins; longer ones take several lines."""
+
+Place = tuple[tuple[str, Index], ...]
+"""For each axis of a value where it is wanted."""
+
+
+class NotInKernel(Exception):
+    """An op, or a place at which its value is wanted, that kernels do not have: `node` of the
+    kernel's graph stays with the host."""
+
+    node: int | None = None
+
+
+class NotWhole(NotInKernel):
+    """A value that looks across an axis is wanted at moved places of it."""
+
+
+class Lines:
+    """What is written of a kernel, and what is known of it: `lengths` and `bounds` of labels,
+    `blocks` and the sizes that they are of, `indices` that a program has one of."""
+
+    def __init__(self, kernel: Kernel):
+        self.kernel = kernel
+        self.names, self.writer = Names(taken(kernel)), Writer()
+        self.made: dict[Any, Tile] = {}
+        self.texts: dict[str, str] = {}
+        self.arguments: dict[str, Node] = {}
+        self.order: list[str] = []
+        self.indices: dict[str, Index] = {}
+        self.lengths: dict[str, str] = {}
+        self.bounds: dict[str, str] = {}
+        self.blocks: dict[str, sympy.Expr] = {}
+        self.halved: set[str] = set()
+
+    @property
+    def most(self) -> int:
+        """The longest block of the axis that is split."""
+        return 64 if self.kernel.walk is not None else 8
+
+    def is_split(self, block: str) -> bool:
+        """Whether a program has only a part of the axis that a block is of."""
+        return block == "PART"
+
+    # --- text ---
+
+    def let(self, hint: str, text: str) -> str:
+        """A line that names a value."""
+        if text.isidentifier():
+            return text
+        name = self.names.fresh(hint)
+        self.writer.line(f"{name} = {text}")
+        return name
+
+    def let_index(self, hint: str, text: str) -> str:
+        """A name for an index; the same text has one name."""
+        if text.isidentifier():
+            return text
+        if text not in self.texts:
+            self.texts[text] = self.let(hint, text)
+        return self.texts[text]
+
+    def see(self, tile: Tile) -> Tile:
+        """Know the labels of a tile, so that they have an order."""
+        for label in tile.labels:
+            if label not in self.order:
+                self.order.append(label)
+        return tile
+
+    def arranged(self, tile: Tile, labels: tuple[str, ...]) -> Tile:
+        """A tile with its dims in another order."""
+        if tile.labels == labels:
+            return tile
+        key = ("arranged", tile.text, labels)
+        if key in self.made:
+            return replace(self.made[key], clean=tile.clean, finite=tile.finite)
+        order = [tile.labels.index(label) for label in labels]
+        turned = f"tl.permute({tile.text}, {tuple(order)})"
+        text = f"tl.trans({tile.text})" if len(order) == 2 else turned
+        self.made[key] = replace(tile, text=self.let(f"{tile.text}_t", text), labels=labels)
+        return self.made[key]
+
+    # --- sizes and places ---
+
+    def size(self, size: sympy.Expr) -> str:
+        """A size by the names that kernels have for symbols."""
+        names = {s: sympy.Symbol(size_name(s)) for s in size.free_symbols}
+        return str(size.subs(names, simultaneous=True))
+
+    def size_text(self, axis: Axis) -> str:
+        """How long an axis is."""
+        return self.size(axis.size)
+
+    def block(self, axis: Axis) -> str:
+        """How long the tile of an axis is: a power of 2."""
+        if axis.size == ck.CHUNK:
+            return "ROWS"
+        if self.kernel.split is not None and axis.name == self.kernel.split.name:
+            return "PART"
+        return f"B_{identifier(str(axis.size))}"
+
+    def levels(self, label: str) -> str:
+        """How often a block can be halved."""
+        length = self.lengths[label]
+        if length == "ROWS":
+            return "LEVELS"
+        self.halved.add(length)
+        return f"{length}_LEVELS"
+
+    def whole(self, axis: Axis) -> Index:
+        """All of an axis, or the program's block of it."""
+        self.lengths[axis.name] = self.block(axis)
+        self.blocks[self.block(axis)] = axis.size
+        self.bounds[axis.name] = self.bound(axis)
+        return Index(self.arange(axis), axis.name, True, self.bound(axis))
+
+    def arange(self, axis: Axis) -> str:
+        """The name of the indices of a tile along an axis."""
+        block = self.block(axis)
+        return {"ROWS": "row", "PART": "part"}.get(block, f"i_{block.removeprefix('B_')}")
+
+    def bound(self, axis: Axis) -> str:
+        """Where indices of a tile lie on the axis; "" if they all do."""
+        if axis.size == ck.CHUNK:
+            return ""
+        return f"{self.arange(axis)} < {self.size(axis.size)}"
+
+    def at(self, type: Type, place: Mapping[str, Index]) -> Place:
+        """A place for each axis of a type: as asked, the program's, or all of it."""
+        found, taken = [], {index.label for index in place.values()}
+        for axis in type.axes:
+            index = place.get(axis.name) or self.indices.get(axis.name)
+            if index is None and axis.name in taken:
+                raise NotInKernel(f"all of {axis.name}, by which another axis goes")
+            found.append((axis.name, index or self.whole(axis)))
+        return tuple(found)
+
+    def factor(self, text: str) -> str:
+        """A size as a factor."""
+        return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+    # --- memory ---
+
+    def load(self, name: str, node: Node, place: dict[str, Index]) -> Tile:
+        """A value from memory: 0 where an index is off its axis."""
+        at = self.at(node.type, place)
+        labels = tuple(dict.fromkeys(i.label for _, i in at if i.label))
+        address, mask = self.address(name, node, at, labels)
+        kind = {"real": REAL, "int": INT, "bool": BOOL}[node.type.dtype]
+        given = f", {mask}, 0" if mask else ""
+        wide = ".to(tl.float32)" if kind == REAL else ""
+        text = self.let(node.name or name, f"tl.load({address}{given}){wide}")
+        clean = frozenset(i.label for _, i in at if i.label and i.mask)
+        return Tile(text, labels, kind, clean)
+
+    def store(self, name: str, node: Node, tile: Tile, place: dict[str, Index]) -> None:
+        """A tile into memory."""
+        at = self.at(node.type, place)
+        labels = tuple(dict.fromkeys(i.label for _, i in at if i.label))
+        tile = self.arranged(tile, tuple(label for label in labels if label in tile.labels))
+        address, mask = self.address(name, node, at, labels)
+        value = tile.text
+        if tile.labels != labels:
+            value = self.broadcast(tile, labels)
+        self.writer.line(f"tl.store({address}, {value}{f', {mask}' if mask else ''})")
+
+    def broadcast(self, tile: Tile, labels: tuple[str, ...]) -> str:
+        """A tile made as wide as `labels`."""
+        shape = f"({', '.join(self.lengths[label] for label in labels)}{',' * (len(labels) == 1)})"
+        if not tile.labels:
+            return f"tl.full({shape}, {tile.text}, tl.float32)"
+        return f"tl.broadcast_to({spread(tile, labels)}, {shape})"
+
+    def address(self, name: str, node: Node, at: Place, labels: tuple[str, ...]) -> tuple[str, str]:
+        """Pointers to the elements of a tile, and where they lie in the tensor."""
+        self.arguments[name] = node
+        base = pointer(name)
+        fixed = [f"{base}_p"]
+        fixed += [
+            f"{self.bracketed(i.text)} * {base}_{identifier(axis)}" for axis, i in at if not i.label
+        ]
+        parts = [self._first(base, fixed) if len(fixed) > 1 else fixed[0]]
+        masks = []
+        for axis, index in at:
+            if not index.label:
+                continue
+            shape = ""
+            if len(labels) > 1:
+                dims = (":" if label == index.label else "None" for label in labels)
+                shape = f"[{', '.join(dims)}]"
+            parts.append(f"{self.bracketed(index.text)}{shape} * {base}_{identifier(axis)}")
+            if index.mask:
+                masks.append(f"{self.inside(axis, index.mask)}{shape}")
+        while len(" + ".join(parts)) > ROOM + 20 and len(parts) > 2:
+            parts[:2] = [self.let_index(f"{base}_at", " + ".join(parts[:2]))]
+        return " + ".join(parts), " & ".join(dict.fromkeys(masks))
+
+    def _first(self, base: str, terms: list[str]) -> str:
+        """The name of where a program's part of a tensor begins."""
+        text = " + ".join(terms)
+        if text not in self.texts:
+            name, lines = self.names.fresh(f"{base}_at"), [""]
+            for term in terms:
+                if len(lines[-1]) + len(term) > ROOM:
+                    lines.append("")
+                lines[-1] += f" + {term}" if lines[-1] else term
+            for number, line in enumerate(lines):
+                self.writer.line(f"{name} {'+=' if number else '='} {line}")
+            self.texts[text] = name
+        return self.texts[text]
+
+    def inside(self, axis: str, mask: str) -> str:
+        """The name of a mask."""
+        return self.let_index("in_T" if mask.endswith("< T") else f"in_{identifier(axis)}", mask)
+
+    def bracketed(self, text: str) -> str:
+        """An index as a factor."""
+        return text if text.isidentifier() or text.startswith("(") else f"({text})"

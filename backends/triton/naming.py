@@ -1,0 +1,43 @@
+"""Names in kernels: of tensors, of sizes, and those that values cannot have."""
+
+from __future__ import annotations
+
+import sympy
+from archc.backends.writer import identifier
+
+from archc.ir import chunk as ck
+from archc.ir.kernel import Kernel
+
+
+def pointer(name: str) -> str:
+    """What functions call a value: `S_0` for `S[0]`."""
+    return identifier(name.rstrip("]").replace("[", "_"))
+
+
+RESERVED = {
+    "T", "CHUNKS", "ROWS", "PART", "LEVELS", "DOT", "SOLVE", "PRECISION", "program", "block", "row",
+    "part", "n", "step", "tl", "triton", "kernel",
+}  # fmt: skip
+"""Words that lines of kernels use."""
+
+
+def size_name(size: sympy.Symbol) -> str:
+    """What kernels call a size or an option."""
+    if size == ck.CHUNK:
+        return "ROWS"
+    name = str(size)
+    return f"{name}_size" if name in RESERVED - {"T"} else name
+
+
+def taken(kernel: Kernel) -> set[str]:
+    """Names that values cannot have: sizes, and how axes of tensors are walked."""
+    found = set(RESERVED)
+    every = list(kernel.graph)
+    axes = {axis.name for node in every for axis in node.type.axes}
+    tensors = {*kernel.loads.values(), *kernel.stores, *kernel.ends.values()}
+    sizes = {s for node in every for axis in node.type.axes for s in axis.size.free_symbols}
+    found |= {size_name(size) for size in sizes}
+    for name in tensors:
+        base = pointer(name)
+        found |= {f"{base}_{identifier(axis)}" for axis in axes} | {f"{base}_p"}
+    return found

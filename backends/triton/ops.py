@@ -1,0 +1,51 @@
+"""Which function writes the lines of each op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from archc.backends.triton.algebra import (
+    constant,
+    contract,
+    delta,
+    elementwise,
+    position,
+    reduce,
+)
+from archc.backends.triton.pairs import (
+    gate_gradient,
+    gram,
+    mix,
+)
+from archc.backends.triton.places import (
+    at_last,
+    chunks,
+    detach,
+    expand,
+    last,
+    place_,
+    result,
+    select,
+    tokens,
+)
+from archc.backends.triton.rows import (
+    inverse,
+    move,
+    scan,
+    spans,
+    spans_gradient,
+    sums,
+)
+from archc.backends.triton.tile import Tile
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+
+OPS: dict[type, Callable[..., Tile]] = {
+    ir.Constant: constant, ir.Position: position, ir.Delta: delta, ir.Elementwise: elementwise,
+    ir.Reduce: reduce, ir.Contract: contract, ir.Result: result, ck.Chunks: chunks,
+    ck.Tokens: tokens, ck.Select: select, ck.Place: place_, ck.AtLast: at_last, ck.Last: last,
+    ck.Expand: expand, ck.Detach: detach, ck.Move: move, ck.Sums: sums, ck.Scan: scan,
+    ck.Spans: spans, ck.SpansGradient: spans_gradient, ck.Gram: gram, ck.Mix: mix,
+    ck.GateGradient: gate_gradient, ck.Inverse: inverse,
+}  # fmt: skip

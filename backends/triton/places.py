@@ -1,0 +1,134 @@
+"""Values between tokens, chunks and single places of an axis as lines of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from archc.backends.triton.algebra import part, reduced, text_of
+from archc.backends.triton.kernel import KernelWriter
+from archc.backends.triton.lines import NotInKernel
+from archc.backends.triton.tile import BOOL, REAL, Index, Tile, joined
+
+from archc.ir.graph import Node
+
+Place = Mapping[str, Index]
+
+
+def bare(text: str) -> str:
+    """A moved index as an addend."""
+    return text.removeprefix("(").removesuffix(")") if text.count("(") == 1 else text
+
+
+def chunks(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    """A value along the tokens, at the tokens of these rows; what is filled is not loaded."""
+    op, graph = node.op, kernel.frame.graph
+    row = place[op.row.name]
+    at = {name: index for name, index in place.items() if name not in (op.chunk.name, op.row.name)}
+    n, rows = place[op.chunk.name].text, row.text
+    first = f"{n} * {kernel.factor(kernel.size(op.row.size))}"
+    if op.steps is None:
+        token = kernel.let_index("t", f"{first} + {bare(rows)}" if n != "0" else rows)
+    else:
+        steps = graph[node.operands[0]].type.axis(op.steps)
+        every = kernel.let_index("r", f"{first} + {bare(rows)}")
+        token = kernel.let_index("t", f"{every} // ({steps.size})")
+        at[op.steps] = Index(kernel.let_index("s", f"{every} % ({steps.size})"), row.label)
+    off = row.mask
+    inside = f"({token} < T) & {kernel.inside(op.row.name, off)}" if off else f"{token} < T"
+    at[op.stream] = Index(token, row.label, False, inside, None if row.whole else row)
+    x = kernel.pull(node.operands[0], at)
+    if row.label and (row.label not in x.clean or op.fill):
+        label = row.label
+        shape = (
+            ", ".join(":" if own == label else "None" for own in x.labels)
+            if label in x.labels
+            else ":"
+        )
+        if label in x.labels:
+            inside = kernel.inside("T", inside)
+            where = f"{inside}[{shape}]" if len(x.labels) > 1 else inside
+            x = replace(
+                x,
+                text=kernel.let("filled", f"tl.where({where}, {x.text}, {float(op.fill)})"),
+                clean=x.clean | ({label} if not op.fill else frozenset()),
+            )
+    return replace(x, clean=x.clean - {row.label})
+
+
+def tokens(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    op = node.op
+    if op.steps is not None:
+        raise NotInKernel("tokens of several rows")
+    t = place[op.stream.name]
+    at = {name: index for name, index in place.items() if name != op.stream.name}
+    at[op.chunk] = Index("n")
+    row = kernel.axis_of(node.operands[0], op.row)
+    at[op.row] = t.row or replace(kernel.whole(row), label=t.label)
+    x = kernel.pull(node.operands[0], at)
+    off = {t.label} if t.label else set()
+    return replace(x, clean=x.clean - off, finite=x.finite - off)
+
+
+def at_last(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    """`at_end = tl.where(n == CHUNKS - 1, x, 0.0)`."""
+    op = node.op
+    n = place[op.stream.name]
+    at = {name: index for name, index in place.items() if name != op.stream.name}
+    x = kernel.pull(node.operands[0], at)
+    count = "T" if op.stream.name == kernel.tokens else "CHUNKS"
+    end = "0" if op.reverse else f"{count} - 1"
+    if n.label is None:
+        return replace(x, text=kernel.let("at_end", f"tl.where({n.text} == {end}, {x.text}, 0.0)"))
+    chosen = Tile(kernel.let("is_end", f"{n.text} == {end}"), (n.label,), BOOL)
+    kernel.see(chosen)
+    labels = joined(tuple(kernel.order), x, chosen)
+    text = f"tl.where({text_of(kernel, chosen, labels)}, {text_of(kernel, x, labels)}, 0.0)"
+    return Tile(kernel.let("at_end", text), labels, x.kind, x.clean)
+
+
+def last(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    return kernel.pull(node.operands[1], part(kernel, node.operands[1], place))
+
+
+def expand(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    return kernel.pull(node.operands[0], part(kernel, node.operands[0], place))
+
+
+def detach(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    return kernel.pull(node.operands[0], place)
+
+
+def result(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    found = kernel.results.get((node.operands[0], node.op.name))
+    if found is None:
+        raise NotInKernel("a result of another kernel's walk")
+    kernel.whole_along(node, place, *(name for name in place if place[name].label))
+    return found
+
+
+def select(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    op, graph = node.op, kernel.frame.graph
+    axis = graph[node.operands[0]].type.axis(op.axis)
+    x = kernel.pull(node.operands[0], place)
+    if op.axis not in x.labels:
+        return x
+    at = op.index if op.index >= 0 else f"{kernel.size_text(axis)} - {-op.index}"
+    shape = ", ".join(":" if own == op.axis else "None" for own in x.labels)
+    index = kernel.whole(axis).text
+    where = f"({index} == {at})[{shape}]" if len(x.labels) > 1 else f"{index} == {at}"
+    x = replace(x, text=kernel.let("picked", f"tl.where({where}, {x.text}, 0.0)"))
+    return reduced(kernel, x, op.axis)
+
+
+def place_(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    op = node.op
+    index = place[op.axis.name]
+    at = {name: i for name, i in place.items() if name != op.axis.name}
+    x = kernel.pull(node.operands[0], at)
+    wanted = op.index if op.index >= 0 else f"{kernel.size_text(op.axis)} - {-op.index}"
+    chosen = Tile(f"({index.text} == {wanted})", (index.label,) if index.label else (), BOOL)
+    kernel.see(chosen)
+    labels = joined(tuple(kernel.order), x, chosen)
+    text = f"tl.where({text_of(kernel, chosen, labels)}, {text_of(kernel, x, labels)}, 0.0)"
+    return Tile(kernel.let("placed", text), labels, REAL, x.clean)

@@ -1,0 +1,179 @@
+"""Sums, moves and scans along the rows of a chunk, and spans between them, as lines of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from archc.backends.triton.algebra import masked, part, text_of, with_label
+from archc.backends.triton.kernel import KernelWriter
+from archc.backends.triton.lines import NotInKernel
+from archc.backends.triton.places import bare
+from archc.backends.triton.tile import INT, Index, Tile, joined
+
+from archc.dims import Axis
+from archc.ir.graph import Node
+
+Place = Mapping[str, Index]
+
+
+def rows_first(kernel: KernelWriter, x: Tile, row: str) -> Tile:
+    """The tile with its rows as the first dim."""
+    return kernel.arranged(x, (row, *(label for label in x.labels if label != row)))
+
+
+def moved(
+    kernel: KernelWriter, operand: int, place: Place, axis: str, steps: int, fill: float = 0.0
+) -> Tile:
+    """A value `steps` rows earlier: computed there, or moved where it looks across the rows."""
+    index, size = place[axis], kernel.size_text(kernel.axis_of(operand, axis))
+    text = f"({index.text} - {steps})" if steps > 0 else f"({index.text} + {-steps})"
+    inside = kernel.inside(axis, f"{bare(text)} {'>= 0' if steps > 0 else f'< {size}'}")
+    there = Index(text, index.label, False, inside)
+    own = part(kernel, operand, place)
+    x = kernel.attempt(lambda: kernel.pull(operand, {**own, axis: there}))
+    if x is None:
+        x = kernel.pull(operand, own)
+        return turned_rows(kernel, x, index.label, text, inside, fill)
+    if index.label not in x.labels or (index.label in x.clean and not fill):
+        return x
+    return within(kernel, x, index.label, inside, fill)
+
+
+def within(kernel: KernelWriter, x: Tile, label: str, inside: str, fill: float = 0.0) -> Tile:
+    """The tile with `fill` where a row is not inside."""
+    shape = ", ".join(":" if own == label else "None" for own in x.labels)
+    where = f"{inside}[{shape}]" if len(x.labels) > 1 else inside
+    text = f"tl.where({where}, {x.text}, {fill})"
+    return replace(x, text=kernel.let("moved", text), finite=x.finite | {label})
+
+
+def turned_rows(
+    kernel: KernelWriter, x: Tile, label: str, there: str, inside: str, fill: float = 0.0
+) -> Tile:
+    """A tile's elements from other rows; `fill` where those are not inside."""
+    if label not in x.labels:
+        x = with_label(kernel, x, label)
+    at = kernel.let_index("there", f"tl.where({inside}, {there}, 0)")
+    wide = kernel.broadcast(Tile(at, (label,), INT), x.labels)
+    text = f"tl.gather({x.text}, {wide}, {x.labels.index(label)})"
+    x = replace(x, text=kernel.let("there", text), clean=x.clean - {label})
+    return within(kernel, x, label, inside, fill)
+
+
+def move(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    op = node.op
+    return moved(kernel, node.operands[0], place, op.axis, op.steps, float(op.fill))
+
+
+def sums(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    op = node.op
+    kernel.whole_along(node, place, op.axis)
+    if op.exclusive:
+        x = moved(kernel, node.operands[0], place, op.axis, -1 if op.reverse else 1)
+    else:
+        x = kernel.pull(node.operands[0], place)
+    back = ", reverse=True" if op.reverse else ""
+    if op.axis not in x.labels:
+        x = with_label(kernel, x, op.axis)
+    text = f"tl.cumsum({x.text}, {x.labels.index(op.axis)}{back})"
+    return replace(
+        x,
+        text=kernel.let(node.name or "sums", text),
+        clean=x.clean - {op.axis},
+        finite=x.finite - {op.axis},
+    )
+
+
+def spans(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    """`span = tl.cumsum(between, 0)`: from the column on to each row, as a sum of its own."""
+    op = node.op
+    row, col = op.row, op.col.name
+    kernel.whole_along(node, place, row, col)
+    g = kernel.pull(node.operands[0], part(kernel, node.operands[0], place))
+    if g.labels != (row,):
+        raise NotInKernel("spans of several dims")
+    i, j = place[row].text, place[col].text
+    later = f"{i}[:, None] > {j}[None, :]"
+    after = later
+    if op.exclusive:
+        g, after = (
+            moved(kernel, node.operands[0], place, row, 1),
+            f"{i}[:, None] - 1 > {j}[None, :]",
+        )
+    wide = kernel.let("between", f"tl.where({after}, {g.text}[:, None], 0.0)")
+    total = kernel.let("span", f"tl.cumsum({wide}, 0)")
+    kept = later if op.strict or op.exclusive else f"{i}[:, None] >= {j}[None, :]"
+    kernel.lengths[col] = kernel.lengths[row]
+    kernel.see(Tile("", (row, col)))
+    return Tile(kernel.let("span", f"tl.where({kept}, {total}, float('-inf'))"), (row, col))
+
+
+def spans_gradient(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    """At r the sum over i >= r > j."""
+    op = node.op
+    kernel.whole_along(node, place, op.row)
+    x = kernel.pull(
+        node.operands[0], {**place, op.col: kernel.whole(axis_of(kernel, node, op.col))}
+    )
+    x = kernel.arranged(x, (op.row, op.col))
+    i, j = place[op.row].text, kernel.whole(axis_of(kernel, node, op.col)).text
+    kept = f"{i}[:, None] {'>' if op.strict or op.exclusive else '>='} {j}[None, :]"
+    only = kernel.let("kept", f"tl.where({kept}, {x.text}, 0.0)")
+    after = kernel.let("after", f"tl.cumsum({only}, 0, reverse=True)")
+    if op.exclusive:
+        size = kernel.size_text(kernel.axis_of(node.operands[0], op.row))
+        tile = Tile(after, (op.row, op.col))
+        after = turned_rows(
+            kernel, tile, op.row, f"({i} + 1)", kernel.inside(op.row, f"{i} + 1 < {size}")
+        ).text
+    around = f"tl.sum(tl.where({i}[:, None] > {j}[None, :], {after}, 0.0), 1)"
+    return Tile(kernel.let("d_gate", around), (op.row,))
+
+
+def axis_of(kernel: KernelWriter, node: Node, name: str) -> Axis:
+    for operand in node.operands:
+        for axis in kernel.frame.graph[operand].type.axes:
+            if axis.name == name:
+                return axis
+    raise KeyError(name)
+
+
+def inverse(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    op = node.op
+    kernel.whole_along(node, place, op.row, op.col)
+    x = kernel.arranged(kernel.pull(node.operands[0], place), (op.row, op.col))
+    kernel.pieces.add("tile_inverse_unit_lower")
+    rows = f"{kernel.lengths[op.row]}, {kernel.levels(op.row)}"
+    x = masked(kernel, x, (op.row, op.col))
+    text = f"tile_inverse_unit_lower({x.text}, {rows}, SOLVE)"
+    return Tile(kernel.let(node.name or "inverse", text), (op.row, op.col), dot=True)
+
+
+def scan(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    """`factor, scanned = tl.associative_scan((a, b), 0, tile_linear_step)`."""
+    op = node.op
+    kernel.whole_along(node, place, op.axis)
+    if op.matrix is not None:
+        raise NotInKernel("a scan of matrices")
+    a, b, first = (kernel.pull(o, part(kernel, o, place)) for o in node.operands)
+    labels = joined(tuple(kernel.order), a, b, first)
+    labels = labels if op.axis in labels else (op.axis, *labels)
+    wide = [
+        x.text if x.labels == labels else kernel.let("wide", kernel.broadcast(x, labels))
+        for x in (a, b)
+    ]
+    step = "tile_max_plus_step" if op.kind == "max-plus" else "tile_linear_step"
+    kernel.pieces.add(step)
+    back = ", reverse=True" if op.reverse else ""
+    factor, made = kernel.names.fresh("factor"), kernel.names.fresh("scanned")
+    pair, axis = f"({wide[0]}, {wide[1]})", labels.index(op.axis)
+    scanned = f"tl.associative_scan({pair}, {axis}, {step}{back})"
+    kernel.writer.line(f"{factor}, {made} = {scanned}")
+    start = text_of(kernel, first, labels)
+    text = (
+        f"tl.maximum({factor} + {start}, {made})"
+        if op.kind == "max-plus"
+        else f"{factor} * {start} + {made}"
+    )
+    return Tile(kernel.let(node.name or "scan", text), labels)

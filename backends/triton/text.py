@@ -1,0 +1,88 @@
+"""The text of a kernel around its body: arguments, and which program does what."""
+
+from __future__ import annotations
+
+import sympy
+from archc.backends.triton.kernel import KernelWriter
+from archc.backends.triton.naming import pointer, size_name
+from archc.backends.writer import Writer, identifier
+
+from archc.ir.chunk import CHUNK
+
+CONSTANTS = ("ROWS", "LEVELS", "DOT", "SOLVE", "PRECISION")
+
+
+def kernel_text(made: KernelWriter, title: str) -> str:
+    """The whole text of one kernel."""
+    writer = Writer()
+    tensors = []
+    for name, node in made.arguments.items():
+        base = pointer(name)
+        strides = [f"{base}_{identifier(axis)}" for axis in node.type.names]
+        tensors += filled([f"{base}_p", *strides])
+    sizes = [size_name(size) for size in sizes_of(made)]
+    blocks = sorted(block for block in made.blocks if block != "ROWS")
+    levels = [f"{block}_LEVELS" for block in sorted(made.halved)]
+    fixed = [f"{name}: tl.constexpr" for name in [*sizes, *blocks, *levels, *CONSTANTS]]
+    writer.line("@kernel")
+    writer.call(f"def {title}(", [*tensors, "T", "CHUNKS", *fixed], "):")
+    writer.depth += 1
+    writer.docstring([_title(made)])
+    writer.include(_programs(made))
+    writer.include(made.writer.lines)
+    return writer.text()
+
+
+def filled(items: list[str], room: int = 90) -> list[str]:
+    """Items joined to lines that are not too long."""
+    lines = [""]
+    for item in items:
+        if lines[-1] and len(lines[-1]) + len(item) > room:
+            lines.append("")
+        lines[-1] += f", {item}" if lines[-1] else item
+    return lines
+
+
+def _title(made: KernelWriter) -> str:
+    (why,) = made.kernel.why
+    stored = ", ".join(f"`{name}`" for name in (*made.kernel.stores, *made.kernel.ends.values()))
+    return f"{stored}, {why}."
+
+
+def _programs(made: KernelWriter) -> list[str]:
+    """Which index of each axis of the grid a program has, and the indices of its tiles."""
+    lines, split = [], made.kernel.split
+    grid = list(made.kernel.grid)
+    lines.append("program = tl.program_id(0).to(tl.int64)")
+    if split is not None:
+        block = made.block(split)
+        lines.append(f"block = program % tl.cdiv({made.size(split.size)}, {block})")
+        lines.append(f"program = program // tl.cdiv({made.size(split.size)}, {block})")
+    for axis in reversed(grid):
+        name = "n" if axis.kind == "stream" else f"p_{identifier(axis.name)}"
+        length = "CHUNKS" if axis.kind == "stream" else made.size(axis.size)
+        if axis is grid[0]:
+            lines.append(f"{name} = program")
+        else:
+            lines.append(f"{name} = program % {length}")
+            lines.append(f"program = program // {length}")
+    for block in sorted(made.blocks):
+        index = {"ROWS": "row", "PART": "part"}.get(block, f"i_{block.removeprefix('B_')}")
+        first = f"block * {block} + " if made.is_split(block) else ""
+        lines.append(f"{index} = {first}tl.arange(0, {block})")
+    return lines
+
+
+def sizes_of(made: KernelWriter) -> list[sympy.Symbol]:
+    """The symbols of sizes and options that the lines of a kernel name."""
+    found: set[sympy.Symbol] = set()
+    for node in made.kernel.graph:
+        for axis in node.type.axes:
+            found |= axis.size.free_symbols
+        value = getattr(node.op, "value", None)
+        if isinstance(value, sympy.Expr):
+            found |= value.free_symbols
+    words = set(made.words())
+    return sorted(
+        (s for s in found if s != CHUNK and size_name(s) in words and str(s) != "T"), key=str
+    )

@@ -1,0 +1,121 @@
+"""Kernels against the eager form in float64, under Triton's interpreter: a process of its own, as
+the interpreter is chosen when Triton is imported.
+
+    TRITON_INTERPRET=1 python interpreted.py layer kda 70 4
+    TRITON_INTERPRET=1 python interpreted.py gates gla 64
+
+Each check prints every value's name and its largest error, against the largest value. Several can
+be named one after the other, with a `,` between.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+from archc.backends.load import load
+from torch import Tensor
+
+import archc
+from archc.compile import in_kernels, lowered
+from archc.ir import layer as ir
+from archc.ir.plan import Plan, examples
+from archc.ir.sizes import evaluate
+
+Named = dict[str, Tensor]
+
+
+def with_gaps(*shape: int, **kind: Any) -> Tensor:
+    """New memory: what stands there is no number."""
+    made = torch.zeros(*shape, **kind)
+    return made.fill_(torch.nan) if made.is_floating_point() else made
+
+
+def file_of(spec: str) -> tuple[ir.Layer, ModuleType]:
+    """A layer, and its file."""
+    layer = lowered(archc.load(spec).layer)
+    return layer, load(in_kernels(Plan(layer)), spec)
+
+
+def run(make: Callable[..., Any], inputs: Named, parameters: Sequence[tuple[str, Tensor]]) -> Named:
+    """The outputs, and the gradients of everything real for one sum of the outputs."""
+    inputs = {n: x.requires_grad_() if x.is_floating_point() else x for n, x in inputs.items()}
+    made = make(*inputs.values())
+    outputs = made if isinstance(made, tuple) else (made,)
+    found = {f"output {i}": y.detach() for i, y in enumerate(outputs)}
+    torch.manual_seed(1)
+    loss = sum((y * torch.randn(y.shape, dtype=torch.float64).to(y)).sum() for y in outputs)
+    values = [*((n, x) for n, x in inputs.items() if x.requires_grad), *parameters]
+    gradients = torch.autograd.grad(loss, [x for _, x in values], allow_unused=True)
+    pairs = zip(values, gradients, strict=True)
+    return found | {f"d {name}": d for (name, _), d in pairs if d is not None}
+
+
+def narrow(values: Named) -> Named:
+    """Real numbers in float32."""
+    return {n: x.detach().float() if x.is_floating_point() else x for n, x in values.items()}
+
+
+def in_both(module: ModuleType, what: Callable[[bool], Named]) -> None:
+    """Print how far values are off when kernels do the work."""
+    wanted = what(False)
+    decide, new = module.by_kernels, torch.empty
+    module.by_kernels, torch.empty = lambda chunk, *given: True, with_gaps
+    found = what(True)
+    module.by_kernels, torch.empty = decide, new
+    for name, exact in wanted.items():
+        error = (found[name].double() - exact).abs().max() / exact.abs().max().clamp(min=1e-9)
+        print(f"{name}: {float(error):.1e}")
+
+
+def check_layer(spec: str, tokens: int, unit: int) -> None:
+    """A whole layer, with dims of about `unit`."""
+    layer, module = file_of(spec)
+    sizes = next(examples(layer, unit))
+    inputs, known = {}, {**sizes, "batch": 2, "T": tokens, "T_seen": tokens}
+    for _, op in layer.inputs:
+        shape = [evaluate(axis.size, known) for axis in op.type.axes]
+        real = torch.randn(shape, dtype=torch.float64)
+        inputs[op.name] = real if op.type.dtype == "real" else torch.randint(0, 4, shape)
+    exact = getattr(module, layer.name)(**sizes).double()
+
+    def layer_in(kernels: bool) -> Named:
+        if not kernels:
+            return run(exact, inputs, [*exact.named_parameters()])
+        small = getattr(module, layer.name)(**sizes)
+        small.load_state_dict(narrow(exact.state_dict()))
+        return run(small, narrow(inputs), [*small.named_parameters()])
+
+    in_both(module, layer_in)
+
+
+def check_gates(spec: str, chunk: int) -> None:
+    """A recurrence `spec_memory(q, k, v, log gate, S)` that forgets almost all, and all."""
+    _, module = file_of(spec)
+    q, k, g = (torch.randn(2, 70, 3, 6, dtype=torch.float64) for _ in range(3))
+    g = torch.where(g > 1, -1000.0, -g.abs())
+    g = torch.where(torch.rand(g.shape) < 0.1, -torch.inf, g)
+    v = torch.randn(2, 70, 3, 20, dtype=torch.float64)
+    state = torch.randn(2, 3, 6, 20, dtype=torch.float64)
+    given = {"q": q, "k": k, "v": v, "g": g, "S": state}
+
+    def memory(*x: Tensor) -> Any:
+        return getattr(module, f"{spec}_memory")(*x, chunk)
+
+    in_both(module, lambda kernels: run(memory, narrow(given) if kernels else given, []))
+
+
+def main(arguments: list[str]) -> None:
+    """Every check in turn."""
+    for check in " ".join(arguments).split(","):
+        what, spec, *numbers = check.split()
+        torch.manual_seed(0)
+        print(f"== {check.strip()}")
+        {"layer": check_layer, "gates": check_gates}[what](spec, *map(int, numbers))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

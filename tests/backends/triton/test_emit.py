@@ -1,0 +1,57 @@
+"""Files with kernels: what their head says, how they are written, and that they load anywhere."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+import archc
+from archc.compile import BACKENDS, lowered
+from archc.ir.plan import Plan
+
+
+def text_of(spec: str, backend: str = "triton") -> str:
+    return BACKENDS[backend](Plan(lowered(archc.load(spec).layer)))
+
+
+def test_the_head_says_what_runs_where() -> None:
+    head = ast.get_docstring(ast.parse(text_of("mesa"))) or ""
+    assert "mesa_memory_kernels: 3 kernels" in head
+    assert "in PyTorch: Conjugate, as kernels have no Conjugate" in head
+
+
+def test_a_file_without_kernels_says_so() -> None:
+    text = text_of("swiglu")
+    assert "there is no kernel in this file" in " ".join(text.split())
+    assert "triton" not in text
+
+
+def test_the_eager_file_has_none_of_it() -> None:
+    assert "triton" not in text_of("gla", "eager")
+
+
+@pytest.mark.parametrize("spec", ["gla", "rwkv7", "gated_delta_product", "mamba"])
+def test_files_are_readable_and_always_the_same(spec: str) -> None:
+    text = text_of(spec)
+    assert text == text_of(spec)
+    assert not [line for line in text.split("\n") if len(line) > 100]
+    assert "((row +" not in text and "((row -" not in text
+    rules = ["check", "--isolated", "--select", "E,F", "--line-length", "100", "-"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", *rules], input=text, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+def test_without_a_gpu_the_eager_form_runs() -> None:
+    import torch
+
+    layer = archc.load("gla").module(d=8, H=2, K=4, V=4, backend="triton")
+    other = archc.load("gla").module(d=8, H=2, K=4, V=4)
+    other.load_state_dict(layer.state_dict())
+    x = torch.randn(1, 70, 8)
+    assert torch.equal(layer(x), other(x))

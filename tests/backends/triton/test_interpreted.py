@@ -1,0 +1,68 @@
+"""Generated kernels, forward and gradient, against the eager form in float64: under Triton's
+interpreter, with buffers that hold no numbers before they are written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+SCRIPT = Path(__file__).with_name("interpreted.py")
+SPECS = (
+    "delta", "gated_delta", "gated_delta_product", "gla", "gla_block", "kda", "kimi_linear",
+    "linear_attention", "linear_attention_simple", "mamba", "mesa", "mlstm", "mom", "rwkv7", "ssm",
+    "ssm_selective", "xlstm",
+)  # fmt: skip
+"""Every bundled spec with a recurrence that has a chunked form."""
+
+LIMIT = 1e-4
+
+
+def errors(*checks: str) -> dict[str, float]:
+    """The errors of some checks, done in one process."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), ",".join(checks)],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found, check = {}, ""
+    for line in done.stdout.splitlines():
+        if line.startswith("== "):
+            check = line
+        else:
+            name, _, error = line.rpartition(": ")
+            found[f"{check}: {name}"] = float(error)
+    assert len({name.split(":")[0] for name in found}) == len(checks)
+    return found
+
+
+def wrong(found: dict[str, float]) -> dict[str, float]:
+    """What is off, or no number."""
+    return {name: error for name, error in found.items() if not error < LIMIT}
+
+
+def test_layers_with_dims_that_are_no_powers_of_2() -> None:
+    """Gates for each dim, a delta rule, several steps a token, a running maximum; T is no multiple
+    of a chunk."""
+    checks = [f"layer {spec} 70 4" for spec in ("kda", "rwkv7", "gated_delta_product", "mlstm")]
+    assert not wrong(errors(*checks))
+
+
+@pytest.mark.parametrize("chunk", [16, 64])
+def test_gates_that_forget_everything(chunk: int) -> None:
+    assert not wrong(errors(f"gates gla {chunk}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_bundled_recurrence(spec: str) -> None:
+    """Fewer tokens than a chunk, as many as steps are taken for, one more, and more than a chunk;
+    dims of about 4 and 20."""
+    checks = [f"layer {spec} {tokens} 4" for tokens in (16, 17, 63, 70)]
+    assert not wrong(errors(*checks, f"layer {spec} 70 20"))
