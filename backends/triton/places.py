@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from archc.backends.triton.algebra import part, reduced, text_of
+from archc.backends.triton.algebra import part, reduced, text_of, with_label
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.tile import BOOL, REAL, Index, Tile, joined
@@ -32,27 +32,23 @@ def chunks(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     else:
         steps = graph[node.operands[0]].type.axis(op.steps)
         every = kernel.let_index("r", f"{first} + {bare(rows)}")
-        token = kernel.let_index("t", f"{every} // ({steps.size})")
-        at[op.steps] = Index(kernel.let_index("s", f"{every} % ({steps.size})"), row.label)
+        token = kernel.let_index("t", f"{every} // {kernel.factor(kernel.size(steps.size))}")
+        at[op.steps] = Index(
+            kernel.let_index("s", f"{every} % {kernel.factor(kernel.size(steps.size))}"), row.label
+        )
     off = row.mask
     inside = f"({token} < T) & {kernel.inside(op.row.name, off)}" if off else f"{token} < T"
     at[op.stream] = Index(token, row.label, False, inside, None if row.whole else row)
     x = kernel.pull(node.operands[0], at)
-    if row.label and (row.label not in x.clean or op.fill):
-        label = row.label
-        shape = (
-            ", ".join(":" if own == label else "None" for own in x.labels)
-            if label in x.labels
-            else ":"
-        )
-        if label in x.labels:
-            inside = kernel.inside("T", inside)
-            where = f"{inside}[{shape}]" if len(x.labels) > 1 else inside
-            x = replace(
-                x,
-                text=kernel.let("filled", f"tl.where({where}, {x.text}, {float(op.fill)})"),
-                clean=x.clean | ({label} if not op.fill else frozenset()),
-            )
+    label = row.label
+    if label and (label not in x.clean or op.fill):
+        x = x if label in x.labels else with_label(kernel, x, label)
+        shape = ", ".join(":" if own == label else "None" for own in x.labels)
+        inside = kernel.inside("T", inside)
+        where = f"{inside}[{shape}]" if len(x.labels) > 1 else inside
+        text = f"tl.where({where}, {x.text}, {float(op.fill)})"
+        clean = x.clean if op.fill else x.clean | {label}
+        x = replace(x, text=kernel.let("filled", text), clean=clean)
     return replace(x, clean=x.clean - {row.label})
 
 
