@@ -30,12 +30,10 @@ def chunks(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     if op.steps is None:
         token = kernel.let_index("t", f"{first} + {bare(rows)}" if n != "0" else rows)
     else:
-        steps = graph[node.operands[0]].type.axis(op.steps)
+        steps = kernel.factor(kernel.size(graph[node.operands[0]].type.axis(op.steps).size))
         every = kernel.let_index("r", f"{first} + {bare(rows)}")
-        token = kernel.let_index("t", f"{every} // {kernel.factor(kernel.size(steps.size))}")
-        at[op.steps] = Index(
-            kernel.let_index("s", f"{every} % {kernel.factor(kernel.size(steps.size))}"), row.label
-        )
+        token = kernel.let_index("t", f"{every} // {steps}")
+        at[op.steps] = Index(kernel.let_index("s", f"{every} % {steps}"), row.label)
     off = row.mask
     inside = f"({token} < T) & {kernel.inside(op.row.name, off)}" if off else f"{token} < T"
     at[op.stream] = Index(token, row.label, False, inside, None if row.whole else row)
