@@ -6,7 +6,7 @@
       -> layer IR algebra/     equal values for less work; the memory of a layer alone (cut.py)
       -> Plan     compile.py   THE pipeline; a small instance is held against ir/meaning.py
       -> text     backends/    a standalone Python file
-      -> module   api.py       `archc.load("kda").module(d=2304, H=32)`
+      -> module   api.py       `archc.load("my.arch").module(d=2304, H=32)`
 
 Read in this order: source.py, dims.py, syntax/tree.py, ir/layer.py, elaborate/elaborate.py,
 compile.py, api.py. Public names are resolved when they are first used, so that `import archc`

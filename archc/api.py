@@ -1,4 +1,4 @@
-"""The Python face of archc: `archc.load("kda").module(d=2304, H=32)`.
+"""The Python face of archc: `archc.load("my.arch").module(d=2304, H=32)`.
 
 A `Spec` is a layer of a spec, ready to become a module, a function, source text or a picture.
 """
@@ -36,8 +36,8 @@ OPTION = (type(None), bool, str, list, tuple)
 
 
 def load(spec: str, layer: str | None = None, **given: Any) -> Spec:
-    """A layer of a bundled spec (`kda`) or of a file (`my.arch`); `layer` names one of several, the
-    last of the file by default.
+    """A layer of a bundled spec, by its name, or of a file (`my.arch`); `layer` names one of
+    several, the last of the file by default.
 
     `given` are sizes and options by name, as the spec declares them: they become its defaults, and
     conditions in the spec are decided by them. Raises ArchError for a spec that is missing or

@@ -1,6 +1,6 @@
 """The composition law of a layer's memory, as functions of torch tensors.
 
-    law  = spec.law                                   # spec: `archc.load("kda")`
+    law  = spec.law                                   # spec: `archc.load("my.arch")`
     part = law.summary(q, k, v, log_alpha, beta)      # of a run of tokens: arguments of `Spec.op`
     both = law.merge(part, next_part)                 # associative
     end  = law.apply(both, state)                     # the state after the run

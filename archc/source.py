@@ -10,7 +10,7 @@ from functools import cached_property
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A spec's text and the name it is shown under: a path, `<stdin>`, or a bundled `kda.arch`."""
+    """A spec's text and the name it is shown under: a path, `<stdin>`, or a bundled `name.arch`."""
 
     name: str
     text: str
@@ -66,7 +66,7 @@ class Span:
 
     @property
     def where(self) -> str:
-        """`kda.arch:21`, as generated code cites it."""
+        """`my.arch:21`, as generated code cites it."""
         return f"{self.source.name}:{self.line}"
 
     def to(self, other: Span) -> Span:

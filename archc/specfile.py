@@ -31,14 +31,14 @@ class BundledSource(Source):
 
 
 def split(spec: str) -> tuple[str, str | None]:
-    """The parts of `kda.arch:KDA`: where the text is, and which layer of it (None: the last)."""
+    """The parts of `my.arch:Block`: where the text is, and which layer of it (None: the last)."""
     match = _WITH_LAYER.fullmatch(spec)
     return (match[1], match[2]) if match else (spec, None)
 
 
 @cache
 def bundled() -> tuple[str, ...]:
-    """Names of the bundled specs, sorted: `kda`, `mla`, ..."""
+    """Names of the bundled specs, sorted"""
     names = (entry.name for entry in resources.files("archc.specs").iterdir())
     return tuple(sorted(name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)))
 
@@ -46,7 +46,7 @@ def bundled() -> tuple[str, ...]:
 def read(spec: str) -> Source:
     """The text that `spec` names: `-` (standard input), a bundled name, or a path.
 
-    A bundled name wins over a file of that name in the working folder; write `./kda` for the file.
+    A bundled name wins over a file of that name in the working folder; write `./name` for the file.
     Raises ArchError: E0001 missing, E0002 a folder, E0003 no permission, E0004 not text, E0005 too
     large, E0008 unreadable for another reason.
     """
@@ -63,7 +63,7 @@ def read(spec: str) -> Source:
 def import_source(name: str, from_source: Source, span: Span | None = None) -> Source:
     """The text of `import ... from "name"` in `from_source`; `span` is where that is written.
 
-    `name` is a plain file name, `kda.arch`: it is looked for beside the importing file, then in the
+    `name` is a plain file name, `my.arch`: it is looked for beside the importing file, then in the
     bundle. A text that came from no file imports from the bundle alone.
     Raises ArchError E0020 (not a plain file name), E0021 (no such file), and what `read` raises.
     """
@@ -73,7 +73,7 @@ def import_source(name: str, from_source: Source, span: Span | None = None) -> S
             f"cannot import from `{name}`",
             span,
             "not a plain file name",
-            notes=("an import names a file beside the spec or in the bundle, such as `kda.arch`",),
+            notes=("an import names a file beside the spec or in the bundle, such as `my.arch`",),
         )
     if not isinstance(from_source, BundledSource) and not from_source.name.startswith("<"):
         path = str(Path(from_source.name).parent / name)

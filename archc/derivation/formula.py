@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import sympy
 
@@ -332,8 +332,3 @@ def _plus(parts: Sequence[Math]) -> list[Math]:
         found += [PLUS] if found and leading != NEGATIVE else []
         found.append(part)
     return found
-
-
-def captures_of(study: Study) -> Mapping[str, ir.Op]:
-    """The op outside that makes each captured value."""
-    return {name: study.graph[id].op for name, id in study.captured.items()}

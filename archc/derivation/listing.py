@@ -22,7 +22,7 @@ NOTHING = "no recurrence: nothing is carried from token to token\n"
 
 
 def heading(study: Study) -> str:
-    """`recurrence of S in KDA  # kda.arch:18`."""
+    """`recurrence of S in Layer  # my.arch:18`."""
     states = ", ".join(state.name for state in study.fold.states)
     place = f"  # {study.node.span.where}" if study.node.span else ""
     return f"recurrence of {states} in {study.layer.name}{place}"

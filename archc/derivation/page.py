@@ -108,7 +108,7 @@ Block = Para | Formula | Excerpt | Table | Picture | Listing | Checked
 
 @dataclass(frozen=True)
 class Step:
-    """One step: a title, its blocks, and where in the spec it comes from (`kda.arch:18`)."""
+    """One step: a title, its blocks, and where in the spec it comes from (`my.arch:18`)."""
 
     title: str
     blocks: tuple[Block, ...]

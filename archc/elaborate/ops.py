@@ -8,7 +8,7 @@ import sympy
 
 from archc.dims import Axis, axes_text
 from archc.elaborate.scope import MAX_RANK, Scope
-from archc.elaborate.values import Frame, Identity, Option, Tensor, Value
+from archc.elaborate.values import Identity, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.source import Span
 
@@ -291,10 +291,3 @@ def settled(scope: Scope, value: Tensor, span: Span) -> Tensor:
         if before == after
         else relabel(scope, value, list(zip(before, after, strict=True)), span)
     )
-
-
-def root_frame(frame: Frame) -> Frame:
-    """The layer's own frame."""
-    while frame.parent is not None and frame.capture is not None:
-        frame = frame.parent
-    return frame

@@ -2,7 +2,7 @@
 
 The text is stable: it depends on nothing but the layer. One node a line,
 
-    q = contract[batch t d, d H K -> batch t H K](x, W_q) : [batch, t, H, K]  # kda.arch:21
+    q = contract[batch t d, d H K -> batch t H K](x, W_q) : [batch, t, H, K]  # my.arch:21
 
 where a value has its name in the spec, or a number. Body graphs are indented under their op, called
 layers follow their caller.
@@ -23,7 +23,7 @@ from archc.ir.graph import Graph, Node, Type
 from archc.source import Span
 
 COMMENT_COLUMN = 84
-"""Where `# kda.arch:21` stands, if the line leaves room."""
+"""Where `# my.arch:21` stands, if the line leaves room."""
 
 
 def as_text(layer: ir.Layer, spans: bool = True) -> str:

@@ -353,7 +353,7 @@ class Decl(Node):
 
 @dataclass(frozen=True)
 class Import(Node):
-    """`import KDA, MLA from "file.arch"`."""
+    """`import Memory, Block from "file.arch"`."""
 
     names: tuple[str, ...]
     path: str

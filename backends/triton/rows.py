@@ -17,11 +17,6 @@ from archc.ir.graph import Node
 Place = Mapping[str, Index]
 
 
-def rows_first(kernel: KernelWriter, x: Tile, row: str) -> Tile:
-    """The tile with its rows as the first dim."""
-    return kernel.arranged(x, (row, *(label for label in x.labels if label != row)))
-
-
 def moved(
     kernel: KernelWriter, operand: int, place: Place, axis: str, steps: int, fill: float = 0.0
 ) -> Tile:

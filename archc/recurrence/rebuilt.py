@@ -74,6 +74,7 @@ class _Rebuild:
                 floors = [self.lower.value(term.c) for term in step.terms]
                 self.after = self._fn("max", shifted, *floors) if floors else shifted
                 continue
+            assert step.decay == sympy.expand(step.key * step.value), "a decay is that of its sides"
             decayed = self._fn("mul", self.lower.value(step.decay), previous)
             if step.column is not None:
                 decayed = self._fn("add", decayed, self._mixed(step.matrix, step.row, step.column))
