@@ -91,8 +91,8 @@ class _Partition:
         for node in self.graph:
             op = node.op
             renamed = isinstance(op, ir.Contract) and _renames(op)
-            rows = isinstance(op, ck.Tokens | ck.Chunks) and op.steps is not None
-            cheap = (isinstance(op, CHEAP) or renamed) and not (rows and isinstance(op, ck.Tokens))
+            several = isinstance(op, ck.Tokens) and op.steps is not None  # rows of a token
+            cheap = (isinstance(op, CHEAP) or renamed) and not several
             if cheap and node.id not in self.host and all(o in found for o in node.operands):
                 found.add(node.id)
         return found

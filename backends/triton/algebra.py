@@ -9,7 +9,7 @@ import sympy
 from archc.backends.triton.elementwise import TEXT, UNBOUNDED, ZERO_AT_ZERO
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.lines import NotInKernel
-from archc.backends.triton.tile import BOOL, INT, REAL, Index, Tile, joined, spread
+from archc.backends.triton.tile import BOOL, INT, REAL, Index, Tile, along, joined, spread
 
 from archc.ir import chunk as ck
 from archc.ir.graph import Node
@@ -37,9 +37,7 @@ def masked(kernel: KernelWriter, tile: Tile, over: tuple[str, ...], fill: str = 
         bound = kernel.bounds.get(label, "")
         if label not in tile.labels or not bound or (label in tile.clean and fill == "0.0"):
             continue
-        shape = ", ".join(":" if own == label else "None" for own in tile.labels)
-        bound = kernel.inside(label, bound)
-        where = f"{bound}[{shape}]" if len(tile.labels) > 1 else bound
+        where = along(kernel.inside(label, bound), label, tile.labels)
         text = kernel.let(f"{tile.text}_kept", f"tl.where({where}, {tile.text}, {fill})")
         tile = replace(tile, text=text, clean=tile.clean | ({label} if fill == "0.0" else set()))
     return tile

@@ -8,7 +8,7 @@ from dataclasses import replace
 from archc.backends.triton.algebra import part, reduced, text_of, with_label
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.lines import NotInKernel
-from archc.backends.triton.tile import BOOL, REAL, Index, Tile, joined
+from archc.backends.triton.tile import BOOL, REAL, Index, Tile, along, joined
 
 from archc.ir.graph import Node
 
@@ -41,9 +41,7 @@ def chunks(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     label = row.label
     if label and (label not in x.clean or op.fill):
         x = x if label in x.labels else with_label(kernel, x, label)
-        shape = ", ".join(":" if own == label else "None" for own in x.labels)
-        inside = kernel.inside("T", inside)
-        where = f"{inside}[{shape}]" if len(x.labels) > 1 else inside
+        where = along(kernel.inside("T", inside), label, x.labels)
         text = f"tl.where({where}, {x.text}, {float(op.fill)})"
         clean = x.clean if op.fill else x.clean | {label}
         x = replace(x, text=kernel.let("filled", text), clean=clean)
@@ -108,9 +106,8 @@ def select(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     if op.axis not in x.labels:
         return x
     at = op.index if op.index >= 0 else f"{kernel.size_text(axis)} - {-op.index}"
-    shape = ", ".join(":" if own == op.axis else "None" for own in x.labels)
-    index = kernel.whole(axis).text
-    where = f"({index} == {at})[{shape}]" if len(x.labels) > 1 else f"{index} == {at}"
+    chosen = f"{kernel.whole(axis).text} == {at}"
+    where = along(f"({chosen})", op.axis, x.labels) if len(x.labels) > 1 else chosen
     x = replace(x, text=kernel.let("picked", f"tl.where({where}, {x.text}, 0.0)"))
     return reduced(kernel, x, op.axis)
 

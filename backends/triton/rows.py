@@ -9,7 +9,7 @@ from archc.backends.triton.algebra import masked, part, text_of, with_label
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.places import bare
-from archc.backends.triton.tile import INT, Index, Tile, joined
+from archc.backends.triton.tile import INT, Index, Tile, along, joined
 
 from archc.dims import Axis
 from archc.ir.graph import Node
@@ -37,9 +37,7 @@ def moved(
 
 def within(kernel: KernelWriter, x: Tile, label: str, inside: str, fill: float = 0.0) -> Tile:
     """The tile with `fill` where a row is not inside."""
-    shape = ", ".join(":" if own == label else "None" for own in x.labels)
-    where = f"{inside}[{shape}]" if len(x.labels) > 1 else inside
-    text = f"tl.where({where}, {x.text}, {fill})"
+    text = f"tl.where({along(inside, label, x.labels)}, {x.text}, {fill})"
     return replace(x, text=kernel.let("moved", text), finite=x.finite | {label})
 
 

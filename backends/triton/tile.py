@@ -59,6 +59,11 @@ def spread(tile: Tile, labels: tuple[str, ...]) -> str:
     return f"{tile.text}[{', '.join(':' if label in own else 'None' for label in labels)}]"
 
 
+def along(text: str, label: str, labels: tuple[str, ...]) -> str:
+    """A vector along one dim as an operand whose dims are `labels`."""
+    return spread(Tile(text, (label,)), labels)
+
+
 def joined(order: tuple[str, ...], *tiles: Tile) -> tuple[str, ...]:
     """The labels of several tiles together: as in the widest of them, else in a given order."""
     widest = max(tiles, key=lambda tile: len(tile.labels))
