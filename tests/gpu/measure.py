@@ -1,0 +1,154 @@
+"""One case by kernels, and the same in float64 without them: relative errors and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.gpu import memories
+from tests.gpu.cases import Case
+from tests.gpu.memories import Memory
+from tests.gpu.values import is_gate, values_for
+
+Named = dict[str, Tensor]
+
+FLOAT32 = 1e-4
+OUTPUT, GRADIENT, GATE = 0.005, 0.008, 0.02
+"""The limits of flash-linear-attention's tests in bfloat16 and float16."""
+
+PEER_LIMITS = {
+    ("mesa", "o"): 0.006, ("mesa", "A"): 0.008, ("mesa", "G"): 0.008, ("mesa", "d lam"): 0.015,
+}  # fmt: skip
+"""Where its tests of one memory have others."""
+
+BY_STEPS = 128
+"""Up to so many tokens the wanted numbers come from the recurrence, token by token."""
+
+
+def relative(wanted: Tensor, found: Tensor) -> float:
+    """RMS of the difference, over that of what is wanted; inf where one is no number."""
+    off = torch.where(wanted == found.double(), 0.0, wanted - found.double())
+    size = torch.where(wanted.abs() == torch.inf, 0.0, wanted)
+    error = off.square().mean().sqrt() / (size.square().mean().sqrt() + 1e-8)
+    return float(error) if torch.isfinite(error) else torch.inf
+
+
+def limit(case: Case, name: str) -> float:
+    """The largest error that is right."""
+    if case.dtype == "float32":
+        return FLOAT32
+    if (case.spec, name) in PEER_LIMITS:
+        return PEER_LIMITS[case.spec, name]
+    if not name.startswith("d "):
+        return OUTPUT
+    return GATE if is_gate(case.spec, name.removeprefix("d ")) else GRADIENT
+
+
+def kind_of(case: Case, name: str) -> str:
+    """The column of the table that an error stands in."""
+    if not name.startswith("d "):
+        return "out"
+    return "gate" if is_gate(case.spec, name.removeprefix("d ")) else "grad"
+
+
+@contextmanager
+def with_gaps() -> Iterator[None]:
+    """New memory holds no numbers before it is written."""
+    new = torch.empty
+
+    def made(*shape: int, **kind: Any) -> Tensor:
+        return new(*shape, **kind).fill_(torch.nan) if _real(kind) else new(*shape, **kind).fill_(1)
+
+    torch.empty = made
+    try:
+        yield
+    finally:
+        torch.empty = new
+
+
+def _real(kind: Mapping[str, Any]) -> bool:
+    return kind.get("dtype", torch.float32).is_floating_point
+
+
+def run(memory: Memory, values: Mapping[str, Any], chunk: int | None) -> Named:
+    """Outputs, last states and the gradients of everything real."""
+    real = {n: x for n, x in values.items() if isinstance(x, Tensor) and x.is_floating_point()}
+    leaves = {n: x.detach().requires_grad_() for n, x in real.items()}
+    made = memory({**values, **leaves}, chunk)
+    names = ["o", *memory.states][: len(made)]
+    random = torch.Generator(made[0].device).manual_seed(7)
+    arriving = [
+        torch.randn(y.shape, generator=random, device=y.device).to(
+            torch.bfloat16 if i == 0 else torch.float32
+        ).to(y.dtype)
+        for i, y in enumerate(made)
+    ]  # fmt: skip
+    gradients = torch.autograd.grad(made, list(leaves.values()), arriving, allow_unused=True)
+    found = dict(zip(names, (y.detach() for y in made), strict=True))
+    pairs = zip(leaves, gradients, strict=True)
+    return found | {f"d {n}": g for n, g in pairs if g is not None and _finite_start(n, real[n])}
+
+
+def _finite_start(name: str, x: Tensor) -> bool:
+    """A maximum of nothing is -inf, and has no gradient."""
+    return name != "m" or bool(torch.isfinite(x).all())
+
+
+def exact(memory: Memory, case: Case, values: Mapping[str, Any]) -> Named:
+    """The same in float64 without kernels."""
+    wide = {
+        n: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
+        for n, x in values.items()
+    }
+    before = memories.by_kernels(memory, lambda *given: False)
+    try:
+        return run(memory, wide, None if case.T <= BY_STEPS else 64)
+    finally:
+        memories.by_kernels(memory, before)
+
+
+def launched(memory: Memory, case: Case, values: Mapping[str, Any], device: str) -> Named:
+    """The same by kernels, or an AssertionError where they are not taken."""
+    taken: list[bool] = []
+    before = memories.by_kernels(memory, lambda *given: True)
+
+    def decide(*given: Any) -> bool:
+        taken.append(device == "cpu" or before(*given))
+        return taken[-1]
+
+    memories.by_kernels(memory, decide)
+    try:
+        with with_gaps():
+            found = run(memory, values, case.chunk)
+    finally:
+        memories.by_kernels(memory, before)
+    assert case.T < 16 or (taken and all(taken)), "kernels were not taken"
+    return found
+
+
+def measure(case: Case, device: str) -> dict[str, tuple[float, float]]:
+    """The errors of a case and their limits, by `kind memory: name`."""
+    errors: dict[str, tuple[float, float]] = {}
+    for memory in memories.memories(case.spec):
+        values = values_for(memory, case, device)
+        wanted = exact(memory, case, values)
+        found = launched(memory, case, values, device)
+        assert found.keys() == wanted.keys(), f"{sorted(found)} but {sorted(wanted)}"
+        for name, value in wanted.items():
+            title = f"{kind_of(case, name)} {memory.name}: {name}"
+            errors[title] = relative(value, found[name]), limit(case, name)
+    return errors
+
+
+def repeats(case: Case, device: str) -> bool:
+    """Whether two runs give the same bits."""
+    for memory in memories.memories(case.spec):
+        values = values_for(memory, case, device)
+        one, other = (launched(memory, case, values, device) for _ in range(2))
+        if not all(torch.equal(one[name], other[name]) for name in one):
+            return False
+    return True

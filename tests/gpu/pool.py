@@ -1,0 +1,125 @@
+"""Cases in worker processes, several at a time; one that dies costs the case it was at."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tests.gpu.cases import Case, by_variant
+
+ROOT = Path(__file__).parents[2]
+SPOILED = ("CUDA error", "Triton Error [CUDA]", "CUDA out of memory")
+"""What is said by a process whose later launches mean nothing."""
+
+Done = tuple[Case, dict[str, Any]]
+
+
+class Worker:
+    """A process that runs cases one after the other, started when the first one comes."""
+
+    def __init__(self, device: str, patience: float):
+        self.device, self.patience = device, patience
+        self.process: subprocess.Popen[str] | None = None
+        self.answers: queue.Queue[str] = queue.Queue()
+
+    def run(self, case: Case, repeat: bool) -> dict[str, Any]:
+        """What became of a case."""
+        process = self.process or self._start()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps({**asdict(case), "repeat": repeat}) + "\n")
+            process.stdin.flush()
+            line = self.answers.get(timeout=self.patience)
+        except (BrokenPipeError, queue.Empty):
+            line = ""
+        if not line:
+            code = process.poll()
+            self.stop()
+            return {"failed": f"the process was ended ({code}): {self.patience:.0f} s, or a crash"}
+        found = json.loads(line)
+        if any(word in found.get("failed", "") for word in SPOILED):
+            self.stop()
+        return found
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.gpu.worker", self.device]
+        self.process = process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        answers = self.answers = queue.Queue()
+
+        def listen() -> None:
+            assert process.stdout is not None
+            for line in process.stdout:
+                answers.put(line)
+            answers.put("")
+
+        threading.Thread(target=listen, daemon=True).start()
+        return process
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+class Groups:
+    """What is left to do: cases that share kernels together, a worker's own specs first."""
+
+    def __init__(self, cases: Sequence[Case]):
+        self.left, self.lock = by_variant(cases), threading.Lock()
+        self.busy: Counter[str] = Counter()
+
+    def take(self, known: set[str]) -> list[Case]:
+        """The next cases for a worker that has loaded some specs; none when all is done."""
+        with self.lock:
+            if not self.left:
+                return []
+            waiting = Counter(group[0].spec for group in self.left)
+
+            def order(group: list[Case]) -> tuple[bool, float]:
+                spec = group[0].spec
+                return spec not in known, self.busy[spec] - waiting[spec] / len(self.left)
+
+            best = min(self.left, key=order)
+            self.left.remove(best)
+            if best[0].spec not in known:
+                self.busy[best[0].spec] += 1
+                known.add(best[0].spec)
+            return best
+
+
+def run_all(
+    cases: Sequence[Case], device: str, workers: int, seconds: float, patience: float = 150
+) -> Iterator[Done]:
+    """Every case that is begun within so many seconds, as it is done. The first case of every
+    group of kernels is run twice, to see whether the same comes out."""
+    groups, done = Groups(cases), queue.Queue[Done | None]()
+    end = time.monotonic() + seconds
+
+    def work() -> None:
+        worker, known = Worker(device, patience), set[str]()
+        while group := groups.take(known):
+            for number, case in enumerate(group):
+                if time.monotonic() < end:
+                    done.put((case, worker.run(case, repeat=number == 0)))
+        worker.stop()
+        done.put(None)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        while (one := done.get()) is not None:
+            yield one

@@ -1,0 +1,65 @@
+"""Every memory of the bundled specs by kernels, beside the eager form in float64.
+
+    python -m tests.gpu.sweep first                 # 15 specs; compiling takes minutes
+    python -m tests.gpu.sweep random -n 1000 --seconds 240
+    python -m tests.gpu.sweep first peers hard quoted random -o benchmarks/results/gpu_tests.json
+
+Ends with 1 if anything is wrong. `--device cpu` runs under Triton's interpreter, in float32 (set
+TRITON_INTERPRET=1).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.gpu import record
+from tests.gpu.cases import SUITES, Case, some
+from tests.gpu.memories import SPECS
+from tests.gpu.pool import run_all
+
+
+def cases_of(suites: Sequence[str], specs: Sequence[str], count: int, seed: int) -> list[Case]:
+    """The cases of some suites for some specs; `random` are `count` in all."""
+    found: list[Case] = []
+    for suite in suites:
+        for number, spec in enumerate(specs):
+            if suite == "random":
+                share = count // len(specs) + (number < count % len(specs))
+                found += some(spec, share, seed)
+            else:
+                found += SUITES[suite](spec)
+    return list(dict.fromkeys(found))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print the table, write the record."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("suites", nargs="*", choices=[*SUITES, "random"], default=["first"])
+    parser.add_argument("--specs", nargs="*", choices=SPECS, default=SPECS)
+    parser.add_argument("-n", "--count", type=int, default=1000, help="random cases in all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=14)
+    parser.add_argument("--seconds", type=float, default=240, help="begin no case after these")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("-o", "--output", type=Path, help="a JSON file for what came out")
+    given = parser.parse_args(arguments)
+    cases = cases_of(given.suites or ["first"], given.specs, given.count, given.seed)
+    begun = time.monotonic()
+    done = list(run_all(cases, given.device, given.workers, given.seconds))
+    print("\n".join(record.table(done)))
+    kept = record.recorded(done, given.suites or ["first"], len(cases), given.device)
+    kept["seconds"] = round(time.monotonic() - begun)
+    counts = {name: kept[name] for name in ("cases", "not run", "wrong", "run twice", "seconds")}
+    print(counts)
+    if given.output is not None:
+        given.output.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    return int(bool(kept["wrong"] or kept["not run"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""What the tests on a GPU are made of, without one: a case under Triton's interpreter, processes
+that end, errors that are seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.gpu import cases, record
+from tests.gpu.cases import Case
+from tests.gpu.measure import GATE, GRADIENT, OUTPUT, limit, relative
+from tests.gpu.memories import memories
+from tests.gpu.pool import run_all
+from tests.gpu.sweep import cases_of
+from tests.gpu.values import values_for
+
+SMALL = Case("gla", "float32", 16, H=1, K=12, V=20, B=1, T=33, holes=0.1)
+
+
+def test_a_case_and_one_that_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    done = dict(run_all([Case("no spec"), SMALL], "cpu", workers=1, seconds=600))
+    assert record.problems((SMALL, done[SMALL])) == []
+    assert done[SMALL]["repeats"] is True
+    names = {name.rpartition(": ")[2] for name in done[SMALL]["errors"]}
+    assert names == {"o", "S", "d q", "d k", "d v", "d log_alpha", "d S"}
+    assert "the process was ended" in record.problems((SMALL, done[Case("no spec")]))[0]
+
+
+def test_errors_are_relative_and_numbers() -> None:
+    wanted = torch.tensor([3.0, -4.0, -torch.inf], dtype=torch.float64)
+    assert relative(wanted, wanted) == 0
+    assert relative(wanted, torch.tensor([3.0, -4.4, -torch.inf])) == pytest.approx(0.08)
+    assert relative(wanted, torch.tensor([3.0, torch.nan, -torch.inf])) == torch.inf
+    assert relative(wanted, torch.tensor([3.0, -4.0, 0.0])) == torch.inf
+
+
+def test_what_is_over_its_limit_is_told() -> None:
+    bad = {"errors": {"out gla_memory: o": (0.006, 0.005)}, "repeats": False}
+    assert record.problems((SMALL, bad)) == ["out gla_memory: o 6.0e-03 > 0.005", "two runs differ"]
+    row = record.rows([(SMALL, bad)])[0]
+    assert (row["cases"], row["wrong"], row["out"]["error"]) == (1, 1, 0.006)
+    assert any("WRONG spec=gla" in line for line in record.table([(SMALL, bad)]))
+
+
+def test_limits_are_those_of_the_peer() -> None:
+    narrow = replace(SMALL, dtype="bfloat16")
+    assert [limit(narrow, name) for name in ("o", "S")] == [OUTPUT] * 2 == [0.005] * 2
+    assert [limit(narrow, f"d {name}") for name in ("q", "S")] == [GRADIENT] * 2 == [0.008] * 2
+    assert limit(narrow, "d log_alpha") == GATE == 0.02
+    assert limit(SMALL, "d log_alpha") == 1e-4
+
+
+def test_random_cases_are_the_same_ones_every_time() -> None:
+    found = cases_of(["random"], ("gla", "kda"), 100, seed=0)
+    assert found == cases_of(["random"], ("gla", "kda"), 100, seed=0)
+    assert len(found) == 100 and len({case.variant for case in found}) <= 2 * 8
+    assert len(cases.by_variant(found)) == len({case.variant for case in found})
+
+
+def test_values_are_laid_out_as_asked() -> None:
+    memory = memories("gla")[0]
+    for layout in ("turned", "sliced", "shared heads"):
+        case = replace(SMALL, H=2, layout=layout)
+        values = values_for(memory, case, "cpu")
+        assert not values["q"].is_contiguous() and values["q"].shape == (1, 33, 2, 12)
+        assert values["S"].dtype == torch.float32 and torch.isfinite(values["S"]).all()
+        assert (values["log_alpha"] == -torch.inf).any()

@@ -1,0 +1,148 @@
+"""Numbers for a memory, by what they mean to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.gpu.cases import Case
+from tests.gpu.memories import Memory
+
+STEPS, EPS = 30, 1e-6
+"""Iterations of a solve; what keeps a quotient finite."""
+
+DECAYS = {"log_alpha", "log_gamma", "log_w", "lf"}
+"""Logarithms of decays; names mean what they mean in the bundled specs."""
+
+ROLES: dict[str, Mapping[str, str]] = {
+    "linear_attention": {"q": "positive", "k": "positive", "S": "sum", "z": "sum"},
+    "linear_attention_simple": {"q": "scaled", "k": "scaled"},
+    "gla": {"q": "scaled", "k": "scaled"},
+    "mlstm": {"q": "rand", "k": "scaled rand", "C": "sum", "n": "sum", "m": "maximum"},
+    "xlstm": {"q": "rand", "k": "scaled rand", "C": "sum", "n": "sum", "m": "maximum"},
+    "mamba": {"a": "decay", "dt": "step"},
+    "ssm_selective": {"a": "decay", "dt": "step"},
+    "mom": {"u": "log decay", "u_2": "beta", "u_3": "chosen", "k0": "unit"},
+    "rwkv7": {"r": "scaled", "k": "scaled", "a": "beta", "kappa": "unit"},
+    "ssm": {"A": "matrix"},
+    "mesa": {"lam": "rand", "A": "square"},
+}
+ALIKE = {"q": "unit", "k": "unit", "beta": "beta", "li": "input gate"}
+
+
+def role(spec: str, name: str) -> str:
+    """What a tensor is: `unit` vectors, a `log decay`, ..."""
+    if name in DECAYS:
+        return "log decay"
+    return ROLES.get(spec, {}).get(name) or ALIKE.get(name, "normal")
+
+
+def is_gate(spec: str, name: str) -> bool:
+    """Whether its gradient is a gate's, a sum over many rounded numbers."""
+    return role(spec, name) in ("log decay", "decay", "beta", "input gate", "step")
+
+
+def shape_of(case: Case, axes: tuple[str, ...]) -> list[int]:
+    """Lengths of axes by their letters."""
+    known = {"B": case.B, "T": case.T, "H": case.H, "K": case.K, "V": case.V, "n": 2, "N": 4}
+    if case.spec in ("mamba", "ssm_selective"):
+        known |= {"D": case.K, "N": 16}
+    known |= {"D": case.K}
+    return [known[axis.rstrip("'")] for axis in axes]
+
+
+class Values:
+    """Draws tensors in float64 on the device, in the order they are asked for."""
+
+    def __init__(self, case: Case, device: str):
+        self.case, self.device = case, device
+        self.random = torch.Generator(device).manual_seed(case.seed)
+
+    def draw(self, shape: list[int], flat: bool = False) -> Tensor:
+        """Normal, or even between 0 and 1."""
+        make = torch.rand if flat else torch.randn
+        return make(shape, generator=self.random, device=self.device, dtype=torch.float64)
+
+    def made(self, role: str, shape: list[int]) -> Tensor:
+        """A tensor of a role."""
+        flat = self.case.values == "positive"
+        match role:
+            case "unit":
+                return F.normalize(self.draw(shape, flat), dim=-1)
+            case "positive":
+                return F.elu(self.draw(shape)) + 1
+            case "scaled":
+                return self.draw(shape, flat) / shape[-1] ** 0.5
+            case "rand":
+                return self.draw(shape, flat=True)
+            case "scaled rand":
+                return self.draw(shape, flat=True) / shape[-1] ** 0.5
+            case "beta":
+                return self.draw(shape).sigmoid()
+            case "step":
+                return F.softplus(self.draw(shape) - 2)
+            case "input gate":
+                return 3 + self.draw(shape)
+            case "log decay":
+                return self._log_decay(shape)
+            case "decay":
+                return self._log_decay(shape).exp()
+            case "chosen":
+                best = self.draw(shape)
+                return best >= best.topk(2, -1).values[..., -1:]
+            case "matrix":
+                return self.draw(shape) * 0.5 / shape[-1] ** 0.5
+        return self.draw(shape, flat)
+
+    def _log_decay(self, shape: list[int]) -> Tensor:
+        case, each = self.case, [*shape[:2], *[1] * (len(shape) - 2)]
+        found = F.logsigmoid(self.draw(shape)) / case.gate
+        chance, tokens = self.draw(shape, flat=True), self.draw(each, flat=True)
+        found = torch.where(tokens < case.kept, 0.0, found)
+        found = torch.where(chance < case.holes, -1000.0, found)
+        return torch.where(chance < case.holes / 2, -torch.inf, found)
+
+    def start(self, role: str, shape: list[int]) -> Tensor:
+        """A state before the first token."""
+        if not self.case.state:
+            nothing = -torch.inf if role == "maximum" else 0.0
+            return torch.full(shape, nothing, device=self.device, dtype=torch.float64)
+        match role:
+            case "square":
+                k = F.normalize(self.draw(shape[:-1]), dim=-1)
+                return k[..., None] * k[..., None, :]
+            case "sum":
+                return self.draw(shape, flat=True)
+        return self.draw(shape)
+
+
+def laid(x: Tensor, layout: str, axes: tuple[str, ...]) -> Tensor:
+    """The same numbers, elsewhere in memory."""
+    if layout == "turned" and x.dim() > 2:
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+    if layout == "sliced":
+        return torch.cat([x, torch.full_like(x, torch.nan)], -1)[..., : x.shape[-1]]
+    if layout == "shared heads" and "T" in axes and "H" in axes and axes[-1] == "K":
+        at = axes.index("H")
+        return x.narrow(at, 0, 1).expand(x.shape)
+    return x
+
+
+def values_for(memory: Memory, case: Case, device: str) -> dict[str, Any]:
+    """Every argument of a memory: values in the dtype of the case, states in float32, numbers."""
+    draw, dtype = Values(case, device), getattr(torch, case.dtype)
+    found: dict[str, Any] = {}
+    for name, axes in memory.axes.items():
+        kind, shape = role(case.spec, name), shape_of(case, axes)
+        if name in memory.states:
+            found[name] = laid(draw.start(kind, shape).float(), case.layout, axes)
+            continue
+        made = draw.made(kind, shape)
+        wide = case.wide_gates and kind in ("log decay", "decay", "input gate")
+        made = made if made.dtype == torch.bool else made.to(torch.float32 if wide else dtype)
+        found[name] = laid(made, case.layout, axes)
+    return found | {name: {"steps": STEPS, "eps": EPS}[name] for name in memory.numbers}
