@@ -1,10 +1,10 @@
 """Kernels against the eager form in float64, under Triton's interpreter: a process of its own, as
 the interpreter is chosen when Triton is imported.
 
-    TRITON_INTERPRET=1 python interpreted.py layer kda 70 4
-    TRITON_INTERPRET=1 python interpreted.py gates gla 64
+    TRITON_INTERPRET=1 python -m tests.backends.triton.interpreted layer kda 70 4
+    TRITON_INTERPRET=1 python -m tests.backends.triton.interpreted gates gla 64
 
-Each check prints every value's name and its largest error, against the largest value. Several can
+Every address is checked, see `memory.py`. Each check prints every value's name and its largest error, against the largest value. Several can
 be named one after the other, with a `,` between.
 """
 
@@ -24,6 +24,8 @@ from archc.compile import in_kernels, lowered
 from archc.ir import layer as ir
 from archc.ir.plan import Plan, examples
 from archc.ir.sizes import evaluate
+from tests.backends.triton.memory import guarded
+from tests.backends.triton.narrow import rounding
 
 Named = dict[str, Tensor]
 
@@ -64,7 +66,8 @@ def in_both(module: ModuleType, what: Callable[[bool], Named]) -> None:
     wanted = what(False)
     decide, new = module.by_kernels, torch.empty
     module.by_kernels, torch.empty = lambda chunk, *given: True, with_gaps
-    found = what(True)
+    with guarded(), rounding():
+        found = what(True)
     module.by_kernels, torch.empty = decide, new
     for name, exact in wanted.items():
         error = (found[name].double() - exact).abs().max() / exact.abs().max().clamp(min=1e-9)

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-SCRIPT = Path(__file__).with_name("interpreted.py")
+ROOT = Path(__file__).parents[3]
 SPECS = (
     "delta", "gated_delta", "gated_delta_product", "gla", "gla_block", "kda", "kimi_linear",
     "linear_attention", "linear_attention_simple", "mamba", "mesa", "mlstm", "mom", "rwkv7", "ssm",
@@ -26,9 +26,9 @@ LIMIT = 1e-4
 def errors(*checks: str) -> dict[str, float]:
     """The errors of some checks, done in one process."""
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), ",".join(checks)],
+        [sys.executable, "-m", "tests.backends.triton.interpreted", ",".join(checks)],
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False,
+        cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found, check = {}, ""
