@@ -4,8 +4,8 @@ the interpreter is chosen when Triton is imported.
     TRITON_INTERPRET=1 python -m tests.backends.triton.interpreted layer kda 70 4
     TRITON_INTERPRET=1 python -m tests.backends.triton.interpreted gates gla 64
 
-Every address is checked, see `memory.py`. Each check prints every value's name and its largest error, against the largest value. Several can
-be named one after the other, with a `,` between.
+Every address is checked, see `memory.py`. Each check prints every value's name and its largest
+error, against the largest value. Several can be named one after the other, with a `,` between.
 """
 
 from __future__ import annotations

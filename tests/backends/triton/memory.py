@@ -18,7 +18,7 @@ from torch import Tensor
 from triton.runtime import interpreter
 
 CARRYING = ("create_addptr", "create_splat", "create_unsplat", "create_broadcast",
-            "create_expand_dims", "create_trans")  # fmt: skip
+            "create_expand_dims", "create_trans", "create_bitcast")  # fmt: skip
 """What makes pointers of pointers: the first operand that has a tensor tells whose they are."""
 
 
