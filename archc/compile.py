@@ -22,6 +22,7 @@ from archc.autodiff.reverse import gradient
 from archc.backends.eager import emit as eager
 from archc.backends.load import load
 from archc.backends.triton import emit as triton
+from archc.backends.triton.schedule import Schedule
 from archc.backends.writer import attribute
 from archc.diagnostics import InternalError, fail
 from archc.elaborate.elaborate import elaborate
@@ -33,6 +34,7 @@ from archc.ir.verify import verify
 from archc.numerics.gates import gates_in_logs
 from archc.recurrence.chunked import chunked
 from archc.recurrence.decays import decays
+from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
 from archc.source import Source
 from archc.specfile import import_source
@@ -80,7 +82,7 @@ DERIVING = [name for name, _ in PASSES].index("chunk")
 
 def in_kernels(plan: Plan) -> str:
     """The file whose chunked recurrences launch kernels on a GPU."""
-    return triton.emit(plan, partition)
+    return triton.emit(plan, Schedule(with_sums, partition))
 
 
 BACKENDS: Mapping[str, Callable[[Plan], str]] = {"eager": eager.emit, "triton": in_kernels}

@@ -129,11 +129,21 @@ class Sums:
     """Cumulative sums along `axis`, from the first element, or with `reverse` from the last.
 
     "exclusive": the sum before the element's own addition, made by shifting, not by subtracting.
+    `gates`: of log gates, whose differences are wanted; what is less than LEAST_GATE counts as it.
     """
 
     axis: str
     reverse: bool = False
     exclusive: bool = False
+    gates: bool = False
+
+
+LEAST_GATE = -104.0
+"""exp of it is 0 in float32: a log gate can be no less. Sums of such gates stay small enough that
+differences of them are right."""
+
+SUMS = "sums"
+"""The anchor of pairs whose last operand is not gates but sums of them."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +202,8 @@ class Gram:
     All three run along `row`; in the result `col` stands for the rows of b. The log gate g has at
     least one of the dims summed. `anchor` says how exponents are made: "halves" sums gates from the
     border between the halves of a binary tree of the rows, which is right for any gate; "middle"
-    takes one product, and needs |g| * rows small enough for exp (see `archc.numerics`).
+    takes one product, and needs |g| * rows small enough for exp (see `archc.numerics`); "sums"
+    takes differences: in place of g the operand is Sums of it (kernels, where they lie in memory).
     """
 
     over: tuple[str, ...]

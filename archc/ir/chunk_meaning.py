@@ -100,6 +100,8 @@ def expand(node: Node, scope: Scope, x: Named) -> Named:
 def sums(node: Node, scope: Scope, x: Named) -> Named:
     op, along = node.op, x.names.index(node.op.axis)
     data = x.data.flip(along) if op.reverse else x.data
+    if op.gates:
+        data = data.clamp(min=ck.LEAST_GATE)
     if op.exclusive:
         data = _moved(data, along, 1, 0)
     data = data.cumsum(along)

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from archc.dims import Axis
 from archc.ir.graph import Graph, Type
 
-WIDE, NARROW = "wide", "narrow"
-"""How a buffer keeps real numbers: in float32 (float64 for float64 inputs), or as the inputs."""
+WIDE, NARROW, SUMMED = "wide", "narrow", "summed"
+"""How a buffer keeps real numbers: in float32, as the inputs, or so that differences of sums are
+as exact as the inputs: in float32 for inputs of 16 bits, else in float64."""
 
 
 @dataclass(frozen=True)

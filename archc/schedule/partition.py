@@ -1,32 +1,37 @@
 """Chunk IR -> kernel IR: which values are computed together.
 
-    before the states   |   along the chunks   |   after
-    a program a chunk   |   a program a head   |   a program a chunk
+    before the states      |   along the chunks   |   after
+    a program a chunk      |   a program a head   |   a program a chunk
+    sums, pairs, the rest  |                      |   the rest, pairs
 
 The nodes are cut where they depend on a carried state: a Fold is a kernel that walks the chunks,
-and what stands between two Folds is a kernel with a program for every chunk. What is cheap is
-computed again in a later kernel; what is dear goes through memory. What no kernel can do stays with
-the host: sums over whole sequences, tables, solves.
+and what stands between two Folds is done for every chunk at once. There pairs of rows that decay
+have a kernel of their own: they read the sums of their gates at other rows, so from memory, and
+with all else in the same program its registers would not do.
+
+A value that another kernel needs goes through memory, or is made there again from what does,
+whichever moves fewer bytes. A walk is given what it needs ready made. What no kernel can do stays
+with the host: sums over whole sequences, tables, solves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.ir.kernel import NARROW, WIDE, Buffer, Kernel, Kernels
+from archc.ir.kernel import Buffer, Kernel, Kernels
 from archc.schedule.axes import crossing
+from archc.schedule.kept import Kept
+from archc.schedule.levels import CHUNKS, PAIRS, Levels, kind_of
 
-CHEAP = (
-    ir.Input, ir.Constant, ir.Position, ir.Delta, ir.Elementwise, ck.Chunks, ck.Tokens, ck.Place,
-    ck.Expand, ck.AtLast, ck.Detach,
-)  # fmt: skip
-"""Ops that are done again where their value is needed: they cost less than memory does."""
-
-CHUNKED, EACH = "every chunk at once", "along the chunks"
+WHY = {
+    CHUNKS: "every chunk at once",
+    PAIRS: "every chunk at once, with pairs of rows that decay",
+}
+EACH = "along the chunks"
 
 
 def partition(
@@ -37,181 +42,101 @@ def partition(
 
 
 class _Partition:
-    """Levels: what a kernel computes is even, a Fold and what the host does are odd."""
+    """Cuts one graph."""
 
     def __init__(
         self, graph: Graph, name: str, stream: Axis, heads: Collection[str], host: Mapping[int, str]
     ) -> None:
         self.graph, self.name, self.stream, self.heads = graph, name, stream, heads
-        self.ends = {n.id: end for n in graph if (end := _ended(graph, n)) is not None}
-        across = "it looks across what different programs have"
-        self.host = {n.id: across for n in graph if self._for_host(n)} | dict(host)
-        self.cheap = self._cheap()
-        once = "it is one value for a whole sequence"
-        self.host = {n.id: once for n in graph if self._once(n)} | self.host
-        self.cheap -= set(self.host)
-        self.level = self._levels()
+        self.levels = Levels(graph, heads, host)
+        self.kept = Kept(graph, self.levels, heads)
+        self.names = self._names()
+        self.titles: dict[str, int] = {}
 
-    def _for_host(self, node: Node) -> bool:
-        """Whether an op looks across what different programs have."""
-        if isinstance(node.op, ir.Fold | ir.Input) or node.id in self.ends:
-            return False
-        if isinstance(node.op, ck.Last):
-            return True
-        outer = {a.name for a in node.type.axes if a.kind != "dim"} | {"batch", *self.heads}
-        for operand in node.operands:
-            outer |= {a.name for a in self.graph[operand].type.axes if a.kind != "dim"}
-        return bool(set(crossing(self.graph, node)) & outer)
-
-    def _once(self, node: Node) -> bool:
-        """Whether a value is one for a whole sequence, and no kernel makes it in passing."""
-        if node.id in self.ends or isinstance(node.op, ir.Fold | ir.Input):
-            return False
-        streams = any(axis.kind == "stream" for axis in node.type.axes)
-        wanted = node.id not in self.cheap or node.id in self.graph.outputs.values()
-        return wanted and not streams
-
-    def _levels(self) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for node in self.graph:
-            before = max((found[o] for o in node.operands), default=0)
-            if isinstance(node.op, ir.Fold):
-                found[node.id] = before + (1 if before % 2 == 0 else 2)
-            elif isinstance(node.op, ir.Result) or node.id in self.ends:
-                found[node.id] = before
-            elif node.id in self.host:
-                found[node.id] = before + (before + 1) % 2
-            else:
-                found[node.id] = before + before % 2
-        return found
-
-    def _cheap(self) -> set[int]:
-        """Nodes that are computed again wherever they are needed."""
-        found: set[int] = set()
-        for node in self.graph:
-            op = node.op
-            renamed = isinstance(op, ir.Contract) and _renames(op)
-            several = isinstance(op, ck.Tokens) and op.steps is not None  # rows of a token
-            cheap = (isinstance(op, CHEAP) or renamed) and not several
-            if cheap and node.id not in self.host and all(o in found for o in node.operands):
-                found.add(node.id)
-        return found
-
-    # --- what stands in memory ---
-
-    def _kept(self) -> list[int]:
-        """Nodes that stand in memory: outputs, and what another kernel or the host needs."""
-        found = set(self.graph.outputs.values())
-        for node in self.graph:
-            if node.id in self.ends:
-                continue
-            for operand in node.operands:
-                found |= {s for s in self._sources(operand, node) if self._apart(s, node.id)}
-        for id in self.graph.outputs.values():
-            found |= {s for s in self._sources(id, None) if self._apart(s, id)}
-        found |= {id for id in self.ends if any(True for _ in self.graph.users(id))}
-        return sorted(found)
-
-    def _apart(self, source: int, user: int) -> bool:
-        if user in self.host:
-            return source not in self.host
-        if source in self.host:
-            return True
-        return self.level[source] != self.level[user]
-
-    def _sources(self, id: int, user: Node | None) -> Iterator[int]:
-        """The dear values that a value is made from again, or it itself; what the host needs it
-        needs as it is."""
-        node = self.graph[id]
-        if isinstance(node.op, ir.Fold):
-            return
-        if user is not None and user.id in self.host:
-            if not isinstance(node.op, ir.Input) and id not in self.host and id not in self.cheap:
-                yield id
-                return
-            if id in self.host:
-                return
-        if isinstance(node.op, ir.Input):
-            return
-        if id not in self.cheap:
-            yield id
-            return
-        for operand in node.operands:
-            yield from self._sources(operand, user)
-
-    def _width(self, id: int) -> str:
-        """What only enters products of matrices is as narrow as the inputs."""
-        users = [self.graph[user] for user in self.graph.users(id)]
-        return NARROW if users and all(map(self._only_in_products, users)) else WIDE
-
-    def _only_in_products(self, node: Node) -> bool:
-        if isinstance(node.op, ir.Contract):
-            users = map(self.graph.__getitem__, self.graph.users(node.id))
-            return len(node.op.ins) == 2 or all(map(self._only_in_products, users))
-        return False
-
-    # --- kernels ---
-
-    def kernels(self) -> Kernels:
-        """One kernel for each Fold and for what stands between two."""
-        kept = [id for id in self._kept() if id not in self.host]
-        kept = [id for id in kept if not isinstance(self.graph[id].op, ir.Input)]
-        names = {id: f"v{id}" for id in kept}
+    def _names(self) -> dict[int, str]:
+        """What stands in memory by the names of buffers: an output's own, else a number."""
+        names = {id: f"v{id}" for id in self.kept.ids}
         for name, id in reversed(self.graph.outputs.items()):
             if id in names:
                 names[id] = name
-        for number in self.host:
-            names[number] = f"v{number}"
-        made: list[Kernel] = []
-        for level in range(max(self.level.values(), default=0) + 1):
-            made += self._folds(level, names) if level % 2 else self._between(level, names)
-        buffers = [Buffer(names[id], self.graph[id].type, self._width(id)) for id in kept]
-        return Kernels(self.graph, tuple(made), tuple(buffers), self.host)
+        return names | {id: f"v{id}" for id in self.levels.host}
 
-    def _between(self, level: int, names: Mapping[int, str]) -> list[Kernel]:
+    def kernels(self) -> Kernels:
+        """One kernel for each Fold and for each level between two."""
+        made: list[Kernel] = []
+        for level in range(self.levels.count):
+            walk = kind_of(level) not in WHY
+            made += self._folds(level) if walk else self._between(level)
+        buffers = [
+            Buffer(self.names[id], self.graph[id].type, self.kept.width(id))
+            for id in self.kept.ids
+        ]  # fmt: skip
+        return Kernels(self.graph, tuple(made), tuple(buffers), self.levels.host)
+
+    def _title(self, word: str) -> str:
+        """`before`, `before_2`: kernels are numbered where there are several of a kind."""
+        self.titles[word] = count = self.titles.get(word, 0) + 1
+        return f"{self.name}_{word}" + (f"_{count}" if count > 1 else "")
+
+    def _between(self, level: int) -> list[Kernel]:
         """The kernel of what stands before, between or after walks."""
+        levels = self.levels
         home = {
-            names[id]: id for id in names
-            if self.level[id] == level and id not in self.host and id not in self.ends
+            self.names[id]: id for id in self.kept.ids
+            if levels.of[id] == level and id not in levels.ends
             and not isinstance(self.graph[id].op, ir.Fold | ir.Result)
         }  # fmt: skip
         if not home:
             return []
-        nodes = self._inside(home.values(), level)
-        loads = self._loads(names, lambda id: id in self.host or self.level[id] != level)
+        nodes = self._inside(home.values(), home.values())
+        loads = self._loads(home.values())
         split = self._split_between(nodes, list(home.values()))
-        grid = self._grid(nodes, split, walked=False)
-        title = f"{self.name}_{_order(level)}"
-        return [Kernel(title, self.graph, loads, home, grid, split, why=(CHUNKED,))]
+        grid = self._grid(nodes, walked=False)
+        first = not any(kind_of(each) not in WHY for each in range(level) if levels.has_fold(each))
+        word = "pairs" if kind_of(level) == PAIRS else "before" if first else "after"
+        why = (WHY[kind_of(level)],)
+        return [Kernel(self._title(word), self.graph, loads, home, grid, split, why=why)]
 
-    def _folds(self, level: int, names: Mapping[int, str]) -> list[Kernel]:
+    def _folds(self, level: int) -> list[Kernel]:
         """The kernels of the walks of a level."""
         made = []
-        folds = [n for n in self.graph if isinstance(n.op, ir.Fold) and self.level[n.id] == level]
-        for fold in folds:
+        for fold in self.levels.folds(level):
             results = {n.id for n in self.graph if n.operands == (fold.id,)}
-            stores = {name: id for id, name in names.items() if id in results}
-            ends = {self.ends[id][1]: names[id] for id in names if self._end_of(id) == fold.id}
-            nodes = [*self._inside(fold.operands, level), *fold.op.body]
-            loads = self._loads(names, lambda id: True)
+            stores = {self.names[id]: id for id in self.kept.ids if id in results}
+            of_fold = {id: end for id, end in self.levels.ends.items() if end[0] == fold.id}
+            ends = {end[1]: self.names[id] for id, end in of_fold.items() if id in self.names}
+            nodes = [*self._inside(fold.operands, ()), *fold.op.body]
             split = self._split(fold)
-            grid = self._grid(nodes, split, walked=True)
-            title = f"{self.name}_walk" + ("" if len(folds) == 1 else f"_{len(made) + 1}")
+            grid = self._grid(nodes, walked=True)
             made.append(
-                Kernel(title, self.graph, loads, stores, grid, split, fold.id, ends, (EACH,))
-            )
+                Kernel(
+                    self._title("walk"), self.graph, self._loads(()), stores, grid, split,
+                    fold.id, ends, (EACH,),
+                )
+            )  # fmt: skip
         return made
 
-    def _end_of(self, id: int) -> int | None:
-        return self.ends[id][0] if id in self.ends else None
-
-    def _loads(self, names: Mapping[int, str], elsewhere: Callable[[int], bool]) -> dict[int, str]:
+    def _loads(self, own: Collection[int]) -> dict[int, str]:
         """Nodes that a kernel reads from memory: made elsewhere, and inputs."""
-        loads = {id: name for id, name in names.items() if elsewhere(id)}
+        loads = {id: name for id, name in self.names.items() if id not in own}
         inputs = {n.id: n.op.name for n in self.graph if isinstance(n.op, ir.Input)}
         return {**loads, **inputs}
 
-    def _grid(self, nodes: Iterable[Node], split: Axis | None, walked: bool) -> tuple[Axis, ...]:
+    def _inside(self, start: Iterable[int], own: Collection[int]) -> list[Node]:
+        """The nodes that are computed in the kernel which stores or walks these."""
+        seen: set[int] = set()
+        stack = list(start)
+        while stack:
+            id = stack.pop()
+            node = self.graph[id]
+            loaded = id in self.names and id not in own
+            if id in seen or id in self.levels.host or isinstance(node.op, ir.Fold):
+                continue
+            seen.add(id)
+            stack += () if loaded else node.operands
+        return [self.graph[id] for id in sorted(seen)]
+
+    def _grid(self, nodes: Iterable[Node], walked: bool) -> tuple[Axis, ...]:
         """Axes of which a program has one index: batch, chunks and heads."""
         axes: dict[str, Axis] = {}
         for node in nodes:
@@ -225,21 +150,6 @@ class _Partition:
             or (axis.kind == "stream" and axis.name != self.stream.name and not walked)
         )  # fmt: skip
 
-    def _inside(self, start: Iterable[int], level: int) -> list[Node]:
-        """The nodes that are computed in the kernel which stores or walks these."""
-        seen: set[int] = set()
-        stack = list(start)
-        while stack:
-            id = stack.pop()
-            if id in seen or id in self.host:
-                continue
-            seen.add(id)
-            node = self.graph[id]
-            if isinstance(node.op, ir.Fold):
-                continue
-            stack += [o for o in node.operands if self.level[o] == level or o in self.cheap]
-        return [self.graph[id] for id in sorted(seen)]
-
     def _split(self, fold: Node) -> Axis | None:
         """The last dim of the states that no op of the walk crosses."""
         crossed = {name for node in fold.op.body for name in crossing(fold.op.body, node)}
@@ -252,14 +162,12 @@ class _Partition:
         return shared[-1] if shared else None
 
     def _split_between(self, nodes: list[Node], stores: list[int]) -> Axis | None:
-        """A dim that every dear value has and no op crosses."""
+        """A dim that every stored value has and no op crosses."""
         crossed = {name for node in nodes for name in crossing(self.graph, node)}
-        dear = [n for n in nodes if n.id not in self.cheap or n.id in stores]
-        if not dear:
-            return None
-        for axis in dear[0].type.axes:
+        for axis in self.graph[stores[0]].type.axes:
             fits = axis.kind == "dim" and axis.size != ck.CHUNK and axis.name not in self.heads
-            if fits and axis.name not in crossed and all(axis.name in n.type.names for n in dear):
+            everywhere = all(axis.name in self.graph[id].type.names for id in stores)
+            if fits and axis.name not in crossed and everywhere:
                 return axis
         return None
 
@@ -270,24 +178,3 @@ def _counts_chunks(axis: Axis) -> bool:
 
 def _names(state: ir.State) -> set[str]:
     return {axis.name for axis in state.axes}
-
-
-def _ended(graph: Graph, node: Node) -> tuple[int, str] | None:
-    """The Fold along chunks and the state of which a node is the value in the end."""
-    if not isinstance(node.op, ck.Last) or not isinstance(graph[node.operands[0]].op, ir.Result):
-        return None
-    result = graph[node.operands[0]]
-    fold = graph[result.operands[0]]
-    if not isinstance(fold.op, ir.Fold) or fold.op.reverse != node.op.reverse:
-        return None
-    states = {state.name for state in fold.op.states}
-    return (fold.id, result.op.name) if result.op.name in states else None
-
-
-def _renames(op: ir.Contract) -> bool:
-    """Whether a Contract of one operand only renames and orders axes."""
-    return len(op.ins) == 1 and len(set(op.ins[0])) == len(op.ins[0]) == len(op.out)
-
-
-def _order(level: int) -> str:
-    return "before" if level == 0 else f"after{'' if level == 2 else level // 2}"

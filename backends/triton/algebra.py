@@ -187,19 +187,26 @@ def contract(kernel: KernelWriter, node: Node, place: Place) -> Tile:
             kernel.bounds[inner] = index.mask
             own[axis.name] = index
             summed.append(inner)
-        tiles.append(kernel.pull(operand, own))
+        tiles.append(kernel.pull_stored(operand, own))
     summed = list(dict.fromkeys(summed))
     if len(tiles) == 1:
         (x,) = tiles
-        x = masked(kernel, x, tuple(summed))
+        if not summed:
+            return x
+        x = masked(kernel, kernel.widened(x), tuple(summed))
         for label in summed:
             x = reduced(kernel, x, label)
         return x
-    return product(kernel, tiles[0], tiles[1], summed, node.name)
+    order = tuple(index.label for index in out.values() if index.label)
+    return product(kernel, tiles[0], tiles[1], summed, order, node.name)
 
 
-def product(kernel: KernelWriter, a: Tile, b: Tile, summed: list[str], name: str | None) -> Tile:
-    """The sum of a product over labels: a product of matrices where it is one."""
+def product(
+    kernel: KernelWriter, a: Tile, b: Tile, summed: list[str], order: tuple[str, ...],
+    name: str | None,
+) -> Tile:  # fmt: skip
+    """The sum of a product over labels: a product of matrices where it is one, best with its dims
+    in that order."""
     for label in summed:
         if label not in a.clean | b.clean:
             a = masked(kernel, a, (label,))
@@ -212,7 +219,8 @@ def product(kernel: KernelWriter, a: Tile, b: Tile, summed: list[str], name: str
     rows = [label for label in a.labels if label not in summed]
     cols = [label for label in b.labels if label not in summed]
     if len(summed) == 1 and len(rows) == len(cols) == 1 and rows != cols:
-        return dot(kernel, a, b, summed[0], name)
+        return dot(kernel, a, b, summed[0], order, name)
+    a, b = kernel.widened(a), kernel.widened(b)
     labels = joined(tuple(kernel.order), a, b)
     text = kernel.let(
         name or "scaled", f"{text_of(kernel, a, labels)} * {text_of(kernel, b, labels)}"
@@ -223,19 +231,25 @@ def product(kernel: KernelWriter, a: Tile, b: Tile, summed: list[str], name: str
     return x
 
 
-def dot(kernel: KernelWriter, a: Tile, b: Tile, label: str, name: str | None) -> Tile:
-    """A product of matrices. No sum of an earlier one is turned around: the other factor is, and
-    the product comes out turned."""
-    if a.dot and a.labels[0] == label:
-        a, b = b, a
+def dot(
+    kernel: KernelWriter, a: Tile, b: Tile, label: str, order: tuple[str, ...], name: str | None
+) -> Tile:
+    """A product of matrices, with its dims in that order if it may be. No sum of an earlier one is
+    turned around: the other factor is, and the product comes out turned."""
     (row,) = (own for own in a.labels if own != label)
     (col,) = (own for own in b.labels if own != label)
-    if b.dot and b.labels[1] == label and a.labels[1] == label:
+    turned = _turns(a, b, label), _turns(b, a, label)
+    if turned[1] < turned[0] or (turned[0] == turned[1] and order == (col, row)):
         a, b, row, col = b, a, col, row
     left, right = kernel.arranged(a, (row, label)), kernel.arranged(b, (label, col))
     text = f"tl.dot({left.text}.to(DOT), {right.text}.to(DOT), input_precision=PRECISION)"
     clean = (a.clean & {row}) | (b.clean & {col})
     return Tile(kernel.let(name or "product", text), (row, col), REAL, clean, dot=True)
+
+
+def _turns(left: Tile, right: Tile, label: str) -> int:
+    """How many sums of products of matrices are turned around for left @ right."""
+    return (left.dot and left.labels[0] == label) + (right.dot and right.labels[0] != label)
 
 
 def with_label(kernel: KernelWriter, x: Tile, label: str) -> Tile:

@@ -6,15 +6,15 @@ from typing import Any
 
 from archc.backends.eager import emit as eager
 from archc.backends.triton.function import KernelFunction
-from archc.backends.triton.schedule import Partition
+from archc.backends.triton.schedule import Schedule
 
 from archc.ir.plan import Plan
 
 
-def emit(plan: Plan, partition: Partition) -> str:
-    """The whole file; `partition` cuts chunked forms into kernels."""
+def emit(plan: Plan, schedule: Schedule) -> str:
+    """The whole file; `schedule` cuts chunked forms into kernels."""
 
     def by_kernels(*given: Any) -> KernelFunction:
-        return KernelFunction(*given, partition)
+        return KernelFunction(*given, schedule)
 
     return eager.emit(plan, by_kernels)

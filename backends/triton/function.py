@@ -10,7 +10,7 @@ from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, Value
 from archc.backends.expression import Text
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.naming import pointer, size_name
-from archc.backends.triton.schedule import Partition, written
+from archc.backends.triton.schedule import Schedule, written
 from archc.backends.triton.text import kernel_text, sizes_of
 
 from archc.dims import Axis
@@ -18,10 +18,13 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
 from archc.ir.graph import Graph
-from archc.ir.kernel import NARROW, Buffer
+from archc.ir.kernel import NARROW, SUMMED, Buffer
 
 TORCH = {"int": "torch.int32", "bool": "torch.bool"}
 
+
+LAUNCHING = ("kernel", "block_of", "numbers_of", "warps_of")
+"""Pieces that every launch needs."""
 
 VIEWS = (ir.Constant, ck.Expand, ck.Select)
 """Ops that the host does without work worth a word."""
@@ -32,10 +35,11 @@ class KernelFunction(GraphFunction):
 
     def __init__(
         self, scope: Scope, graph: Graph, name: str, given: Mapping[str, Value],
-        order: Sequence[str], stream: Axis, heads: Sequence[str], partition: Partition,
+        order: Sequence[str], stream: Axis, heads: Sequence[str], schedule: Schedule,
     ):  # fmt: skip
+        graph = schedule.prepare(graph, heads)
         super().__init__(scope, graph, name, given, order, stream)
-        self.plan, self.kernels = written(graph, name, stream, heads, partition)
+        self.plan, self.kernels = written(graph, name, stream, heads, schedule)
         self.buffers = {buffer.name: buffer for buffer in self.plan.buffers}
         self.body.dtype = "data"
         self.nodes = {name: id for each in self.plan.kernels for id, name in each.loads.items()}
@@ -45,7 +49,7 @@ class KernelFunction(GraphFunction):
         """The launches; the host's lines come where a kernel or an output asks for them."""
         self._note()
         for each in self.kernels:
-            self.scope.file.kernels |= {"kernel", "block_of", "numbers_of", *each.pieces}
+            self.scope.file.kernels |= {*LAUNCHING, *each.pieces}
             title = self.scope.file.names.fresh(each.kernel.name)
             self.scope.file.sections.append(kernel_text(each, title))
             self._launch(each, title)
@@ -90,7 +94,9 @@ class KernelFunction(GraphFunction):
         sizes = [f"{size_name(size)}={self._size(size)}" for size in sizes_of(made)]
         grid = " * ".join(self._grid(made)) or "1"
         counts = [self._stream_length(), self._chunks()]
-        fixed = [*sizes, *blocks, "**numbers_of(data, chunk)"]
+        lengths = [block.split("=", 1)[1] for block in blocks if "_LEVELS=" not in block]
+        warps = f"num_warps=warps_of({', '.join(['chunk', *lengths])})"
+        fixed = [*sizes, *blocks, "**numbers_of(data, chunk)", warps]
         body.writer.call(f"{title}[({grid},)](", [*arguments, *counts, *fixed], ")")
 
     def _argument(self, id: int) -> str:
@@ -131,6 +137,9 @@ class KernelFunction(GraphFunction):
     def _dtype(self, buffer: Buffer) -> str:
         """A gradient is as wide as its value; what runs along tokens is as wide as they are."""
         if buffer.name not in self.graph.outputs or buffer.name.startswith("saved"):
+            if buffer.width == SUMMED:
+                self.scope.file.pieces.add("sums_of")
+                return "sums_of(data)"
             return "data" if buffer.width == NARROW else "torch.float32"
         value = buffer.name.removeprefix("d.")
         if value != buffer.name and value in self.arguments:

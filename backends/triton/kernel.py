@@ -42,6 +42,8 @@ class KernelWriter(Lines):
         self.grid = {axis.name: axis for axis in kernel.grid}
         self.own = set(kernel.stores.values())
         self.results: dict[tuple[int, str], Tile] = {}
+        self.pairs: dict[int, Tile] = {}
+        self._made_here: list[Node] | None = None
 
     def words(self) -> set[str]:
         """Every word of the kernel's lines, and of its grid."""
@@ -137,6 +139,10 @@ class KernelWriter(Lines):
 
     def pull(self, id: int, place: Mapping[str, Index] | None = None) -> Tile:
         """The value of a node where it is wanted."""
+        return self.widened(self.pull_stored(id, place))
+
+    def pull_stored(self, id: int, place: Mapping[str, Index] | None = None) -> Tile:
+        """The same, as wide as it is in memory, if it comes from there."""
         node = self.frame.graph[id]
         wanted = self.at(node.type, place or {})
         own = tuple(
@@ -156,6 +162,36 @@ class KernelWriter(Lines):
         pairs = zip(own, wanted, strict=True)
         names = {one.label: other.label for (_, one), (_, other) in pairs if one != other}
         return self.see(self.made[key].renamed(names))
+
+    def loaded(self, id: int) -> bool:
+        """Whether a node of the kernel's graph is read from memory."""
+        return id in self.kernel.loads and id not in self.own
+
+    def made_here(self) -> list[Node]:
+        """The nodes that the kernel computes from what it loads, operands first."""
+        if self._made_here is None:
+            graph, seen = self.kernel.graph, set[int]()
+            walk = () if self.kernel.walk is None else graph[self.kernel.walk].operands
+            stack = [*self.own, *walk]
+            while stack:
+                id = stack.pop()
+                if id not in seen and not self.loaded(id):
+                    seen.add(id)
+                    stack += graph[id].operands
+            self._made_here = [node for node in graph if node.id in seen]
+        return self._made_here
+
+    def is_product(self, id: int) -> bool:
+        """Whether a value is made here from a product of matrices."""
+        graph, stack = self.frame.graph, [id]
+        while stack:
+            node = graph[stack.pop()]
+            if self.frame.outer is None and self.loaded(node.id):
+                continue
+            if isinstance(node.op, ir.Contract) and len(node.operands) == 2:
+                return True
+            stack += node.operands
+        return False
 
     def whole_along(self, node: Node, place: Mapping[str, Index], *axes: str) -> None:
         """Refuse another place than all of these axes."""
@@ -200,7 +236,7 @@ class KernelWriter(Lines):
             self.whole_along(node, place, *(n for n in place if place[n].label))
             return state
         self.frame = frame.outer
-        found = self.pull(frame.captured[node.op.name], place)
+        found = self.pull_stored(frame.captured[node.op.name], place)
         self.frame = frame
         return found
 

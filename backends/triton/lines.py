@@ -54,7 +54,7 @@ class Lines:
     @property
     def most(self) -> int:
         """The longest block of the axis that is split."""
-        return 64 if self.kernel.walk is not None else 8
+        return 64
 
     def is_split(self, block: str) -> bool:
         """Whether a program has only a part of the axis that a block is of."""
@@ -166,10 +166,19 @@ class Lines:
         address, mask = self.address(name, node, at, labels)
         kind = {"real": REAL, "int": INT, "bool": BOOL}[node.type.dtype]
         given = f", {mask}, 0" if mask else ""
-        wide = ".to(tl.float32)" if kind == REAL else ""
-        text = self.let(node.name or name, f"tl.load({address}{given}){wide}")
+        text = self.let(node.name or name, f"tl.load({address}{given})")
         clean = frozenset(i.label for _, i in at if i.label and i.mask)
-        return Tile(text, labels, kind, clean)
+        return Tile(text, labels, kind, clean, stored=kind == REAL)
+
+    def widened(self, tile: Tile) -> Tile:
+        """A tile in float32."""
+        if not tile.stored:
+            return tile
+        key = ("widened", tile.text)
+        if key not in self.made:
+            text = self.let(f"{tile.text}_wide", f"{tile.text}.to(tl.float32)")
+            self.made[key] = replace(tile, text=text, stored=False)
+        return replace(tile, text=self.made[key].text, stored=False)
 
     def store(self, name: str, node: Node, tile: Tile, place: dict[str, Index]) -> None:
         """A tile into memory."""
@@ -201,6 +210,7 @@ class Lines:
         masks = []
         for axis, index in at:
             if not index.label:
+                masks += [self.inside(axis, index.mask)] if index.mask else []
                 continue
             shape = ""
             if len(labels) > 1:
@@ -212,6 +222,10 @@ class Lines:
         while len(" + ".join(parts)) > ROOM + 20 and len(parts) > 2:
             parts[:2] = [self.let_index(f"{base}_at", " + ".join(parts[:2]))]
         return " + ".join(parts), " & ".join(dict.fromkeys(masks))
+
+    def stride(self, name: str, axis: str) -> str:
+        """How far apart the elements of a tensor along an axis are."""
+        return f"{pointer(name)}_{identifier(axis)}"
 
     def _first(self, base: str, terms: list[str]) -> str:
         """The name of where a program's part of a tensor begins."""

@@ -15,8 +15,8 @@ def pointer(name: str) -> str:
 
 
 RESERVED = {
-    "T", "CHUNKS", "ROWS", "PART", "LEVELS", "DOT", "SOLVE", "PRECISION", "program", "block", "row",
-    "part", "n", "step", "tl", "triton", "kernel",
+    "T", "CHUNKS", "ROWS", "PART", "LEVELS", "DOT", "SUMS", "SOLVE", "PRECISION", "program",
+    "block", "row", "part", "n", "step", "tl", "triton", "kernel",
 }  # fmt: skip
 """Words that lines of kernels use."""
 

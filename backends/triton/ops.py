@@ -12,11 +12,7 @@ from archc.backends.triton.algebra import (
     position,
     reduce,
 )
-from archc.backends.triton.pairs import (
-    gate_gradient,
-    gram,
-    mix,
-)
+from archc.backends.triton.pairs import paired
 from archc.backends.triton.places import (
     at_last,
     chunks,
@@ -46,6 +42,6 @@ OPS: dict[type, Callable[..., Tile]] = {
     ir.Reduce: reduce, ir.Contract: contract, ir.Result: result, ck.Chunks: chunks,
     ck.Tokens: tokens, ck.Select: select, ck.Place: place_, ck.AtLast: at_last, ck.Last: last,
     ck.Expand: expand, ck.Detach: detach, ck.Move: move, ck.Sums: sums, ck.Scan: scan,
-    ck.Spans: spans, ck.SpansGradient: spans_gradient, ck.Gram: gram, ck.Mix: mix,
-    ck.GateGradient: gate_gradient, ck.Inverse: inverse,
+    ck.Spans: spans, ck.SpansGradient: spans_gradient, ck.Gram: paired, ck.Mix: paired,
+    ck.GateGradient: paired, ck.Inverse: inverse,
 }  # fmt: skip

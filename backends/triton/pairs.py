@@ -1,90 +1,254 @@
-"""Pairs of rows that decay along a dim as lines of a kernel: calls of pieces."""
+"""Pairs of rows that decay along a dim as lines of a kernel: one loop for all that decay alike.
+
+The rows are the leaves of a binary tree. Two rows meet at one level of it, in the two halves of a
+block: there the decay between them is that from the border between the halves to the later row,
+times that from the earlier row to the border. Each level is a product of matrices.
+
+    for level in range(LEVELS):
+        decay = ...                        each row's, from or to the border of its halves
+        product = tl.dot(a * decay, tl.trans(b * decay))
+        gram = tl.where(meet, product, gram)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from archc.backends.triton.algebra import masked, part
+from archc.backends.triton.algebra import masked
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.rows import axis_of
 from archc.backends.triton.tile import Index, Tile
 
+from archc.ir import chunk as ck
 from archc.ir.graph import Node
 
 Place = Mapping[str, Index]
 
-
-def gram(kernel: KernelWriter, node: Node, place: Place) -> Tile:
-    """`gram = tile_decayed_gram(q, k, log_alpha, ...)`."""
-    op = node.op
-    kernel.whole_along(node, place, op.row, op.col.name)
-    if len(op.over) != 1:
-        raise NotInKernel("a sum over several dims of pairs that decay")
-    dim, col = op.over[0], op.col.name
-    a, b = (_rows_and(kernel, o, place, op.row, dim) for o in node.operands[:2])
-    gates = _rows_and(kernel, node.operands[2], place, op.row, dim)
-    text = _piece(kernel, node, "tile_decayed_gram", [a.text, b.text, gates.text], dim)
-    made = kernel.let(node.name or "gram", text)
-    kernel.lengths[col] = kernel.lengths[op.row]
-    kernel.see(Tile("", (op.row, col)))
-    if not (op.strict or op.exclusive):
-        i = place[op.row].text
-        own = kernel.let("own", f"tl.sum({a.text} * {b.text}, 1)")
-        made = kernel.let(made, f"tl.where({i}[:, None] == {i}[None, :], {own}[:, None], {made})")
-    return Tile(made, (op.row, col))
+PAIRED = (ck.Gram, ck.Mix, ck.GateGradient)
 
 
-def _piece(kernel: KernelWriter, node: Node, piece: str, tiles: list[str], dim: str) -> str:
-    """The call of a piece for pairs of rows that decay along a dim."""
-    kernel.pieces.add(piece)
-    row = node.op.row
-    sizes = [kernel.lengths[row], kernel.lengths[dim], kernel.levels(row), str(node.op.exclusive)]
-    return f"{piece}({', '.join([*tiles, *sizes])}, DOT, PRECISION)"
+def paired(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    """A Gram, a Mix or a GateGradient; others that read the same sums are written with it."""
+    kernel.whole_along(node, place, *(name for name in place if place[name].label))
+    if node.op.anchor != ck.SUMS:
+        raise NotInKernel("pairs of rows that decay along several dims")
+    if node.id not in kernel.pairs:
+        _Loop(kernel, node).write()
+    return kernel.pairs[node.id]
 
 
-def _rows_and(kernel: KernelWriter, operand: int, place: Place, row: str, dim: str) -> Tile:
-    """A value as [row, dim], 0 off the dim."""
-    x = kernel.pull(operand, part(kernel, operand, place))
-    if set(x.labels) != {row, dim}:
-        raise NotInKernel(f"pairs of rows that decay, of a value with {', '.join(x.labels)}")
-    return masked(kernel, kernel.arranged(x, (row, dim)), (dim,))
+class _Loop:
+    """The loop over the levels for all pairs that can be made where one of them is wanted."""
+
+    def __init__(self, kernel: KernelWriter, node: Node):
+        self.kernel, self.first, self.row = kernel, node, node.op.row
+        graph = kernel.frame.graph
+        self.sums = graph[node.operands[-1]]
+        dims = [a for a in self.sums.type.axes if a.name not in (self.row, *kernel.indices)]
+        (self.axis,) = dims
+        self.dim = self.axis.name
+        here = kernel.made_here()
+        waiting = {n.id for n in here if isinstance(n.op, PAIRED)} - set(kernel.pairs)
+        alike = [n for n in here if self._alike(n)]
+        self.nodes = [n for n in alike if not waiting & graph.ancestors(n.id)]
+        if node.id not in {n.id for n in self.nodes}:
+            raise NotInKernel("pairs of rows inside a walk")
+
+    def _alike(self, node: Node) -> bool:
+        same = isinstance(node.op, PAIRED) and node.operands[-1] == self.sums.id
+        made = node.id in self.kernel.pairs
+        return same and not made and node.op.exclusive == self.first.op.exclusive
+
+    # --- values ---
+
+    def rows(self, operand: int) -> str:
+        """A value as [row, dim], 0 off the dim."""
+        kernel = self.kernel
+        x = kernel.pull(operand)
+        if set(x.labels) != {self.row, self.dim}:
+            raise NotInKernel(f"pairs of rows that decay, of a value with {', '.join(x.labels)}")
+        return masked(kernel, kernel.arranged(x, (self.row, self.dim)), (self.dim,)).text
+
+    def matrix(self, node: Node, *, turned: bool = False) -> str:
+        """The matrix [row, col] of a Mix, or [col, row]."""
+        kernel, col = self.kernel, axis_of(self.kernel, node, node.op.col).name
+        order = (col, self.row) if turned else (self.row, col)
+        return kernel.arranged(kernel.pull(node.operands[0]), order).text
+
+    def both(self, node: Node) -> str:
+        """The matrix of a Mix, with what is below its diagonal also above it."""
+        i, below, above = self.index, self.matrix(node), self.matrix(node, turned=True)
+        text = f"tl.where({i}[:, None] > {i}[None, :], {below}, {above})"
+        return self.kernel.let_index("both", text)
+
+    def diagonal(self, node: Node) -> str:
+        """The diagonal of the matrix of a Mix."""
+        i = self.index
+        own = f"tl.where({i}[:, None] == {i}[None, :], {self.matrix(node)}, 0.0)"
+        return self.kernel.let_index("own", f"tl.sum({own}, 1)")
+
+    # --- lines ---
+
+    def write(self) -> None:
+        """The lines before the loop, the loop, and those after it."""
+        kernel = self.kernel
+        self.index = kernel.whole(self.sums.type.axis(self.row)).text
+        kernel.whole(self.axis)
+        for node in self.nodes:
+            if _is_gram(node):
+                kernel.lengths[node.op.col.name] = kernel.lengths[self.row]
+                kernel.see(Tile("", (self.row, node.op.col.name)))
+        values = {o: self.rows(o) for n in self.nodes for o in _values(n)}
+        matrices = {n.operands[0]: self.both(n) for n in self.nodes if not _is_gram(n)}
+        mixes = [n for n in self.nodes if isinstance(n.op, ck.Mix) and _has_own(n)]
+        diagonals = {n.operands[0]: self.diagonal(n) for n in mixes}
+        made = {node.id: self._zeros(node) for node in self.nodes}
+        decay = self._before()
+        with kernel.writer.block(f"for level in range({kernel.levels(self.row)}):"):
+            self._level(decay, values, matrices, made)
+        for node in self.nodes:
+            kernel.pairs[node.id] = self._after(node, made[node.id], values, diagonals)
+
+    def _zeros(self, node: Node) -> str:
+        kernel, length = self.kernel, self.kernel.lengths[self.row]
+        word = {ck.Gram: "gram", ck.Mix: "mix", ck.GateGradient: "d_gate"}[type(node.op)]
+        columns = length if _is_gram(node) else kernel.lengths[self.dim]
+        zeros = f"tl.zeros(({length}, {columns}), tl.float32)"
+        made = kernel.let(node.name or word, zeros)
+        if isinstance(node.op, ck.GateGradient) and node.op.exclusive:
+            kernel.writer.line(f"{made}_own = {zeros}")
+        return made
+
+    def _before(self) -> tuple[str, ...]:
+        """The sums at the row before and here, pointers to them and how far their rows are."""
+        kernel, labels = self.kernel, (self.row, self.dim)
+        name = kernel.kernel.loads[self.sums.id]
+        sums = kernel.arranged(kernel.pull_stored(self.sums.id), labels).text
+        place = kernel.at(self.sums.type, {})
+        at = tuple((axis, index) for axis, index in place if axis != self.row)
+        columns, inside = kernel.address(name, self.sums, at, labels)
+        columns = kernel.let_index(f"{sums}_columns", columns)
+        stride, i, before = kernel.stride(name, self.row), self.index, sums
+        if self.first.op.exclusive:
+            mask = f"({i} > 0)[:, None]" + (f" & {inside}" if inside else "")
+            text = f"tl.load({columns} + ({i} - 1)[:, None] * {stride}, {mask}, 0)"
+            before = kernel.let("before", text)
+        return before, sums, columns, stride, inside or "True"
+
+    def _level(
+        self, decay: tuple[str, ...], values: dict[int, str], matrices: dict[int, str],
+        made: dict[int, str],
+    ) -> None:  # fmt: skip
+        kernel, i = self.kernel, self.index
+        kernel.pieces.add("tile_decay")
+        line = kernel.writer.line
+        line(f"later = ((({i} >> level) & 1) == 1)[:, None]")
+        line(f"decay = tile_decay({', '.join(decay)}, later, {i}, level)")
+        line(f"meet = (({i}[:, None] ^ {i}[None, :]) >> level) == 1")
+        near: dict[str, str] = {}
+        mixes: dict[int, list[Node]] = {}
+        for node in self.nodes:
+            if _is_gram(node):
+                self._gram(node, values, made[node.id], near)
+            else:
+                mixes.setdefault(node.operands[0], []).append(node)
+        for matrix, nodes in mixes.items():
+            self._mixed(matrices[matrix], nodes, values, made)
+
+    def _gram(self, node: Node, values: dict[int, str], made: str, near: dict[str, str]) -> None:
+        kernel = self.kernel
+        left, right = (values[o] for o in node.operands[:2])
+        for tile in (left, right):
+            if tile not in near:
+                near[tile] = self._near(tile)
+        text = f"tl.dot({near[left]}, tl.trans({near[right]}), input_precision=PRECISION)"
+        kernel.writer.line(f"{made} = tl.where(meet, {text}, {made})")
+
+    def _near(self, tile: str) -> str:
+        """Rows as they are at the border."""
+        return self.kernel.let(f"{tile.removesuffix('_wide')}_near", f"({tile} * decay).to(DOT)")
+
+    def _mixed(
+        self, matrix: str, nodes: list[Node], values: dict[int, str], made: dict[int, str]
+    ) -> None:
+        """One product for all that mix with a matrix: later rows get what they see of earlier
+        ones, and earlier rows what sees them."""
+        kernel, line = self.kernel, self.kernel.writer.line
+        later, earlier = _of_later(nodes), _of_earlier(nodes)
+        found = [values[o] for o in (later, earlier) if o is not None]
+        value = found[0]
+        if len(found) == 2:
+            value = kernel.let("value", f"tl.where(later, {found[0]}, {found[1]})")
+        near = self._near(value)
+        pairs = f"tl.where(meet, {matrix}, 0.0).to(DOT)"
+        seen = kernel.let("seen", f"tl.dot({pairs}, {near}, input_precision=PRECISION)")
+        for node in nodes:
+            name = made[node.id]
+            if isinstance(node.op, ck.GateGradient):
+                share = kernel.let("share", f"{near}.to(tl.float32) * {seen}")
+                line(f"{name} += tl.where(later, {share}, -{share})")
+                if node.op.exclusive:
+                    line(f"{name}_own += tl.where(later, {share}, 0.0)")
+            elif node.op.transpose:
+                line(f"{name} += tl.where(later, 0.0, {seen} * decay)")
+            else:
+                line(f"{name} += tl.where(later, {seen} * decay, 0.0)")
+
+    def _after(
+        self, node: Node, made: str, values: dict[int, str], diagonals: dict[int, str]
+    ) -> Tile:
+        """What a pair of a row with itself adds; nothing is above the diagonal of a Gram."""
+        kernel, i, labels = self.kernel, self.index, (self.row, self.dim)
+        if isinstance(node.op, ck.Gram):
+            labels, other = (self.row, node.op.col.name), "0.0"
+            if _has_own(node):
+                a, b = (values[o] for o in node.operands[:2])
+                own = kernel.let("own", f"tl.sum({a} * {b}, 1)")
+                other = f"tl.where({i}[:, None] == {i}[None, :], {own}[:, None], 0.0)"
+            text = f"tl.where({i}[:, None] > {i}[None, :], {made}, {other})"
+            return kernel.see(Tile(kernel.let(made, text), labels))
+        if isinstance(node.op, ck.GateGradient):
+            text = f"tl.cumsum({made}, 0, reverse=True)"
+            text += f" - {made}_own" if node.op.exclusive else ""
+            return Tile(kernel.let(made, text), labels)
+        if _has_own(node):
+            text = f"{made} + {diagonals[node.operands[0]]}[:, None] * {values[node.operands[1]]}"
+            made = kernel.let(made, text)
+        return Tile(made, labels)
 
 
-def _pairs(kernel: KernelWriter, node: Node, place: Place) -> tuple[Tile, str]:
-    """The matrix [row, col] of an op, its first operand, and the dim of what decays."""
-    op, first = node.op, node.operands[0]
-    kernel.whole_along(node, place, op.row)
-    dims = [name for name in node.type.names if name != op.row and place[name].label]
-    if len(dims) != 1:
-        raise NotInKernel(f"pairs of rows that decay along {len(dims)} dims")
-    col = kernel.whole(axis_of(kernel, node, op.col))
-    return kernel.pull(first, {**part(kernel, first, place), op.col: col}), dims[0]
+def _is_gram(node: Node) -> bool:
+    return isinstance(node.op, ck.Gram)
 
 
-def mix(kernel: KernelWriter, node: Node, place: Place) -> Tile:
-    """`mix = tile_decayed_mix(A, v, log_alpha, ...)`."""
-    op = node.op
-    matrix, dim = _pairs(kernel, node, place)
-    order = (op.col, op.row) if op.transpose else (op.row, op.col)
-    pairs = kernel.arranged(matrix, order)
-    value = _rows_and(kernel, node.operands[1], place, op.row, dim)
-    gates = _rows_and(kernel, node.operands[2], place, op.row, dim)
-    piece = "tile_decayed_mix_back" if op.transpose else "tile_decayed_mix"
-    text = _piece(kernel, node, piece, [pairs.text, value.text, gates.text], dim)
-    made = kernel.let(node.name or "mix", text)
-    if not (op.strict or op.exclusive):
-        i = place[op.row].text
-        own = f"tl.sum(tl.where({i}[:, None] == {i}[None, :], {pairs.text}, 0.0), 1)"
-        made = kernel.let(made, f"{made} + {kernel.let('own', own)}[:, None] * {value.text}")
-    return Tile(made, (op.row, dim))
+def _has_own(node: Node) -> bool:
+    """Whether a row is paired with itself."""
+    return not (node.op.strict or node.op.exclusive)
 
 
-def gate_gradient(kernel: KernelWriter, node: Node, place: Place) -> Tile:
-    """At r the sum over i >= r > j: what enters and leaves the span at each row, summed."""
-    op = node.op
-    matrix, dim = _pairs(kernel, node, place)
-    tiles = [kernel.arranged(matrix, o).text for o in ((op.row, op.col), (op.col, op.row))]
-    tiles += [_rows_and(kernel, o, place, op.row, dim).text for o in node.operands[1:]]
-    made = _piece(kernel, node, "tile_decayed_gate_gradient", tiles, dim)
-    return Tile(kernel.let(node.name or "d_gate", made), (op.row, dim))
+def _values(node: Node) -> tuple[int, ...]:
+    """The operands that run along the rows."""
+    return node.operands[:2] if _is_gram(node) else node.operands[1:-1]
+
+
+def _of_later(nodes: list[Node]) -> int | None:
+    """What later rows bring to a product: it goes to earlier ones."""
+    found = [n.operands[1] for n in nodes if isinstance(n.op, ck.GateGradient)]
+    return _one(found + [n.operands[1] for n in nodes if _mixes(n, transpose=True)])
+
+
+def _of_earlier(nodes: list[Node]) -> int | None:
+    """What earlier rows bring to a product."""
+    found = [n.operands[2] for n in nodes if isinstance(n.op, ck.GateGradient)]
+    return _one(found + [n.operands[1] for n in nodes if _mixes(n, transpose=False)])
+
+
+def _mixes(node: Node, *, transpose: bool) -> bool:
+    return isinstance(node.op, ck.Mix) and node.op.transpose == transpose
+
+
+def _one(found: list[int]) -> int | None:
+    if len(set(found)) > 1:
+        raise NotInKernel("one matrix that mixes several values")
+    return found[0] if found else None

@@ -25,117 +25,39 @@ def by_kernels(chunk: int, *tensors: Tensor) -> bool:
     return triton is not None and fits and chunk in (16, 32, 64)
 
 
+def warps_of(*blocks: int) -> int:
+    """How many warps make tiles with these blocks: a register more for each 32 numbers."""
+    return 8 if sorted((1, *blocks))[-2:] >= [64, 128] else 4
+
+
 def narrowest(*tensors: Tensor) -> torch.dtype:
     """The dtype of the data: some of it may be kept more exactly."""
     return min((x.dtype for x in tensors), key=lambda dtype: dtype.itemsize)
 
 
+def sums_of(dtype: torch.dtype) -> torch.dtype:
+    """In what sums are kept whose differences are wanted: as exact as data of a dtype."""
+    return torch.float64 if dtype == torch.float32 else torch.float32
+
+
 def numbers_of(dtype: torch.dtype, chunk: int) -> dict:
-    """How kernels count for a dtype: that of products of matrices, and how exact they are."""
+    """How kernels count for a dtype: that of products of matrices and of sums of gates, and how
+    exact products are."""
     dot = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}.get(dtype, tl.float32)
-    levels = chunk.bit_length() - 1
-    return {"ROWS": chunk, "LEVELS": levels, "DOT": dot, "SOLVE": "tf32x3", "PRECISION": "tf32x3"}
+    sums = tl.float64 if dtype == torch.float32 else tl.float32
+    solve = "tf32x3" if dtype == torch.float32 else "tf32"
+    exact = {"DOT": dot, "SUMS": sums, "SOLVE": solve, "PRECISION": "tf32x3"}
+    return {"ROWS": chunk, "LEVELS": chunk.bit_length() - 1, **exact}
 
 
 @kernel
-def same(ROWS: tl.constexpr, half):
-    """The pairs of rows in the same block of `half` rows."""
-    i = tl.arange(0, ROWS) // half
-    return i[:, None] == i[None, :]
-
-
-@kernel
-def corner(ROWS: tl.constexpr, half):
-    """The pairs of a row in the second and one in the first half of the same 2 * half rows."""
-    i = tl.arange(0, ROWS) // half
-    return (i[:, None] % 2 == 1) & (i[None, :] + 1 == i[:, None])
-
-
-@kernel
-def sums_of(pairs, x):
-    """At each row the sum of x over the rows that it is paired with."""
-    return tl.dot(tl.where(pairs, 1.0, 0.0), x, input_precision="tf32x3")
-
-
-@kernel
-def half_decays(g, ROWS: tl.constexpr, half, EXCLUSIVE: tl.constexpr):
-    """How a value decays from the border between two halves to each row, and from each row to the
-    border after it: log gates g [ROWS, DIMS] are summed, never subtracted. EXCLUSIVE: a row's own
-    gate is none of its decay. Infinite gates are as good as huge ones."""
-    i = tl.arange(0, ROWS)
-    near, finite = same(ROWS, half), tl.maximum(g, -1e30)
-    if EXCLUSIVE:
-        until = sums_of(near & (i[None, :] < i[:, None]), finite)
-    else:
-        until = sums_of(near & (i[None, :] <= i[:, None]), finite)
-    return tl.exp(until), tl.exp(sums_of(near & (i[None, :] > i[:, None]), finite))
-
-
-@kernel
-def tile_decayed_gram(
-    a, b, g, ROWS: tl.constexpr, DIMS: tl.constexpr, LEVELS: tl.constexpr, EXCLUSIVE: tl.constexpr,
-    DOT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """A[i, j] = sum of a[i] exp(sum of g over j < r <= i) b[j] for j < i: level by level of the
-    binary tree of the rows, each a product of two values that decay to the border between halves"""
-    made = tl.zeros((ROWS, ROWS), tl.float32)
-    for level in range(LEVELS):
-        until, after = half_decays(g, ROWS, 1 << level, EXCLUSIVE)
-        left, right = (a * until).to(DOT), tl.trans((b * after).to(DOT))
-        product = tl.dot(left, right, input_precision=PRECISION)
-        made = tl.where(corner(ROWS, 1 << level), product, made)
-    return made
-
-
-@kernel
-def tile_decayed_mix(
-    A, b, g, ROWS: tl.constexpr, DIMS: tl.constexpr, LEVELS: tl.constexpr, EXCLUSIVE: tl.constexpr,
-    DOT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """o[i] = sum over j < i of A[i, j] exp(sum of g over j < r <= i) b[j]."""
-    made = tl.zeros((ROWS, DIMS), tl.float32)
-    for level in range(LEVELS):
-        until, after = half_decays(g, ROWS, 1 << level, EXCLUSIVE)
-        pairs = tl.where(corner(ROWS, 1 << level), A, 0.0).to(DOT)
-        made += until * tl.dot(pairs, (b * after).to(DOT), input_precision=PRECISION)
-    return made
-
-
-@kernel
-def tile_decayed_mix_back(
-    A_t, a, g, ROWS: tl.constexpr, DIMS: tl.constexpr, LEVELS: tl.constexpr,
-    EXCLUSIVE: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """o[j] = sum over i > j of A[i, j] exp(sum of g over j < r <= i) a[i], from A transposed."""
-    made = tl.zeros((ROWS, DIMS), tl.float32)
-    for level in range(LEVELS):
-        until, after = half_decays(g, ROWS, 1 << level, EXCLUSIVE)
-        pairs = tl.where(tl.trans(corner(ROWS, 1 << level)), A_t, 0.0).to(DOT)
-        made += after * tl.dot(pairs, (a * until).to(DOT), input_precision=PRECISION)
-    return made
-
-
-@kernel
-def tile_decayed_gate_gradient(
-    A, A_t, a, b, g, ROWS: tl.constexpr, DIMS: tl.constexpr, LEVELS: tl.constexpr,
-    EXCLUSIVE: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """At each row r the sum over i >= r > j (EXCLUSIVE: i > r) of a[i] A[i, j] exp(span) b[j]."""
-    i = tl.arange(0, ROWS)
-    made = tl.zeros((ROWS, DIMS), tl.float32)
-    for level in range(LEVELS):
-        until, after = half_decays(g, ROWS, 1 << level, EXCLUSIVE)
-        pairs = tl.where(corner(ROWS, 1 << level), A, 0.0).to(DOT)
-        pairs_t = tl.where(tl.trans(corner(ROWS, 1 << level)), A_t, 0.0).to(DOT)
-        later = a * until * tl.dot(pairs, (b * after).to(DOT), input_precision=PRECISION)
-        earlier = b * after * tl.dot(pairs_t, (a * until).to(DOT), input_precision=PRECISION)
-        near = same(ROWS, 1 << level)
-        if EXCLUSIVE:
-            made += sums_of(near & (i[None, :] > i[:, None]), later)
-        else:
-            made += sums_of(near & (i[None, :] >= i[:, None]), later)
-        made += sums_of(near & (i[None, :] < i[:, None]), earlier)
-    return made
+def tile_decay(before, sums, columns, stride, inside, later, row, level):
+    """How rows decay from the border between the two halves of their block to them, or from them to
+    it: from sums of log gates [ROWS, DIMS], those at the row before, and those in memory at
+    `columns` [1, DIMS], `stride` from row to row. A half has 2^level rows."""
+    border = (((row >> level) | 1) << level) - 1
+    there = tl.load(columns + border[:, None] * stride, inside, 0)
+    return tl.exp(tl.where(later, before - there, there - sums).to(tl.float32))
 
 
 @kernel
@@ -145,7 +67,7 @@ def tile_inverse_unit_lower(A, ROWS: tl.constexpr, LEVELS: tl.constexpr, PRECISI
     i = tl.arange(0, ROWS)
     made = tl.where(i[:, None] == i[None, :], 1.0, 0.0)
     for level in range(LEVELS):
-        below = tl.where(corner(ROWS, 1 << level), A, 0.0)
+        below = tl.where(((i[:, None] ^ i[None, :]) >> level) == 1, A, 0.0)
         moved = tl.dot(made, below, input_precision=PRECISION)
         made += tl.dot(moved, made, input_precision=PRECISION)
     return made

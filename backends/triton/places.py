@@ -37,13 +37,14 @@ def chunks(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     off = row.mask
     inside = f"({token} < T) & {kernel.inside(op.row.name, off)}" if off else f"{token} < T"
     at[op.stream] = Index(token, row.label, False, inside, None if row.whole else row)
-    x = kernel.pull(node.operands[0], at)
+    x = kernel.pull_stored(node.operands[0], at)
     label = row.label
-    if label and (label not in x.clean or op.fill):
-        x = x if label in x.labels else with_label(kernel, x, label)
-        where = along(kernel.inside("T", inside), label, x.labels)
+    if label not in x.clean or op.fill:
+        x = x if label is None or label in x.labels else with_label(kernel, x, label)
+        where = kernel.inside("T", inside)
+        where = where if label is None else along(where, label, x.labels)
         text = f"tl.where({where}, {x.text}, {float(op.fill)})"
-        clean = x.clean if op.fill else x.clean | {label}
+        clean = x.clean if op.fill or label is None else x.clean | {label}
         x = replace(x, text=kernel.let("filled", text), clean=clean)
     return replace(x, clean=x.clean - {row.label})
 
@@ -57,7 +58,7 @@ def tokens(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     at[op.chunk] = Index("n")
     row = kernel.axis_of(node.operands[0], op.row)
     at[op.row] = t.row or replace(kernel.whole(row), label=t.label)
-    x = kernel.pull(node.operands[0], at)
+    x = kernel.pull_stored(node.operands[0], at)
     off = {t.label} if t.label else set()
     return replace(x, clean=x.clean - off, finite=x.finite - off)
 
@@ -80,15 +81,15 @@ def at_last(kernel: KernelWriter, node: Node, place: Place) -> Tile:
 
 
 def last(kernel: KernelWriter, node: Node, place: Place) -> Tile:
-    return kernel.pull(node.operands[1], part(kernel, node.operands[1], place))
+    return kernel.pull_stored(node.operands[1], part(kernel, node.operands[1], place))
 
 
 def expand(kernel: KernelWriter, node: Node, place: Place) -> Tile:
-    return kernel.pull(node.operands[0], part(kernel, node.operands[0], place))
+    return kernel.pull_stored(node.operands[0], part(kernel, node.operands[0], place))
 
 
 def detach(kernel: KernelWriter, node: Node, place: Place) -> Tile:
-    return kernel.pull(node.operands[0], place)
+    return kernel.pull_stored(node.operands[0], place)
 
 
 def result(kernel: KernelWriter, node: Node, place: Place) -> Tile:
@@ -100,12 +101,17 @@ def result(kernel: KernelWriter, node: Node, place: Place) -> Tile:
 
 
 def select(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    """The value there, or what is left of all of the axis where it is wanted whole."""
     op, graph = node.op, kernel.frame.graph
     axis = graph[node.operands[0]].type.axis(op.axis)
-    x = kernel.pull(node.operands[0], place)
+    at = str(op.index) if op.index >= 0 else f"{kernel.size_text(axis)} - {-op.index}"
+    there = {**part(kernel, node.operands[0], place), op.axis: Index(f"({at})")}
+    one = kernel.attempt(lambda: kernel.pull_stored(node.operands[0], there))
+    if one is not None:
+        return one
+    x = kernel.pull(node.operands[0], part(kernel, node.operands[0], place))
     if op.axis not in x.labels:
         return x
-    at = op.index if op.index >= 0 else f"{kernel.size_text(axis)} - {-op.index}"
     chosen = f"{kernel.whole(axis).text} == {at}"
     where = along(f"({chosen})", op.axis, x.labels) if len(x.labels) > 1 else chosen
     x = replace(x, text=kernel.let("picked", f"tl.where({where}, {x.text}, 0.0)"))

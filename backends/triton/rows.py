@@ -12,6 +12,7 @@ from archc.backends.triton.places import bare
 from archc.backends.triton.tile import INT, Index, Tile, along, joined
 
 from archc.dims import Axis
+from archc.ir import chunk as ck
 from archc.ir.graph import Node
 
 Place = Mapping[str, Index]
@@ -60,22 +61,24 @@ def move(kernel: KernelWriter, node: Node, place: Place) -> Tile:
 
 
 def sums(kernel: KernelWriter, node: Node, place: Place) -> Tile:
-    op = node.op
+    """`sums = tl.cumsum(x, 0)`."""
+    op, operand = node.op, node.operands[0]
     kernel.whole_along(node, place, op.axis)
-    if op.exclusive:
-        x = moved(kernel, node.operands[0], place, op.axis, -1 if op.reverse else 1)
+    after = op.exclusive and kernel.is_product(operand)
+    if op.exclusive and not after:
+        x = moved(kernel, operand, place, op.axis, -1 if op.reverse else 1)
     else:
-        x = kernel.pull(node.operands[0], place)
-    back = ", reverse=True" if op.reverse else ""
+        x = kernel.pull(operand, place)
     if op.axis not in x.labels:
         x = with_label(kernel, x, op.axis)
-    text = f"tl.cumsum({x.text}, {x.labels.index(op.axis)}{back})"
-    return replace(
-        x,
-        text=kernel.let(node.name or "sums", text),
-        clean=x.clean - {op.axis},
-        finite=x.finite - {op.axis},
-    )
+    added = f"tl.maximum({x.text}, {ck.LEAST_GATE}).to(SUMS)" if op.gates else x.text
+    back = ", reverse=True" if op.reverse else ""
+    text = f"tl.cumsum({added}, {x.labels.index(op.axis)}{back})"
+    made = kernel.let(node.name or "sums", text)
+    if after:  # a product at moved rows would be made twice
+        made = kernel.let("sums", f"{made} - {x.text}")
+    off = {op.axis}
+    return replace(x, text=made, clean=x.clean - off, finite=x.finite - off)
 
 
 def spans(kernel: KernelWriter, node: Node, place: Place) -> Tile:

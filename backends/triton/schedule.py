@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from archc.backends.triton.kernel import KernelWriter, source
 from archc.backends.triton.lines import NotInKernel
@@ -12,17 +13,23 @@ from archc.dims import Axis
 from archc.ir.graph import Graph
 from archc.ir.kernel import Kernels
 
-Partition = Callable[[Graph, str, Axis, Collection[str], Mapping[int, str]], Kernels]
-"""Cuts a graph into kernels: of its stream and heads; nodes that the host does, and why."""
+
+@dataclass(frozen=True)
+class Schedule:
+    """How graphs become kernels: `prepare` rewrites one of these heads for kernels, `partition`
+    cuts it, given its name, stream and heads, and the nodes that the host does, and why."""
+
+    prepare: Callable[[Graph, Collection[str]], Graph]
+    partition: Callable[[Graph, str, Axis, Collection[str], Mapping[int, str]], Kernels]
 
 
 def written(
-    graph: Graph, name: str, stream: Axis, heads: Collection[str], partition: Partition
+    graph: Graph, name: str, stream: Axis, heads: Collection[str], schedule: Schedule
 ) -> tuple[Kernels, list[KernelWriter]]:
     """The kernels and their texts."""
     host: dict[int, str] = {}
     while True:
-        plan = partition(graph, name, stream, heads, host)
+        plan = schedule.partition(graph, name, stream, heads, host)
         try:
             return plan, [source(each, OPS, stream.name) for each in plan.kernels]
         except NotInKernel as reason:

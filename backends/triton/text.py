@@ -9,7 +9,7 @@ from archc.backends.writer import Writer, identifier
 
 from archc.ir.chunk import CHUNK
 
-CONSTANTS = ("ROWS", "LEVELS", "DOT", "SOLVE", "PRECISION")
+CONSTANTS = ("ROWS", "LEVELS", "DOT", "SUMS", "SOLVE", "PRECISION")
 
 
 def kernel_text(made: KernelWriter, title: str) -> str:

@@ -39,6 +39,8 @@ class Tile:
     finite: frozenset[str] = frozenset()
     dot: bool = False
     """Whether it is the sum of a product of matrices."""
+    stored: bool = False
+    """Whether it is as wide as in memory: products of matrices read it so, all else widens it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "finite", self.finite | self.clean)

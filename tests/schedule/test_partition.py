@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import archc
 from archc.compile import lowered
+from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.kernel import Kernels
+from archc.ir.kernel import SUMMED, Kernels
+from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
+
+
+def fold_of(spec: str) -> ir.Fold:
+    """A spec's one recurrence."""
+    layer = lowered(archc.load(spec).layer)
+    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Fold))
+    return fold
 
 
 def cut(spec: str) -> Kernels:
     """The kernels of a spec's one recurrence, forward."""
-    layer = lowered(archc.load(spec).layer)
-    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Fold))
+    fold = fold_of(spec)
     return partition(fold.chunked.forward, "memory", fold.stream, fold.heads, {})
 
 
@@ -22,6 +30,30 @@ def test_a_walk_stands_between_what_is_done_for_every_chunk_at_once() -> None:
         "memory_before", "memory_walk", "memory_after",
     ]  # fmt: skip
     assert [each.walk is not None for each in found.kernels] == [False, True, False]
+
+
+def test_pairs_that_decay_have_kernels_of_their_own() -> None:
+    """They read the sums of the gates, which an earlier kernel has written."""
+    fold = fold_of("kda")
+    graph = with_sums(fold.chunked.forward, fold.heads)
+    found = partition(graph, "memory", fold.stream, fold.heads, {})
+    assert [each.name for each in found.kernels] == [
+        "memory_before", "memory_pairs", "memory_before_2", "memory_walk", "memory_after",
+    ]  # fmt: skip
+    before, pairs = found.kernels[:2]
+    (sums,) = {n.operands[-1] for n in graph if isinstance(n.op, ck.Gram)}
+    assert sums in before.stores.values() and sums in pairs.loads
+    widths = {buffer.name: buffer.width for buffer in found.buffers}
+    assert widths[pairs.loads[sums]] == SUMMED
+    assert {type(graph[id].op) for id in pairs.stores.values()} == {ck.Gram}
+
+
+def test_sums_of_gates_are_made_once() -> None:
+    """exp of plain sums reads the same sums as the pairs do."""
+    fold = fold_of("kda")
+    graph = with_sums(fold.chunked.forward, fold.heads)
+    forward = [n.op for n in graph if isinstance(n.op, ck.Sums) and not n.op.reverse]
+    assert [op.gates for op in forward] == [True]
 
 
 def test_every_program_has_one_chunk_or_walks_them_all() -> None:

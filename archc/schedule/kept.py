@@ -1,0 +1,185 @@
+"""Which values of a chunked form stand in memory, and how wide."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import sympy
+
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.ir.kernel import NARROW, SUMMED, WIDE
+from archc.schedule.levels import PAIRED, Levels
+
+ROWS, DIM = 64, 128
+"""Bytes are compared for chunks of this many tokens, and dims of this size."""
+
+BYTES = {NARROW: 2, WIDE: 4, SUMMED: 4}
+
+
+class Kept:
+    """`ids`: what stands in memory, beside inputs and what the host makes.
+
+    Found from what is asked for: outputs, walks and the host ask, each kernel asks for what it
+    does not make itself.
+    """
+
+    def __init__(self, graph: Graph, levels: Levels, heads: Collection[str]) -> None:
+        self.graph, self.levels, self.heads = graph, levels, heads
+        self._widths: dict[int, str] = {}
+        self._ids: set[int] = set()
+        self._asked: set[tuple[int, int]] = set()
+        for id in graph.outputs.values():
+            self._ask_for_output(id)
+        self.ids = sorted(self._ids)
+
+    # --- who asks for what ---
+
+    def _ask_for_output(self, id: int) -> None:
+        if id in self.levels.host:
+            self._make(id)
+        elif not isinstance(self.graph[id].op, ir.Input):
+            self._keep([id])
+
+    def _keep(self, ids: Iterable[int]) -> None:
+        """Put values in memory, and ask for what makes them."""
+        for id in ids:
+            if id not in self.levels.host:
+                self._ids.add(id)
+            self._make(id)
+
+    def _make(self, id: int) -> None:
+        """Ask for what a value is made from, where it is made."""
+        level = self.levels.of[id]
+        if (id, level) in self._asked:
+            return
+        self._asked.add((id, level))
+        node = self.graph[id]
+        for operand in (self.levels.ends[id][0],) if id in self.levels.ends else node.operands:
+            if isinstance(self.graph[operand].op, ir.Fold):
+                self._make(operand)
+            elif isinstance(node.op, ir.Fold):
+                self._keep(self._for_walk(operand))
+            elif id in self.levels.host:
+                self._for_host(operand)
+            elif self._together(operand, id):
+                self._make(operand)
+            else:
+                self._keep(self._from_memory(operand, level))
+
+    def _together(self, operand: int, user: int) -> bool:
+        """Whether one kernel makes both."""
+        made = operand not in self.levels.host and operand not in self.levels.ends
+        made = made and not isinstance(self.graph[operand].op, ir.Result)
+        return made and self.levels.of[operand] == self.levels.of[user]
+
+    def _for_host(self, operand: int) -> None:
+        """The host reads values as they are, and does itself what costs little."""
+        if isinstance(self.graph[operand].op, ir.Input):
+            return
+        if operand in self.levels.host or operand in self.levels.cheap:
+            self._make(operand)
+        else:
+            self._keep([operand])
+
+    # --- from memory, or made again ---
+
+    def _from_memory(self, id: int, level: int) -> list[int]:
+        """What a kernel of another level reads for a value: it, or what it is made from again."""
+        if id in self.levels.cheap:
+            return []
+        made_again = self._again(id)
+        if made_again is None or self._kept_anyway(id):
+            return [id]
+        write = 0 if id in self._ids else self.bytes(id)
+        cost = sum(self.bytes(source) for source in made_again)
+        return [id] if write + self.bytes(id) < cost else self._without_inputs(made_again)
+
+    def _kept_anyway(self, id: int) -> bool:
+        return id in self.graph.outputs.values()
+
+    def _without_inputs(self, ids: list[int]) -> list[int]:
+        return [id for id in ids if not isinstance(self.graph[id].op, ir.Input)]
+
+    def _again(self, id: int) -> list[int] | None:
+        """The dear values and inputs that a light value is made from; None for a dear one."""
+        node = self.graph[id]
+        if isinstance(node.op, ir.Input):
+            return [id]
+        if not self.levels.light(node) or id in self.levels.host:
+            return None
+        found: list[int] = []
+        for operand in node.operands:
+            more = self._again(operand)
+            found += [operand] if more is None else more
+        return list(dict.fromkeys(found))
+
+    def _for_walk(self, id: int) -> list[int]:
+        """What a walk reads for a value: it, or its factors where those are smaller."""
+        node = self.graph[id]
+        if id in self.levels.cheap:
+            return []
+        renamed = isinstance(node.op, ir.Contract) and self.levels.light(node)
+        product = isinstance(node.op, ir.Contract) and len(node.operands) == 2
+        smaller = product and sum(map(self.bytes, node.operands)) < self.bytes(id)
+        host = id in self.levels.host or id in self.graph.outputs.values()
+        if not host and (renamed or smaller):
+            return [found for operand in node.operands for found in self._for_walk(operand)]
+        return [id]
+
+    # --- bytes ---
+
+    def width(self, id: int) -> str:
+        """What only enters products of matrices is as narrow as the inputs."""
+        if id not in self._widths:
+            node = self.graph[id]
+            summed = isinstance(node.op, ck.Sums) and node.op.gates
+            narrow = self._only_in_products(self.graph, id)
+            self._widths[id] = SUMMED if summed else NARROW if narrow else WIDE
+        return self._widths[id]
+
+    def _only_in_products(self, graph: Graph, id: int) -> bool:
+        users = graph.users(id)
+        return bool(users) and all(self._multiplies(graph, id, graph[user]) for user in users)
+
+    def _multiplies(self, graph: Graph, id: int, user: Node) -> bool:
+        """Whether a user only multiplies matrices with the value."""
+        op = user.op
+        if isinstance(op, ir.Contract):
+            kept = {label for label, _ in op.out}
+            summed = any(label not in kept for labels in op.ins for label in labels)
+            renamed = len(op.ins) == 1 and not summed
+            return (len(op.ins) == 2 and summed) or (
+                renamed and self._only_in_products(graph, user.id)
+            )
+        if isinstance(op, PAIRED) and not isinstance(op, ck.Gram):
+            return user.operands[0] == id and user.operands.count(id) == 1
+        if isinstance(op, ir.Fold):
+            captured = zip(op.captures, user.operands, strict=False)
+            names = {name for name, operand in captured if operand == id}
+            starts = user.operands[len(op.captures) :]
+            inside = [n.id for n in op.body if isinstance(n.op, ir.Input) and n.op.name in names]
+            return id not in starts and all(
+                self._only_in_products(op.body, inner) for inner in inside
+            )
+        return False
+
+    def bytes(self, id: int) -> int:
+        """About how many bytes of a value a chunk of one head has."""
+        node = self.graph[id]
+        count = 1
+        for axis in node.type.axes:
+            count *= 1 if axis.name in self.heads else self._length(axis)
+        width = NARROW if isinstance(node.op, ir.Input) else self.width(id)
+        return count * BYTES[width]
+
+    def _length(self, axis: Axis) -> int:
+        if axis.kind == "batch":
+            return 1
+        if axis.kind == "stream":
+            return 1 if axis.size.has(ck.CHUNK) else ROWS
+        size = axis.size.subs(ck.CHUNK, ROWS)
+        size = size.subs(dict.fromkeys(size.free_symbols, DIM))
+        return int(size) if isinstance(size, sympy.Integer) else DIM

@@ -1,0 +1,141 @@
+"""Levels of the nodes of a chunked form: a kernel computes what is of its level.
+
+Levels count CHUNKS, PAIRS, WALKS, CHUNKS, PAIRS, WALKS, ...: every third is of the same kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.schedule.axes import crossing
+
+CHUNKS, PAIRS, WALKS = 0, 1, 2
+"""Kinds of levels: done for every chunk at once, the same with pairs of rows that decay, and along
+the chunks or by the host."""
+
+CHEAP = (
+    ir.Input, ir.Constant, ir.Position, ir.Delta, ir.Elementwise, ck.Chunks, ck.Tokens, ck.Place,
+    ck.Expand, ck.AtLast, ck.Detach,
+)  # fmt: skip
+"""Ops that may be done again where their value is needed: they cost no more than memory does."""
+
+PAIRED = (ck.Gram, ck.Mix, ck.GateGradient)
+
+ANYWHERE = (ck.Sums, ck.Move, ck.Select, ir.Reduce, *CHEAP)
+"""Ops that stand as well in a kernel with pairs."""
+
+
+def kind_of(level: int) -> int:
+    """CHUNKS, PAIRS or WALKS."""
+    return level % 3
+
+
+class Levels:
+    """`of` each node its level; the nodes of `host` with the reason, the states in the end in
+    `ends` (of which Fold, and which state), and what is `cheap` from inputs on."""
+
+    def __init__(self, graph: Graph, heads: Collection[str], host: Mapping[int, str]) -> None:
+        self.graph, self.heads = graph, heads
+        self.ends = {n.id: end for n in graph if (end := ended(graph, n)) is not None}
+        across = "it looks across what different programs have"
+        self.host = {n.id: across for n in graph if self._for_host(n)} | dict(host)
+        self.cheap = self._cheap()
+        once = "it is one value for a whole sequence"
+        self.host = {n.id: once for n in graph if self._once(n)} | self.host
+        self.cheap -= set(self.host)
+        self.of = self._levels()
+        self.count = max(self.of.values(), default=0) + 1
+
+    def folds(self, level: int) -> list[Node]:
+        """The walks of a level."""
+        return [n for n in self.graph if isinstance(n.op, ir.Fold) and self.of[n.id] == level]
+
+    def has_fold(self, level: int) -> bool:
+        """Whether a level has walks."""
+        return bool(self.folds(level))
+
+    def _for_host(self, node: Node) -> bool:
+        """Whether an op looks across what different programs have."""
+        if isinstance(node.op, ir.Fold | ir.Input) or node.id in self.ends:
+            return False
+        if isinstance(node.op, ck.Last):
+            return True
+        outer = {a.name for a in node.type.axes if a.kind != "dim"} | {"batch", *self.heads}
+        for operand in node.operands:
+            outer |= {a.name for a in self.graph[operand].type.axes if a.kind != "dim"}
+        return bool(set(crossing(self.graph, node)) & outer)
+
+    def _once(self, node: Node) -> bool:
+        """Whether a value is one for a whole sequence, and no kernel makes it in passing."""
+        if node.id in self.ends or isinstance(node.op, ir.Fold | ir.Input):
+            return False
+        streams = any(axis.kind == "stream" for axis in node.type.axes)
+        wanted = node.id not in self.cheap or node.id in self.graph.outputs.values()
+        return wanted and not streams
+
+    def light(self, node: Node) -> bool:
+        """Whether an op costs no more than memory does."""
+        renamed = isinstance(node.op, ir.Contract) and _renames(node.op)
+        several = isinstance(node.op, ck.Tokens) and node.op.steps is not None  # rows of a token
+        return (isinstance(node.op, CHEAP) or renamed) and not several
+
+    def _cheap(self) -> set[int]:
+        """Nodes that cost little even from inputs on: no kernel need keep them."""
+        found: set[int] = set()
+        for node in self.graph:
+            light = self.light(node) and node.id not in self.host
+            if light and all(o in found for o in node.operands):
+                found.add(node.id)
+        return found
+
+    def _levels(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for node in self.graph:
+            before = max((found[o] for o in node.operands), default=0)
+            found[node.id] = self._level(node, before, found)
+        return found
+
+    def _level(self, node: Node, before: int, found: Mapping[int, int]) -> int:
+        if isinstance(node.op, ir.Fold):
+            return _next(before + (kind_of(before) == WALKS), WALKS)
+        if isinstance(node.op, ir.Result) or node.id in self.ends:
+            return before
+        if node.id in self.host:
+            return _next(before, WALKS)
+        if reads_sums(node):
+            sums = found[node.operands[-1]]
+            return _next(max(before, sums + 1), PAIRS)
+        anywhere = isinstance(node.op, ANYWHERE) or self.light(node)
+        if anywhere and kind_of(before) == PAIRS:
+            return before
+        return _next(before, CHUNKS)
+
+
+def reads_sums(node: Node) -> bool:
+    """Whether an op reads sums of gates at other rows, so from memory."""
+    return isinstance(node.op, PAIRED) and node.op.anchor == ck.SUMS
+
+
+def _next(level: int, kind: int) -> int:
+    """The first level of a kind from this one on."""
+    return level + (kind - level) % 3
+
+
+def ended(graph: Graph, node: Node) -> tuple[int, str] | None:
+    """The Fold along chunks and the state of which a node is the value in the end."""
+    if not isinstance(node.op, ck.Last) or not isinstance(graph[node.operands[0]].op, ir.Result):
+        return None
+    result = graph[node.operands[0]]
+    fold = graph[result.operands[0]]
+    if not isinstance(fold.op, ir.Fold) or fold.op.reverse != node.op.reverse:
+        return None
+    states = {state.name for state in fold.op.states}
+    return (fold.id, result.op.name) if result.op.name in states else None
+
+
+def _renames(op: ir.Contract) -> bool:
+    """Whether a Contract of one operand only renames and orders axes."""
+    return len(op.ins) == 1 and len(set(op.ins[0])) == len(op.ins[0]) == len(op.out)

@@ -1,0 +1,61 @@
+"""Chunk IR -> chunk IR: pairs of rows that decay read sums of their gates from memory.
+
+    gram[halves](a, b, g)  ->  gram[sums](a, b, sums(g))
+
+A kernel makes the decay between two rows from the sums at three places: the two rows, and the
+border between the halves of the tree that lies between them. exp of sums is made from the same
+sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.schedule.levels import PAIRED
+
+
+def with_sums(graph: Graph, heads: Collection[str]) -> Graph:
+    """The graph in which pairs that decay along one dim read sums; itself if there are none."""
+    pairs = [n for n in graph if isinstance(n.op, PAIRED) and _along_one_dim(graph, n, heads)]
+    if not pairs:
+        return graph
+    new = graph.copy()
+    sums: dict[tuple[int, str], int] = {}
+    for pair in pairs:
+        node = new[pair.id]
+        key = gates, row = node.operands[-1], node.op.row
+        if key not in sums:
+            sums[key] = new.add(ck.Sums(row, gates=True), gates, span=new[gates].span)
+            _share(new, sums[key])
+        op = replace(node.op, anchor=ck.SUMS)
+        operands = (*node.operands[:-1], sums[key])
+        new.substitute(node.id, new.add(op, *operands, name=node.name, span=node.span))
+    new.prune([node.id for node in new if isinstance(node.op, ir.Input)])
+    return new.renumbered(lambda id: id)
+
+
+def _along_one_dim(graph: Graph, node: Node, heads: Collection[str]) -> bool:
+    """Whether rows and gates have one and the same dim, beside the rows and the heads."""
+    matrix = not isinstance(node.op, ck.Gram)
+    found = []
+    for operand in node.operands[1 if matrix else 0 :]:
+        axes = graph[operand].type.axes
+        found.append([a.name for a in axes if a.kind == "dim" and a.name not in heads])
+    dims = [sorted(set(names) - {node.op.row}) for names in found]
+    along = matrix or dims[0] == list(node.op.over)
+    return len(dims[0]) == 1 and all(each == dims[0] for each in dims) and along
+
+
+def _share(graph: Graph, made: int) -> None:
+    """exp of the plain sums of the same gates reads these."""
+    (gates,) = graph[made].operands
+    op = replace(graph[made].op, gates=False)
+    for user in graph.users(gates):
+        readers = [graph[reader].op for reader in graph.users(user)]
+        only_exp = all(isinstance(r, ir.Elementwise) and r.fn == "exp" for r in readers)
+        if graph[user].op == op and readers and only_exp:
+            graph.substitute(user, made)
