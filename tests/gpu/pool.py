@@ -20,31 +20,36 @@ ROOT = Path(__file__).parents[2]
 SPOILED = ("CUDA error", "Triton Error [CUDA]", "CUDA out of memory")
 """What is said by a process whose later launches mean nothing."""
 
+GRACE = 20
+"""Seconds that a case may end after there should be an end."""
+
 Done = tuple[Case, dict[str, Any]]
 
 
 class Worker:
     """A process that runs cases one after the other, started when the first one comes."""
 
-    def __init__(self, device: str, patience: float):
-        self.device, self.patience = device, patience
+    def __init__(self, device: str):
+        self.device = device
         self.process: subprocess.Popen[str] | None = None
         self.answers: queue.Queue[str] = queue.Queue()
 
-    def run(self, case: Case, repeat: bool) -> dict[str, Any]:
-        """What became of a case."""
+    def run(self, case: Case, repeat: bool, patience: float) -> dict[str, Any]:
+        """What became of a case that may take so many seconds."""
         process = self.process or self._start()
         assert process.stdin is not None
         try:
             process.stdin.write(json.dumps({**asdict(case), "repeat": repeat}) + "\n")
             process.stdin.flush()
-            line = self.answers.get(timeout=self.patience)
+            line = self.answers.get(timeout=patience)
         except (BrokenPipeError, queue.Empty):
             line = ""
         if not line:
+            self.answers.empty() and time.sleep(0.2)
             code = process.poll()
             self.stop()
-            return {"failed": f"the process was ended ({code}): {self.patience:.0f} s, or a crash"}
+            why = f"after {patience:.0f} s" if code is None else f"by itself, with {code}"
+            return {"failed": f"the process was ended {why}", "late": code is None}
         found = json.loads(line)
         if any(word in found.get("failed", "") for word in SPOILED):
             self.stop()
@@ -101,19 +106,24 @@ class Groups:
 
 
 def run_all(
-    cases: Sequence[Case], device: str, workers: int, seconds: float, patience: float = 150
+    cases: Sequence[Case], device: str, workers: int, seconds: float, patience: float = 300
 ) -> Iterator[Done]:
-    """Every case that is begun within so many seconds, as it is done. The first case of every
-    group of kernels is run twice, to see whether the same comes out."""
+    """Every case that is done within so many seconds and `GRACE`, as it is done, and those that
+    took more than `patience`. The first case of every group of kernels is run twice, to see whether
+    the same comes out."""
     groups, done = Groups(cases), queue.Queue[Done | None]()
     end = time.monotonic() + seconds
 
     def work() -> None:
-        worker, known = Worker(device, patience), set[str]()
+        worker, known = Worker(device), set[str]()
         while group := groups.take(known):
             for number, case in enumerate(group):
-                if time.monotonic() < end:
-                    done.put((case, worker.run(case, repeat=number == 0)))
+                left = end - time.monotonic()
+                if left < 0:
+                    break
+                found = worker.run(case, number == 0, min(patience, left + GRACE))
+                if not found.get("late") or left + GRACE > patience:
+                    done.put((case, found))
         worker.stop()
         done.put(None)
 

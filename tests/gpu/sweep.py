@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-n", "--count", type=int, default=1000, help="random cases in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=14)
-    parser.add_argument("--seconds", type=float, default=240, help="begin no case after these")
+    parser.add_argument("--seconds", type=float, default=240, help="stop after about these")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("-o", "--output", type=Path, help="a JSON file for what came out")
     given = parser.parse_args(arguments)

@@ -1,0 +1,201 @@
+"""What a generated file launches, without a GPU: the kernels, their grids, arguments and options,
+of tensors on a CPU; and each of them compiled for a GPU ahead of time.
+
+    with recorded() as found:
+        layer(x).sum().backward()
+    made = [machine_code(launch) for launch in distinct(found)]
+
+Nothing is computed: what kernels would write stays as it was.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+TYPES = {
+    torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64",
+    torch.bool: "*i1", torch.int32: "*i32", torch.int64: "*i64",
+}  # fmt: skip
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """One launch: a kernel, the number of its programs, and what it is given by name."""
+
+    kernel: JITFunction
+    grid: tuple[int, ...]
+    given: Mapping[str, Any]
+    options: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """As it stands in the file."""
+        return self.kernel.__name__
+
+    @cached_property
+    def signature(self) -> dict[str, str]:
+        """The type of every argument; `constexpr` where its value is compiled in."""
+        return {p.name: self._type(p, self.given[p.name]) for p in self.kernel.params}
+
+    def _type(self, parameter: Any, value: Any) -> str:
+        if isinstance(value, torch.Tensor):
+            return TYPES[value.dtype]
+        one = value == 1 and not parameter.do_not_specialize
+        if parameter.is_constexpr or value is None or one:
+            return "constexpr"
+        if isinstance(value, float):
+            return "fp32"
+        return "i32" if -(2**31) <= value < 2**31 else "i64"
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The values that are compiled in."""
+        return {n: self.given[n] for n, kind in self.signature.items() if kind == "constexpr"}
+
+    @property
+    def aligned(self) -> list[str]:
+        """Arguments that are multiples of 16, which kernels are compiled for, as addresses are."""
+        found = []
+        for each in self.kernel.params:
+            if self.signature[each.name] == "constexpr" or each.do_not_specialize:
+                continue
+            value = self.given[each.name]
+            number = value.data_ptr() if isinstance(value, torch.Tensor) else value
+            if isinstance(number, int) and number % 16 == 0:
+                found.append(each.name)
+        return found
+
+    @property
+    def key(self) -> str:
+        """The same for launches that need the same machine code, whatever they are called."""
+        source = re.sub(rf"\b{self.name}\b", "kernel", self.kernel.src)
+        constants = sorted((n, str(v)) for n, v in self.constants.items())
+        parts = (
+            source,
+            _called(self.kernel),
+            self.signature,
+            constants,
+            self.aligned,
+            self.options,
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _called(kernel: JITFunction) -> list[str]:
+    """The texts of the functions that a kernel calls, and those that they call."""
+    found: dict[str, str] = {}
+    waiting = [kernel]
+    while waiting:
+        each = waiting.pop()
+        for node in ast.walk(ast.parse(each.src)):
+            called = each.__globals__.get(node.id) if isinstance(node, ast.Name) else None
+            if isinstance(called, JITFunction) and called.__name__ not in found:
+                found[called.__name__] = called.src
+                waiting.append(called)
+    return [found[name] for name in sorted(found)]
+
+
+@contextmanager
+def recorded() -> Iterator[list[Launch]]:
+    """Every launch is written down, and none is done."""
+    found: list[Launch] = []
+
+    def write_down(self: JITFunction, *given: Any, grid: Any, warmup: bool, **named: Any) -> None:
+        names = [each.name for each in self.params]
+        values = {**dict(zip(names, given, strict=False)), **named}
+        options = {name: values.pop(name) for name in OPTIONS if name in values}
+        assert values.keys() <= set(names), values.keys() - set(names)
+        values = {p.name: values.get(p.name, p.default) for p in self.params}
+        size = grid(values) if callable(grid) else grid
+        found.append(Launch(self, tuple(size), values, options))
+
+    real, JITFunction.run = JITFunction.run, write_down
+    try:
+        yield found
+    finally:
+        JITFunction.run = real
+
+
+@contextmanager
+def as_on_a_gpu(module: ModuleType) -> Iterator[None]:
+    """A generated module takes its kernels, wherever tensors are."""
+    before = module.by_kernels
+    vars(module)["by_kernels"] = lambda chunk, *given: True
+    try:
+        yield
+    finally:
+        vars(module)["by_kernels"] = before
+
+
+def distinct(launches: Iterable[Launch]) -> list[Launch]:
+    """One launch for each piece of machine code."""
+    return list({launch.key: launch for launch in reversed([*launches])}.values())[::-1]
+
+
+# --- machine code ---
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """What became of a kernel: bytes of shared memory and of each thread's stack (registers that
+    did not fit are kept there), registers, and whether products of matrices are wgmma."""
+
+    name: str
+    shared: int
+    stack: int
+    registers: int
+    products: int
+    wgmma: bool
+
+
+def machine_code(launch: Launch, capability: int = 90) -> MachineCode:
+    """A kernel as it is launched, compiled for a GPU of that capability."""
+    names = launch.kernel.arg_names
+    aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in launch.aligned}
+    constants = {(names.index(n),): value for n, value in launch.constants.items()}
+    source = ASTSource(launch.kernel, launch.signature, constants, aligned)
+    target = GPUTarget("cuda", capability, 32)
+    made = triton.compile(source, target=target, options=dict(launch.options))
+    products = made.asm["ttgir"].count("ttng.warp_group_dot ") + made.asm["ttgir"].count("tt.dot ")
+    usage = resources(made.asm["cubin"])
+    return MachineCode(
+        launch.name, made.metadata.shared, usage["STACK"], usage["REG"], products,
+        "wgmma.mma_async" in made.asm["ptx"],
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def cuobjdump() -> Path:
+    """The tool that says what a compiled kernel needs; it comes with Triton."""
+    return Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+
+
+def resources(cubin: bytes) -> dict[str, int]:
+    """REG, STACK, SHARED, LOCAL, ... of the kernel in a cubin: registers and bytes."""
+    import tempfile
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(cuobjdump()), "-res-usage", file.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {
+        name: int(value) for name, value in re.findall(r"([A-Z]+)(?:\[\d\])?:(\d+)", done.stdout)
+    }
