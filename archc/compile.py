@@ -36,6 +36,7 @@ from archc.recurrence.chunked import chunked
 from archc.recurrence.decays import decays
 from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
+from archc.schedule.steps import steps, tokenwise
 from archc.source import Source
 from archc.specfile import import_source
 from archc.syntax.parse import parse
@@ -82,7 +83,7 @@ DERIVING = [name for name, _ in PASSES].index("chunk")
 
 def in_kernels(plan: Plan) -> str:
     """The file whose chunked recurrences launch kernels on a GPU."""
-    return triton.emit(plan, Schedule(with_sums, partition))
+    return triton.emit(plan, Schedule(with_sums, partition, tokenwise, steps))
 
 
 BACKENDS: Mapping[str, Callable[[Plan], str]] = {"eager": eager.emit, "triton": in_kernels}

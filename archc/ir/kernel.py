@@ -34,7 +34,8 @@ class Buffer:
 class Kernel:
     """One launch. `loads` are nodes that are read from the buffer of that name, `stores` the nodes
     that are written; `ends` are states of the walked Fold that are written after its last chunk.
-    `split` is an axis of which every program has a block. `why` says for a reader how it was cut.
+    `split` is an axis of which every program has a block, and so is `rows`, an axis of the grid.
+    `why` says for a reader how it was cut.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Kernel:
     walk: int | None = None
     ends: Mapping[str, str] = field(default_factory=dict)
     why: tuple[str, ...] = ()
+    rows: Axis | None = None
 
 
 @dataclass(frozen=True, eq=False)

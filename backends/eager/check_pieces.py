@@ -153,6 +153,17 @@ def check_kernels(expected: dict, device: str) -> float:
     return max(distance(one, other) for one, other in zip(narrow, exact, strict=True))
 
 
+@torch.no_grad()
+def check_steps(expected: dict, device: str) -> float:
+    """Outputs of few tokens by kernels, in float32, against the eager form in float64."""
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        layer, inputs, _ = example(SIZES, 2, 9, device, dtype)
+        found.append([y.double() for y in outputs_of(layer(**inputs))])
+    exact, narrow = found
+    return max(distance(one, other) for one, other in zip(narrow, exact, strict=True))
+
+
 def checks(expected: dict, device: str = "cpu") -> list:
     """Every form: its name, its error, and the largest error that is right."""
     return [(name, function(expected, device), limit) for name, function, limit in FORMS]

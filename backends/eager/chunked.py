@@ -54,6 +54,9 @@ class ChunkedFunction(FoldFunction):
         if not self.tokens:
             self.body.ask(self.body.lengths[self.stream])
         self.needed = {self.name: dict(zip(*extra_arguments(self.scope, self.body), strict=True))}
+        self.stepping = self.steps_in_kernel(self.needed[self.name])
+        if self.stepping is not None:
+            self.needed[self.stepping.name] = self.stepping.extra
         forms = {"": (self._forward(), self._backward())}
         if self.scope.file.by_kernels is not None:
             both = self._forward("kernels"), self._backward("gradient_kernels")
@@ -220,8 +223,7 @@ class ChunkedFunction(FoldFunction):
             place = self.values[self.tokens[0]].layout.index(self.stream)
             length = f"{self.arguments[self.tokens[0]]}.shape[{place}]"
         with writer.block(f"if chunk is None or {length} < STEPS:"):
-            steps = [*self.inputs.values(), *self.needed[self.name]]
-            writer.call(f"return {self.name}(", steps, ")")
+            self.write_steps(writer, list(self.inputs.values()), list(self.needed[self.name]))
         real = self.real_arguments()
         if self.kernels:
             self._launched(writer, real)

@@ -21,10 +21,13 @@ from archc.ir import layer as ir
 from archc.ir.plan import Plan
 
 
-def emit(plan: Plan, by_kernels: Callable[..., Any] | None = None) -> str:
+def emit(
+    plan: Plan, by_kernels: Callable[..., Any] | None = None,
+    by_steps: Callable[..., Any] | None = None,
+) -> str:  # fmt: skip
     """The whole file, the same to the byte for the same plan. `by_kernels` writes the functions
-    that launch kernels."""
-    file, classes = File(by_kernels=by_kernels), dict[int, str]()
+    that launch kernels for chunks, `by_steps` those whose kernels walk tokens."""
+    file, classes = File(by_kernels=by_kernels, by_steps=by_steps), dict[int, str]()
     layers = called_first(plan.layer)
     for layer in layers[::-1]:
         classes[id(layer)] = file.names.fresh(layer.name)
@@ -33,14 +36,19 @@ def emit(plan: Plan, by_kernels: Callable[..., Any] | None = None) -> str:
         write_class(Parts(file, layer, EMITTERS, classes, layer is plan.layer))
     sections = with_pieces(file)
     if plan.check is not None:
-        used = {*forms(plan.layer), *(["check_kernels"] if file.notes else [])}
+        by_kernels = [check for check, piece in KERNEL_CHECKS.items() if piece in file.pieces]
+        used = {*forms(plan.layer), *by_kernels}
         unused = {"example", *FORMS} - used
         checks = [t for name, t in functions("check_pieces.py").items() if name not in unused]
-        definitions = self_check(plan.layer, layers, classes, plan.check, bool(file.notes))
+        definitions = self_check(plan.layer, layers, classes, plan.check, by_kernels)
         sections += ["# --- self-check: run this file ---", *checks, definitions]
         sections.append('if __name__ == "__main__":\n    main()')
     body = "\n\n\n".join(text.strip("\n") for text in sections)
     return "\n".join([*header(plan, kernel_notes(file)), whole(body)])
+
+
+KERNEL_CHECKS = {"check_kernels": "by_kernels", "check_steps": "by_steps"}
+"""What is checked of a file with kernels, and the piece that such a file has."""
 
 
 def class_name(layer: ir.Layer) -> str:
@@ -84,6 +92,7 @@ def all_pieces() -> dict[str, str]:
     return {
         **functions("pieces.py"), **functions("packed_pieces.py"), **functions("chunk_pieces.py"),
         **functions("pieces.py", "archc.backends.triton"),
+        **functions("step_pieces.py", "archc.backends.triton"),
     }  # fmt: skip
 
 
@@ -133,15 +142,16 @@ def header(plan: Plan, notes: list[str]) -> list[str]:
 
 
 def kernel_notes(file: File) -> list[str]:
-    """What the head of the file says of its kernels: one paragraph."""
+    """What the head of the file says of its kernels."""
     if file.by_kernels is None:
         return []
+    refused = ["\n".join(["By PyTorch alone:", *file.refused])] if file.refused else []
     if not file.notes:
-        return ["No recurrence here has a chunked form, so that there is no kernel in this file."]
-    first = "On a GPU, in float32, bfloat16 or float16 and in chunks of 16, 32 or 64 tokens, these"
-    second = "launch kernels of Triton; everything else, and these without a GPU, is in PyTorch:"
+        return refused or ["There is no recurrence here, and so no kernel in this file."]
+    first = "On a GPU, in float32, bfloat16 or float16, these launch kernels of Triton, by chunks"
+    second = "of 16, 32 or 64 tokens or token by token; everything else is in PyTorch:"
     last = "Nothing above tells of the kernels: on a GPU, running this file checks them too."
-    return ["\n".join([first, second, *file.notes]), last]
+    return ["\n".join([first, second, *file.notes]), *refused, last]
 
 
 def imports(body: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from archc.backends.writer import Names
 
 _TOP_LEVEL = """
-    wave fill outputs_of distance check_values check_pieces check_gradients check_kernels checks
+    wave fill outputs_of distance check_values check_pieces check_gradients check_kernels check_steps checks
     speed timed seconds main example TITLE SIZES SPEED_SIZES EXPECTED FORMS
 """
 TOP_LEVEL = frozenset(_TOP_LEVEL.split())
@@ -25,8 +25,10 @@ class File:
     names: Names = field(default_factory=lambda: Names(TOP_LEVEL))
     sections: list[str] = field(default_factory=list)
     by_kernels: Callable[..., Any] | None = None
+    by_steps: Callable[..., Any] | None = None
     kernels: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     constants: dict[str, int] = field(default_factory=dict)
 
     def constant(self, name: str, value: int) -> str:

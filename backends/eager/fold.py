@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from archc.backends.eager import carry
 from archc.backends.eager.naming import region_name
 from archc.backends.eager.region import (
@@ -67,9 +70,48 @@ class FoldFunction:
 
     def call(self) -> dict[str, Value]:
         """Write the function and the line that calls it; the results by name."""
-        self.scope.file.sections.append(self.text())
-        _, given = extra_arguments(self.scope, self.body)
-        return self.write_call(given)
+        title = self.name
+        if self.scope.file.by_steps is not None and not self.scope.region:
+            self.name = self.scope.file.names.fresh(f"{title}_steps")
+        text = self.text()
+        self.scope.file.sections.append(text)
+        needed = dict(zip(*extra_arguments(self.scope, self.body), strict=True))
+        self.stepping = self.steps_in_kernel(needed)
+        if self.stepping is not None:
+            needed = self._choose_steps(title, needed)
+        return self.write_call(list(needed.values()))
+
+    def steps_in_kernel(self, needed: Mapping[str, str]) -> Any:
+        """The function whose kernel walks the tokens, if there is one: its name, and what it takes
+        besides captures and states."""
+        by_steps = self.scope.file.by_steps
+        return by_steps(self, needed) if by_steps is not None and not self.scope.region else None
+
+    def write_steps(self, writer: Writer, given: list[str], extra: list[str]) -> None:
+        """The lines that take one token after the other: by a kernel where one may."""
+        if self.stepping is not None:
+            states = list(self.states.values())
+            self.scope.file.pieces.add("by_steps")
+            tensors = ", ".join([*self.real_arguments(), *states])
+            with writer.block(f"if by_steps({tensors}):"):
+                rooms = [f"torch.empty_like({state})" for state in states]
+                into = f"into=({', '.join(rooms)}{',' * (len(rooms) == 1)})"
+                more = [*self.stepping.extra, into]
+                writer.call(f"return {self.stepping.name}(", [*given, *more], ")")
+        writer.call(f"return {self.name}(", [*given, *extra], ")")
+
+    def _choose_steps(self, title: str, needed: Mapping[str, str]) -> dict[str, str]:
+        """The function that leaves the tokens to a kernel where it may; what it takes besides."""
+        writer, extra = Writer(), {**needed, **self.stepping.extra}
+        given = [*self.arguments.values(), *self.states.values()]
+        writer.line("@without_autocast")
+        writer.call(f"def {title}(", [*given, *extra], "):")
+        writer.depth += 1
+        writer.docstring(self._doc())
+        self.write_steps(writer, given, list(needed))
+        self.scope.file.sections.append(writer.text())
+        self.name = title
+        return extra
 
     def write_call(self, given: list[str]) -> dict[str, Value]:
         """The line that calls the function, `given` what it takes besides captures and states."""

@@ -27,6 +27,9 @@ class GraphFunction:
     `order` in what order they are the arguments. The last argument is the length of a chunk.
     """
 
+    locals: tuple[str, ...] = ()
+    """Names that no argument can have."""
+
     def __init__(
         self, scope: Scope, graph: Graph, name: str, given: Mapping[str, Value],
         order: Sequence[str], stream: Axis,
@@ -35,8 +38,8 @@ class GraphFunction:
         self.stream = stream
         found = {node.op.name: node for node in graph if isinstance(node.op, ir.Input)}
         self.inputs = {input: found[input] for input in [*order, *found] if input in found}
-        names = Names()
-        self.arguments = {input: names.fresh(plain(input)) for input in self.inputs}
+        names = Names(self.locals)
+        self.arguments = {input: names.fresh(self.called(input)) for input in self.inputs}
         axes = {
             self.arguments[input]: [node.type.axis(axis) for axis in self.layout(input)]
             for input, node in self.inputs.items()
@@ -50,6 +53,10 @@ class GraphFunction:
             kind = NUMBER if self.is_number(input) else KIND_OF[node.type.dtype]
             text = Text(self.arguments[input])
             self.body.values[node.id] = Value(text, self.layout(input), kind)
+
+    def called(self, input: str) -> str:
+        """What an argument is called, if nothing else is."""
+        return plain(input)
 
     def layout(self, name: str) -> tuple[str, ...]:
         """The order of an argument's dims."""

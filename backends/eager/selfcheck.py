@@ -24,6 +24,7 @@ FORMS = {
     "check_chunks": ("chunks of tokens, against one token after the other", "1e-8"),
     "check_gradients": ("gradients, against differences", "1e-6"),
     "check_kernels": ("kernels in float32, against float64 without them", "1e-3"),
+    "check_steps": ("kernels of a few tokens, the same way", "1e-3"),
 }
 """What is checked: function of `check_pieces.py` -> what it compares, and the largest relative
 error that is right (a file carries its numbers with seven digits)."""
@@ -31,7 +32,7 @@ error that is right (a file carries its numbers with seven digits)."""
 
 def self_check(
     layer: ir.Layer, layers: Sequence[ir.Layer], classes: Mapping[int, str], check: Check,
-    kernels: bool = False,
+    kernels: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """The definitions that the functions of `check_pieces.py` work on."""
     writer = Writer()
@@ -60,16 +61,17 @@ def self_check(
         writer.line(f"    ({quoted(title)}, {function}, {limit}),")
     writer.line("]")
     if kernels:
-        title, limit = FORMS["check_kernels"]
         with writer.block('if __name__ == "__main__" and torch.cuda.is_available():'):
-            writer.line(f"FORMS.append(({quoted(title)}, check_kernels, {limit}))")
+            for function in kernels:
+                title, limit = FORMS[function]
+                writer.line(f"FORMS.append(({quoted(title)}, {function}, {limit}))")
     return writer.text()
 
 
 def forms(layer: ir.Layer) -> list[str]:
     """The checks that a layer can pass: one that needs the whole sequence has no pieces, and one of
     kernels needs a GPU."""
-    left_out = {"check_kernels"} | (set() if in_chunks(layer) else {"check_chunks"})
+    left_out = {"check_kernels", "check_steps"} | (set() if in_chunks(layer) else {"check_chunks"})
     if memory_of(layer).refusal is not None:
         left_out |= {"check_pieces", "check_chunks"}
     return [name for name in FORMS if name not in left_out]

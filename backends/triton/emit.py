@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from archc.backends.eager import emit as eager
+from archc.backends.eager.fold import FoldFunction
 from archc.backends.triton.function import KernelFunction
+from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import Schedule
+from archc.backends.triton.step_function import StepFunction
 
 from archc.ir.plan import Plan
 
 
 def emit(plan: Plan, schedule: Schedule) -> str:
-    """The whole file; `schedule` cuts chunked forms into kernels."""
+    """The whole file; `schedule` says how recurrences become kernels."""
 
     def by_kernels(*given: Any) -> KernelFunction:
         return KernelFunction(*given, schedule)
 
-    return eager.emit(plan, by_kernels)
+    def by_steps(fold: FoldFunction, eager_needs: Mapping[str, str]) -> StepFunction | None:
+        try:
+            made = StepFunction(fold, eager_needs, schedule)
+        except NotInKernel as reason:
+            fold.scope.file.refused.append(f"    {fold.name}: {reason}")
+            return None
+        made.write_steps()
+        return made
+
+    return eager.emit(plan, by_kernels, by_steps)

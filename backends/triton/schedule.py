@@ -10,17 +10,21 @@ from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.ops import OPS
 
 from archc.dims import Axis
-from archc.ir.graph import Graph
-from archc.ir.kernel import Kernels
+from archc.ir.graph import Graph, Node
+from archc.ir.kernel import Kernel, Kernels
 
 
 @dataclass(frozen=True)
 class Schedule:
     """How graphs become kernels: `prepare` rewrites one of these heads for kernels, `partition`
-    cuts it, given its name, stream and heads, and the nodes that the host does, and why."""
+    cuts it, given its name, stream and heads, and the nodes that the host does, and why.
+    `tokenwise` makes a recurrence with its results a graph by itself, of which `steps` makes the
+    kernel of that name that walks its tokens."""
 
     prepare: Callable[[Graph, Collection[str]], Graph]
     partition: Callable[[Graph, str, Axis, Collection[str], Mapping[int, str]], Kernels]
+    tokenwise: Callable[[Graph, Node, Collection[str]], Graph]
+    steps: Callable[[Graph, str], Kernel]
 
 
 def written(

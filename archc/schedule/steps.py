@@ -1,0 +1,82 @@
+"""A recurrence -> kernel IR: one kernel that walks its tokens, with the states in registers.
+
+It is for few tokens, as in generation, where a state is read once and written once; and for a
+recurrence that has no chunked form. A program has one sequence, one head, and all of the states or
+a block of a dim that no op crosses. Where a state meets weights that all sequences share, a program
+has several sequences (`rows`), so that the weights are loaded once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node, Type
+from archc.ir.kernel import Kernel
+from archc.schedule.axes import crossing
+
+ALONG = "along the tokens"
+
+
+def tokenwise(graph: Graph, node: Node, wanted: Collection[str]) -> Graph:
+    """A Fold by itself: inputs named as its captures, and `S[0]` for each state; outputs: the
+    results that are wanted, along the stream, and `S[T]` for each state after the last token."""
+    op, made = node.op, Graph[object](graph.infer)
+    types = [graph[id].type for id in node.operands[: len(op.captures)]]
+    given = [made.add(ir.Input(n, t)) for n, t in zip(op.captures, types, strict=True)]
+    starts = [made.add(ir.Input(ck.start(s.name), Type(s.axes))) for s in op.states]
+    body = op.body.copy()
+    states = [state.name for state in op.states]
+    body.outputs = {n: id for n, id in body.outputs.items() if n in states or n in wanted}
+    body.prune()
+    fold = made.add(replace(op, body=body, chunked=None), *given, *starts)
+    results = {name: made.add(ir.Result(name), fold) for name in body.outputs}
+    made.outputs = {name: results[name] for name in wanted}
+    for state, start in zip(states, starts, strict=True):
+        last = ck.Last(op.stream.name, op.reverse)
+        made.outputs[ck.final(state)] = made.add(last, results[state], start)
+    return made
+
+
+def steps(graph: Graph, name: str) -> Kernel:
+    """The kernel of a Fold by itself, as `tokenwise` makes it."""
+    (fold,) = (node for node in graph if isinstance(node.op, ir.Fold))
+    op: ir.Fold = fold.op
+    batch = next(a for node in graph for a in node.type.axes if a.kind == "batch")
+    body = [axis for node in op.body for axis in node.type.axes]
+    heads = {axis.name: axis for axis in body if axis.name in op.heads}
+    loads = {n.id: n.op.name for n in graph if isinstance(n.op, ir.Input)}
+    ends = {state.name: ck.final(state.name) for state in op.states}
+    loads |= {graph.outputs[end]: end for end in ends.values()}
+    stores = {n: id for n, id in graph.outputs.items() if n not in ends.values()}
+    shared = any(True for _ in _products_with_weights(op.body))
+    split = None if shared else _free(op)
+    grid = (batch, *heads.values())
+    rows = batch if shared else None
+    return Kernel(name, graph, loads, stores, grid, split, fold.id, ends, (ALONG,), rows)
+
+
+def _products_with_weights(body: Graph) -> Iterator[Node]:
+    """Products of what follows from the states with a matrix that all sequences share."""
+    states = {n.id for n in body if isinstance(n.op, ir.Input) and n.op.name.endswith("[t-1]")}
+    carried = states | {id for state in states for id in body.descendants(state)}
+    for node in body:
+        if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+            continue
+        labels, kept = [set(each) for each in node.op.ins], set(dict(node.op.out))
+        for one, other in ((0, 1), (1, 0)):
+            shared = "batch" not in body[node.operands[one]].type.names
+            meets = node.operands[other] in carried and (labels[0] & labels[1]) - kept
+            if shared and meets and labels[one] - labels[other]:
+                yield node
+
+
+def _free(op: ir.Fold) -> Axis | None:
+    """A dim of the largest state that no op of the body crosses: the last such dim."""
+    crossed = {name for node in op.body for name in crossing(op.body, node)}
+    state = max(op.states, key=lambda s: len(s.axes))
+    free = [a for a in state.axes if a.kind == "dim" and a.name not in {*crossed, *op.heads}]
+    return free[-1] if free else None
