@@ -147,7 +147,7 @@ def kernel_notes(file: File) -> list[str]:
         return []
     refused = ["\n".join(["By PyTorch alone:", *file.refused])] if file.refused else []
     if not file.notes:
-        return refused or ["There is no recurrence here, and so no kernel in this file."]
+        return refused or ["No recurrence is here, so that there is no kernel in this file."]
     first = "On a GPU, in float32, bfloat16 or float16, these launch kernels of Triton, by chunks"
     second = "of 16, 32 or 64 tokens or token by token; everything else is in PyTorch:"
     last = "Nothing above tells of the kernels: on a GPU, running this file checks them too."

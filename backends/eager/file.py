@@ -9,8 +9,8 @@ from typing import Any
 from archc.backends.writer import Names
 
 _TOP_LEVEL = """
-    wave fill outputs_of distance check_values check_pieces check_gradients check_kernels check_steps checks
-    speed timed seconds main example TITLE SIZES SPEED_SIZES EXPECTED FORMS
+    wave fill outputs_of distance check_values check_pieces check_gradients check_kernels
+    check_steps checks speed timed seconds main example TITLE SIZES SPEED_SIZES EXPECTED FORMS
 """
 TOP_LEVEL = frozenset(_TOP_LEVEL.split())
 """What a file defines beside its layers."""

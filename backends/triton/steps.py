@@ -138,13 +138,10 @@ class StepsWriter(KernelWriter):
             return super().address(name, node, at, labels)
         slot, batch = (READ if name in self.starts else WRITTEN), self.kernel.grid[0].name
         there = f"{slot} >= 0"
-        moved = []
-        for axis, index in at:
-            if axis == batch:
-                mask = there if index.label else ""
-                index = replace(index, text=slot, mask=mask, whole=False)
-            moved.append((axis, index))
-        address, mask = super().address(name, node, tuple(moved), labels)
+        own = self.indices[batch]
+        row = replace(own, text=slot, mask=there if own.label else "", whole=False)
+        moved = tuple((axis, row if axis == batch else index) for axis, index in at)
+        address, mask = super().address(name, node, moved, labels)
         masks = [mask] if mask else []
         if not self.indices[batch].label:
             masks.append(self.let_index(f"in_{slot}", there))

@@ -1,0 +1,87 @@
+"""Kernels that walk tokens, on pools of states, against the eager loop in float64: under Triton's
+interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from archc.backends.load import load
+
+import archc
+from archc.compile import in_kernels, lowered
+from archc.ir.plan import Plan
+
+pytest.importorskip("triton")
+
+SCRIPT = Path(__file__).with_name("stepped.py")
+SPECS = (
+    "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
+    "linear_attention_simple", "lstm", "mamba", "mesa", "mlstm", "mom", "rwkv7", "slstm", "ssm",
+    "ssm_selective",
+)  # fmt: skip
+"""Every bundled spec with a recurrence, but for those that call another's."""
+
+LIMIT = 1e-4
+
+
+def errors(*checks: str) -> dict[str, float]:
+    """The errors of some checks, done in one process."""
+    root = str(Path(__file__).parents[3])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), ",".join(checks)],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line.rpartition(": ") for line in done.stdout.splitlines() if ": " in line]
+    return {f"{number} {name}": float(error) for number, (name, _, error) in enumerate(lines)}
+
+
+def wrong(found: dict[str, float]) -> dict[str, float]:
+    assert found
+    return {name: error for name, error in found.items() if not error < LIMIT}
+
+
+def test_rows_of_pools_of_states() -> None:
+    """States that lack the dim that programs share; weights that all sequences share. Rows of the
+    pools in any order, none for one sequence, others untouched."""
+    assert not wrong(errors("mlstm 1 4", "lstm 3 4"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_bundled_recurrence(spec: str) -> None:
+    assert not wrong(errors(f"{spec} 1 4", f"{spec} 3 60"))
+
+
+@pytest.fixture(scope="module")
+def module() -> ModuleType:
+    """The file of a recurrence with one state."""
+    return load(in_kernels(Plan(lowered(archc.load("gla").layer))), "gla_decode")
+
+
+def test_without_a_gpu_pools_go_through_the_eager_loop(module: ModuleType) -> None:
+    q, k, g = (torch.randn(2, 1, 3, 4) for _ in range(3))
+    v, pool = torch.randn(2, 1, 3, 5), torch.randn(6, 3, 4, 5)
+    index, before = torch.tensor([4, 1]), pool.clone()
+    o, S = module.gla_memory(q, k, v, -g.abs(), before[index])
+    made, same = module.gla_memory_decode(q, k, v, -g.abs(), pool, index)
+    assert same is pool and torch.equal(made, o) and torch.equal(pool[index], S)
+    assert torch.equal(pool[[0, 2, 3, 5]], before[[0, 2, 3, 5]])
+
+
+def test_what_does_not_fit_is_refused(module: ModuleType) -> None:
+    q, v, pool = torch.randn(2, 1, 3, 4), torch.randn(2, 1, 3, 5), torch.randn(6, 3, 4, 5)
+    with pytest.raises(ValueError, match="integers"):
+        module.gla_memory_decode(q, q, v, q, pool, torch.tensor([1]))
+    with pytest.raises(ValueError, match="a pool of 1 states"):
+        module.gla_memory_decode(q, q, v, q, pool[:1])
+    with pytest.raises(ValueError, match="no gradient"):
+        module.gla_memory_decode(q.requires_grad_(), q, v, q, pool)
