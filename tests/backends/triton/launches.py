@@ -1,7 +1,7 @@
 """What a generated file launches, without a GPU: the kernels, their grids, arguments and options,
 of tensors on a CPU; and each of them compiled for a GPU ahead of time.
 
-    with recorded() as found:
+    with recorded() as found, as_on_a_gpu(module):
         layer(x).sum().backward()
     made = [machine_code(launch) for launch in distinct(found)]
 
@@ -14,6 +14,8 @@ import ast
 import hashlib
 import re
 import subprocess
+import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -154,15 +156,18 @@ def distinct(launches: Iterable[Launch]) -> list[Launch]:
 
 @dataclass(frozen=True)
 class MachineCode:
-    """What became of a kernel: bytes of shared memory and of each thread's stack (registers that
-    did not fit are kept there), registers, and whether products of matrices are wgmma."""
+    """What became of a kernel: bytes of shared memory, registers and bytes of stack of a thread
+    (what does not fit into registers is kept there), whether it has products of matrices that are
+    large enough for a warp group (wgmma), whether it uses that, and how long compiling took."""
 
     name: str
+    warps: int
     shared: int
-    stack: int
     registers: int
-    products: int
+    stack: int
+    large: bool
     wgmma: bool
+    seconds: float
 
 
 def machine_code(launch: Launch, capability: int = 90) -> MachineCode:
@@ -172,13 +177,24 @@ def machine_code(launch: Launch, capability: int = 90) -> MachineCode:
     constants = {(names.index(n),): value for n, value in launch.constants.items()}
     source = ASTSource(launch.kernel, launch.signature, constants, aligned)
     target = GPUTarget("cuda", capability, 32)
+    begun = time.perf_counter()
     made = triton.compile(source, target=target, options=dict(launch.options))
-    products = made.asm["ttgir"].count("ttng.warp_group_dot ") + made.asm["ttgir"].count("tt.dot ")
+    seconds = time.perf_counter() - begun
     usage = resources(made.asm["cubin"])
     return MachineCode(
-        launch.name, made.metadata.shared, usage["STACK"], usage["REG"], products,
-        "wgmma.mma_async" in made.asm["ptx"],
+        launch.name, made.metadata.num_warps, made.metadata.shared, usage["REG"], usage["STACK"],
+        _has_large(made.asm["ttir"]), "wgmma.mma_async" in made.asm["ptx"], round(seconds, 1),
     )  # fmt: skip
+
+
+DOT = re.compile(r"tt\.dot .*: tensor<(\d+)x(\d+)x(\w+)> \* tensor<\d+x(\d+)x\w+>")
+
+
+def _has_large(text: str) -> bool:
+    """Whether it multiplies matrices of 16 bits with at least 64 rows and 16 columns."""
+    found = DOT.findall(text)
+    narrow = ("bf16", "f16")
+    return any(kind in narrow and int(m) >= 64 and int(n) >= 16 for m, _, kind, n in found)
 
 
 @lru_cache(maxsize=1)
@@ -189,8 +205,6 @@ def cuobjdump() -> Path:
 
 def resources(cubin: bytes) -> dict[str, int]:
     """REG, STACK, SHARED, LOCAL, ... of the kernel in a cubin: registers and bytes."""
-    import tempfile
-
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

@@ -2,71 +2,116 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
 
 import pytest
 import torch
-from archc.backends.load import load
 
 import archc
 from archc.compile import in_kernels, lowered
 from archc.ir.plan import Plan
 
-triton = pytest.importorskip("triton")
+pytest.importorskip("triton")
 
-KINDS = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.bool: "*i1", torch.int32: "*i32"}
-Launch = tuple[Any, tuple, dict]
+from tests.backends.triton.compiled import all_machine_code, launches_of, usual
+from tests.backends.triton.launches import MachineCode, distinct, machine_code
+from tests.gpu.memories import SPECS
 
-
-class Recorder:
-    """In place of a kernel: writes down how it is launched."""
-
-    def __init__(self, kernel: Any, launches: list[Launch]):
-        self.kernel, self.launches = kernel, launches
-
-    def __getitem__(self, grid: tuple) -> Any:
-        return lambda *given, **fixed: self.launches.append((self.kernel, given, fixed))
+ROOT = Path(__file__).parents[3]
+SHARED = 232_448
+"""Bytes of shared memory that a program may have on sm_90."""
 
 
-def launches(module: ModuleType, layer: torch.nn.Module, x: torch.Tensor) -> list[Launch]:
-    """The launches of a forward and its backward; what they would compute is not there."""
-    found: list[Launch] = []
-    for name, value in list(vars(module).items()):
-        if isinstance(value, triton.runtime.JITFunction) and "kernels" in name:
-            setattr(module, name, Recorder(value, found))
-    vars(module)["by_kernels"] = lambda chunk, *given: True
-    layer(x).float().sum().backward()
-    return found
+def misfit(made: MachineCode) -> str:
+    """What is wrong with a kernel."""
+    if made.shared > SHARED:
+        return f"{made.name}: {made.shared} bytes of shared memory"
+    if made.large and not made.wgmma:
+        return f"{made.name}: large products, and no wgmma"
+    return ""
 
 
-def compiled(kernel: Any, given: tuple, fixed: dict) -> Any:
-    """A kernel for sm_90 as it is launched; numbers that are 1 are known, as Triton does it."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+def test_small_kernels_compile_for_a_hopper_gpu() -> None:
+    """A kernel before, along and after the chunks, and the same of the gradient; none spills."""
+    made = [machine_code(each) for each in launches_of(usual("linear_attention_simple", 16))]
+    assert len(made) >= 6
+    assert not [line for line in map(misfit, made) if line]
+    assert all(each.stack == 0 for each in made)
+    assert any(each.wgmma for each in made) and any(not each.large for each in made)
 
-    names, signature, known = kernel.arg_names, {}, {}
-    for name, value in [*zip(names, given, strict=False), *fixed.items()]:
-        if isinstance(value, torch.Tensor):
-            signature[name] = KINDS[value.dtype]
-        elif name in fixed or value == 1:
-            signature[name], known[(names.index(name),)] = "constexpr", value
-        else:
-            signature[name] = "i32"
-    source = ASTSource(fn=kernel, signature=signature, constexprs=known)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32))
+
+def test_launches_are_written_down() -> None:
+    """As they stand in the file: two launches of the same kernel are one piece of machine code."""
+    case = usual("linear_attention_simple", 16)
+    found = launches_of(case)
+    assert [each.grid for each in found[:1]] == [(case.B * 2 * case.H,)]
+    first = found[0]
+    assert first.constants["K"] == first.constants["B_K"] == 16
+    assert {"T", "CHUNKS"}.isdisjoint([*first.constants, *first.aligned])
+    pointers = {n: k for n, k in first.signature.items() if k.startswith("*")}
+    assert set(pointers.values()) <= {"*bf16", "*fp32"} and pointers.keys() <= {*first.aligned}
+    assert len(distinct([*found, *found])) == len(found)
+    wider = launches_of(usual("linear_attention_simple", 16, "float32"))
+    assert {each.key for each in found}.isdisjoint(each.key for each in wider)
+
+
+def test_what_does_not_fit_is_told() -> None:
+    fits = MachineCode("f", 4, SHARED, 255, 0, large=True, wgmma=True, seconds=1.0)
+    assert not misfit(fits)
+    large = MachineCode("f", 4, SHARED + 1, 255, 0, large=True, wgmma=True, seconds=1.0)
+    assert misfit(large) == "f: 232449 bytes of shared memory"
+    slow = MachineCode("f", 4, 0, 255, 0, large=True, wgmma=False, seconds=1.0)
+    assert misfit(slow) == "f: large products, and no wgmma"
+
+
+def test_a_spec_that_calls_another_has_its_kernels() -> None:
+    """So only specs with a memory of their own are compiled."""
+
+    texts = {s: in_kernels(Plan(lowered(archc.load(s).layer))) for s in ("gla", "gla_block")}
+    kernels = {s: [line for line in t.split("\n") if "_kernels_" in line] for s, t in texts.items()}
+    assert kernels["gla"]
+    assert set(kernels["gla"]) <= set(kernels["gla_block"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", ["gla", "kda"])
-def test_kernels_compile_for_a_hopper_gpu(spec: str) -> None:
-    """Heads of 64, chunks of 64, bfloat16: every kernel fits into the memory of a program."""
-    lower = lowered(archc.load(spec).layer)
-    module = load(in_kernels(Plan(lower)), f"{spec}_compiled")
-    layer = getattr(module, lower.name)(d=128, H=2, K=64, V=64).to(torch.bfloat16)
-    found = launches(module, layer, torch.randn(2, 150, 128, dtype=torch.bfloat16))
-    assert len(found) == 6
-    for launch in found:
-        made = compiled(*launch)
-        assert made.metadata.shared <= 227 * 1024
-        assert "wgmma" in made.asm["ptx"] or "mma" in made.asm["ptx"] or not made.metadata.shared
+@pytest.mark.parametrize(
+    ("dim", "dtype"), [(64, "bfloat16"), (128, "bfloat16"), (64, "float32"), (100, "float16")]
+)
+def test_every_kernel_compiles_for_a_hopper_gpu(dim: int, dtype: str) -> None:
+    """Every distinct kernel of the bundled specs fits into what a program may have."""
+    cases = [usual(spec, dim, dtype) for spec in SPECS]
+    made = [code for _, code in all_machine_code(cases)]
+    assert len(made) >= 5 * len(SPECS)
+    assert not [line for line in map(misfit, made) if line]
+
+
+@pytest.mark.slow
+def test_the_newest_triton_compiles_them_too(tmp_path: Path) -> None:
+    """In an environment of its own that sees the packages of this one, and a newer Triton first."""
+    venv.create(tmp_path / "newest", with_pip=True, system_site_packages=False)
+    python = str(tmp_path / "newest/bin/python")
+    command = [python, "-m", "pip", "install", "-q", "--no-input", "--upgrade", "triton"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    if done.returncode:
+        pytest.skip(f"the newest Triton cannot be installed: {done.stderr.strip()[-300:]}")
+    (newest,) = tmp_path.glob("newest/lib/python*/site-packages")
+    packages = Path(torch.__file__).parents[1]
+    path = os.pathsep.join([str(newest), str(ROOT), str(packages)])
+    environment = {**os.environ, "PYTHONPATH": path, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    script = ["-m", "tests.backends.triton.compiled", "gla", "delta", "mlstm", "--dims", "64"]
+    made = subprocess.run(
+        [sys.executable, *script], env=environment, cwd=ROOT, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr[-3000:]
+    version = "import triton; print(triton.__version__, triton.__file__)"
+    told = subprocess.run(
+        [sys.executable, "-c", version], env=environment, cwd=ROOT, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert str(newest) in told.stdout
+    assert len(made.stdout.splitlines()) > 18 and " NO " not in made.stdout, made.stdout
