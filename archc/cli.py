@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import gc
 import importlib
+import inspect
 import os
 import sys
 from types import TracebackType
@@ -30,6 +31,7 @@ VERBS = {
     "explain": "Explain an error code.",
     "new": "Start a spec of your own from a bundled one.",
     "verify": "Hold every form of a layer against its step-by-step meaning.",
+    "bench": "Time the generated file beside its peers, in one run.",
 }
 """The verbs in the order of `archc --help`, each with its first line there."""
 
@@ -54,7 +56,7 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         command = importlib.import_module(f"archc.commands.{cmd_name}").command
-        command.help = f"{VERBS[cmd_name]}\n\n{command.help or ''}".strip()
+        command.help = f"{VERBS[cmd_name]}\n\n{inspect.cleandoc(command.help or '')}".strip()
         return command
 
     def resolve_command(

@@ -81,9 +81,13 @@ DERIVING = [name for name, _ in PASSES].index("chunk")
 """Where in the order chunked forms are derived."""
 
 
+SCHEDULE = Schedule(with_sums, partition, tokenwise, steps)
+"""How recurrences become kernels."""
+
+
 def in_kernels(plan: Plan) -> str:
     """The file whose chunked recurrences launch kernels on a GPU."""
-    return triton.emit(plan, Schedule(with_sums, partition, tokenwise, steps))
+    return triton.emit(plan, SCHEDULE)
 
 
 BACKENDS: Mapping[str, Callable[[Plan], str]] = {"eager": eager.emit, "triton": in_kernels}
@@ -168,6 +172,13 @@ def file_of(
 def text_of(layer: ir.Layer, backend: str = "eager") -> str:
     """The source of an elaborated layer alone, as it is loaded into this process."""
     return BACKENDS[backend](Plan(_through(PASSES[DERIVING:], before_chunks(layer))))
+
+
+def function_of(layer: ir.Layer, name: str, backend: str = "eager") -> str:
+    """The source of a function `name` that computes a layer without parameters."""
+    if backend == "triton":
+        return triton.emit_function(layer, name, SCHEDULE)
+    return eager.emit_function(layer, name)
 
 
 # --- the self-check -----------------------------------------------------------------------------

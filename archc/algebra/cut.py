@@ -69,6 +69,19 @@ def fused_op(layer: ir.Layer, known: Known | None = None) -> ir.Layer:
     return _cut(layer, inside, edge, known or {})
 
 
+def entering(layer: ir.Layer) -> ir.Layer:
+    """What comes before the memory, as a layer: its outputs are the inputs of `op`, by their names.
+    Raises NoMemory for a layer that has none."""
+    inside = memory_of(layer)
+    graph, names = layer.graph.copy(), _Names()
+    edge = _in_spec_order(graph, _operands_outside(graph, inside))
+    edge = [id for id in edge if not _given_by_sizes(graph, id)]
+    graph.outputs = dict(_entry(graph, names, id, layer.source) for id in edge)
+    graph.prune(keep=[id for id, _ in layer.inputs])
+    doc = f"What enters the memory of {layer.name}."
+    return replace(layer, kind="layer", doc=doc, graph=graph)
+
+
 def memory_of(layer: ir.Layer) -> frozenset[int]:
     """The recurrences and attentions of a layer, their results, and what lies between them."""
     graph = layer.graph
@@ -197,13 +210,18 @@ def _needed(graph: Graph, inside: set[int], id: int) -> bool:
 def _enter(old: Graph, new: Graph, names: _Names, id: int, home: Source) -> int:
     """The input that stands for a value of the layer; exp(log_a) for one that is an exponential."""
     node = old[id]
-    name = node.name or _called(old, id, home)
-    if node.op == ir.Elementwise("exp"):
-        name = names.fresh(f"log_{name}")
-        given = new.add(ir.Input(name, node.type), name=name, span=node.span)
-        return new.add(node.op, given, span=node.span)
-    name = names.fresh(name)
-    return new.add(ir.Input(name, node.type), name=name, span=node.span)
+    name, _ = _entry(old, names, id, home)
+    given = new.add(ir.Input(name, node.type), name=name, span=node.span)
+    return new.add(node.op, given, span=node.span) if node.op == EXP else given
+
+
+def _entry(graph: Graph, names: _Names, id: int, home: Source) -> tuple[str, int]:
+    """The name of the input that stands for a value, and the node that it gives."""
+    node = graph[id]
+    name = node.name or _called(graph, id, home)
+    if node.op == EXP:
+        return names.fresh(f"log_{name}"), node.operands[0]
+    return names.fresh(name), id
 
 
 def _called(graph: Graph, id: int, home: Source) -> str:

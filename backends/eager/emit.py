@@ -56,10 +56,13 @@ def class_name(layer: ir.Layer) -> str:
     return File().names.fresh(layer.name)
 
 
-def emit_function(layer: ir.Layer, name: str) -> str:
+def emit_function(
+    layer: ir.Layer, name: str, by_kernels: Callable[..., Any] | None = None,
+    by_steps: Callable[..., Any] | None = None,
+) -> str:  # fmt: skip
     """A file with the function of a layer that has no parameters: `o, state = name(q, k, v,
     ...)`."""
-    file = File()
+    file = File(by_kernels=by_kernels, by_steps=by_steps)
     file.names.fresh(name)
     classes = {id(layer): file.names.fresh(layer.name)}
     write_function(Parts(file, layer, EMITTERS, classes, root=True), name)

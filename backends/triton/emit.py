@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from archc.backends.eager import emit as eager
@@ -12,11 +12,22 @@ from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_function import StepFunction
 
+from archc.ir import layer as ir
 from archc.ir.plan import Plan
 
 
 def emit(plan: Plan, schedule: Schedule) -> str:
     """The whole file; `schedule` says how recurrences become kernels."""
+    return eager.emit(plan, *_writers(schedule))
+
+
+def emit_function(layer: ir.Layer, name: str, schedule: Schedule) -> str:
+    """A file with the function of a layer that has no parameters."""
+    return eager.emit_function(layer, name, *_writers(schedule))
+
+
+def _writers(schedule: Schedule) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Who writes the functions whose kernels do chunks, and those whose kernels walk tokens."""
 
     def by_kernels(*given: Any) -> KernelFunction:
         return KernelFunction(*given, schedule)
@@ -30,4 +41,4 @@ def emit(plan: Plan, schedule: Schedule) -> str:
         made.write_steps()
         return made
 
-    return eager.emit(plan, by_kernels, by_steps)
+    return by_kernels, by_steps

@@ -1,0 +1,114 @@
+"""Time as a user sees it: paired rounds, each contender once in each, so that a machine that is
+slow for a while slows all of them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+Call = Callable[[], object]
+
+LEAST, MOST = 5, 60
+"""Rounds."""
+
+CACHES = 256 << 20
+"""Bytes that are written before each call on a GPU, so that none finds its inputs in a cache."""
+
+
+class Clock:
+    """Takes the time of calls on a device: `cuda` or `cpu`."""
+
+    def __init__(self, device: str):
+        self.gpu = torch.device(device).type == "cuda"
+        self.scratch = torch.empty(CACHES if self.gpu else 0, dtype=torch.int8, device=device)
+
+    def wait(self) -> None:
+        """Until the device has nothing left to do."""
+        if self.gpu:
+            torch.cuda.synchronize()
+
+    def round(self, calls: Sequence[Call]) -> list[float]:
+        """The seconds that each call takes, one after the other."""
+        if not self.gpu:
+            return [_seconds(call) for call in calls]
+        marks = []
+        for call in calls:
+            self.scratch.zero_()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            call()
+            end.record()
+            marks.append((start, end))
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) / 1e3 for start, end in marks]
+
+    def peak(self, call: Call) -> float | None:
+        """MiB that a call takes at most beside what is there before; None where nobody counts."""
+        if not self.gpu:
+            return None
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        torch.cuda.synchronize()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def _seconds(call: Call) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def paired(calls: Mapping[str, Call], clock: Clock, seconds: float) -> dict[str, list[float]]:
+    """The times of each call in every round, about `seconds` in all; who is first takes turns."""
+    names = list(calls)
+    for _ in range(2):
+        clock.round([calls[name] for name in names])
+    once = sum(clock.round([calls[name] for name in names]))
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(max(LEAST, min(MOST, int(seconds / max(once, 1e-9))))):
+        first = turn % len(names)
+        order = names[first:] + names[:first]
+        for name, taken in zip(order, clock.round([calls[n] for n in order]), strict=True):
+            found[name].append(taken)
+    return found
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the device was seen to do: bytes a second copied, operations a second in a product."""
+
+    bytes: float
+    flops: float
+
+
+def ceilings(clock: Clock, dtype: torch.dtype) -> Ceilings:
+    """Measured here, as nothing may be faster than what this machine does now."""
+    device = clock.scratch.device
+    size, rows = (1 << 30, 8192) if clock.gpu else (1 << 26, 512)
+    source = torch.empty(size, dtype=torch.int8, device=device)
+    target = torch.empty_like(source)
+    a = torch.randn(rows, rows, device=device, dtype=dtype)
+    calls = {"copy": lambda: target.copy_(source), "product": lambda: a @ a}
+    found = paired(calls, clock, 0.2)
+    copied, product = (statistics.median(found[name]) for name in ("copy", "product"))
+    return Ceilings(2 * size / copied, 2 * rows**3 / product)
+
+
+def captured(call: Call) -> Call:
+    """The call as a CUDA graph, which is launched as one. Raises RuntimeError if it cannot be."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay

@@ -1,0 +1,95 @@
+"""Who is timed: the generated file, its PyTorch alone, and the peers of a file of peers.
+
+A file of peers is a Python file with a table `PEERS[name][spec]` of `Peer`s, where spec is the name
+of a spec, or `*` for any; `PACKAGES`, if it is there, are the distributions whose versions are
+noted. Peers are imported when they are called: one that is missing is reported as that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from archc.bench.drawn import load_file
+from archc.bench.job import COMPILED, EAGER, OURS, Job
+
+Inputs = Mapping[str, Tensor]
+Made = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+"""Outputs, and states to continue from."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """How a peer is called for a spec.
+
+    `sequence(inputs, final)` and `step(inputs, states)` return outputs and states, each a tuple;
+    without `final` no states are wanted. What `same` denies is no other form of the spec but
+    something to compare times with: its numbers are not held against the oracle. `note` is shown.
+    """
+
+    sequence: Callable[[Inputs, bool], Made] | None = None
+    step: Callable[[Inputs, Sequence[Tensor]], Made] | None = None
+    same: bool = True
+    note: str = ""
+
+
+class Unavailable(RuntimeError):
+    """A contender that has no form of what is asked for."""
+
+
+def refusals() -> tuple[type[Exception], ...]:
+    """What a call of foreign code may end with: it is reported, and nothing else stops."""
+    found: list[type[Exception]] = [
+        ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError,
+        OSError, RuntimeError, SyntaxError, TypeError, ValueError,
+    ]  # fmt: skip
+    try:
+        from triton.errors import TritonError
+    except ImportError:
+        return tuple(found)
+    return (*found, TritonError)
+
+
+def contender(name: str, job: Job) -> Peer:
+    """How `name` is called. Raises Unavailable for a peer that has nothing for this spec, and what
+    the file of peers raises."""
+    if name in (OURS, EAGER, COMPILED):
+        file = OURS if name == OURS else EAGER
+        module = load_file(Path(job.folder) / f"{file}.py", f"archc_bench_{file}")
+        function = getattr(module, job.function)
+        return _own(torch.compile(function) if name == COMPILED else function, module, job)
+    if job.peers is None:
+        raise Unavailable("no file of peers was given: --peers FILE")
+    table = load_file(Path(job.peers), "archc_bench_peers").PEERS
+    if name not in table:
+        raise Unavailable(f"{Path(job.peers).name} has no `{name}`")
+    found = table[name].get(job.title) or table[name].get("*")
+    if found is None:
+        raise Unavailable(f"has nothing for {job.title}")
+    return found
+
+
+def _own(function: Callable[..., Any], module: Any, job: Job) -> Peer:
+    """A generated function: it returns its outputs and one state."""
+    state = next(
+        (kind for name, kind in vars(module).items() if name.endswith("State")), None
+    )
+
+    def split(made: tuple[Any, ...]) -> Made:
+        *outputs, after = made
+        outputs = outputs[0] if isinstance(outputs[0], tuple) else outputs
+        return tuple(outputs), tuple(after)
+
+    def sequence(inputs: Inputs, final: bool) -> Made:
+        return split(function(**inputs))
+
+    def step(inputs: Inputs, states: Sequence[Tensor]) -> Made:
+        assert state is not None
+        return split(function(**inputs, state=state(*states)))
+
+    return Peer(sequence, step if job.states else None)

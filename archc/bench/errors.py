@@ -1,0 +1,115 @@
+"""How far a contender is from the oracle: the meaning of the spec in float64, token by token."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from archc.bench.contenders import Made, Peer
+from archc.bench.drawn import draw
+from archc.bench.job import BACKWARD, DECODE, Job
+from archc.ir.meaning import evaluate
+
+TOKENS = 143
+"""As many as two chunks of 64 and a part of one."""
+
+LIMITS = {
+    "float64": (1e-9, 1e-8, 1e-8), "float32": (1e-4, 1e-3, 1e-3),
+    "bfloat16": (0.005, 0.008, 0.02), "float16": (0.005, 0.008, 0.02),
+}  # fmt: skip
+"""The largest error of outputs and states, of gradients, and of those of gates, by dtype."""
+
+
+class Oracle:
+    """The right outputs, states and gradients for the job's batch and few tokens.
+
+    Gradients are those of the sum of the first output times fixed numbers of its own dtype.
+    """
+
+    def __init__(self, job: Job):
+        self.job = job
+        self.memory = pickle.loads((Path(job.folder) / "oracle.pkl").read_bytes())
+        names = {arg.name for arg in self.memory.args}
+        self.sizes = {name: size for name, size in job.sizes.items() if name in names}
+
+    def sequence(self) -> None:
+        """Compute them for a whole sequence."""
+        tokens = min(TOKENS, self.job.shape[1])
+        self.inputs = draw(self.job, self.job.shape[0], tokens)
+        exact = {name: x.double().requires_grad_() for name, x in self.inputs.items()}
+        found = evaluate(self.memory, exact, {}, self.sizes)
+        self.outputs = [found.outputs[name] for name in self.job.outputs]
+        self.states = [found.states[name].detach() for name in self.job.states]
+        first = self.outputs[0]
+        narrow = next(iter(self.inputs.values())).dtype
+        self.weights = torch.randn(first.shape, device=first.device).to(narrow)
+        loss = (first * self.weights).sum()
+        self.gradients = torch.autograd.grad(loss, [*exact.values()], allow_unused=True)
+        self.outputs = [x.detach() for x in self.outputs]
+
+    def errors(self, peer: Peer, what: str) -> dict[str, float]:
+        """The error of every output and state, or of every gradient, by name."""
+        assert peer.sequence is not None
+        if what != BACKWARD:
+            with torch.no_grad():
+                return self._values(peer.sequence(self.inputs, True), self.outputs, self.states)
+        leaves = {name: x.clone().requires_grad_() for name, x in self.inputs.items()}
+        outputs, _ = peer.sequence(leaves, False)
+        out = outputs[0]
+        found = torch.autograd.grad(
+            out, [*leaves.values()], self.weights.to(out.dtype), allow_unused=True
+        )
+        return {
+            f"d {name}": error(x, wanted)
+            for name, x, wanted in zip(leaves, found, self.gradients, strict=True)
+            if wanted is not None
+        }
+
+    def step_errors(
+        self, peer: Peer, inputs: dict[str, Tensor], states: Sequence[Tensor]
+    ) -> dict[str, float]:
+        """The same for one token after these states."""
+        assert peer.step is not None
+        given = {name: x.double() for name, x in zip(self.job.states, states, strict=True)}
+        exact = {name: x.double() for name, x in inputs.items()}
+        with torch.no_grad():
+            found = evaluate(self.memory, exact, {}, self.sizes, states=given)
+            outputs = [found.outputs[name] for name in self.job.outputs]
+            after = [found.states[name] for name in self.job.states]
+            return self._values(peer.step(inputs, states), outputs, after)
+
+    def _values(
+        self, made: Made, outputs: Sequence[Tensor], states: Sequence[Tensor]
+    ) -> dict[str, float]:
+        names = [*self.job.outputs, *self.job.states]
+        found = [*made[0], *made[1]]
+        pairs = zip(names, found, [*outputs, *states], strict=False)
+        return {name: error(x, wanted) for name, x, wanted in pairs}
+
+    def limit(self, name: str) -> float:
+        """The largest error that an output, a state or a gradient may have."""
+        values, gradients, gates = LIMITS[self.job.dtype]
+        if not name.startswith("d "):
+            return values
+        gate = {each.name: each.gate for each in self.job.enters}[name.removeprefix("d ")]
+        return gates if gate else gradients
+
+
+def error(found: Tensor | None, wanted: Tensor) -> float:
+    """The root mean square of the difference against that of what is wanted; infinite for what is
+    missing, of another shape, or no number."""
+    if found is None or found.numel() != wanted.numel():
+        return math.inf
+    off = (found.double().reshape(wanted.shape) - wanted).square().mean().sqrt()
+    made = float(off / (wanted.square().mean().sqrt() + 1e-8))
+    return made if math.isfinite(made) else math.inf
+
+
+def is_step(what: str) -> bool:
+    """Whether something timed is one token with a state."""
+    return what.startswith(DECODE)

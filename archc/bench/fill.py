@@ -1,0 +1,49 @@
+"""Compiling the candidates of a peer's autotuner ahead of time, several processes side by side.
+
+A search compiles its candidates one after the other, which takes minutes for some peers. Here each
+of several processes goes through the same calls, compiles every so-manieth candidate into the
+shared cache on disk, and runs on with the first of its own that works. The search itself is made
+later, by the peer, on a quiet machine: it finds all candidates compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def compile_a_share(share: int, shares: int) -> None:
+    """From now on, autotuners in this process compile candidates share, share + shares, ... and
+    time none."""
+    from triton.compiler.errors import CompileTimeAssertionFailure
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.errors import OutOfResources, PTXASError
+
+    failures = (OutOfResources, CompileTimeAssertionFailure, PTXASError)
+    done: dict[Any, Any] = {}
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.nargs = dict(zip(self.arg_names, args, strict=False))
+        every = {**self.nargs, **kwargs}
+        key = (id(self), *(str(getattr(every.get(k), "dtype", every.get(k))) for k in every))
+        candidates = self.prune_configs(kwargs) if len(self.configs) > 1 else self.configs
+        if key not in done:
+            own = candidates[share % len(candidates) :: shares]
+            for config in own[1:]:
+                current = {**kwargs, **config.all_kwargs(), "warmup": True}
+                try:
+                    self.fn.run(*args, **current)
+                except failures:
+                    continue
+            done[key] = [own[0], *(each for each in candidates if each is not own[0])]
+        for config in list(done[key]):
+            current = {**kwargs, **config.all_kwargs()}
+            self.pre_hook({**self.nargs, **current}, reset_only=True)
+            if config.pre_hook is not None:
+                config.pre_hook({**self.nargs, **current})
+            try:
+                return self.fn.run(*args, **current)
+            except failures:
+                done[key].remove(config)
+        raise RuntimeError(f"no candidate of {self.base_fn.__name__} can be launched")
+
+    Autotuner.run = run

@@ -1,0 +1,89 @@
+"""What a measuring process is told: plain data, passed as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+FORWARD, BACKWARD, DECODE = "forward", "backward", "decode"
+WHAT = (FORWARD, BACKWARD, DECODE)
+"""What is timed: a whole sequence, that and its gradients, one token with a state."""
+
+OURS, EAGER, COMPILED = "ours", "eager", "compile"
+"""The contenders that need no file of peers: the generated file; its PyTorch alone; the same under
+torch.compile."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The least that a call can do: bytes to and from memory, and arithmetic operations."""
+
+    bytes: float
+    flops: float
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of the layer before the memory: its axes, of which B and T are not known yet."""
+
+    name: str
+    axes: tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Entering:
+    """A value that enters the memory: whether it is float32 beside narrower ones, and whether its
+    gradient may be as far off as that of a gate."""
+
+    name: str
+    wide: bool
+    gate: bool
+
+
+@dataclass(frozen=True)
+class Job:
+    """One spec at one shape: batch, tokens, heads, dim of a head.
+
+    `folder` holds `ours.py`, `eager.py` and `before.py` (the memory, and what comes before it) and
+    `oracle.pkl` (the layer IR of the memory). `outputs` are the names of what `function` returns
+    before the state, `states` those in it. `work` is by what is timed, `decode@64` for a batch.
+    """
+
+    spec: str
+    title: str
+    layer: str
+    function: str
+    folder: str
+    shape: tuple[int, int, int, int]
+    sizes: Mapping[str, float]
+    inputs: tuple[Input, ...]
+    enters: tuple[Entering, ...]
+    outputs: tuple[str, ...]
+    states: tuple[str, ...]
+    what: tuple[str, ...]
+    batches: tuple[int, ...]
+    against: tuple[str, ...]
+    peers: str | None
+    device: str
+    dtype: str
+    seconds: float
+    work: Mapping[str, Work] = field(default_factory=dict)
+
+    def write(self) -> Path:
+        """Its file in its folder."""
+        path = Path(self.folder) / "job.json"
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        return path
+
+    @staticmethod
+    def read(path: str | Path) -> Job:
+        """What `write` wrote."""
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        for name in ("shape", "outputs", "states", "what", "batches", "against"):
+            data[name] = tuple(data[name])
+        data["inputs"] = tuple(Input(x["name"], tuple(x["axes"])) for x in data["inputs"])
+        data["enters"] = tuple(Entering(**x) for x in data["enters"])
+        data["work"] = {name: Work(**each) for name, each in data["work"].items()}
+        return Job(**data)

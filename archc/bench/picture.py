@@ -1,0 +1,79 @@
+"""A plot of what was measured, with matplotlib: the extra `bench`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from archc.bench.report import Case, Report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#1f5fa8", "#e08a1e", "#7a7a7a", "#4b9b62", "#a6509b", "#b04a3a")
+
+
+def picture(found: Report) -> Figure:
+    """One panel for each thing that is timed, one group of bars for each spec and shape, a bar for
+    each contender; a black mark where the least work would end. Raises ImportError where matplotlib
+    is missing."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels: dict[str, list[Case]] = {}
+    for case in found.cases:
+        if any(entry.milliseconds is not None for entry in case.entries):
+            panels.setdefault(case.what, []).append(case)
+    names = list(dict.fromkeys(e.contender for case in found.cases for e in case.entries))
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    rows = [sum(len(case.entries) + 1 for case in cases) for cases in panels.values()] or [1]
+    figure = Figure(figsize=(8.5, 1.3 + 0.27 * sum(rows) + 0.6 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(len(rows), 1, squeeze=False, height_ratios=rows)
+    for axes, (what, cases) in zip(grid.flat, panels.items(), strict=False):
+        _panel(axes, what, cases, colours)
+    handles = {name: grid.flat[0].barh([0], [0], color=colours[name]) for name in names}
+    handles["least work"] = grid.flat[0].plot([], [], color="black", lw=2)[0]
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles),
+        frameon=False,
+    )  # fmt: skip
+    figure.supxlabel(f"milliseconds, medians, on {found.machine.get('device', '')}", fontsize=9)
+    return figure
+
+
+def _panel(axes: Axes, what: str, cases: list[Case], colours: dict[str, str]) -> None:
+    """Bars from the top down, each with its time written at its end."""
+    place, ticks, labels, longest = 0.0, [], [], 0.0
+    for case in cases:
+        start = place
+        for entry in case.entries:
+            if entry.milliseconds is None:
+                axes.text(0, place, f" {entry.contender}: refused", va="center", fontsize=8)
+            else:
+                longest = max(longest, entry.high or 0.0)
+                spread = [
+                    [entry.milliseconds - (entry.low or 0)],
+                    [(entry.high or 0) - entry.milliseconds],
+                ]
+                axes.barh(
+                    place, entry.milliseconds, 0.85, color=colours[entry.contender],
+                    xerr=spread, error_kw={"lw": 1, "ecolor": "#333333"},
+                )  # fmt: skip
+                wrong = "  WRONG" if entry.wrong else ""
+                axes.text(
+                    entry.high or 0.0, place, f"  {entry.milliseconds:.3g}{wrong}", va="center",
+                    fontsize=8, color="#b00000" if wrong else "black",
+                )  # fmt: skip
+            place += 1
+        if case.floor_ms is not None:
+            axes.plot([case.floor_ms] * 2, [start - 0.5, place - 0.5], color="black", lw=2)
+        ticks.append((start + place - 1) / 2)
+        labels.append(f"{case.spec}\n{', '.join(map(str, case.shape))}")
+        place += 1
+    axes.set_yticks(ticks, labels, fontsize=8)
+    axes.set_ylim(place - 1.2, -0.8)
+    axes.set_xlim(0, 1.15 * longest or 1.0)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.set_title(what, fontsize=10, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)

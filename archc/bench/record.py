@@ -1,0 +1,51 @@
+"""What belongs to numbers that are kept: the command, the commit, versions, the date."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from archc.bench.drawn import load_file
+
+HERE = Path(__file__).resolve().parent
+
+
+def record(command: Sequence[str], peers: str | None) -> dict[str, Any]:
+    """Where numbers come from, as data."""
+    named = getattr(load_file(Path(peers), "archc_bench_peers"), "PACKAGES", ()) if peers else ()
+    return {
+        "command": shlex.join(command),
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _commit(),
+        "versions": {name: _version(name) for name in ("archc", *named)},
+    }
+
+
+def peers_file() -> str | None:
+    """The file of peers of the repository that this archc is run from."""
+    found = HERE.parents[1] / "benchmarks" / "peers.py"
+    return str(found) if found.exists() else None
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str:
+    """The commit that the compiler is at; empty where it is not in a repository."""
+    try:
+        made = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, check=False, capture_output=True,
+            text=True,
+        )  # fmt: skip
+    except FileNotFoundError:
+        return ""
+    return made.stdout.strip()

@@ -1,0 +1,249 @@
+"""What was measured, as data and as a table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from archc.bench.job import BACKWARD, DECODE, FORWARD, OURS, Job, Work
+from archc.bench.processes import Outcome
+
+WORDS = {FORWARD: "forward", BACKWARD: "forward + backward", DECODE: "decode"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One contender at one thing.
+
+    `milliseconds` is the median, `low` and `high` the quartiles; `ours_faster` the median over
+    rounds of its time against ours; `roofline` the share of what the device was seen to do that the
+    least work would need. A `refusal` stands in place of times.
+    """
+
+    contender: str
+    milliseconds: float | None = None
+    low: float | None = None
+    high: float | None = None
+    rounds: int = 0
+    ours_faster: float | None = None
+    roofline: float | None = None
+    peak_mib: float | None = None
+    errors: Mapping[str, float] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    refusal: str = ""
+
+    @property
+    def wrong(self) -> list[str]:
+        """Names of what is further off than it may be."""
+        return [name for name, off in self.errors.items() if not off <= self.limits[name]]
+
+    def wrongs(self) -> list[str]:
+        """The same in words."""
+        return [
+            f"{name} is off by {self.errors[name]:.1e}, at most {self.limits[name]:.0e}"
+            for name in self.wrong
+        ]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing that was timed, of one spec at one shape."""
+
+    spec: str
+    what: str
+    shape: tuple[int, int, int, int]
+    least: Work
+    floor_ms: float | None
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything of a run: the cases, first calls by spec, remarks, processes that failed, and what
+    it was taken on."""
+
+    cases: tuple[Case, ...]
+    first: Mapping[str, Mapping[str, Mapping[str, float]]]
+    remarks: tuple[str, ...]
+    broken: tuple[str, ...]
+    machine: Mapping[str, str]
+    ceilings: Mapping[str, float]
+
+    def failures(self) -> list[str]:
+        """Why the run is none to be relied on: our numbers that are wrong or missing."""
+        found = list(self.broken)
+        for case in self.cases:
+            for entry in case.entries:
+                if entry.contender == OURS:
+                    where = f"{case.spec}, {case.what}"
+                    found += [f"{where}: {line}" for line in entry.wrongs()]
+                    found += [f"{where}: {entry.refusal}"] if entry.refusal else []
+        return found
+
+    def data(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "machine": dict(self.machine), "ceilings": dict(self.ceilings),
+            "first_call_seconds": self.first, "remarks": list(self.remarks),
+            "broken": list(self.broken), "cases": [asdict(case) for case in self.cases],
+        }  # fmt: skip
+
+
+def report(outcomes: Sequence[Outcome]) -> Report:
+    """What the rows of all jobs say."""
+    cases, remarks, broken, first, machine, ceilings = [], {}, [], {}, {}, {}
+    for outcome in outcomes:
+        title = _title(outcome.job)
+        if outcome.first:
+            first[title] = outcome.first
+        for row in outcome.rows:
+            if "ceilings" in row:
+                ceilings, machine = row["ceilings"], row["machine"]
+            elif "broken" in row:
+                broken.append(f"{title}: {row['broken']}")
+            elif "remark" in row:
+                remarks[f"{title}: {row['remark']}"] = None
+        cases += [_case(outcome, what, ceilings) for what in _timed(outcome)]
+    return Report(tuple(cases), first, tuple(remarks), tuple(broken), machine, ceilings)
+
+
+def recorded(data: Mapping[str, Any]) -> Report:
+    """The report that `Report.data` was made of."""
+    cases = []
+    for case in data["cases"]:
+        entries = tuple(Entry(**entry) for entry in case["entries"])
+        read = {"shape": tuple(case["shape"]), "least": Work(**case["least"]), "entries": entries}
+        cases.append(Case(**{**case, **read}))
+    return Report(
+        tuple(cases), data["first_call_seconds"], tuple(data["remarks"]), tuple(data["broken"]),
+        data["machine"], data["ceilings"],
+    )  # fmt: skip
+
+
+def _title(job: Job) -> str:
+    return f"{job.title} {'x'.join(map(str, job.shape))} {job.dtype}"
+
+
+def _is_timed(job: Job, what: str) -> bool:
+    return what.split(",")[0] in job.work
+
+
+def _timed(outcome: Outcome) -> list[str]:
+    """What the rows tell of, in order."""
+    found = [row["what"] for row in outcome.rows if "what" in row]
+    return [what for what in dict.fromkeys(found) if _is_timed(outcome.job, what)]
+
+
+def _case(outcome: Outcome, what: str, ceilings: Mapping[str, float]) -> Case:
+    job, rows = outcome.job, [row for row in outcome.rows if row.get("what") == what]
+    plain = what.split(",")[0]
+    least = job.work[plain]
+    floor = None
+    if ceilings:
+        floor = max(least.bytes / ceilings["bytes"], least.flops / ceilings["flops"])
+    times = next((row["seconds"] for row in rows if "seconds" in row), {})
+    entries = [_entry(name, rows, times, floor) for name in (OURS, *job.against)]
+    batch, tokens, heads, dim = job.shape
+    if plain.startswith(DECODE):
+        batch, tokens = int(plain.split("@")[1]), 1
+    kept = tuple(entry for entry in entries if entry is not None)
+    return Case(
+        job.title, _words(what), (batch, tokens, heads, dim), least,
+        None if floor is None else floor * 1e3, kept,
+    )  # fmt: skip
+
+
+def _words(what: str) -> str:
+    return WORDS[what.split("@")[0].split(",")[0]] + (", CUDA graph" if "graph" in what else "")
+
+
+def _entry(
+    name: str, rows: Sequence[Mapping[str, Any]], times: Mapping[str, list[float]],
+    floor: float | None,
+) -> Entry | None:  # fmt: skip
+    """What the rows say of one contender, None for nothing."""
+    made: dict[str, Any] = {}
+    for row in rows:
+        if row.get("contender") == name:
+            made |= {key: row[key] for key in ("errors", "limits", "peak_mib") if key in row}
+        if row.get("refused") == name:
+            made["refusal"] = row["reason"]
+    own = times.get(name)
+    if own:
+        low, middle, high = statistics.quantiles(own, n=4, method="inclusive")
+        made |= {"milliseconds": middle * 1e3, "low": low * 1e3, "high": high * 1e3}
+        made |= {"rounds": len(own), "roofline": None if floor is None else floor / middle}
+        if name != OURS and OURS in times:
+            ratios = [a / b for a, b in zip(own, times[OURS], strict=True)]
+            made["ours_faster"] = statistics.median(ratios)
+    return Entry(name, **made) if made else None
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+
+def table(found: Report) -> Table:
+    """One line a contender and thing; what is wrong is red."""
+    made = Table(box=None, header_style="bold", pad_edge=False)
+    made.add_column("spec", no_wrap=True)
+    made.add_column("B, T, H, D", no_wrap=True)
+    made.add_column("what", no_wrap=True)
+    made.add_column("who", no_wrap=True)
+    for name in ("ms", "quartiles", "ours faster", "roofline", "peak MiB", "error"):
+        made.add_column(name, justify="right", no_wrap=True)
+    for case in found.cases:
+        head = (case.spec, ", ".join(map(str, case.shape)), case.what)
+        for entry in case.entries:
+            made.add_row(*head, entry.contender, *_cells(entry))
+            head = ("", "", "")
+    return made
+
+
+def _cells(entry: Entry) -> list[str | Text]:
+    worst = max(entry.errors.values(), default=None)
+    shown = Text("" if worst is None else f"{worst:.1e}", style="red" if entry.wrong else "")
+    if entry.milliseconds is None:
+        return [Text("refused", style="yellow"), "", "", "", "", shown]
+    low, high = entry.low or 0.0, entry.high or 0.0
+    return [
+        _short(entry.milliseconds),
+        f"{_short(low)}-{_short(high)}",
+        "" if entry.ours_faster is None else f"{entry.ours_faster:.2f}x",
+        "" if entry.roofline is None else f"{entry.roofline:.0%}",
+        "" if entry.peak_mib is None else f"{entry.peak_mib:,.0f}",
+        shown,
+    ]
+
+
+def _short(number: float) -> str:
+    return f"{number:.3g}" if number < 100 else f"{number:.0f}"
+
+
+def notes(found: Report) -> list[str]:
+    """Lines below the table: first calls, refusals, wrong numbers, ceilings."""
+    lines = []
+    for spec, kinds in found.first.items():
+        told = [
+            f"{kind} {', '.join(f'{WORDS[what]} {taken:.1f} s' for what, taken in each.items())}"
+            for kind, each in kinds.items()
+        ]
+        lines.append(f"first call of {spec}: {'; '.join(told)}")
+    for case in found.cases:
+        for entry in case.entries:
+            where = f"{case.spec}, {case.what}, {entry.contender}"
+            if entry.refusal:
+                lines.append(f"{where}: refused: {entry.refusal}")
+            lines += [f"{where}: WRONG: {line}" for line in entry.wrongs()]
+    lines += found.remarks
+    if found.ceilings:
+        copied, product = found.ceilings["bytes"] / 1e12, found.ceilings["flops"] / 1e12
+        lines.append(
+            f"roofline: {copied:.3g} TB/s copied and {product:.3g} TFLOP/s in a product of matrices"
+            " here, against the bytes and operations that no form can do without"
+        )
+    return lines

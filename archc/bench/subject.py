@@ -1,0 +1,122 @@
+"""From a spec to what is timed: files of the memory alone, what comes before it, and the oracle."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from archc.algebra import cut
+from archc.backends.eager.emit import class_name
+from archc.backends.eager.memory import memory_of
+from archc.backends.writer import snake
+from archc.bench.job import DECODE, Entering, Input, Job, Work
+from archc.bench.traffic import compulsory, stays_wide
+from archc.compile import elaborated, function_of, text_of, with_chunks
+from archc.ir import layer as ir
+from archc.ir.sizes import Number, evaluate, resolve_sizes
+from archc.specfile import read, split
+
+WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of a number."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for, beside the specs: see `archc bench --help`."""
+
+    what: tuple[str, ...]
+    against: tuple[str, ...]
+    batches: tuple[int, ...]
+    peers: str | None
+    device: str
+    dtype: str
+    seconds: float
+    given: Mapping[str, Any]
+
+
+def subject(
+    spec: str, shape: tuple[int, int, int, int], asked: Request, folder: Path
+) -> Job:
+    """Write what a process needs to measure a spec at a shape into `folder`, and the job.
+
+    Raises ArchError for a spec or sizes that are wrong, NoMemory (a ValueError) for a layer without
+    a memory of its own, ValueError for one whose inputs are no real numbers.
+    """
+    where, inside = split(spec)
+    layer = with_chunks(elaborated(read(where), inside, asked.given))
+    memory, before = cut.op(layer), cut.entering(layer)
+    function = f"{snake(layer.name)}_memory_alone"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in (
+        ("ours", function_of(memory, function, "triton")),
+        ("eager", function_of(memory, function)),
+        ("before", text_of(before)),
+    ):
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    (folder / "oracle.pkl").write_bytes(pickle.dumps(memory))
+    sizes = sizes_at(layer, shape, asked.given)
+    states = tuple(field.name for field in memory_of(memory).fields if field.kind == "state")
+    title = f"{Path(where).stem}:{inside}" if inside else Path(where).stem
+    return Job(
+        spec, title, class_name(before), function, str(folder), shape, sizes,
+        tuple(_inputs(before, sizes)), _enters(memory), tuple(memory.graph.outputs), states,
+        asked.what, asked.batches, asked.against, asked.peers, asked.device, asked.dtype,
+        asked.seconds, _work(memory, sizes, shape, asked),
+    )  # fmt: skip
+
+
+def sizes_at(
+    layer: ir.Layer, shape: tuple[int, int, int, int], given: Mapping[str, Any]
+) -> dict[str, Number]:
+    """The sizes of a layer with that many heads of that dim; what is given by name goes before."""
+    _, _, heads, dim = shape
+    wished = {"d": heads * dim, "H": heads, "G": heads, "K": dim, "V": dim, "D": heads * dim}
+    wished |= {name: value for name, value in given.items() if not isinstance(value, str | bool)}
+    names = {arg.name: arg for arg in layer.args if arg.symbol is not None}
+    left = {name: dim for name, arg in names.items() if arg.default is None}
+    return dict(resolve_sizes(layer, left | {n: v for n, v in wished.items() if n in names}))
+
+
+def _inputs(before: ir.Layer, sizes: Mapping[str, Number]) -> Sequence[Input]:
+    found = []
+    for _, op in before.inputs:
+        if op.type.dtype != "real":
+            raise ValueError(f"`{op.name}` of {before.name} holds no real numbers: give its block")
+        axes = [
+            {"batch": "B", "stream": "T"}.get(axis.kind) or int(evaluate(axis.size, sizes))
+            for axis in op.type.axes
+        ]
+        found.append(Input(op.name, tuple(axes)))
+    return found
+
+
+def _enters(memory: ir.Layer) -> tuple[Entering, ...]:
+    """What enters the memory. A gate is a decay, or one number a head."""
+    found = []
+    for _, op in memory.inputs:
+        dims = [axis for axis in op.type.axes if axis.kind == "dim"]
+        gate = op.name.startswith("log_") or len(dims) < 2
+        found.append(Entering(op.name, stays_wide(op), gate))
+    return tuple(found)
+
+
+def _only_states(memory: ir.Layer) -> bool:
+    """Whether a token costs the same however many came before it."""
+    return all(field.kind == "state" for field in memory_of(memory).fields)
+
+
+def _work(
+    memory: ir.Layer, sizes: Mapping[str, Number], shape: tuple[int, ...], asked: Request
+) -> dict[str, Work]:
+    """The least work of everything that is timed."""
+    width, known = WIDTHS[asked.dtype], {arg.name for arg in memory.args}
+    sizes = {name: value for name, value in sizes.items() if name in known}
+    found = compulsory(memory, sizes, shape[0], shape[1], width)
+    work = {what: found[what] for what in asked.what if what != DECODE}
+    if DECODE in asked.what and _only_states(memory):
+        for batch in asked.batches:
+            work[f"{DECODE}@{batch}"] = compulsory(memory, sizes, batch, 1, width)[DECODE]
+    return work

@@ -1,0 +1,263 @@
+"""A process that measures: `python -m archc.bench.worker first|fill|measure JOB ...`.
+
+    first NAME         the first calls of a contender in this process: seconds, as JSON
+    fill NAME I N      compile share I of N of the candidates of a peer's autotuners
+    measure OUT        rows of times, errors and refusals, a line of JSON each, as they are found
+
+It is a process of its own so that a first call is a first one, and so that a peer that takes its
+process down leaves the others standing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from archc.bench.clock import Call, Clock, captured, ceilings, paired
+from archc.bench.contenders import Peer, Unavailable, contender, refusals
+from archc.bench.drawn import DTYPES, draw
+from archc.bench.errors import Oracle
+from archc.bench.fill import compile_a_share
+from archc.bench.job import BACKWARD, DECODE, EAGER, FORWARD, OURS, Job
+
+CONTEXT = 64
+"""Tokens before the one that is decoded: the state is what they leave."""
+
+FILL = 2048
+"""Tokens of the sequences with which candidates are compiled: no search depends on how many."""
+
+
+def calls_of(peer: Peer, inputs: dict[str, Tensor], what: str) -> Call:
+    """What is timed of a whole sequence."""
+    if peer.sequence is None:
+        raise Unavailable("has no form for a whole sequence")
+    sequence = peer.sequence
+    if what == FORWARD:
+
+        def forward() -> object:
+            with torch.no_grad():
+                return sequence(inputs, False)
+
+        return forward
+    leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
+    given = [*leaves.values()]
+    with torch.no_grad():
+        first = sequence(inputs, False)[0][0]
+    slope = torch.randn_like(first)
+
+    def both() -> object:
+        outputs, _ = sequence(leaves, False)
+        return torch.autograd.grad(outputs[0], given, slope, allow_unused=True)
+
+    return both
+
+
+class Measuring:
+    """The rows of one job."""
+
+    def __init__(self, job: Job, note: Callable[[dict[str, Any]], None]):
+        self.job, self.note = job, note
+        self.clock = Clock(job.device)
+        self.peers: dict[str, Peer] = {}
+        for name in (OURS, *job.against):
+            try:
+                self.peers[name] = contender(name, job)
+            except refusals() as reason:
+                self.note({"remark": f"{name} {_told(reason)}"})
+
+    def _refused(self, what: str, name: str, reason: BaseException) -> None:
+        self.note({"refused": name, "what": what, "reason": _told(reason)})
+
+    def run(self) -> None:
+        """Everything, errors before times, so that each search of a peer is over by then."""
+        dtype = DTYPES[self.job.dtype]
+        self.note({"ceilings": asdict(ceilings(self.clock, dtype)), "machine": machine(self.job)})
+        oracle = Oracle(self.job)
+        sequences = [what for what in (FORWARD, BACKWARD) if what in self.job.what]
+        if sequences:
+            oracle.sequence()
+            self._errors(oracle, sequences)
+            inputs = draw(self.job, *self.job.shape[:2])
+            for what in sequences:
+                make = {
+                    name: (lambda peer=peer, what=what: calls_of(peer, inputs, what))
+                    for name, peer in self.peers.items()
+                }
+                self._times(what, make)
+            del inputs
+        if DECODE in self.job.what:
+            for batch in self.job.batches:
+                self._decode(oracle, batch)
+
+    def _errors(self, oracle: Oracle, sequences: list[str]) -> None:
+        for what in sequences:
+            for name, peer in self.peers.items():
+                if not peer.same or peer.sequence is None:
+                    continue
+                try:
+                    self._error_rows(oracle, what, name, oracle.errors(peer, what))
+                except refusals() as reason:
+                    self._refused(what, name, reason)
+
+    def _error_rows(self, oracle: Oracle, what: str, name: str, found: dict[str, float]) -> None:
+        limits = {value: oracle.limit(value) for value in found}
+        self.note({"errors": found, "limits": limits, "what": what, "contender": name})
+
+    def _times(self, what: str, make: dict[str, Callable[[], Call]]) -> None:
+        """Paired times and peaks of all that can be called."""
+        calls: dict[str, Call] = {}
+        for name, made in make.items():
+            try:
+                call = made()
+                call()
+                self.clock.wait()
+                peak = self.clock.peak(call)
+            except refusals() as reason:
+                self._refused(what, name, reason)
+                continue
+            calls[name] = call
+            self.note({"peak_mib": peak, "what": what, "contender": name})
+        if calls:
+            times = paired(calls, self.clock, self.job.seconds)
+            self.note({"what": what, "seconds": times})
+
+    def _decode(self, oracle: Oracle, batch: int) -> None:
+        """One token after some others: as it is called, and where there are graphs, as one."""
+        what = f"{DECODE}@{batch}"
+        if not self.job.states:
+            self.note({"remark": "keeps every token, not a state: decode is not timed"})
+            return
+        inputs, states = self._after_context(batch)
+        make: dict[str, Callable[[], Call]] = {}
+        for name, peer in self.peers.items():
+            if peer.step is None:
+                self.note({"remark": f"{name} has no form for one token after a state"})
+                continue
+            try:
+                found = oracle.step_errors(peer, inputs, [x.clone() for x in states])
+            except refusals() as reason:
+                self._refused(what, name, reason)
+                continue
+            self._error_rows(oracle, what, name, found)
+            make[name] = lambda peer=peer: _step(peer, inputs, [x.clone() for x in states])
+        self._times(what, make)
+        if self.clock.gpu:
+            graphs = {name: (lambda made=made: captured(made())) for name, made in make.items()}
+            self._times(f"{what}, graph", graphs)
+
+    def _after_context(self, batch: int) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """The inputs of one token, and the states that those before it leave."""
+        context = contender(EAGER, replace(self.job, against=()))
+        assert context.sequence is not None
+        inputs = draw(self.job, batch, CONTEXT + 1)
+        along = {name: x.shape[:2] == (batch, CONTEXT + 1) for name, x in inputs.items()}
+        before = {name: x[:, :-1] if along[name] else x for name, x in inputs.items()}
+        last = {name: x[:, -1:].contiguous() if along[name] else x for name, x in inputs.items()}
+        with torch.no_grad():
+            _, states = context.sequence(before, True)
+        return last, [x.contiguous() for x in states]
+
+
+def _told(reason: BaseException) -> str:
+    if isinstance(reason, Unavailable):
+        return str(reason)
+    return f"{type(reason).__name__}: {reason}".strip()
+
+
+def _step(peer: Peer, inputs: dict[str, Tensor], states: list[Tensor]) -> Call:
+    def call() -> object:
+        assert peer.step is not None
+        with torch.no_grad():
+            return peer.step(inputs, states)
+
+    return call
+
+
+def machine(job: Job) -> dict[str, str]:
+    """What the numbers were taken on."""
+    found = {"python": sys.version.split()[0], "torch": torch.__version__}
+    if job.device.startswith("cuda"):
+        found["device"] = torch.cuda.get_device_name()
+        found["cuda"] = str(torch.version.cuda)
+    else:
+        found["device"] = f"CPU, {torch.get_num_threads()} threads"
+    try:
+        import triton
+    except ImportError:
+        return found
+    return found | {"triton": triton.__version__}
+
+
+def first(job: Job, name: str) -> dict[str, float]:
+    """Seconds of the first call of a fresh process, and of the first with gradients; what any
+    program pays for torch and the device is not in them."""
+    inputs = draw(job, *job.shape[:2])
+    clock = Clock(job.device)
+    (torch.ones(64, 64, device=job.device) @ torch.ones(64, 64, device=job.device)).sum().item()
+    found, start = {}, time.perf_counter()
+    peer = contender(name, job)
+    for what in (FORWARD, BACKWARD):
+        if what in job.what:
+            calls_of(peer, inputs, what)()
+            clock.wait()
+            found[what] = time.perf_counter() - start
+            start = time.perf_counter()
+    return found
+
+
+def fill(job: Job, name: str, share: int, shares: int) -> None:
+    """Go once through all that will be measured of a peer, with fewer tokens; what it refuses is
+    found out later."""
+    compile_a_share(share, shares)
+    peer, clock = contender(name, job), Clock(job.device)
+    calls = [
+        lambda what=what: calls_of(peer, draw(job, job.shape[0], min(FILL, job.shape[1])), what)()
+        for what in (FORWARD, BACKWARD) if what in job.what
+    ]  # fmt: skip
+    if DECODE in job.what and peer.step is not None:
+        calls += [lambda batch=batch: _step(peer, *_empty(job, batch))() for batch in job.batches]
+    for call in calls:
+        try:
+            call()
+            clock.wait()
+        except refusals() as reason:
+            print(f"{name}: {_told(reason)}", file=sys.stderr)
+
+
+def _empty(job: Job, batch: int) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """The inputs of one token and states of zeros, of the shapes that the generated file gives."""
+    inputs, context = draw(job, batch, 1), contender(EAGER, job)
+    assert context.sequence is not None
+    with torch.no_grad():
+        _, states = context.sequence(inputs, True)
+    return inputs, [torch.zeros_like(x) for x in states]
+
+
+def main(arguments: list[str]) -> None:
+    """Do what the arguments say."""
+    mode, path, *rest = arguments
+    job = Job.read(path)
+    if mode == "first":
+        print(json.dumps(first(job, rest[0])))
+    elif mode == "fill":
+        fill(job, rest[0], int(rest[1]), int(rest[2]))
+    else:
+        with Path(rest[0]).open("w", encoding="utf-8") as out:
+
+            def note(row: dict[str, Any]) -> None:
+                out.write(json.dumps(row) + "\n")
+                out.flush()
+
+            Measuring(job, note).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
