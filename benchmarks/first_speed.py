@@ -44,7 +44,7 @@ DECODE_AIM, COLD_AIM, WARM_AIM = 0.8, 20.0, 1.0
 """The share of the roofline at a batch of 64, and seconds of the first call."""
 
 
-def run(seconds: float, keep: str | None, specs: list[str], first_calls: bool) -> Report:
+def run(seconds: float, keep: str | None, specs: list[str], first: float) -> Report:
     """Compile the specs and measure them."""
     with tempfile.TemporaryDirectory(prefix="first-speed-") as name:
         folder = Path(keep or name).resolve()
@@ -60,8 +60,8 @@ def run(seconds: float, keep: str | None, specs: list[str], first_calls: bool) -
         def say(text: str) -> None:
             print(f"[{time.monotonic() - start:5.0f} s] {text}", file=sys.stderr, flush=True)
 
-        limits = Limits(first=90, fill=150, measure=100, cores=os.cpu_count() or 1)
-        return report(measure(jobs, folder, say, limits, first_calls))
+        limits = Limits(first=first, fill=150, measure=100, cores=os.cpu_count() or 1)
+        return report(measure(jobs, folder, say, limits, first > 0))
 
 
 def aims(found: Report) -> Iterator[tuple[str, float, float, bool]]:
@@ -90,13 +90,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="for each thing that is timed")
     parser.add_argument("--keep", help="a folder for generated files, cache and logs")
     parser.add_argument("--specs", nargs="+", default=list(SPECS), choices=list(SPECS))
-    parser.add_argument("--no-first-call", action="store_true")
+    parser.add_argument(
+        "--first", type=float, default=90, help="seconds that a first call may take; 0: leave out"
+    )
     parser.add_argument("--again", help="read this file instead of measuring")
     given = parser.parse_args()
     if given.again:
         found = recorded(json.loads(Path(given.again).read_text(encoding="utf-8")))
     else:
-        found = run(given.seconds, given.keep, given.specs, not given.no_first_call)
+        found = run(given.seconds, given.keep, given.specs, given.first)
     if given.output:
         Path(given.output).parent.mkdir(parents=True, exist_ok=True)
         command = ["python", "benchmarks/first_speed.py", *sys.argv[1:]]

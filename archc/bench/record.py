@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def record(command: Sequence[str], peers: str | None) -> dict[str, Any]:
     named = getattr(load_file(Path(peers), "archc_bench_peers"), "PACKAGES", ()) if peers else ()
     return {
         "command": shlex.join(command),
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _commit(),
         "versions": {name: _version(name) for name in ("archc", *named)},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -130,7 +131,7 @@ def _title(job: Job) -> str:
 
 
 def _is_timed(job: Job, what: str) -> bool:
-    return what.split(",")[0] in job.work
+    return what.partition(",")[0] in job.work
 
 
 def _timed(outcome: Outcome) -> list[str]:
@@ -141,7 +142,7 @@ def _timed(outcome: Outcome) -> list[str]:
 
 def _case(outcome: Outcome, what: str, ceilings: Mapping[str, float]) -> Case:
     job, rows = outcome.job, [row for row in outcome.rows if row.get("what") == what]
-    plain = what.split(",")[0]
+    plain = what.partition(",")[0]
     least = job.work[plain]
     floor = None
     if ceilings:
@@ -159,7 +160,8 @@ def _case(outcome: Outcome, what: str, ceilings: Mapping[str, float]) -> Case:
 
 
 def _words(what: str) -> str:
-    return WORDS[what.split("@")[0].split(",")[0]] + (", CUDA graph" if "graph" in what else "")
+    plain = re.split("[@,]", what, maxsplit=1)[0]
+    return WORDS[plain] + (", CUDA graph" if "graph" in what else "")
 
 
 def _entry(
