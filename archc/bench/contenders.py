@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,7 @@ def contender(name: str, job: Job) -> Peer:
 
 def _own(function: Callable[..., Any], module: Any, job: Job) -> Peer:
     """A generated function: it returns its outputs and one state."""
-    state = next(
-        (kind for name, kind in vars(module).items() if name.endswith("State")), None
-    )
+    state = next((kind for name, kind in vars(module).items() if name.endswith("State")), None)
 
     def split(made: tuple[Any, ...]) -> Made:
         *outputs, after = made
@@ -92,4 +91,27 @@ def _own(function: Callable[..., Any], module: Any, job: Job) -> Peer:
         assert state is not None
         return split(function(**inputs, state=state(*states)))
 
+    on_pools = _on_pools(module, job)
+    if on_pools is not None:
+        step = on_pools
     return Peer(sequence, step if job.states else None)
+
+
+def _on_pools(module: Any, job: Job) -> Callable[[Inputs, Sequence[Tensor]], Made] | None:
+    """The function of a file that does a token on pools of states, in place, if what enters it is
+    what enters the memory."""
+    found = [made for name, made in vars(module).items() if name.endswith("_decode")]
+    if len(found) != 1 or len(job.outputs) != 1:
+        return None
+    (decode,) = found
+    takes = list(signature(decode).parameters)
+    wanted = {*(each.name for each in job.enters), *job.states}
+    if {*takes[: len(wanted)]} != wanted:
+        return None
+
+    def step(inputs: Inputs, states: Sequence[Tensor]) -> Made:
+        pools = dict(zip(job.states, states, strict=True))
+        output, *after = decode(**inputs, **pools)
+        return (output,), tuple(after)
+
+    return step

@@ -98,3 +98,16 @@ def test_the_layer_itself_stays_as_it_is():
     nodes = len(layer.graph)
     cut.fused_op(layer)
     assert len(layer.graph) == nodes and len(layer.params) == 15
+
+
+@pytest.mark.parametrize("name", ["kda", "ssm_selective", "slstm"])
+def test_what_enters_and_the_memory_are_the_layer(name: str):
+    layer, found, params = evaluated(name)
+    memory, before = cut.op(layer), cut.entering(layer)
+    verify(before)
+    given = inputs(layer, SMALL[name], 2, 6, seed=2)
+    entering = evaluate(before, given, params, resolve_sizes(layer, {})).outputs
+    assert [*entering] == [op.name for _, op in memory.inputs]
+    again = evaluate(memory, entering, {}, resolve_sizes(layer, {}))
+    result = ENTER[name][1]
+    torch.testing.assert_close(again.outputs[result], found.values[result], rtol=1e-10, atol=1e-12)
