@@ -30,6 +30,11 @@ def _contract(graph: Graph, node: Node) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _body(op: ck.Conjugate) -> tuple[str, ...]:
+    """What its products cross."""
+    return (*op.over, *(name for node in op.body for name in crossing(op.body, node)))
+
+
 CROSSING: dict[type, Callable[[Any], tuple[str, ...]]] = {
     ir.Reduce: lambda op: op.axes,
     ck.Sums: lambda op: (op.axis,),
@@ -42,4 +47,5 @@ CROSSING: dict[type, Callable[[Any], tuple[str, ...]]] = {
     ck.Mix: lambda op: (op.row, op.col),
     ck.GateGradient: lambda op: (op.row, op.col),
     ck.Inverse: lambda op: (op.row, op.col),
+    ck.Conjugate: _body,
 }

@@ -9,9 +9,9 @@ import sympy
 from archc.backends.triton.elementwise import TEXT, UNBOUNDED, ZERO_AT_ZERO
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.lines import NotInKernel
+from archc.backends.triton.naming import size_name
 from archc.backends.triton.tile import BOOL, INT, REAL, Index, Tile, along, joined, spread
 
-from archc.ir import chunk as ck
 from archc.ir.graph import Node
 
 Place = Mapping[str, Index]
@@ -122,9 +122,9 @@ def number_text(value: sympy.Expr) -> str:
         return "(" + sign.join(number_text(arg) for arg in value.args) + ")"
     if isinstance(value, sympy.Pow):
         return f"({number_text(value.base)} ** {number_text(value.exp)})"
-    if value == ck.CHUNK:
-        return "ROWS"
-    if value.is_Symbol or value.is_Integer:
+    if value.is_Symbol:
+        return size_name(value)
+    if value.is_Integer:
         return str(value)
     if value.is_number:
         return repr(float(value))
@@ -236,13 +236,16 @@ def dot(
 ) -> Tile:
     """A product of matrices, with its dims in that order if it may be. No sum of an earlier one is
     turned around: the other factor is, and the product comes out turned."""
+    exact = kernel.frame.exact
+    a, b = (kernel.widened(x) if exact else x for x in (a, b))
     (row,) = (own for own in a.labels if own != label)
     (col,) = (own for own in b.labels if own != label)
     turned = _turns(a, b, label), _turns(b, a, label)
     if turned[1] < turned[0] or (turned[0] == turned[1] and order == (col, row)):
         a, b, row, col = b, a, col, row
     left, right = kernel.arranged(a, (row, label)), kernel.arranged(b, (label, col))
-    text = f"tl.dot({left.text}.to(DOT), {right.text}.to(DOT), input_precision=PRECISION)"
+    kind = "" if exact else ".to(DOT)"
+    text = f"tl.dot({left.text}{kind}, {right.text}{kind}, input_precision=PRECISION)"
     clean = (a.clean & {row}) | (b.clean & {col})
     return Tile(kernel.let(name or "product", text), (row, col), REAL, clean, dot=True)
 

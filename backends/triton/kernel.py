@@ -22,13 +22,14 @@ ROW = "i"
 
 @dataclass(eq=False)
 class Frame:
-    """A graph whose nodes are pulled: the kernel's, or the body of its walk with what is captured
-    and the states as they are."""
+    """A graph whose nodes are pulled: the kernel's, or a body with what is captured and the states
+    as they are. `exact`: products of matrices are in float32 whatever the data are."""
 
     graph: Graph
     outer: Frame | None = None
     captured: Mapping[str, int] | None = None
     states: Mapping[str, Tile] | None = None
+    exact: bool = False
 
 
 class KernelWriter(Lines):

@@ -32,6 +32,7 @@ from archc.backends.triton.rows import (
     spans_gradient,
     sums,
 )
+from archc.backends.triton.solve import conjugate
 from archc.backends.triton.tile import Tile
 
 from archc.ir import chunk as ck
@@ -44,4 +45,5 @@ OPS: dict[type, Callable[..., Tile]] = {
     ck.Expand: expand, ck.Detach: detach, ck.Move: move, ck.Sums: sums, ck.Scan: scan,
     ck.Spans: spans, ck.SpansGradient: spans_gradient, ck.Gram: paired, ck.Mix: paired,
     ck.GateGradient: paired, ck.Inverse: inverse,
+    ck.Conjugate: conjugate,
 }  # fmt: skip

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import sympy
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.naming import pointer, size_name
 from archc.backends.writer import Writer, identifier
 
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
+from archc.ir.graph import Graph, Node
 
 CONSTANTS = ("ROWS", "LEVELS", "DOT", "SUMS", "SOLVE", "PRECISION")
 
@@ -73,15 +78,22 @@ def _programs(made: KernelWriter) -> list[str]:
     return lines
 
 
+def every_node(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph, and of the bodies in it."""
+    for node in graph:
+        yield node
+        if isinstance(node.op, ir.Fold | ck.Conjugate):
+            yield from every_node(node.op.body)
+
+
 def sizes_of(made: KernelWriter) -> list[sympy.Symbol]:
     """The symbols of sizes and options that the lines of a kernel name."""
     found: set[sympy.Symbol] = set()
-    for node in made.kernel.graph:
+    for node in every_node(made.kernel.graph):
         for axis in node.type.axes:
             found |= axis.size.free_symbols
-        value = getattr(node.op, "value", None)
-        if isinstance(value, sympy.Expr):
-            found |= value.free_symbols
+        for value in (getattr(node.op, name, None) for name in ("value", "iterations")):
+            found |= value.free_symbols if isinstance(value, sympy.Expr) else set()
     words = set(made.words())
     return sorted(
         (s for s in found if s != CHUNK and size_name(s) in words and str(s) != "T"), key=str

@@ -20,7 +20,7 @@ def text_of(spec: str, backend: str = "triton") -> str:
 def test_the_head_says_what_runs_where() -> None:
     head = ast.get_docstring(ast.parse(text_of("mesa"))) or ""
     assert "mesa_memory_kernels: 3 kernels" in head
-    assert "in PyTorch: Conjugate, as kernels have no Conjugate" in head
+    assert "in PyTorch: Contract, as it is one value for a whole sequence" in head
 
 
 def test_a_file_without_kernels_says_so() -> None:
