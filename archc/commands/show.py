@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import click
 
@@ -13,7 +13,8 @@ from archc.commands.compile import source_of
 from archc.commands.console import Console
 from archc.commands.stages import Given, layer_of, tree_of
 from archc.compile import before_chunks
-from archc.derivation import listing
+from archc.derivation import listing, plan_listing
+from archc.derivation.planned import CONDITIONS, Planned, conditions, plans_of
 from archc.derivation.study import Study, studies_of
 from archc.ir import diagram, picture, text
 from archc.ir.layer import Layer
@@ -49,6 +50,17 @@ DERIVED: dict[str, dict[str, Callable[[Layer], str]]] = {
 """What is derived of a layer: stage -> form -> how to make it."""
 
 
+def _planned(show: Callable[[Iterable[Planned]], str]) -> Callable[[str, Given], str]:
+    """The kernels of every recurrence, and what they cost where `--set` says."""
+
+    def view(spec: str, given: Given) -> str:
+        where = {name: value for name, value in given.items() if name in CONDITIONS}
+        own = {name: value for name, value in given.items() if name not in CONDITIONS}
+        return show(plans_of(layer_of(spec, own), conditions(where)))
+
+    return view
+
+
 VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
     "tree": {
         "text": lambda spec, given: tree_text.as_text(tree_of(spec)),
@@ -61,11 +73,15 @@ VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
         "mermaid": lambda spec, given: diagram.as_mermaid(layer_of(spec, given)),
         "svg": lambda spec, given: picture.as_svg(layer_of(spec, given)),
     },
+    "plan": {
+        "text": _planned(plan_listing.as_text),
+        "json": _planned(lambda plans: _json(plan_listing.as_json(plans))),
+    },
     "source": {"text": source_of},
 }
 """What else can be shown: stage -> form -> how to make it."""
 
-STAGES = ["tree", "layer", "normal", "chunk", "grad", "source"]
+STAGES = ["tree", "layer", "normal", "chunk", "grad", "plan", "source"]
 """The stages in the order of the compilation."""
 
 
@@ -75,7 +91,7 @@ STAGES = ["tree", "layer", "normal", "chunk", "grad", "source"]
 @click.option(
     "--stage", type=click.Choice(STAGES), default="layer", show_default=True,
     help="The parsed tree, the layer's ops, the normal form of each recurrence, its chunked form, "
-    "its gradient, or the Python source.",
+    "its gradient, the kernels and what they cost, or the Python source.",
 )  # fmt: skip
 @click.option(
     "--as", "form", type=click.Choice(list(VIEWS["layer"])), default="text", show_default=True,
@@ -86,7 +102,12 @@ STAGES = ["tree", "layer", "normal", "chunk", "grad", "source"]
 def command(
     ctx: click.Context, spec: str, given: Given, stage: str, form: str, output: str
 ) -> None:
-    """Pictures (svg, dot, mermaid) have one box for each statement of the spec."""
+    """Pictures (svg, dot, mermaid) have one box for each statement of the spec.
+
+    A plan is for B=2 sequences of T=8192 tokens in bfloat16 on an H200, and for the longest chunk
+    that fits: `--set B=1 --set T=65536 --set chunk=32 --set dtype=float32 --set device=A100` say
+    otherwise.
+    """
     known = {**VIEWS, **DERIVED}[stage]
     if form not in known:
         forms = ", ".join(known)

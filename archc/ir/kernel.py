@@ -49,6 +49,11 @@ class Kernel:
     why: tuple[str, ...] = ()
     rows: Axis | None = None
 
+    @property
+    def most(self) -> int:
+        """The longest block of the axis that is split."""
+        return 64
+
 
 @dataclass(frozen=True, eq=False)
 class Kernels:

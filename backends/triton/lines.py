@@ -54,7 +54,7 @@ class Lines:
     @property
     def most(self) -> int:
         """The longest block of the axis that is split."""
-        return 64
+        return self.kernel.most
 
     def is_split(self, block: str) -> bool:
         """Whether a program has only a part of the axis that a block is of."""

@@ -93,6 +93,19 @@ def test_stages_of_a_chunked_form():
         ]  # fmt: skip
 
 
+def test_show_a_plan():
+    """Kernels and their costs, for the sizes that are asked for."""
+    asked = ("--set", "B=1", "--set", "T=256", "--set", "d=64", "--set", "H=2")
+    shown = run("show", "gla", "--stage", "plan", *asked).stdout
+    assert shown.startswith("kernels of S in GLA  # gla.arch:")
+    assert "on one H200, in bfloat16, in chunks of 64: B=1 T=256 H=2 K=16 V=32" in shown
+    (data,) = json.loads(run("show", "gla", "--stage", "plan", *asked, "--as", "json").stdout)
+    assert [part["title"] for part in data["parts"]] == ["forward", "gradient"]
+    assert data["sizes"]["T"] == 256
+    refused = run("show", "gla", "--stage", "plan", "--set", "device=B2")
+    assert refused.exit_code == 1 and "error[E0503]" in refused.stderr
+
+
 def test_a_loop_is_said_to_be_one():
     shown = run("show", "lstm", "--stage", "chunk")
     assert "a loop over the tokens: `c` and `h`, as `sigmoid` of a state" in shown.stdout

@@ -1,0 +1,326 @@
+"""A plan as tables to read and as plain data: kernels, what stands in memory, and every reason."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from archc.derivation.planned import Part, Planned
+from archc.ir.graph import Graph
+from archc.ir.kernel import Buffer, Kernel
+from archc.ir.text import op_text
+from archc.schedule.cost import Cost
+from archc.schedule.decisions import (
+    Decision,
+    computed_again,
+    left_to_the_host,
+    of_buffer,
+    of_kernel,
+)
+
+NOTHING = "no recurrence: nothing is carried from token to token, and there is no kernel\n"
+
+LOOP = "a loop over the tokens: there is no kernel"
+
+COLUMNS = 100
+"""How wide the tables are."""
+
+WORDS = {
+    "memory": "bytes", "products": "products", "arithmetic": "others",
+    "special functions": "exp",
+}  # fmt: skip
+"""What a floor is made of, as a table says it."""
+
+LEGEND = """\
+  A kernel's bytes are those of each tensor once; `again` is what several programs read. Operations
+  are those of products of matrices, others, and exponentials and the like. `at best` is the time
+  for the bytes or for the operations, whichever is longer; `share` is that time against what is
+  expected with reads repeated, processors idle and the launch. `chip`: shared memory of a program.
+  What another kernel needs is in memory where it costs more to compute again; what only enters
+  products of matrices is as narrow as the data. All of it is computed, nothing is measured.
+"""
+
+
+def as_text(plans: Iterable[Planned]) -> str:
+    """The plan of every recurrence."""
+    texts = ["\n".join(_lines(each)) for each in plans]
+    return "\n\n".join(texts) + f"\n\n{LEGEND}" if texts else NOTHING
+
+
+def _lines(plan: Planned) -> Iterator[str]:
+    yield heading(plan)
+    if not plan.parts:
+        yield f"  {LOOP}"
+        return
+    yield f"  {_conditions(plan)}"
+    for part in plan.parts:
+        yield ""
+        yield f"  {part.title}: {_total(part)}"
+        yield _kernel_table(plan, part)
+        for kernel in part.kernels.kernels:
+            yield from _of_kernel(plan, part, kernel)
+        yield ""
+        yield _buffer_table(plan, part)
+        yield from _rest(plan, part)
+
+
+def heading(plan: Planned) -> str:
+    """`kernels of S in Layer  # my.arch:18`."""
+    states = ", ".join(state.name for state in plan.node.op.states)
+    place = f"  # {plan.node.span.where}" if plan.node.span else ""
+    return f"kernels of {states} in {plan.layer.name}{place}"
+
+
+def _conditions(plan: Planned) -> str:
+    wanted, sizes = plan.conditions, plan.setting.sizes
+    dims = {str(s) for part in plan.parts for n in part.kernels.graph
+            for a in n.type.axes for s in a.size.free_symbols}  # fmt: skip
+    own = [f"{name}={sizes[name]}" for name in plan.sizes if name in dims]
+    first = [f"B={wanted.B}", f"T={wanted.T}"]
+    where = f"on one {wanted.device.name}, in {wanted.dtype}, in chunks of {sizes['chunk']}"
+    return f"{where}: {' '.join([*first, *own])}"
+
+
+def _total(part: Part) -> str:
+    cost, count = part.cost, len(part.kernels.kernels)
+    kernels = f"{count} kernel{'s' * (count != 1)}"
+    return (
+        f"{kernels}, {_percent(cost.share)} of the roofline expected: {_ms(cost.expected)}, where"
+        f" {in_short(cost.bytes)}B enter and leave in {_ms(cost.ideal)}"
+    )
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> str:
+    """A table in plain text, indented; the first `left` columns, and the last, stand left."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for place, head in enumerate(heads):
+        side = "left" if place < left or place == len(heads) - 1 else "right"
+        table.add_column(head, justify=side, no_wrap=place < len(heads) - 1)
+    for row in rows:
+        table.add_row(*row)
+    file = io.StringIO()
+    Console(file=file, width=COLUMNS - 4, color_system=None).print(table)
+    return "\n".join(f"    {line}".rstrip() for line in file.getvalue().splitlines())
+
+
+def _kernel_table(plan: Planned, part: Part) -> str:
+    heads = (
+        "kernel", "programs", "bytes", "again", "products", "others", "exp", "at best", "share",
+        "chip", "limit",
+    )  # fmt: skip
+    rows = [
+        (
+            short(plan, cost.name), f"{cost.programs:,}", f"{in_short(cost.bytes)}B",
+            f"{in_short(cost.again)}B" if cost.again else "-", *_operations(cost),
+            _ms(cost.floor), _percent(cost.share), f"{in_short(cost.chip.shared)}B",
+            WORDS[cost.limit],
+        )
+        for cost in part.cost.kernels
+    ]  # fmt: skip
+    return _table(heads, rows, 1)
+
+
+def _operations(cost: Cost) -> list[str]:
+    work = cost.work
+    return [in_short(x) if x else "-" for x in (work.products, work.others, work.special)]
+
+
+def _of_kernel(plan: Planned, part: Part, kernel: Kernel) -> Iterator[str]:
+    """What a kernel reads and writes, and why it is one."""
+    (cost,) = (each for each in part.cost.kernels if each.name == kernel.name)
+    cut, split = of_kernel(part.kernels, kernel)
+    yield ""
+    yield f"    {short(plan, kernel.name)}: {shortened(plan, cut)}"
+    grid = ", ".join(axis.name for axis in kernel.grid)
+    yield f"      a program for each {grid}; {shortened(plan, split)}"
+    for word, moved in (("loads", cost.reads), ("stores", cost.writes)):
+        yield from _wrapped(f"      {word} ", [each.name for each in moved])
+
+
+def _buffer_table(plan: Planned, part: Part) -> str:
+    heads = ("in memory", "what", "axes", "bits", "bytes", "why")
+    bytes = {each.name: each.bytes for cost in part.cost.kernels for each in cost.writes}
+    rows = []
+    for buffer in part.kernels.buffers:
+        stands, width = (shortened(plan, each) for each in of_buffer(part.kernels, buffer))
+        size = bytes.get(buffer.name, 0)
+        rows.append((
+            buffer.name, what(part.kernels.graph, buffer_node(part, buffer)),
+            " ".join(buffer.type.names), _bits(plan, part, buffer), f"{in_short(size)}B",
+            f"{stands}; {width}",
+        ))  # fmt: skip
+    return _table(heads, rows, 3)
+
+
+def _rest(plan: Planned, part: Part) -> Iterator[str]:
+    """What is computed again, and what no kernel does."""
+    graph = part.kernels.graph
+    for title, found in (
+        ("computed again", list(computed_again(part.kernels))),
+        ("in PyTorch", list(left_to_the_host(part.kernels))),
+    ):
+        if found:
+            yield f"\n    {title}"
+        grouped: dict[str, list[str]] = {}
+        for id, why in found:
+            grouped.setdefault(shortened(plan, why), []).append(what(graph, id))
+        for why, names in grouped.items():
+            yield f"      {', '.join(dict.fromkeys(names))}: {why}"
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def what(graph: Graph, id: int) -> str:
+    """A value's name in the spec, or its op."""
+    node = graph[id]
+    return node.name or re.split(r"[\[(]", op_text(node.op))[0].removeprefix(".")
+
+
+def named(graph: Graph, id: int) -> str:
+    """`v12` (contract)."""
+    return f"v{id} ({what(graph, id)})"
+
+
+def buffer_node(part: Part, buffer: Buffer) -> int:
+    """The node that a buffer has the value of."""
+    for kernel in part.kernels.kernels:
+        if buffer.name in kernel.stores:
+            return kernel.stores[buffer.name]
+        found = [id for id, name in kernel.loads.items() if name == buffer.name]
+        if buffer.name in kernel.ends.values() and found:
+            return found[0]
+    raise KeyError(buffer.name)
+
+
+def short(plan: Planned, name: str) -> str:
+    """A kernel's name without that of the recurrence."""
+    return name.removeprefix(f"{plan.name}_").rpartition("kernels_")[2]
+
+
+def shortened(plan: Planned, decision: Decision) -> str:
+    """A reason with short names of kernels."""
+    text = str(decision)
+    for prefix in (f"{plan.name}_gradient_kernels_", f"{plan.name}_kernels_"):
+        text = text.replace(prefix, "")
+    return text
+
+
+def in_short(number: float) -> str:
+    """`1.62 G`: three digits and a prefix."""
+    value, prefixes = float(number), ["", "k", "M", "G", "T", "P"]
+    while value >= 999.5 and len(prefixes) > 1:
+        value, prefixes = value / 1000, prefixes[1:]
+    digits = 0 if prefixes[0] == "" or value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f} {prefixes[0]}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"
+
+
+def _bits(plan: Planned, part: Part, buffer: Buffer) -> str:
+    return str(8 * part.widths[buffer.name])
+
+
+def _wrapped(head: str, names: Sequence[str]) -> Iterator[str]:
+    """Names in lines below one another."""
+    line = head
+    for place, name in enumerate(names):
+        word = name + ("," if place < len(names) - 1 else "")
+        if len(line) + len(word) > COLUMNS:
+            yield line.rstrip()
+            line = " " * len(head)
+        line += f"{word} "
+    if names:
+        yield line.rstrip()
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def as_json(plans: Iterable[Planned]) -> list[dict[str, Any]]:
+    """Every plan as plain data; times in seconds."""
+    return [_plan_json(each) for each in plans]
+
+
+def _plan_json(plan: Planned) -> dict[str, Any]:
+    wanted = plan.conditions
+    return {
+        "layer": plan.layer.name,
+        "states": [state.name for state in plan.node.op.states],
+        "where": plan.node.span.where if plan.node.span else None,
+        "device": wanted.device.name,
+        "dtype": wanted.dtype,
+        "sizes": dict(plan.setting.sizes),
+        "parts": [_part_json(part) for part in plan.parts],
+    }
+
+
+def _part_json(part: Part) -> dict[str, Any]:
+    kernels = part.kernels
+    costs = {cost.name: cost for cost in part.cost.kernels}
+    return {
+        "title": part.title,
+        "seconds": {"at best": part.cost.ideal, "expected": part.cost.expected},
+        "bytes": part.cost.bytes,
+        "share": part.cost.share,
+        "kernels": [_kernel_json(part, each, costs[each.name]) for each in kernels.kernels],
+        "buffers": [
+            {
+                "name": buffer.name, "axes": list(buffer.type.names),
+                "bytes a number": part.widths[buffer.name],
+                "why": [_why(each) for each in of_buffer(kernels, buffer)],
+            }
+            for buffer in kernels.buffers
+        ],
+        "computed again": [
+            {"value": named(kernels.graph, id), "why": _why(each)}
+            for id, each in computed_again(kernels)
+        ],
+        "in PyTorch": [
+            {"value": named(kernels.graph, id), "why": _why(each)}
+            for id, each in left_to_the_host(kernels)
+        ],
+    }  # fmt: skip
+
+
+def _kernel_json(part: Part, kernel: Kernel, cost: Cost) -> dict[str, Any]:
+    def moved(traffic: Any) -> list[dict[str, Any]]:
+        return [{"name": t.name, "bytes": t.bytes, "moved": t.moved} for t in traffic]
+
+    return {
+        "name": kernel.name,
+        "grid": [axis.name for axis in kernel.grid],
+        "split": kernel.split.name if kernel.split else None,
+        "walk": kernel.walk is not None,
+        "why": [_why(each) for each in of_kernel(part.kernels, kernel)],
+        "programs": cost.programs,
+        "loads": moved(cost.reads),
+        "stores": moved(cost.writes),
+        "operations": {
+            "products": cost.work.products, "other": cost.work.others,
+            "special": cost.work.special,
+        },
+        "on chip": {"shared": cost.chip.shared, "registers": cost.chip.registers},
+        "seconds": {"at best": cost.floor, "expected": cost.expected},
+        "limit": cost.limit,
+        "share": cost.share,
+    }  # fmt: skip
+
+
+def _why(decision: Decision) -> dict[str, Any]:
+    return {"rule": decision.rule, "about": list(decision.about), "text": str(decision)}

@@ -1,0 +1,142 @@
+"""What a GPU does of each recurrence: its kernels, what they cost at some sizes, and why they are
+what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from archc.backends.eager.naming import region_name
+from archc.backends.triton.schedule import written
+from archc.compile import lowered
+from archc.diagnostics import did_you_mean, fail
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.ir.kernel import Kernels
+from archc.ir.sizes import Number, callee_sizes, resolve_sizes
+from archc.schedule.cost import Total, total
+from archc.schedule.devices import DEVICES, REFERENCE, Device
+from archc.schedule.memory import chunk_for
+from archc.schedule.partition import partition
+from archc.schedule.program import Setting, widths
+
+SIZES = {"d": 4096, "H": 32, "K": 128, "V": 128, "G": 8, "e": 4096, "f": 16384, "N": 128, "n": 2}
+"""Sizes of a plan where a spec has no default of its own; any other name is 64."""
+
+DTYPES = ("bfloat16", "float16", "float32")
+
+CHUNK = "chunk"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a plan is made for: batch, tokens, the length of a chunk (None: the longest that fits),
+    the dtype of the data, and the device."""
+
+    B: int = 2
+    T: int = 8192
+    chunk: int | None = None
+    dtype: str = "bfloat16"
+    device: Device = REFERENCE
+
+
+CONDITIONS = ("B", "T", "chunk", "dtype", "device")
+"""What `--set` can give of them, beside the layer's own sizes."""
+
+
+def conditions(given: Mapping[str, Any]) -> Conditions:
+    """Conditions by name. Raises ArchError E0503 for a value that is none of its kind."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in ("dtype", "device"):
+            known = DTYPES if name == "dtype" else tuple(DEVICES)
+            if value not in known:
+                listed = ", ".join(f"`{each}`" for each in known)
+                helps = did_you_mean(str(value), known)
+                raise fail("E0503", f"`{name}` is one of {listed}, not `{value}`", helps=helps)
+            found[name] = DEVICES[value] if name == "device" else value
+        elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise fail("E0503", f"`{name}` must be a whole number above 0, but it is {value}")
+        else:
+            found[name] = value
+    return Conditions(**found)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The kernels of a recurrence's form or of its gradient, the bytes of a number of each tensor,
+    and their cost."""
+
+    title: str
+    kernels: Kernels
+    widths: Mapping[str, int]
+    cost: Total
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A recurrence with its kernels; none where it stays a loop."""
+
+    layer: ir.Layer
+    node: Node
+    name: str
+    setting: Setting
+    conditions: Conditions
+    parts: tuple[Part, ...] = ()
+    sizes: Mapping[str, Number] = field(default_factory=dict)
+
+
+def plans_of(layer: ir.Layer, wanted: Conditions) -> Iterator[Planned]:
+    """A plan of every recurrence of an elaborated layer and of those that it calls, at the layer's
+    own sizes. Raises ArchError E0701 where no chunk fits."""
+    missing = (a.name for a in layer.args if a.symbol is not None and a.default is None)
+    sizes = resolve_sizes(layer, {name: SIZES.get(name, 64) for name in missing})
+    for each, own in _sized(lowered(layer), sizes).items():
+        for node in each.graph:
+            if isinstance(node.op, ir.Fold):
+                yield _planned(each, node, own, wanted)
+
+
+def _sized(layer: ir.Layer, sizes: Mapping[str, Number]) -> dict[ir.Layer, Mapping[str, Number]]:
+    """A layer and those that it calls, callers first, each with the sizes of its first call."""
+    found: dict[ir.Layer, Mapping[str, Number]] = {layer: sizes}
+    waiting = [layer]
+    while waiting:
+        each = waiting.pop(0)
+        for _, call in each.calls:
+            if call.callee not in found and call.callee.kind != "argument":
+                found[call.callee] = callee_sizes(call, found[each])
+                waiting.append(call.callee)
+    return found
+
+
+def _planned(
+    layer: ir.Layer, node: Node, sizes: Mapping[str, Number], wanted: Conditions
+) -> Planned:
+    """The plan of one recurrence."""
+    name, form = region_name(layer.name, layer.graph, node), node.op.chunked
+    known = {**sizes, "batch": wanted.B, "T": wanted.T, node.op.stream.size.name: wanted.T}
+    if form is None:
+        return Planned(layer, node, name, Setting(known, wanted.dtype), wanted, (), sizes)
+    graphs = {"forward": (form.forward, "kernels")}
+    if form.backward is not None:
+        graphs["gradient"] = (form.backward, "gradient_kernels")
+    cut = {title: _cut(node, graph, f"{name}_{end}") for title, (graph, end) in graphs.items()}
+    chunk = wanted.chunk or layer.chunk.size
+    if chunk is None:
+        chunk = chunk_for(cut.values(), known, wanted.dtype, wanted.device.budget)
+    setting = Setting({**known, CHUNK: chunk}, wanted.dtype)
+    parts = (_part(title, kernels, setting, wanted.device) for title, kernels in cut.items())
+    return Planned(layer, node, name, setting, wanted, tuple(parts), sizes)
+
+
+def _cut(node: Node, graph: Graph, name: str) -> Kernels:
+    """The kernels of a graph, as they are written."""
+    return written(graph, name, node.op.stream, node.op.heads, partition)[0]
+
+
+def _part(title: str, kernels: Kernels, setting: Setting, device: Device) -> Part:
+    width = widths(kernels, setting.dtype)
+    own = Setting(setting.sizes, setting.dtype, width)
+    return Part(title, kernels, width, total(kernels, own, device))

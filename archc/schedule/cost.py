@@ -1,0 +1,239 @@
+"""What the kernels of a graph cost at some sizes: bytes, operations, and the time that a device
+needs for them at least.
+
+A kernel's floor is the time in which its device could move each tensor once, or do its operations,
+whichever is longer. What it is expected to take counts a tensor as often as programs read it, idle
+processors where programs are few, and the launch. Nothing here is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.chunk_count import CHUNK_OPERATIONS
+from archc.ir.count import OPERATIONS
+from archc.ir.graph import Node
+from archc.ir.kernel import Kernel, Kernels
+from archc.ir.sizes import evaluate
+from archc.schedule.devices import LAUNCH, Device
+from archc.schedule.memory import OnChip, is_product, on_chip
+from archc.schedule.program import Program, Setting, Step
+
+SPECIAL: Mapping[str, int] = {
+    "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "sin": 1, "cos": 1, "sigmoid": 2, "logsigmoid": 2,
+    "softplus": 2, "tanh": 2, "erf": 1, "pow": 2,
+}  # fmt: skip
+"""Exponentials, logarithms, roots and quotients in an elementwise function."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """A tensor that a kernel reads or writes: its bytes, and the bytes that all programs move."""
+
+    name: str
+    bytes: int
+    moved: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operations of all programs: in products of matrices, in others, and special functions."""
+
+    products: float
+    others: float
+    special: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one kernel costs on a device; times in seconds. `limit` names what the floor is made of,
+    and `share` is the part of the expected time that the floor is."""
+
+    name: str
+    programs: int
+    reads: tuple[Traffic, ...]
+    writes: tuple[Traffic, ...]
+    work: Work
+    chip: OnChip
+    floor: float
+    limit: str
+    expected: float
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its tensors, each once."""
+        return sum(each.bytes for each in (*self.reads, *self.writes))
+
+    @property
+    def again(self) -> int:
+        """Bytes that are read more than once."""
+        return sum(each.moved - each.bytes for each in self.reads)
+
+    @property
+    def share(self) -> float:
+        """The expected share of the roofline."""
+        return self.floor / self.expected
+
+
+@dataclass(frozen=True)
+class Total:
+    """All kernels of a graph beside what no cut could go below: `ideal` is the time for the bytes
+    that enter and leave the graph, or for its products."""
+
+    kernels: tuple[Cost, ...]
+    ideal: float
+    bytes: int
+
+    @property
+    def expected(self) -> float:
+        """Seconds of all kernels, one after the other."""
+        return sum(each.expected for each in self.kernels)
+
+    @property
+    def share(self) -> float:
+        """The expected share of the roofline of the whole."""
+        return self.ideal / self.expected if self.kernels else 0.0
+
+
+def total(kernels: Kernels, setting: Setting, device: Device) -> Total:
+    """The cost of every kernel of a graph, and of the graph as if it were one."""
+    costs = tuple(cost(each, setting, device) for each in kernels.kernels)
+    moved = [each for one in costs for each in (*one.reads, *one.writes)]
+    inner = {buffer.name for buffer in kernels.buffers} - set(kernels.graph.outputs)
+    outer = {each.name: each.bytes for each in moved if each.name not in inner}
+    bytes = sum(outer.values())
+    products = sum(one.work.products for one in costs) / device.product_rate(setting.dtype)
+    return Total(costs, max(bytes / device.bandwidth, products), bytes)
+
+
+def cost(kernel: Kernel, setting: Setting, device: Device) -> Cost:
+    """What a kernel costs."""
+    program = Program(kernel, setting)
+    count = program.programs
+    reads = tuple(
+        _traffic(program, str(step.load), step.node, step.each) for step in program.loads()
+    )
+    writes = tuple(_traffic(program, *each) for each in program.stored())
+    work = _work(program)
+    bytes = sum(each.bytes for each in (*reads, *writes))
+    moved = sum(each.moved for each in (*reads, *writes))
+    times = {"memory": bytes / device.bandwidth} | _times(work, device, setting.dtype)
+    limit = max(times, key=lambda name: times[name])
+    waves = math.ceil(count / device.processors) * device.processors / max(count, 1)
+    busy = max(times[limit], moved / device.bandwidth) * waves
+    return Cost(
+        kernel.name, count, reads, writes, work, on_chip(program), times[limit], limit,
+        LAUNCH + busy,
+    )  # fmt: skip
+
+
+def _times(work: Work, device: Device, dtype: str) -> dict[str, float]:
+    """Seconds of each kind of operation alone."""
+    return {
+        "products": work.products / device.product_rate(dtype),
+        "arithmetic": work.others / device.arithmetic,
+        "special functions": work.special / device.special,
+    }
+
+
+def _traffic(program: Program, name: str, node: Node, each_chunk: bool) -> Traffic:
+    """How much of a tensor is moved."""
+    width, axes = program.setting.width(name), node.type.axes
+    once = program.whole(axes) * width
+    each = program.elements(axes) * width * program.often(each_chunk) * program.programs
+    return Traffic(name, once, max(once, each))
+
+
+# --- operations -----------------------------------------------------------------------------------
+
+
+def _work(program: Program) -> Work:
+    """The operations of all programs."""
+    products = others = special = 0.0
+    for step in program.steps.values():
+        if step.load is not None:
+            continue
+        made, rest, functions = _step_work(program, step)
+        times = program.often(step.each) * program.programs
+        products, others, special = (
+            products + made * times, others + rest * times, special + functions * times,
+        )  # fmt: skip
+    return Work(products, others, special)
+
+
+def _step_work(program: Program, step: Step) -> tuple[float, float, float]:
+    """Operations of one step of one program."""
+    node = step.node
+    piece = PIECES.get(type(node.op))
+    if piece is not None:
+        return piece(program, step)
+    count = _count(program, step)
+    if is_product(program, step):
+        return count, 0.0, 0.0
+    own = program.elements(node.type.axes)
+    functions = SPECIAL.get(getattr(node.op, "fn", ""), 0) * own
+    return 0.0, count, functions
+
+
+def _count(program: Program, step: Step) -> float:
+    """Operations of a step by the rules of the IR, on what a program has of each axis."""
+    rules: dict[type, Any] = {**OPERATIONS, **CHUNK_OPERATIONS}
+    types = [step.graph[operand].type for operand in step.node.operands]
+    lengths = {name: sympy.Integer(length) for name, length in program.lengths.items()}
+    found = rules[type(step.node.op)](step.node, types, lengths)
+    return float(evaluate(found, program.setting.sizes))
+
+
+def _levels(program: Program, step: Step) -> tuple[int, int, int]:
+    """Rows, columns of what decays, and how often rows are halved."""
+    op = step.node.op
+    gates = program.steps[step.operands[-1]].node
+    rows = program.length(gates.type.axis(op.row))
+    dims = program.elements(gates.type.axes) // rows
+    return rows, dims, 1 if op.anchor == "middle" else max(1, (rows - 1).bit_length())
+
+
+def _pairs(products: int) -> Callable[[Program, Step], tuple[float, float, float]]:
+    """A product for each level of the tree of the rows, and two decays."""
+
+    def work(program: Program, step: Step) -> tuple[float, float, float]:
+        rows, dims, levels = _levels(program, step)
+        each = float(levels * rows * dims)
+        return 2.0 * products * rows * each, 4 * each, 2 * each
+
+    return work
+
+
+def _inverse(program: Program, step: Step) -> tuple[float, float, float]:
+    """Two products for each level."""
+    rows = program.length(step.node.type.axis(step.node.op.row))
+    levels = max(1, (rows - 1).bit_length())
+    return 4.0 * levels * rows**3, float(levels * rows * rows), 0.0
+
+
+PIECES = {
+    ck.Gram: _pairs(1), ck.Mix: _pairs(1), ck.GateGradient: _pairs(2), ck.Inverse: _inverse,
+}  # fmt: skip
+"""Ops that kernels do level by level of the tree of the rows."""
+
+
+# --- what is said of a whole graph ----------------------------------------------------------------
+
+
+def again(kernels: Sequence[Kernel]) -> dict[int, tuple[str, ...]]:
+    """Nodes that more than one kernel computes, with the names of those kernels: they are cheaper
+    than their way through memory."""
+    homes: dict[int, list[str]] = {}
+    for kernel in kernels:
+        for key, step in Program(kernel).steps.items():
+            plain = isinstance(step.node.op, ir.Constant | ir.Position | ir.Delta | ir.Input)
+            if step.load is None and key[0] == "graph" and not plain:
+                homes.setdefault(int(key[1]), []).append(kernel.name)
+    return {id: tuple(names) for id, names in sorted(homes.items()) if len(names) > 1}

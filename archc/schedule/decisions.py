@@ -1,0 +1,114 @@
+"""What was decided when a graph was cut into kernels, and why: as data, from the kernels alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from archc.ir import layer as ir
+from archc.ir.kernel import NARROW, Buffer, Kernel, Kernels
+from archc.schedule.cost import again
+from archc.schedule.program import Program
+
+REASONS: Mapping[str, str] = {
+    # kernels
+    "carries": "carries {} from chunk to chunk, one after the other",
+    "free": "every chunk at once, as no state is needed",
+    "waits": "every chunk at once, with what {} found at each",
+    "split": "each has {} of {}, which no op looks across",
+    "undivided": "each has all dims: ops look across every one",
+    # buffers
+    "result": "a result",
+    "saved": "for the gradient",
+    "passed": "for {}",
+    "end": "a state after the last chunk",
+    "host": "for PyTorch",
+    # widths
+    "narrow": "only for products",
+    "wide": "not only for products",
+    "outside": "as the caller has it",
+    # what is not in memory, and what is in no kernel
+    "again": "in {}: costs less than memory",
+    "left": "{}",
+}
+"""Reasons by name, with places for what they are about. What another kernel needs is in memory
+where it costs more to compute again; what only enters products of matrices is as narrow as the
+data."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A reason of `REASONS`, and what it is about."""
+
+    rule: str
+    about: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return REASONS[self.rule].format(*self.about)
+
+
+def of_kernel(kernels: Kernels, kernel: Kernel) -> tuple[Decision, ...]:
+    """Why a kernel is one, and why its programs have what they have."""
+    return (_cut(kernels, kernel), _split(kernel))
+
+
+def _cut(kernels: Kernels, kernel: Kernel) -> Decision:
+    if kernel.walk is not None:
+        states = kernel.graph[kernel.walk].op.states
+        return Decision("carries", (_listed(state.name for state in states),))
+    used = _read(kernel)
+    walks = [
+        each.name for each in kernels.kernels
+        if each.walk is not None and used & {*each.stores, *each.ends.values()}
+    ]  # fmt: skip
+    return Decision("waits", (_listed(walks),)) if walks else Decision("free")
+
+
+def _split(kernel: Kernel) -> Decision:
+    if kernel.split is None:
+        return Decision("undivided")
+    return Decision("split", (str(kernel.most), f"`{kernel.split.name}`"))
+
+
+def of_buffer(kernels: Kernels, buffer: Buffer) -> tuple[Decision, Decision]:
+    """Why a value stands in memory, and why as wide as it does."""
+    return _stands(kernels, buffer), _width(kernels, buffer)
+
+
+def _stands(kernels: Kernels, buffer: Buffer) -> Decision:
+    if buffer.name in kernels.graph.outputs:
+        return Decision("saved" if buffer.name.startswith("saved") else "result")
+    if any(buffer.name in each.ends.values() for each in kernels.kernels):
+        return Decision("end")
+    readers = [each.name for each in kernels.kernels if buffer.name in _read(each)]
+    return Decision("passed", (_listed(readers),)) if readers else Decision("host")
+
+
+def _read(kernel: Kernel) -> set[str]:
+    return {str(step.load) for step in Program(kernel).loads()}
+
+
+def _width(kernels: Kernels, buffer: Buffer) -> Decision:
+    outside = buffer.name in kernels.graph.outputs and not buffer.name.startswith("saved")
+    if outside or buffer.type.dtype != "real":
+        return Decision("outside")
+    return Decision("narrow" if buffer.width == NARROW else "wide")
+
+
+def computed_again(kernels: Kernels) -> Iterator[tuple[int, Decision]]:
+    """Nodes that several kernels compute, rather than read."""
+    for id, names in again(kernels.kernels).items():
+        yield id, Decision("again", (_listed(names),))
+
+
+def left_to_the_host(kernels: Kernels) -> Iterator[tuple[int, Decision]]:
+    """Nodes that are in no kernel."""
+    for id, why in sorted(kernels.host.items()):
+        if not isinstance(kernels.graph[id].op, ir.Constant):
+            yield id, Decision("left", (why,))
+
+
+def _listed(names: object) -> str:
+    """`a`, `b` and `c`."""
+    found = [f"`{name}`" for name in names]  # type: ignore[attr-defined]
+    return " and ".join([", ".join(found[:-1]), found[-1]]) if len(found) > 1 else found[0]

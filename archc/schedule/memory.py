@@ -1,0 +1,240 @@
+"""How much a program holds on chip: tiles in registers, and what products of matrices read from
+shared memory.
+
+Estimates from the graph, not from machine code. Both operands of a product are in shared memory
+while it is done, the second twice over where a float32 product is three in tf32, and a walk loads
+the operands of its next steps ahead. Every other tile is in registers as long as it is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from archc.diagnostics import ArchError, fail
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Node, Type
+from archc.ir.kernel import Kernel, Kernels
+from archc.schedule.devices import REFERENCE, Budget
+from archc.schedule.program import STATE, WIDE, Key, Program, Setting, Sizes, Step, widths
+
+CHUNKS = (64, 32, 16)
+"""Lengths of chunks that kernels are made for, the best first."""
+
+AHEAD = 2
+"""Steps of a walk whose loads are in shared memory at the same time."""
+
+MARGIN = 1.125
+"""What stands in shared memory beside the operands of the largest product, as a factor."""
+
+VIEWS = (ck.Expand, ck.Detach, ck.Tokens, ck.Chunks, ir.Constant, ir.Position)
+"""Ops that make no tile: they are part of what reads them."""
+
+
+@dataclass(frozen=True)
+class OnChip:
+    """Bytes that a program of a kernel holds at its fullest: in shared memory, and in registers."""
+
+    shared: int
+    registers: int
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A kernel that does not fit: what it needs of `what`, in bytes, and what there is."""
+
+    kernel: str
+    what: str
+    needed: int
+    most: int
+
+    def __str__(self) -> str:
+        return (
+            f"`{self.kernel}` needs {self.needed:,} bytes of {self.what} a program of {self.most:,}"
+        )
+
+
+def on_chip(program: Program) -> OnChip:
+    """What a program holds."""
+    made = _Tiles(program)
+    return OnChip(made.shared(), made.registers())
+
+
+def fits(kernel: Kernel, setting: Setting, budget: Budget = REFERENCE.budget) -> Misfit | None:
+    """Why a kernel cannot run at some sizes, or None."""
+    needed = on_chip(Program(kernel, setting)).shared
+    over = needed > budget.shared
+    return Misfit(kernel.name, "shared memory", needed, budget.shared) if over else None
+
+
+def spills(kernel: Kernel, setting: Setting, budget: Budget = REFERENCE.budget) -> Misfit | None:
+    """Why a kernel that runs is slow: its tiles do not fit into the registers of a processor."""
+    needed, most = on_chip(Program(kernel, setting)).registers, WIDE * budget.registers
+    return Misfit(kernel.name, "registers", needed, most) if needed > most else None
+
+
+def chunk_for(
+    plans: Iterable[Kernels], sizes: Sizes, dtype: str = "bfloat16",
+    budget: Budget = REFERENCE.budget, among: Sequence[int] = CHUNKS,
+) -> int:  # fmt: skip
+    """The first of some lengths of a chunk with which every kernel of some graphs fits. Raises
+    ArchError E0701 if there is none."""
+    listed = [(each, widths(plan, dtype)) for plan in plans for each in plan.kernels]
+    misfit: Misfit | None = None
+    for chunk in among:
+        given = {**sizes, str(ck.CHUNK): chunk}
+        found = (fits(each, Setting(given, dtype, width), budget) for each, width in listed)
+        misfit = next((each for each in found if each is not None), None)
+        if misfit is None:
+            return chunk
+    assert misfit is not None, "chunks of some length"
+    raise no_plan(misfit, sizes, among[-1], dtype)
+
+
+def no_plan(misfit: Misfit, sizes: Mapping[str, object], chunk: int, dtype: str) -> ArchError:
+    """The error for sizes at which not even the shortest chunk fits."""
+    shown = ", ".join(f"{name} = {size}" for name, size in sorted(sizes.items()))
+    return fail(
+        "E0701",
+        "no tile plan fits: the tiles of a chunk are too large for the memory of a program",
+        notes=[f"{misfit}, in chunks of {chunk} in {dtype}", f"with {shown}"],
+        helps=["make the dims of the state smaller, or use `--backend eager`, which has no tiles"],
+    )
+
+
+class _Tiles:
+    """The tiles of a program, and when they are needed."""
+
+    def __init__(self, program: Program):
+        self.program, self.setting = program, program.setting
+        self.order = list(program.steps.values())
+        self.last: dict[Key, int] = {}
+        for place, step in enumerate(self.order):
+            for key in step.operands:
+                for source in self._sources(key):
+                    self.last[source] = place
+        self._kept()
+
+    def _kept(self) -> None:
+        """What is stored, and states, live to the end."""
+        program, end = self.program, len(self.order)
+        if program.fold is not None:
+            for id in program.fold.op.body.outputs.values():
+                self.last |= dict.fromkeys(self._sources(("body", id)), end)
+            self.last |= {(STATE, name): end for name in program.states}
+
+    def _sources(self, key: Key) -> list[Key]:
+        """The tiles that a value stands for: its own, or those that it is a view of."""
+        step = self.program.steps.get(key)
+        if step is None or not self._is_view(step):
+            return [key]
+        return [source for each in step.operands for source in self._sources(each)]
+
+    def _is_view(self, step: Step) -> bool:
+        op = step.node.op
+        if step.load is not None:
+            return False
+        return isinstance(op, VIEWS) or (isinstance(op, ir.Contract) and _renames(op))
+
+    def _type(self, key: Key) -> Type:
+        step = self.program.steps.get(key)
+        return self.program.states[str(key[1])] if step is None else step.node.type
+
+    def _area(self, key: Key) -> int:
+        return math.prod(self.program.tile(self._type(key).axes))
+
+    # --- registers ---
+
+    def registers(self) -> int:
+        """Bytes of the tiles that are needed at the same time, where these are most."""
+        live: list[Key] = [(STATE, name) for name in self.program.states]
+        held = {key: self._area(key) for key in live}
+        peak = sum(held.values())
+        for place, step in enumerate(self.order):
+            if not self._is_view(step):
+                held[step.key] = self._area(step.key)
+            peak = max(peak, sum(held.values()))
+            held = {key: area for key, area in held.items() if self.last.get(key, -1) > place}
+        return WIDE * peak
+
+    # --- shared memory ---
+
+    def shared(self) -> int:
+        """Bytes of the operands of the largest product, and of what a walk loads ahead."""
+        ahead: dict[Key, int] = {}
+        largest = 0
+        for step in self.order:
+            operands = step.operands if self._multiplies(step) else ()
+            each = self._operands(*operands) if operands else 0
+            largest = max(largest, each, self._inside(step))
+            for key in [source for each in operands for source in self._sources(each)]:
+                loaded = self.program.steps.get(key)
+                if loaded is not None and loaded.load is not None and loaded.each:
+                    ahead[key] = AHEAD * self._area(key) * self.setting.width(loaded.load)
+        return int(MARGIN * largest) + sum(ahead.values())
+
+    def _operands(self, a: Key, b: Key) -> int:
+        """Bytes of the operands of a product."""
+        copies = 2 if self.setting.dtype == "float32" else 1
+        return (self._area(a) + copies * self._area(b)) * self.setting.data
+
+    def _multiplies(self, step: Step) -> bool:
+        return step.load is None and is_product(self.program, step)
+
+    def _inside(self, step: Step) -> int:
+        """What pieces of kernels hold of their own: two operands of a product."""
+        rule = PIECES.get(type(step.node.op))
+        if step.load is not None or rule is None:
+            return 0
+        rows, dims = rule(self.program, step)
+        square, wide = rows * rows, rows * dims
+        return WIDE * 2 * (square + wide)
+
+
+def _pair_dims(program: Program, step: Step) -> tuple[int, int]:
+    """Rows of a chunk, and the dim that decays."""
+    gates = step.operands[-1]
+    node = program.steps[gates].node
+    row = step.node.op.row
+    dims = [a for a in node.type.axes if a.name != row]
+    return program.tile([node.type.axis(row)])[0], math.prod(program.tile(dims))
+
+
+def _inverse_dims(program: Program, step: Step) -> tuple[int, int]:
+    rows = program.tile([step.node.type.axis(step.node.op.row)])[0]
+    return rows, rows
+
+
+PIECES = {
+    ck.Gram: _pair_dims, ck.Mix: _pair_dims, ck.GateGradient: _pair_dims,
+    ck.Inverse: _inverse_dims,
+}  # fmt: skip
+"""Ops that a kernel does in several products: the rows and the columns of their operands."""
+
+
+def is_product(program: Program, step: Step) -> bool:
+    """Whether a Contract is a product of matrices: both factors have a dim of their own, and one is
+    summed."""
+    op = step.node.op
+    if not isinstance(op, ir.Contract) or len(op.ins) != 2:
+        return False
+    labels = [
+        _tiled(program, step.graph[o], ins)
+        for ins, o in zip(op.ins, step.node.operands, strict=True)
+    ]
+    kept = {label for label, _ in op.out}
+    summed = {label for each in labels for label in each} - kept
+    rows, cols = ([label for label in each if label not in summed] for each in labels)
+    return len(summed) == len(rows) == len(cols) == 1 and rows != cols
+
+
+def _tiled(program: Program, node: Node, labels: Iterable[str]) -> list[str]:
+    """The labels of an operand along which a program has a vector."""
+    pairs = zip(labels, node.type.axes, strict=True)
+    return [label for label, axis in pairs if program.tile([axis])]
+
+
+def _renames(op: ir.Contract) -> bool:
+    return len(op.ins) == 1 and len(set(op.ins[0])) == len(op.ins[0]) == len(op.out)

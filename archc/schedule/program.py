@@ -1,0 +1,222 @@
+"""What one program of a kernel does: its values in the order in which they are made, and how long
+its tiles are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node, Type
+from archc.ir.kernel import NARROW, Kernel, Kernels
+from archc.ir.sizes import Number, evaluate
+
+Sizes = Mapping[str, Number]
+"""Every size by the name of its symbol: those of the layer, `batch`, `T` and `chunk`."""
+
+WIDE = 4
+"""Bytes of a number that is kept exactly."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Sizes, the dtype of the data, and the bytes of a number of each tensor by its name."""
+
+    sizes: Sizes
+    dtype: str = "bfloat16"
+    widths: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def data(self) -> int:
+        """Bytes of a number of the data."""
+        return WIDE if self.dtype == "float32" else 2
+
+    def width(self, name: str) -> int:
+        """Bytes of a number of a tensor."""
+        return self.widths.get(name, WIDE)
+
+
+NOWHERE = Setting({})
+"""For what does not depend on sizes."""
+
+
+def widths(kernels: Kernels, dtype: str) -> dict[str, int]:
+    """Bytes of a number of every tensor that kernels read or write: what runs along the tokens and
+    what is narrow is as the data; states, their gradients and the rest are float32."""
+    data, graph = Setting({}, dtype).data, kernels.graph
+    types = {node.op.name: node.type for node in graph if isinstance(node.op, ir.Input)}
+    types |= {name: graph[id].type for name, id in graph.outputs.items()}
+    outside = {name for name in types if not name.startswith("saved")}
+    narrow = {buffer.name for buffer in kernels.buffers if buffer.width == NARROW}
+    types |= {buffer.name: buffer.type for buffer in kernels.buffers}
+    found = {}
+    for name, type in types.items():
+        thin = _along_tokens(type) if name in outside else name in narrow
+        found[name] = {"int": 4, "bool": 1}.get(type.dtype, data if thin else WIDE)
+    return found
+
+
+def _along_tokens(type: Type) -> bool:
+    return any(a.kind == "stream" and not a.size.has(ck.CHUNK) for a in type.axes)
+
+
+Key = tuple[str, int | str]
+"""A value of a program: in the kernel's graph, in the body of its walk, or a state."""
+
+OUTER, BODY, STATE = "graph", "body", "state"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A value that a program makes or loads: its node, the graph that it is in, and what it is made
+    of. `load` is the buffer that it is read from; `each`: it is done at each chunk of a walk."""
+
+    key: Key
+    node: Node
+    graph: Graph
+    operands: tuple[Key, ...] = ()
+    load: str | None = None
+    each: bool = False
+
+
+@dataclass(eq=False)
+class Program:
+    """The steps of one program, and the lengths of its tiles at some sizes."""
+
+    kernel: Kernel
+    setting: Setting = NOWHERE
+    steps: dict[Key, Step] = field(default_factory=dict)
+    states: dict[str, Type] = field(default_factory=dict)
+    known: dict[object, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        kernel, graph = self.kernel, self.kernel.graph
+        self.own = set(kernel.stores.values())
+        self.fold: Node | None = None if kernel.walk is None else graph[kernel.walk]
+        ops = (node.op for node in graph)
+        self.inner = {op.steps for op in ops if isinstance(op, ck.Chunks) and op.steps}
+        self.looping = False
+        if self.fold is not None:
+            op: ir.Fold = self.fold.op
+            self.states = {f"{s.name}[t-1]": Type(s.axes) for s in op.states}
+            for id in self.fold.operands[len(op.captures) :]:
+                self._visit(OUTER, id)
+            self.looping = True
+            for id in op.body.outputs.values():
+                self._visit(BODY, id)
+        for id in kernel.stores.values():
+            self._visit(OUTER, id)
+
+    # --- steps ---
+
+    def _graph(self, frame: str) -> Graph:
+        """The kernel's graph, or the body of its walk."""
+        return self.kernel.graph if self.fold is None or frame == OUTER else self.fold.op.body
+
+    def _visit(self, frame: str, id: int) -> Key:
+        """The key of a value, after the steps that it needs."""
+        graph = self._graph(frame)
+        node, key = graph[id], (frame, id)
+        if key in self.steps:
+            return key
+        if frame == OUTER and id in self.kernel.loads and id not in self.own:
+            self.steps[key] = Step(key, node, graph, (), self.kernel.loads[id], self.looping)
+            return key
+        if frame == BODY and isinstance(node.op, ir.Input):
+            return self._entering(node)
+        if self.fold is not None and node.operands == (self.fold.id,) and frame == OUTER:
+            return self._visit(BODY, self.fold.op.body.outputs[node.op.name])
+        used = node.operands[1:] if isinstance(node.op, ck.Last) else node.operands
+        operands = tuple(self._visit(frame, each) for each in used)
+        self.steps[key] = Step(key, node, graph, operands, None, self.looping)
+        return key
+
+    def _entering(self, node: Node) -> Key:
+        """A state, or what a walk captures."""
+        assert self.fold is not None
+        if node.op.name in self.states:
+            return (STATE, node.op.name)
+        place = self.fold.op.captures.index(node.op.name)
+        return self._visit(OUTER, self.fold.operands[place])
+
+    # --- lengths ---
+
+    def size(self, axis: Axis) -> int:
+        """How long an axis is, in all."""
+        if axis.size not in self.known:
+            self.known[axis.size] = math.ceil(evaluate(axis.size, self.setting.sizes))
+        return self.known[axis.size]
+
+    def length(self, axis: Axis) -> int:
+        """How much of an axis a program has at a time."""
+        kernel = self.kernel
+        if axis.kind == "batch" or any(axis.name == each.name for each in kernel.grid):
+            return 1
+        if kernel.split is not None and axis.name == kernel.split.name:
+            return min(self.kernel.most, self.size(axis))
+        if axis.kind == "stream":
+            return 1 if axis.size.has(ck.CHUNK) else int(self.setting.sizes[str(ck.CHUNK)])
+        return self.size(axis)
+
+    def tile(self, axes: Iterable[Axis]) -> list[int]:
+        """The dims of a tile, each a power of 2 of at least 16; axes of one index are none. The
+        steps of a token are no dim: they are rows."""
+        tiled = [axis for axis in axes if self._is_tiled(axis)]
+        dims = (self.length(axis) for axis in tiled if axis.name not in self.inner)
+        found = [max(16, 1 << (length - 1).bit_length()) for length in dims]
+        inner = math.prod(self.length(axis) for axis in tiled if axis.name in self.inner)
+        return [found[0] * inner, *found[1:]] if found else found
+
+    def _is_tiled(self, axis: Axis) -> bool:
+        """Whether a program has a vector of places along an axis, not one."""
+        if axis.kind == "batch" or any(axis.name == each.name for each in self.kernel.grid):
+            return False
+        return axis.kind != "stream" or not axis.size.has(ck.CHUNK)
+
+    def elements(self, axes: Iterable[Axis]) -> int:
+        """How many elements of a value a program has."""
+        return math.prod(self.length(axis) for axis in axes)
+
+    def whole(self, axes: Iterable[Axis]) -> int:
+        """How many elements a value has in all."""
+        return math.prod(self.size(axis) for axis in axes)
+
+    @cached_property
+    def lengths(self) -> dict[str, int]:
+        """How much of each axis a program has at a time, by name."""
+        graphs = [self.kernel.graph, *([self.fold.op.body] if self.fold else [])]
+        axes = {a.name: a for graph in graphs for node in graph for a in node.type.axes}
+        return {name: self.length(axis) for name, axis in axes.items()}
+
+    @cached_property
+    def chunks(self) -> int:
+        """How many chunks a program walks."""
+        return 1 if self.fold is None else self.size(self.fold.op.stream)
+
+    def often(self, each: bool) -> int:
+        """How many times a program does what it does once, or at each chunk."""
+        return self.chunks if each else 1
+
+    @property
+    def programs(self) -> int:
+        """How many programs there are."""
+        split = self.kernel.split
+        blocks = 1 if split is None else math.ceil(self.size(split) / self.kernel.most)
+        return blocks * math.prod(self.size(axis) for axis in self.kernel.grid)
+
+    def loads(self) -> Iterator[Step]:
+        """What is read from memory."""
+        return (step for step in self.steps.values() if step.load is not None)
+
+    def stored(self) -> Iterator[tuple[str, Node, bool]]:
+        """Each buffer that is written, the node whose type it has, and whether at each chunk."""
+        graph = self.kernel.graph
+        for name, id in self.kernel.stores.items():
+            yield name, graph[id], self.fold is not None
+        for name in self.kernel.ends.values():
+            (node,) = (graph[id] for id, each in self.kernel.loads.items() if each == name)
+            yield name, node, False

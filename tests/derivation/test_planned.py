@@ -1,0 +1,67 @@
+"""Plans: a golden of one, every reason in use, and sizes and conditions as they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import archc
+from archc.derivation.plan_listing import as_json, as_text
+from archc.derivation.planned import Conditions, conditions, plans_of
+from archc.diagnostics import ArchError
+from archc.schedule.decisions import REASONS
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "plan"
+
+
+def plans(spec: str, **wanted: object) -> list:
+    return list(plans_of(archc.load(spec).layer, conditions(wanted)))
+
+
+def test_the_plan_of_gla(golden: Callable[[Path, str], None]) -> None:
+    golden(GOLDEN / "gla.txt", as_text(plans("gla")))
+
+
+def test_lines_are_no_wider_than_a_page() -> None:
+    text = as_text(plans("mesa"))
+    assert [line for line in text.split("\n") if len(line) > 108] == []
+
+
+def test_every_decision_has_its_reason_as_data() -> None:
+    used = set()
+    for spec in ("kda", "mesa"):
+        for plan in as_json(plans(spec)):
+            for part in plan["parts"]:
+                found = [*part["kernels"], *part["buffers"], *part["computed again"]]
+                for each in [*found, *part["in PyTorch"]]:
+                    reasons = each["why"] if isinstance(each["why"], list) else [each["why"]]
+                    assert all(reason["text"] and reason["rule"] in REASONS for reason in reasons)
+                    used |= {reason["rule"] for reason in reasons}
+    assert {"carries", "free", "waits", "split", "saved", "passed", "narrow", "again"} <= used
+
+
+def test_sizes_of_a_layer_that_is_called_are_those_of_the_call() -> None:
+    (plan,) = list(plans_of(archc.load("gla_block", d=1024, H=8).layer, Conditions(T=256)))
+    assert plan.setting.sizes["V"] == 1024 // 8 and plan.setting.sizes["T"] == 256
+
+
+def test_a_loop_has_no_kernels() -> None:
+    assert "a loop over the tokens: there is no kernel" in as_text(plans("lstm"))
+    assert "there is no kernel" in as_text(plans("swiglu"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ({"B": 0}, "`B` must be a whole number above 0, but it is 0"),
+        ({"T": 1.5}, "`T` must be a whole number"),
+        ({"dtype": "float64"}, "`dtype` is one of `bfloat16`, `float16`, `float32`"),
+        ({"device": "H20"}, "did you mean `H200`"),
+    ],
+)
+def test_conditions_are_checked(wanted: dict[str, object], says: str) -> None:
+    with pytest.raises(ArchError, match="E0503") as error:
+        conditions(wanted)
+    assert says in str(error.value)

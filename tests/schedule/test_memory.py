@@ -1,0 +1,80 @@
+"""What fits into a program: estimates beside what Triton said, and the error where nothing fits."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+
+import archc
+from archc.backends.triton.schedule import written
+from archc.compile import lowered
+from archc.diagnostics import ArchError
+from archc.ir import layer as ir
+from archc.ir.kernel import Kernels
+from archc.schedule.devices import DEVICES, REFERENCE
+from archc.schedule.memory import chunk_for, fits, on_chip, spills
+from archc.schedule.partition import partition
+from archc.schedule.program import Program, Setting, widths
+
+SIZES = {"batch": 1, "T": 4096, "H": 2, "d": 256, "n": 2}
+
+
+@lru_cache
+def cut(spec: str) -> list[Kernels]:
+    """The kernels of a spec's recurrence and of its gradient, as they are written."""
+    layer = lowered(archc.load(spec).layer)
+    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Fold))
+    graphs = (fold.chunked.forward, fold.chunked.backward)
+    return [written(g, "memory", fold.stream, fold.heads, partition)[0] for g in graphs]
+
+
+def largest(spec: str, chunk: int, dim: int, dtype: str) -> int:
+    """The most shared memory that a kernel of a spec needs."""
+    sizes = {**SIZES, "K": dim, "V": dim, "chunk": chunk}
+    return max(
+        on_chip(Program(kernel, Setting(sizes, dtype, widths(plan, dtype)))).shared
+        for plan in cut(spec)
+        for kernel in plan.kernels
+    )
+
+
+def test_two_steps_a_token_are_too_much_for_a_long_chunk() -> None:
+    """Triton refused this one on a GPU: 294,912 bytes needed, of 232,448."""
+    needed = largest("gated_delta_product", 64, 32, "float32")
+    assert needed > REFERENCE.budget.shared
+    sizes = {**SIZES, "K": 32, "V": 32}
+    assert chunk_for(cut("gated_delta_product"), sizes, "float32") == 32
+
+
+@pytest.mark.parametrize("spec", ["kda", "gla", "linear_attention"])
+def test_heads_of_128_fit_in_bfloat16(spec: str) -> None:
+    """These compile for sm_90 within the budget."""
+    assert chunk_for(cut(spec), {**SIZES, "K": 128, "V": 128}, "bfloat16") == 64
+
+
+def test_more_fits_on_a_device_with_more() -> None:
+    plans = cut("kda")
+    sizes = {**SIZES, "K": 128, "V": 128, "chunk": 64}
+    kernels = [
+        (each, Setting(sizes, "float32", widths(p, "float32"))) for p in plans for each in p.kernels
+    ]
+    large, small = (
+        {each.name for each, setting in kernels if fits(each, setting, DEVICES[name].budget)}
+        for name in ("H100", "A100")
+    )
+    assert large <= small
+
+
+def test_registers_are_counted_too() -> None:
+    (plan, _) = cut("gla")
+    wide = Setting({**SIZES, "K": 512, "V": 512, "chunk": 16}, "bfloat16", widths(plan, "bfloat16"))
+    found = [misfit for each in plan.kernels if (misfit := spills(each, wide)) is not None]
+    assert found and found[0].what == "registers" and found[0].needed >= 4 * 512 * 512
+
+
+def test_where_nothing_fits_it_says_what_is_too_large() -> None:
+    with pytest.raises(ArchError) as error:
+        chunk_for(cut("kda"), {**SIZES, "K": 4096, "V": 4096})
+    text = str(error.value)
+    assert "E0701" in text and "232,448" in text and "K = 4096" in text and "chunks of 16" in text
