@@ -9,7 +9,7 @@ from typing import Any
 
 from archc.backends.eager.naming import region_name
 from archc.backends.triton.schedule import written
-from archc.compile import lowered
+from archc.compile import SCHEDULE, lowered
 from archc.diagnostics import did_you_mean, fail
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
@@ -18,7 +18,6 @@ from archc.ir.sizes import Number, callee_sizes, resolve_sizes
 from archc.schedule.cost import Total, total
 from archc.schedule.devices import DEVICES, REFERENCE, Device
 from archc.schedule.memory import chunk_for
-from archc.schedule.partition import partition
 from archc.schedule.program import Setting, widths
 
 SIZES = {"d": 4096, "H": 32, "K": 128, "V": 128, "G": 8, "e": 4096, "f": 16384, "N": 128, "n": 2}
@@ -133,7 +132,8 @@ def _planned(
 
 def _cut(node: Node, graph: Graph, name: str) -> Kernels:
     """The kernels of a graph, as they are written."""
-    return written(graph, name, node.op.stream, node.op.heads, partition)[0]
+    prepared = SCHEDULE.prepare(graph, node.op.heads)
+    return written(prepared, name, node.op.stream, node.op.heads, SCHEDULE)[0]
 
 
 def _part(title: str, kernels: Kernels, setting: Setting, device: Device) -> Part:

@@ -9,7 +9,7 @@ processors where programs are few, and the launch. Nothing here is measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,8 @@ from archc.ir.graph import Node
 from archc.ir.kernel import Kernel, Kernels
 from archc.ir.sizes import evaluate
 from archc.schedule.devices import LAUNCH, Device
-from archc.schedule.memory import OnChip, is_product, on_chip
-from archc.schedule.program import Program, Setting, Step
+from archc.schedule.memory import PAIRED, OnChip, is_product, on_chip
+from archc.schedule.program import Key, Program, Setting, Step
 
 SPECIAL: Mapping[str, int] = {
     "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "sin": 1, "cos": 1, "sigmoid": 2, "logsigmoid": 2,
@@ -191,36 +191,36 @@ def _count(program: Program, step: Step) -> float:
     return float(evaluate(found, program.setting.sizes))
 
 
-def _levels(program: Program, step: Step) -> tuple[int, int, int]:
-    """Rows, columns of what decays, and how often rows are halved."""
-    op = step.node.op
-    gates = program.steps[step.operands[-1]].node
-    rows = program.length(gates.type.axis(op.row))
+def _paired(program: Program, step: Step) -> tuple[float, float, float]:
+    """A product for each level of the tree of the rows. What mixes with one matrix has one product,
+    and what decays alike one decay."""
+    node, gates = step.node, program.steps[step.operands[-1]].node
+    rows = program.length(gates.type.axis(node.op.row))
     dims = program.elements(gates.type.axes) // rows
-    return rows, dims, 1 if op.anchor == "middle" else max(1, (rows - 1).bit_length())
+    each = float(_levels(rows) * rows * dims)
+    alike = [s for s in program.steps.values() if _is_paired(s, step.operands[-1])]
+    mixed = [s for s in alike if not isinstance(s.node.op, ck.Gram)]
+    mixed = [s for s in mixed if s.operands[0] == step.operands[0]]
+    own = isinstance(node.op, ck.Gram) or step is mixed[0]
+    return 2.0 * own * rows * each, 4 * each, each * (step is alike[0])
 
 
-def _pairs(products: int) -> Callable[[Program, Step], tuple[float, float, float]]:
-    """A product for each level of the tree of the rows, and two decays."""
+def _is_paired(step: Step, gates: Key) -> bool:
+    return step.load is None and isinstance(step.node.op, PAIRED) and step.operands[-1] == gates
 
-    def work(program: Program, step: Step) -> tuple[float, float, float]:
-        rows, dims, levels = _levels(program, step)
-        each = float(levels * rows * dims)
-        return 2.0 * products * rows * each, 4 * each, 2 * each
 
-    return work
+def _levels(rows: int) -> int:
+    """How often rows are halved."""
+    return max(1, (rows - 1).bit_length())
 
 
 def _inverse(program: Program, step: Step) -> tuple[float, float, float]:
     """Two products for each level."""
     rows = program.length(step.node.type.axis(step.node.op.row))
-    levels = max(1, (rows - 1).bit_length())
-    return 4.0 * levels * rows**3, float(levels * rows * rows), 0.0
+    return 4.0 * _levels(rows) * rows**3, float(_levels(rows) * rows * rows), 0.0
 
 
-PIECES = {
-    ck.Gram: _pairs(1), ck.Mix: _pairs(1), ck.GateGradient: _pairs(2), ck.Inverse: _inverse,
-}  # fmt: skip
+PIECES = {ck.Gram: _paired, ck.Mix: _paired, ck.GateGradient: _paired, ck.Inverse: _inverse}
 """Ops that kernels do level by level of the tree of the rows."""
 
 

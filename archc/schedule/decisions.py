@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.kernel import NARROW, Buffer, Kernel, Kernels
+from archc.ir.kernel import NARROW, SUMMED, Buffer, Kernel, Kernels
 from archc.schedule.cost import again
-from archc.schedule.program import Program
+from archc.schedule.program import Program, Step
 
 REASONS: Mapping[str, str] = {
     # kernels
     "carries": "carries {} from chunk to chunk, one after the other",
     "free": "every chunk at once, as no state is needed",
     "waits": "every chunk at once, with what {} found at each",
+    "pairs": "every chunk at once, with pairs of rows that decay by sums that {} stored",
     "split": "each has {} of {}, which no op looks across",
     "undivided": "each has all dims: ops look across every one",
     # buffers
@@ -26,6 +28,7 @@ REASONS: Mapping[str, str] = {
     # widths
     "narrow": "only for products",
     "wide": "not only for products",
+    "summed": "differences of it are wanted",
     "outside": "as the caller has it",
     # what is not in memory, and what is in no kernel
     "again": "in {}: costs less than memory",
@@ -56,12 +59,22 @@ def _cut(kernels: Kernels, kernel: Kernel) -> Decision:
     if kernel.walk is not None:
         states = kernel.graph[kernel.walk].op.states
         return Decision("carries", (_listed(state.name for state in states),))
-    used = _read(kernel)
+    program = Program(kernel)
+    used = {str(step.load) for step in program.loads()}
+    sums = {program.steps[s.operands[-1]].load for s in program.steps.values() if _is_pair(s)}
+    if sums:
+        stored = [each.name for each in kernels.kernels if sums & set(each.stores)]
+        return Decision("pairs", (_listed(stored),))
     walks = [
         each.name for each in kernels.kernels
         if each.walk is not None and used & {*each.stores, *each.ends.values()}
     ]  # fmt: skip
     return Decision("waits", (_listed(walks),)) if walks else Decision("free")
+
+
+def _is_pair(step: Step) -> bool:
+    """Whether rows meet by sums of gates in memory."""
+    return step.load is None and getattr(step.node.op, "anchor", "") == ck.SUMS
 
 
 def _split(kernel: Kernel) -> Decision:
@@ -92,7 +105,7 @@ def _width(kernels: Kernels, buffer: Buffer) -> Decision:
     outside = buffer.name in kernels.graph.outputs and not buffer.name.startswith("saved")
     if outside or buffer.type.dtype != "real":
         return Decision("outside")
-    return Decision("narrow" if buffer.width == NARROW else "wide")
+    return Decision({NARROW: "narrow", SUMMED: "summed"}.get(buffer.width, "wide"))
 
 
 def computed_again(kernels: Kernels) -> Iterator[tuple[int, Decision]]:

@@ -9,7 +9,7 @@ the operands of its next steps ahead. Every other tile is in registers as long a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from archc.diagnostics import ArchError, fail
@@ -142,8 +142,11 @@ class _Tiles:
         step = self.program.steps.get(key)
         return self.program.states[str(key[1])] if step is None else step.node.type
 
+    def _tile(self, key: Key) -> list[int]:
+        return self.program.tile(self._type(key).axes)
+
     def _area(self, key: Key) -> int:
-        return math.prod(self.program.tile(self._type(key).axes))
+        return math.prod(self._tile(key))
 
     # --- registers ---
 
@@ -163,55 +166,75 @@ class _Tiles:
 
     def shared(self) -> int:
         """Bytes of the operands of the largest product, and of what a walk loads ahead."""
-        ahead: dict[Key, int] = {}
-        largest = 0
-        for step in self.order:
-            operands = step.operands if self._multiplies(step) else ()
-            each = self._operands(*operands) if operands else 0
-            largest = max(largest, each, self._inside(step))
-            for key in [source for each in operands for source in self._sources(each)]:
-                loaded = self.program.steps.get(key)
-                if loaded is not None and loaded.load is not None and loaded.each:
-                    ahead[key] = AHEAD * self._area(key) * self.setting.width(loaded.load)
-        return int(MARGIN * largest) + sum(ahead.values())
+        ahead = self._ahead()
+        products = (step for step in self.order if self._multiplies(step))
+        largest = max((self._operands(*step.operands, ahead) for step in products), default=0)
+        inside = max(map(self._inside, self.order), default=0)
+        steps = [self.program.steps[key] for key in ahead]
+        loaded = sum(self._area(s.key) * self.setting.width(str(s.load)) for s in steps)
+        return int(MARGIN * max(largest, inside)) + AHEAD * loaded
 
-    def _operands(self, a: Key, b: Key) -> int:
-        """Bytes of the operands of a product."""
+    def _ahead(self) -> set[Key]:
+        """What a walk loads at every chunk that a product is made from, but for vectors."""
+        found: set[Key] = set()
+        waiting = [key for s in self.order if s.each and self._multiplies(s) for key in s.operands]
+        seen: set[Key] = set()
+        while waiting and self.program.fold is not None:
+            key = waiting.pop()
+            step = self.program.steps.get(key)
+            if key in seen or step is None:
+                continue
+            seen.add(key)
+            waiting += step.operands
+            if step.load is not None and step.each and len(self._tile(key)) > 1:
+                found.add(key)
+        return found
+
+    def _operands(self, a: Key, b: Key, ahead: Collection[Key]) -> int:
+        """Bytes of the operands of a product, beside what is loaded ahead in its own dtype."""
+        there = [set(self._sources(key)) <= set(ahead) for key in (a, b)]
+        exact = self.setting.dtype == "float32"
+        left = 0 if there[0] else self._area(a)
+        return self._pair(left, 0 if there[1] and not exact else self._area(b))
+
+    def _pair(self, a: int, b: int) -> int:
+        """Bytes of two operands of so many elements."""
         copies = 2 if self.setting.dtype == "float32" else 1
-        return (self._area(a) + copies * self._area(b)) * self.setting.data
+        return (a + copies * b) * self.setting.data
 
     def _multiplies(self, step: Step) -> bool:
         return step.load is None and is_product(self.program, step)
 
     def _inside(self, step: Step) -> int:
-        """What pieces of kernels hold of their own: two operands of a product."""
-        rule = PIECES.get(type(step.node.op))
-        if step.load is not None or rule is None:
+        """Operands of the products that an op is done in, one at a time."""
+        op, program = step.node.op, self.program
+        if step.load is not None or not isinstance(op, (*PAIRED, ck.Inverse)):
             return 0
-        rows, dims = rule(self.program, step)
-        square, wide = rows * rows, rows * dims
-        return WIDE * 2 * (square + wide)
+        rows, dims = tile_of_rows(program, step)
+        if isinstance(op, ck.Inverse):
+            return self._exact(rows * rows, rows * rows)
+        left = rows * dims if isinstance(op, ck.Gram) else rows * rows
+        return self._pair(left, rows * dims)
+
+    def _exact(self, a: int, b: int) -> int:
+        """Operands in float32 whatever the data: of the inverse of a matrix, which is made in two
+        products at a time."""
+        copies = 2 if self.setting.dtype == "float32" else 1
+        return copies * WIDE * (a + b)
 
 
-def _pair_dims(program: Program, step: Step) -> tuple[int, int]:
-    """Rows of a chunk, and the dim that decays."""
-    gates = step.operands[-1]
-    node = program.steps[gates].node
-    row = step.node.op.row
-    dims = [a for a in node.type.axes if a.name != row]
-    return program.tile([node.type.axis(row)])[0], math.prod(program.tile(dims))
+PAIRED = (ck.Gram, ck.Mix, ck.GateGradient)
 
 
-def _inverse_dims(program: Program, step: Step) -> tuple[int, int]:
-    rows = program.tile([step.node.type.axis(step.node.op.row)])[0]
-    return rows, rows
-
-
-PIECES = {
-    ck.Gram: _pair_dims, ck.Mix: _pair_dims, ck.GateGradient: _pair_dims,
-    ck.Inverse: _inverse_dims,
-}  # fmt: skip
-"""Ops that a kernel does in several products: the rows and the columns of their operands."""
+def tile_of_rows(program: Program, step: Step) -> tuple[int, int]:
+    """The rows of a chunk, and the dims that decay or, of an inverse, the rows again."""
+    op = step.node.op
+    if isinstance(op, ck.Inverse):
+        (rows,) = program.tile([step.node.type.axis(op.row)])
+        return rows, rows
+    axes = program.steps[step.operands[-1]].node.type.axes
+    (rows,) = program.tile(axis for axis in axes if axis.name == op.row)
+    return rows, math.prod(program.tile(axis for axis in axes if axis.name != op.row))
 
 
 def is_product(program: Program, step: Step) -> bool:

@@ -12,7 +12,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
-from archc.ir.kernel import NARROW, Kernel, Kernels
+from archc.ir.kernel import NARROW, SUMMED, Kernel, Kernels
 from archc.ir.sizes import Number, evaluate
 
 Sizes = Mapping[str, Number]
@@ -46,17 +46,18 @@ NOWHERE = Setting({})
 
 def widths(kernels: Kernels, dtype: str) -> dict[str, int]:
     """Bytes of a number of every tensor that kernels read or write: what runs along the tokens and
-    what is narrow is as the data; states, their gradients and the rest are float32."""
+    what is narrow is as the data, sums of gates are more exact than it, and the rest is float32."""
     data, graph = Setting({}, dtype).data, kernels.graph
     types = {node.op.name: node.type for node in graph if isinstance(node.op, ir.Input)}
     types |= {name: graph[id].type for name, id in graph.outputs.items()}
     outside = {name for name in types if not name.startswith("saved")}
-    narrow = {buffer.name for buffer in kernels.buffers if buffer.width == NARROW}
+    inner = {NARROW: data, SUMMED: WIDE if data < WIDE else 2 * WIDE}
+    kept = {buffer.name: inner.get(buffer.width, WIDE) for buffer in kernels.buffers}
     types |= {buffer.name: buffer.type for buffer in kernels.buffers}
     found = {}
     for name, type in types.items():
-        thin = _along_tokens(type) if name in outside else name in narrow
-        found[name] = {"int": 4, "bool": 1}.get(type.dtype, data if thin else WIDE)
+        real = (data if _along_tokens(type) else WIDE) if name in outside else kept.get(name, WIDE)
+        found[name] = {"int": 4, "bool": 1}.get(type.dtype, real)
     return found
 
 
@@ -154,12 +155,12 @@ class Program:
     def length(self, axis: Axis) -> int:
         """How much of an axis a program has at a time."""
         kernel = self.kernel
-        if axis.kind == "batch" or any(axis.name == each.name for each in kernel.grid):
+        if not self._is_tiled(axis):
             return 1
         if kernel.split is not None and axis.name == kernel.split.name:
             return min(self.kernel.most, self.size(axis))
         if axis.kind == "stream":
-            return 1 if axis.size.has(ck.CHUNK) else int(self.setting.sizes[str(ck.CHUNK)])
+            return int(self.setting.sizes[str(ck.CHUNK)])
         return self.size(axis)
 
     def tile(self, axes: Iterable[Axis]) -> list[int]:
@@ -175,7 +176,8 @@ class Program:
         """Whether a program has a vector of places along an axis, not one."""
         if axis.kind == "batch" or any(axis.name == each.name for each in self.kernel.grid):
             return False
-        return axis.kind != "stream" or not axis.size.has(ck.CHUNK)
+        walked = self.fold is not None and axis.name == self.fold.op.stream.name
+        return axis.kind != "stream" or not (walked or axis.size.has(ck.CHUNK))
 
     def elements(self, axes: Iterable[Axis]) -> int:
         """How many elements of a value a program has."""

@@ -12,6 +12,7 @@ from archc.ir import layer as ir
 from archc.ir.kernel import Kernels
 from archc.schedule.cost import Cost, total
 from archc.schedule.devices import DEVICES, REFERENCE
+from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
 from archc.schedule.program import Program, Setting, widths
 
@@ -23,7 +24,7 @@ def cut(spec: str, gradient: bool = False) -> Kernels:
     layer = lowered(archc.load(spec).layer)
     (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Fold))
     graph = fold.chunked.backward if gradient else fold.chunked.forward
-    return partition(graph, "memory", fold.stream, fold.heads, {})
+    return partition(with_sums(graph, fold.heads), "memory", fold.stream, fold.heads, {})
 
 
 def costs(kernels: Kernels, dtype: str = "bfloat16") -> dict[str, Cost]:
