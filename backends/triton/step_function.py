@@ -10,23 +10,16 @@ from archc.backends.eager.region import argument_list, extra_arguments
 from archc.backends.eager.scope import write_sizes
 from archc.backends.eager.value import DATA, Value
 from archc.backends.expression import Text
-from archc.backends.triton.function import TORCH
 from archc.backends.triton.lines import NotInKernel
-from archc.backends.triton.naming import size_name
 from archc.backends.triton.schedule import Schedule
-from archc.backends.triton.step_ops import STEP_OPS
-from archc.backends.triton.step_text import INDICES, step_text, symbols_of
-from archc.backends.triton.steps import steps_source
+from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch
+from archc.backends.triton.step_text import INDICES
 from archc.backends.writer import Writer
 
-from archc.dims import Axis
-from archc.ir.chunk import final, start
-from archc.ir.graph import Graph, Type
+from archc.ir.chunk import start
+from archc.ir.graph import Graph
 
-PIECES = {
-    "step_block", "step_part", "step_warps", "by_steps", "step_fits", "check_pool", "check_learns",
-    "step_numbers", "shares_memory", "rows_of_pool", "rows_to_pool", "kernel",
-}  # fmt: skip
+PIECES = {"by_steps", "check_pool", "check_learns", "rows_of_pool", "rows_to_pool"}
 
 DOC = """`index` [B]: the row of each sequence in the pools of states, row b if it is left out; no
 state is read or written where it is negative. States after the last token take the place of those
@@ -37,24 +30,27 @@ Nothing here waits for the GPU. There is no gradient."""
 class StepFunction(GraphFunction):
     """One function under construction, for the recurrence that `fold` is the eager loop of."""
 
-    locals = ("index", "into", "index_after", "part", "numbers", "weights", "in_turn")
+    locals = ("index", "into", "index_after", *LOCALS)
 
     def __init__(self, fold: FoldFunction, eager: Mapping[str, str], schedule: Schedule):
+        if not fold.tokens:
+            raise NotInKernel("no argument tells how many tokens there are")
         self.fold, self.eager = fold, eager
         graph: Graph = schedule.tokenwise(fold.scope.graph, fold.node, fold.results)
         given = dict(fold.values)
         for state in fold.op.states:
             given[start(state.name)] = Value(Text(""), tuple(a.name for a in state.axes), DATA)
         order = [*fold.arguments, *map(start, fold.states)]
-        name = fold.scope.file.names.fresh(f"{fold.name.removesuffix('_steps')}_decode")
+        title = fold.name.removesuffix("_steps")
+        name = fold.scope.file.names.fresh(f"{title}_decode")
         super().__init__(fold.scope, graph, name, given, order, fold.op.stream)
         self.states = {state: self.arguments[start(state)] for state in fold.states}
         self.after = {state: self.body.names.fresh(f"{state}_after") for state in fold.states}
         numbers = [name for name in self.inputs if self.is_number(name)]
-        kernel = schedule.steps(graph, f"{self.name.removesuffix('_decode')}_step")
-        if not fold.tokens:
-            raise NotInKernel("no argument tells how many tokens there are")
-        self.made = steps_source(kernel, STEP_OPS, fold.op.stream.name, numbers)
+        home = fold.scope.graph
+        self.launch = StepLaunch(
+            schedule, self.body, home, fold.node, f"{title}_step", fold.results, numbers
+        )
         for places in self.body.sources.values():
             places[:] = [(a, at) for a, at in places if at or a not in self.states.values()]
 
@@ -68,11 +64,10 @@ class StepFunction(GraphFunction):
         """Append the kernel and its function to the file; what the function needs besides captures
         and states: its name there, and how its caller has it."""
         file, writer, body = self.scope.file, Writer(), self.body
-        file.kernels |= {*PIECES, *self.made.pieces}
-        title = file.names.fresh(self.made.kernel.name)
-        file.sections.append(step_text(self.made, title))
+        file.kernels |= PIECES
+        self.launch.write_kernel()
         lines = Writer()
-        self._lines(lines, title)
+        self._lines(lines)
         self.extra = {**dict(zip(*extra_arguments(self.scope, body), strict=True)), **self.eager}
         given = [*self.arguments.values(), *self.extra]
         options = ["index=None", "into=None", "index_after=None"]
@@ -99,7 +94,7 @@ class StepFunction(GraphFunction):
         first = f"{what} after the last, for few tokens, as in generation: one launch."
         return [first, argument_list(shapes), " ".join(DOC.split("\n"))]
 
-    def _lines(self, writer: Writer, title: str) -> None:
+    def _lines(self, writer: Writer) -> None:
         """Checks, the choice of the eager loop, and the launch."""
         states, after = list(self.states.values()), list(self.after.values())
         comma = "," * (len(after) == 1)
@@ -112,14 +107,21 @@ class StepFunction(GraphFunction):
             writer.line(f'check_pool("{self.name}", {pool}, {like}, {index})')
         real = self._real()
         writer.call("check_learns(", [f'"{self.name}"', *real, *states, *after], ")")
-        self._blocks(writer)
+        self.launch.write_sizes(writer)
         fits = ", ".join([*real, *states, *after])
         room = f"step_fits(numbers, weights * {real[0]}.itemsize)"
         with writer.block(f"if not (by_steps({fits}) and {room}):"):
             self._by_the_loop(writer)
-        self._launch(writer, title, real[0])
-        results = [self._result_name(name) for name in self.fold.results]
-        writer.line(f"return {', '.join([*results, *after])}")
+        results = {name: self._result_name(name) for name in self.fold.results}
+        for name, text in results.items():
+            type, data = self.launch.type_of(name), real[0]
+            room = self.launch.room(type, f"{data}.device", f"{data}.dtype")
+            writer.line(f"{text} = {room}")
+        layouts = {name: self.layout(name) for name in self.fold.arguments}
+        self.launch.write(writer, Given(
+            self.arguments, self.states, self.after, results, layouts, f"{real[0]}.dtype", INDICES
+        ))  # fmt: skip
+        writer.line(f"return {', '.join([*results.values(), *after])}")
 
     def _real(self) -> list[str]:
         kinds = {name: self.graph[node.id].type.dtype for name, node in self.inputs.items()}
@@ -145,96 +147,3 @@ class StepFunction(GraphFunction):
         known = {*self.arguments.values(), *self.after.values()}
         text = super().called(name)
         return f"{text}_all" if text in known else text
-
-    # --- the launch ---
-
-    def _size(self, axis: Axis) -> str:
-        return self.body.size(axis.size).text
-
-    def _tile(self, axes: tuple[Axis, ...]) -> list[str]:
-        """The lengths of the tile of a value, without those of which a program has one index."""
-        grid = {axis.name for axis in self.made.kernel.grid}
-        split, rows = self.made.kernel.split, self.made.kernel.rows
-        found = ["16"] if rows is not None and rows in axes else []
-        for axis in axes:
-            if split is not None and axis.name == split.name:
-                found.append("part")
-            elif axis.name not in grid and axis.kind == "dim":
-                found.append(f"step_block({self._size(axis)})")
-        return found
-
-    def _blocks(self, writer: Writer) -> None:
-        """The lines that say how much a program holds."""
-        kernel, op = self.made.kernel, self.fold.op
-        if kernel.split is not None:
-            largest = max(op.states, key=lambda state: len(state.axes))
-            rest = tuple(axis for axis in largest.axes if axis.name != kernel.split.name)
-            least = 16 if any("tl.dot" in line for line in self.made.writer.lines) else 8
-            others = " * ".join(self._tile(rest)) or "1"
-            writer.line(f"part = step_part({self._size(kernel.split)}, {others}, {least})")
-        held = [" * ".join(self._tile(state.axes)) or "1" for state in op.states]
-        writer.line(f"numbers = {' + '.join(held)}")
-        inputs = [n for n in self.graph if n.id in self.made.fold.operands[: len(op.captures)]]
-        shared = [n.type.axes for n in inputs if op.stream.name not in n.type.names]
-        weights = [" * ".join(tile) for tile in map(self._tile, shared) if len(tile) > 1]
-        writer.line(f"weights = {' + '.join(weights) or '0'}")
-
-    def _launch(self, writer: Writer, title: str, data: str) -> None:
-        """Room for the results, and the launch."""
-        made, body, rows = self.made, self.body, self.made.kernel.rows
-        tensors = {name: self.arguments[name] for name in self.inputs}
-        for name, id in made.kernel.stores.items():
-            tensors[name] = self._result_name(name)
-            writer.line(f"{tensors[name]} = {self._room(self.graph[id].type, data)}")
-        tensors |= {final(state): name for state, name in self.after.items()}
-        given = [self._given(name, tensors[name]) for name in made.arguments]
-        given += [f"{name}, 1 if {name} is None else {name}.stride(0)" for name in INDICES]
-        counts = [self.stream.name, "batch"][: 1 if rows is None else 2]
-        given += [body.ask(body.lengths[name]) for name in counts]
-        programs = self._programs(writer)
-        fixed = [*self._fixed(), f"**step_numbers({data}.dtype)"]
-        fixed.append(f"num_warps=step_warps(numbers + weights // 2, {16 if rows is None else 8})")
-        writer.call(f"{title}[({' * '.join(programs)},)](", [*given, *fixed], ")")
-
-    def _room(self, type: Type, data: str) -> str:
-        """New memory for a result: as narrow as the data."""
-        dtype = TORCH.get(type.dtype, f"{data}.dtype")
-        shape = ", ".join(self.body.length(axis).text for axis in type.axes)
-        return f"torch.empty({shape}, device={data}.device, dtype={dtype})"
-
-    def _fixed(self) -> list[str]:
-        """Sizes and blocks, by name."""
-        made, size = self.made, self.body.size
-        fixed = [f"{size_name(symbol)}={size(symbol).text}" for symbol in symbols_of(made)]
-        known = {"ROWS": "16", "PART": "part"}
-        for block, length in sorted(made.blocks.items(), key=lambda item: item[0]):
-            fixed.append(f"{block}={known.get(block) or f'step_block({size(length).text})'}")
-        return [*fixed, "BLOCKS=in_turn"] if made.blocks_in_turn else fixed
-
-    def _programs(self, writer: Writer) -> list[str]:
-        """How many programs there are; if pools are written in place, one does every block of what
-        several blocks would write."""
-        made, kernel = self.made, self.made.kernel
-        programs = [self.body.length(axis).text for axis in kernel.grid]
-        if kernel.rows is not None:
-            programs[0] = f"triton.cdiv({programs[0]}, 16)"
-        if kernel.split is None:
-            return programs
-        blocks = f"triton.cdiv({self._size(kernel.split)}, part)"
-        if made.blocks_in_turn:
-            pairs = [(self.after[s], self.states[s]) for s in sorted(made.whole_states)]
-            same = " or ".join(f"shares_memory({after}, {old})" for after, old in pairs)
-            writer.line(f"in_turn = {blocks} if {same} else 1")
-            blocks = f"triton.cdiv({blocks}, in_turn)"
-        return [*programs, blocks]
-
-    def _given(self, name: str, text: str) -> str:
-        """A tensor and its strides along the axes of its type; 0 along those it lacks."""
-        if name in self.made.numbers:
-            return text
-        names = self.made.arguments[name].type.names
-        layout = self.layout(name) if name in self.inputs else names
-        if layout == names:
-            return f"{text}, *{text}.stride()"
-        places = [layout.index(n) if n in layout else None for n in names]
-        return ", ".join([text, *("0" if at is None else f"{text}.stride({at})" for at in places)])

@@ -1,0 +1,170 @@
+"""One launch of a kernel that walks tokens: what it is given, how much a program holds, how many
+programs there are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from archc.backends.eager.scope import Scope
+from archc.backends.triton.function import TORCH
+from archc.backends.triton.naming import size_name
+from archc.backends.triton.schedule import Schedule
+from archc.backends.triton.step_ops import STEP_OPS
+from archc.backends.triton.step_text import step_text, symbols_of
+from archc.backends.triton.steps import steps_source
+from archc.backends.writer import Writer
+
+from archc.dims import Axis
+from archc.ir.chunk import final, start
+from archc.ir.graph import Graph, Node, Type
+
+PIECES = {"kernel", "step_block", "step_part", "step_warps", "step_fits", "step_numbers"}
+
+LOCALS = ("part", "numbers", "weights", "in_turn")
+"""Names of numbers that a launch needs."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """The tensors of a launch, as they are written: captures, states before and after, results.
+    `layouts`: the order of a capture's dims where it is not that of its type; `indices`: which rows
+    of the pools. `data`: the dtype of the products."""
+
+    captures: Mapping[str, str]
+    before: Mapping[str, str]
+    after: Mapping[str, str]
+    results: Mapping[str, str]
+    layouts: Mapping[str, tuple[str, ...]]
+    data: str
+    indices: tuple[str, str] = ("None", "None")
+
+
+class StepLaunch:
+    """The kernel of one recurrence `node` of a graph, and the lines that launch it from `body`."""
+
+    def __init__(
+        self, schedule: Schedule, body: Scope, graph: Graph, node: Node, name: str,
+        results: Collection[str], numbers: Collection[str],
+    ):  # fmt: skip
+        self.body, self.op = body, node.op
+        self.graph: Graph = schedule.tokenwise(graph, node, results)
+        kernel = schedule.steps(self.graph, name)
+        self.made = steps_source(kernel, STEP_OPS, node.op.stream.name, numbers)
+        self.title = ""
+
+    def write_kernel(self) -> None:
+        """Append the kernel to the file."""
+        file = self.body.file
+        file.kernels |= {*PIECES, *self.made.pieces}
+        self.title = file.names.fresh(self.made.kernel.name)
+        file.sections.append(step_text(self.made, self.title))
+
+    def type_of(self, result: str) -> Type:
+        """The type of a result."""
+        return self.graph[self.graph.outputs[result]].type
+
+    def room(self, type: Type, device: str, dtype: str) -> str:
+        """New memory for a result."""
+        shape = ", ".join(self.body.length(axis).text for axis in type.axes)
+        dtype = TORCH.get(type.dtype, dtype)
+        return f"torch.empty({shape}, device={device}, dtype={dtype})"
+
+    # --- how much a program holds ---
+
+    def _size(self, axis: Axis) -> str:
+        return self.body.size(axis.size).text
+
+    def _tile(self, axes: Collection[Axis]) -> list[str]:
+        """The lengths of the tile of a value, without those of which a program has one index."""
+        kernel = self.made.kernel
+        grid = {axis.name for axis in kernel.grid}
+        found = ["16"] if kernel.rows is not None and kernel.rows in axes else []
+        for axis in axes:
+            if kernel.split is not None and axis.name == kernel.split.name:
+                found.append("part")
+            elif axis.name not in grid and axis.kind == "dim":
+                found.append(f"step_block({self._size(axis)})")
+        return found
+
+    def write_sizes(self, writer: Writer) -> None:
+        """The lines that say how many numbers a program holds in registers, and of weights."""
+        split, op = self.made.kernel.split, self.op
+        if split is not None:
+            largest = max(op.states, key=lambda state: len(state.axes))
+            rest = [axis for axis in largest.axes if axis.name != split.name]
+            least = 16 if any("tl.dot" in line for line in self.made.writer.lines) else 8
+            others = " * ".join(self._tile(rest)) or "1"
+            writer.line(f"part = step_part({self._size(split)}, {others}, {least})")
+        writer.line(f"numbers = {total([self._tile(state.axes) for state in op.states])}")
+        fold = self.made.fold
+        inputs = [self.graph[id].type for id in fold.operands[: len(op.captures)]]
+        shared = [self._tile(type.axes) for type in inputs if op.stream.name not in type.names]
+        writer.line(f"weights = {total([tile for tile in shared if len(tile) > 1])}")
+
+    # --- the launch ---
+
+    def write(self, writer: Writer, given: Given) -> None:
+        """The launch."""
+        body, kernel = self.body, self.made.kernel
+        tensors = {**given.captures, **given.results}
+        tensors |= {start(state): text for state, text in given.before.items()}
+        tensors |= {final(state): text for state, text in given.after.items()}
+        items = [self._tensor(name, tensors[name], given.layouts) for name in self.made.arguments]
+        for text in given.indices:
+            stride = "1" if text == "None" else f"1 if {text} is None else {text}.stride(0)"
+            items.append(f"{text}, {stride}")
+        counts = [self.op.stream.name, "batch"][: 1 if kernel.rows is None else 2]
+        items += [body.ask(body.lengths[name]) for name in counts]
+        programs = self._programs(writer, given)
+        items += [*self._fixed(), f"**step_numbers({given.data})"]
+        most = 16 if kernel.rows is None else 8
+        items.append(f"num_warps=step_warps(numbers + weights // 2, {most})")
+        writer.call(f"{self.title}[({' * '.join(programs)},)](", items, ")")
+
+    def _fixed(self) -> list[str]:
+        """Sizes and blocks, by name."""
+        made, size = self.made, self.body.size
+        fixed = [f"{size_name(symbol)}={size(symbol).text}" for symbol in symbols_of(made)]
+        known = {"ROWS": "16", "PART": "part"}
+        for block, length in sorted(made.blocks.items(), key=lambda item: item[0]):
+            fixed.append(f"{block}={known.get(block) or f'step_block({size(length).text})'}")
+        return [*fixed, "BLOCKS=in_turn"] if made.blocks_in_turn else fixed
+
+    def _programs(self, writer: Writer, given: Given) -> list[str]:
+        """How many programs there are; if pools are written in place, one does every block of what
+        several blocks would write."""
+        made, kernel = self.made, self.made.kernel
+        programs = [self.body.length(axis).text for axis in kernel.grid]
+        if kernel.rows is not None:
+            programs[0] = f"triton.cdiv({programs[0]}, 16)"
+        if kernel.split is None:
+            return programs
+        blocks = f"triton.cdiv({self._size(kernel.split)}, part)"
+        if made.blocks_in_turn:
+            self.body.file.kernels.add("shares_memory")
+            pairs = [(given.after[s], given.before[s]) for s in sorted(made.whole_states)]
+            same = " or ".join(f"shares_memory({after}, {old})" for after, old in pairs)
+            writer.line(f"in_turn = {blocks} if {same} else 1")
+            blocks = f"triton.cdiv({blocks}, in_turn)"
+        return [*programs, blocks]
+
+    def _tensor(self, name: str, text: str, layouts: Mapping[str, tuple[str, ...]]) -> str:
+        """A tensor and its strides along the axes of its type; 0 along those it lacks."""
+        if name in self.made.numbers:
+            return text
+        names = self.made.arguments[name].type.names
+        layout = layouts.get(name, names)
+        if layout == names:
+            return f"{text}, *{text}.stride()"
+        places = [layout.index(n) if n in layout else None for n in names]
+        return ", ".join([text, *("0" if at is None else f"{text}.stride({at})" for at in places)])
+
+
+def total(tiles: list[list[str]]) -> str:
+    """How many numbers tiles have together: equal ones are counted."""
+    counts: dict[str, int] = {}
+    for tile in tiles:
+        text = " * ".join(tile) or "1"
+        counts[text] = counts.get(text, 0) + 1
+    return " + ".join(f"{n} * {text}" if n > 1 else text for text, n in counts.items()) or "0"
