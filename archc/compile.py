@@ -18,6 +18,7 @@ from typing import Any
 from archc.algebra.absorb import absorb
 from archc.algebra.fold import fold
 from archc.algebra.simplify import simplify
+from archc.autodiff.builder import NoGradient
 from archc.autodiff.reverse import gradient
 from archc.backends.eager import emit as eager
 from archc.backends.load import load
@@ -28,6 +29,7 @@ from archc.diagnostics import InternalError, fail
 from archc.elaborate.elaborate import elaborate
 from archc.given_laws import with_laws
 from archc.ir import layer as ir
+from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph
 from archc.ir.plan import Check, Expected, Plan, examples
 from archc.ir.verify import verify
@@ -36,6 +38,7 @@ from archc.recurrence.chunked import chunked
 from archc.recurrence.decays import decays
 from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
+from archc.schedule.products import products_before
 from archc.schedule.steps import steps, tokenwise
 from archc.source import Source
 from archc.specfile import import_source
@@ -81,7 +84,20 @@ DERIVING = [name for name, _ in PASSES].index("chunk")
 """Where in the order chunked forms are derived."""
 
 
-SCHEDULE = Schedule(with_sums, partition, tokenwise, steps)
+def with_gradient(graph: Graph) -> ChunkForm | None:
+    """A recurrence by itself with its gradient, for kernels that walk its tokens; None where an op
+    has no derivative."""
+    real = {n.op.name: n for n in graph if isinstance(n.op, ir.Input) and n.type.dtype == "real"}
+    outputs = [name for name, id in graph.outputs.items() if graph[id].type.dtype == "real"]
+    try:
+        found = gradient(graph, [*real], outputs)
+    except NoGradient:
+        return None
+    saved = tuple(each.name for each in found.saved)
+    return ChunkForm(products_before(found.forward), products_before(found.backward), saved)
+
+
+SCHEDULE = Schedule(with_sums, partition, tokenwise, steps, with_gradient)
 """How recurrences become kernels."""
 
 

@@ -52,16 +52,17 @@ def steps(graph: Graph, name: str) -> Kernel:
     ends = {state.name: ck.final(state.name) for state in op.states}
     loads |= {graph.outputs[end]: end for end in ends.values()}
     stores = {n: id for n, id in graph.outputs.items() if n not in ends.values()}
-    shared = any(True for _ in _products_with_weights(op.body))
+    shared = any(True for _ in _products_with_weights(op))
     split = None if shared else _free(op)
     grid = (batch, *heads.values())
     rows = batch if shared else None
     return Kernel(name, graph, loads, stores, grid, split, fold.id, ends, (ALONG,), rows)
 
 
-def _products_with_weights(body: Graph) -> Iterator[Node]:
+def _products_with_weights(op: ir.Fold) -> Iterator[Node]:
     """Products of what follows from the states with a matrix that all sequences share."""
-    states = {n.id for n in body if isinstance(n.op, ir.Input) and n.op.name.endswith("[t-1]")}
+    body, names = op.body, {f"{state.name}[t-1]" for state in op.states}
+    states = {n.id for n in body if isinstance(n.op, ir.Input) and n.op.name in names}
     carried = states | {id for state in states for id in body.descendants(state)}
     for node in body:
         if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:

@@ -98,6 +98,7 @@ class FoldFunction:
                 into = f"into=({', '.join(rooms)}{',' * (len(rooms) == 1)})"
                 more = [*self.stepping.extra, into]
                 writer.call(f"return {self.stepping.name}(", [*given, *more], ")")
+            self.stepping.write_training(writer, given)
         writer.call(f"return {self.name}(", [*given, *extra], ")")
 
     def _choose_steps(self, title: str, needed: Mapping[str, str]) -> dict[str, str]:

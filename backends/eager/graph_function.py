@@ -29,6 +29,8 @@ class GraphFunction:
 
     locals: tuple[str, ...] = ()
     """Names that no argument can have."""
+    last: tuple[str, ...] = ("chunk",)
+    """What the function takes at last."""
 
     def __init__(
         self, scope: Scope, graph: Graph, name: str, given: Mapping[str, Value],
@@ -90,7 +92,7 @@ class GraphFunction:
         self.extra = dict(zip(*extra_arguments(self.scope, body), strict=True))
         self.scope.file.pieces.add("without_autocast")
         writer.line("@without_autocast")
-        writer.call(f"def {self.name}(", [*self.arguments.values(), *self.extra, "chunk"], "):")
+        writer.call(f"def {self.name}(", [*self.arguments.values(), *self.extra, *self.last], "):")
         writer.depth += 1
         shapes = {argument: self.layout(name) for name, argument in self.arguments.items()}
         writer.docstring([title, argument_list(shapes)])

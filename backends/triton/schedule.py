@@ -10,6 +10,7 @@ from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.ops import OPS
 
 from archc.dims import Axis
+from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Kernel, Kernels
 
@@ -19,12 +20,13 @@ class Schedule:
     """How graphs become kernels: `prepare` rewrites one of these heads for kernels, `partition`
     cuts it, given its name, stream and heads, and the nodes that the host does, and why.
     `tokenwise` makes a recurrence with its results a graph by itself, of which `steps` makes the
-    kernel of that name that walks its tokens."""
+    kernel of that name that walks its tokens; `with_gradient` adds to such a graph its gradient."""
 
     prepare: Callable[[Graph, Collection[str]], Graph]
     partition: Callable[[Graph, str, Axis, Collection[str], Mapping[int, str]], Kernels]
     tokenwise: Callable[[Graph, Node, Collection[str]], Graph]
     steps: Callable[[Graph, str], Kernel]
+    with_gradient: Callable[[Graph], ChunkForm | None]
 
 
 def written(

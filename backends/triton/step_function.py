@@ -12,6 +12,7 @@ from archc.backends.eager.value import DATA, Value
 from archc.backends.expression import Text
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import Schedule
+from archc.backends.triton.step_gradient import StepGradient
 from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch
 from archc.backends.triton.step_text import INDICES
 from archc.backends.writer import Writer
@@ -19,7 +20,7 @@ from archc.backends.writer import Writer
 from archc.ir.chunk import start
 from archc.ir.graph import Graph
 
-PIECES = {"by_steps", "check_pool", "check_learns", "rows_of_pool", "rows_to_pool"}
+PIECES = {"by_steps", "on_gpu", "check_pool", "check_learns", "rows_of_pool", "rows_to_pool"}
 
 DOC = """`index` [B]: the row of each sequence in the pools of states, row b if it is left out; no
 state is read or written where it is negative. States after the last token take the place of those
@@ -51,8 +52,19 @@ class StepFunction(GraphFunction):
         self.launch = StepLaunch(
             schedule, self.body, home, fold.node, f"{title}_step", fold.results, numbers
         )
+        self.training = self._gradient(schedule)
         for places in self.body.sources.values():
             places[:] = [(a, at) for a, at in places if at or a not in self.states.values()]
+
+    def _gradient(self, schedule: Schedule) -> StepGradient | None:
+        """The functions for what learns, where there is no chunked form."""
+        if self.fold.op.chunked is not None:
+            return None
+        try:
+            return StepGradient(self.fold, schedule)
+        except NotInKernel as reason:
+            self.scope.file.refused.append(f"    the gradient of {self.fold.name}: {reason}")
+            return None
 
     def called(self, input: str) -> str:
         """A state has the name that it has in the spec."""
@@ -78,7 +90,22 @@ class StepFunction(GraphFunction):
         writer.include(lines.lines)
         file.sections.append(writer.text())
         self._note()
+        if self.training is not None:
+            self.training.write()
+            self.extra |= self.training.extra
         return self.extra
+
+    def write_training(self, writer: Writer, given: list[str]) -> None:
+        """The lines for what learns, if kernels walk its tokens too: where a program has room."""
+        if self.training is None:
+            return
+        real = [*self._real(), *self.states.values()]
+        with writer.block(f"if on_gpu({', '.join(real)}):"):
+            write_sizes(writer, self.body)
+            self.launch.write_sizes(writer)
+            with writer.block(f"if step_fits(numbers, weights * {real[0]}.itemsize):"):
+                every = [*given, *self.training.extra]
+                writer.call(f"return {self.training.title}.apply(", every, ")")
 
     def _note(self) -> None:
         """What the head of the file says of it."""

@@ -44,12 +44,17 @@ def tile_conjugate_gradients(A, b, steps):
     return z
 
 
-def by_steps(*tensors: Tensor) -> bool:
-    """Whether a kernel may walk the tokens: on a GPU, in its dtypes, where nothing learns."""
+def on_gpu(*tensors: Tensor) -> bool:
+    """Whether kernels can do it: on a GPU, in their dtypes."""
     kinds = (torch.float32, torch.bfloat16, torch.float16)
     fits = all(x.is_cuda and x.dtype in kinds and x.numel() for x in tensors)
+    return triton is not None and fits
+
+
+def by_steps(*tensors: Tensor) -> bool:
+    """Whether a kernel may walk the tokens: on a GPU, where nothing learns."""
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return triton is not None and fits and not learns
+    return on_gpu(*tensors) and not learns
 
 
 def step_numbers(dtype: torch.dtype) -> dict:

@@ -72,8 +72,9 @@ class StepsWriter(KernelWriter):
         """Which rows of the pools are read and written; a negative one: none."""
         batch = self.indices[self.kernel.grid[0].name]
         given = ", row < B, -1" if batch.label else ""
+        own = "tl.where(row < B, row, -1)" if batch.label else batch.text
         for name, index in ((READ, "index"), (WRITTEN, "index_after")):
-            self.writer.line(f"{name} = {batch.text}")
+            self.writer.line(f"{name} = {own}")
             with self.writer.block(f"if {index}_p is not None:"):
                 address = f"{index}_p + {batch.text} * {index}_batch"
                 self.writer.line(f"{name} = tl.load({address}{given}).to(tl.int64)")

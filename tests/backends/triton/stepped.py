@@ -1,7 +1,7 @@
 """Kernels that walk tokens, on pools of states, against the eager loop in float64: under Triton's
 interpreter (TRITON_INTERPRET=1), in a process of its own, or on a GPU.
 
-    TRITON_INTERPRET=1 python stepped.py kda 3 4, lstm 1 20
+    TRITON_INTERPRET=1 python stepped.py kda 3 4, lstm 1 20, train lstm 5 4
     python stepped.py kda 3 64
 
 Each check (a spec, tokens, about how long dims are) prints every value's name and its largest
@@ -21,7 +21,7 @@ from torch import Tensor
 from archc.ir import layer as ir
 from archc.ir.plan import examples
 from archc.ir.sizes import evaluate
-from tests.backends.triton.interpreted import file_of, with_gaps
+from tests.backends.triton.interpreted import file_of, narrow, run, with_gaps
 from tests.backends.triton.memory import guarded
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -37,11 +37,11 @@ def calls_of(module: ModuleType, layer: ir.Layer, tokens: int, unit: int) -> lis
         real = torch.randn(shape, dtype=torch.float64)
         inputs.append(real if op.type.dtype == "real" else torch.randint(0, 4, shape))
     found: list[tuple] = []
-    for name in [name for name in vars(module) if name.endswith("_decode")]:
-        setattr(module, name, recorder(getattr(module, name), found))
-    made = getattr(module, layer.name)(**sizes).double()
-    module.by_steps = lambda *given: True
-    made(*inputs)
+    functions = {name: x for name, x in vars(module).items() if name.endswith("_decode")}
+    recorders = {name: recorder(function, found) for name, function in functions.items()}
+    vars(module).update({**recorders, "by_steps": lambda *given: True})
+    getattr(module, layer.name)(**sizes).double()(*inputs)
+    vars(module).update(functions)
     assert found, "no kernel was asked for"
     return found
 
@@ -67,21 +67,25 @@ def by_the_loop(function: Callable[..., Any], *given: Any, **options: Any) -> An
     return made
 
 
+IN_PLACE, ELSEWHERE, BY_ROW = "in place", "elsewhere", "by row"
+"""Where states go: into the rows that they came from, into rows of other pools; or no rows said."""
+
+
 def on_pools(
-    function: Callable[..., Any], captures: tuple, states: tuple, extra: tuple, in_place: bool
+    function: Callable[..., Any], captures: tuple, states: tuple, extra: tuple, way: str
 ) -> None:
     """Print how far a kernel on pools is from the eager loop: random states, in some rows."""
     rows, batch = states[0].shape[0] + 3, states[0].shape[0]
     index, after = torch.randperm(rows)[:batch], torch.randperm(rows)[:batch]
-    index[0] = -1 if in_place else index[0]
+    index[0] = -1 if way == IN_PLACE else index[0]
     pools = [some_states(rows, *s.shape[1:]) for s in states]
-    into = None if in_place else [torch.randn_like(p) for p in pools]
+    into = [torch.randn_like(p) for p in pools] if way == ELSEWHERE else None
 
     def run(how: Callable[..., Any], change: Callable[[Any], Any]) -> tuple[list, list]:
         own = [change(x).clone() for x in pools]
         other = None if into is None else tuple(change(x).clone() for x in into)
-        options = {"index": change(index), "into": other}
-        options |= {} if in_place else {"index_after": change(after)}
+        options = {} if way == BY_ROW else {"index": change(index), "into": other}
+        options |= {"index_after": change(after)} if way == ELSEWHERE else {}
         made = how(*map(change, captures), *own, *extra, **options)
         return [*made[: len(made) - len(own)]], [*(other or own)]
 
@@ -90,7 +94,7 @@ def on_pools(
     for place, (x, exact) in enumerate(zip([*found, *written], [*results, *kept], strict=True)):
         error = (x.cpu().double() - exact).abs().max() / exact.abs().max().clamp(min=1e-9)
         print(f"{function.__name__} {place}: {float(error):.1e}")
-    used = (index if in_place else after).tolist()
+    used = {IN_PLACE: index, ELSEWHERE: after, BY_ROW: torch.arange(batch)}[way].tolist()
     others = [i for i in range(rows) if i not in used]
     before = [small(x) for x in into or pools]
     same = all(torch.equal(a[others], b[others]) for a, b in zip(written, before, strict=True))
@@ -120,18 +124,57 @@ def check(spec: str, tokens: int, unit: int) -> None:
     torch.empty = with_gaps
     with guarded():
         for call in calls:
-            for in_place in (True, False):
-                on_pools(*call, in_place)
-    torch.empty = new
+            for way in (IN_PLACE, ELSEWHERE, BY_ROW):
+                on_pools(*call, way)
+    module.by_steps, torch.empty = decide, new
+
+
+def check_training(spec: str, tokens: int, unit: int) -> None:
+    """Outputs and gradients of a layer whose recurrence has no chunked form."""
+    layer, module = file_of(spec)
+    sizes = next(examples(layer, unit))
+    known = {**sizes, "batch": 2, "T": tokens, "T_seen": tokens}
+    inputs = {
+        op.name: torch.randn([evaluate(a.size, known) for a in op.type.axes], dtype=torch.float64)
+        for _, op in layer.inputs
+    }
+    exact, decide, new = getattr(module, layer.name)(**sizes).double(), module.on_gpu, torch.empty
+    module.on_gpu = lambda *given: False
+    wanted = run(exact, inputs, [*exact.named_parameters()])
+    module.on_gpu, torch.empty = (decide if DEVICE == "cuda" else lambda *given: True), with_gaps
+    made = getattr(module, layer.name)(**sizes)
+    made.load_state_dict(narrow(exact.state_dict()))
+    made = made.to(DEVICE)
+    with guarded():
+        found = run(made, {n: small(x) for n, x in inputs.items()}, [*made.named_parameters()])
+    assert any(type(node).__name__.endswith("WalkBackward") for node in nodes_of(made, inputs))
+    module.on_gpu, torch.empty = decide, new
+    for name, x in wanted.items():
+        # some gradients are 0, as nothing changes when both a state and its normaliser are scaled
+        error = (found[name].cpu().double() - x).abs().max() / x.abs().max().clamp(min=1e-2)
+        print(f"{name}: {float(error):.1e}")
+
+
+def nodes_of(made: Callable[..., Tensor], inputs: dict[str, Tensor]) -> list[Any]:
+    """What autograd goes through behind a layer's output."""
+    found, waiting = list[Any](), [made(*map(small, inputs.values())).grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found.append(node)
+            waiting += [next_ for next_, _ in node.next_functions]
+    return found
 
 
 def main(arguments: list[str]) -> None:
     """Every check in turn."""
     for each in " ".join(arguments).split(","):
-        spec, *numbers = each.split()
+        words = each.split()
+        training = words[0] == "train"
         torch.manual_seed(0)
         print(f"== {each.strip()}")
-        check(spec, *map(int, numbers))
+        spec, *numbers = words[training:]
+        (check_training if training else check)(spec, *map(int, numbers))
 
 
 if __name__ == "__main__":

@@ -51,8 +51,8 @@ def wrong(found: dict[str, float]) -> dict[str, float]:
 
 def test_rows_of_pools_of_states() -> None:
     """States that lack the dim that programs share; weights that all sequences share. Rows of the
-    pools in any order, none for one sequence, others untouched."""
-    assert not wrong(errors("mlstm 1 4", "lstm 3 4"))
+    pools in any order, none for one sequence, others untouched. Gradients of what has no chunks."""
+    assert not wrong(errors("mlstm 1 4", "lstm 3 4", "train lstm 3 4"))
 
 
 @pytest.mark.slow
@@ -65,6 +65,13 @@ def test_every_bundled_recurrence(spec: str) -> None:
 def module() -> ModuleType:
     """The file of a recurrence with one state."""
     return load(in_kernels(Plan(lowered(archc.load("gla").layer))), "gla_decode")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["lstm", "slstm"])
+def test_gradients_of_recurrences_without_chunks(spec: str) -> None:
+    """One token, and dims that are no powers of 2."""
+    assert not wrong(errors(f"train {spec} 1 4", f"train {spec} 7 20"))
 
 
 def test_without_a_gpu_pools_go_through_the_eager_loop(module: ModuleType) -> None:

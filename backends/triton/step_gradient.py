@@ -1,0 +1,210 @@
+"""A recurrence without a chunked form becomes two functions, forward and gradient, each with one
+kernel that walks the tokens, and a class that tells autograd of them.
+
+The forward keeps the states before each token. The gradient walks back: the sums of products of
+matrices that need no state are made outside of its kernel, for all tokens at once, and so are the
+gradients of what all tokens share, which are sums over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from archc.backends.eager import carry
+from archc.backends.eager.fold import FoldFunction
+from archc.backends.eager.graph_function import GraphFunction, plain
+from archc.backends.eager.region import wanted_results
+from archc.backends.eager.scope import Scope
+from archc.backends.eager.value import DATA, KIND_OF, NUMBER, Value
+from archc.backends.expression import Text
+from archc.backends.triton.lines import NotInKernel
+from archc.backends.triton.schedule import Schedule
+from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch
+from archc.backends.writer import Writer, snake
+
+from archc.ir import layer as ir
+from archc.ir.chunk import ChunkForm, cotangent, start
+from archc.ir.graph import Graph, Node
+
+
+class WalkFunction(GraphFunction):
+    """A graph whose Folds are kernels that walk tokens; the rest of it is PyTorch, in float32."""
+
+    last: tuple[str, ...] = ()
+    locals = ("data", *LOCALS)
+
+    def __init__(
+        self, schedule: Schedule, fold: FoldFunction, graph: Graph, kind: str,
+        given: Mapping[str, Value], order: Sequence[str],
+    ):  # fmt: skip
+        self.schedule = schedule
+        file, self.title = fold.scope.file, f"{fold.name.removesuffix('_steps')}_{kind}"
+        name = file.names.fresh(self.title)
+        super().__init__(fold.scope, graph, name, given, order, fold.op.stream)
+        self.body.emitters = {**fold.scope.emitters, ir.Fold: self._fold}
+        self.body.dtype = "torch.float32"
+        self.launches: list[StepLaunch] = []
+
+    def _fold(self, scope: Scope, node: Node) -> Value:
+        """The launch for a Fold, and its results."""
+        body, op, count = self.body, node.op, len(node.op.captures)
+        layouts, captures, numbers = {}, {}, []
+        for name, operand in zip(op.captures, node.operands, strict=False):
+            value = body.value(operand)
+            if value.kind == NUMBER:
+                numbers.append(name)
+            elif not value.bound:
+                body.bind(operand)
+            captures[name] = str(body.values[operand].text)
+            layouts[name] = value.layout
+        results = wanted_results(body, node)
+        launch = StepLaunch(
+            self.schedule, body, self.graph, node, f"{self.title}_step", results, numbers
+        )
+        launch.write_kernel()
+        self.launches.append(launch)
+        before, after = {}, {}
+        for state, operand in zip(op.states, node.operands[count:], strict=True):
+            before[state.name] = body.names.fresh(f"{state.name}_first")
+            after[state.name] = body.names.fresh(f"{state.name}_last")
+            first = carry.initial(body, operand, state.axes)
+            body.writer.line(f"{before[state.name]} = {first}")
+            body.writer.line(f"{after[state.name]} = torch.empty_like({before[state.name]})")
+        made = {name: body.names.fresh(name) for name in results}
+        for name, text in made.items():
+            room = launch.room(launch.type_of(name), body.device, self._dtype(name))
+            body.writer.line(f"{text} = {room}")
+        launch.write_sizes(body.writer)
+        launch.write(body.writer, Given(captures, before, after, made, layouts, "data"))
+        for state, text in after.items():
+            layout = tuple(a.name for s in op.states if s.name == state for a in s.axes)
+            body.finals[node.id, state] = Value(Text(text), layout, DATA)
+        body.results[node.id] = {
+            name: Value(Text(text), launch.type_of(name).names, KIND_OF[launch.type_of(name).dtype])
+            for name, text in made.items()
+        }
+        return Value(Text("None"), (), DATA)
+
+    def _dtype(self, result: str) -> str:
+        """What comes out of the recurrence is as narrow as the data; what a gradient needs or is
+        made from is not."""
+        own = result in self.graph.outputs and cotangent("") != result[:2]
+        return "data" if own else "torch.float32"
+
+    def _head(self, used: Collection[str]) -> list[str]:
+        """The dtype of the data, and what PyTorch computes with in float32."""
+        self.scope.file.kernels.add("narrowest")
+        real = {n: self.arguments[n] for n, x in self.inputs.items() if x.type.dtype == "real"}
+        lines = [f"data = narrowest({', '.join(real.values())})"]
+        for name, text in real.items():
+            users = [self.graph[user].op for user in self.graph.users(self.inputs[name].id)]
+            if any(not isinstance(op, ir.Fold) for op in users):
+                lines.append(f"{text} = {text}.float()")
+        return [*lines, *super()._head(used)]
+
+
+class StepGradient:
+    """The functions and the class of one recurrence."""
+
+    def __init__(self, fold: FoldFunction, schedule: Schedule):
+        if any(value.kind == NUMBER for value in fold.values.values()):
+            raise NotInKernel("a number enters it, which has no gradient in a kernel")
+        graph: Graph = schedule.tokenwise(fold.scope.graph, fold.node, fold.results)
+        form = schedule.with_gradient(graph)
+        if form is None:
+            raise NotInKernel("an op has no derivative")
+        self.fold, self.form, self.schedule = fold, form, schedule
+        self.inputs = {name: fold.arguments[name] for name in fold.arguments}
+        self.inputs |= {start(name): text for name, text in fold.states.items()}
+        self.given = dict(fold.values)
+        self.outputs = {name: graph[graph.outputs[name]].type.names for name in graph.outputs}
+        for state in fold.op.states:
+            names = tuple(axis.name for axis in state.axes)
+            self.given[start(state.name)] = Value(Text(""), names, DATA)
+
+    def write(self) -> None:
+        """Append them to the file; `title` is then the name of the class."""
+        forward, backward = self._forward(self.form), self._backward(self.form)
+        self.extra = {**forward.extra, **backward.extra}
+        fold, file = self.fold, self.fold.scope.file
+        layer = fold.scope.layer
+        rest = fold.name.removesuffix("_steps").removeprefix(snake(layer)).split("_")
+        title = file.names.fresh(layer + "".join(part.capitalize() for part in rest) + "Walk")
+        self.title, writer = title, Writer()
+        with writer.block(f"class {title}(torch.autograd.Function):"):
+            writer.docstring([f"`{forward.name}`, and `{backward.name}` as its gradient."])
+            writer.line()
+            self._class_forward(writer, forward, backward)
+            writer.line()
+            self._class_backward(writer, backward)
+        file.sections.append(writer.text())
+        file.notes.append(f"    {forward.name}, {backward.name}: 1 kernel each")
+
+    def _forward(self, form: ChunkForm) -> WalkFunction:
+        saved = {name: form.forward[form.forward.outputs[name]].type.names for name in form.saved}
+        made = WalkFunction(
+            self.schedule, self.fold, form.forward, "walk", self.given, [*self.inputs]
+        )
+        last = "first" if self.fold.op.reverse else "last"
+        title = f"The results at every token, the states after the {last}, and what the gradient"
+        made.write({**self.outputs, **saved}, f"{title} needs.")
+        return made
+
+    def _backward(self, form: ChunkForm) -> WalkFunction:
+        assert form.backward is not None
+        given = dict(self.given)
+        for name, layout in self.outputs.items():
+            given[cotangent(name)] = Value(Text(""), layout, DATA)
+        order = [*self.inputs, *form.saved, *map(cotangent, self.outputs)]
+        made = WalkFunction(self.schedule, self.fold, form.backward, "walk_gradient", given, order)
+        self.wanted = {
+            cotangent(name): self.given[name].layout
+            for name in self.inputs if cotangent(name) in form.backward.outputs
+        }  # fmt: skip
+        made.write(self.wanted, "The gradients of what enters, from those of what comes out.")
+        return made
+
+    def _known(self) -> dict[str, str]:
+        return {**self.inputs, **{name: plain(name) for name in self.form.saved}}
+
+    def _class_forward(
+        self, writer: Writer, forward: WalkFunction, backward: WalkFunction
+    ) -> None:
+        known = self._known()
+        results = [plain(n) + "_all" * (plain(n) in self.inputs.values()) for n in self.outputs]
+        made = [*results, *map(plain, self.form.saved)]
+        writer.line("@staticmethod")
+        writer.call("def forward(", ["ctx", *self.inputs.values(), *self.extra], "):")
+        writer.depth += 1
+        given = [self.inputs[name] for name in forward.inputs]
+        writer.call(f"{', '.join(made)} = {forward.name}(", [*given, *forward.extra], ")")
+        kept = [known[name] for name in backward.inputs if name in known]
+        writer.call("ctx.save_for_backward(", kept, ")")
+        if backward.extra:
+            writer.line(f"ctx.rest = {', '.join(backward.extra)}{',' * (len(backward.extra) == 1)}")
+        whole = [x for n, x in zip(self.outputs, results, strict=True) if not self._is_real(n)]
+        if whole:
+            writer.call("ctx.mark_non_differentiable(", whole, ")")
+        writer.line(f"return {', '.join(results)}")
+        writer.depth -= 1
+
+    def _class_backward(self, writer: Writer, backward: WalkFunction) -> None:
+        known = self._known()
+        arriving = [plain(cotangent(name)) for name in self.outputs]
+        writer.line("@staticmethod")
+        writer.line("@torch.autograd.function.once_differentiable")
+        writer.call("def backward(", ["ctx", *arriving], "):")
+        writer.depth += 1
+        given = [plain(name) for name in backward.inputs if name not in known]
+        more = ["*ctx.rest"] if backward.extra else []
+        left = ", ".join(map(plain, self.wanted)) + "," * (len(self.wanted) == 1)
+        writer.call(f"{left} = {backward.name}(", ["*ctx.saved_tensors", *given, *more], ")")
+        slots = [cotangent(name) for name in self.inputs]
+        found = [plain(slot) if slot in self.wanted else "None" for slot in slots]
+        writer.line(f"return {', '.join([*found, *['None'] * len(self.extra)])}")
+        writer.depth -= 1
+
+    def _is_real(self, name: str) -> bool:
+        """Whether an output holds reals, as states do."""
+        forward = self.form.forward
+        return forward[forward.outputs[name]].type.dtype == "real"
