@@ -37,6 +37,7 @@ def _body(op: ck.Conjugate) -> tuple[str, ...]:
 
 CROSSING: dict[type, Callable[[Any], tuple[str, ...]]] = {
     ir.Reduce: lambda op: op.axes,
+    ir.Gather: lambda op: (op.axis,),
     ck.Sums: lambda op: (op.axis,),
     ck.Move: lambda op: (op.axis,),
     ck.Select: lambda op: (op.axis,),

@@ -80,7 +80,13 @@ class Levels:
         """Whether an op costs no more than memory does."""
         renamed = isinstance(node.op, ir.Contract) and _renames(node.op)
         several = isinstance(node.op, ck.Tokens) and node.op.steps is not None  # rows of a token
-        return (isinstance(node.op, CHEAP) or renamed) and not several
+        return (isinstance(node.op, CHEAP) or renamed or self._picks(node)) and not several
+
+    def _picks(self, node: Node) -> bool:
+        """Whether an op takes what stands at a place that is a number."""
+        return isinstance(node.op, ir.Gather) and isinstance(
+            self.graph[node.operands[1]].op, ir.Constant
+        )
 
     def _cheap(self) -> set[int]:
         """Nodes that cost little even from inputs on: no kernel need keep them."""

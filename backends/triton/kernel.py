@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from archc.backends.triton.lines import Lines, NotInKernel, NotWhole
+from archc.backends.triton.micro import Micro
 from archc.backends.triton.tile import REAL, Index, Tile
 from archc.backends.writer import identifier
 
@@ -42,6 +43,7 @@ class KernelWriter(Lines):
         self.pieces: set[str] = set()
         self.grid = {axis.name: axis for axis in kernel.grid}
         self.own = set(kernel.stores.values())
+        self.micro = Micro(kernel.graph, kernel.loads)
         self.results: dict[tuple[int, str], Tile] = {}
         self.pairs: dict[int, Tile] = {}
         self._made_here: list[Node] | None = None
@@ -73,13 +75,27 @@ class KernelWriter(Lines):
 
     def _store(self, name: str, id: int) -> None:
         node = self.kernel.graph[id]
-        place: dict[str, Index] = {}
-        if self.tokens in node.type.names:
-            token = self.let_index("t", "n * ROWS + row")
-            self.lengths[ROW], self.blocks["ROWS"] = "ROWS", ck.CHUNK
-            place[self.tokens] = Index(token, ROW, False, f"{token} < T")
+        place = self._tokens(id) if self.tokens in node.type.names else {}
         at = dict(self.at(node.type, place))
         self.store(name, node, self.pull(id, at), at)
+
+    def _tokens(self, id: int) -> dict[str, Index]:
+        """The tokens whose values a program stores: those of its rows, if it is right there."""
+        right = self.micro.of(id)
+        if right is None:
+            self.lengths[ROW], self.blocks["ROWS"] = "ROWS", ck.CHUNK
+            token = self.let_index("t", "n * ROWS + row")
+            return {self.tokens: Index(token, ROW, False, f"{token} < T")}
+        row = self.whole(right.row)
+        self.lengths[ROW], self.bounds[ROW] = self.block(right.row), row.mask
+        steps, rows = (self.factor(self.size(x.size)) for x in (right.steps, right.row))
+        each = self.let_index("r", f"n * {rows} + {row.text}")
+        token = self.let_index("t", f"{each} // {steps}")
+        step = self.let_index("s", f"{each} % {steps}")
+        where = [f"({token} < T)", *([self.inside(right.row.name, row.mask)] if row.mask else [])]
+        where += [] if right.axis else [f"({step} == {right.step})"]
+        place = {self.tokens: Index(token, ROW, False, " & ".join(where))}
+        return place | ({right.axis: Index(step, ROW)} if right.axis else {})
 
     def _walk(self) -> None:
         """The loop over the chunks."""

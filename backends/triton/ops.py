@@ -18,6 +18,7 @@ from archc.backends.triton.places import (
     chunks,
     detach,
     expand,
+    gather,
     last,
     place_,
     result,
@@ -45,5 +46,5 @@ OPS: dict[type, Callable[..., Tile]] = {
     ck.Expand: expand, ck.Detach: detach, ck.Move: move, ck.Sums: sums, ck.Scan: scan,
     ck.Spans: spans, ck.SpansGradient: spans_gradient, ck.Gram: paired, ck.Mix: paired,
     ck.GateGradient: paired, ck.Inverse: inverse,
-    ck.Conjugate: conjugate,
+    ck.Conjugate: conjugate, ir.Gather: gather,
 }  # fmt: skip

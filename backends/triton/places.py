@@ -10,6 +10,7 @@ from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.tile import BOOL, REAL, Index, Tile, along, joined
 
+from archc.ir import layer as ir
 from archc.ir.graph import Node
 
 Place = Mapping[str, Index]
@@ -51,10 +52,10 @@ def chunks(kernel: KernelWriter, node: Node, place: Place) -> Tile:
 
 def tokens(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     op = node.op
-    if op.steps is not None:
-        raise NotInKernel("tokens of several rows")
     t = place[op.stream.name]
     at = {name: index for name, index in place.items() if name != op.stream.name}
+    if op.steps is not None and at.pop(op.steps.name).label not in (None, t.label):
+        raise NotInKernel("all rows of a token")
     at[op.chunk] = Index("n")
     row = kernel.axis_of(node.operands[0], op.row)
     at[op.row] = t.row or replace(kernel.whole(row), label=t.label)
@@ -116,6 +117,15 @@ def select(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     where = along(f"({chosen})", op.axis, x.labels) if len(x.labels) > 1 else chosen
     x = replace(x, text=kernel.let("picked", f"tl.where({where}, {x.text}, 0.0)"))
     return reduced(kernel, x, op.axis)
+
+
+def gather(kernel: KernelWriter, node: Node, place: Place) -> Tile:
+    """The value at an index that is a number."""
+    index = kernel.frame.graph[node.operands[1]].op
+    if not isinstance(index, ir.Constant) or not index.value.is_Integer:
+        raise NotInKernel("values from places that are found out")
+    there = {**part(kernel, node.operands[0], place), node.op.axis: Index(str(index.value))}
+    return kernel.pull_stored(node.operands[0], there)
 
 
 def place_(kernel: KernelWriter, node: Node, place: Place) -> Tile:
