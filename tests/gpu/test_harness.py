@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.gpu import cases, record
+from tests.gpu import cases, extremes, record
 from tests.gpu.cases import Case
 from tests.gpu.measure import GATE, GRADIENT, OUTPUT, limit, relative
 from tests.gpu.memories import memories
@@ -69,3 +69,13 @@ def test_values_are_laid_out_as_asked() -> None:
         assert not values["q"].is_contiguous() and values["q"].shape == (1, 33, 2, 12)
         assert values["S"].dtype == torch.float32 and torch.isfinite(values["S"]).all()
         assert (values["log_alpha"] == -torch.inf).any()
+
+
+@pytest.mark.parametrize(
+    "what", ["memory", *(pytest.param(each, marks=pytest.mark.slow) for each in ("long", "wide"))]
+)
+def test_extremes_run_without_a_gpu(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that runs out in a gradient leaves everything as it was."""
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert extremes.apart(what, "linear_attention_simple", "cpu")["wrong"] == []

@@ -9,12 +9,13 @@ and records what they come to.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 
 import pytest
 import torch
 
-from tests.gpu import cases, record
+from tests.gpu import cases, extremes, record, sanitize
 from tests.gpu.cases import Case
 from tests.gpu.memories import SPECS
 from tests.gpu.pool import run_all
@@ -38,6 +39,26 @@ def wrong(given: Sequence[Case]) -> list[str]:
 @pytest.mark.parametrize("suite", cases.SUITES)
 def test_cases(suite: str, spec: str) -> None:
     assert not wrong(list(cases.SUITES[suite](spec)))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("what", ["long", "memory"])
+def test_extremes(what: str, spec: str) -> None:
+    """A million tokens; memory that runs out in the gradient."""
+    assert extremes.apart(what, spec, "cuda")["wrong"] == []
+
+
+def test_more_elements_than_32_bits_count() -> None:
+    assert extremes.apart("wide", "linear_attention_simple", "cuda")["wrong"] == []
+
+
+@pytest.mark.parametrize("spec", sanitize.CLASSES)
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_the_sanitizer_finds_nothing(tool: str, spec: str) -> None:
+    if shutil.which("compute-sanitizer") is None:
+        pytest.skip("there is no compute-sanitizer")
+    _, _, right, said = sanitize.watched(spec, tool)
+    assert right, said
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -1,0 +1,111 @@
+"""Small runs of kernels, forward and backward, for NVIDIA's compute-sanitizer to watch.
+
+    python -m tests.gpu.sanitize                  # memcheck and racecheck of one spec of each class
+    python -m tests.gpu.sanitize --tools memcheck --specs gla kda
+    python -m tests.gpu.sanitize --tools memcheck initcheck racecheck synccheck
+
+Each spec and tool is a process of its own; what is read or written out of bounds, raced for or read
+before it is written makes it fail. Memory is not cached, so that the end of a tensor is the end of
+its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from tests.gpu.cases import Case
+from tests.gpu.measure import launched
+from tests.gpu.memories import memories
+from tests.gpu.values import values_for
+
+Row = dict[str, object]
+ROOT = Path(__file__).parents[2]
+CLASSES = (
+    "linear_attention_simple", "gla", "gated_delta", "kda", "gated_delta_product", "rwkv7", "mamba",
+    "ssm", "mlstm", "mesa",
+)  # fmt: skip
+"""A spec of each class: no decay, one for each channel, corrections without and with it, several
+steps a token, two vectors, diagonal scans, constant matrices, a maximum, solves."""
+
+
+def cases(spec: str) -> list[Case]:
+    """Small ones: a chunk that is not full, dims that do not fill a tile, and some that do."""
+    ragged = Case(spec, "float32", 16, H=2, K=20, V=36, B=1, T=37)
+    return [ragged, Case(spec, chunk=64, H=1, K=64, V=64, B=1, T=150, holes=0.1)]
+
+
+def once(case: Case) -> None:
+    """The launches of a case; no numbers are compared."""
+    for memory in memories(case.spec):
+        found = launched(memory, case, values_for(memory, case, "cuda"), "cuda")
+        torch.cuda.synchronize()
+        if not all(torch.isfinite(x).all() for name, x in found.items() if name == "o"):
+            raise AssertionError(f"{memory.name}: an output is no number")
+
+
+def watched(spec: str, tool: str) -> tuple[str, str, bool, str]:
+    """Spec, tool, whether nothing was found, and what the tool says in the end."""
+    program = shutil.which("compute-sanitizer")
+    if program is None:
+        return spec, tool, False, "there is no compute-sanitizer"
+    own = [sys.executable, "-m", "tests.gpu.sanitize", "--once", spec]
+    command = [program, "--tool", tool, "--error-exitcode", "9", "--print-limit", "5", *own]
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    if tool == "initcheck":
+        command[3:3] = ["--track-unused-memory", "no"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    told = [line for line in done.stdout.splitlines() if re.search(r"SUMMARY|Invalid|race", line)]
+    last = " | ".join(told[:2] + told[-1:]) or (done.stderr.strip()[-300:] or "said nothing")
+    return spec, tool, done.returncode == 0, last
+
+
+def all_watched(
+    specs: Sequence[str], tools: Sequence[str], workers: int
+) -> list[dict[str, object]]:
+    """Every spec with every tool, several at a time."""
+    with ThreadPoolExecutor(workers) as pool:
+        waiting = [pool.submit(watched, spec, tool) for tool in tools for spec in specs]
+        rows = []
+        for each in waiting:
+            spec, tool, right, last = each.result()
+            print(f"{'ok   ' if right else 'WRONG'} {tool:10} {spec:26} {last}", flush=True)
+            rows.append({"spec": spec, "tool": tool, "right": right, "said": last})
+    return rows
+
+
+def main() -> int:
+    """A line for each spec and tool."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--specs", nargs="*", default=CLASSES)
+    parser.add_argument("--tools", nargs="*", default=["memcheck", "racecheck"])
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--once", help="the launches of one spec, in this process")
+    parser.add_argument("-o", "--output", type=Path)
+    given = parser.parse_args()
+    if given.once:
+        for case in cases(given.once):
+            once(case)
+        return 0
+    rows = all_watched(given.specs, given.tools, given.workers)
+    if given.output is not None:
+        runs = [asdict(replace(case, spec="")) for case in cases("")]
+        given.output.write_text(json.dumps({"cases": runs, "rows": rows}, indent=1) + "\n")
+    return int(not all(row["right"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
