@@ -62,22 +62,27 @@ def symbols_of(layer: ir.Layer) -> frozenset[str]:
 
 def _symbols(value: Any) -> Iterable[str]:
     """Names of the symbols in an op, an axis, an expression, or anything made of them."""
+    yield from (symbol.name for symbol in symbols_in(value))
+
+
+def symbols_in(value: Any) -> Iterable[sympy.Symbol]:
+    """The same, the symbols themselves."""
     if isinstance(value, sympy.Basic):
-        yield from (symbol.name for symbol in value.free_symbols)
+        yield from value.free_symbols
     elif isinstance(value, Axis):
-        yield from _symbols(value.size)
+        yield from symbols_in(value.size)
     elif isinstance(value, Graph):
         for node in value:
-            yield from _symbols(node.op)
+            yield from symbols_in(node.op)
     elif isinstance(value, Type):
-        yield from _symbols(value.axes)
+        yield from symbols_in(value.axes)
     elif isinstance(value, ir.Layer):
         return
     elif dataclasses.is_dataclass(value):
-        yield from _symbols(tuple(getattr(value, f.name) for f in dataclasses.fields(value)))
+        yield from symbols_in(tuple(getattr(value, f.name) for f in dataclasses.fields(value)))
     elif isinstance(value, Iterable) and not isinstance(value, str):
         for item in value:
-            yield from _symbols(item)
+            yield from symbols_in(item)
 
 
 def _positive(graph: Graph) -> Iterable[str]:

@@ -57,25 +57,26 @@ class ChunkedFunction(FoldFunction):
         self.stepping = self.steps_in_kernel(self.needed[self.name])
         if self.stepping is not None:
             self.needed[self.stepping.name] = self.stepping.extra
-        forms = {"": (self._forward(), self._backward())}
-        if self.scope.file.by_kernels is not None:
-            both = self._forward("kernels"), self._backward("gradient_kernels")
-            forms["Kernels"] = both
+        forward, backward = both = self._forward(), self._backward()
+        fast = None
+        if self.scope.file.by_kernels is not None and backward is not None:
+            fast = self._forward("kernels"), self._backward("gradient_kernels")
         extra = {name: text for found in self.needed.values() for name, text in found.items()}
         self.extra = {name: extra[name] for name in sorted(extra)}
-        applied = {kind: self._applied(*both, kind) for kind, both in forms.items()}
-        chunks, self.kernels = applied[""], applied.get("Kernels", "")
-        backward, forward = forms[""][1], forms[""][0]
-        self._choice(chunks, list(self.inputs) if backward is not None else list(forward.inputs))
+        if fast is not None:
+            self.scope.file.by_ops(self, both, fast)
+        else:
+            wanted = list(forward.inputs if backward is None else self.inputs)
+            self._choice(self._applied(forward, backward), wanted)
         self.name = self.title
         chunk = [self.scope.ask(self.scope.chunk)] if self.scope.chunk else []
         return self.write_call([*self.extra.values(), *chunk])
 
-    def _applied(self, forward: GraphFunction, backward: GraphFunction | None, kind: str) -> str:
+    def _applied(self, forward: GraphFunction, backward: GraphFunction | None) -> str:
         """What is called for the chunked form: that with a gradient, if it has one."""
         if backward is None:
             return forward.name
-        return f"{self._autograd(forward, backward, kind)}.apply"
+        return f"{self._autograd(forward, backward)}.apply"
 
     # --- the functions of the graphs ---
 
@@ -131,13 +132,11 @@ class ChunkedFunction(FoldFunction):
 
     # --- the class and the choice ---
 
-    def _autograd(self, forward: GraphFunction, backward: GraphFunction, kind: str = "") -> str:
+    def _autograd(self, forward: GraphFunction, backward: GraphFunction) -> str:
         """The class that tells autograd of the gradient; its name."""
         file = self.scope.file
         rest = self.title.removeprefix(snake(self.scope.layer)).split("_")
-        title = file.names.fresh(
-            self.scope.layer + "".join(part.capitalize() for part in rest) + kind
-        )
+        title = file.names.fresh(self.scope.layer + "".join(part.capitalize() for part in rest))
         writer = Writer()
         with writer.block(f"class {title}(torch.autograd.Function):"):
             writer.docstring([f"`{forward.name}`, and `{backward.name}` as its gradient."])
@@ -210,43 +209,48 @@ class ChunkedFunction(FoldFunction):
 
     def _choice(self, chunks: str, wanted: list[str]) -> None:
         """The function that takes steps for few tokens and chunks for many."""
-        file, writer = self.scope.file, Writer()
-        size = file.constant("CHUNK", self.scope.chunk_size)
-        file.constant("STEPS", STEPS)
+        writer, size = Writer(), self.constants()
         every = [*self.inputs.values(), *self.extra]
         writer.line("@without_autocast")
         writer.call(f"def {self.title}(", [*every, f"chunk={size}"], "):")
         writer.depth += 1
-        self._document(writer)
-        length = self.body.lengths[self.stream]
-        if self.tokens:
-            place = self.values[self.tokens[0]].layout.index(self.stream)
-            length = f"{self.arguments[self.tokens[0]]}.shape[{place}]"
+        self.document(writer)
+        length, real = self.length_text(), self.real_arguments()
         with writer.block(f"if chunk is None or {length} < STEPS:"):
             self.write_steps(writer, list(self.inputs.values()), list(self.needed[self.name]))
-        real = self.real_arguments()
-        if self.kernels:
-            self._launched(writer, real)
         self._cast(writer, real)
         writer.line(f"chunk = min(chunk, max({length}, 1))")
         given = [self.inputs[name] for name in wanted]
         given += [*self.extra] if chunks.endswith(".apply") else self._own_extra(chunks)
         made, ends = [plain(name) for name in self.results], [*self.states.values()]
-        if self._in_runs(wanted):
-            made = self._runs(writer, chunks, given)
+        if self.in_runs(wanted):
+            made = self.write_runs(writer, chunks, given)
         else:
             ends = self.results_and_ends[len(made) :]
-            self._run(writer, chunks, [*made, *ends], given)
+            self.write_run(writer, chunks, [*made, *ends], given)
         kept = map(self._returned, self.results, made, [real] * len(made))
         writer.line(f"return {', '.join([*kept, *ends])}")
-        file.sections.append(writer.text())
+        self.scope.file.sections.append(writer.text())
 
-    def _run(self, writer: Writer, chunks: str, made: list[str], given: list[str]) -> None:
+    def constants(self) -> str:
+        """The name of the length of a chunk, in the head of the file."""
+        self.scope.file.constant("STEPS", STEPS)
+        return self.scope.file.constant("CHUNK", self.scope.chunk_size)
+
+    def length_text(self) -> str:
+        """How many tokens there are."""
+        if not self.tokens:
+            return self.body.lengths[self.stream]
+        place = self.values[self.tokens[0]].layout.index(self.stream)
+        return f"{self.arguments[self.tokens[0]]}.shape[{place}]"
+
+    def write_run(self, writer: Writer, chunks: str, made: list[str], given: list[str]) -> None:
         """The call for all chunks."""
-        left = ", ".join(made) + ("," if len(made) == 1 and not chunks.endswith(".apply") else "")
+        one = len(made) == 1 and not chunks.endswith(".apply")
+        left = ", ".join(made) + (", *_" if chunks.endswith("_op") else "," * one)
         writer.call(f"{left} = {chunks}(", [*given, "chunk"], ")")
 
-    def _in_runs(self, wanted: list[str]) -> bool:
+    def in_runs(self, wanted: list[str]) -> bool:
         """Whether tokens may be done in runs: each value has them in one place, and none asks which
         token it is."""
         graphs = (self.form.forward, self.form.backward)
@@ -260,37 +264,28 @@ class ChunkedFunction(FoldFunction):
         """The arguments that run along the tokens."""
         return [n for n in wanted if n in self.values and self.stream in self.values[n].layout]
 
-    def _runs(self, writer: Writer, chunks: str, given: list[str]) -> list[str]:
+    def write_runs(
+        self, writer: Writer, chunks: str, given: list[str], runs: str = "runs_of_chunks",
+        joined: str = "torch.cat({}, 1)",
+    ) -> list[str]:  # fmt: skip
         """The loop over runs of chunks, from the state that the run before it left; the results."""
         along = [self.inputs[name] for name in self._along(list(self.inputs))]
         parts, others = [x for x in along if x in given], {*given} - {*along}
-        self.scope.file.pieces.add("runs_of_chunks")
+        self.scope.file.pieces.add(runs)
         made = {name: plain(name) + "_" * (plain(name) in others) for name in self.results}
         lists = {name: f"{each}_all" for name, each in made.items()}
         for each in lists.values():
             writer.line(f"{each} = []")
         listed, reverse = ", ".join(parts), ", reverse=True" if self.op.reverse else ""
-        runs = f"runs_of_chunks([{listed}], chunk{reverse})"
+        runs = f"{runs}([{listed}], chunk{reverse})"
         with writer.block(f"for {listed}{',' * (len(parts) == 1)} in {runs}:"):
-            self._run(writer, chunks, [*made.values(), *self.states.values()], given)
+            self.write_run(writer, chunks, [*made.values(), *self.states.values()], given)
             for name, each in made.items():
                 writer.line(f"{lists[name]}.append({each})")
         order = "[::-1]" if self.op.reverse else ""
-        return [f"torch.cat({each}{order}, 1)" for each in lists.values()]
+        return [joined.format(f"{each}{order}") for each in lists.values()]
 
-    def _launched(self, writer: Writer, real: list[str]) -> None:
-        """The branch that leaves the work to kernels."""
-        self.scope.file.pieces.add("by_kernels")
-        given = [*self.inputs.values(), *self.extra]
-        if not self.kernels.endswith(".apply"):
-            found = {n.op.name for n in self.form.forward if isinstance(n.op, ir.Input)}
-            given = [text for name, text in self.inputs.items() if name in found]
-            given += self._own_extra(self.kernels)
-        tensors = ", ".join([*real, *self.states.values()])
-        with writer.block(f"if by_kernels(chunk, {tensors}):"):
-            writer.call(f"return {self.kernels}(", [*given, "chunk"], ")")
-
-    def _document(self, writer: Writer) -> None:
+    def document(self, writer: Writer) -> None:
         title = f"{self._listed()} by chunks of `chunk` tokens, or token by token where"
         title += " it is None or tokens are few."
         writer.docstring([title, *self._doc()[1:]])

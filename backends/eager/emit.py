@@ -22,12 +22,16 @@ from archc.ir.plan import Plan
 
 
 def emit(
-    plan: Plan, by_kernels: Callable[..., Any] | None = None,
+    plan: Plan,
+    by_kernels: Callable[..., Any] | None = None,
     by_steps: Callable[..., Any] | None = None,
-) -> str:  # fmt: skip
+    by_ops: Callable[..., Any] | None = None,
+) -> str:
     """The whole file, the same to the byte for the same plan. `by_kernels` writes the functions
-    that launch kernels for chunks, `by_steps` those whose kernels walk tokens."""
-    file, classes = File(by_kernels=by_kernels, by_steps=by_steps), dict[int, str]()
+    that launch kernels for chunks, `by_steps` those whose kernels walk tokens, `by_ops` the ops
+    of torch that call them."""
+    file = File(by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops)
+    classes = dict[int, str]()
     layers = called_first(plan.layer)
     for layer in layers[::-1]:
         classes[id(layer)] = file.names.fresh(layer.name)
@@ -57,12 +61,15 @@ def class_name(layer: ir.Layer) -> str:
 
 
 def emit_function(
-    layer: ir.Layer, name: str, by_kernels: Callable[..., Any] | None = None,
+    layer: ir.Layer,
+    name: str,
+    by_kernels: Callable[..., Any] | None = None,
     by_steps: Callable[..., Any] | None = None,
-) -> str:  # fmt: skip
+    by_ops: Callable[..., Any] | None = None,
+) -> str:
     """A file with the function of a layer that has no parameters: `o, state = name(q, k, v,
     ...)`."""
-    file = File(by_kernels=by_kernels, by_steps=by_steps)
+    file = File(by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops)
     file.names.fresh(name)
     classes = {id(layer): file.names.fresh(layer.name)}
     write_function(Parts(file, layer, EMITTERS, classes, root=True), name)
@@ -94,6 +101,7 @@ def all_pieces() -> dict[str, str]:
     """The text of every function that files are made of."""
     return {
         **functions("pieces.py"), **functions("packed_pieces.py"), **functions("chunk_pieces.py"),
+        **functions("op_pieces.py", "archc.backends.triton"),
         **functions("pieces.py", "archc.backends.triton"),
         **functions("step_pieces.py", "archc.backends.triton"),
     }  # fmt: skip

@@ -11,6 +11,7 @@ from archc.backends.writer import Names
 _TOP_LEVEL = """
     wave fill outputs_of distance check_values check_pieces check_gradients check_kernels
     check_steps checks speed timed seconds main example TITLE SIZES SPEED_SIZES EXPECTED FORMS
+    SPACE
 """
 TOP_LEVEL = frozenset(_TOP_LEVEL.split())
 """What a file defines beside its layers."""
@@ -26,6 +27,8 @@ class File:
     sections: list[str] = field(default_factory=list)
     by_kernels: Callable[..., Any] | None = None
     by_steps: Callable[..., Any] | None = None
+    by_ops: Callable[..., Any] | None = None
+    spaced: bool = False
     kernels: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)

@@ -37,7 +37,7 @@ class GraphFunction:
         order: Sequence[str], stream: Axis,
     ):  # fmt: skip
         self.scope, self.graph, self.given, self.name = scope, graph, given, name
-        self.stream = stream
+        self.stream, self.absent = stream, set[str]()
         found = {node.op.name: node for node in graph if isinstance(node.op, ir.Input)}
         self.inputs = {input: found[input] for input in [*order, *found] if input in found}
         names = Names(self.locals)
@@ -84,7 +84,7 @@ class GraphFunction:
 
         What it needs besides its arguments: its name here, and how its caller has it.
         """
-        body, writer = self.body, Writer()
+        body, writer, self.returned = self.body, Writer(), outputs
         self.fill()
         made = [self._output(name, layout) for name, layout in outputs.items()]
         head = self._head(words([*body.writer.lines, *made]))
@@ -114,6 +114,7 @@ class GraphFunction:
         if value.kind != NUMBER and set(value.layout) == set(layout):
             return permuted(value.text, value.layout, layout).text
         if value.kind == NUMBER and value.text.text == "0" and name.startswith(cotangent("")):
+            self.absent.add(name)
             return "None"
         return tensor(self.body, node.id).text.text
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from archc.backends.eager import emit as eager
 from archc.backends.eager.fold import FoldFunction
 from archc.backends.triton.function import KernelFunction
+from archc.backends.triton.library import DIGEST, Ops
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_function import StepFunction
@@ -18,16 +20,22 @@ from archc.ir.plan import Plan
 
 def emit(plan: Plan, schedule: Schedule) -> str:
     """The whole file; `schedule` says how recurrences become kernels."""
-    return eager.emit(plan, *_writers(schedule))
+    return _named(eager.emit(plan, *_writers(schedule)))
 
 
 def emit_function(layer: ir.Layer, name: str, schedule: Schedule) -> str:
     """A file with the function of a layer that has no parameters."""
-    return eager.emit_function(layer, name, *_writers(schedule))
+    return _named(eager.emit_function(layer, name, *_writers(schedule)))
 
 
-def _writers(schedule: Schedule) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Who writes the functions whose kernels do chunks, and those whose kernels walk tokens."""
+def _named(text: str) -> str:
+    """A text with the digest of what it was in the names of its ops."""
+    return text.replace(DIGEST, hashlib.sha256(text.encode()).hexdigest()[: len(DIGEST)])
+
+
+def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
+    """Who writes the functions whose kernels do chunks, those whose kernels walk tokens, and the
+    ops that call them."""
 
     def by_kernels(*given: Any) -> KernelFunction:
         return KernelFunction(*given, schedule)
@@ -41,4 +49,7 @@ def _writers(schedule: Schedule) -> tuple[Callable[..., Any], Callable[..., Any]
         made.write_steps()
         return made
 
-    return by_kernels, by_steps
+    def by_ops(*given: Any) -> None:
+        Ops(*given).write()
+
+    return by_kernels, by_steps, by_ops

@@ -26,6 +26,12 @@ TORCH = {"int": "torch.int32", "bool": "torch.bool"}
 LAUNCHING = ("kernel", "block_of", "numbers_of", "warps_of")
 """Pieces that every launch needs."""
 
+
+def is_state(name: str) -> bool:
+    """Whether a value is a state before the first token or after the last, or its gradient."""
+    return name.endswith(("[0]", "[T]"))
+
+
 VIEWS = (ir.Constant, ck.Expand, ck.Select)
 """Ops that the host does without work worth a word."""
 
@@ -42,6 +48,7 @@ class KernelFunction(GraphFunction):
         self.plan, self.kernels = written(graph, name, stream, heads, schedule)
         self.buffers = {buffer.name: buffer for buffer in self.plan.buffers}
         self.body.dtype = "data"
+        self.made: set[str] = set()
         self.nodes = {name: id for each in self.plan.kernels for id, name in each.loads.items()}
         self.nodes |= {name: id for each in self.plan.kernels for name, id in each.stores.items()}
 
@@ -70,11 +77,23 @@ class KernelFunction(GraphFunction):
         """The dtype of the data before the counts of chunks."""
         self.scope.file.pieces.add("narrowest")
         self.body.asked.discard("data")
-        real = [
-            self.arguments[name] for name, node in self.inputs.items()
+        real = {
+            name: self.arguments[name] for name, node in self.inputs.items()
             if node.type.dtype == "real" and not self.is_number(name)
-        ]  # fmt: skip
-        return [f"data = narrowest({', '.join(real)})", *super()._head(used)]
+        }  # fmt: skip
+        data = [text for name, text in real.items() if not is_state(name)] or real.values()
+        return [f"data = narrowest({', '.join(data)})", *super()._head(used)]
+
+    def _output(self, name: str, layout: Sequence[str]) -> str:
+        """An output in that layout, in memory of its own: that of a buffer, the first time."""
+        text = super()._output(name, layout)
+        if text in self.made and self.graph[self.graph.outputs[name]].type.dtype == "real":
+            self.made.discard(text)
+            return text
+        if name in self.absent:
+            return text
+        self.scope.file.pieces.add("own")
+        return f"own({text}, {self.dtype_of(name)})"
 
     def _launch(self, made: KernelWriter, title: str) -> None:
         body, kernel = self.body, made.kernel
@@ -131,6 +150,7 @@ class KernelFunction(GraphFunction):
         kind = TORCH.get(buffer.type.dtype) or self._dtype(buffer)
         shape = ", ".join(self._length(axis) for axis in buffer.type.axes)
         body.writer.line(f"{name} = torch.empty({shape}, device={body.device}, dtype={kind})")
+        self.made.add(name)
         kinds = {"int": INT, "bool": BOOL, "real": DATA}
         body.values[id] = Value(Text(name), buffer.type.names, kinds[buffer.type.dtype])
 
@@ -145,6 +165,13 @@ class KernelFunction(GraphFunction):
         if value != buffer.name and value in self.arguments:
             return f"{self.arguments[value]}.dtype"
         return "data" if self.stream.name in buffer.type.names else "torch.float32"
+
+    def dtype_of(self, name: str) -> str:
+        """The dtype of an output."""
+        type = self.graph[self.graph.outputs[name]].type
+        if type.dtype != "real":
+            return {"int": "torch.int64", "bool": "torch.bool"}[type.dtype]
+        return self._dtype(self.buffers.get(name, Buffer(name, type)))
 
     # --- sizes ---
 

@@ -21,7 +21,8 @@ def block_of(size: int, most: int = 1 << 20) -> int:
 def by_kernels(chunk: int, *tensors: Tensor) -> bool:
     """Whether kernels can do it: on a GPU, in their dtypes, in chunks of their lengths."""
     kinds = (torch.float32, torch.bfloat16, torch.float16)
-    fits = all(x.is_cuda and x.dtype in kinds and x.numel() for x in tensors)
+    device = tensors[0].device
+    fits = all(x.is_cuda and x.dtype in kinds and x.device == device for x in tensors)
     return triton is not None and fits and chunk in (16, 32, 64)
 
 

@@ -1,0 +1,180 @@
+"""A chunked recurrence as ops of torch: one for its values, one for their gradients.
+
+Each has its schema, the function that does it, one that tells what its results are like, and its
+gradient; that of the gradient is refused. The names of ops begin with a namespace that no other
+text has, so that files stand beside one another in one process.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from archc.backends.eager.graph_function import GraphFunction, plain
+from archc.backends.triton.op import Op, literals
+from archc.backends.writer import COLUMNS, INDENT, Writer, quoted
+
+from archc.ir.chunk import cotangent
+
+if TYPE_CHECKING:
+    from archc.backends.eager.chunked import ChunkedFunction
+
+Both = tuple[GraphFunction, GraphFunction]
+
+DIGEST = "@" * 12
+"""Where the digest of a file's text goes, in the namespace of its ops."""
+
+REFUSED = "no_second_gradient"
+
+PIECES = {
+    "new_op", REFUSED, "as_op", "few", "rows_of_chunk", "in_runs", "joined", "check_together",
+    "wrong_shapes", "present", "in_dtype", "settled", "flat", "or_zero", "by_kernels",
+    "narrowest",
+}  # fmt: skip
+
+
+class Ops:
+    """The ops of one recurrence under construction: `eager` and `fast` are its chunked form and the
+    gradient of that, in PyTorch and by kernels."""
+
+    def __init__(self, owner: ChunkedFunction, eager: Both, fast: Both):
+        self.owner, self.file = owner, owner.scope.file
+        self.title, fresh = owner.title, self.file.names.fresh
+        self.forward = Op(owner, fresh(f"{self.title}_forward"), eager[0], fast[0])
+        self.backward = Op(owner, fresh(f"{self.title}_backward"), eager[1], fast[1])
+        self.name = fresh(f"{self.title}_op")
+        self.gradient = fresh(f"{self.title}_gradient_op")
+
+    def write(self) -> None:
+        """The functions of both, the ops, and the function that calls them."""
+        sections = self.file.sections
+        before = len(sections)
+        forward = self.forward.function(self.forward.fits()), self.forward.fake()
+        backward = self.backward.function(), self.backward.fake()
+        more = [self._gradient(), self._keep()]
+        self._new(self.gradient, f"{self.title}_gradient", self.backward, [*backward, REFUSED])
+        self._new(self.name, self.title, self.forward, [*forward, *more])
+        self._choice()
+        words = re.findall(r"\w+", "\n".join(sections[before:]))
+        self.file.pieces |= {"free_space", *(PIECES & {*words})}
+        if not self.file.spaced:
+            self.file.spaced = True
+            space = quoted(f"{self.title}_{DIGEST}")
+            sections.insert(0, f"SPACE = free_space({space}, {quoted(self.title)})")
+
+    def _new(self, name: str, title: str, op: Op, functions: list[str]) -> None:
+        """The line that makes an op."""
+        writer = Writer()
+        schema = literals(title + op.schema(), COLUMNS - len(INDENT))
+        writer.line(f"{name} = new_op(")
+        writer.include([f"{INDENT}SPACE,", *(INDENT + each for each in schema)])
+        writer.lines[-1] += ","
+        writer.include([f"{INDENT}{each}," for each in functions])
+        writer.line(")")
+        self.file.sections.append(writer.text())
+
+    # --- what autograd is told ---
+
+    def _keep(self) -> str:
+        """The function that keeps what the gradient needs; its name."""
+        owner, op, writer = self.owner, self.forward, Writer()
+        name = self.file.names.fresh(f"{self.title}_keep")
+        saved = [plain(each) for each in owner.form.saved]
+        made = list(map(plain, op.results))
+        tensors, rest = self._kept()
+        none = [plain(n) for n in op.results if self._has_no_gradient(n)]
+        saving = bool(saved) and made[-len(saved) :] == none[-len(saved) :] == saved
+        if saving:
+            made[-len(saved) :], none[-len(saved) :] = ["*saved"], ["*saved"]
+            tensors = [*tensors[: -len(saved)], "*saved"]
+        writer.line(f"def {name}(ctx, inputs, output):")
+        writer.depth += 1
+        writer.docstring(["What the gradient needs of a call, and what of it has no gradient."])
+        writer.line(f"{', '.join(op.every)} = inputs")
+        writer.line(f"{', '.join(made)} = {'output' if len(op.results) > 1 else '(output,)'}")
+        writer.call("ctx.save_for_backward(", tensors, ")")
+        writer.line(f"ctx.rest = ({', '.join(rest)},)")
+        like = [f"({plain(n)}.shape, {plain(n)}.dtype)" for n in self._arriving()]
+        writer.call("ctx.like = (", like, ",)" if len(like) == 1 else ")")
+        if none:
+            writer.call("ctx.mark_non_differentiable(", none, ")")
+        writer.line("ctx.set_materialize_grads(False)")
+        self.file.sections.append(writer.text())
+        return name
+
+    def _has_no_gradient(self, name: str) -> bool:
+        return name not in self.owner.outputs or not self.forward.is_real(name)
+
+    def _arriving(self) -> list[str]:
+        """The results whose gradients the gradient asks for."""
+        return [n for n in self.owner.outputs if cotangent(n) in self.backward.inputs]
+
+    def _kept(self) -> tuple[list[str], list[str]]:
+        """What the gradient needs besides what arrives: tensors, and the rest."""
+        forward, backward = self.forward, self.backward
+        known = {**forward.arguments, **{n: plain(n) for n in self.owner.form.saved}}
+        names = [n for n in backward.inputs if n in known]
+        tensors = [known[n] for n in names if not backward.is_number(n)]
+        numbers = [known[n] for n in names if backward.is_number(n)]
+        return tensors, [*numbers, *self.owner.extra, "chunk"]
+
+    def _gradient(self) -> str:
+        """The function that is the gradient of the op; its name."""
+        writer, name = Writer(), self.file.names.fresh(f"{self.title}_derive")
+        arriving = {n: plain(cotangent(n)) for n in self.owner.outputs}
+        every = [*arriving.values(), "*_"] if self.owner.form.saved else [*arriving.values()]
+        writer.call(f"def {name}(", ["ctx", *every], "):")
+        writer.depth += 1
+        doc = "The gradients of what entered; where nothing depends on a result, its own is a 0."
+        writer.docstring([doc])
+        tensors, rest = self._kept()
+        numbers = rest[: -1 - len(self.owner.extra)]
+        writer.line("kept = ctx.saved_tensors")
+        for place, result in enumerate(self._arriving()):
+            d = arriving[result]
+            writer.line(f"{d} = or_zero({d}, ctx.like[{place}], kept[0])")
+        ends = [arriving[n] for n in self._arriving()]
+        if numbers:
+            writer.line(f"{', '.join(tensors)}{',' * (len(tensors) == 1)} = kept")
+            writer.line(f"{', '.join(numbers)}, *rest = ctx.rest")
+            known = {**self.forward.arguments, **{n: plain(n) for n in self.owner.form.saved}}
+            known |= {cotangent(n): d for n, d in arriving.items()}
+            given = [*(known[n] for n in self.backward.inputs), "*rest"]
+        else:
+            given = ["*kept", *ends, "*ctx.rest"]
+        made = list(map(plain, self.backward.results))
+        slots = [plain(cotangent(n)) for n in self.forward.inputs]
+        left = "made" if slots == made and len(made) > 1 else ", ".join(made)
+        writer.call(f"{left} = {self.gradient}(", given, ")")
+        slots = ["*made"] if left == "made" else [d if d in made else "None" for d in slots]
+        missing = ["None"] * (len(self.owner.extra) + 1)
+        writer.line(f"return {', '.join([*slots, *missing])}")
+        self.file.sections.append(writer.text())
+        return name
+
+    # --- who calls ---
+
+    def _choice(self) -> None:
+        """The function that takes steps for few tokens and the op for many."""
+        owner, writer = self.owner, Writer()
+        size = owner.constants()
+        every = [*owner.inputs.values(), *owner.extra]
+        writer.call(f"def {self.title}(", [*every, f"chunk={size}"], "):")
+        writer.depth += 1
+        owner.document(writer)
+        length = owner.length_text()
+        with writer.block(f"if chunk is None or few({length}):"):
+            owner.write_steps(writer, [*owner.inputs.values()], [*owner.needed[owner.name]])
+        like = next(iter(owner.states.values()))
+        writer.line(f"chunk = rows_of_chunk(chunk, {length}, {like})")
+        given = [*(owner.inputs[n] for n in self.forward.inputs), *owner.extra]
+        wanted = list(self.forward.inputs)
+        if owner.in_runs(wanted):
+            kept = owner.write_runs(writer, self.name, given, "in_runs", "joined({})")
+            ends = [*owner.states.values()]
+        else:
+            kept, ends = owner.results_and_ends, []
+            owner.write_run(writer, self.name, kept, given)
+        made = [*kept, *ends]
+        writer.line(f"return {', '.join(made)}")
+        self.file.sections.append(writer.text())

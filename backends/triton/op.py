@@ -1,0 +1,249 @@
+"""The functions of one op of torch: what it does, and what its results are like.
+
+What is real has one of these dtypes, whichever way it is done:
+
+    data     that of the narrowest input: results at every token
+    wide     float32, or float64 where the states are: states
+    narrow   data where kernels do it, else wide: what the gradient needs, where that is enough
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from archc.backends.eager.arguments import symbols_in
+from archc.backends.eager.graph_function import GraphFunction, plain
+from archc.backends.eager.region import argument_list
+from archc.backends.eager.scope import Scope, write_sizes
+from archc.backends.lines import words
+from archc.backends.triton.function import KernelFunction, is_state
+from archc.backends.writer import Writer, quoted
+
+from archc.dims import Axis
+from archc.ir.chunk import CHUNK
+
+if TYPE_CHECKING:
+    from archc.backends.eager.chunked import ChunkedFunction
+
+
+class Op(GraphFunction):
+    """One op under construction: `fast` launches kernels, `eager` does the same in PyTorch."""
+
+    def __init__(
+        self, owner: ChunkedFunction, name: str, eager: GraphFunction, fast: KernelFunction
+    ) -> None:
+        order = list(fast.inputs)
+        super().__init__(fast.scope, fast.graph, name, fast.given, order, fast.stream)
+        self.owner, self.eager, self.fast = owner, eager, fast
+        self.tensors = [a for n, a in self.arguments.items() if not self.is_number(n)]
+        real = {
+            name: self.arguments[name] for name, node in self.inputs.items()
+            if node.type.dtype == "real" and not self.is_number(name)
+        }  # fmt: skip
+        self.layouts = {a: tuple(self.layout(n)) for n, a in self.arguments.items()}
+        self.real = list(real.values())
+        self.decisive = [a for n, a in real.items() if n not in owner.form.saved]
+        self.data = [a for n, a in real.items() if not is_state(n)] or self.real
+        self.state = ([a for n, a in real.items() if is_state(n)] or self.real)[0]
+        self.kept = {self.arguments[n]: n for n in owner.form.saved if n in self.inputs}
+        self.body.sources = self._told_by(self.body)
+        self.every = [*self.arguments.values(), *owner.extra, "chunk"]
+        self.results = {n: each for n, each in fast.returned.items() if n not in fast.absent}
+
+    def _told_by(self, body: Scope) -> dict[str, list[tuple[str, int]]]:
+        """Which shapes tell a length: none of what is kept for the gradient."""
+        return {
+            name: [each for each in places if each[0] not in self.kept]
+            for name, places in body.sources.items()
+        }
+
+    def _define(self, writer: Writer, name: str, arguments: Sequence[str], doc: list[str]) -> None:
+        writer.call(f"def {name}(", list(arguments), "):")
+        writer.depth += 1
+        writer.docstring(doc)
+
+    def _append(self, writer: Writer) -> None:
+        self.scope.file.sections.append(writer.text())
+
+    def is_real(self, result: str) -> bool:
+        """Whether a result holds real numbers."""
+        return self.graph[self.graph.outputs[result]].type.dtype == "real"
+
+    # --- dtypes ---
+
+    def _fits(self) -> str:
+        """Whether kernels can do it."""
+        return f"by_kernels({', '.join(['chunk', *self.decisive])})"
+
+    def _widths(self, used: Collection[str]) -> list[str]:
+        """The lines that name dtypes."""
+        lines = {
+            "data": f"data = narrowest({', '.join(self.data)})",
+            "wide": f"wide = torch.promote_types({self.state}.dtype, torch.float32)",
+            "narrow": f"narrow = data if {self._fits()} else wide",
+        }
+        used = {*used, "data", "wide"} if "narrow" in used else used
+        return [line for name, line in lines.items() if name in used]
+
+    def _dtype(self, name: str, eager: bool = False) -> str:
+        """The dtype of a result; `eager`: where PyTorch does it."""
+        kind = self.fast.dtype_of(name)
+        if kind == "torch.float32":
+            return "wide"
+        if name not in self.owner.form.saved:
+            return kind
+        if eager and self.is_real(name):
+            return "wide"
+        return {"data": "narrow"}.get(kind, kind)
+
+    # --- what its results are like ---
+
+    def fake(self) -> str:
+        """The function that tells the shapes and dtypes of the results; its name."""
+        writer, name = Writer(), f"{self.name}_fake"
+        made = [self._output(each, layout) for each, layout in self.results.items()]
+        used = set(words(made))
+        head = [*self._head(used), *self._widths(used)]
+        doc = f"What the results of `{self.name}` are like, without their values."
+        self._define(writer, name, self.every, [doc])
+        write_sizes(writer, self.body)
+        writer.include(head)
+        if len(made) > 1:
+            writer.returns(made)
+        else:
+            writer.line(f"return {made[0]}")
+        self._append(writer)
+        return name
+
+    def _output(self, name: str, layout: Sequence[str]) -> str:
+        type = self.graph[self.graph.outputs[name]].type
+        shape = ", ".join(self._length(type.axis(axis)) for axis in layout)
+        shape += "," * (len(layout) == 1)
+        if name in self.owner.form.saved:
+            shape = " * ".join(self._length(type.axis(axis)) for axis in layout) + ","
+        return f"{self.tensors[0]}.new_empty(({shape}), dtype={self._dtype(name)})"
+
+    def _length(self, axis: Axis) -> str:
+        return "chunk" if axis.size == CHUNK else self.body.length(axis).text
+
+    # --- what it does ---
+
+    def fits(self) -> str:
+        """The function that looks at shapes, before a kernel reads what is not there; its name."""
+        body, writer, name = self._body_again(), Writer(), f"{self.owner.title}_fits"
+        shapes: dict[str, list[str]] = {}
+        for input, argument in self.arguments.items():
+            if argument not in self.tensors:
+                continue
+            axes = [self.inputs[input].type.axis(each) for each in self.layout(input)]
+            known = [self._known(body, axis) for axis in axes]
+            known = [each or f"{argument}.shape[{at}]" for at, each in enumerate(known)]
+            shape = f"({', '.join(known)}{',' * (len(known) == 1)})"
+            shapes.setdefault(shape, []).append(f"{argument}.shape")
+        head = Writer()
+        write_sizes(head, body)
+        doc = "Whether shapes fit together; strides may be any."
+        self._define(writer, name, self.tensors, [doc])
+        read = dict.fromkeys(re.findall(r"(\w+)\.shape", "\n".join(head.lines)))
+        for argument in read:
+            with writer.block(f"if {argument}.dim() != {len(self.layouts[argument])}:"):
+                writer.line("return False")
+        writer.include(head.lines)
+        equal = [f"{' == '.join(each)} == {shape}" for shape, each in shapes.items()]
+        writer.line("return (")
+        writer.include([f"    {'and ' * (at > 0)}{each}" for at, each in enumerate(equal)])
+        writer.line(")")
+        self._append(writer)
+        return name
+
+    def _body_again(self) -> Scope:
+        """A scope that nothing is asked of yet."""
+        given = self.scope, self.graph, self.name, self.given, list(self.inputs), self.stream
+        body = GraphFunction(*given).body
+        body.sources = self._told_by(body)
+        return body
+
+    def _known(self, body: Scope, axis: Axis) -> str:
+        """The name of a length that the shape of an argument tells."""
+        name = body.lengths.get(axis.name)
+        if name is None and axis.size.is_Symbol:
+            name = body.sizes.get(str(axis.size))
+        return body.ask(name) if name in body.sources else ""
+
+    def function(self, fits: str = "") -> str:
+        """The function that does it; its name. `fits`: that of what looks at shapes first."""
+        writer = Writer()
+        one = "[0]" if len(self.results) == 1 else ""
+        writer.line("@as_op")
+        done = f"`{self.fast.name}` where kernels can do it, else `{self.eager.name}`."
+        self._define(writer, self.name, self.every, [done])
+        if fits:
+            with writer.block(f"if not {fits}({', '.join(self.tensors)}):"):
+                self._refuse(writer)
+        if self.kept:
+            self._in_shape(writer)
+        saved = len(set(self.owner.form.saved) & set(self.results))
+        with writer.block(f"if {self._fits()}:"):
+            fast = [*self.fast.arguments.values(), *self.fast.extra, "chunk"]
+            text = f"{self._present(self.fast)}("
+            before, after = (f"flat({saved}, ", ")") if saved else ("", one)
+            writer.call(f"return {before}{text}", fast, f"){after}")
+        writer.call("check_together(", [quoted(self.owner.title), *self.decisive], ")")
+        dtypes = [self._dtype(name, eager=True) for name in self.results]
+        writer.include(self._widths({"wide", *dtypes}))
+        given = [*self.arguments.values()]
+        writer.call("given = (", given, ",)" if len(given) == 1 else ")")
+        more = "".join(f", {each}" for each in [*self.eager.extra, "chunk"])
+        writer.line(f"made = {self._present(self.eager)}(*in_dtype(wide, given){more})")
+        before, after = (f"flat({saved}, ", ")") if saved else ("", one)
+        writer.call(f"return {before}settled(made, given, ", dtypes, f"){after}")
+        self._append(writer)
+        return self.name
+
+    def _in_shape(self, writer: Writer) -> None:
+        """Lines that give what is kept its shape again."""
+        body = self._body_again()
+        self.body, own = body, self.body
+        lines = []
+        for argument, name in self.kept.items():
+            shape = ", ".join(self._length(axis) for axis in self.inputs[name].type.axes)
+            lines.append(f"{argument} = {argument}.view({shape})")
+        head = self._head(set(words(lines)))
+        body.asked.discard("chunk")
+        write_sizes(writer, body)
+        writer.include([*head, *lines])
+        self.body = own
+
+    def _refuse(self, writer: Writer) -> None:
+        """Lines that say which shapes would fit."""
+        listed = argument_list({a: self.layouts[a] for a in self.tensors})
+        title = quoted(self.owner.title)
+        writer.line(f"raise wrong_shapes({title}, (")
+        writer.include([f"    {line}" for line in literals(listed, writer.room - 4)])
+        writer.call("), ", self.tensors, ")")
+
+    def _present(self, function: GraphFunction) -> str:
+        """A function without the gradients that it has none of."""
+        assert function.absent == self.fast.absent, f"{function.name}: other gradients are 0"
+        return f"present({function.name})" if function.absent else function.name
+
+    def schema(self) -> str:
+        """The types of its arguments and results, by name."""
+        symbols = {str(s): s for node in self.graph for s in symbols_in((node.op, node.type))}
+        kinds = {name: "Tensor" if name in self.tensors else "float" for name in self.every}
+        for name in self.owner.extra:
+            whole = name not in symbols or symbols[name].is_integer
+            kinds[name] = "bool" if name == "training" else "SymInt" if whole else "float"
+        kinds["chunk"] = "int"
+        given = ", ".join(f"{kind} {name}" for name, kind in kinds.items())
+        made = ", ".join(f"Tensor {plain(name)}" for name in self.results)
+        return f"({given}) -> ({made})"
+
+
+
+def literals(text: str, room: int) -> list[str]:
+    """A long text as literals one after the other."""
+    return [quoted(line) for line in textwrap.wrap(text, room - 2, drop_whitespace=False)]

@@ -1,0 +1,142 @@
+"""Functions around kernels, of ops of torch: printed into files, never imported by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from archc.backends.eager.chunk_pieces import runs_of_chunks
+from torch import Tensor
+
+STEPS = 16
+
+
+def free_space(name: str, op: str) -> str:
+    """A namespace for the ops of a file: one of its own each time that the file is loaded."""
+    count, found = 1, name
+    while hasattr(getattr(torch.ops, found), op):
+        count += 1
+        found = f"{name}_{count}"
+    return found
+
+
+def new_op(
+    space: str, schema: str, function: Callable, fake: Callable, gradient: Callable,
+    keep: Callable | None = None,
+) -> Callable:  # fmt: skip
+    """An op of torch: what it does, what its results look like, and what its gradient is, from what
+    it keeps."""
+    title, bracket, rest = schema.partition("(")
+    name = f"{space}::{title}"
+    torch.library.define(name, bracket + rest, tags=torch.Tag.pt2_compliant_tag)
+    torch.library.impl(name, "default", function)
+    torch.library.register_fake(name, fake)
+    torch.library.register_autograd(name, gradient, setup_context=keep)
+    return getattr(getattr(torch.ops, space), title).default
+
+
+def no_second_gradient(ctx: Any, *given: Tensor) -> None:
+    """The gradient of a gradient: refused."""
+    raise RuntimeError(
+        "a recurrence by chunks has a gradient, but no gradient of that gradient; token by token "
+        "(with STEPS, in the head of its file, above the number of tokens) it has one"
+    )
+
+
+def as_op(function: Callable) -> Callable:
+    """The function as an op does it: with autocast switched off, and on the GPU of its tensors."""
+
+    def run(*args):
+        device = next(x.device for x in args if isinstance(x, Tensor))
+        away = device.type == "cuda" and device.index != torch.cuda.current_device()
+        if not away and not torch.is_autocast_enabled(device.type):
+            return function(*args)
+        with torch.autocast(device.type, enabled=False):
+            if not away:
+                return function(*args)
+            with torch.cuda.device(device):
+                return function(*args)
+
+    return run
+
+
+def few(tokens: int) -> bool:
+    """Whether tokens go one by one. What torch.compile makes is for any number of tokens, but one
+    is a case of its own anyway."""
+    return tokens < (min(STEPS, 2) if torch.compiler.is_compiling() else STEPS)
+
+
+def rows_of_chunk(chunk: int, tokens: int, x: Tensor) -> int:
+    """The length of chunks: the next power of 2 to the tokens, where these may decide."""
+    if x.is_cuda or torch.compiler.is_compiling():
+        return chunk
+    return min(chunk, 1 << max(tokens - 1, STEPS - 1).bit_length())
+
+
+def in_runs(xs: list[Tensor], chunk: int, reverse: bool = False) -> list:
+    """`runs_of_chunks`; of one run where the number of tokens may not decide."""
+    if xs[0].is_cuda or torch.compiler.is_compiling():
+        return [xs]
+    return runs_of_chunks(xs, chunk, reverse)
+
+
+def joined(parts: list[Tensor]) -> Tensor:
+    """Runs of tokens, in order, as one tensor."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def check_together(op: str, *tensors: Tensor) -> None:
+    """Refuse tensors on several devices, and what holds no real numbers."""
+    for x in tensors:
+        if not x.is_floating_point():
+            raise TypeError(f"{op}: its tensors must hold real numbers, got {x.dtype}")
+        if x.device != tensors[0].device:
+            devices = f"{tensors[0].device} and {x.device}"
+            raise ValueError(f"{op}: its tensors must be on one device, got {devices}")
+
+
+def wrong_shapes(op: str, wanted: str, *tensors: Tensor) -> ValueError:
+    """What is raised for shapes that do not fit together."""
+    got = ", ".join(str(list(x.shape)) for x in tensors)
+    return ValueError(f"{op}: shapes must be {wanted}; got {got}")
+
+
+def present(function: Callable) -> Callable:
+    """A function without those of its results that are None."""
+    return lambda *given: tuple(x for x in function(*given) if x is not None)
+
+
+def own(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The values in memory that is nobody else's, one row after the other."""
+    return x.to(dtype).clone(memory_format=torch.contiguous_format)
+
+
+def in_dtype(dtype: torch.dtype, given: tuple) -> list:
+    """What is real in another dtype."""
+    real = [isinstance(x, Tensor) and x.is_floating_point() for x in given]
+    return [x.to(dtype) if each else x for x, each in zip(given, real, strict=True)]
+
+
+def settled(made: tuple, given: tuple, *dtypes: torch.dtype) -> tuple:
+    """Results as an op returns them: in these dtypes, one row after the other, and none in memory
+    of another or of what was given."""
+    taken = {x.untyped_storage().data_ptr() for x in given if isinstance(x, Tensor)}
+    found = []
+    for made_so, dtype in zip(made, dtypes, strict=True):
+        x = made_so.to(dtype).contiguous()
+        found.append(x.clone() if x.untyped_storage().data_ptr() in taken else x)
+        taken.add(found[-1].untyped_storage().data_ptr())
+    return tuple(found)
+
+
+def flat(last: int, made: tuple) -> tuple:
+    """Results, the last of them in one row. How many chunks there are is then no length of its own:
+    a graph of torch.compile for any number of tokens would be another for one chunk."""
+    first = len(made) - last
+    return *made[:first], *(x.view(-1) for x in made[first:])
+
+
+def or_zero(d: Tensor | None, like: tuple, x: Tensor) -> Tensor:
+    """A gradient; where nothing depends on the value, a single 0 in its shape."""
+    return x.new_zeros((), dtype=like[1]).expand(like[0]) if d is None else d
