@@ -233,10 +233,10 @@ class Op(GraphFunction):
     def schema(self) -> str:
         """The types of its arguments and results, by name."""
         symbols = {str(s): s for node in self.graph for s in symbols_in((node.op, node.type))}
-        kinds = {name: "Tensor" if name in self.tensors else "float" for name in self.every}
+        kinds = {name: "Tensor" if name in self.tensors else "Scalar" for name in self.every}
         for name in self.owner.extra:
             whole = name not in symbols or symbols[name].is_integer
-            kinds[name] = "bool" if name == "training" else "SymInt" if whole else "float"
+            kinds[name] = "bool" if name == "training" else "SymInt" if whole else "Scalar"
         kinds["chunk"] = "int"
         given = ", ".join(f"{kind} {name}" for name, kind in kinds.items())
         made = ", ".join(f"Tensor {plain(name)}" for name in self.results)
