@@ -1,0 +1,204 @@
+"""Recurrences as ops of torch, without a GPU: what torch asks of an op, one graph for any number of
+tokens, gradients that are absent or refused, and what cannot be an input."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from archc.backends.load import load
+from torch import Tensor, nn
+
+import archc
+from archc.compile import in_kernels, lowered
+from archc.ir.plan import Plan, examples
+from archc.ir.sizes import evaluate
+
+EVERY = (
+    "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention", "mamba",
+    "mesa", "mlstm", "mom", "rwkv7", "ssm", "ssm_selective", "xlstm",
+)  # fmt: skip
+
+
+class Recorder:
+    """In place of an op: keeps what it was called with."""
+
+    def __init__(self, op: Any, calls: list):
+        self.op, self.calls = op, calls
+
+    def __call__(self, *given: Any) -> Any:
+        kept = [x.detach().clone() if isinstance(x, Tensor) else x for x in given]
+        self.calls.append((self.op, kept))
+        return self.op(*given)
+
+
+@cache
+def home(spec: str) -> tuple[ModuleType, Any]:
+    layer = lowered(archc.load(spec).layer)
+    return load(in_kernels(Plan(layer)), f"{spec}_ops"), layer
+
+
+def small(spec: str, tokens: int, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, list]:
+    """A small layer and its inputs."""
+    module, layer = home(spec)
+    sizes = next(examples(layer, 4))
+    torch.manual_seed(0)
+    made = getattr(module, layer.name)(**sizes, dtype=dtype)
+    known = {**sizes, "batch": 2, "T": tokens, "T_seen": tokens}
+    shapes = [[evaluate(a.size, known) for a in op.type.axes] for _, op in layer.inputs]
+    return made, [torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+def calls(spec: str, tokens: int, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> list:
+    """The calls of ops in a forward and a backward."""
+    module, found = home(spec)[0], []
+    for name in [name for name in vars(module) if name.endswith("_op")]:
+        monkeypatch.setattr(module, name, Recorder(getattr(module, name), found))
+    layer, inputs = small(spec, tokens, dtype)
+    layer(*inputs).float().square().sum().backward()
+    return found
+
+
+def opcheck(spec: str, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    found = calls(spec, 37, monkeypatch, dtype)
+    assert len(found) >= 2
+    for op, given in found:
+        for x in given:
+            if isinstance(x, Tensor) and x.is_floating_point():
+                x.requires_grad_(not op._opname.endswith("_gradient"))
+        assert set(torch.library.opcheck(op, tuple(given)).values()) == {"SUCCESS"}
+
+
+def test_torch_has_no_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
+    opcheck("gla", monkeypatch, torch.float32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("spec", EVERY)
+def test_torch_has_no_complaint_about_any(
+    spec: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opcheck(spec, monkeypatch, dtype)
+
+
+def gradients(run: Any, layer: nn.Module, inputs: list) -> list[Tensor]:
+    y = run(*inputs)
+    found = torch.autograd.grad(
+        y.square().sum(), [*inputs, *layer.parameters()], allow_unused=True
+    )
+    return [y, *(g for g in found if g is not None)]
+
+
+def test_one_graph_for_any_number_of_tokens() -> None:
+    """More and fewer tokens than a chunk, and fewer than go one by one elsewhere."""
+    layer, _ = small("gla", 4)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    gradients(compiled, layer, small("gla", 70)[1])
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for tokens in (129, 20, 5):
+            inputs = small("gla", tokens)[1]
+            pairs = zip(
+                gradients(compiled, layer, inputs), gradients(layer, layer, inputs), strict=True
+            )
+            for found, wanted in pairs:
+                torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", EVERY)
+def test_every_layer_is_one_graph(spec: str) -> None:
+    torch._dynamo.reset()
+    layer, inputs = small(spec, 70)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    gradients(compiled, layer, inputs)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for tokens in (129, 64, 5):
+            gradients(compiled, layer, small(spec, tokens)[1])
+
+
+def memory(tokens: int = 20, **other: Any) -> tuple[Any, dict[str, Tensor]]:
+    """A recurrence, and what enters it."""
+    shape = (2, tokens, 2, 4)
+    given = {name: torch.randn(shape) for name in ("q", "k", "v")}
+    given |= {"g": -torch.rand(shape), "S": torch.randn(2, 2, 4, 4), **other}
+    return home("gla")[0].gla_memory, given
+
+
+def test_gradients_that_nothing_asks_for() -> None:
+    """Of the values alone, of the state alone, and of both: they add up."""
+    run, given = memory()
+    leaves = [x.requires_grad_() for x in given.values()]
+
+    def of(*places: int) -> list[Tensor]:
+        made = run(*leaves)
+        loss = sum(made[place].sin().sum() for place in places)
+        found = torch.autograd.grad(loss, leaves, allow_unused=True)
+        return [torch.zeros_like(x) if d is None else d for x, d in zip(leaves, found, strict=True)]
+
+    for one, other, both in zip(of(0), of(1), of(0, 1), strict=True):
+        torch.testing.assert_close(one + other, both, rtol=1e-4, atol=1e-5)
+
+
+def test_a_gradient_of_a_gradient_is_refused() -> None:
+    run, given = memory()
+    q = given["q"].requires_grad_()
+    (first,) = torch.autograd.grad(run(*given.values())[0].sin().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="no gradient of that gradient"):
+        first.sum().backward()
+
+
+def test_states_stay_wide_under_autocast() -> None:
+    run, given = memory()
+    narrow = {n: x.bfloat16() if n in "qkv" else x for n, x in given.items()}
+    with torch.autocast("cpu", torch.bfloat16):
+        o, state = run(*narrow.values())
+    assert (o.dtype, state.dtype) == (torch.bfloat16, torch.float32)
+    exact = run(*(x.float() for x in narrow.values()))
+    assert torch.equal(state, exact[1])
+    assert torch.equal(o, exact[0].bfloat16())
+
+
+def test_a_file_that_is_loaded_twice() -> None:
+    text = in_kernels(Plan(home("gla")[1]))
+    first, second = load(text, "gla_once"), load(f"{text}\n", "gla_twice")
+    assert first.SPACE != second.SPACE and first.SPACE in second.SPACE
+    _, given = memory()
+    for one, other in zip(
+        first.gla_memory(*given.values()), second.gla_memory(*given.values()), strict=True
+    ):
+        assert torch.equal(one, other)
+    assert sys.modules[first.__name__] is first
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "error", "words"),
+    [
+        ("k", torch.ones(2, 20, 2, 5), ValueError, "shapes must be q, k, log_alpha"),
+        ("v", torch.ones(2, 21, 2, 4), ValueError, "got .*2, 21, 2, 4"),
+        ("q", torch.ones(2, 20, 4), ValueError, "shapes must be"),
+        ("S", torch.ones(1, 2, 4, 4), ValueError, "shapes must be"),
+        ("g", torch.ones(2, 20, 2, 4, dtype=torch.int64), TypeError, "real numbers, got"),
+    ],
+)
+def test_what_cannot_be(name: str, x: Tensor, error: type[Exception], words: str) -> None:
+    run, given = memory(**{name: x})
+    with pytest.raises(error, match=words):
+        run(*given.values())
+
+
+def test_tensors_on_two_devices_are_refused() -> None:
+    with pytest.raises(ValueError, match="on one device, got cpu and meta"):
+        home("gla")[0].check_together("o", torch.ones(1), torch.ones(1, device="meta"))
+
+
+def test_strides_may_be_any() -> None:
+    run, given = memory()
+    other = {n: x.transpose(0, 1).contiguous().transpose(0, 1) for n, x in given.items()}
+    other["k"] = torch.stack([given["k"]] * 2, -1)[..., 0]
+    for one, same in zip(run(*given.values()), run(*other.values()), strict=True):
+        assert torch.equal(one, same)
