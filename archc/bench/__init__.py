@@ -3,6 +3,7 @@
     subject.py    what is timed: a spec's memory at one shape, written into a folder with its oracle
     job.py        the data that a process which measures is given
     processes.py  which processes run, one after the other or side by side
+    workers.py    how processes are started, waited for and stopped
     worker.py     such a process: first calls, compiling a peer's candidates, or the measuring
     contenders.py what is timed side by side, and how each is called
     drawn.py      the inputs, as the layer itself would make them

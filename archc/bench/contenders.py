@@ -63,7 +63,7 @@ def contender(name: str, job: Job) -> Peer:
         file = OURS if name == OURS else EAGER
         module = load_file(Path(job.folder) / f"{file}.py", f"archc_bench_{file}")
         function = getattr(module, job.function)
-        return _own(torch.compile(function) if name == COMPILED else function, module, job)
+        return own(torch.compile(function) if name == COMPILED else function, module, job)
     if job.peers is None:
         raise Unavailable("no file of peers was given: --peers FILE")
     table = load_file(Path(job.peers), "archc_bench_peers").PEERS
@@ -75,7 +75,7 @@ def contender(name: str, job: Job) -> Peer:
     return found
 
 
-def _own(function: Callable[..., Any], module: Any, job: Job) -> Peer:
+def own(function: Callable[..., Any], module: Any, job: Job) -> Peer:
     """A generated function: it returns its outputs and one state."""
     state = next((kind for name, kind in vars(module).items() if name.endswith("State")), None)
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from archc.bench.job import COMPILED, EAGER, OURS, Job
+from archc.bench.workers import Done, Workers
 
 Say = Callable[[str], None]
 Row = dict[str, Any]
@@ -52,7 +50,7 @@ def measure(
     """Run all that the jobs ask for. A process that fails becomes a row that says so."""
     found = [Outcome(job) for job in jobs]
     paths = [job.write() for job in jobs]
-    run = _Processes(folder)
+    run = _Processes(folder, "archc.bench.worker")
     if first_calls:
         for kind in ("cold", "warm"):
             say(f"first calls, {kind}")
@@ -75,7 +73,7 @@ def _peers(job: Job) -> list[str]:
     return [name for name in job.against if name not in (EAGER, COMPILED)]
 
 
-def _note_first(outcome: Outcome, kind: str, made: _Done) -> None:
+def _note_first(outcome: Outcome, kind: str, made: Done) -> None:
     if made.code == 0:
         outcome.first[kind] = json.loads(made.out.strip().split("\n")[-1])
     else:
@@ -93,57 +91,13 @@ def _without(outcome: Outcome, path: Path, lost: dict[tuple[Path, str], str]) ->
         path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class _Done:
-    """How a process ended; `code` is None for one that was stopped after its time."""
+class _Processes(Workers):
+    """The workers of one run."""
 
-    code: int | None
-    out: str
-    err: str
-
-    def reason(self) -> str:
-        if self.code is None:
-            return "stopped after its time"
-        if self.code < 0:
-            return f"its process was ended by signal {-self.code}"
-        lines = [line for line in self.err.strip().split("\n") if line.strip()]
-        return lines[-1] if lines else f"exit status {self.code}"
-
-
-class _Processes:
-    """Workers of one run; each leaves what it prints in the folder."""
-
-    def __init__(self, folder: Path):
-        self.folder, self.count = folder, 0
-
-    def _start(self, mode: str, job: Path, *rest: object) -> tuple[subprocess.Popen[str], Path]:
-        self.count += 1
-        log = self.folder / f"worker_{self.count}_{mode}"
-        command = [sys.executable, "-m", "archc.bench.worker", mode, str(job), *map(str, rest)]
-        env = {**os.environ, "TRITON_CACHE_DIR": str(job.with_name("cache"))}
-        with log.with_suffix(".out").open("w") as out, log.with_suffix(".err").open("w") as err:
-            made = subprocess.Popen(command, env=env, stdout=out, stderr=err, text=True)
-        return made, log
-
-    def _wait(
-        self, started: Sequence[tuple[subprocess.Popen[str], Path]], seconds: float
-    ) -> Iterator[_Done]:
-        """How each ended; those that are still there after the seconds are stopped."""
-        end = time.monotonic() + seconds
-        for process, log in started:
-            try:
-                code: int | None = process.wait(max(0.1, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                code = None
-            out, err = (log.with_suffix(f".{kind}").read_text("utf-8") for kind in ("out", "err"))
-            yield _Done(code, out, err)
-
-    def first(self, paths: Sequence[Path], seconds: float) -> Iterator[_Done]:
+    def first(self, paths: Sequence[Path], seconds: float) -> Iterator[Done]:
         """The first calls of every generated file, side by side."""
-        started = [self._start("first", path, OURS) for path in paths]
-        yield from self._wait(started, seconds)
+        started = [self.start("first", path, OURS) for path in paths]
+        yield from self.wait(started, seconds)
 
     def fill(
         self, peers: Sequence[tuple[Job, Path, str]], limits: Limits
@@ -151,8 +105,8 @@ class _Processes:
         """Compile candidates; the peers that took their process down, and how."""
         shares = max(1, -(-3 * limits.cores // (2 * len(peers))))
         who = [(path, name, share) for share in range(shares) for _, path, name in peers]
-        started = [self._start("fill", path, name, share, shares) for path, name, share in who]
-        ended = zip(who, self._wait(started, limits.fill), strict=True)
+        started = [self.start("fill", path, name, share, shares) for path, name, share in who]
+        ended = zip(who, self.wait(started, limits.fill), strict=True)
         return {
             (path, name): done.reason()
             for (path, name, _), done in ended
@@ -162,7 +116,7 @@ class _Processes:
     def measure(self, path: Path, seconds: float) -> list[Row]:
         """The rows of a job; what was found before a failure is kept."""
         out = path.with_name("rows.jsonl")
-        (done,) = self._wait([self._start("measure", path, out)], seconds)
+        (done,) = self.wait([self.start("measure", path, out)], seconds)
         lines = out.read_text("utf-8").split("\n") if out.exists() else []
         rows = [json.loads(line) for line in lines if line.endswith("}")]
         if done.code != 0:

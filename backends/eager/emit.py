@@ -94,7 +94,7 @@ def with_pieces(file: File) -> list[str]:
         words = set(re.findall(r"\w+(?=\()", written[name]))
         waiting += [other for other in written if other in words - needed]
     pieces = [text for name, text in written.items() if name in needed]
-    return [*constants(file), *pieces, *file.sections]
+    return [*constants(file), *pieces, *file.sections, *file.ending]
 
 
 def all_pieces() -> dict[str, str]:
@@ -104,6 +104,7 @@ def all_pieces() -> dict[str, str]:
         **functions("op_pieces.py", "archc.backends.triton"),
         **functions("pieces.py", "archc.backends.triton"),
         **functions("step_pieces.py", "archc.backends.triton"),
+        **functions("tuned_pieces.py", "archc.backends.triton"),
     }  # fmt: skip
 
 
@@ -167,7 +168,8 @@ def kernel_notes(file: File) -> list[str]:
 
 def imports(body: str) -> list[str]:
     """The import block for what the text uses."""
-    standard = [f"import {name}" for name in ("math", "sys", "time") if f"{name}." in body]
+    names = ("hashlib", "json", "math", "os", "sys", "time")
+    standard = [f"import {name}" for name in names if re.search(rf"\b{name}\.", body)]
     standard += ["from collections.abc import Callable"] if "Callable" in body else []
     typing = [name for name in ("Any", "NamedTuple") if re.search(rf"\b{name}\b", body)]
     standard += [f"from typing import {', '.join(typing)}"] if typing else []

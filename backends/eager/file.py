@@ -20,7 +20,7 @@ TOP_LEVEL = frozenset(_TOP_LEVEL.split())
 @dataclass
 class File:
     """A file under construction: the pieces it needs, its top-level names, and its sections in
-    order."""
+    order; `ending` are those that come last."""
 
     pieces: set[str] = field(default_factory=set)
     names: Names = field(default_factory=lambda: Names(TOP_LEVEL))
@@ -32,6 +32,7 @@ class File:
     kernels: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    ending: list[str] = field(default_factory=list)
     constants: dict[str, int] = field(default_factory=dict)
 
     def constant(self, name: str, value: int) -> str:

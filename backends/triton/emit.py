@@ -8,6 +8,7 @@ from typing import Any
 
 from archc.backends.eager import emit as eager
 from archc.backends.eager.fold import FoldFunction
+from archc.backends.eager.scope import Scope
 from archc.backends.triton.function import KernelFunction
 from archc.backends.triton.library import DIGEST, Ops
 from archc.backends.triton.lines import NotInKernel
@@ -16,6 +17,10 @@ from archc.backends.triton.step_function import StepFunction
 
 from archc.ir import layer as ir
 from archc.ir.plan import Plan
+
+
+TUNED = """if "ARCHC_TUNED" in os.environ:  # a file that `archc tune` wrote
+    use_tuned(os.environ["ARCHC_TUNED"])"""
 
 
 def emit(plan: Plan, schedule: Schedule) -> str:
@@ -37,8 +42,10 @@ def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
     """Who writes the functions whose kernels do chunks, those whose kernels walk tokens, and the
     ops that call them."""
 
-    def by_kernels(*given: Any) -> KernelFunction:
-        return KernelFunction(*given, schedule)
+    def by_kernels(scope: Scope, *given: Any) -> KernelFunction:
+        scope.file.kernels |= {"use_tuned"}
+        scope.file.ending = [TUNED]
+        return KernelFunction(scope, *given, schedule)
 
     def by_steps(fold: FoldFunction, eager_needs: Mapping[str, str]) -> StepFunction | None:
         try:

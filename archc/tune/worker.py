@@ -1,0 +1,188 @@
+"""A process that tries settings: `python -m archc.tune.worker check|time|final JOB ...`.
+
+    check OUT NAME...     hold candidates against the oracle; a line of JSON for each
+    time OUT NAME...      the times of every kernel's launches, candidates in turns, as JSON
+    final OUT TABLE       hold a table of settings against the oracle and time it beside the shipped
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import torch
+
+from archc.bench.clock import Clock, paired
+from archc.bench.contenders import Peer, own, refusals
+from archc.bench.drawn import draw, load_file
+from archc.bench.errors import Oracle
+from archc.bench.job import BACKWARD, FORWARD, Job
+from archc.bench.worker import calls_of, machine
+from archc.tune.candidates import SHIPPED, Candidate, Launch
+
+ROUNDS = 7
+
+Settings = dict[str, int]
+Choose = Callable[[Launch], Settings]
+"""What a launch gets in place of what is shipped for it."""
+
+
+def generated(job: Job) -> tuple[ModuleType, Peer]:
+    """The generated file, and how its memory is called. Its kernels are launched through `Watched`.
+
+    Raises ValueError for a file without kernels that could be tuned.
+    """
+    module = load_file(Path(job.folder) / "ours.py", "archc_bench_ours")
+    names = vars(module)
+    if "launch_class" not in names:
+        raise ValueError(f"{job.title} has no kernels for chunks of tokens")
+    for name, made in list(names.items()):
+        if hasattr(made, "fn") and hasattr(made, "__getitem__") and not name.startswith("tile_"):
+            names[name] = Watched(name, made, names["launch_class"])
+    return module, own(getattr(module, job.function), module, job)
+
+
+class Watched:
+    """A kernel, launched with the settings that are tried; each launch is noted with its time."""
+
+    choose: ClassVar[Choose] = staticmethod(lambda launch: {})
+    marks: ClassVar[list[tuple[Launch, Any, Any]]] = []
+    sources: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, name: str, made: Any, kind: Callable[[Any, Any], str]):
+        self.name, self.made, self.kind = name, made, kind
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        """What launches it on a grid."""
+
+        def launch(*given: Any, **named: Any) -> None:
+            where = (self.name, self.kind(grid, named))
+            with marked() as (start, end):
+                self.made[grid](*given, **{**named, **Watched.choose(where)})
+            Watched.marks.append((where, start, end))
+            if self.name not in Watched.sources:
+                Watched.sources[self.name] = digest(self.made)
+
+        return launch
+
+
+@contextmanager
+def marked() -> Iterator[tuple[Any, Any]]:
+    """Two events around what is launched meanwhile."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    yield start, end
+    end.record()
+
+
+@contextmanager
+def launched(choose: Choose) -> Iterator[None]:
+    """Launch the file's kernels with other settings for a while."""
+    Watched.choose = choose
+    try:
+        yield
+    finally:
+        Watched.choose = lambda launch: {}
+
+
+def uniform(name: str) -> Choose:
+    """The same candidate for every launch; the shipped settings for `shipped`."""
+    settings = {} if name == SHIPPED else Candidate.of(name).settings
+    return lambda launch: settings
+
+
+def wrong(oracle: Oracle, peer: Peer) -> list[str]:
+    """What of outputs, states and gradients is further from the oracle than it may be."""
+    found = {}
+    for what in (FORWARD, BACKWARD):
+        found |= oracle.errors(peer, what)
+    return [f"{name}: {off:.1e}" for name, off in found.items() if not off <= oracle.limit(name)]
+
+
+def check(job: Job, names: list[str]) -> Iterator[dict[str, Any]]:
+    """A row for each candidate: what is wrong with it, or why it cannot be launched."""
+    _, peer = generated(job)
+    oracle = Oracle(job)
+    oracle.sequence()
+    for name in names:
+        row: dict[str, Any] = {"candidate": name}
+        try:
+            with launched(uniform(name)):
+                row["wrong"] = wrong(oracle, peer)
+        except refusals() as reason:
+            row["refused"] = f"{type(reason).__name__}: {reason}"
+        yield row
+
+
+def time_launches(job: Job, names: list[str]) -> dict[str, Any]:
+    """The seconds of every launch under every candidate, with the digest of each kernel's text."""
+    _, peer = generated(job)
+    clock, inputs = Clock(job.device), draw(job, *job.shape[:2])
+    calls = [calls_of(peer, inputs, what) for what in (FORWARD, BACKWARD)]
+    times: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for turn in range(-1, ROUNDS):
+        for name in names if turn % 2 else names[::-1]:
+            Watched.marks.clear()
+            with launched(uniform(name)):
+                for call in calls:
+                    call()
+            clock.wait()
+            for (kernel, kind), start, end in Watched.marks if turn >= 0 else ():
+                tried = times.setdefault(kernel, {}).setdefault(kind, {})
+                tried.setdefault(name, []).append(start.elapsed_time(end) / 1e3)
+    return {"times": times, "sources": Watched.sources, "machine": machine(job)}
+
+
+def digest(kernel: Any) -> str:
+    """What tells a kernel's text from another."""
+    return hashlib.sha256(kernel.src.encode()).hexdigest()[:16]
+
+
+def final(job: Job, table: Mapping[str, Mapping[str, Settings]]) -> dict[str, Any]:
+    """What is wrong with a table of settings, and how many times as fast it is as what is shipped:
+    both in every round."""
+    _, peer = generated(job)
+    oracle = Oracle(job)
+    oracle.sequence()
+    with launched(lambda launch: next(iter(table.get(launch[0], {}).values()), {})):
+        found = {"wrong": wrong(oracle, peer)}  # few tokens: settings of any class of the kernel
+    inputs, clock = draw(job, *job.shape[:2]), Clock(job.device)
+    faster = {}
+    for what in (FORWARD, BACKWARD):
+        call = calls_of(peer, inputs, what)
+
+        def tuned(call: Callable[[], object] = call) -> None:
+            with launched(lambda launch: table.get(launch[0], {}).get(launch[1], {})):
+                call()
+
+        times = paired({SHIPPED: call, "tuned": tuned}, clock, job.seconds)
+        pairs = zip(times[SHIPPED], times["tuned"], strict=True)
+        faster[what] = statistics.median(a / b for a, b in pairs)
+    return {**found, "faster": faster}
+
+
+def main(arguments: list[str]) -> None:
+    """Do what the arguments say."""
+    mode, path, out, *rest = arguments
+    job = Job.read(path)
+    with Path(out).open("w", encoding="utf-8") as file:
+        if mode == "check":
+            for row in check(job, rest):
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+        elif mode == "time":
+            file.write(json.dumps(time_launches(job, rest)) + "\n")
+        else:
+            table = json.loads(Path(rest[0]).read_text(encoding="utf-8"))
+            file.write(json.dumps(final(job, table)) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,62 @@
+"""Functions that let a file launch its kernels with settings that `archc tune` found: printed into
+generated files, never imported."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import torch
+import triton
+
+
+def use_tuned(path: str) -> None:
+    """Launch kernels from now on as `archc tune` found best; those it says nothing of, and classes
+    of launches it has not seen, stay as shipped. Without a GPU there is nothing to launch.
+
+    Raises ValueError for settings of another GPU, of other versions, or of other kernels.
+    """
+    if triton is None or not torch.cuda.is_available():
+        return
+    with open(path, encoding="utf-8") as file:
+        data = json.load(file)
+    here = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    here["triton"] = triton.__version__
+    if data["valid_for"] != here:
+        raise ValueError(f"{path} is valid for {data['valid_for']}, not for {here}")
+    for name, entry in data["kernels"].items():
+        made = globals().get(name)
+        if made is None or kernel_digest(made) != entry["source"]:
+            raise ValueError(f"{path} is of other kernels, see `{name}`: run archc tune again")
+    for name, entry in data["kernels"].items():
+        globals()[name] = tuned_kernel(globals()[name], entry["settings"])
+
+
+def kernel_digest(made: Any) -> str:
+    """What tells the text of a kernel from another."""
+    return hashlib.sha256(made.src.encode()).hexdigest()[:16]
+
+
+def launch_class(grid: tuple, named: dict) -> str:
+    """What launches share their settings: the lengths of tiles, how products are made, and about
+    how many programs there are, as a power of 2."""
+    blocks = [f"{n}={x}" for n, x in sorted(named.items()) if n == "ROWS" or n.startswith("B_")]
+    programs = grid[0].bit_length()
+    return " ".join([*blocks, f"DOT={named.get('DOT')}", f"programs=2^{programs}"])
+
+
+def tuned_kernel(made: Any, settings: dict) -> Any:
+    """A kernel that is launched with settings by the class of the launch."""
+
+    class Launcher:
+        src = made.src
+
+        def __getitem__(self, grid):
+            def launch(*given, **named):
+                better = settings.get(launch_class(grid, named), {})
+                return made[grid](*given, **{**named, **better})
+
+            return launch
+
+    return Launcher()
