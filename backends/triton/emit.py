@@ -18,7 +18,6 @@ from archc.backends.triton.step_function import StepFunction
 from archc.ir import layer as ir
 from archc.ir.plan import Plan
 
-
 TUNED = """if "ARCHC_TUNED" in os.environ:  # a file that `archc tune` wrote
     use_tuned(os.environ["ARCHC_TUNED"])"""
 

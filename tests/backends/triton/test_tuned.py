@@ -10,12 +10,12 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-import triton  # noqa: E402
-from archc.backends.load import load  # noqa: E402
-from archc.backends.triton import tuned_pieces  # noqa: E402
+import triton
+from archc.backends.load import load
+from archc.backends.triton import tuned_pieces
 
-import archc  # noqa: E402
-from archc.compile import text_of  # noqa: E402
+import archc
+from archc.compile import text_of
 
 NAMED = {"B_K": 128, "ROWS": 64, "DOT": "bf16", "H": 32, "num_warps": 4}
 KIND = "B_K=128 ROWS=64 DOT=bf16 programs=2^10"
