@@ -110,6 +110,17 @@ def hard(spec: str) -> Iterator[Case]:
     yield Case(spec, "bfloat16", 32, H=2, K=128, V=64, T=150)
 
 
+def small(spec: str) -> Iterator[Case]:
+    """What is small enough for Triton's interpreter: few and many tokens for a chunk, dims that do
+    not fill a tile, gates that forget all."""
+    one = Case(spec, "float32", 16, H=2, K=12, V=20, B=1)
+    for T in (1, 15, 16, 17, 33):
+        yield replace(one, T=T, holes=0.1, seed=T)
+    yield replace(one, T=33, holes=1.0, layout="shared heads")
+    yield replace(one, T=63, chunk=64, K=60, V=60, H=1, values="positive", state=False)
+    yield replace(one, T=70, dtype="bfloat16", chunk=64, H=1, layout="sliced")
+
+
 def quoted(spec: str) -> Iterator[Case]:
     """The shapes that everyone quotes."""
     for B, T, H, D in QUOTED:
@@ -145,7 +156,7 @@ def some(spec: str, count: int, seed: int, share: int = 7) -> Iterator[Case]:
         )
 
 
-SUITES = {"first": first, "peers": peers, "hard": hard, "quoted": quoted}
+SUITES = {"small": small, "first": first, "peers": peers, "hard": hard, "quoted": quoted}
 
 
 def by_variant(cases: Sequence[Case]) -> list[list[Case]]:

@@ -26,7 +26,7 @@ from torch import Tensor
 from tests.gpu import memories
 from tests.gpu.cases import Case
 from tests.gpu.measure import OUTPUT, launched, part_of, relative, run
-from tests.gpu.memories import Memory
+from tests.gpu.memories import Memory, always, deciding, never
 from tests.gpu.values import values_for
 
 MILLION = 1 << 20
@@ -64,12 +64,11 @@ def long(case: Case, device: str, piece: int = PIECE) -> Found:
         for name, x in made.items():
             if not torch.isfinite(x).all():
                 found["wrong"].append(f"{name} has what is no number")
-        before = memories.by_kernels(memory, lambda *given: device == "cpu" or given[1].is_cuda)
-        parts = last_state(memory, values, piece, case.chunk)
-        memories.by_kernels(memory, lambda *given: False)
+        with deciding(memory, always):
+            parts = last_state(memory, values, piece, case.chunk)
         wide = {n: x.double() if _real(x) else x for n, x in values.items()}
-        wanted = last_state(memory, wide, piece, case.chunk)
-        memories.by_kernels(memory, before)
+        with deciding(memory, never):
+            wanted = last_state(memory, wide, piece, case.chunk)
         for name, part, want in zip(memory.states, parts, wanted, strict=True):
             found[f"{name} in pieces"] = relative(part.double(), made[name])
             found[f"{name} in float64"] = relative(want, made[name])
@@ -86,7 +85,7 @@ def wide(case: Case, device: str) -> Found:
     found: Found = {"wrong": []}
     for memory in memories.memories(case.spec):
         values = values_for(memory, case, device)
-        with torch.no_grad():
+        with torch.no_grad(), deciding(memory, always):
             made = memory(values, case.chunk)
             part = part_of(memory, {n: values[n] for n in memory.axes})
             alone = memory({**values, **part}, case.chunk)
@@ -123,13 +122,12 @@ def memory_runs_out(case: Case, device: str) -> Found:
     found: Found = {"wrong": []}
     for memory in memories.memories(case.spec):
         values = values_for(memory, case, device)
-        before = memories.by_kernels(memory, lambda *given: device == "cpu" or given[1].is_cuda)
-        wanted = run(memory, values, case.chunk)
-        found["wrong"] += _out_of_memory(memory, values, case.chunk, device)
-        again = run(memory, values, case.chunk)
+        with deciding(memory, always):
+            wanted = run(memory, values, case.chunk)
+            found["wrong"] += _out_of_memory(memory, values, case.chunk, device)
+            again = run(memory, values, case.chunk)
         found["wrong"] += [f"later {n}" for n, x in again.items() if not _same(x, wanted[n])]
         found[memory.name] = "done"
-        memories.by_kernels(memory, before)
     return found
 
 

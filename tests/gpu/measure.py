@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.gpu import memories
 from tests.gpu.cases import Case
-from tests.gpu.memories import Memory
+from tests.gpu.memories import Decide, Memory, deciding, never
 from tests.gpu.values import is_gate, values_for
 
 Named = dict[str, Tensor]
@@ -112,29 +112,39 @@ def exact(memory: Memory, case: Case, values: Mapping[str, Any]) -> Named:
         n: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
         for n, x in values.items()
     }
-    before = memories.by_kernels(memory, lambda *given: False)
-    try:
-        return run(memory, wide, None if case.T <= BY_STEPS else 64)
-    finally:
-        memories.by_kernels(memory, before)
+    with deciding(memory, never):
+        by_steps = case.T <= BY_STEPS or not memory.chunked
+        return run(memory, wide, None if by_steps else 64)
+
+
+@contextmanager
+def _watched(device: str) -> Iterator[None]:
+    """Under Triton's interpreter kernels touch what is theirs, and round as a GPU does."""
+    if device != "cpu":
+        yield
+        return
+    from tests.backends.triton.memory import guarded
+    from tests.backends.triton.narrow import rounding
+
+    with guarded(), rounding():
+        yield
 
 
 def launched(memory: Memory, case: Case, values: Mapping[str, Any], device: str) -> Named:
     """The same by kernels, or an AssertionError where they are not taken."""
     taken: list[bool] = []
-    before = memories.by_kernels(memory, lambda *given: True)
 
-    def decide(*given: Any) -> bool:
-        taken.append(device == "cpu" or before(*given))
-        return taken[-1]
+    def told(own: Decide) -> Decide:
+        def decide(*given: Any) -> bool:
+            taken.append(device == "cpu" or own(*given))
+            return taken[-1]
 
-    memories.by_kernels(memory, decide)
-    try:
-        with with_gaps():
-            found = run(memory, values, case.chunk)
-    finally:
-        memories.by_kernels(memory, before)
-    assert case.T < 16 or (taken and all(taken)), "kernels were not taken"
+        return decide
+
+    with deciding(memory, told), with_gaps(), _watched(device):
+        found = run(memory, values, case.chunk)
+    few = memory.chunked and case.T < 16
+    assert few or (taken and all(taken)), "kernels were not taken"
     return found
 
 

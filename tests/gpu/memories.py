@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
@@ -19,24 +20,26 @@ from archc.ir.plan import Plan
 
 SPECS = (
     "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
-    "linear_attention_simple", "mamba", "mesa", "mlstm", "mom", "rwkv7", "ssm", "ssm_selective",
-    "xlstm",
+    "linear_attention_simple", "lstm", "mamba", "mesa", "mlstm", "mom", "rwkv7", "slstm", "ssm",
+    "ssm_selective", "xlstm",
 )  # fmt: skip
-"""Bundled specs with a memory of their own that has a chunked form. The blocks and models that
-call these layers have the same kernels."""
+"""Bundled specs with a memory of their own that has kernels. The blocks and models that call these
+layers have the same ones."""
 
 
 @dataclass(frozen=True)
 class Memory:
     """One `o, *states = memory(*values, *states, *numbers, chunk)` of a module.
 
-    `axes` are those of every tensor, by name, as the docstring of the function lists them.
+    `axes` are those of every tensor, by name, as the docstring of the function lists them; one
+    that is not `chunked` walks the tokens, and is given no `chunk`.
     """
 
     module: ModuleType
     name: str
     axes: Mapping[str, tuple[str, ...]]
     numbers: tuple[str, ...]
+    chunked: bool = True
 
     @property
     def states(self) -> list[str]:
@@ -45,7 +48,8 @@ class Memory:
 
     def __call__(self, values: Mapping[str, Any], chunk: int | None) -> tuple[torch.Tensor, ...]:
         """What comes out; token by token where `chunk` is None."""
-        made = getattr(self.module, self.name)(*values.values(), chunk)
+        last = [chunk] if self.chunked else []
+        made = getattr(self.module, self.name)(*values.values(), *last)
         return made if isinstance(made, tuple) else (made,)
 
 
@@ -60,12 +64,13 @@ def _memories(module: ModuleType) -> Iterator[Memory]:
     tree = ast.parse(inspect.getsource(module))
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     for name, node in functions.items():
-        if {f"{name}_steps", f"{name}_kernels"} <= functions.keys():
+        chunked, walked = f"{name}_kernels" in functions, f"{name}_walk" in functions
+        if f"{name}_steps" in functions and (chunked or walked):
             arguments = [each.arg for each in node.args.args if each.arg != "chunk"]
             listed = _axes(ast.get_docstring(node) or "")
             axes = {each: listed[each] for each in arguments if each in listed}
             numbers = tuple(each for each in arguments if each not in listed)
-            yield Memory(module, name, axes, numbers)
+            yield Memory(module, name, axes, numbers, chunked)
 
 
 def _axes(text: str) -> dict[str, tuple[str, ...]]:
@@ -79,8 +84,29 @@ def _axes(text: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def by_kernels(memory: Memory, decide: Callable[..., bool]) -> Callable[..., bool]:
-    """Let `decide` say whether kernels do the work; what said so before."""
-    before = memory.module.by_kernels
-    vars(memory.module)["by_kernels"] = decide
-    return before
+Decide = Callable[..., bool]
+
+
+@contextmanager
+def deciding(memory: Memory, make: Callable[[Decide], Decide]) -> Iterator[None]:
+    """What `make` makes of the module's own decision says whether kernels do the work."""
+    kept = {name: value for name, value in vars(memory.module).items() if name in DECIDING}
+    vars(memory.module).update({name: make(value) for name, value in kept.items()})
+    try:
+        yield
+    finally:
+        vars(memory.module).update(kept)
+
+
+DECIDING = ("by_kernels", "on_gpu")
+"""The functions of a generated file that see whether kernels can do the work of a memory."""
+
+
+def always(own: Decide) -> Decide:
+    """By kernels, wherever tensors are."""
+    return lambda *given: True
+
+
+def never(own: Decide) -> Decide:
+    """Without kernels."""
+    return lambda *given: False

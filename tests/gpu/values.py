@@ -29,6 +29,8 @@ ROLES: dict[str, Mapping[str, str]] = {
     "mom": {"u": "log decay", "u_2": "beta", "u_3": "chosen", "k0": "unit"},
     "rwkv7": {"r": "scaled", "k": "scaled", "a": "beta", "kappa": "unit"},
     "ssm": {"A": "matrix"},
+    "lstm": dict.fromkeys(("R_i", "R_f", "R_g", "R_o"), "matrix"),
+    "slstm": dict.fromkeys(("R_i", "R_f", "R_z", "R_o"), "matrix") | {"n": "sum", "m": "maximum"},
     "mesa": {"lam": "rand", "A": "square"},
 }
 ALIKE = {"q": "unit", "k": "unit", "beta": "beta", "li": "input gate"}

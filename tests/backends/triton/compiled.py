@@ -17,14 +17,13 @@ from multiprocessing import get_context
 from tests.backends.triton.launches import (
     Launch,
     MachineCode,
-    as_on_a_gpu,
     distinct,
     machine_code,
     recorded,
 )
 from tests.gpu.cases import Case
 from tests.gpu.measure import run
-from tests.gpu.memories import SPECS, memories
+from tests.gpu.memories import SPECS, always, deciding, memories
 from tests.gpu.values import values_for
 
 
@@ -33,7 +32,7 @@ def launches_of(case: Case) -> tuple[Launch, ...]:
     """What the memories of a case launch, forward and backward."""
     found: list[Launch] = []
     for memory in memories(case.spec):
-        with recorded() as launches, as_on_a_gpu(memory.module):
+        with recorded() as launches, deciding(memory, always):
             run(memory, values_for(memory, case, "cpu"), case.chunk)
         found += launches
     return tuple(found)

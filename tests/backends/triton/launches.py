@@ -1,8 +1,8 @@
 """What a generated file launches, without a GPU: the kernels, their grids, arguments and options,
 of tensors on a CPU; and each of them compiled for a GPU ahead of time.
 
-    with recorded() as found, as_on_a_gpu(module):
-        layer(x).sum().backward()
+    with recorded() as found:
+        loss.backward()  # of a module that takes its kernels, as `tests.gpu.memories.deciding` says
     made = [machine_code(launch) for launch in distinct(found)]
 
 Nothing is computed: what kernels would write stays as it was.
@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -133,17 +132,6 @@ def recorded() -> Iterator[list[Launch]]:
         yield found
     finally:
         JITFunction.run = real
-
-
-@contextmanager
-def as_on_a_gpu(module: ModuleType) -> Iterator[None]:
-    """A generated module takes its kernels, wherever tensors are."""
-    before = module.by_kernels
-    vars(module)["by_kernels"] = lambda chunk, *given: True
-    try:
-        yield
-    finally:
-        vars(module)["by_kernels"] = before
 
 
 def distinct(launches: Iterable[Launch]) -> list[Launch]:
