@@ -36,6 +36,7 @@ from archc.ir.verify import verify
 from archc.numerics.gates import gates_in_logs
 from archc.recurrence.chunked import chunked
 from archc.recurrence.decays import decays
+from archc.schedule.late import inverses_last
 from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
 from archc.schedule.products import products_before
@@ -55,14 +56,28 @@ def in_logs(layer: ir.Layer) -> ir.Layer:
 
 def in_chunks(layer: ir.Layer) -> ir.Layer:
     """Recurrences get their chunked forms, and those their gradients."""
-
-    def differentiate(
-        graph: Graph, wanted: Sequence[str], given: Sequence[str]
-    ) -> tuple[Graph, Graph, tuple[str, ...]]:
-        found = gradient(graph, wanted, given)
-        return found.forward, found.backward, tuple(saved.name for saved in found.saved)
-
     return chunked(layer, differentiate)
+
+
+def for_kernels(layer: ir.Layer) -> ir.Layer:
+    """Chunked forms as kernels do best: products of matrices take them less than memory does."""
+
+    def again(graph: Graph, wanted: Sequence[str], given: Sequence[str]) -> Differentiated:
+        return differentiate(graph, wanted, given, again=(ir.Contract,))
+
+    return inverses_last(layer, again)
+
+
+Differentiated = tuple[Graph, Graph, tuple[str, ...]]
+"""A graph with what it saves, its gradient, and the names of what is saved."""
+
+
+def differentiate(
+    graph: Graph, wanted: Sequence[str], given: Sequence[str], again: tuple[type, ...] = ()
+) -> Differentiated:
+    """The gradient of a graph; `again`: ops whose values are never saved for it."""
+    found = gradient(graph, wanted, given, again=again)
+    return found.forward, found.backward, tuple(saved.name for saved in found.saved)
 
 
 def with_chunks(layer: ir.Layer) -> ir.Layer:
@@ -103,6 +118,7 @@ SCHEDULE = Schedule(with_sums, partition, tokenwise, steps, with_gradient)
 
 def in_kernels(plan: Plan) -> str:
     """The file whose chunked recurrences launch kernels on a GPU."""
+    plan = replace(plan, layer=for_kernels(plan.layer))
     return triton.emit(plan, SCHEDULE)
 
 

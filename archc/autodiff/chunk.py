@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from archc.autodiff.builder import Builder, NoGradient
 from archc.autodiff.regions import carries
+from archc.autodiff.solutions import of_walked_solution
 from archc.autodiff.tensor import contract
 from archc.dims import Axis
 from archc.ir import chunk as ck
@@ -241,6 +242,7 @@ def inverse(b: Builder, node: Node, d: int) -> Cotangents:
     found, rest = [], []
     for term in b.addends(d):
         solved = _of_solution(b, node, term)
+        solved = of_walked_solution(b, node, term) if solved is None else solved
         (rest if solved is None else found).append(term if solved is None else solved)
     if rest:
         found.append(_between(b, node, b.full(b.sum(rest), [row, col])))

@@ -34,7 +34,8 @@ class Buffer:
 class Kernel:
     """One launch. `loads` are nodes that are read from the buffer of that name, `stores` the nodes
     that are written; `ends` are states of the walked Fold that are written after its last chunk.
-    `split` is an axis of which every program has a block, and so is `rows`, an axis of the grid.
+    `split` is an axis of which every program has a block of `most` at most, and so is `rows`, an
+    axis of the grid.
     `why` says for a reader how it was cut.
     """
 
@@ -48,11 +49,7 @@ class Kernel:
     ends: Mapping[str, str] = field(default_factory=dict)
     why: tuple[str, ...] = ()
     rows: Axis | None = None
-
-    @property
-    def most(self) -> int:
-        """The longest block of the axis that is split."""
-        return 64
+    most: int = 64
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,13 +67,14 @@ class Kept:
             elif self._together(operand, id):
                 self._make(operand)
             else:
-                self._keep(self._from_memory(operand, level))
+                self._keep(self._from_memory(operand))
 
     def _together(self, operand: int, user: int) -> bool:
         """Whether one kernel makes both."""
-        made = operand not in self.levels.host and operand not in self.levels.ends
-        made = made and not isinstance(self.graph[operand].op, ir.Result)
-        return made and self.levels.of[operand] == self.levels.of[user]
+        levels = self.levels
+        made = operand not in levels.host and operand not in levels.ends
+        same_walk = levels.walk.get(operand) == levels.walk.get(user)
+        return made and levels.of[operand] == levels.of[user] and same_walk
 
     def _for_host(self, operand: int) -> None:
         """The host reads values as they are, and does itself what costs little."""
@@ -86,35 +87,22 @@ class Kept:
 
     # --- from memory, or made again ---
 
-    def _from_memory(self, id: int, level: int) -> list[int]:
+    def _from_memory(self, id: int) -> list[int]:
         """What a kernel of another level reads for a value: it, or what it is made from again."""
         if id in self.levels.cheap:
             return []
-        made_again = self._again(id)
-        if made_again is None or self._kept_anyway(id):
-            return [id]
-        write = 0 if id in self._ids else self.bytes(id)
-        cost = sum(self.bytes(source) for source in made_again)
-        return [id] if write + self.bytes(id) < cost else self._without_inputs(made_again)
+        return [o for o in self._read(id) if not isinstance(self.graph[o].op, ir.Input)]
 
-    def _kept_anyway(self, id: int) -> bool:
-        return id in self.graph.outputs.values()
-
-    def _without_inputs(self, ids: list[int]) -> list[int]:
-        return [id for id in ids if not isinstance(self.graph[id].op, ir.Input)]
-
-    def _again(self, id: int) -> list[int] | None:
-        """The dear values and inputs that a light value is made from; None for a dear one."""
+    def _read(self, id: int) -> list[int]:
+        """The same with inputs. A light value is made again, and a product of matrices that is
+        larger than its factors, unless to write it and to read it is less than to read those."""
         node = self.graph[id]
-        if isinstance(node.op, ir.Input):
+        stands = id in self._ids or id in self.graph.outputs.values() or id in self.levels.host
+        again = self.levels.light(node) or self._larger(node)
+        if stands or not again or isinstance(node.op, ir.Input):
             return [id]
-        if not self.levels.light(node) or id in self.levels.host:
-            return None
-        found: list[int] = []
-        for operand in node.operands:
-            more = self._again(operand)
-            found += [operand] if more is None else more
-        return list(dict.fromkeys(found))
+        found = list(dict.fromkeys(o for operand in node.operands for o in self._read(operand)))
+        return [id] if 2 * self.bytes(id) <= sum(map(self.bytes, found)) else found
 
     def _for_walk(self, id: int) -> list[int]:
         """What a walk reads for a value: it, or its factors where those are smaller."""
@@ -122,12 +110,15 @@ class Kept:
         if id in self.levels.cheap:
             return []
         renamed = isinstance(node.op, ir.Contract) and self.levels.light(node)
-        product = isinstance(node.op, ir.Contract) and len(node.operands) == 2
-        smaller = product and sum(map(self.bytes, node.operands)) < self.bytes(id)
         host = id in self.levels.host or id in self.graph.outputs.values()
-        if not host and (renamed or smaller):
+        if not host and (renamed or self._larger(node)):
             return [found for operand in node.operands for found in self._for_walk(operand)]
         return [id]
+
+    def _larger(self, node: Node) -> bool:
+        """Whether a product of matrices is larger than its factors."""
+        product = isinstance(node.op, ir.Contract) and len(node.operands) == 2
+        return product and sum(map(self.bytes, node.operands)) < self.bytes(node.id)
 
     # --- bytes ---
 

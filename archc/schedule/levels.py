@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
@@ -35,10 +36,17 @@ def kind_of(level: int) -> int:
 
 class Levels:
     """`of` each node its level; the nodes of `host` with the reason, the states in the end in
-    `ends` (of which Fold, and which state), and what is `cheap` from inputs on."""
+    `ends` (of which Fold, and which state), and what is `cheap` from inputs on.
 
-    def __init__(self, graph: Graph, heads: Collection[str], host: Mapping[int, str]) -> None:
-        self.graph, self.heads = graph, heads
+    `fused`: what follows on a walk is made by it, where its programs can: `walk` says in which.
+    Nothing of the states then goes through memory, which is for when no gradient needs them.
+    """
+
+    def __init__(
+        self, graph: Graph, heads: Collection[str], host: Mapping[int, str], fused: bool = False
+    ) -> None:
+        self.graph, self.heads, self.fused = graph, heads, fused
+        self.walk: dict[int, int] = {}
         self.ends = {n.id: end for n in graph if (end := ended(graph, n)) is not None}
         across = "it looks across what different programs have"
         self.host = {n.id: across for n in graph if self._for_host(n)} | dict(host)
@@ -99,25 +107,79 @@ class Levels:
 
     def _levels(self) -> dict[int, int]:
         found: dict[int, int] = {}
-        for node in self.graph:
+        for node in self._order():
             before = max((found[o] for o in node.operands), default=0)
+            if self.fused and isinstance(node.op, ir.Fold):
+                before = max(found.values(), default=0)
             found[node.id] = self._level(node, before, found)
         return found
+
+    def _order(self) -> list[Node]:
+        """The nodes, operands first; if walks make what follows on them, each as late as may be."""
+        if not self.fused:
+            return list(self.graph)
+        waiting, done = list(self.graph), list[Node]()
+        known: set[int] = set()
+        while waiting:
+            ready = [n for n in waiting if known.issuperset(n.operands)]
+            node = min(ready, key=lambda n: (isinstance(n.op, ir.Fold), n.id))
+            known.add(node.id)
+            waiting.remove(node)
+            done.append(node)
+        return done
+
+    def _sums_a_dim(self, node: Node) -> bool:
+        """Whether an op crosses a dim of which programs with pairs have a part."""
+        axes = [axis for o in node.operands for axis in self.graph[o].type.axes]
+        rows = {axis.name for axis in axes if axis.size == ck.CHUNK}
+        return bool(set(crossing(self.graph, node)) - rows)
+
+    def _follows(self, node: Node, level: int, found: Mapping[int, int]) -> bool:
+        """Whether the programs of a walk of that level can make a value as they go."""
+        late = [o for o in node.operands if kind_of(level) == WALKS and found[o] == level]
+        walks = {self.walk.get(o) for o in late}
+        if len(walks) != 1 or walks == {None} or isinstance(node.op, PAIRED):
+            return False
+        (walk,) = walks
+        fold = self.graph[walk]
+        split = split_of(fold, self.heads)
+        every = {axis.name for state in fold.op.states for axis in state.axes}
+        here = {axis.name for axis in node.type.axes if axis.name in self.heads}
+        across = split is not None and split.name in crossing(self.graph, node)
+        lacks = split is not None and split.name not in node.type.names
+        if across or lacks or here != every & set(self.heads):
+            return False
+        self.walk[node.id] = walk
+        return True
 
     def _level(self, node: Node, before: int, found: Mapping[int, int]) -> int:
         if isinstance(node.op, ir.Fold):
             return _next(before + (kind_of(before) == WALKS), WALKS)
         if isinstance(node.op, ir.Result) or node.id in self.ends:
+            self.walk[node.id] = node.operands[0]
             return before
         if node.id in self.host:
             return _next(before, WALKS)
+        if self.fused and self._follows(node, before, found):
+            return before
         if reads_sums(node):
             sums = found[node.operands[-1]]
             return _next(max(before, sums + 1), PAIRS)
         anywhere = isinstance(node.op, ANYWHERE) or self.light(node)
-        if anywhere and kind_of(before) == PAIRS:
+        if anywhere and kind_of(before) == PAIRS and not self._sums_a_dim(node):
             return before
         return _next(before, CHUNKS)
+
+
+def split_of(fold: Node, heads: Collection[str]) -> Axis | None:
+    """The last dim of a walk's states that no op of it crosses: each program has a part of it."""
+    crossed = {name for node in fold.op.body for name in crossing(fold.op.body, node)}
+    state = max(fold.op.states, key=lambda s: len(s.axes))
+    free = [
+        a for a in state.axes if a.kind == "dim" and a.name not in crossed and a.name not in heads
+    ]  # fmt: skip
+    shared = [a for a in free if all(a in each.axes for each in fold.op.states)]
+    return shared[-1] if shared else None
 
 
 def reads_sums(node: Node) -> bool:

@@ -25,7 +25,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernel, Kernels
 from archc.schedule.axes import crossing
 from archc.schedule.kept import Kept
-from archc.schedule.levels import CHUNKS, PAIRS, Levels, kind_of
+from archc.schedule.levels import CHUNKS, PAIRS, Levels, kind_of, split_of
 
 WHY = {
     CHUNKS: "every chunk at once",
@@ -33,22 +33,27 @@ WHY = {
 }
 EACH = "along the chunks"
 
+LONG, SHORT = 64, 32
+"""The longest block of a dim that is split: where pairs of rows mix, a program has many tiles."""
+
 
 def partition(
-    graph: Graph, name: str, stream: Axis, heads: Collection[str], host: Mapping[int, str]
-) -> Kernels:
-    """The kernels of a chunked form or of its gradient; nodes of `host` are in none, and why."""
-    return _Partition(graph, name, stream, heads, host).kernels()
+    graph: Graph, name: str, stream: Axis, heads: Collection[str], host: Mapping[int, str],
+    fused: bool = False,
+) -> Kernels:  # fmt: skip
+    """The kernels of a chunked form or of its gradient; nodes of `host` are in none, and why.
+    `fused`: what follows on a walk is made by it as far as it can be."""
+    return _Partition(graph, name, stream, heads, Levels(graph, heads, host, fused)).kernels()
 
 
 class _Partition:
     """Cuts one graph."""
 
     def __init__(
-        self, graph: Graph, name: str, stream: Axis, heads: Collection[str], host: Mapping[int, str]
+        self, graph: Graph, name: str, stream: Axis, heads: Collection[str], levels: Levels
     ) -> None:
         self.graph, self.name, self.stream, self.heads = graph, name, stream, heads
-        self.levels = Levels(graph, heads, host)
+        self.levels = levels
         self.kept = Kept(graph, self.levels, heads)
         self.names = self._names()
         self.titles: dict[str, int] = {}
@@ -94,24 +99,28 @@ class _Partition:
         grid = self._grid(nodes, walked=False)
         first = not any(kind_of(each) not in WHY for each in range(level) if levels.has_fold(each))
         word = "pairs" if kind_of(level) == PAIRS else "before" if first else "after"
-        why = (WHY[kind_of(level)],)
-        return [Kernel(self._title(word), self.graph, loads, home, grid, split, why=why)]
+        why, mixes = (WHY[kind_of(level)],), any(isinstance(n.op, ck.Mix) for n in nodes)
+        most = SHORT if mixes and kind_of(level) == PAIRS else LONG
+        title = self._title(word)
+        return [Kernel(title, self.graph, loads, home, grid, split, why=why, most=most)]
 
     def _folds(self, level: int) -> list[Kernel]:
         """The kernels of the walks of a level."""
         made = []
         for fold in self.levels.folds(level):
-            results = {n.id for n in self.graph if n.operands == (fold.id,)}
-            stores = {self.names[id]: id for id in self.kept.ids if id in results}
+            made_by = {id for id, walk in self.levels.walk.items() if walk == fold.id}
+            made_by -= set(self.levels.ends)
+            stores = {self.names[id]: id for id in self.kept.ids if id in made_by}
             of_fold = {id: end for id, end in self.levels.ends.items() if end[0] == fold.id}
             ends = {end[1]: self.names[id] for id, end in of_fold.items() if id in self.names}
-            nodes = [*self._inside(fold.operands, ()), *fold.op.body]
-            split = self._split(fold)
-            grid = self._grid(nodes, walked=True)
+            start = [*fold.operands, *stores.values()]
+            nodes = [*self._inside(start, stores.values()), *fold.op.body]
+            loads, grid = self._loads(stores.values()), self._grid(nodes, walked=True)
+            split = split_of(fold, self.heads)
             made.append(
                 Kernel(
-                    self._title("walk"), self.graph, self._loads(()), stores, grid, split,
-                    fold.id, ends, (EACH,),
+                    self._title("walk"), self.graph, loads, stores, grid, split, fold.id, ends,
+                    (EACH,),
                 )
             )  # fmt: skip
         return made
@@ -150,17 +159,6 @@ class _Partition:
             or (axis.kind == "stream" and axis.name != self.stream.name and not walked)
         )  # fmt: skip
 
-    def _split(self, fold: Node) -> Axis | None:
-        """The last dim of the states that no op of the walk crosses."""
-        crossed = {name for node in fold.op.body for name in crossing(fold.op.body, node)}
-        state = max(fold.op.states, key=lambda s: len(s.axes))
-        free = [
-            a for a in state.axes
-            if a.kind == "dim" and a.name not in crossed and a.name not in self.heads
-        ]  # fmt: skip
-        shared = [a for a in free if all(a.name in s for s in map(_names, fold.op.states))]
-        return shared[-1] if shared else None
-
     def _split_between(self, nodes: list[Node], stores: list[int]) -> Axis | None:
         """A dim that every stored value has and no op crosses."""
         crossed = {name for node in nodes for name in crossing(self.graph, node)}
@@ -174,7 +172,3 @@ class _Partition:
 
 def _counts_chunks(axis: Axis) -> bool:
     return axis.kind == "stream" and axis.size.has(ck.CHUNK)
-
-
-def _names(state: ir.State) -> set[str]:
-    return {axis.name for axis in state.axes}

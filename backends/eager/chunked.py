@@ -6,6 +6,8 @@ autograd of it, and the function that chooses between the two.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from archc.backends.eager.fold import FoldFunction
 from archc.backends.eager.graph_function import GraphFunction, plain
 from archc.backends.eager.naming import region_name
@@ -21,6 +23,14 @@ from archc.ir.graph import Graph, Node
 
 STEPS = 16
 """Fewer tokens than these are done one by one."""
+
+
+def without(graph: Graph, names: Sequence[str]) -> Graph:
+    """A graph that does not give these outputs."""
+    new = graph.copy()
+    new.outputs = {name: id for name, id in graph.outputs.items() if name not in names}
+    new.prune([node.id for node in new if isinstance(node.op, ir.Input)])
+    return new
 
 
 def fold(scope: Scope, node: Node) -> Value:
@@ -61,6 +71,7 @@ class ChunkedFunction(FoldFunction):
         fast = None
         if self.scope.file.by_kernels is not None and backward is not None:
             fast = self._forward("kernels"), self._backward("gradient_kernels")
+            self.inference = self._forward("inference_kernels") if self.form.saved else None
         extra = {name: text for found in self.needed.values() for name, text in found.items()}
         self.extra = {name: extra[name] for name in sorted(extra)}
         if fast is not None:
@@ -82,11 +93,11 @@ class ChunkedFunction(FoldFunction):
 
     def _forward(self, kind: str = "chunks") -> GraphFunction:
         """The chunked form."""
-        saved = {
-            name: self.form.forward[self.form.forward.outputs[name]].type.names
-            for name in self.form.saved
-        }
-        function = self._function(self.form.forward, kind, list(self.inputs))
+        graph, names = self.form.forward, self.form.saved
+        if kind == "inference_kernels":
+            graph, names = without(graph, names), ()
+        saved = {name: graph[graph.outputs[name]].type.names for name in names}
+        function = self._function(graph, kind, list(self.inputs))
         title = f"{self._listed()} by chunks of tokens"
         title += ", and what the gradient needs." if saved else "."
         self.needed[function.name] = function.write({**self.outputs, **saved}, title)
@@ -117,8 +128,9 @@ class ChunkedFunction(FoldFunction):
         name = self.scope.file.names.fresh(f"{self.title}_{kind}")
         given = self.given if given is None else given
         if kind.endswith("kernels"):
-            make = self.scope.file.by_kernels
-            return make(self.scope, graph, name, given, order, self.op.stream, self.op.heads)
+            make, fused = self.scope.file.by_kernels, kind == "inference_kernels"
+            form = (self.scope, graph, name, given, order, self.op.stream, self.op.heads)
+            return make(*form, fused=fused)
         return GraphFunction(self.scope, graph, name, given, order, self.op.stream)
 
     def _listed(self) -> str:

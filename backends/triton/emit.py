@@ -41,10 +41,10 @@ def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
     """Who writes the functions whose kernels do chunks, those whose kernels walk tokens, and the
     ops that call them."""
 
-    def by_kernels(scope: Scope, *given: Any) -> KernelFunction:
+    def by_kernels(scope: Scope, *given: Any, fused: bool) -> KernelFunction:
         scope.file.kernels |= {"use_tuned"}
         scope.file.ending = [TUNED]
-        return KernelFunction(scope, *given, schedule)
+        return KernelFunction(scope, *given, schedule, fused)
 
     def by_steps(fold: FoldFunction, eager_needs: Mapping[str, str]) -> StepFunction | None:
         try:

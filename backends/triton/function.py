@@ -23,7 +23,7 @@ from archc.ir.kernel import NARROW, SUMMED, Buffer
 TORCH = {"int": "torch.int32", "bool": "torch.bool"}
 
 
-LAUNCHING = ("kernel", "block_of", "numbers_of", "warps_of")
+LAUNCHING = ("kernel", "block_of", "numbers_of", "settings_of")
 """Pieces that every launch needs."""
 
 
@@ -42,10 +42,11 @@ class KernelFunction(GraphFunction):
     def __init__(
         self, scope: Scope, graph: Graph, name: str, given: Mapping[str, Value],
         order: Sequence[str], stream: Axis, heads: Sequence[str], schedule: Schedule,
+        fused: bool = False,
     ):  # fmt: skip
         graph = schedule.prepare(graph, heads)
         super().__init__(scope, graph, name, given, order, stream)
-        self.plan, self.kernels = written(graph, name, stream, heads, schedule)
+        self.plan, self.kernels = written(graph, name, stream, heads, schedule, fused)
         self.buffers = {buffer.name: buffer for buffer in self.plan.buffers}
         self.body.dtype = "data"
         self.made: set[str] = set()
@@ -113,10 +114,28 @@ class KernelFunction(GraphFunction):
         sizes = [f"{size_name(size)}={self._size(size)}" for size in sizes_of(made)]
         grid = " * ".join(self._grid(made)) or "1"
         counts = [self._stream_length(), self._chunks()]
-        lengths = [block.split("=", 1)[1] for block in blocks if "_LEVELS=" not in block]
-        warps = f"num_warps=warps_of({', '.join(['chunk', *lengths])})"
-        fixed = [*sizes, *blocks, "**numbers_of(data, chunk)", warps]
+        settings = f"**settings_of({', '.join(['data', *self._loaded(made)])})"
+        fixed = [*sizes, *blocks, "**numbers_of(data, chunk)", settings]
         body.writer.call(f"{title}[({grid},)](", [*arguments, *counts, *fixed], ")")
+
+    def _loaded(self, made: KernelWriter) -> list[str]:
+        """How many numbers of each matrix a walk loads at every chunk."""
+        found = []
+        for name, node in made.arguments.items():
+            walked = made.kernel.walk is not None and name not in made.kernel.stores
+            dims = [a for a in node.type.axes if a.name not in made.grid and a.kind == "dim"]
+            stream = [axis for axis in node.type.axes if axis.kind == "stream"]
+            if walked and stream and len(dims) + (stream[0].name == self.stream.name) == 2:
+                rows = ["chunk"] if stream[0].name == self.stream.name else []
+                found.append(" * ".join([*rows, *(self._block(made, a) for a in dims)]))
+        return found
+
+    def _block(self, made: KernelWriter, axis: Axis) -> str:
+        """How long a tile along an axis is."""
+        if axis.size == CHUNK:
+            return "chunk"
+        most = f", {made.most}" if made.is_split(made.block(axis)) else ""
+        return f"block_of({self._size(axis.size)}{most})"
 
     def _argument(self, id: int) -> str:
         """A tensor and its strides along the axes of its type; 0 along those it lacks."""

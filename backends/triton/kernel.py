@@ -40,7 +40,6 @@ class KernelWriter(Lines):
         super().__init__(kernel)
         self.emitters, self.tokens = emitters, tokens
         self.frame = Frame(kernel.graph)
-        self.pieces: set[str] = set()
         self.grid = {axis.name: axis for axis in kernel.grid}
         self.own = set(kernel.stores.values())
         self.micro = Micro(kernel.graph, kernel.loads)

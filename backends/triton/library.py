@@ -27,9 +27,9 @@ DIGEST = "@" * 12
 REFUSED = "no_second_gradient"
 
 PIECES = {
-    "new_op", REFUSED, "as_op", "few", "rows_of_chunk", "in_runs", "joined", "check_together",
+    "new_op", REFUSED, "no_gradient", "as_op", "few", "rows_of_chunk", "in_runs", "joined", "check_together",
     "wrong_shapes", "present", "in_dtype", "settled", "flat", "or_zero", "by_kernels",
-    "narrowest",
+    "narrowest", "needs_gradient",
 }  # fmt: skip
 
 
@@ -44,6 +44,9 @@ class Ops:
         self.backward = Op(owner, fresh(f"{self.title}_backward"), eager[1], fast[1])
         self.name = fresh(f"{self.title}_op")
         self.gradient = fresh(f"{self.title}_gradient_op")
+        self.inference = None
+        if owner.inference is not None:
+            self.inference = Op(owner, fresh(f"{self.title}_infer"), eager[0], owner.inference)
 
     def write(self) -> None:
         """The functions of both, the ops, and the function that calls them."""
@@ -54,6 +57,10 @@ class Ops:
         more = [self._gradient(), self._keep()]
         self._new(self.gradient, f"{self.title}_gradient", self.backward, [*backward, REFUSED])
         self._new(self.name, self.title, self.forward, [*forward, *more])
+        if self.inference is not None:
+            functions = [self.inference.function(self.inference.fits()), self.inference.fake()]
+            title = f"{self.title}_inference"
+            self._new(f"{title}_op", title, self.inference, [*functions, "no_gradient"])
         self._choice()
         words = re.findall(r"\w+", "\n".join(sections[before:]))
         self.file.pieces |= {"free_space", *(PIECES & {*words})}
@@ -168,13 +175,25 @@ class Ops:
         like = next(iter(owner.states.values()))
         writer.line(f"chunk = rows_of_chunk(chunk, {length}, {like})")
         given = [*(owner.inputs[n] for n in self.forward.inputs), *owner.extra]
+        name = self._which(writer)
         wanted = list(self.forward.inputs)
         if owner.in_runs(wanted):
-            kept = owner.write_runs(writer, self.name, given, "in_runs", "joined({})")
+            kept = owner.write_runs(writer, name, given, "in_runs", "joined({})")
             ends = [*owner.states.values()]
         else:
             kept, ends = owner.results_and_ends, []
-            owner.write_run(writer, self.name, kept, given)
+            owner.write_run(writer, name, kept, given)
         made = [*kept, *ends]
         writer.line(f"return {', '.join(made)}")
         self.file.sections.append(writer.text())
+
+    def _which(self, writer: Writer) -> str:
+        """The name of the op to call: one keeps nothing, for where no gradient is asked for."""
+        if self.inference is None:
+            return self.name
+        tensors = [self.owner.inputs[n] for n in self.forward.inputs]
+        tensors = [t for n, t in zip(self.forward.inputs, tensors, strict=True)
+                   if not self.forward.is_number(n)]  # fmt: skip
+        decides = f"needs_gradient({', '.join(tensors)})"
+        writer.line(f"op = {self.name} if {decides} else {self.title}_inference_op")
+        return "op"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,9 @@ from archc.ir.kernel import Kernel
 
 ROOM = 64
 """How long the sum is that says where a tensor begins; longer ones take several lines."""
+
+INDICES = {"ROWS": "row", "PART": "part", "DIMS": "dim"}
+"""The names of indices of blocks that are not of a size."""
 
 Place = tuple[tuple[str, Index], ...]
 """For each axis of a value where it is wanted."""
@@ -50,6 +54,8 @@ class Lines:
         self.bounds: dict[str, str] = {}
         self.blocks: dict[str, sympy.Expr] = {}
         self.halved: set[str] = set()
+        self.pieces: set[str] = set()
+        self.looped = ""
 
     @property
     def most(self) -> int:
@@ -57,8 +63,19 @@ class Lines:
         return self.kernel.most
 
     def is_split(self, block: str) -> bool:
-        """Whether a program has only a part of the axis that a block is of."""
-        return block == "PART"
+        """Whether a block is only a part of the axis that it is of."""
+        return block in ("PART", "DIMS")
+
+    @contextmanager
+    def part_by_part(self, axis: Axis) -> Iterator[None]:
+        """A loop over the blocks of an axis: what is made in it is not known after it."""
+        kept, texts = dict(self.made), dict(self.texts)
+        with self.writer.block(f"for first in range(0, {self.size_text(axis)}, DIMS):"):
+            self.writer.line("dim = first + tl.arange(0, DIMS)")
+            self.looped = axis.name
+            self.whole(axis)
+            yield
+        self.made, self.texts, self.looped = kept, texts, ""
 
     # --- text ---
 
@@ -115,6 +132,8 @@ class Lines:
             return "ROWS"
         if self.kernel.split is not None and axis.name == self.kernel.split.name:
             return "PART"
+        if axis.name == self.looped:
+            return "DIMS"
         return f"B_{identifier(str(axis.size))}"
 
     def levels(self, label: str) -> str:
@@ -135,7 +154,7 @@ class Lines:
     def arange(self, axis: Axis) -> str:
         """The name of the indices of a tile along an axis."""
         block = self.block(axis)
-        return {"ROWS": "row", "PART": "part"}.get(block, f"i_{block.removeprefix('B_')}")
+        return INDICES.get(block, f"i_{block.removeprefix('B_')}")
 
     def bound(self, axis: Axis) -> str:
         """Where indices of a tile lie on the axis; "" if they all do."""

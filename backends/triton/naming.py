@@ -16,7 +16,7 @@ def pointer(name: str) -> str:
 
 RESERVED = {
     "T", "CHUNKS", "ROWS", "PART", "LEVELS", "DOT", "SUMS", "SOLVE", "PRECISION", "program",
-    "block", "row", "part", "n", "step", "tl", "triton", "kernel",
+    "block", "DIMS", "dim", "first", "row", "part", "n", "step", "tl", "triton", "kernel",
 }  # fmt: skip
 """Words that lines of kernels use."""
 

@@ -199,7 +199,9 @@ class Op(GraphFunction):
         more = "".join(f", {each}" for each in [*self.eager.extra, "chunk"])
         writer.line(f"made = {self._present(self.eager)}(*in_dtype(wide, given){more})")
         before, after = (f"flat({saved}, ", ")") if saved else ("", one)
-        writer.call(f"return {before}settled(made, given, ", dtypes, f"){after}")
+        made = "made" if len(self.eager.returned) == len(self.results) else "made[:{}]"
+        made = made.format(len(self.results))
+        writer.call(f"return {before}settled({made}, given, ", dtypes, f"){after}")
         self._append(writer)
         return self.name
 

@@ -44,6 +44,11 @@ def no_second_gradient(ctx: Any, *given: Tensor) -> None:
     )
 
 
+def no_gradient(ctx: Any, *given: Tensor) -> None:
+    """The gradient of an op that keeps nothing for it: refused."""
+    raise RuntimeError("this op keeps nothing for a gradient: call the function of its file")
+
+
 def as_op(function: Callable) -> Callable:
     """The function as an op does it: with autocast switched off, and on the GPU of its tensors."""
 

@@ -7,7 +7,7 @@ times that from the earlier row to the border. Each level is a product of matric
     for level in range(LEVELS):
         decay = ...                        each row's, from or to the border of its halves
         product = tl.dot(a * decay, tl.trans(b * decay))
-        gram = tl.where(meet, product, gram)
+        gram += tl.where(meet, product, 0.0)
 """
 
 from __future__ import annotations
@@ -91,24 +91,38 @@ class _Loop:
     # --- lines ---
 
     def write(self) -> None:
-        """The lines before the loop, the loop, and those after it."""
+        """The lines before the loop, the loop, and those after it. Grams alone are summed up from
+        parts of the dim, so that tiles are small."""
         kernel = self.kernel
         self.index = kernel.whole(self.sums.type.axis(self.row)).text
-        kernel.whole(self.axis)
+        grams = all(map(_is_gram, self.nodes))
+        for node in filter(_is_gram, self.nodes):
+            kernel.lengths[node.op.col.name] = kernel.lengths[self.row]
+            kernel.see(Tile("", (self.row, node.op.col.name)))
+        if grams:
+            made = {node.id: self._zeros(node) for node in self.nodes}
+            with kernel.part_by_part(self.axis):
+                self._levels(made)
+        else:
+            kernel.whole(self.axis)
+            made = self._levels({})
         for node in self.nodes:
-            if _is_gram(node):
-                kernel.lengths[node.op.col.name] = kernel.lengths[self.row]
-                kernel.see(Tile("", (self.row, node.op.col.name)))
-        values = {o: self.rows(o) for n in self.nodes for o in _values(n)}
+            kernel.pairs[node.id] = self._after(node, made[node.id])
+
+    def _levels(self, made: dict[int, str]) -> dict[int, str]:
+        """The loop over the levels; what it adds to, by node."""
+        kernel = self.kernel
+        self.values = {o: self.rows(o) for n in self.nodes for o in _values(n)}
         matrices = {n.operands[0]: self.both(n) for n in self.nodes if not _is_gram(n)}
-        mixes = [n for n in self.nodes if isinstance(n.op, ck.Mix) and _has_own(n)]
-        diagonals = {n.operands[0]: self.diagonal(n) for n in mixes}
-        made = {node.id: self._zeros(node) for node in self.nodes}
+        made = made or {node.id: self._zeros(node) for node in self.nodes}
         decay = self._before()
+        for node in filter(_is_gram, self.nodes):
+            if _has_own(node):
+                a, b = (self.values[o] for o in node.operands[:2])
+                kernel.writer.line(f"{made[node.id]}_own += tl.sum({a} * {b}, 1)")
         with kernel.writer.block(f"for level in range({kernel.levels(self.row)}):"):
-            self._level(decay, values, matrices, made)
-        for node in self.nodes:
-            kernel.pairs[node.id] = self._after(node, made[node.id], values, diagonals)
+            self._level(decay, matrices, made)
+        return made
 
     def _zeros(self, node: Node) -> str:
         kernel, length = self.kernel, self.kernel.lengths[self.row]
@@ -118,6 +132,8 @@ class _Loop:
         made = kernel.let(node.name or word, zeros)
         if isinstance(node.op, ck.GateGradient) and node.op.exclusive:
             kernel.writer.line(f"{made}_own = {zeros}")
+        if _is_gram(node) and _has_own(node):
+            kernel.writer.line(f"{made}_own = tl.zeros(({length},), tl.float32)")
         return made
 
     def _before(self) -> tuple[str, ...]:
@@ -137,9 +153,8 @@ class _Loop:
         return before, sums, columns, stride, inside or "True"
 
     def _level(
-        self, decay: tuple[str, ...], values: dict[int, str], matrices: dict[int, str],
-        made: dict[int, str],
-    ) -> None:  # fmt: skip
+        self, decay: tuple[str, ...], matrices: dict[int, str], made: dict[int, str]
+    ) -> None:
         kernel, i = self.kernel, self.index
         kernel.pieces.add("tile_decay")
         line = kernel.writer.line
@@ -150,33 +165,31 @@ class _Loop:
         mixes: dict[int, list[Node]] = {}
         for node in self.nodes:
             if _is_gram(node):
-                self._gram(node, values, made[node.id], near)
+                self._gram(node, made[node.id], near)
             else:
                 mixes.setdefault(node.operands[0], []).append(node)
         for matrix, nodes in mixes.items():
-            self._mixed(matrices[matrix], nodes, values, made)
+            self._mixed(matrices[matrix], nodes, made)
 
-    def _gram(self, node: Node, values: dict[int, str], made: str, near: dict[str, str]) -> None:
+    def _gram(self, node: Node, made: str, near: dict[str, str]) -> None:
         kernel = self.kernel
-        left, right = (values[o] for o in node.operands[:2])
+        left, right = (self.values[o] for o in node.operands[:2])
         for tile in (left, right):
             if tile not in near:
                 near[tile] = self._near(tile)
         text = f"tl.dot({near[left]}, tl.trans({near[right]}), input_precision=PRECISION)"
-        kernel.writer.line(f"{made} = tl.where(meet, {text}, {made})")
+        kernel.writer.line(f"{made} += tl.where(meet, {text}, 0.0)")
 
     def _near(self, tile: str) -> str:
         """Rows as they are at the border."""
         return self.kernel.let(f"{tile.removesuffix('_wide')}_near", f"({tile} * decay).to(DOT)")
 
-    def _mixed(
-        self, matrix: str, nodes: list[Node], values: dict[int, str], made: dict[int, str]
-    ) -> None:
+    def _mixed(self, matrix: str, nodes: list[Node], made: dict[int, str]) -> None:
         """One product for all that mix with a matrix: later rows get what they see of earlier
         ones, and earlier rows what sees them."""
         kernel, line = self.kernel, self.kernel.writer.line
         later, earlier = _of_later(nodes), _of_earlier(nodes)
-        found = [values[o] for o in (later, earlier) if o is not None]
+        found = [self.values[o] for o in (later, earlier) if o is not None]
         value = found[0]
         if len(found) == 2:
             value = kernel.let("value", f"tl.where(later, {found[0]}, {found[1]})")
@@ -195,25 +208,21 @@ class _Loop:
             else:
                 line(f"{name} += tl.where(later, {seen} * decay, 0.0)")
 
-    def _after(
-        self, node: Node, made: str, values: dict[int, str], diagonals: dict[int, str]
-    ) -> Tile:
+    def _after(self, node: Node, made: str) -> Tile:
         """What a pair of a row with itself adds; nothing is above the diagonal of a Gram."""
         kernel, i, labels = self.kernel, self.index, (self.row, self.dim)
         if isinstance(node.op, ck.Gram):
-            labels, other = (self.row, node.op.col.name), "0.0"
+            other = "0.0"
             if _has_own(node):
-                a, b = (values[o] for o in node.operands[:2])
-                own = kernel.let("own", f"tl.sum({a} * {b}, 1)")
-                other = f"tl.where({i}[:, None] == {i}[None, :], {own}[:, None], 0.0)"
+                other = f"tl.where({i}[:, None] == {i}[None, :], {made}_own[:, None], 0.0)"
             text = f"tl.where({i}[:, None] > {i}[None, :], {made}, {other})"
-            return kernel.see(Tile(kernel.let(made, text), labels))
+            return Tile(kernel.let(made, text), (self.row, node.op.col.name))
         if isinstance(node.op, ck.GateGradient):
             text = f"tl.cumsum({made}, 0, reverse=True)"
             text += f" - {made}_own" if node.op.exclusive else ""
             return Tile(kernel.let(made, text), labels)
         if _has_own(node):
-            text = f"{made} + {diagonals[node.operands[0]]}[:, None] * {values[node.operands[1]]}"
+            text = f"{made} + {self.diagonal(node)}[:, None] * {self.values[node.operands[1]]}"
             made = kernel.let(made, text)
         return Tile(made, labels)
 

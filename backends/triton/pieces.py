@@ -26,9 +26,17 @@ def by_kernels(chunk: int, *tensors: Tensor) -> bool:
     return triton is not None and fits and chunk in (16, 32, 64)
 
 
-def warps_of(*blocks: int) -> int:
-    """How many warps make tiles with these blocks: a register more for each 32 numbers."""
-    return 8 if sorted((1, *blocks))[-2:] >= [64, 128] else 4
+def settings_of(dtype: torch.dtype, *loaded: int) -> dict:
+    """How a kernel is launched. One that walks the chunks and loads so many numbers at each has
+    more warps, and loads as many chunks ahead as there is room for."""
+    if not loaded:
+        return {"num_warps": 4, "num_stages": 1}
+    return {"num_warps": 8, "num_stages": max(1, min(3, 196_608 // (sum(loaded) * dtype.itemsize)))}
+
+
+def needs_gradient(*tensors: Tensor) -> bool:
+    """Whether autograd will ask for gradients of some of these."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def narrowest(*tensors: Tensor) -> torch.dtype:

@@ -18,24 +18,25 @@ from archc.ir.kernel import Kernel, Kernels
 @dataclass(frozen=True)
 class Schedule:
     """How graphs become kernels: `prepare` rewrites one of these heads for kernels, `partition`
-    cuts it, given its name, stream and heads, and the nodes that the host does, and why.
-    `tokenwise` makes a recurrence with its results a graph by itself, of which `steps` makes the
-    kernel of that name that walks its tokens; `with_gradient` adds to such a graph its gradient."""
+    cuts it, given its name, stream and heads, the nodes that the host does, and why, and whether
+    walks make what follows on them. `tokenwise` makes a recurrence with its results a graph by
+    itself, of which `steps` makes the kernel of that name that walks its tokens; `with_gradient`
+    adds to such a graph its gradient."""
 
     prepare: Callable[[Graph, Collection[str]], Graph]
-    partition: Callable[[Graph, str, Axis, Collection[str], Mapping[int, str]], Kernels]
+    partition: Callable[[Graph, str, Axis, Collection[str], Mapping[int, str], bool], Kernels]
     tokenwise: Callable[[Graph, Node, Collection[str]], Graph]
     steps: Callable[[Graph, str], Kernel]
     with_gradient: Callable[[Graph], ChunkForm | None]
 
 
 def written(
-    graph: Graph, name: str, stream: Axis, heads: Collection[str], schedule: Schedule
+    graph: Graph, name: str, stream: Axis, heads: Collection[str], schedule: Schedule, fused: bool
 ) -> tuple[Kernels, list[KernelWriter]]:
     """The kernels and their texts."""
     host: dict[int, str] = {}
     while True:
-        plan = schedule.partition(graph, name, stream, heads, host)
+        plan = schedule.partition(graph, name, stream, heads, host, fused)
         try:
             return plan, [source(each, OPS, stream.name) for each in plan.kernels]
         except NotInKernel as reason:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import sympy
 from archc.backends.triton.kernel import KernelWriter
+from archc.backends.triton.lines import INDICES
 from archc.backends.triton.naming import pointer, size_name
 from archc.backends.writer import Writer, identifier
 
@@ -72,7 +73,9 @@ def _programs(made: KernelWriter) -> list[str]:
             lines.append(f"{name} = program % {length}")
             lines.append(f"program = program // {length}")
     for block in sorted(made.blocks):
-        index = {"ROWS": "row", "PART": "part"}.get(block, f"i_{block.removeprefix('B_')}")
+        if block == "DIMS":  # its index is that of a loop
+            continue
+        index = INDICES.get(block, f"i_{block.removeprefix('B_')}")
         first = f"block * {block} + " if made.is_split(block) else ""
         lines.append(f"{index} = {first}tl.arange(0, {block})")
     return lines

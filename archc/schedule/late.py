@@ -1,0 +1,205 @@
+"""Layer IR -> layer IR: the inverse of a chunk's system is applied where the state is read.
+
+    W = inverse @ w, U = inverse @ u;  along the chunks  Y = U + W @ S
+        ->  along the chunks  Y = inverse @ (u + w @ S)
+
+The walk does one small product more at every chunk. In return W and U are neither made nor kept:
+they take more memory than the inverse. The gradient too needs only Y. And where u and w @ S nearly
+cancel, as in a memory that holds what it is given, nothing is rounded before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.ir.rewrite import rewrite
+
+Differentiate = Callable[
+    [Graph, Sequence[str], Sequence[str]], tuple[Graph, Graph, tuple[str, ...]]
+]
+"""The gradient of a graph with respect to some inputs, from the cotangents of some outputs: the
+graph with what it saves as further outputs, the backward graph, and the names of what is saved."""
+
+
+def inverses_last(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
+    """The layer, its chunked forms with inverses applied where the state is read."""
+    done: dict[int, ck.ChunkForm | None] = {}
+
+    def late(graph: Graph, node: Node) -> int | None:
+        """fold(..) -> fold(..) with another chunked form"""
+        form = node.op.chunked if isinstance(node.op, ir.Fold) else None
+        if form is None:
+            return None
+        if id(form) not in done:
+            done[id(form)] = _late_form(form, differentiate)
+        new = done[id(form)]
+        return None if new is None else graph.add(replace(node.op, chunked=new), *node.operands)
+
+    return rewrite(layer, [late])
+
+
+def _late_form(form: ck.ChunkForm, differentiate: Differentiate) -> ck.ChunkForm | None:
+    """The chunked form with its gradient, rewritten; None where nothing fits."""
+    graph = form.forward.copy()
+    graph.outputs = {n: id for n, id in graph.outputs.items() if n not in form.saved}
+    folds = [node for node in graph if isinstance(node.op, ir.Fold)]
+    rewritten = [_apply_late(graph, fold) for fold in folds]
+    if not any(rewritten):
+        return None
+    inputs = [node for node in graph if isinstance(node.op, ir.Input)]
+    graph.prune([node.id for node in inputs])
+    if form.backward is None:
+        return replace(form, forward=graph, saved=())
+    wanted = [node.op.name for node in inputs if node.type.dtype == "real"]
+    outputs = [n for n, id in graph.outputs.items() if graph[id].type.dtype == "real"]
+    forward, backward, saved = differentiate(graph, wanted, outputs)
+    return replace(form, forward=forward, backward=backward, saved=saved)
+
+
+@dataclass(frozen=True)
+class _Image:
+    """A captured value inverse @ rows: its name, and the inverse, rows and product outside."""
+
+    name: str
+    inverse: int
+    rows: int
+    product: Node
+
+    @property
+    def label(self) -> str:
+        """The label that the product sums over."""
+        kept = {label for label, _ in self.product.op.out}
+        (summed,) = {label for labels in self.product.op.ins for label in labels} - kept
+        return summed
+
+
+def _apply_late(graph: Graph, fold: Node) -> bool:
+    """Rewrite one walk; whether its body fits: each image in a sum of which both terms are, or
+    times something alone."""
+    images = _images(graph, fold)
+    inverses = {image.inverse for image in images}
+    if len(inverses) != 1:
+        return False
+    (inverse,) = inverses
+    body = _Body(graph, fold, images, inverse)
+    return body.rewritten()
+
+
+def _images(graph: Graph, fold: Node) -> list[_Image]:
+    """The captures of a walk that are an inverse times rows."""
+    found = []
+    for name, operand in zip(fold.op.captures, fold.operands, strict=False):
+        node = graph[operand]
+        if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+            continue
+        inverse, rows = node.operands
+        if isinstance(graph[inverse].op, ck.Inverse):
+            found.append(_Image(name, inverse, rows, node))
+    return found
+
+
+class _Body:
+    """The body of a walk, rewritten."""
+
+    def __init__(self, graph: Graph, fold: Node, images: list[_Image], inverse: int):
+        self.graph, self.fold, self.inverse = graph, fold, inverse
+        self.body = fold.op.body.copy()
+        inputs = {n.op.name: n.id for n in self.body if isinstance(n.op, ir.Input)}
+        self.images = {inputs[image.name]: image for image in images}
+        op = graph[inverse].op
+        type = graph[inverse].type
+        self.row, self.col = type.axis(op.row), type.axis(op.col)
+        self.chunk = fold.op.stream.name
+        self.inputs: dict[str, int] = {}
+
+    def rewritten(self) -> bool:
+        """Put another walk in the place of this one, if every use of an image is understood."""
+        terms = {id for node in self.body if (id := self._term(node)) is not None}
+        terms |= set(self.images)
+        used = [n for n in self.body if set(n.operands) & terms and n.id not in terms]
+        sums = [n for n in used if isinstance(n.op, ir.Elementwise) and n.op.fn == "add"]
+        whole = all(set(n.operands) <= terms for n in sums)
+        if not sums or len(sums) != len(used) or not whole:
+            return False
+        if terms & set(self.body.outputs.values()):
+            return False
+        for node in sums:
+            self._replace(node)
+        self._walk()
+        return True
+
+    def _term(self, node: Node) -> int | None:
+        """The id of a node, if it is an image times something else."""
+        product = isinstance(node.op, ir.Contract) and len(node.operands) == 2
+        images = [o for o in node.operands if o in self.images] if product else []
+        return node.id if len(images) == 1 else None
+
+    def _replace(self, node: Node) -> None:
+        """inverse @ p + inverse @ q -> inverse @ (p + q)"""
+        body = self.body
+        parts = [self._before(operand) for operand in node.operands]
+        rows = body.add(ir.Elementwise("add"), *parts, span=node.span)
+        matrix = self._input("inverse", self.inverse)
+        outer = [a for a in node.type.axes if a.name != self.row.name]
+        shared = [a.name for a in body[matrix].type.axes]
+        kept = tuple((a.name, a) for a in (*outer, self.row))
+        labels = tuple(a.name for a in body[rows].type.axes)
+        order = sorted(kept, key=lambda pair: node.type.names.index(pair[0]))
+        op = ir.Contract((tuple(shared), labels), tuple(order))
+        made = body.add(op, matrix, rows, name=node.name, span=node.span)
+        body.substitute(node.id, made)
+
+    def _before(self, operand: int) -> int:
+        """A term without the inverse: rows as they are, or times something."""
+        if operand in self.images:
+            return self._rows(operand)
+        node = self.body[operand]
+        (image,) = (o for o in node.operands if o in self.images)
+        place = node.operands.index(image)
+        label_of = dict(zip(self.body[image].type.names, node.op.ins[place], strict=True))
+        rows = self._rows(image)
+        column = self.col.name
+        label_of[column] = column
+        ins = list(node.op.ins)
+        ins[place] = tuple(label_of[name] for name in self.body[rows].type.names)
+        row_label = label_of[self.row.name]
+        out = tuple(
+            (column, self.col) if label == row_label else (label, axis)
+            for label, axis in node.op.out
+        )
+        operands = tuple(rows if o == image else o for o in node.operands)
+        return self.body.add(ir.Contract(tuple(ins), out), *operands, span=node.span)
+
+    def _rows(self, image: int) -> int:
+        """The rows that an image is made of, as an input of the body."""
+        found = self.images[image]
+        return self._input(found.name, found.rows)
+
+    def _input(self, name: str, outside: int) -> int:
+        """An input of the body for a value along the chunks."""
+        if name not in self.inputs:
+            type = self.graph[outside].type
+            axes: tuple[Axis, ...] = tuple(a for a in type.axes if a.name != self.chunk)
+            self.inputs[name] = self.body.add(ir.Input(name, replace(type, axes=axes)))
+        return self.inputs[name]
+
+    def _walk(self) -> None:
+        """The walk with what is captured now."""
+        graph, fold, body = self.graph, self.fold, self.body
+        body.prune()
+        rows = {image.name: image.rows for image in self.images.values()}
+        old = dict(zip(fold.op.captures, fold.operands, strict=False))
+        captured = {"inverse": self.inverse} | {n: rows.get(n, id) for n, id in old.items()}
+        known = {n.op.name for n in body if isinstance(n.op, ir.Input)}
+        captured = {name: id for name, id in captured.items() if name in known}
+        starts = fold.operands[len(fold.op.captures) :]
+        op = replace(fold.op, captures=tuple(captured), body=body.renumbered(lambda id: id))
+        new = graph.add(op, *captured.values(), *starts, name=fold.name, span=fold.span)
+        for user in graph.users(fold.id):
+            result = graph[user]
+            graph.substitute(user, graph.add(result.op, new, name=result.name, span=result.span))
