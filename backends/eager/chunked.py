@@ -259,7 +259,7 @@ class ChunkedFunction(FoldFunction):
     def write_run(self, writer: Writer, chunks: str, made: list[str], given: list[str]) -> None:
         """The call for all chunks."""
         one = len(made) == 1 and not chunks.endswith(".apply")
-        left = ", ".join(made) + (", *_" if chunks.endswith("_op") else "," * one)
+        left = ", ".join(made) + (", *_" if chunks.endswith("op") else "," * one)
         writer.call(f"{left} = {chunks}(", [*given, "chunk"], ")")
 
     def in_runs(self, wanted: list[str]) -> bool:

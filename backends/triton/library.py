@@ -27,7 +27,8 @@ DIGEST = "@" * 12
 REFUSED = "no_second_gradient"
 
 PIECES = {
-    "new_op", REFUSED, "no_gradient", "as_op", "few", "rows_of_chunk", "in_runs", "joined", "check_together",
+    "new_op", REFUSED, "no_gradient", "as_op", "few", "rows_of_chunk", "in_runs", "joined",
+    "check_together",
     "wrong_shapes", "present", "in_dtype", "settled", "flat", "or_zero", "by_kernels",
     "narrowest", "needs_gradient",
 }  # fmt: skip

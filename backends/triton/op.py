@@ -245,7 +245,6 @@ class Op(GraphFunction):
         return f"({given}) -> ({made})"
 
 
-
 def literals(text: str, room: int) -> list[str]:
     """A long text as literals one after the other."""
     return [quoted(line) for line in textwrap.wrap(text, room - 2, drop_whitespace=False)]
