@@ -5,7 +5,7 @@ A kernel that walks tokens does one at a time, and should hold no weights that i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from archc.dims import Axis
@@ -25,18 +25,23 @@ def products_before(graph: Graph) -> Graph:
 
 
 def _take_out(graph: Graph, node: Node) -> None:
-    """One Fold with such products as captures."""
-    op, body = node.op, node.op.body.copy()
-    count = len(op.captures)
+    """One Fold with such products as captures, and with what is only added to them."""
+    op, count = node.op, len(node.op.captures)
     outside = dict(zip(op.captures, node.operands, strict=False))
+    body, made = op.body.copy(), dict[int, str]()
+    inputs = {n.id: n.op.name for n in op.body if isinstance(n.op, ir.Input)}
+    captured = {id: name for id, name in inputs.items() if name in outside}
     for inner in op.body:
-        names = [getattr(op.body[operand].op, "name", None) for operand in inner.operands]
-        inputs = all(isinstance(op.body[operand].op, ir.Input) for operand in inner.operands)
-        if _is_dear(inner) and inputs and all(name in outside for name in names):
-            outside[f"product.{inner.id}"] = _outside(graph, op, inner, outside)
-            entering = body.add(ir.Input(f"product.{inner.id}", inner.type), name=inner.name)
-            body.substitute(inner.id, entering)
-    if len(outside) == count:
+        known = {**captured, **made}
+        if not all(operand in known for operand in inner.operands):
+            continue
+        if not (_is_dear(inner) or _is_added(op.body, inner, made)):
+            continue
+        whole = [outside[known[operand]] for operand in inner.operands]
+        name = made[inner.id] = f"product.{inner.id}"
+        outside[name] = _outside(graph, op, inner, whole)
+        body.substitute(inner.id, body.add(ir.Input(name, inner.type), name=inner.name))
+    if not made:
         return
     body.prune()
     read = {n.op.name for n in body if isinstance(n.op, ir.Input)}
@@ -52,18 +57,27 @@ def _is_dear(node: Node) -> bool:
     return bool({label for labels in node.op.ins for label in labels} - {*dict(node.op.out)})
 
 
-def _outside(graph: Graph, op: ir.Fold, inner: Node, outside: Mapping[str, int]) -> int:
-    """A product of captures at every token."""
+def _is_added(body: Graph, node: Node, made: Collection[int]) -> bool:
+    """Whether a node adds to a product what nothing else reads: one value enters, not two."""
+    if not isinstance(node.op, ir.Elementwise) or node.op.fn != "add":
+        return False
+    others = [operand for operand in node.operands if operand not in made]
+    return len(others) < 2 and all(body.users(o) == (node.id,) for o in node.operands)
+
+
+def _outside(graph: Graph, op: ir.Fold, inner: Node, whole: Sequence[int]) -> int:
+    """A value of the body at every token, of `whole` operands."""
     body, label = op.body, f"{op.stream.name}*"
-    operands = [outside[body[operand].op.name] for operand in inner.operands]
+    if isinstance(inner.op, ir.Elementwise):
+        return graph.add(inner.op, *whole, name=inner.name)
     ins, along = [], False
-    for labels, operand, whole in zip(inner.op.ins, inner.operands, operands, strict=True):
+    for labels, operand, given in zip(inner.op.ins, inner.operands, whole, strict=True):
         names = dict(zip(body[operand].type.names, labels, strict=True))
-        axes = graph[whole].type.names
+        axes = graph[given].type.names
         along = along or op.stream.name in axes
         ins.append(tuple(names.get(axis, label) for axis in axes))
     out: list[tuple[str, Axis]] = list(inner.op.out)
     if along:
         first = sum(axis.kind == "batch" for _, axis in out)
         out.insert(first, (label, op.stream))
-    return graph.add(ir.Contract(tuple(ins), tuple(out)), *operands, name=inner.name)
+    return graph.add(ir.Contract(tuple(ins), tuple(out)), *whole, name=inner.name)

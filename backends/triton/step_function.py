@@ -102,8 +102,8 @@ class StepFunction(GraphFunction):
         real = [*self._real(), *self.states.values()]
         with writer.block(f"if on_gpu({', '.join(real)}):"):
             write_sizes(writer, self.body)
-            self.launch.write_sizes(writer)
-            with writer.block(f"if step_fits(numbers, weights * {real[0]}.itemsize):"):
+            self.training.launch.write_sizes(writer)
+            with writer.block(f"if step_fits(numbers, weights, moving, {real[0]}.dtype):"):
                 every = [*given, *self.training.extra]
                 writer.call(f"return {self.training.title}.apply(", every, ")")
 
@@ -136,7 +136,7 @@ class StepFunction(GraphFunction):
         writer.call("check_learns(", [f'"{self.name}"', *real, *states, *after], ")")
         self.launch.write_sizes(writer)
         fits = ", ".join([*real, *states, *after])
-        room = f"step_fits(numbers, weights * {real[0]}.itemsize)"
+        room = f"step_fits(numbers, weights, moving, {real[0]}.dtype)"
         with writer.block(f"if not (by_steps({fits}) and {room}):"):
             self._by_the_loop(writer)
         results = {name: self._result_name(name) for name in self.fold.results}

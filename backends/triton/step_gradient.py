@@ -31,6 +31,7 @@ class WalkFunction(GraphFunction):
     """A graph whose Folds are kernels that walk tokens; the rest of it is PyTorch, in float32."""
 
     last: tuple[str, ...] = ()
+    launch: StepLaunch
     locals = ("data", *LOCALS)
 
     def __init__(
@@ -43,64 +44,86 @@ class WalkFunction(GraphFunction):
         super().__init__(fold.scope, graph, name, given, order, fold.op.stream)
         self.body.emitters = {**fold.scope.emitters, ir.Fold: self._fold}
         self.body.dtype = "torch.float32"
-        self.launches: list[StepLaunch] = []
+        self.wide = self._widened()
 
     def _fold(self, scope: Scope, node: Node) -> Value:
         """The launch for a Fold, and its results."""
-        body, op, count = self.body, node.op, len(node.op.captures)
-        layouts, captures, numbers = {}, {}, []
-        for name, operand in zip(op.captures, node.operands, strict=False):
-            value = body.value(operand)
-            if value.kind == NUMBER:
-                numbers.append(name)
-            elif not value.bound:
-                body.bind(operand)
-            captures[name] = str(body.values[operand].text)
-            layouts[name] = value.layout
+        body, op = self.body, node.op
+        captures = self._captures(node)
+        numbers = [name for name, value in captures.items() if value.kind == NUMBER]
         results = wanted_results(body, node)
-        launch = StepLaunch(
+        launch = self.launch = StepLaunch(
             self.schedule, body, self.graph, node, f"{self.title}_step", results, numbers
         )
         launch.write_kernel()
-        self.launches.append(launch)
-        before, after = {}, {}
-        for state, operand in zip(op.states, node.operands[count:], strict=True):
-            before[state.name] = body.names.fresh(f"{state.name}_first")
-            after[state.name] = body.names.fresh(f"{state.name}_last")
-            first = carry.initial(body, operand, state.axes)
-            body.writer.line(f"{before[state.name]} = {first}")
-            body.writer.line(f"{after[state.name]} = torch.empty_like({before[state.name]})")
+        before, after = self._states(node)
         made = {name: body.names.fresh(name) for name in results}
         for name, text in made.items():
             room = launch.room(launch.type_of(name), body.device, self._dtype(name))
             body.writer.line(f"{text} = {room}")
         launch.write_sizes(body.writer)
-        launch.write(body.writer, Given(captures, before, after, made, layouts, "data"))
-        for state, text in after.items():
-            layout = tuple(a.name for s in op.states if s.name == state for a in s.axes)
-            body.finals[node.id, state] = Value(Text(text), layout, DATA)
+        texts = {name: str(value.text) for name, value in captures.items()}
+        layouts = {name: value.layout for name, value in captures.items()}
+        launch.write(body.writer, Given(texts, before, after, made, layouts, "data"))
+        for state in op.states:
+            layout = tuple(axis.name for axis in state.axes)
+            body.finals[node.id, state.name] = Value(Text(after[state.name]), layout, DATA)
+        types = {name: launch.type_of(name) for name in made}
         body.results[node.id] = {
-            name: Value(Text(text), launch.type_of(name).names, KIND_OF[launch.type_of(name).dtype])
+            name: Value(Text(text), types[name].names, KIND_OF[types[name].dtype])
             for name, text in made.items()
         }
         return Value(Text("None"), (), DATA)
 
+    def _captures(self, node: Node) -> dict[str, Value]:
+        """What enters a Fold: numbers, and tensors that have names."""
+        body, found = self.body, dict[str, Value]()
+        for name, operand in zip(node.op.captures, node.operands, strict=False):
+            value, op = body.value(operand), self.graph[operand].op
+            if value.kind != NUMBER and not value.bound:
+                body.bind(operand)
+            found[name] = body.values[operand]
+            if isinstance(op, ir.Input):
+                own = Text(self.arguments[op.name])
+                found[name] = Value(own, found[name].layout, found[name].kind)
+        return found
+
+    def _states(self, node: Node) -> tuple[dict[str, str], dict[str, str]]:
+        """The states before the first token, and room for those after the last."""
+        body, before, after = self.body, dict[str, str](), dict[str, str]()
+        starts = node.operands[len(node.op.captures) :]
+        for state, operand in zip(node.op.states, starts, strict=True):
+            first = before[state.name] = body.names.fresh(f"{state.name}_first")
+            last = after[state.name] = body.names.fresh(f"{state.name}_last")
+            body.writer.line(f"{first} = {carry.initial(body, operand, state.axes)}")
+            body.writer.line(f"{last} = torch.empty_like({first})")
+        return before, after
+
     def _dtype(self, result: str) -> str:
         """What comes out of the recurrence is as narrow as the data; what a gradient needs or is
         made from is not."""
-        own = result in self.graph.outputs and cotangent("") != result[:2]
+        own = result in self.graph.outputs and not result.startswith(("saved.", cotangent("")))
         return "data" if own else "torch.float32"
+
+    def _widened(self) -> dict[str, str]:
+        """The names in float32 of arguments that PyTorch computes with; kernels get them as they
+        are."""
+        found = {}
+        for name, node in self.inputs.items():
+            users = [self.graph[user].op for user in self.graph.users(node.id)]
+            if node.type.dtype == "real" and not all(isinstance(op, ir.Fold) for op in users):
+                text = self.arguments[name]
+                found[text] = self.body.names.fresh(f"{text}_wide")
+                value = self.body.values[node.id]
+                self.body.values[node.id] = Value(Text(found[text]), value.layout, value.kind)
+        return found
 
     def _head(self, used: Collection[str]) -> list[str]:
         """The dtype of the data, and what PyTorch computes with in float32."""
         self.scope.file.kernels.add("narrowest")
-        real = {n: self.arguments[n] for n, x in self.inputs.items() if x.type.dtype == "real"}
-        lines = [f"data = narrowest({', '.join(real.values())})"]
-        for name, text in real.items():
-            users = [self.graph[user].op for user in self.graph.users(self.inputs[name].id)]
-            if any(not isinstance(op, ir.Fold) for op in users):
-                lines.append(f"{text} = {text}.float()")
-        return [*lines, *super()._head(used)]
+        real = [self.arguments[n] for n, x in self.inputs.items() if x.type.dtype == "real"]
+        casts = [f"{wide} = {text}.float()" for text, wide in self.wide.items() if wide in used]
+        return [f"data = narrowest({', '.join(real)})", *casts, *super()._head(used)]
 
 
 class StepGradient:
@@ -125,7 +148,7 @@ class StepGradient:
     def write(self) -> None:
         """Append them to the file; `title` is then the name of the class."""
         forward, backward = self._forward(self.form), self._backward(self.form)
-        self.extra = {**forward.extra, **backward.extra}
+        self.extra, self.launch = {**forward.extra, **backward.extra}, backward.launch
         fold, file = self.fold, self.fold.scope.file
         layer = fold.scope.layer
         rest = fold.name.removesuffix("_steps").removeprefix(snake(layer)).split("_")

@@ -21,7 +21,7 @@ from archc.ir.graph import Graph, Node, Type
 
 PIECES = {"kernel", "step_block", "step_part", "step_warps", "step_fits", "step_numbers"}
 
-LOCALS = ("part", "numbers", "weights", "in_turn")
+LOCALS = ("part", "numbers", "weights", "moving", "in_turn")
 """Names of numbers that a launch needs."""
 
 
@@ -88,7 +88,8 @@ class StepLaunch:
         return found
 
     def write_sizes(self, writer: Writer) -> None:
-        """The lines that say how many numbers a program holds in registers, and of weights."""
+        """The lines that say how many numbers a program holds: of states, in registers; of weights,
+        and of what it reads at a token."""
         split, op = self.made.kernel.split, self.op
         if split is not None:
             largest = max(op.states, key=lambda state: len(state.axes))
@@ -99,8 +100,10 @@ class StepLaunch:
         writer.line(f"numbers = {total([self._tile(state.axes) for state in op.states])}")
         fold = self.made.fold
         inputs = [self.graph[id].type for id in fold.operands[: len(op.captures)]]
-        shared = [self._tile(type.axes) for type in inputs if op.stream.name not in type.names]
-        writer.line(f"weights = {total([tile for tile in shared if len(tile) > 1])}")
+        tiles = [(op.stream.name in type.names, self._tile(type.axes)) for type in inputs]
+        weights = [tile for moves, tile in tiles if not moves and len(tile) > 1]
+        writer.line(f"weights = {total(weights)}")
+        writer.line(f"moving = {total([tile for moves, tile in tiles if moves])}")
 
     # --- the launch ---
 
@@ -119,7 +122,7 @@ class StepLaunch:
         programs = self._programs(writer, given)
         items += [*self._fixed(), f"**step_numbers({given.data})"]
         most = 16 if kernel.rows is None else 8
-        items.append(f"num_warps=step_warps(numbers + weights // 2, {most})")
+        items += [f"num_warps=step_warps(numbers + weights // 2, {most})", "num_stages=2"]
         writer.call(f"{self.title}[({' * '.join(programs)},)](", items, ")")
 
     def _fixed(self) -> list[str]:

@@ -63,10 +63,13 @@ def step_numbers(dtype: torch.dtype) -> dict:
     return {"DOT": dot, "PRECISION": "tf32x3"}
 
 
-def step_fits(numbers: int, weights: int) -> bool:
-    """Whether a program has room: 2^15 numbers in registers, which are half of them, and 227 KB of
-    weights, which is the shared memory of a processor (sm_90)."""
-    return numbers <= 1 << 15 and weights <= 227 * 1024
+def step_fits(numbers: int, weights: int, moving: int, dtype: torch.dtype) -> bool:
+    """Whether a program has room: 2^15 `numbers` of states in registers, which are half of them;
+    and in the 227 KB of shared memory of a processor (sm_90) the weights (in float32 twice, as
+    products are made of parts of them), the values of a token and 16 KB for what threads share."""
+    held = weights * (8 if dtype.itemsize > 2 else 2)
+    shared = held + moving * 4 + (16 << 10) if weights else 0
+    return numbers <= 1 << 15 and shared <= 227 << 10
 
 
 def check_pool(name: str, pool: Tensor, like: Tensor, index: Tensor | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sympy
 from archc.backends.triton.naming import pointer, size_name
 from archc.backends.triton.steps import StepsWriter
@@ -41,9 +43,9 @@ def constants_of(made: StepsWriter) -> list[str]:
     return [*sizes, *sorted(made.blocks), *turns, *CONSTANTS]
 
 
-def symbols_of(made: StepsWriter) -> list[sympy.Symbol]:
+def symbols_of(made: StepsWriter) -> list[Any]:
     """The symbols of sizes and options that the lines of a kernel name."""
-    found: set[sympy.Symbol] = set()
+    found: set[Any] = set()
     for node in (*made.kernel.graph, *made.fold.op.body):
         for axis in node.type.axes:
             found |= axis.size.free_symbols

@@ -39,6 +39,7 @@ class StepsWriter(KernelWriter):
         self.numbers, self.clean = numbers, dict(clean)
         self.first_clean: dict[str, frozenset[str]] = {}
         self.names.taken |= LOCALS
+        assert kernel.walk is not None
         self.fold = kernel.graph[kernel.walk]
         op: ir.Fold = self.fold.op
         count = len(op.captures)
