@@ -116,16 +116,27 @@ def sweep(module: ModuleType) -> Iterator[dict[str, Any]]:
     module.step_part, module.step_warps = part, warps
 
 
-@torch.no_grad()
 def cells(spec: str, heads: int, dim: int, count: int) -> dict[str, Any]:
-    """A sequential cell: microseconds a token by its kernel, and by the eager loop."""
+    """A sequential cell, 16 sequences: microseconds a token by its kernels and by the eager loop,
+    alone and with the gradient."""
     module, width = file_of(spec), heads * dim
     sizes = {"d": width, "H": heads} if spec == "slstm" else {"d": width}
     layer = getattr(module, spec.upper())(**sizes, device="cuda", dtype=torch.bfloat16)
     x, found = torch.randn(16, count, width, device="cuda", dtype=torch.bfloat16), {}
-    found["kernel"] = 1e6 * seconds(lambda: layer(x)) / count
-    module.by_steps = lambda *given: False
-    found["loop"] = 1e6 * seconds(lambda: layer(x[:, :64])) / 64
+
+    def alone(x: Tensor) -> None:
+        with torch.no_grad():
+            layer(x)
+
+    def both(x: Tensor) -> None:
+        layer(x).float().sum().backward()
+
+    decide = module.on_gpu
+    for name, run in (("forward", alone), ("both", both)):
+        found[f"{name}_kernel"] = 1e6 * seconds(lambda run=run: run(x)) / count
+        module.on_gpu = lambda *given: False
+        found[f"{name}_loop"] = 1e6 * seconds(lambda run=run: run(x[:, :64])) / 64
+        module.on_gpu = decide
     return {"spec": spec, "heads": heads, "dim": dim, **found}
 
 
