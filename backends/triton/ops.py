@@ -12,6 +12,7 @@ from archc.backends.triton.algebra import (
     position,
     reduce,
 )
+from archc.backends.triton.linear import any_scan
 from archc.backends.triton.pairs import paired
 from archc.backends.triton.places import (
     at_last,
@@ -28,7 +29,6 @@ from archc.backends.triton.places import (
 from archc.backends.triton.rows import (
     inverse,
     move,
-    scan,
     spans,
     spans_gradient,
     sums,
@@ -43,7 +43,7 @@ OPS: dict[type, Callable[..., Tile]] = {
     ir.Constant: constant, ir.Position: position, ir.Delta: delta, ir.Elementwise: elementwise,
     ir.Reduce: reduce, ir.Contract: contract, ir.Result: result, ck.Chunks: chunks,
     ck.Tokens: tokens, ck.Select: select, ck.Place: place_, ck.AtLast: at_last, ck.Last: last,
-    ck.Expand: expand, ck.Detach: detach, ck.Move: move, ck.Sums: sums, ck.Scan: scan,
+    ck.Expand: expand, ck.Detach: detach, ck.Move: move, ck.Sums: sums, ck.Scan: any_scan,
     ck.Spans: spans, ck.SpansGradient: spans_gradient, ck.Gram: paired, ck.Mix: paired,
     ck.GateGradient: paired, ck.Inverse: inverse,
     ck.Conjugate: conjugate, ir.Gather: gather,

@@ -83,6 +83,24 @@ def tile_inverse_unit_lower(A, ROWS: tl.constexpr, LEVELS: tl.constexpr, PRECISI
 
 
 @kernel
+def tile_matrix_scan(
+    x, A_t, ROWS: tl.constexpr, DIMS: tl.constexpr, LEVELS: tl.constexpr, REVERSE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """h[i] = A h[i - 1] + x[i], REVERSE: h[i] = A h[i + 1] + x[i], for x [ROWS, DIMS] and A_t
+    transposed: sums of 2, 4, 8, ... addends, with the matrix squared from each to the next."""
+    i = tl.arange(0, ROWS)
+    for level in range(LEVELS):
+        before = i + (1 << level) if REVERSE else i - (1 << level)
+        inside = (before >= 0) & (before < ROWS)
+        there = tl.broadcast_to(tl.where(inside, before, i)[:, None], (ROWS, DIMS))
+        earlier = tl.where(inside[:, None], tl.gather(x, there, 0), 0.0)
+        x += tl.dot(earlier, A_t, input_precision=PRECISION)
+        A_t = tl.dot(A_t, A_t, input_precision=PRECISION)
+    return x
+
+
+@kernel
 def tile_linear_step(a, b, a_next, b_next):
     """h -> a h + b, and then h -> a_next h + b_next."""
     return a * a_next, b * a_next + b_next
