@@ -166,41 +166,6 @@ def reduced(kernel: KernelWriter, x: Tile, label: str, fn: str = "tl.sum") -> Ti
     return Tile(text, tuple(own for own in x.labels if own != label), x.kind, x.clean - {label})
 
 
-def contract(kernel: KernelWriter, node: Node, place: Place) -> Tile:
-    """`product = tl.dot(a, b)`, or a sum of elementwise products."""
-    op, graph = node.op, kernel.frame.graph
-    out = {label: place[axis.name] for label, axis in op.out}
-    taken = {index.label for index in out.values()}
-    tiles, summed = [], []
-    for labels, operand in zip(op.ins, node.operands, strict=True):
-        type, own = graph[operand].type, {}
-        for label, axis in zip(labels, type.axes, strict=True):
-            if label in out:
-                own[axis.name] = out[label]
-                continue
-            given = kernel.indices.get(axis.name) or kernel.indices.get(label)
-            if given is not None and not given.label:
-                raise NotInKernel(f"sum over {axis.name}, of which a program has one index")
-            inner = f"{label}'" if label in taken else label
-            index = replace(kernel.whole(axis), label=inner)
-            kernel.lengths[inner] = kernel.block(axis)
-            kernel.bounds[inner] = index.mask
-            own[axis.name] = index
-            summed.append(inner)
-        tiles.append(kernel.pull_stored(operand, own))
-    summed = list(dict.fromkeys(summed))
-    if len(tiles) == 1:
-        (x,) = tiles
-        if not summed:
-            return x
-        x = masked(kernel, kernel.widened(x), tuple(summed))
-        for label in summed:
-            x = reduced(kernel, x, label)
-        return x
-    order = tuple(index.label for index in out.values() if index.label)
-    return product(kernel, tiles[0], tiles[1], summed, order, node.name)
-
-
 def product(
     kernel: KernelWriter, a: Tile, b: Tile, summed: list[str], order: tuple[str, ...],
     name: str | None,

@@ -25,7 +25,7 @@ def any_scan(kernel: KernelWriter, node: Node, place: Place) -> Tile:
 def matrix_scan(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     """`scan = tile_matrix_scan(x, A_t, ...)`, where x has what the value before the rows adds."""
     op: ck.Scan = node.op
-    (row, col), (a, b, first) = op.matrix, node.operands
+    (row, col), (a, b, _) = op.matrix, node.operands
     graph = kernel.frame.graph
     kernel.whole_along(node, place, op.axis, col)
     if op.axis in graph[a].type.names:

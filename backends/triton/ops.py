@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from archc.backends.triton.algebra import (
     constant,
-    contract,
     delta,
     elementwise,
     position,
@@ -26,6 +25,7 @@ from archc.backends.triton.places import (
     select,
     tokens,
 )
+from archc.backends.triton.products import contract
 from archc.backends.triton.rows import (
     inverse,
     move,
