@@ -46,6 +46,8 @@ _RESERVED = """
     linear_step max_plus_step matrix_step spans spans_gradient halves halves_of_rows corners
     with_corners to_power decays_between decayed_gram decayed_mix decayed_gram_gradients
     runs_of_chunks sum_of_rows block_product
+    one_by_one with_pasts packed_tables last_of_each check_packed check_borders chunk_rows
+    sequence_rows
     from_middle gram_from_middle mix_from_middle inverse_unit_lower conjugate_gradients
 """
 RESERVED = frozenset(_RESERVED.split())

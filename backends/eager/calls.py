@@ -22,6 +22,7 @@ def callee(scope: Scope, node: Node) -> Value:
         return Value(Text("None"), (), DATA)
     target = "self." + reach(node.op.path)
     arguments = [_argument(scope, node, place).text for place in range(len(node.operands))]
+    arguments += _borders(scope)
     field = scope.memory.field("layer", node.id) if scope.memory else None
     results = {
         scope.graph[u].op.name: scope.graph[u]
@@ -48,6 +49,11 @@ def callee(scope: Scope, node: Node) -> Value:
         if n in results
     }
     return Value(Text("None"), (), DATA)
+
+
+def _borders(scope: Scope) -> list[str]:
+    """What a layer inside is told of packed sequences."""
+    return [f"cu_seqlens={scope.cu_seqlens}"] if scope.cu_seqlens else []
 
 
 def reach(path: str) -> str:
@@ -90,7 +96,7 @@ def _stack(scope: Scope, chain: Chain) -> None:
     left = f"({left})" if len(outputs) > 1 and field else left
     if field is None:
         with scope.writer.block(f"for layer in self.{reach(chain.path)}:"):
-            scope.writer.call(f"{left} = layer(", arguments, ")")
+            scope.writer.call(f"{left} = layer(", [*arguments, *_borders(scope)], ")")
     else:
         kept = scope.names.fresh(f"{field.name}_state")
         scope.kept[field.name] = f"tuple({kept})"
@@ -98,7 +104,7 @@ def _stack(scope: Scope, chain: Chain) -> None:
         with scope.writer.block(
             f"for layer, past in zip(self.{reach(chain.path)}, state.{field.name}):"
         ):
-            more = ["state=past", "return_state=True"]
+            more = [*_borders(scope), "state=past", "return_state=True"]
             scope.writer.call(f"{left}, past = layer(", [*arguments, *more], ")")
             scope.writer.line(f"{kept}.append(past)")
     for id in chain.calls:

@@ -122,6 +122,8 @@ def last(scope: Scope, node: Node) -> Value:
         return settled(scope, node, state.text, state.layout, state.kind)
     x, empty = tensor(scope, node.operands[0]), tensor(scope, node.operands[1])
     place = str(x.layout.index(op.stream))
+    if scope.packed:
+        return _last_of_each(scope, node, x, empty)
     rest = [name for name in x.layout if name != op.stream]
     name = "first_of" if op.reverse else "last_of"
     if set(rest) == set(layout) == set(empty.layout):
@@ -131,6 +133,17 @@ def last(scope: Scope, node: Node) -> Value:
     wide = call(f"{aligned(x.text, x.layout, [op.stream, *layout]).at(ATOM)}.expand", "-1", shape)
     other = call(f"{aligned(empty.text, empty.layout, layout).at(ATOM)}.expand", shape)
     return Value(piece(scope, name, wide, "0", other), layout, x.kind)
+
+
+def _last_of_each(scope: Scope, node: Node, x: Value, empty: Value) -> Value:
+    """`last_of_each(x, S, sequence_rows)`: of every sequence."""
+    layout, stream = scope.node_layout(node), node.op.stream
+    wide = aligned(x.text, x.layout, ["batch", stream, *layout[1:]])
+    wide = wide if "batch" in x.layout else Text(f"{wide.at(ATOM)}[None]")
+    other = aligned(empty.text, empty.layout, layout)
+    reverse = "True" if node.op.reverse else ""
+    text = piece(scope, "last_of_each", wide, other, scope.packed, reverse)
+    return Value(text, layout, x.kind)
 
 
 def ends_of(scope: Scope, node: Node) -> tuple[int, str] | None:

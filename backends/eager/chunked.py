@@ -47,6 +47,7 @@ class ChunkedFunction(FoldFunction):
     def __init__(self, scope: Scope, node: Node):
         self.title = scope.file.names.fresh(region_name(scope.layer, scope.graph, node))
         super().__init__(scope, node, f"{self.title}_steps")
+        self.steps_alone = True
         self.form: ChunkForm = node.op.chunked
         self.inputs = {name: self.arguments[name] for name in self.arguments}
         self.inputs |= {start(name): text for name, text in self.states.items()}
@@ -67,11 +68,11 @@ class ChunkedFunction(FoldFunction):
         self.stepping = self.steps_in_kernel(self.needed[self.name])
         if self.stepping is not None:
             self.needed[self.stepping.name] = self.stepping.extra
-        forward, backward = both = self._forward(), self._backward()
-        fast = None
+        forward = self._forward(self._function(self.form.forward, "chunks", list(self.inputs)))
+        backward = self._backward(self._gradient("gradient"))
+        both, fast = (forward, backward), None
         if self.scope.file.by_kernels is not None and backward is not None:
-            fast = self._forward("kernels"), self._backward("gradient_kernels")
-            self.inference = self._forward("inference_kernels") if self.form.saved else None
+            fast = self._by_kernels()
         extra = {name: text for found in self.needed.values() for name, text in found.items()}
         self.extra = {name: extra[name] for name in sorted(extra)}
         if fast is not None:
@@ -91,27 +92,46 @@ class ChunkedFunction(FoldFunction):
 
     # --- the functions of the graphs ---
 
-    def _forward(self, kind: str = "chunks") -> GraphFunction:
-        """The chunked form."""
-        graph, names = self.form.forward, self.form.saved
-        if kind == "inference_kernels":
-            graph, names = without(graph, names), ()
+    def _by_kernels(self) -> tuple[GraphFunction, GraphFunction | None]:
+        """Both by kernels: of packed sequences too, if all can."""
+        forward = self._function(self.form.forward, "kernels", list(self.inputs))
+        backward, infer = self._gradient("gradient_kernels"), None
+        if self.form.saved:
+            graph = without(self.form.forward, self.form.saved)
+            infer = self._function(graph, "inference_kernels", list(self.inputs))
+        every = [function for function in (forward, backward, infer) if function is not None]
+        for function in every:
+            function.packed = self.packed and not any(each.alone for each in every)
+            function.gaps = any(each.gaps for each in every)
+        both = self._forward(forward), self._backward(backward)
+        self.inference = None if infer is None else self._forward(infer)
+        return both
+
+    def _forward(self, function: GraphFunction) -> GraphFunction:
+        """The chunked form, written."""
+        graph = self.form.forward
+        names = [name for name in self.form.saved if name in function.graph.outputs]
         saved = {name: graph[graph.outputs[name]].type.names for name in names}
-        function = self._function(graph, kind, list(self.inputs))
         title = f"{self._listed()} by chunks of tokens"
         title += ", and what the gradient needs." if saved else "."
         self.needed[function.name] = function.write({**self.outputs, **saved}, title)
         return function
 
-    def _backward(self, kind: str = "gradient") -> GraphFunction | None:
-        """The gradients of its inputs, as far as they have one."""
+    def _gradient(self, kind: str) -> GraphFunction | None:
+        """The function of the gradients, to be written."""
         if self.form.backward is None:
             return None
-        graph, given = self.form.backward, dict(self.given)
+        given = dict(self.given)
         for name, layout in self.outputs.items():
             given[cotangent(name)] = Value(Text(""), layout, DATA)
         order = [*self.inputs, *self.form.saved, *map(cotangent, self.outputs)]
-        function = self._function(graph, kind, order, given)
+        return self._function(self.form.backward, kind, order, given)
+
+    def _backward(self, function: GraphFunction | None) -> GraphFunction | None:
+        """The gradients of its inputs, as far as they have one, written."""
+        if function is None:
+            return None
+        graph = function.graph
         wanted = {
             cotangent(name): self.given[name].layout
             for name in self.inputs
@@ -223,11 +243,14 @@ class ChunkedFunction(FoldFunction):
         """The function that takes steps for few tokens and chunks for many."""
         writer, size = Writer(), self.constants()
         every = [*self.inputs.values(), *self.extra]
+        borders = ["cu_seqlens=None"] * self.packed
         writer.line("@without_autocast")
-        writer.call(f"def {self.title}(", [*every, f"chunk={size}"], "):")
+        writer.call(f"def {self.title}(", [*every, f"chunk={size}", *borders], "):")
         writer.depth += 1
         self.document(writer)
         length, real = self.length_text(), self.real_arguments()
+        if self.packed:
+            self.one_by_one(writer, self.title, [*every, "chunk"])
         with writer.block(f"if chunk is None or {length} < STEPS:"):
             self.write_steps(writer, list(self.inputs.values()), list(self.needed[self.name]))
         self._cast(writer, real)

@@ -47,6 +47,8 @@ class FoldFunction:
         self.body = graph_scope(scope, node.op.body, state, axes, self.stream)
         self.body.dtype = f"{state}.dtype"
         self.letter = "t" if node.op.stream.name in scope.flow else self.stream
+        self.packed = bool(scope.cu_seqlens and self.tokens and not scope.region)
+        self.steps_alone = False
         self._enter()
 
     def _enter(self) -> None:
@@ -106,9 +108,12 @@ class FoldFunction:
         writer, extra = Writer(), {**needed, **self.stepping.extra}
         given = [*self.arguments.values(), *self.states.values()]
         writer.line("@without_autocast")
-        writer.call(f"def {title}(", [*given, *extra], "):")
+        borders = ["cu_seqlens=None"] * self.packed
+        writer.call(f"def {title}(", [*given, *extra, *borders], "):")
         writer.depth += 1
         writer.docstring(self._doc())
+        if self.packed:
+            self.one_by_one(writer, title, [*given, *extra])
         self.write_steps(writer, given, list(needed))
         self.scope.file.sections.append(writer.text())
         self.name = title
@@ -123,7 +128,8 @@ class FoldFunction:
         arguments = [value.text.text for value in self.values.values()]
         after = self._named_finals(after)
         left = ", ".join([*targets.values(), *after])
-        scope.writer.call(f"{left} = {self.name}(", [*arguments, *before, *given], ")")
+        borders = [f"cu_seqlens={scope.cu_seqlens}"] * self.packed
+        scope.writer.call(f"{left} = {self.name}(", [*arguments, *before, *given, *borders], ")")
         return {
             name: Value(
                 Text(text),
@@ -161,10 +167,13 @@ class FoldFunction:
         writer = Writer()
         arguments = [*self.arguments.values(), *self.states.values(), *parameters]
         self.scope.file.pieces.add("without_autocast")
+        packed = self.packed and not self.steps_alone
         writer.line("@without_autocast")
-        writer.call(f"def {self.name}(", arguments, "):")
+        writer.call(f"def {self.name}(", [*arguments, *["cu_seqlens=None"] * packed], "):")
         writer.depth += 1
         writer.docstring(self._doc())
+        if packed:
+            self.one_by_one(writer, self.name, arguments)
         write_sizes(writer, body)
         writer.include(body.head)
         self._cast(writer, real)
@@ -181,6 +190,17 @@ class FoldFunction:
         kept = [self._returned(name, tensors[name], real) for name in self.results]
         writer.line("return " + ", ".join([*kept, *self.states.values()]))
         return writer.text()
+
+    def one_by_one(self, writer: Writer, name: str, given: list[str], unless: str = "") -> None:
+        """The lines that do packed sequences each by itself, with the function of that name."""
+        self.scope.file.pieces.add("one_by_one")
+        tokens, states = [self.arguments[n] for n in self.tokens], [*self.states.values()]
+        run = f"lambda {', '.join([*tokens, *states])}: {name}({', '.join(given)})"
+        parts = [run, "cu_seqlens", f"[{', '.join(tokens)}]", f"[{', '.join(states)}]"]
+        one = "[0]" if len(self.results) + len(states) == 1 else ""
+        unless = f" and {unless}" if unless else ""
+        with writer.block(f"if cu_seqlens is not None{unless}:"):
+            writer.call("return one_by_one(", parts, f"){one}")
 
     def real_arguments(self) -> list[str]:
         """The captures that are tensors of reals, where they may have another dtype than states."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archc.backends.eager.memory import stream_of
-from archc.backends.eager.packed import ARGUMENT, DOC, write_packed
+from archc.backends.eager.packed import ARGUMENT, DOC, ONE_BY_ONE, in_one_run, write_packed
 from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, Value
@@ -38,6 +38,7 @@ class Forward:
         """The scope of the forward: inputs by name, lengths from their shapes."""
         scope = self.parts.scope(self._like(), self.parts.sizes)
         scope.memory, scope.training = self.memory, self.training
+        scope.cu_seqlens = "cu_seqlens" if in_one_run(self.layer) else ""
         known = set(self.names.values())
         spoken = {identifier(node.name) for node in self.layer.graph if node.name}
         scope.names.taken = known | spoken
@@ -55,6 +56,7 @@ class Forward:
                     )
             scope.values[id] = Value(Text(self.names[id]), op.type.names, KIND_OF[op.type.dtype])
         scope.sources[scope.lengths["batch"]] = [(self.first, 0)]
+        self.rows = scope.names.fresh("rows") if scope.cu_seqlens else f"{self.first}.shape[0]"
         seen = f"(pos + {scope.lengths['t']})"
         scope.starts = {"t": "pos"}
         scope.sizes |= {"T": seen, "T_seen": seen}
@@ -137,11 +139,24 @@ class Forward:
         given = " and ".join(f"`{op.name}`" for _, op in self.layer.inputs if op.optional)
         made += f", and {more} where {given} is given" if optional else ""
         if self.memory.refusal:
-            return [f"{made}; the whole sequence at once.", DOC]
-        return [f"{made}; with `return_state` also the state to continue from.", DOC]
+            return [f"{made}; the whole sequence at once.", self._packed_doc()]
+        title = f"{made}; with `return_state` also the state to continue from."
+        return [title, self._packed_doc()]
+
+    def _packed_doc(self) -> str:
+        return DOC if self.scope.cu_seqlens else f"{DOC} {ONE_BY_ONE}"
 
     def _packed(self, writer: Writer) -> None:
         """The lines for sequences that stand one after the other."""
+        if self.scope.cu_seqlens:
+            self.parts.file.pieces.add("check_packed")
+            with writer.block("if cu_seqlens is not None:"):
+                writer.line(f"check_packed({quoted(self.parts.name)}, cu_seqlens, {self.first})")
+            return
+        self._one_by_one(writer)
+
+    def _one_by_one(self, writer: Writer) -> None:
+        """The lines that do them one after the other."""
         run = "self.forward"
         if not self.memory.refusal:
             run = "lambda **given: self.forward(**given, return_state=True)"
@@ -209,21 +224,22 @@ class Forward:
                 writer.call("raise ValueError(", [message], ")")
         if not memory.fields:
             return
+        if self.scope.cu_seqlens:
+            rows = f"{self.first}.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1"
+            writer.line(f"{self.rows} = {rows}")
         with writer.block("if state is None:"):
             self._first_state(writer)
         if not memory.refusal:
             self.parts.file.pieces.add("check_state")
             with writer.block("else:"):
-                writer.line(
-                    f'check_state("{name}", state, {self.parts.state}, {self.first}.shape[0])'
-                )
+                writer.line(f'check_state("{name}", state, {self.parts.state}, {self.rows})')
         if any(field.kind == "pos" for field in memory.fields):
             writer.line("pos = state.pos")
 
     def _first_state(self, writer: Writer) -> None:
         """The line that makes the state before the first token."""
         kind = f"{self.scope.device}, {self.scope.dtype}"
-        writer.line(f"state = self.initial_state({self.first}.shape[0], {kind})")
+        writer.line(f"state = self.initial_state({self.rows}, {kind})")
 
     def _other_sequences(self) -> None:
         """Values made from other sequences: computed where those are given, else those of the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archc.backends.eager.forward import Forward
-from archc.backends.eager.packed import ARGUMENT, DOC, write_packed
+from archc.backends.eager.packed import ARGUMENT, write_packed
 from archc.backends.eager.parts import Parts
 from archc.backends.eager.region import argument_list
 from archc.backends.eager.state import first, state_class
@@ -53,9 +53,13 @@ class Function(Forward):
         """The line of the `def`: what enters, the state, and options that no shape tells."""
         scope, memory = self.scope, self.memory
         real, wide = self._kind(scope.dtype), self._kind("wide")
+        batch = scope.lengths["batch"]
+        scope.lengths["batch"] = self.rows if scope.cu_seqlens else batch
         self.start = [
             f"{field.name}={first(self.parts, scope, field, real, wide)}" for field in memory.fields
         ]
+        scope.lengths["batch"] = batch
+        scope.asked.discard(self.rows)
         known = {arg.name for arg in self.layer.args if arg.symbol is not None}
         options = sorted((scope.asked & known) - set(scope.sources))
         options += ["training: bool = False"] if "training" in scope.asked else []
@@ -82,9 +86,10 @@ class Function(Forward):
         title, *notes = self.layer.doc.split("\n")
         first = f"{title} Returns {made} and the state to continue from."
         notes = ["\n".join(notes)] if notes else []
-        return [first, argument_list(shapes), *([CHUNKS] if self.scope.chunk else []), DOC, *notes]
+        chunks = [CHUNKS] if self.scope.chunk else []
+        return [first, argument_list(shapes), *chunks, self._packed_doc(), *notes]
 
-    def _packed(self, writer: Writer) -> None:
+    def _one_by_one(self, writer: Writer) -> None:
         """The lines for sequences that stand one after the other."""
         shared = [
             self.names[id] for id, op in self.layer.inputs if not {"t", "batch"} & {*op.type.names}

@@ -136,7 +136,8 @@ def _convolution(
     have = tuple(axis_of[label] for label in want[:-1])
     name = scope.names.fresh(f"{scope.target(node.id)}_conv")
     result = Value(Text(name), have, x.kind)
-    text = call("short_convolution", x.text, before, w)
+    borders = [scope.cu_seqlens] * bool(scope.cu_seqlens)
+    text = call("short_convolution", x.text, before, w, *borders)
     scope.writer.line(f"{name}, {after} = {text}", shape_text(result))
     return Value(
         permuted(result.text, have, scope.node_layout(node)), scope.node_layout(node), x.kind

@@ -24,13 +24,17 @@ class GraphFunction:
     """One function under construction.
 
     `given` says how inputs come (layout and kind, by name) where that is not as their types say;
-    `order` in what order they are the arguments. The last argument is the length of a chunk.
+    `order` in what order they are the arguments. The last argument is the length of a chunk;
+    `packed` says whether one with the borders of packed sequences stands before it, `alone` why it
+    cannot, `gaps` whether there may then be chunks that nothing is written to, and that are read.
     """
 
     locals: tuple[str, ...] = ()
     """Names that no argument can have."""
     last: tuple[str, ...] = ("chunk",)
     """What the function takes at last."""
+
+    packed, alone, gaps = False, "", False
 
     def __init__(
         self, scope: Scope, graph: Graph, name: str, given: Mapping[str, Value],
@@ -48,6 +52,7 @@ class GraphFunction:
         }
         real = [n for n in self.inputs if found[n].type.dtype == "real" and not self.is_number(n)]
         self.body = graph_scope(scope, graph, self.arguments[real[0]], axes, stream.name)
+        self._tell_batch()
         self.body.chunk, self.body.region, self.body.flow = "chunk", f"{name}_scan", scope.flow
         self.body.sizes |= {str(CHUNK): "chunk", str(stream.size): self.body.lengths[stream.name]}
         self.counts = self._count_chunks(axis for node in graph for axis in node.type.axes)
@@ -59,6 +64,19 @@ class GraphFunction:
     def called(self, input: str) -> str:
         """What an argument is called, if nothing else is."""
         return plain(input)
+
+    def _tell_batch(self) -> None:
+        """Read the length of the batch off what runs along tokens: of packed sequences that is one
+        row, and states have more."""
+        batch, streams = self.body.lengths["batch"], set(self.body.lengths) - {"batch"}
+        along = {a for n, a in self.arguments.items() if streams & {*self.layout(n)}}
+        told = self.body.sources.get(batch, [])
+        self.body.sources[batch] = [each for each in told if each[0] in along] or told
+
+    @property
+    def options(self) -> list[str]:
+        """The last arguments."""
+        return [*["cu_seqlens"] * self.packed, *self.last]
 
     def layout(self, name: str) -> tuple[str, ...]:
         """The order of an argument's dims."""
@@ -92,7 +110,8 @@ class GraphFunction:
         self.extra = dict(zip(*extra_arguments(self.scope, body), strict=True))
         self.scope.file.pieces.add("without_autocast")
         writer.line("@without_autocast")
-        writer.call(f"def {self.name}(", [*self.arguments.values(), *self.extra, *self.last], "):")
+        every = [*self.arguments.values(), *self.extra, *self.options]
+        writer.call(f"def {self.name}(", every, "):")
         writer.depth += 1
         shapes = {argument: self.layout(name) for name, argument in self.arguments.items()}
         writer.docstring([title, argument_list(shapes)])

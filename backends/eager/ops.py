@@ -241,7 +241,8 @@ def shift(scope: Scope, node: Node) -> Value:
     x = scope.per_token(node.operands[0], node.op.stream, short=True)
     scope.file.pieces.add("shift_tokens")
     name = scope.names.fresh(node.name or f"{scope.target(node.id)}_before")
-    scope.writer.line(f"{name}, {after} = shift_tokens({x.text}, {before})", shape_text(x))
+    borders = f", {scope.cu_seqlens}" if scope.cu_seqlens else ""
+    scope.writer.line(f"{name}, {after} = shift_tokens({x.text}, {before}{borders})", shape_text(x))
     return Value(Text(name), x.layout, x.kind)
 
 
@@ -253,6 +254,7 @@ def window(scope: Scope, node: Node) -> Value:
     arguments = [x.text, before]
     if op.stride is None:
         piece, stream = "window_tokens", op.stream
+        arguments += [Text(scope.cu_seqlens)] * bool(scope.cu_seqlens)
     else:
         piece, stream = "block_tokens", op.blocks.name
         arguments += [scope.length(op.width), scope.size(op.stride), Text(scope.starts[op.stream])]

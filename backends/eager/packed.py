@@ -1,16 +1,24 @@
-"""The lines of a forward, or of a function, that run it on packed sequences."""
+"""The lines of a forward, or of a function, that run it on packed sequences.
+
+A layer takes them in one run where everything in it is done token by token, or respects the borders
+between them: recurrences, and shifts and windows of tokens. Where anything else looks along tokens
+(an attention, a sum over all of them), where values are one a sequence, or where another sequence
+enters, it runs once for each sequence.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from archc.backends.eager.memory import Memory, memory_of
 from archc.backends.writer import Writer, quoted
 
 from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
 
 if TYPE_CHECKING:
     from archc.backends.eager.forward import Forward
-    from archc.backends.eager.memory import Memory
 
 ARGUMENT = "cu_seqlens: Tensor | None = None"
 
@@ -18,6 +26,72 @@ DOC = (
     "`cu_seqlens` [N + 1]: where each of N sequences begins and ends that stand one after the "
     "other in a batch of 1. Each is done as if by itself; the state is then one of N sequences."
 )
+
+
+ONE_BY_ONE = "They run one after the other: something in here looks along all tokens."
+
+TOKENWISE = (
+    ir.Input, ir.Param, ir.Constant, ir.Position, ir.Delta, ir.Noise, ir.Elementwise, ir.Reduce,
+    ir.Contract, ir.Gather, ir.Top, ir.Solve, ir.Softmax, ir.Shift, ir.Window, ir.Fold, ir.Result,
+    ir.Call,
+)  # fmt: skip
+"""Ops that may be done to all packed tokens at once, unless they cross them."""
+
+
+@lru_cache(maxsize=256)
+def in_one_run(layer: ir.Layer) -> bool:
+    """Whether packed sequences go through a layer in one run."""
+    memory, graph = memory_of(layer), layer.graph
+    along = all({"batch", "t"} <= {*op.type.names} for _, op in layer.inputs)
+    if not layer.inputs or not along or memory.optional or not joinable(memory):
+        return False
+    return all(_respects_borders(graph, node) for node in graph)
+
+
+def _respects_borders(graph: Graph, node: Node) -> bool:
+    """Whether an op gives each packed token what it has when its sequence is alone."""
+    op, names = node.op, {*node.type.names}
+    streams = {axis.name for axis in node.type.axes if axis.kind == "stream"}
+    region = isinstance(op, ir.Fold | ir.Call)
+    if not isinstance(op, TOKENWISE) or not streams <= {"t"}:
+        return False
+    if not region and ("batch" in names) != ("t" in names):
+        return False
+    if isinstance(op, ir.Fold):
+        values = [graph[operand].type.names for operand in node.operands]
+        return op.stream.name == "t" and any("t" in each for each in values)
+    if isinstance(op, ir.Call):
+        return _calls_tokenwise(op)
+    if isinstance(op, ir.Contract):
+        return all(_keeps(op, graph[operand], place) for place, operand in enumerate(node.operands))
+    if isinstance(op, ir.Window):
+        return op.stride is None
+    return "t" not in _crossed(op)
+
+
+def _calls_tokenwise(op: ir.Call) -> bool:
+    """Whether a called layer goes along the same tokens, and can take them packed."""
+    renamed = dict(op.axes).get("t")
+    same = op.callee.kind != "argument" and (renamed is None or renamed.name == "t")
+    return same and in_one_run(op.callee)
+
+
+def _keeps(op: ir.Contract, operand: Node, place: int) -> bool:
+    """Whether a product is done at each token of an operand."""
+    kept = {label: axis.name for label, axis in op.out}
+    pairs = zip(op.ins[place], operand.type.names, strict=True)
+    return all(kept.get(label) == name for label, name in pairs if name in ("batch", "t"))
+
+
+def _crossed(op: ir.Op) -> tuple[str, ...]:
+    """The axes along which an op looks."""
+    if isinstance(op, ir.Reduce):
+        return op.axes
+    if isinstance(op, ir.Gather | ir.Top):
+        return (op.axis,)
+    if isinstance(op, ir.Solve):
+        return (op.row, op.col)
+    return (op.over,) if isinstance(op, ir.Softmax) else ()
 
 
 def write_packed(writer: Writer, forward: Forward, run: str, kept: bool) -> None:
@@ -54,6 +128,9 @@ def joinable(memory: Memory) -> bool:
 
 def _fixed(memory: Memory, node: int, kind: str) -> bool:
     """Whether the tokens that are kept are always as many."""
+    if kind in ("layer", "layers"):
+        calls = memory.chains[node].calls if kind == "layers" else (node,)
+        return all(joinable(memory_of(memory.graph[call].op.callee)) for call in calls)
     if kind != "past":
         return False
     op = memory.graph[node].op

@@ -5,18 +5,31 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
-def sequence_bounds(layer: str, cu_seqlens: Tensor, x: Tensor) -> list[int]:
-    """Where packed sequences begin and end, as numbers; refuses what cannot be that."""
-    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.is_floating_point():
-        raise TypeError(f"{layer}: `cu_seqlens` must be a tensor of integers, got {cu_seqlens!r}")
+def check_borders(layer: str, cu_seqlens: Tensor, x: Tensor) -> None:
+    """Refuse what cannot be the borders of sequences in x [1, T], whatever the values are."""
+    if not isinstance(cu_seqlens, Tensor):
+        got = f"got {type(cu_seqlens).__name__}"
+        raise TypeError(f"{layer}: `cu_seqlens` must be a tensor of integers, {got}")
+    if cu_seqlens.dtype not in (torch.int32, torch.int64):
+        wanted = "must be a tensor of integers (torch.int32 or torch.int64)"
+        raise TypeError(f"{layer}: `cu_seqlens` {wanted}, got {cu_seqlens.dtype}")
+    if cu_seqlens.device != x.device:
+        where = f"is on {cu_seqlens.device}, not on {x.device}"
+        raise ValueError(f"{layer}: `cu_seqlens` {where}")
     if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
         got = f"got a tensor of shape {list(cu_seqlens.shape)}"
         raise ValueError(f"{layer}: `cu_seqlens` must be [N + 1] for N >= 1 sequences, {got}")
     if x.shape[0] != 1:
         got = f"got a batch of {x.shape[0]}"
         raise ValueError(f"{layer}: with `cu_seqlens` the batch must be 1, {got}")
+
+
+def sequence_bounds(layer: str, cu_seqlens: Tensor, x: Tensor) -> list[int]:
+    """Where packed sequences begin and end, as numbers; refuses what cannot be that."""
+    check_borders(layer, cu_seqlens, x)
     bounds = cu_seqlens.tolist()
     if bounds[0] != 0 or bounds[-1] != x.shape[1] or sorted(bounds) != bounds:
         wanted = f"must ascend from 0 to the number of tokens, {x.shape[1]}"
@@ -80,3 +93,71 @@ def joined_states(layer: str, states: list) -> Any:
             f"{layer}: what is kept of sequences of different lengths does not fit into one state"
         )
     return torch.cat(states) if isinstance(first, Tensor) else first
+
+
+def check_packed(layer: str, cu_seqlens: Tensor, x: Tensor) -> None:
+    """Refuse what cannot be the borders of sequences that stand one after the other in x [1, T].
+
+    The values of a tensor are looked at once, which waits for the GPU; not while PyTorch compiles
+    or a CUDA graph is recorded, where nothing can be waited for.
+    """
+    check_borders(layer, cu_seqlens, x)
+    if torch.compiler.is_compiling() or (
+        cu_seqlens.is_cuda and torch.cuda.is_current_stream_capturing()
+    ):
+        return
+    seen = (-1 if cu_seqlens.is_inference() else cu_seqlens._version, x.shape[1])
+    if seen[0] < 0 or getattr(cu_seqlens, "_checked", None) != seen:
+        sequence_bounds(layer, cu_seqlens, x)
+        cu_seqlens._checked = seen
+
+
+def one_by_one(run: Callable, cu_seqlens: Tensor, tokens: list, states: list) -> tuple:
+    """What `run(*tokens, *states)` makes of packed sequences, of each by itself: values along the
+    tokens, then the states after the last. Sequences of equal length run as one batch.
+
+    tokens [1, T, ...]; states [N, ...]
+    """
+    bounds = cu_seqlens.tolist()
+    groups: dict[int, list[int]] = {}
+    for i in range(len(bounds) - 1):
+        groups.setdefault(bounds[i + 1] - bounds[i], []).append(i)
+    parts = {}
+    for length, members in groups.items():
+        given = [torch.cat([x[:, bounds[i] :][:, :length] for i in members]) for x in tokens]
+        made = run(*given, *(state[members] for state in states))
+        made = made if isinstance(made, tuple) else (made,)
+        parts |= {i: [y[row : row + 1] for y in made] for row, i in enumerate(members)}
+    values = list(zip(*(parts[i] for i in range(len(parts))), strict=True))
+    count = len(values) - len(states)
+    return tuple(torch.cat(ys, 1 if place < count else 0) for place, ys in enumerate(values))
+
+
+def packed_tables(cu_seqlens: Tensor, tokens: int, chunk: int) -> tuple[Tensor, Tensor]:
+    """Where packed sequences lie in chunks of which none has tokens of two sequences: a row [6] for
+    each chunk, and one for each sequence. A row is the sequence, the token that a chunk 0 of it
+    would begin with, its first token and the one after its last, and the same of its chunks.
+
+    There are as many chunks as such sequences can need: nothing waits for the device. Those that
+    they do not need are of sequence -1.
+    """
+    start, end = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
+    high = ((end - start + chunk - 1) // chunk).cumsum(0)
+    low, sequence = F.pad(high, (1, 0))[:-1], torch.arange(len(start), device=start.device)
+    rows = torch.stack([sequence, start - low * chunk, start, end, low, high], 1)
+    count = (tokens + len(start) * (chunk - 1)) // chunk
+    chunks = torch.arange(count, device=start.device)
+    own = torch.searchsorted(high, chunks, right=True)
+    return F.pad(rows, (0, 0, 0, 1), value=-1)[own], rows
+
+
+def last_of_each(x: Tensor, empty: Tensor, rows: Tensor | None, reverse: bool = False) -> Tensor:
+    """The last token of each sequence (with `reverse` the first), or what stands for it where it
+    has none: x [B, T, ...] -> [B, ...], or of packed sequences, which `rows` is a table of,
+    [1, T, ...] -> [N, ...]."""
+    if rows is None:
+        found = x[:, 0 if reverse else -1] if x.shape[1] else empty
+        return found.expand(torch.broadcast_shapes(found.shape, empty.shape))
+    start, end = rows[:, 2], rows[:, 3]
+    chosen = x[0].index_select(0, (start if reverse else end - 1).clamp(0, x.shape[1] - 1))
+    return torch.where((end > start).reshape(-1, *[1] * (empty.dim() - 1)), chosen, empty)

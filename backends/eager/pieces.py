@@ -79,12 +79,12 @@ def check_state(layer: str, state: NamedTuple, kind: type, batch: int) -> None:
 def without_autocast(function: Callable) -> Callable:
     """The function with autocast switched off: states keep their precision whatever enters."""
 
-    def run(*args):
+    def run(*args, **options):
         kind = next(x.device.type for x in args if isinstance(x, Tensor))
         if kind == "meta" or not torch.is_autocast_enabled(kind):
-            return function(*args)
+            return function(*args, **options)
         with torch.autocast(kind, enabled=False):
-            return function(*args)
+            return function(*args, **options)
 
     return run
 
@@ -94,29 +94,61 @@ def inverse_softplus(x: Tensor) -> Tensor:
     return x + torch.log(-torch.expm1(-x))
 
 
-def shift_tokens(x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+def with_pasts(run: Callable, x: Tensor, past: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+    """`run(x, past)` of packed sequences, where each token looks back on as many as `past` holds:
+    every sequence with its past in front of it, in one run.
+
+    x [1, T, ...], past [N, P, ...] -> [1, T, ...], and [N, P, ...] for the next call
+    """
+    (N, P), T = past.shape[:2], x.shape[1]
+    start, end = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
+    place = torch.arange(T + N * P, device=x.device)
+    kept = place[:T] + P * torch.searchsorted(end, place[:T], right=True)
+    before = place[: N * P].unflatten(0, (N, P)) + start[:, None]
+    order = torch.cat([kept + P, before.flatten()])
+    order = torch.empty_like(order).scatter_(0, order, place)
+    every = torch.cat([x, past.flatten(0, 1)[None]], 1).index_select(1, order)
+    made, _ = run(every[:, P:], every[:, :P])
+    last = before + (end - start)[:, None]
+    after = every[0].index_select(0, last.flatten()).unflatten(0, (N, P))
+    return made.index_select(1, kept), after
+
+
+def shift_tokens(
+    x: Tensor, past: Tensor, cu_seqlens: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The token before each token (as many before as `past` holds), and the past of the next
     call."""
+    if cu_seqlens is not None:
+        return with_pasts(shift_tokens, x, past, cu_seqlens)
     T = x.shape[1]
     x = torch.cat([past, x], 1)
     return x[:, :T], x[:, T:]
 
 
-def window_tokens(x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+def window_tokens(
+    x: Tensor, past: Tensor, cu_seqlens: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Each token with those before it, oldest first, and the past of the next call.
 
     x [B, T, ...] -> [B, T, width, ...], where `past` holds the last width - 1 tokens
     """
+    if cu_seqlens is not None:
+        return with_pasts(window_tokens, x, past, cu_seqlens)
     T = x.shape[1]
     x = torch.cat([past, x], 1)
     return torch.stack([x[:, i : i + T] for i in range(past.shape[1] + 1)], 2), x[:, T:]
 
 
-def short_convolution(x: Tensor, past: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+def short_convolution(
+    x: Tensor, past: Tensor, w: Tensor, cu_seqlens: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The sum over the last tokens of x times w, whose last dim is one tap a token, oldest first.
 
     `past` holds the tokens before x; those of the next call are returned.
     """
+    if cu_seqlens is not None:
+        return with_pasts(lambda *given: short_convolution(*given, w), x, past, cu_seqlens)
     T = x.shape[1]
     x = torch.cat([past, x], 1)
     y = x[:, :T] * w[..., 0]

@@ -132,8 +132,10 @@ def number_text(value: sympy.Expr) -> str:
 
 
 def position(kernel: KernelWriter, node: Node, place: Place) -> Tile:
-    index = place[node.op.axis.name]
-    return Tile(index.text, (index.label,) if index.label else (), INT)
+    axis = node.op.axis
+    index, (first, _) = place[axis.name], kernel.borders(axis)
+    text = index.text if first == "0" else f"({index.text} - {first})"
+    return Tile(text, (index.label,) if index.label else (), INT)
 
 
 def delta(kernel: KernelWriter, node: Node, place: Place) -> Tile:

@@ -10,6 +10,7 @@ from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, Value
 from archc.backends.expression import Text
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.naming import pointer, size_name
+from archc.backends.triton.packed import reads_chunks, why_alone
 from archc.backends.triton.schedule import Schedule, written
 from archc.backends.triton.text import kernel_text, sizes_of
 
@@ -50,16 +51,20 @@ class KernelFunction(GraphFunction):
         self.buffers = {buffer.name: buffer for buffer in self.plan.buffers}
         self.body.dtype = "data"
         self.made: set[str] = set()
+        self.alone = why_alone(self.graph, self.plan, stream)
+        self.gaps = reads_chunks(self.graph, self.plan)
+        self.sequences = self.body.names.fresh("sequences")
         self.nodes = {name: id for each in self.plan.kernels for id, name in each.loads.items()}
         self.nodes |= {name: id for each in self.plan.kernels for name, id in each.stores.items()}
 
     def fill(self) -> None:
         """The launches; the host's lines come where a kernel or an output asks for them."""
         self._note()
+        self.body.packed = "sequence_rows" if self.packed else ""
         for each in self.kernels:
-            self.scope.file.kernels |= {*LAUNCHING, *each.pieces}
             title = self.scope.file.names.fresh(each.kernel.name)
             self.scope.file.sections.append(kernel_text(each, title))
+            self.scope.file.kernels |= {*LAUNCHING, *each.pieces}
             self._launch(each, title)
 
     def _note(self) -> None:
@@ -72,6 +77,9 @@ class KernelFunction(GraphFunction):
             if not isinstance(self.graph[id].op, VIEWS)
         ):
             lines.append(f"        in PyTorch: {op}, as {why}")
+        if not self.packed:
+            why = f", as {self.alone}" if self.alone else ""
+            lines.append(f"        packed sequences: each alone{why}")
         self.scope.file.notes += lines
 
     def _head(self, used: Collection[str]) -> list[str]:
@@ -83,7 +91,8 @@ class KernelFunction(GraphFunction):
             if node.type.dtype == "real" and not self.is_number(name)
         }  # fmt: skip
         data = [text for name, text in real.items() if not is_state(name)] or real.values()
-        return [f"data = narrowest({', '.join(data)})", *super()._head(used)]
+        head = [f"data = narrowest({', '.join(data)})", *super()._head(used)]
+        return [*head, *self._packed_head(used)] if self.packed else head
 
     def _output(self, name: str, layout: Sequence[str]) -> str:
         """An output in that layout, in memory of its own: that of a buffer, the first time."""
@@ -95,6 +104,18 @@ class KernelFunction(GraphFunction):
             return text
         self.scope.file.pieces.add("own")
         return f"own({text}, {self.dtype_of(name)})"
+
+    def _packed_head(self, used: Collection[str]) -> list[str]:
+        """The lines that lay chunks out for packed sequences, so that none has tokens of two."""
+        self.scope.file.pieces.add("packed_tables")
+        tokens, batch = self._stream_length(), self.body.lengths["batch"]
+        counted = [f"{name} = len(chunk_rows)" for name in self.counts if name in used]
+        return [
+            f"{self.sequences}, chunk_rows, sequence_rows = {self.body.ask(batch)}, None, None",
+            "if cu_seqlens is not None:",
+            f"    chunk_rows, sequence_rows = packed_tables(cu_seqlens, {tokens}, chunk)",
+            *(f"    {line}" for line in [*counted, f"{self.sequences} = len(sequence_rows)"]),
+        ]
 
     def _launch(self, made: KernelWriter, title: str) -> None:
         body, kernel = self.body, made.kernel
@@ -113,7 +134,8 @@ class KernelFunction(GraphFunction):
                     blocks.append(f"{block}_LEVELS=block_of({self._size(size)}).bit_length() - 1")
         sizes = [f"{size_name(size)}={self._size(size)}" for size in sizes_of(made)]
         grid = " * ".join(self._grid(made)) or "1"
-        counts = [self._stream_length(), self._chunks()]
+        rows = "chunk_rows" if made.kernel.walk is None else "sequence_rows"
+        counts = [self._stream_length(), self._chunks(), rows if self.packed else "None"]
         settings = f"**settings_of({', '.join(['data', *self._loaded(made)])})"
         fixed = [*sizes, *blocks, "**numbers_of(data, chunk)", settings]
         body.writer.call(f"{title}[({grid},)](", [*arguments, *counts, *fixed], ")")
@@ -167,8 +189,12 @@ class KernelFunction(GraphFunction):
             return
         name = body.names.fresh(pointer(buffer.name))
         kind = TORCH.get(buffer.type.dtype) or self._dtype(buffer)
-        shape = ", ".join(self._length(axis) for axis in buffer.type.axes)
-        body.writer.line(f"{name} = torch.empty({shape}, device={body.device}, dtype={kind})")
+        streams = [axis for axis in buffer.type.axes if axis.kind == "stream"]
+        shape = ", ".join(self._length(axis, bool(streams)) for axis in buffer.type.axes)
+        new = "torch.empty"
+        if self.packed and self.gaps and any(axis.size.has(CHUNK) for axis in streams):
+            new = "(torch.empty if cu_seqlens is None else torch.zeros)"
+        body.writer.line(f"{name} = {new}({shape}, device={body.device}, dtype={kind})")
         self.made.add(name)
         kinds = {"int": INT, "bool": BOOL, "real": DATA}
         body.values[id] = Value(Text(name), buffer.type.names, kinds[buffer.type.dtype])
@@ -197,9 +223,13 @@ class KernelFunction(GraphFunction):
     def _size(self, size: object) -> str:
         return self.body.size(size).text
 
-    def _length(self, axis: Axis) -> str:
+    def _length(self, axis: Axis, streams: bool = True) -> str:
+        """How long an axis is; of what does not run along a stream the batch has a row for each
+        of packed sequences."""
         if axis.size == CHUNK:
             return "chunk"
+        if axis.kind == "batch" and self.packed and not streams:
+            return self.sequences
         return self.body.length(axis).text
 
     def _chunks(self) -> str:
@@ -215,7 +245,8 @@ class KernelFunction(GraphFunction):
 
     def _grid(self, made: KernelWriter) -> list[str]:
         """How many programs there are."""
-        found = [self._length(axis) for axis in made.kernel.grid]
+        along = made.kernel.walk is None
+        found = [self._length(axis, along) for axis in made.kernel.grid]
         split = made.kernel.split
         if split is not None:
             block = f"block_of({self._size(split.size)}, {made.most})"

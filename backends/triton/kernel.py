@@ -83,15 +83,15 @@ class KernelWriter(Lines):
         right = self.micro.of(id)
         if right is None:
             self.lengths[ROW], self.blocks["ROWS"] = "ROWS", ck.CHUNK
-            token = self.let_index("t", "n * ROWS + row")
-            return {self.tokens: Index(token, ROW, False, f"{token} < T")}
+            token = self.let_index("t", "base + n * ROWS + row")
+            return {self.tokens: Index(token, ROW, False, f"{token} < end")}
         row = self.whole(right.row)
         self.lengths[ROW], self.bounds[ROW] = self.block(right.row), row.mask
         steps, rows = (self.factor(self.size(x.size)) for x in (right.steps, right.row))
-        each = self.let_index("r", f"n * {rows} + {row.text}")
+        each = self.let_index("r", f"base * {steps} + n * {rows} + {row.text}")
         token = self.let_index("t", f"{each} // {steps}")
         step = self.let_index("s", f"{each} % {steps}")
-        where = [f"({token} < T)", *([self.inside(right.row.name, row.mask)] if row.mask else [])]
+        where = [f"({token} < end)", *([self.inside(right.row.name, row.mask)] if row.mask else [])]
         where += [] if right.axis else [f"({step} == {right.step})"]
         place = {self.tokens: Index(token, ROW, False, " & ".join(where))}
         return place | ({right.axis: Index(step, ROW)} if right.axis else {})
@@ -107,8 +107,8 @@ class KernelWriter(Lines):
             for state, id in zip(op.states, fold.operands[count:], strict=True)
         }
         kept, texts = dict(self.made), dict(self.texts)
-        with self.writer.block("for step in range(CHUNKS):"):
-            self.writer.line(f"n = {'CHUNKS - 1 - step' if op.reverse else 'step'}")
+        with self.writer.block("for step in range(high - low):"):
+            self.writer.line(f"n = {'high - 1 - step' if op.reverse else 'low + step'}")
             self._step(fold, states)
         self.made, self.texts = kept, texts
         for name, buffer in kernel.ends.items():
@@ -208,6 +208,12 @@ class KernelWriter(Lines):
                 return True
             stack += node.operands
         return False
+
+    def borders(self, axis: Axis) -> tuple[str, str]:
+        """The first index of an axis, and the one after the last."""
+        if axis.kind == "stream":
+            return ("start", "end") if axis.name == self.tokens else ("low", "high")
+        return "0", self.size_text(axis)
 
     def whole_along(self, node: Node, place: Mapping[str, Index], *axes: str) -> None:
         """Refuse another place than all of these axes."""

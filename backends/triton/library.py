@@ -100,7 +100,8 @@ class Ops:
         writer.docstring(["What the gradient needs of a call, and what of it has no gradient."])
         writer.line(f"{', '.join(op.every)} = inputs")
         writer.line(f"{', '.join(made)} = {'output' if len(op.results) > 1 else '(output,)'}")
-        writer.call("ctx.save_for_backward(", tensors, ")")
+        borders = ["cu_seqlens"] * op.packed
+        writer.call("ctx.save_for_backward(", [*tensors, *borders], ")")
         writer.line(f"ctx.rest = ({', '.join(rest)},)")
         like = [f"({plain(n)}.shape, {plain(n)}.dtype)" for n in self._arriving()]
         writer.call("ctx.like = (", like, ",)" if len(like) == 1 else ")")
@@ -137,25 +138,29 @@ class Ops:
         writer.docstring([doc])
         tensors, rest = self._kept()
         numbers = rest[: -1 - len(self.owner.extra)]
-        writer.line("kept = ctx.saved_tensors")
+        packed = self.forward.packed
+        writer.line(f"{'*kept, cu_seqlens' if packed else 'kept'} = ctx.saved_tensors")
         for place, result in enumerate(self._arriving()):
             d = arriving[result]
             writer.line(f"{d} = or_zero({d}, ctx.like[{place}], kept[0])")
         ends = [arriving[n] for n in self._arriving()]
         if numbers:
             writer.line(f"{', '.join(tensors)}{',' * (len(tensors) == 1)} = kept")
-            writer.line(f"{', '.join(numbers)}, *rest = ctx.rest")
+            writer.line(f"{', '.join(rest if packed else [*numbers, '*rest'])} = ctx.rest")
             known = {**self.forward.arguments, **{n: plain(n) for n in self.owner.form.saved}}
             known |= {cotangent(n): d for n, d in arriving.items()}
             given = [*(known[n] for n in self.backward.inputs), "*rest"]
         else:
             given = ["*kept", *ends, "*ctx.rest"]
+        if packed:
+            own = [] if numbers else ["*ctx.rest[:-1]"]
+            given[-1:] = [*(self.owner.extra if numbers else own), "cu_seqlens", "ctx.rest[-1]"]
         made = list(map(plain, self.backward.results))
         slots = [plain(cotangent(n)) for n in self.forward.inputs]
         left = "made" if slots == made and len(made) > 1 else ", ".join(made)
         writer.call(f"{left} = {self.gradient}(", given, ")")
         slots = ["*made"] if left == "made" else [d if d in made else "None" for d in slots]
-        missing = ["None"] * (len(self.owner.extra) + 1)
+        missing = ["None"] * (len(self.owner.extra) + len(self.forward.options))
         writer.line(f"return {', '.join([*slots, *missing])}")
         self.file.sections.append(writer.text())
         return name
@@ -167,15 +172,21 @@ class Ops:
         owner, writer = self.owner, Writer()
         size = owner.constants()
         every = [*owner.inputs.values(), *owner.extra]
-        writer.call(f"def {self.title}(", [*every, f"chunk={size}"], "):")
+        borders = ["cu_seqlens=None"] * owner.packed
+        writer.call(f"def {self.title}(", [*every, f"chunk={size}", *borders], "):")
         writer.depth += 1
         owner.document(writer)
-        length = owner.length_text()
-        with writer.block(f"if chunk is None or few({length}):"):
+        length, packed = owner.length_text(), self.forward.packed
+        if owner.packed:
+            fits = f"not {self.forward.fitting(owner.inputs)}" if packed else ""
+            owner.one_by_one(writer, self.title, [*every, "chunk"], fits)
+        steps = f"chunk is None or few({length})"
+        with writer.block(f"if cu_seqlens is None and ({steps}):" if packed else f"if {steps}:"):
             owner.write_steps(writer, [*owner.inputs.values()], [*owner.needed[owner.name]])
         like = next(iter(owner.states.values()))
         writer.line(f"chunk = rows_of_chunk(chunk, {length}, {like})")
         given = [*(owner.inputs[n] for n in self.forward.inputs), *owner.extra]
+        given += ["cu_seqlens"] * packed
         name = self._which(writer)
         wanted = list(self.forward.inputs)
         if owner.in_runs(wanted):

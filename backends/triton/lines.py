@@ -223,7 +223,9 @@ class Lines:
         base = pointer(name)
         fixed = [f"{base}_p"]
         fixed += [
-            f"{self.bracketed(i.text)} * {base}_{identifier(axis)}" for axis, i in at if not i.label
+            f"{self._program_s(node.type, axis, i)} * {base}_{identifier(axis)}"
+            for axis, i in at
+            if not i.label
         ]
         parts = [self._first(base, fixed) if len(fixed) > 1 else fixed[0]]
         masks = []
@@ -246,6 +248,14 @@ class Lines:
         """How far apart the elements of a tensor along an axis are."""
         return f"{pointer(name)}_{identifier(axis)}"
 
+    def _program_s(self, type: Type, name: str, index: Index) -> str:
+        """The program's index of an axis, as a factor. Of packed sequences what runs along tokens
+        has a batch of one, and everything else one row a sequence."""
+        streams = any(axis.kind == "stream" for axis in type.axes)
+        if type.axis(name).kind == "batch" and not streams:
+            return "p_sequence"
+        return self.bracketed(index.text)
+
     def _first(self, base: str, terms: list[str]) -> str:
         """The name of where a program's part of a tensor begins."""
         text = " + ".join(terms)
@@ -262,7 +272,7 @@ class Lines:
 
     def inside(self, axis: str, mask: str) -> str:
         """The name of a mask."""
-        return self.let_index("in_T" if mask.endswith("< T") else f"in_{identifier(axis)}", mask)
+        return self.let_index("in_T" if mask.endswith("< end") else f"in_{identifier(axis)}", mask)
 
     def bracketed(self, text: str) -> str:
         """An index as a factor."""

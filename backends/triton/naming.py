@@ -14,9 +14,15 @@ def pointer(name: str) -> str:
     return identifier(name.rstrip("]").replace("[", "_"))
 
 
+SEQUENCE = ("p_sequence", "base", "start", "end", "low", "high")
+"""What a program knows of its sequence: its place among several (which is its index of the batch,
+unless they are packed), the token at which a chunk 0 of it would begin, the first of its
+tokens and the one after its last, and the same of its chunks."""
+
 RESERVED = {
     "T", "CHUNKS", "ROWS", "PART", "LEVELS", "DOT", "SUMS", "SOLVE", "PRECISION", "program",
     "block", "DIMS", "dim", "first", "row", "part", "n", "step", "tl", "triton", "kernel",
+    "packed_p", "packed_row", *SEQUENCE,
 }  # fmt: skip
 """Words that lines of kernels use."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from archc.backends.eager.arguments import symbols_in
@@ -50,7 +50,8 @@ class Op(GraphFunction):
         self.state = ([a for n, a in real.items() if is_state(n)] or self.real)[0]
         self.kept = {self.arguments[n]: n for n in owner.form.saved if n in self.inputs}
         self.body.sources = self._told_by(self.body)
-        self.every = [*self.arguments.values(), *owner.extra, "chunk"]
+        self.packed, self.sequences = fast.packed, self.body.names.fresh("sequences")
+        self.every = [*self.arguments.values(), *owner.extra, *self.options]
         self.results = {n: each for n, each in fast.returned.items() if n not in fast.absent}
 
     def _told_by(self, body: Scope) -> dict[str, list[tuple[str, int]]]:
@@ -77,6 +78,11 @@ class Op(GraphFunction):
     def _fits(self) -> str:
         """Whether kernels can do it."""
         return f"by_kernels({', '.join(['chunk', *self.decisive])})"
+
+    def fitting(self, names: Mapping[str, str]) -> str:
+        """The same of what `names` calls its tensors."""
+        known = {argument: names[n] for n, argument in self.arguments.items() if n in names}
+        return f"by_kernels({', '.join(['chunk', *(known[a] for a in self.decisive)])})"
 
     def _widths(self, used: Collection[str]) -> list[str]:
         """The lines that name dtypes."""
@@ -120,14 +126,34 @@ class Op(GraphFunction):
 
     def _output(self, name: str, layout: Sequence[str]) -> str:
         type = self.graph[self.graph.outputs[name]].type
-        shape = ", ".join(self._length(type.axis(axis)) for axis in layout)
-        shape += "," * (len(layout) == 1)
+        streams = any(axis.kind == "stream" for axis in type.axes)
+        lengths = [self._length(type.axis(axis), streams) for axis in layout]
+        shape = ", ".join(lengths) + "," * (len(layout) == 1)
         if name in self.owner.form.saved:
-            shape = " * ".join(self._length(type.axis(axis)) for axis in layout) + ","
+            shape = " * ".join(lengths) + ","
         return f"{self.tensors[0]}.new_empty(({shape}), dtype={self._dtype(name)})"
 
-    def _length(self, axis: Axis) -> str:
+    def _length(self, axis: Axis, streams: bool = True) -> str:
+        if self.packed and axis.kind == "batch" and not streams:
+            return self.sequences
         return "chunk" if axis.size == CHUNK else self.body.length(axis).text
+
+    def _head(self, used: Collection[str]) -> list[str]:
+        """The lines that count the chunks, and packed sequences."""
+        lines, used = super()._head(used), set(used)
+        counts = [name for name in self.counts if name in used]
+        if not self.packed or not (counts or self.sequences in used):
+            return lines
+        batch = self.body.ask(self.body.lengths["batch"])
+        tokens = self.body.ask(self.body.lengths[self.stream.name]) if counts else ""
+        rows = f"({tokens} + {self.sequences} * (chunk - 1)) // chunk"
+        return [
+            *lines,
+            f"{self.sequences} = {batch}",
+            "if cu_seqlens is not None:",
+            f"    {self.sequences} = cu_seqlens.shape[0] - 1",
+            *(f"    {name} = {rows}" for name in counts),
+        ]
 
     # --- what it does ---
 
@@ -139,19 +165,24 @@ class Op(GraphFunction):
             if argument not in self.tensors:
                 continue
             axes = [self.inputs[input].type.axis(each) for each in self.layout(input)]
-            known = [self._known(body, axis) for axis in axes]
+            streams = any(axis.kind == "stream" for axis in axes)
+            known = [self._known(body, axis, streams) for axis in axes]
             known = [each or f"{argument}.shape[{at}]" for at, each in enumerate(known)]
             shape = f"({', '.join(known)}{',' * (len(known) == 1)})"
             shapes.setdefault(shape, []).append(f"{argument}.shape")
         head = Writer()
         write_sizes(head, body)
         doc = "Whether shapes fit together; strides may be any."
-        self._define(writer, name, self.tensors, [doc])
+        self._define(writer, name, self._looked_at(), [doc])
         read = dict.fromkeys(re.findall(r"(\w+)\.shape", "\n".join(head.lines)))
         for argument in read:
             with writer.block(f"if {argument}.dim() != {len(self.layouts[argument])}:"):
                 writer.line("return False")
         writer.include(head.lines)
+        if self.packed:
+            batch = body.lengths["batch"]
+            rows = f"{batch} if cu_seqlens is None else cu_seqlens.shape[0] - 1"
+            writer.line(f"{self.sequences} = {rows}")
         equal = [f"{' == '.join(each)} == {shape}" for shape, each in shapes.items()]
         writer.line("return (")
         writer.include([f"    {'and ' * (at > 0)}{each}" for at, each in enumerate(equal)])
@@ -166,8 +197,16 @@ class Op(GraphFunction):
         body.sources = self._told_by(body)
         return body
 
-    def _known(self, body: Scope, axis: Axis) -> str:
+    def _looked_at(self) -> list[str]:
+        """What tells which shapes fit."""
+        return [*self.tensors, *["cu_seqlens"] * self.packed]
+
+    def _known(self, body: Scope, axis: Axis, streams: bool) -> str:
         """The name of a length that the shape of an argument tells."""
+        if axis.kind == "batch" and self.packed:
+            body.ask(body.lengths["batch"])
+            if not streams:
+                return self.sequences
         name = body.lengths.get(axis.name)
         if name is None and axis.size.is_Symbol:
             name = body.sizes.get(str(axis.size))
@@ -181,16 +220,18 @@ class Op(GraphFunction):
         done = f"`{self.fast.name}` where kernels can do it, else `{self.eager.name}`."
         self._define(writer, self.name, self.every, [done])
         if fits:
-            with writer.block(f"if not {fits}({', '.join(self.tensors)}):"):
+            with writer.block(f"if not {fits}({', '.join(self._looked_at())}):"):
                 self._refuse(writer)
         if self.kept:
             self._in_shape(writer)
         saved = len(set(self.owner.form.saved) & set(self.results))
         with writer.block(f"if {self._fits()}:"):
-            fast = [*self.fast.arguments.values(), *self.fast.extra, "chunk"]
+            fast = [*self.fast.arguments.values(), *self.fast.extra, *self.options]
             text = f"{self._present(self.fast)}("
             before, after = (f"flat({saved}, ", ")") if saved else ("", one)
             writer.call(f"return {before}{text}", fast, f"){after}")
+        if self.packed:
+            self._refuse_packed(writer)
         writer.call("check_together(", [quoted(self.owner.title), *self.decisive], ")")
         dtypes = [self._dtype(name, eager=True) for name in self.results]
         writer.include(self._widths({"wide", *dtypes}))
@@ -219,6 +260,12 @@ class Op(GraphFunction):
         writer.include([*head, *lines])
         self.body = own
 
+    def _refuse_packed(self, writer: Writer) -> None:
+        """Lines that leave packed sequences to the function that does each alone."""
+        with writer.block("if cu_seqlens is not None:"):
+            text = f"{self.owner.title}: in PyTorch packed sequences are done one by one"
+            writer.line(f"raise ValueError({quoted(text)})")
+
     def _refuse(self, writer: Writer) -> None:
         """Lines that say which shapes would fit."""
         listed = argument_list({a: self.layouts[a] for a in self.tensors})
@@ -240,6 +287,7 @@ class Op(GraphFunction):
             whole = name not in symbols or symbols[name].is_integer
             kinds[name] = "bool" if name == "training" else "SymInt" if whole else "Scalar"
         kinds["chunk"] = "int"
+        kinds |= {"cu_seqlens": "Tensor?"} if self.packed else {}
         given = ", ".join(f"{kind} {name}" for name, kind in kinds.items())
         made = ", ".join(f"Tensor {plain(name)}" for name in self.results)
         return f"({given}) -> ({made})"

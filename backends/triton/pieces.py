@@ -60,6 +60,14 @@ def numbers_of(dtype: torch.dtype, chunk: int) -> dict:
 
 
 @kernel
+def packed_row(packed_p, at):
+    """A row of a table of `packed_tables`."""
+    p = packed_p + 6 * at
+    p_sequence, base, start = tl.load(p), tl.load(p + 1), tl.load(p + 2)
+    return p_sequence, base, start, tl.load(p + 3), tl.load(p + 4), tl.load(p + 5)
+
+
+@kernel
 def tile_decay(before, sums, columns, stride, inside, later, row, level):
     """How rows decay from the border between the two halves of their block to them, or from them to
     it: from sums of log gates [ROWS, DIMS], those at the row before, and those in memory at

@@ -29,14 +29,15 @@ def chunks(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     n, rows = place[op.chunk.name].text, row.text
     first = f"{n} * {kernel.factor(kernel.size(op.row.size))}"
     if op.steps is None:
-        token = kernel.let_index("t", f"{first} + {bare(rows)}" if n != "0" else rows)
+        token = kernel.let_index("t", f"base + {first} + {bare(rows)}")
     else:
         steps = kernel.factor(kernel.size(graph[node.operands[0]].type.axis(op.steps).size))
-        every = kernel.let_index("r", f"{first} + {bare(rows)}")
+        every = kernel.let_index("r", f"base * {steps} + {first} + {bare(rows)}")
         token = kernel.let_index("t", f"{every} // {steps}")
         at[op.steps] = Index(kernel.let_index("s", f"{every} % {steps}"), row.label)
     off = row.mask
-    inside = f"({token} < T) & {kernel.inside(op.row.name, off)}" if off else f"{token} < T"
+    inside = f"{token} < end"
+    inside = f"({inside}) & {kernel.inside(op.row.name, off)}" if off else inside
     at[op.stream] = Index(token, row.label, False, inside, None if row.whole else row)
     x = kernel.pull_stored(node.operands[0], at)
     label = row.label
@@ -65,13 +66,13 @@ def tokens(kernel: KernelWriter, node: Node, place: Place) -> Tile:
 
 
 def at_last(kernel: KernelWriter, node: Node, place: Place) -> Tile:
-    """`at_end = tl.where(n == CHUNKS - 1, x, 0.0)`."""
+    """`at_end = tl.where(n == high - 1, x, 0.0)`."""
     op = node.op
     n = place[op.stream.name]
     at = {name: index for name, index in place.items() if name != op.stream.name}
     x = kernel.pull(node.operands[0], at)
-    count = "T" if op.stream.name == kernel.tokens else "CHUNKS"
-    end = "0" if op.reverse else f"{count} - 1"
+    first, behind = kernel.borders(op.stream)
+    end = first if op.reverse else f"{behind} - 1"
     if n.label is None:
         return replace(x, text=kernel.let("at_end", f"tl.where({n.text} == {end}, {x.text}, 0.0)"))
     chosen = Tile(kernel.let("is_end", f"{n.text} == {end}"), (n.label,), BOOL)

@@ -22,9 +22,10 @@ def moved(
     kernel: KernelWriter, operand: int, place: Place, axis: str, steps: int, fill: float = 0.0
 ) -> Tile:
     """A value `steps` rows earlier: computed there, or moved where it looks across the rows."""
-    index, size = place[axis], kernel.size_text(kernel.axis_of(operand, axis))
+    index, (first, behind) = place[axis], kernel.borders(kernel.axis_of(operand, axis))
     text = f"({index.text} - {steps})" if steps > 0 else f"({index.text} + {-steps})"
-    inside = kernel.inside(axis, f"{bare(text)} {'>= 0' if steps > 0 else f'< {size}'}")
+    inside = f">= {first}" if steps > 0 else f"< {behind}"
+    inside = kernel.inside(axis, f"{bare(text)} {inside}")
     there = Index(text, index.label, False, inside)
     own = part(kernel, operand, place)
     x = kernel.attempt(lambda: kernel.pull(operand, {**own, axis: there}))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import sympy
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.lines import INDICES
-from archc.backends.triton.naming import pointer, size_name
+from archc.backends.triton.naming import SEQUENCE, pointer, size_name
 from archc.backends.writer import Writer, identifier
 
 from archc.ir import chunk as ck
@@ -31,7 +31,7 @@ def kernel_text(made: KernelWriter, title: str) -> str:
     levels = [f"{block}_LEVELS" for block in sorted(made.halved)]
     fixed = [f"{name}: tl.constexpr" for name in [*sizes, *blocks, *levels, *CONSTANTS]]
     writer.line("@kernel")
-    writer.call(f"def {title}(", [*tensors, "T", "CHUNKS", *fixed], "):")
+    writer.call(f"def {title}(", [*tensors, "T", "CHUNKS", "packed_p", *fixed], "):")
     writer.depth += 1
     writer.docstring([_title(made)])
     writer.include(_programs(made))
@@ -72,6 +72,7 @@ def _programs(made: KernelWriter) -> list[str]:
         else:
             lines.append(f"{name} = program % {length}")
             lines.append(f"program = program // {length}")
+    lines += _sequence(made)
     for block in sorted(made.blocks):
         if block == "DIMS":  # its index is that of a loop
             continue
@@ -79,6 +80,21 @@ def _programs(made: KernelWriter) -> list[str]:
         first = f"block * {block} + " if made.is_split(block) else ""
         lines.append(f"{index} = {first}tl.arange(0, {block})")
     return lines
+
+
+def _sequence(made: KernelWriter) -> list[str]:
+    """What a program knows of its sequence: all tokens, or those of one of several."""
+    if not made.words() & {*SEQUENCE}:
+        return []
+    made.pieces.add("packed_row")
+    names, walked = ", ".join(SEQUENCE), made.kernel.walk is not None
+    batch = next((f"p_{axis.name}" for axis in made.kernel.grid if axis.kind == "batch"), "0")
+    lines = [f"{names} = {batch}, 0, 0, T, 0, CHUNKS"]
+    lines.append("if packed_p is not None:  # one of several sequences in a batch of 1")
+    lines.append(f"    {names} = packed_row(packed_p, {batch if walked else 'n'})")
+    if not walked:
+        return [*lines, "    if p_sequence < 0:", "        return"]
+    return lines if batch == "0" else [*lines, f"    {batch} = {batch} * 0"]
 
 
 def every_node(graph: Graph) -> Iterator[Node]:

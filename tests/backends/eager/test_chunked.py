@@ -190,7 +190,7 @@ def test_wrong_bounds(bounds: list, batch: int, message: str) -> None:
 
 def test_a_state_of_another_number_of_sequences() -> None:
     state = made().initial_state(3, dtype=torch.float64)
-    with pytest.raises(ValueError, match="`cu_seqlens` has 2 sequences, so must the state, got 3"):
+    with pytest.raises(ValueError, match=r"`state\.S` is of a batch of 3, the input of 2"):
         made()(**inputs(9, 1), cu_seqlens=torch.tensor([0, 4, 9]), state=state)
 
 

@@ -92,7 +92,7 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (torch.tensor([0.0, 9.0]), TypeError, "must be a tensor of integers"),
     (torch.tensor([], dtype=torch.int64), ValueError, "for N >= 1 sequences"),
     (torch.tensor([[0, 9]]), ValueError, "for N >= 1 sequences"),
-    (torch.tensor([True, False]), ValueError, "must ascend from 0"),
+    (torch.tensor([True, False]), TypeError, "must be a tensor of integers"),
     ([0, 9], TypeError, "must be a tensor of integers"),
 ]
 

@@ -1,0 +1,78 @@
+"""Packed sequences by generated kernels, with states to start from, against each alone in float64:
+under Triton's interpreter, with buffers that hold no numbers before they are written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from archc.backends.load import load
+
+import archc
+from archc.compile import in_kernels, lowered
+from archc.ir.plan import Plan
+
+pytest.importorskip("triton")
+
+SCRIPT = Path(__file__).with_name("interpreted_packed.py")
+SPECS = (
+    "delta", "gated_delta", "gated_delta_product", "gla", "gla_block", "kda", "linear_attention",
+    "linear_attention_simple", "mamba", "mesa", "mlstm", "mom", "rwkv7", "ssm", "ssm_selective",
+)  # fmt: skip
+LIMIT = 1e-4
+
+
+def wrong(*checks: str) -> dict[str, float]:
+    """What is off, or no number; of some checks in one process."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), ";".join(checks)],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("== ")]
+    assert len(lines) > 8 * len(checks), done.stdout
+    errors = dict(line.rsplit(": ", 1) for line in lines)
+    return {name: float(error) for name, error in errors.items() if not float(error) < LIMIT}
+
+
+def test_one_decay_for_each_head() -> None:
+    """No token, one, one more than a chunk has."""
+    assert not wrong("gated_delta 4 0,1,65,0")
+
+
+def test_decays_for_each_dim_and_corrections() -> None:
+    assert not wrong("kda 4 17,0,1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_bundled_recurrence(spec: str) -> None:
+    """Lengths around that of a chunk, several and one, dims of about 4 and 20."""
+    checks = [f"{spec} 4 0,1,63,64,65,0,5", f"{spec} 4 70", f"{spec} 20 3,0,66"]
+    assert not wrong(*checks)
+
+
+def test_files_say_which_packed_sequences_go_alone() -> None:
+    """One run wherever kernels know all borders."""
+    text = in_kernels(Plan(lowered(archc.load("kda").layer)))
+    assert "packed sequences: each alone" not in text and "packed_tables(cu_seqlens, T" in text
+    text = in_kernels(Plan(lowered(archc.load("mlstm").layer)))
+    assert "packed sequences: each alone, as Sums is in PyTorch, which knows no borders" in text
+
+
+def test_tables_of_chunks() -> None:
+    """No chunk has tokens of two sequences; those that nobody needs are of none."""
+    import torch
+
+    module = load(in_kernels(Plan(lowered(archc.load("gla").layer))), "gla_tables")
+    borders = torch.tensor([0, 0, 1, 64, 129, 129], dtype=torch.int32)
+    chunks, sequences = module.packed_tables(borders, 129, 64)
+    assert chunks[:, 0].tolist() == [1, 2, 3, 3, -1, -1]
+    first = [row[1] + 64 * n for n, row in enumerate(chunks[:4].tolist())]
+    assert first == [0, 1, 64, 128] and chunks[:4, 3].tolist() == [1, 64, 129, 129]
+    assert sequences[:, 4].tolist() == [0, 0, 1, 2, 4]
+    assert sequences[:, 5].tolist() == [0, 1, 2, 4, 4]
