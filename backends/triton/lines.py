@@ -42,6 +42,9 @@ class Lines:
     """What is written of a kernel, and what is known of it: `lengths` and `bounds` of labels,
     `blocks` and the sizes that they are of, `indices` that a program has one of."""
 
+    sequence = "p_sequence"
+    """What lines call the place of a program's sequence among packed ones; "" where none are."""
+
     def __init__(self, kernel: Kernel):
         self.kernel = kernel
         self.names, self.writer = Names(taken(kernel)), Writer()
@@ -252,8 +255,8 @@ class Lines:
         """The program's index of an axis, as a factor. Of packed sequences what runs along tokens
         has a batch of one, and everything else one row a sequence."""
         streams = any(axis.kind == "stream" for axis in type.axes)
-        if type.axis(name).kind == "batch" and not streams:
-            return "p_sequence"
+        if type.axis(name).kind == "batch" and not streams and self.sequence:
+            return self.sequence
         return self.bracketed(index.text)
 
     def _first(self, base: str, terms: list[str]) -> str:

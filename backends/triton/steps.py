@@ -11,6 +11,7 @@ from archc.backends.triton.naming import pointer
 from archc.backends.triton.tile import REAL, Index, Tile
 from archc.backends.writer import identifier
 
+from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.ir.kernel import Kernel
@@ -30,6 +31,8 @@ class StepsWriter(KernelWriter):
     pools. `numbers`: captures that are Python numbers, given by value. `blocks_in_turn`: a state
     lacks the dim that is split, so that a program may have to do all of its blocks in turn.
     `clean`: along which dims a state is 0 off its axes at every token, where less than at first."""
+
+    sequence = ""
 
     def __init__(
         self, kernel: Kernel, emitters: Mapping[type, Callable[..., Tile]], tokens: str,
@@ -84,9 +87,7 @@ class StepsWriter(KernelWriter):
         """The loop over the tokens."""
         kernel, graph, op = self.kernel, self.kernel.graph, self.fold.op
         starts = self.fold.operands[len(op.captures) :]
-        states = {
-            before(s): self._start(s, id) for s, id in zip(op.states, starts, strict=True)
-        }
+        states = {before(s): self._start(s, id) for s, id in zip(op.states, starts, strict=True)}
         for id in self.fold.operands[: len(op.captures)]:
             if op.stream.name not in graph[id].type.names and self._is_read(id):
                 self.pull(id)
@@ -124,6 +125,10 @@ class StepsWriter(KernelWriter):
         node = self.kernel.graph[id]
         at = dict(self.at(node.type, {}))
         self.store(name, node, self.pull(id, at), at)
+
+    def borders(self, axis: Axis) -> tuple[str, str]:
+        """The first index of an axis, and the one after the last."""
+        return ("0", "T") if axis.kind == "stream" else super().borders(axis)
 
     # --- memory ---
 
