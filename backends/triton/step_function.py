@@ -109,7 +109,8 @@ class StepFunction(GraphFunction):
 
     def _note(self) -> None:
         """What the head of the file says of it."""
-        self.scope.file.notes.append(f"    {self.name}: 1 kernel, on pools of states")
+        room = ", where its weights have room on chip" if self.launch.made.kernel.rows else ""
+        self.scope.file.notes.append(f"    {self.name}: 1 kernel, on pools of states{room}")
 
     def _doc(self) -> list[str]:
         results = ", ".join(f"`{name}`" for name in self.fold.results)

@@ -95,7 +95,9 @@ def check_learns(name: str, *tensors: Tensor) -> None:
 
 
 def shares_memory(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors may be views of the same memory."""
+    """Whether two tensors may be views of the same memory; to a compiler, whether they are one."""
+    if torch.compiler.is_compiling():
+        return x is y
     return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 

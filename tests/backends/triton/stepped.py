@@ -2,9 +2,9 @@
 interpreter (TRITON_INTERPRET=1), in a process of its own, or on a GPU.
 
     TRITON_INTERPRET=1 python stepped.py kda 3 4, lstm 1 20, train lstm 5 4
-    python stepped.py kda 3 64
+    python stepped.py kda 3 64, kda 1 128 bfloat16
 
-Each check (a spec, tokens, about how long dims are) prints every value's name and its largest
+Each check (a spec, tokens, about how long dims are, the dtype of what enters) prints every value's name and its largest
 error, against the largest value; `untouched` is 1 where another row of a pool was written.
 """
 
@@ -23,6 +23,7 @@ from archc.ir.plan import examples
 from archc.ir.sizes import evaluate
 from tests.backends.triton.interpreted import file_of, narrow, run, with_gaps
 from tests.backends.triton.memory import guarded
+from tests.backends.triton.narrow import rounding
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -72,27 +73,29 @@ IN_PLACE, ELSEWHERE, BY_ROW = "in place", "elsewhere", "by row"
 
 
 def on_pools(
-    function: Callable[..., Any], captures: tuple, states: tuple, extra: tuple, way: str
+    function: Callable[..., Any], captures: tuple, states: tuple, extra: tuple, way: str, dtype: str
 ) -> None:
     """Print how far a kernel on pools is from the eager loop: random states, in some rows."""
+    given = [small(x, dtype) for x in captures]
+    exact = [x.cpu().double() if is_real(x) else x for x in given]
     rows, batch = states[0].shape[0] + 3, states[0].shape[0]
     index, after = torch.randperm(rows)[:batch], torch.randperm(rows)[:batch]
     index[0] = -1 if way == IN_PLACE else index[0]
     pools = [some_states(rows, *s.shape[1:]) for s in states]
     into = [torch.randn_like(p) for p in pools] if way == ELSEWHERE else None
 
-    def run(how: Callable[..., Any], change: Callable[[Any], Any]) -> tuple[list, list]:
+    def run(how: Callable[..., Any], given: list, change: Callable[[Any], Any]) -> tuple:
         own = [change(x).clone() for x in pools]
         other = None if into is None else tuple(change(x).clone() for x in into)
         options = {} if way == BY_ROW else {"index": change(index), "into": other}
         options |= {"index_after": change(after)} if way == ELSEWHERE else {}
-        made = how(*map(change, captures), *own, *extra, **options)
+        made = how(*given, *own, *extra, **options)
         return [*made[: len(made) - len(own)]], [*(other or own)]
 
-    results, kept = run(lambda *x, **o: by_the_loop(function, *x, **o), lambda x: x)
-    found, written = run(function, small)
-    for place, (x, exact) in enumerate(zip([*found, *written], [*results, *kept], strict=True)):
-        error = (x.cpu().double() - exact).abs().max() / exact.abs().max().clamp(min=1e-9)
+    results, kept = run(lambda *x, **o: by_the_loop(function, *x, **o), exact, lambda x: x)
+    found, written = run(function, given, small)
+    for place, (x, y) in enumerate(zip([*found, *written], [*results, *kept], strict=True)):
+        error = (x.cpu().double() - y).abs().max() / y.abs().max().clamp(min=1e-9)
         print(f"{function.__name__} {place}: {float(error):.1e}")
     used = {IN_PLACE: index, ELSEWHERE: after, BY_ROW: torch.arange(batch)}[way].tolist()
     others = [i for i in range(rows) if i not in used]
@@ -107,25 +110,30 @@ def some_states(*shape: int) -> Tensor:
     return x @ x.mT / shape[-1] if shape[-1] == shape[-2] else x
 
 
-def small(x: Any) -> Any:
+def small(x: Any, dtype: str = "float32") -> Any:
     """A value as the kernel gets it."""
     if not isinstance(x, Tensor):
         return x
-    return (x.float() if x.is_floating_point() else x).to(DEVICE)
+    return x.to(DEVICE, getattr(torch, dtype) if is_real(x) else x.dtype)
+
+
+def is_real(x: Any) -> bool:
+    """Whether a value is a tensor of reals."""
+    return isinstance(x, Tensor) and x.is_floating_point()
 
 
 @torch.no_grad()
-def check(spec: str, tokens: int, unit: int) -> None:
+def check(spec: str, tokens: int, unit: int, dtype: str = "float32") -> None:
     """The recurrences of a layer."""
     layer, module = file_of(spec)
     decide, new = module.by_steps, torch.empty
     calls = calls_of(module, layer, tokens, unit)
     module.by_steps = decide if DEVICE == "cuda" else lambda *given: True
     torch.empty = with_gaps
-    with guarded():
+    with guarded(), rounding():
         for call in calls:
             for way in (IN_PLACE, ELSEWHERE, BY_ROW):
-                on_pools(*call, way)
+                on_pools(*call, way, dtype)
     module.by_steps, torch.empty = decide, new
 
 
@@ -174,7 +182,8 @@ def main(arguments: list[str]) -> None:
         torch.manual_seed(0)
         print(f"== {each.strip()}")
         spec, *numbers = words[training:]
-        (check_training if training else check)(spec, *map(int, numbers))
+        given = [int(each) if each.isdigit() else each for each in numbers]
+        (check_training if training else check)(spec, *given)
 
 
 if __name__ == "__main__":
