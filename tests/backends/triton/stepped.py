@@ -4,8 +4,9 @@ interpreter (TRITON_INTERPRET=1), in a process of its own, or on a GPU.
     TRITON_INTERPRET=1 python stepped.py kda 3 4, lstm 1 20, train lstm 5 4
     python stepped.py kda 3 64, kda 1 128 bfloat16
 
-Each check (a spec, tokens, about how long dims are, the dtype of what enters) prints every value's name and its largest
-error, against the largest value; `untouched` is 1 where another row of a pool was written.
+Each check (a spec, tokens, about how long dims are, the dtype of what enters) prints every value's
+name and its largest error, against the largest value; `untouched` is 1 where another row of a pool
+was written.
 """
 
 from __future__ import annotations
