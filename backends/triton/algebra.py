@@ -59,7 +59,16 @@ def elementwise(kernel: KernelWriter, node: Node, place: Place) -> Tile:
         text if text.replace(".", "").replace("_", "").isalnum() or "[" in text else f"({text})"
         for text in texts
     ]
-    return Tile(kernel.let(node.name or _word(fn), TEXT[fn](*texts)), labels, kind, clean, finite)
+    made = kernel.let(node.name or _word(fn), TEXT[fn](*texts))
+    return Tile(made, labels, kind, clean, finite, **of_product(labels, *tiles))
+
+
+def of_product(labels: tuple[str, ...], *tiles: Tile) -> dict[str, bool]:
+    """Whether what is made element by element of some tiles is made from a product of matrices, and
+    whether all such are turned around in it."""
+    found = [tile for tile in tiles if tile.dot and len(tile.labels) == len(labels)]
+    turned = [(tile.labels != labels) != tile.turned for tile in found]
+    return {"dot": bool(found), "turned": bool(found) and all(turned)}
 
 
 def _operand(text: str) -> str:
@@ -207,9 +216,11 @@ def dot(
     a, b = (kernel.widened(x) if exact else x for x in (a, b))
     (row,) = (own for own in a.labels if own != label)
     (col,) = (own for own in b.labels if own != label)
-    turned = _turns(a, b, label), _turns(b, a, label)
+    turned = turns(a, b, label), turns(b, a, label)
     if turned[1] < turned[0] or (turned[0] == turned[1] and order == (col, row)):
         a, b, row, col = b, a, col, row
+    if min(turned) >= LEFT:
+        raise NotInKernel("both factors are products of matrices, and the left one turned around")
     left, right = kernel.arranged(a, (row, label)), kernel.arranged(b, (label, col))
     kind = "" if exact else ".to(DOT)"
     text = f"tl.dot({left.text}{kind}, {right.text}{kind}, input_precision=PRECISION)"
@@ -217,9 +228,16 @@ def dot(
     return Tile(kernel.let(name or "product", text), (row, col), REAL, clean, dot=True)
 
 
-def _turns(left: Tile, right: Tile, label: str) -> int:
-    """How many sums of products of matrices are turned around for left @ right."""
-    return (left.dot and left.labels[0] == label) + (right.dot and right.labels[0] != label)
+LEFT, RIGHT = 2, 1
+"""What it counts to turn a product of matrices around for the left, or the right factor of another:
+the left one is read from registers, and some compilers read it wrong (`quirks.TURNED`)."""
+
+
+def turns(left: Tile, right: Tile, label: str) -> int:
+    """What is turned around that comes from a product of matrices, for left @ right."""
+    before = left.dot and (left.labels[0] == label) != left.turned
+    after = right.dot and (right.labels[0] != label) != right.turned
+    return LEFT * before + RIGHT * after
 
 
 def with_label(kernel: KernelWriter, x: Tile, label: str) -> Tile:

@@ -126,7 +126,7 @@ class KernelWriter(Lines):
         wide = self.broadcast(start, labels) if start.labels != labels else start.text
         name = self.names.fresh(identifier(state.name))
         self.writer.line(f"{name} = {wide}")
-        return Tile(name, labels, REAL)
+        return Tile(name, labels, REAL, dot=len(labels) == 2)
 
     def _step(self, fold: Node, states: dict[str, Tile]) -> None:
         """What is done at one chunk: results are stored before states become what they are next."""

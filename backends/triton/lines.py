@@ -115,7 +115,8 @@ class Lines:
         order = [tile.labels.index(label) for label in labels]
         turned = f"tl.permute({tile.text}, {tuple(order)})"
         text = f"tl.trans({tile.text})" if len(order) == 2 else turned
-        self.made[key] = replace(tile, text=self.let(f"{tile.text}_t", text), labels=labels)
+        name = self.let(f"{tile.text}_t", text)
+        self.made[key] = replace(tile, text=name, labels=labels, turned=not tile.turned)
         return self.made[key]
 
     # --- sizes and places ---

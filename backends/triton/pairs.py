@@ -216,7 +216,7 @@ class _Loop:
             if _has_own(node):
                 other = f"tl.where({i}[:, None] == {i}[None, :], {made}_own[:, None], 0.0)"
             text = f"tl.where({i}[:, None] > {i}[None, :], {made}, {other})"
-            return Tile(kernel.let(made, text), (self.row, node.op.col.name))
+            return Tile(kernel.let(made, text), (self.row, node.op.col.name), dot=True)
         if isinstance(node.op, ck.GateGradient):
             text = f"tl.cumsum({made}, 0, reverse=True)"
             text += f" - {made}_own" if node.op.exclusive else ""
@@ -224,7 +224,7 @@ class _Loop:
         if _has_own(node):
             text = f"{made} + {self.diagonal(node)}[:, None] * {self.values[node.operands[1]]}"
             made = kernel.let(made, text)
-        return Tile(made, labels)
+        return Tile(made, labels, dot=True)
 
 
 def _is_gram(node: Node) -> bool:

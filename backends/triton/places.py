@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from archc.backends.triton.algebra import part, reduced, text_of, with_label
+from archc.backends.triton.algebra import of_product, part, reduced, text_of, with_label
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.tile import BOOL, REAL, Index, Tile, along, joined
@@ -79,7 +79,7 @@ def at_last(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     kernel.see(chosen)
     labels = joined(tuple(kernel.order), x, chosen)
     text = f"tl.where({text_of(kernel, chosen, labels)}, {text_of(kernel, x, labels)}, 0.0)"
-    return Tile(kernel.let("at_end", text), labels, x.kind, x.clean)
+    return Tile(kernel.let("at_end", text), labels, x.kind, x.clean, **of_product(labels, x))
 
 
 def last(kernel: KernelWriter, node: Node, place: Place) -> Tile:
@@ -139,4 +139,4 @@ def place_(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     kernel.see(chosen)
     labels = joined(tuple(kernel.order), x, chosen)
     text = f"tl.where({text_of(kernel, chosen, labels)}, {text_of(kernel, x, labels)}, 0.0)"
-    return Tile(kernel.let("placed", text), labels, REAL, x.clean)
+    return Tile(kernel.let("placed", text), labels, REAL, x.clean, **of_product(labels, x))

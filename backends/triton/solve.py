@@ -67,7 +67,7 @@ def _loop(kernel: KernelWriter, node: Node, place: Place, right: Tile, over: str
     done = let("done", f"{rest} * {TINY}")
     kept, texts = dict(kernel.made), dict(kernel.texts)
     with kernel.writer.block(f"for _ in range({_count(node, over)}):"):
-        given = Tile(p, labels, clean=right.clean)
+        given = Tile(p, labels, clean=right.clean, dot=True)
         y = kernel.arranged(_product(kernel, node, place, given), labels)
         y = masked(kernel, y, (over,))
         going = let("going", f"{rest} > {done}")
@@ -80,7 +80,7 @@ def _loop(kernel: KernelWriter, node: Node, place: Place, right: Tile, over: str
         line(f"{p} = {r} + {along(turn, row, labels)} * {p}")
         line(f"{rest} = {left}")
     kernel.made, kernel.texts = kept, texts
-    return Tile(z, labels, clean=right.clean)
+    return Tile(z, labels, clean=right.clean, dot=True)
 
 
 def _count(node: Node, over: str) -> str:

@@ -38,7 +38,9 @@ class Tile:
     clean: frozenset[str] = frozenset()
     finite: frozenset[str] = frozenset()
     dot: bool = False
-    """Whether it is the sum of a product of matrices."""
+    """Whether it is a product of matrices, or made from one element by element."""
+    turned: bool = False
+    """Whether that product is turned around in it."""
     stored: bool = False
     """Whether it is as wide as in memory: products of matrices read it so, all else widens it."""
 
