@@ -127,7 +127,7 @@ def quoted(spec: str) -> Iterator[Case]:
         yield Case(spec, H=H, K=D, V=D, B=B, T=T)
 
 
-def some(spec: str, count: int, seed: int, share: int = 7) -> Iterator[Case]:
+def some(spec: str, count: int, seed: int, share: int = 12) -> Iterator[Case]:
     """Random cases; `share` of them in a row have the same kernels."""
     draw = random.Random(f"{spec} {seed}")
     case = Case(spec)

@@ -53,28 +53,36 @@ def _row(spec: str, dtype: str, done: Sequence[Done]) -> Row:
 
 
 def table(done: Sequence[Done]) -> Iterator[str]:
-    """The rows as text, and what is wrong, a few for each row."""
-    head = f"{'spec':24}{'dtype':10}{'cases':>6}{'wrong':>6}{'s':>7}"
-    yield head + "".join(f"  {kind:38}" for kind in KINDS)
+    """What is wrong, a few cases for each row, and then the rows: errors, each with its limit."""
+    yield from told(done)
+    head = f"{'spec':24}{'dtype':9}{'cases':>6}{'wrong':>6}{'s':>6}"
+    yield head + "".join(f"  {kind:32}" for kind in KINDS)
     for row in rows(done):
-        line = f"{row['spec']:24}{row['dtype']:10}{row['cases']:6}{row['wrong']:6}"
-        line += f"{row['seconds']:7.0f}"
+        line = f"{row['spec']:24}{row['dtype']:9}{row['cases']:6}{row['wrong']:6}"
+        line += f"{row['seconds']:6.0f}"
         for kind in KINDS:
             worst = row.get(kind)
             if worst:
                 over = " " if worst["error"] < worst["limit"] else "!"
-                short = worst["of"].partition("_memory")[2][:24]
-                line += f"  {worst['error']:.1e}{over}of {worst['limit']:<6g} {short:22}"
-        yield line
+                short = worst["of"].rpartition(": ")[2][:14]
+                line += f"  {worst['error']:.1e}{over}of {worst['limit']:<6g} {short:14}"
+        yield line.rstrip()
+
+
+def told(done: Sequence[Done], each: int = 2, traces: int = 6) -> Iterator[str]:
+    """So many wrong cases of each row, and so many tracebacks in all."""
     shown: dict[tuple[str, str], int] = defaultdict(int)
+    seen: set[str] = set()
     for one in done:
         case, found = one
         wrong = problems(one)
         shown[case.spec, case.dtype] += bool(wrong)
-        if wrong and shown[case.spec, case.dtype] <= 2:
-            yield f"WRONG {case}: {'; '.join(wrong)[:400]}"
-            if "trace" in found and shown[case.spec, case.dtype] == 1:
-                yield "    " + found["trace"][-500:].replace("\n", "\n    ")
+        if wrong and shown[case.spec, case.dtype] <= each:
+            yield f"WRONG {case}: {'; '.join(wrong)[:300]}"
+        trace = found.get("trace", "")
+        if trace and trace[-120:] not in seen and len(seen) < traces:
+            seen.add(trace[-120:])
+            yield "    " + trace[-400:].replace("\n", "\n    ")
 
 
 def recorded(done: Sequence[Done], suites: Sequence[str], planned: int, device: str) -> Row:

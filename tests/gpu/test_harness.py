@@ -57,7 +57,7 @@ def test_limits_are_those_of_the_peer() -> None:
 def test_random_cases_are_the_same_ones_every_time() -> None:
     found = cases_of(["random"], ("gla", "kda"), 100, seed=0)
     assert found == cases_of(["random"], ("gla", "kda"), 100, seed=0)
-    assert len(found) == 100 and len({case.variant for case in found}) <= 2 * 8
+    assert len(found) == 100 and len({case.variant for case in found}) <= 2 * 5
     assert len(cases.by_variant(found)) == len({case.variant for case in found})
 
 
