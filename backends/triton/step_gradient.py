@@ -190,9 +190,7 @@ class StepGradient:
     def _known(self) -> dict[str, str]:
         return {**self.inputs, **{name: plain(name) for name in self.form.saved}}
 
-    def _class_forward(
-        self, writer: Writer, forward: WalkFunction, backward: WalkFunction
-    ) -> None:
+    def _class_forward(self, writer: Writer, forward: WalkFunction, backward: WalkFunction) -> None:
         known = self._known()
         results = [plain(n) + "_all" * (plain(n) in self.inputs.values()) for n in self.outputs]
         made = [*results, *map(plain, self.form.saved)]

@@ -193,7 +193,7 @@ CHECKS: dict[str, tuple[Callable[[Case, str], Found], Case]] = {
 }
 
 
-SMALL = Case("", "float32", 16, H=2, K=8, V=12, B=1, T=70)
+SMALL = Case("", "float32", 16, H=2, K=8, V=12, B=1, T=17)
 """What is large enough for Triton's interpreter."""
 
 
