@@ -93,6 +93,7 @@ def main() -> None:
     parser.add_argument(
         "--first", type=float, default=90, help="seconds that a first call may take; 0: leave out"
     )
+    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
     parser.add_argument("--again", help="read this file instead of measuring")
     given = parser.parse_args()
     if given.again:
@@ -103,6 +104,7 @@ def main() -> None:
         Path(given.output).parent.mkdir(parents=True, exist_ok=True)
         command = ["python", "benchmarks/first_speed.py", *sys.argv[1:]]
         data = {**record(command, peers_file()), **found.data()}
+        data["commit"] = given.commit or data["commit"]
         Path(given.output).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     Console(width=170, highlight=False).print(table(found))
     print("\n".join(["", *notes(found), ""]))
