@@ -49,7 +49,8 @@ def _panel(axes: Axes, what: str, cases: list[Case], colours: dict[str, str]) ->
         start = place
         for entry in case.entries:
             if entry.milliseconds is None:
-                axes.text(0, place, f" {entry.contender}: refused", va="center", fontsize=8)
+                told = "refused" if entry.refusal else "no time"
+                axes.text(0, place, f" {entry.contender}: {told}", va="center", fontsize=8)
             else:
                 longest = max(longest, entry.high or 0.0)
                 spread = [

@@ -28,7 +28,7 @@ class Limits:
     `cores` is how many processes compile at once.
     """
 
-    first: float = 120.0
+    first: float = 240.0
     fill: float = 240.0
     measure: float = 240.0
     cores: int = os.cpu_count() or 1

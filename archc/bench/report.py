@@ -210,7 +210,8 @@ def _cells(entry: Entry) -> list[str | Text]:
     worst = max(entry.errors.values(), default=None)
     shown = Text("" if worst is None else f"{worst:.1e}", style="red" if entry.wrong else "")
     if entry.milliseconds is None:
-        return [Text("refused", style="yellow"), "", "", "", "", shown]
+        told = "refused" if entry.refusal else "no time"
+        return [Text(told, style="yellow"), "", "", "", "", shown]
     low, high = entry.low or 0.0, entry.high or 0.0
     return [
         _short(entry.milliseconds),

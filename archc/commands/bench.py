@@ -103,6 +103,11 @@ def _names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str,
     "--seconds", type=click.FloatRange(0.01, 600), default=2.0, show_default=True,
     help="How long each thing is timed, all contenders together.",
 )  # fmt: skip
+@click.option(
+    "--limit", type=click.FloatRange(1, 3600), default=240.0, show_default=True,
+    help="Seconds after which a process is stopped: first calls, all candidates of peers, a spec at"
+    " a shape. What it found by then is shown.",
+)  # fmt: skip
 @click.option("--no-first-call", is_flag=True, help="Leave out the first calls in fresh processes.")
 @click.option(
     "--keep", type=click.Path(file_okay=False), metavar="FOLDER",
@@ -198,7 +203,8 @@ def _measured(
                 jobs.append(subject(spec, shape, asked, folder / f"job_{len(jobs)}"))
             except NoMemory as error:
                 raise click.UsageError(str(error)) from None
-    return measure(jobs, folder, console.say, Limits(), not options["no_first_call"])
+    limits = Limits(options["limit"], options["limit"], options["limit"])
+    return measure(jobs, folder, console.say, limits, not options["no_first_call"])
 
 
 @contextmanager

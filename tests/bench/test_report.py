@@ -88,3 +88,10 @@ def test_table_and_picture_show_every_contender() -> None:
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["forward", "decode"]
     texts = [text.get_text().strip() for text in figure.axes[0].texts]
     assert texts == ["200", "400  WRONG", "right: refused"]
+
+
+def test_what_was_stopped_before_its_time_was_taken_is_no_refusal() -> None:
+    cut = [row for row in rows() if "seconds" not in row]
+    out = io.StringIO()
+    Console(file=out, width=200).print(table(report([Outcome(JOB, {}, cut)])))
+    assert out.getvalue().count("no time") == 2 and out.getvalue().count("refused") == 1
