@@ -34,7 +34,7 @@ WHY = {
 EACH = "along the chunks"
 
 LONG, SHORT = 64, 32
-"""The longest block of a dim that is split: where pairs of rows mix, a program has many tiles."""
+"""The longest block of a dim of which a program does a part: with pairs it has many tiles."""
 
 
 def partition(
@@ -99,8 +99,7 @@ class _Partition:
         grid = self._grid(nodes, walked=False)
         first = not any(kind_of(each) not in WHY for each in range(level) if levels.has_fold(each))
         word = "pairs" if kind_of(level) == PAIRS else "before" if first else "after"
-        why, mixes = (WHY[kind_of(level)],), any(isinstance(n.op, ck.Mix) for n in nodes)
-        most = SHORT if mixes and kind_of(level) == PAIRS else LONG
+        why, most = (WHY[kind_of(level)],), SHORT if kind_of(level) == PAIRS else LONG
         title = self._title(word)
         return [Kernel(title, self.graph, loads, home, grid, split, why=why, most=most)]
 

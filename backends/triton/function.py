@@ -136,9 +136,23 @@ class KernelFunction(GraphFunction):
         grid = " * ".join(self._grid(made)) or "1"
         rows = "chunk_rows" if made.kernel.walk is None else "sequence_rows"
         counts = [self._stream_length(), self._chunks(), rows if self.packed else "None"]
-        settings = f"**settings_of({', '.join(['data', *self._loaded(made)])})"
+        settings = ", ".join(["data", str(self._warps(made)), *self._loaded(made)])
+        settings = f"**settings_of({settings})"
         fixed = [*sizes, *blocks, "**numbers_of(data, chunk)", settings]
         body.writer.call(f"{title}[({grid},)](", [*arguments, *counts, *fixed], ")")
+
+    def _warps(self, made: KernelWriter) -> int:
+        """More where a program has much to hold: a walk back the state and its gradient, and so
+        what reads two states."""
+        kernel, graph = made.kernel, made.kernel.graph
+        if kernel.walk is not None:
+            return 8 if graph[kernel.walk].op.reverse else 4
+        read = [n for name, n in made.arguments.items() if name not in kernel.stores]
+        dims = [
+            [a for a in n.type.axes if a.kind == "dim" and a.name not in made.grid] for n in read
+        ]
+        states = [axes for axes in dims if sum(axis.size != CHUNK for axis in axes) > 1]
+        return 8 if len(states) > 1 else 4
 
     def _loaded(self, made: KernelWriter) -> list[str]:
         """How many numbers of each matrix a walk loads at every chunk."""

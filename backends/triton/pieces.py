@@ -26,12 +26,11 @@ def by_kernels(chunk: int, *tensors: Tensor) -> bool:
     return triton is not None and fits and chunk in (16, 32, 64)
 
 
-def settings_of(dtype: torch.dtype, *loaded: int) -> dict:
-    """How a kernel is launched. One that walks the chunks and loads so many numbers at each has
-    more warps, and loads as many chunks ahead as there is room for."""
-    if not loaded:
-        return {"num_warps": 4, "num_stages": 1}
-    return {"num_warps": 8, "num_stages": max(1, min(3, 196_608 // (sum(loaded) * dtype.itemsize)))}
+def settings_of(dtype: torch.dtype, warps: int, *loaded: int) -> dict:
+    """How a kernel is launched. One that walks, and loads so many numbers at each chunk, loads as
+    many chunks ahead as there is room for."""
+    stages = min(3, 196_608 // (sum(loaded) * dtype.itemsize)) if loaded else 1
+    return {"num_warps": warps, "num_stages": max(1, stages)}
 
 
 def needs_gradient(*tensors: Tensor) -> bool:
