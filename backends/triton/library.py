@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from archc.backends.eager.graph_function import GraphFunction, plain
 from archc.backends.triton.op import Op, literals
+from archc.backends.triton.step_op import StepOp
 from archc.backends.writer import COLUMNS, INDENT, Writer, quoted
 
 from archc.ir.chunk import cotangent
@@ -28,9 +29,8 @@ REFUSED = "no_second_gradient"
 
 PIECES = {
     "new_op", REFUSED, "no_gradient", "as_op", "few", "rows_of_chunk", "in_runs", "joined",
-    "check_together",
-    "wrong_shapes", "present", "in_dtype", "settled", "flat", "or_zero", "by_kernels",
-    "narrowest", "needs_gradient",
+    "check_together", "wrong_shapes", "present", "in_dtype", "settled", "flat", "or_zero",
+    "by_kernels", "by_steps", "narrowest", "needs_gradient",
 }  # fmt: skip
 
 
@@ -51,17 +51,23 @@ class Ops:
 
     def write(self) -> None:
         """The functions of both, the ops, and the function that calls them."""
-        sections = self.file.sections
+        owner, sections = self.owner, self.file.sections
         before = len(sections)
-        forward = self.forward.function(self.forward.fits()), self.forward.fake()
+        fits = self.forward.fits()
+        forward = self.forward.function(fits), self.forward.fake()
         backward = self.backward.function(), self.backward.fake()
         more = [self._gradient(), self._keep()]
-        self._new(self.gradient, f"{self.title}_gradient", self.backward, [*backward, REFUSED])
+        name = f"{self.title}_gradient"
+        self._new(self.gradient, name, self.backward, [*backward, REFUSED])
         self._new(self.name, self.title, self.forward, [*forward, *more])
         if self.inference is not None:
-            functions = [self.inference.function(self.inference.fits()), self.inference.fake()]
+            functions = [self.inference.function(fits), self.inference.fake()]
             title = f"{self.title}_inference"
             self._new(f"{title}_op", title, self.inference, [*functions, "no_gradient"])
+        made = owner.stepping
+        self.once = StepOp(owner, made) if made is not None else None
+        if self.once is not None:
+            self.once.write()
         self._choice()
         words = re.findall(r"\w+", "\n".join(sections[before:]))
         self.file.pieces |= {"free_space", *(PIECES & {*words})}
@@ -73,7 +79,7 @@ class Ops:
     def _new(self, name: str, title: str, op: Op, functions: list[str]) -> None:
         """The line that makes an op."""
         writer = Writer()
-        schema = literals(title + op.schema(), COLUMNS - len(INDENT))
+        schema = literals(f"{title}{op.schema()}", COLUMNS - len(INDENT))
         writer.line(f"{name} = new_op(")
         writer.include([f"{INDENT}SPACE,", *(INDENT + each for each in schema)])
         writer.lines[-1] += ","
@@ -182,7 +188,7 @@ class Ops:
             owner.one_by_one(writer, self.title, [*every, "chunk"], fits)
         steps = f"chunk is None or few({length})"
         with writer.block(f"if cu_seqlens is None and ({steps}):" if packed else f"if {steps}:"):
-            owner.write_steps(writer, [*owner.inputs.values()], [*owner.needed[owner.name]])
+            self._few(writer)
         like = next(iter(owner.states.values()))
         writer.line(f"chunk = rows_of_chunk(chunk, {length}, {like})")
         given = [*(owner.inputs[n] for n in self.forward.inputs), *owner.extra]
@@ -203,9 +209,19 @@ class Ops:
         """The name of the op to call: one keeps nothing, for where no gradient is asked for."""
         if self.inference is None:
             return self.name
-        tensors = [self.owner.inputs[n] for n in self.forward.inputs]
-        tensors = [t for n, t in zip(self.forward.inputs, tensors, strict=True)
-                   if not self.forward.is_number(n)]  # fmt: skip
-        decides = f"needs_gradient({', '.join(tensors)})"
+        names = [n for n in self.forward.inputs if not self.forward.is_number(n)]
+        decides = f"needs_gradient({', '.join(self.owner.inputs[n] for n in names)})"
         writer.line(f"op = {self.name} if {decides} else {self.title}_inference_op")
         return "op"
+
+    def _few(self, writer: Writer) -> None:
+        """Lines for few tokens: by a kernel where nothing learns, or by the loop."""
+        owner, once = self.owner, self.once
+        if once is not None:
+            fits = ", ".join([*owner.real_arguments(), *owner.states.values()])
+            with writer.block(f"if by_steps({fits}):"):
+                writer.line(f"once = {once.op} if torch.compiler.is_compiling() else {once.name}")
+                given = [owner.inputs[name] for name in once.inputs]
+                writer.call("return once(", [*given, *once.made.extra], ")")
+        steps = [*owner.inputs.values(), *owner.needed[owner.name]]
+        writer.call(f"return {owner.name}(", steps, ")")

@@ -281,16 +281,26 @@ class Op(GraphFunction):
 
     def schema(self) -> str:
         """The types of its arguments and results, by name."""
-        symbols = {str(s): s for node in self.graph for s in symbols_in((node.op, node.type))}
-        kinds = {name: "Tensor" if name in self.tensors else "Scalar" for name in self.every}
-        for name in self.owner.extra:
-            whole = name not in symbols or symbols[name].is_integer
-            kinds[name] = "bool" if name == "training" else "SymInt" if whole else "Scalar"
-        kinds["chunk"] = "int"
-        kinds |= {"cu_seqlens": "Tensor?"} if self.packed else {}
-        given = ", ".join(f"{kind} {name}" for name, kind in kinds.items())
         made = ", ".join(f"Tensor {plain(name)}" for name in self.results)
-        return f"({given}) -> ({made})"
+        return f"({arguments_of(self, self.every)}) -> ({made})"
+
+
+OPTIONS = {"chunk": "int", "training": "bool", "cu_seqlens": "Tensor?"}
+
+
+def arguments_of(function: GraphFunction, every: Sequence[str]) -> str:
+    """`Tensor q, Tensor k, Scalar eps, int chunk`: arguments with their types."""
+    named = {argument: name for name, argument in function.arguments.items()}
+    symbols = {str(s): s for node in function.graph for s in symbols_in((node.op, node.type))}
+    kinds = {}
+    for argument in every:
+        if argument in named:
+            kinds[argument] = "Scalar" if function.is_number(named[argument]) else "Tensor"
+        elif argument in symbols and not symbols[argument].is_integer:
+            kinds[argument] = "bool" if argument == "training" else "Scalar"
+        else:
+            kinds[argument] = OPTIONS.get(argument, "SymInt")
+    return ", ".join(f"{kind} {argument}" for argument, kind in kinds.items())
 
 
 def literals(text: str, room: int) -> list[str]:

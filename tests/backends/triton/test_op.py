@@ -196,6 +196,16 @@ def test_tensors_on_two_devices_are_refused() -> None:
         home("gla")[0].check_together("o", torch.ones(1), torch.ones(1, device="meta"))
 
 
+def test_a_step_is_an_op_too() -> None:
+    module, (_, given) = home("gla")[0], memory(tokens=3)
+    with torch.no_grad():
+        done = torch.library.opcheck(module.gla_memory_once_op, tuple(given.values()))
+        assert set(done.values()) == {"SUCCESS"}
+        made = module.gla_memory_once_op(*given.values())
+        for one, other in zip(made, module.gla_memory(*given.values()), strict=True):
+            assert torch.equal(one, other)
+
+
 def test_strides_may_be_any() -> None:
     run, given = memory()
     other = {n: x.transpose(0, 1).contiguous().transpose(0, 1) for n, x in given.items()}

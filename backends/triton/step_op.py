@@ -1,0 +1,81 @@
+"""The launch that walks a few tokens as an op of torch: states go into new memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from archc.backends.eager.graph_function import GraphFunction
+from archc.backends.eager.scope import write_sizes
+from archc.backends.triton.op import arguments_of, literals
+from archc.backends.triton.step_function import StepFunction
+from archc.backends.writer import COLUMNS, INDENT, Writer
+
+if TYPE_CHECKING:
+    from archc.backends.eager.chunked import ChunkedFunction
+
+DTYPES = {"int": "torch.int32", "bool": "torch.bool"}
+
+
+class StepOp(GraphFunction):
+    """One op under construction, of the function `made` on pools of states."""
+
+    def __init__(self, owner: ChunkedFunction, made: StepFunction):
+        fresh = owner.scope.file.names.fresh
+        self.owner, self.made, self.op = owner, made, fresh(f"{owner.title}_once_op")
+        name, order = fresh(f"{owner.title}_once"), list(made.inputs)
+        super().__init__(made.scope, made.graph, name, made.given, order, made.stream)
+        self.states = [self.arguments[f"{state}[0]"] for state in owner.states]
+        self.every = [*self.arguments.values(), *made.extra]
+        self.data = next(
+            argument for name, argument in self.arguments.items()
+            if self.inputs[name].type.dtype == "real" and not self.is_number(name)
+        )  # fmt: skip
+
+    def write(self) -> None:
+        """Append all of it to the file."""
+        sections = self.scope.file.sections
+        sections += [self._function(), self._fake()]
+        made = [*map(self._named, self.owner.results), *(f"{s}_after" for s in self.states)]
+        given = arguments_of(self, self.every)
+        returned = ", ".join(f"Tensor {name}" for name in made)
+        text = literals(f"{self.name}({given}) -> ({returned})", COLUMNS - len(INDENT))
+        last = [f"{self.name},", f"{self.name}_fake,", "no_gradient,"]
+        lines = [f"{self.op} = new_op(", "    SPACE,", *(INDENT + each for each in text)]
+        lines[-1] += ","
+        sections.append("\n".join([*lines, *(INDENT + each for each in last), ")"]))
+
+    def _named(self, result: str) -> str:
+        return f"{result}_all" if result in self.every else result
+
+    def _function(self) -> str:
+        writer = Writer()
+        writer.line("@as_op")
+        writer.call(f"def {self.name}(", self.every, "):")
+        writer.depth += 1
+        doc = f"`{self.made.name}`, with new memory for the states after the last token."
+        writer.docstring([doc])
+        rooms = "".join(f"torch.empty_like({state}), " for state in self.states)
+        into = f"into=({rooms.rstrip(', ')}{',' * (len(self.states) == 1)})"
+        one = "[0]" if len(self.states) + len(self.owner.results) == 1 else ""
+        writer.call(f"return {self.made.name}(", [*self.every, into], f"){one}")
+        return writer.text()
+
+    def _fake(self) -> str:
+        made = []
+        for name in self.owner.results:
+            type = self.graph[self.graph.outputs[name]].type
+            shape = ", ".join(self.body.length(axis).text for axis in type.axes)
+            shape += "," * (len(type.axes) == 1)
+            dtype = DTYPES.get(type.dtype, f"{self.data}.dtype")
+            made.append(f"{self.data}.new_empty(({shape}), dtype={dtype})")
+        made += [f"torch.empty_like({state})" for state in self.states]
+        writer = Writer()
+        writer.call(f"def {self.name}_fake(", self.every, "):")
+        writer.depth += 1
+        writer.docstring([f"What the results of `{self.name}` are like, without their values."])
+        write_sizes(writer, self.body)
+        if len(made) > 1:
+            writer.returns(made)
+        else:
+            writer.line(f"return {made[0]}")
+        return writer.text()

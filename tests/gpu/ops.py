@@ -1,0 +1,198 @@
+"""Ops of torch on a GPU: what torch checks of them, one compiled graph for any number of tokens, one
+token under a CUDA graph, and how long a call takes where the GPU has nothing to do.
+
+    python -m tests.gpu.ops gla kda mlstm
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+from archc.backends.load import load
+from torch import Tensor, nn
+
+import archc
+from archc.compile import in_kernels, lowered
+from archc.ir.plan import Plan, examples
+from archc.ir.sizes import evaluate
+
+FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError)
+LIMITS = {torch.float32: 2e-3, torch.bfloat16: 1e-1}
+
+
+class Checked:
+    """One layer with kernels, and its inputs for a number of tokens."""
+
+    def __init__(self, spec: str, device: str, dtype: torch.dtype, unit: int = 32):
+        self.layer_ir = lowered(archc.load(spec).layer)
+        self.module: ModuleType = load(in_kernels(Plan(self.layer_ir)), f"{spec}_ops")
+        self.device, self.dtype = device, dtype
+        self.sizes = next(examples(self.layer_ir, unit))
+        torch.manual_seed(0)
+        make = getattr(self.module, self.layer_ir.name)
+        self.layer: nn.Module = make(**self.sizes, device=device, dtype=dtype)
+
+    def inputs(self, tokens: int, batch: int = 2) -> list[Tensor]:
+        known = {**self.sizes, "batch": batch, "T": tokens, "T_seen": tokens}
+        shapes = [[evaluate(a.size, known) for a in op.type.axes] for _, op in self.layer_ir.inputs]
+        kind: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
+        return [torch.randn(shape, **kind).requires_grad_() for shape in shapes]
+
+    def ops(self) -> list[str]:
+        return [name for name in vars(self.module) if name.endswith("_op")]
+
+
+def run(call: Callable[..., Any], layer: nn.Module, inputs: list[Tensor]) -> list[Tensor]:
+    """The output, and the gradients of inputs and parameters."""
+    y = call(*inputs)
+    values = [*inputs, *layer.parameters()]
+    found = torch.autograd.grad(y.float().square().sum(), values, allow_unused=True)
+    return [y.detach(), *(d for d in found if d is not None)]
+
+
+def far(found: list[Tensor], wanted: list[Tensor]) -> float:
+    """The largest difference, against the largest value of each."""
+    pairs = zip(found, wanted, strict=True)
+    return max(
+        float((x.double() - y.double()).abs().max() / y.double().abs().max().clamp(min=1e-6))
+        for x, y in pairs
+    )
+
+
+def check_ops(made: Checked) -> Iterator[str]:
+    """`torch.library.opcheck` of every call of a forward and its backward, and of a step."""
+    calls: list[tuple[Any, list]] = []
+
+    def recorded(op: Any) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            calls.append((op, [x.detach() if isinstance(x, Tensor) else x for x in given]))
+            return op(*given)
+
+        return call
+
+    kept = {name: getattr(made.module, name) for name in made.ops()}
+    vars(made.module).update({name: recorded(op) for name, op in kept.items()})
+    try:
+        run(made.layer, made.layer, made.inputs(77))
+    finally:
+        vars(made.module).update(kept)
+    for op, given in calls:
+        if not op._opname.endswith("_gradient"):
+            real = [isinstance(x, Tensor) and x.is_floating_point() for x in given]
+            given = [x.requires_grad_() if r else x for x, r in zip(given, real, strict=True)]
+        done = torch.library.opcheck(op, tuple(given), raise_exception=False)
+        bad = {name: str(what)[:300] for name, what in done.items() if what != "SUCCESS"}
+        yield f"{op._opname}: {bad or 'clean'}"
+
+
+def check_compiled(made: Checked) -> Iterator[str]:
+    """Inductor, forward and backward; not compiled again for other numbers of tokens."""
+    torch._dynamo.reset()
+    compiled = torch.compile(made.layer, fullgraph=True, dynamic=True)
+    begun = time.perf_counter()
+    run(compiled, made.layer, made.inputs(256))
+    yield f"first call {time.perf_counter() - begun:.1f} s"
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for tokens in (1000, 77, 40, 9):
+            inputs = made.inputs(tokens)
+            error = far(run(compiled, made.layer, inputs), run(made.layer, made.layer, inputs))
+            yield f"T {tokens}: {error:.1e}{'' if error < LIMITS[made.dtype] else ' !'}"
+
+
+def steps(call: Callable[..., Any], xs: Tensor, state: Any) -> Iterator[Tensor]:
+    for x in xs.unbind(1):
+        y, state = call(x[:, None], state=state, return_state=True)
+        yield y.clone()
+
+
+def flat(state: Any) -> list[Tensor]:
+    """The tensors of a state."""
+    if isinstance(state, Tensor):
+        return [state]
+    parts = state if isinstance(state, tuple) else ()
+    return [x for part in parts for x in flat(part)]
+
+
+@torch.no_grad()
+def check_decode(made: Checked) -> Iterator[str]:
+    """One token after the other: by a CUDA graph, and compiled, against plain calls."""
+    (xs,) = made.inputs(12)
+    begin = made.layer.initial_state(xs.shape[0], xs.device, made.dtype)
+    wanted = list(steps(made.layer, xs, begin))
+    if made.device == "cuda":
+        error = far(list(by_graph(made, xs, begin)), wanted)
+        yield f"by a CUDA graph: {error:.1e}{'' if error < 1e-6 else ' !'}"
+    torch._dynamo.reset()
+    compiled = torch.compile(made.layer, fullgraph=True)
+    error = far(list(steps(compiled, xs, begin)), wanted)
+    yield f"compiled: {error:.1e}{'' if error < LIMITS[made.dtype] else ' !'}"
+
+
+def by_graph(made: Checked, xs: Tensor, state: Any) -> Iterator[Tensor]:
+    """Outputs of a step that is recorded once: the state goes back into its memory after it."""
+    x = xs[:, :1].clone()
+    kept = [part.clone() for part in flat(state)]
+    for _ in range(2):
+        made.layer(x, state=state, return_state=True)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y, after = made.layer(x, state=state, return_state=True)
+        for part, new in zip(flat(state), flat(after), strict=True):
+            part.copy_(new)
+    for part, old in zip(flat(state), kept, strict=True):
+        part.copy_(old)
+    for now in xs.split(1, 1):
+        x.copy_(now)
+        graph.replay()
+        yield y.clone()
+
+
+def check_floor(made: Checked) -> Iterator[str]:
+    """Microseconds of a call from Python: 64 tokens, with and without gradients."""
+    inputs = made.inputs(64, 1)
+
+    def alone() -> None:
+        with torch.no_grad():
+            made.layer(*inputs)
+
+    def both() -> None:
+        made.layer(*inputs).sum().backward()
+
+    for name, call in (("forward", alone), ("forward and backward", both)):
+        times = []
+        for _ in range(60):
+            begun = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - begun)
+        if made.device == "cuda":
+            torch.cuda.synchronize()
+        yield f"{name}: {sorted(times)[30] * 1e6:.0f} us a call"
+
+
+CHECKS = (check_ops, check_compiled, check_decode, check_floor)
+
+
+def main(specs: list[str], device: str) -> None:
+    """Every check of every spec; one that fails does not end the others."""
+    for spec in specs:
+        for dtype in (torch.bfloat16, torch.float32):
+            made = Checked(spec, device, dtype)
+            for check in CHECKS:
+                begun = time.perf_counter()
+                try:
+                    for line in check(made):
+                        print(f"{spec} {str(dtype)[6:]} {check.__name__}: {line}", flush=True)
+                except FAILURES:
+                    print(f"{spec} {dtype} {check.__name__} ! {traceback.format_exc()[-1500:]}")
+                print(f"    {time.perf_counter() - begun:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["gla", "kda"], "cuda" if torch.cuda.is_available() else "cpu")
