@@ -48,6 +48,7 @@ _RESERVED = """
     runs_of_chunks sum_of_rows block_product
     one_by_one with_pasts packed_tables last_of_each check_packed check_borders chunk_rows
     sequence_rows
+    few joined in_runs rows_of_chunk needs_gradient by_steps by_kernels
     from_middle gram_from_middle mix_from_middle inverse_unit_lower conjugate_gradients
 """
 RESERVED = frozenset(_RESERVED.split())

@@ -220,8 +220,9 @@ class Ops:
         if once is not None:
             fits = ", ".join([*owner.real_arguments(), *owner.states.values()])
             with writer.block(f"if by_steps({fits}):"):
-                writer.line(f"once = {once.op} if torch.compiler.is_compiling() else {once.name}")
-                given = [owner.inputs[name] for name in once.inputs]
-                writer.call("return once(", [*given, *once.made.extra], ")")
+                given = [*(owner.inputs[name] for name in once.inputs), *once.made.extra]
+                with writer.block("if torch.compiler.is_compiling():"):
+                    writer.call(f"return {once.op}(", given, ")")
+                writer.call(f"return {once.name}(", given, ")")
         steps = [*owner.inputs.values(), *owner.needed[owner.name]]
         writer.call(f"return {owner.name}(", steps, ")")

@@ -1,5 +1,5 @@
-"""Ops of torch on a GPU: what torch checks of them, one compiled graph for any number of tokens, one
-token under a CUDA graph, and how long a call takes where the GPU has nothing to do.
+"""Ops of torch on a GPU: what torch checks of them, one compiled graph for any number of tokens,
+one token under a CUDA graph, and how long a call takes where the GPU has nothing to do.
 
     python -m tests.gpu.ops gla kda mlstm
 """
@@ -83,9 +83,9 @@ def check_ops(made: Checked) -> Iterator[str]:
     finally:
         vars(made.module).update(kept)
     for op, given in calls:
-        if not op._opname.endswith("_gradient"):
-            real = [isinstance(x, Tensor) and x.is_floating_point() for x in given]
-            given = [x.requires_grad_() if r else x for x, r in zip(given, real, strict=True)]
+        for x in given:
+            if isinstance(x, Tensor) and x.is_floating_point():
+                x.requires_grad_(not op._opname.endswith("_gradient"))
         done = torch.library.opcheck(op, tuple(given), raise_exception=False)
         bad = {name: str(what)[:300] for name, what in done.items() if what != "SUCCESS"}
         yield f"{op._opname}: {bad or 'clean'}"
