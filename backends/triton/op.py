@@ -304,5 +304,5 @@ def arguments_of(function: GraphFunction, every: Sequence[str]) -> str:
 
 
 def literals(text: str, room: int) -> list[str]:
-    """A long text as literals one after the other."""
-    return [quoted(line) for line in textwrap.wrap(text, room - 2, drop_whitespace=False)]
+    """A long text as literals one after the other; there is room for a comma."""
+    return [quoted(line) for line in textwrap.wrap(text, room - 3, drop_whitespace=False)]
