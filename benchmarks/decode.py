@@ -107,12 +107,11 @@ def sweep(module: ModuleType) -> Iterator[dict[str, Any]]:
     part, warps = module.step_part, module.step_warps
     for block in (8, 16, 32, 64, 128):
         for count in (1, 2, 4, 8):
-            if not 16 <= block * KEY / (32 * count) <= 128:
+            if not 16 <= block * KEY / (32 * count) <= 64:
                 continue
             module.step_part = lambda size, others, least, block=block: block
             module.step_warps = lambda numbers, most, count=count: count
-            for batch in (1, 64):
-                yield {"block": block, "warps": count, **measured(module, batch)}
+            yield {"block": block, "warps": count, **measured(module, 64)}
     module.step_part, module.step_warps = part, warps
 
 

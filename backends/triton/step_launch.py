@@ -19,9 +19,11 @@ from archc.dims import Axis
 from archc.ir.chunk import final, start
 from archc.ir.graph import Graph, Node, Type
 
-PIECES = {"kernel", "step_block", "step_part", "step_warps", "step_fits", "step_numbers"}
+PIECES = {
+    "kernel", "step_launch", "step_block", "step_part", "step_warps", "step_fits", "step_numbers",
+}  # fmt: skip
 
-LOCALS = ("part", "numbers", "weights", "moving", "in_turn")
+LOCALS = ("part", "numbers", "weights", "moving", "in_turn", "warps")
 """Names of numbers that a launch needs."""
 
 
@@ -117,13 +119,18 @@ class StepLaunch:
         for text in given.indices:
             stride = "1" if text == "None" else f"1 if {text} is None else {text}.stride(0)"
             items.append(f"{text}, {stride}")
-        counts = [self.op.stream.name, "batch"][: 1 if kernel.rows is None else 2]
-        items += [body.ask(body.lengths[name]) for name in counts]
-        programs = self._programs(writer, given)
-        items += [*self._fixed(), f"**step_numbers({given.data})"]
+        names = [self.op.stream.name, "batch"][: 1 if kernel.rows is None else 2]
+        counts = ", ".join(body.ask(body.lengths[name]) for name in names)
+        programs = " * ".join(self._programs(writer, given))
         most = 16 if kernel.rows is None else 8
-        items += [f"num_warps=step_warps(numbers + weights // 2, {most})", "num_stages=2"]
-        writer.call(f"{self.title}[({' * '.join(programs)},)](", items, ")")
+        writer.line(f"warps = step_warps(numbers + weights // 2, {most})")
+        with writer.block("step_launch("):
+            writer.line(f"{self.title}, {programs},")
+            writer.call("[", items, "],")
+            writer.line(f"[{counts}],")
+            writer.call("dict(", [*self._fixed(), f"**step_numbers({given.data})"], "),")
+            writer.line('{"num_warps": warps, "num_stages": 2},')
+        writer.line(")")
 
     def _fixed(self) -> list[str]:
         """Sizes and blocks, by name."""
@@ -140,16 +147,16 @@ class StepLaunch:
         made, kernel = self.made, self.made.kernel
         programs = [self.body.length(axis).text for axis in kernel.grid]
         if kernel.rows is not None:
-            programs[0] = f"triton.cdiv({programs[0]}, 16)"
+            programs[0] = f"-(-{programs[0]} // 16)"
         if kernel.split is None:
             return programs
-        blocks = f"triton.cdiv({self._size(kernel.split)}, part)"
+        blocks = f"-(-{self._size(kernel.split)} // part)"
         if made.blocks_in_turn:
             self.body.file.kernels.add("shares_memory")
             pairs = [(given.after[s], given.before[s]) for s in sorted(made.whole_states)]
             same = " or ".join(f"shares_memory({after}, {old})" for after, old in pairs)
             writer.line(f"in_turn = {blocks} if {same} else 1")
-            blocks = f"triton.cdiv({blocks}, in_turn)"
+            blocks = f"-({blocks[1:]} // in_turn)"
         return [*programs, blocks]
 
     def _tensor(self, name: str, text: str, layouts: Mapping[str, tuple[str, ...]]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -70,6 +72,25 @@ def step_fits(numbers: int, weights: int, moving: int, dtype: torch.dtype) -> bo
     held = weights * (8 if dtype.itemsize > 2 else 2)
     shared = held + moving * 4 + (16 << 10) if weights else 0
     return numbers <= 1 << 15 and shared <= 227 << 10
+
+
+def step_launch(
+    kernel: Any, programs: int, given: list, counts: list, fixed: dict, options: dict
+) -> None:
+    """Launch a kernel of tensors and their strides `given`. Which machine code is for arguments
+    like these is looked up at once: Triton looks at each of them, and takes several times as long.
+    """
+    if torch.compiler.is_compiling() or not isinstance(kernel, triton.JITFunction):
+        kernel[(programs,)](*given, *counts, **fixed, **options)
+        return
+    like = [(x.dtype, x.data_ptr() % 16) if isinstance(x, Tensor) else x for x in given]
+    small = [(n == 1, n % 16 == 0, n < 1 << 31) for n in counts]
+    key = (given[0].device, *like, *small, *fixed.values(), *options.values())
+    known = vars(kernel).setdefault("known_launches", {})
+    if key in known:
+        known[key][programs, 1, 1](*given, *counts, *fixed.values())
+    else:
+        known[key] = kernel[(programs,)](*given, *counts, **fixed, **options)
 
 
 def check_pool(name: str, pool: Tensor, like: Tensor, index: Tensor | None) -> None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -104,3 +105,30 @@ def test_what_does_not_fit_is_refused(module: ModuleType) -> None:
         module.gla_memory_decode(q, q, v, q, pool[:1])
     with pytest.raises(ValueError, match="no gradient"):
         module.gla_memory_decode(q.requires_grad_(), q, v, q, pool)
+
+
+class Kernel:
+    """In place of a kernel of Triton, and of its machine code."""
+
+    def __init__(self, log: list[tuple], code: Kernel | None = None):
+        self.log, self.code = log, code
+
+    def __getitem__(self, grid: tuple) -> Callable[..., Kernel | None]:
+        def launch(*given: object, **named: object) -> Kernel | None:
+            self.log.append((self.code is None, grid, len(given), sorted(named)))
+            return self.code
+
+        return launch
+
+
+def test_the_same_arguments_are_looked_up_at_once(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machine code is launched with every argument by place; another stride asks Triton again."""
+    log: list[tuple] = []
+    kernel, x = Kernel(log, Kernel(log)), torch.zeros(2, 32, dtype=torch.bfloat16)
+    monkeypatch.setattr(module, "triton", SimpleNamespace(JITFunction=Kernel))
+    for tokens, width in ((17, 8), (33, 8), (17, 4), (1 << 40, 8)):
+        module.step_launch(kernel, 5, [x, width, None], [tokens], {"K": 4}, {"num_warps": 1})
+    by_triton, at_once = (False, (5,), 4, ["K", "num_warps"]), (True, (5, 1, 1), 5, [])
+    assert log == [by_triton, at_once, by_triton, by_triton]
