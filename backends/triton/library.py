@@ -79,7 +79,7 @@ class Ops:
     def _new(self, name: str, title: str, op: Op, functions: list[str]) -> None:
         """The line that makes an op."""
         writer = Writer()
-        schema = literals(f"{title}{op.schema()}", COLUMNS - len(INDENT))
+        schema = literals(f"{title}{op.schema()}", COLUMNS - len(INDENT) - 1)
         writer.line(f"{name} = new_op(")
         writer.include([f"{INDENT}SPACE,", *(INDENT + each for each in schema)])
         writer.lines[-1] += ","
