@@ -1,0 +1,194 @@
+"""What compilers and devices get wrong, and what generated kernels do about it.
+
+Each quirk has a rule over the text of a generated file, which finds where the text would run into
+it. Files are the same for every device, so every rule holds for every file; whether a quirk can
+show on a machine is only said to its user (`archc doctor`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from archc.backends.triton.turned import turned_products
+
+Version = tuple[int, ...]
+
+SUPPORTED: Version = (3, 5)
+"""The oldest Triton that kernels are made for."""
+
+CAPABLE: Version = (8, 0)
+"""The least compute capability: products of matrices in bfloat16 and tf32."""
+
+Rule = Callable[[ast.Module], Iterator[str]]
+
+
+@dataclass(frozen=True)
+class Quirk:
+    """One hazard: where it shows (first and last compute capability and release of Triton, None: no
+    end), what goes wrong, what is done instead, where it was reported, and the rule that finds it
+    in a file."""
+
+    id: str
+    devices: tuple[Version, Version | None]
+    triton: tuple[Version, Version | None]
+    pattern: str
+    instead: str
+    sources: tuple[str, ...]
+    found: Rule
+
+    def shows(self, capability: Version | None, triton: Version | None) -> bool:
+        """Whether it can show with a device and a Triton; an unknown one may have it."""
+        return _within(capability, self.devices) and _within(triton, self.triton)
+
+
+def _within(version: Version | None, span: tuple[Version, Version | None]) -> bool:
+    if version is None:
+        return True
+    first, last = span
+    return version[: len(first)] >= first and (last is None or version[: len(last)] <= last)
+
+
+def breaches(text: str) -> list[str]:
+    """Where a file runs into a quirk: its id, and the place."""
+    tree = ast.parse(text)
+    return [f"{quirk.id}: {place}" for quirk in QUIRKS for place in quirk.found(tree)]
+
+
+# --- rules over a file --------------------------------------------------------------------------
+
+
+def kernels_of(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    """The functions of a file that Triton compiles."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            names = {ast.unparse(each).partition("(")[0] for each in node.decorator_list}
+            if names & {"kernel", "triton.jit"}:
+                yield node
+
+
+def called(node: ast.Call) -> str:
+    """The last name of what is called: `dot` of `tl.dot(a, b)`."""
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _calls(node: ast.AST) -> Iterator[ast.Call]:
+    return (each for each in ast.walk(node) if isinstance(each, ast.Call))
+
+
+def _in_kernels(rule: Callable[[ast.FunctionDef], Iterator[str]]) -> Rule:
+    """A rule for each kernel."""
+
+    def found(tree: ast.Module) -> Iterator[str]:
+        for kernel in kernels_of(tree):
+            yield from (f"{kernel.name}: {place}" for place in rule(kernel))
+
+    return found
+
+
+def _without_precision(kernel: ast.FunctionDef) -> Iterator[str]:
+    for call in _calls(kernel):
+        if called(call) == "dot" and "input_precision" not in {k.arg for k in call.keywords}:
+            yield ast.unparse(call)
+
+
+def _narrow_programs(kernel: ast.FunctionDef) -> Iterator[str]:
+    """`tl.program_id` that is not made wide at once."""
+    wide = {
+        id(call.func.value)
+        for call in _calls(kernel)
+        if called(call) == "to" and isinstance(call.func, ast.Attribute)
+        and [ast.unparse(arg) for arg in call.args] == ["tl.int64"]
+    }  # fmt: skip
+    for call in _calls(kernel):
+        if called(call) == "program_id" and id(call) not in wide:
+            yield ast.unparse(call)
+
+
+def _block_pointers(kernel: ast.FunctionDef) -> Iterator[str]:
+    for call in _calls(kernel):
+        if called(call) in ("make_block_ptr", "advance"):
+            yield ast.unparse(call)
+
+
+def _searches(tree: ast.Module) -> Iterator[str]:
+    """Settings that are chosen when a kernel is first called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("autotune", "heuristics"):
+            yield ast.unparse(node)
+
+
+def _in_place(tree: ast.Module) -> Iterator[str]:
+    """Methods such as `x.add_(y)` in what tells autograd of a gradient."""
+    for node in ast.walk(tree):
+        is_class = isinstance(node, ast.ClassDef)
+        if is_class and any("autograd.Function" in ast.unparse(base) for base in node.bases):
+            for call in _calls(node):
+                name = called(call)
+                if name.endswith("_") and not name.startswith("_"):
+                    yield f"{node.name}: {ast.unparse(call)}"
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+Span = tuple[Version, Version | None]
+ANY: Span = ((0,), None)
+HOPPER: Span = ((9, 0), (9, 0))
+PEER = "source: https://github.com/fla-org/flash-linear-attention"
+TRITON = "source: https://github.com/triton-lang/triton"
+
+TURNED = Quirk(
+    "turned-product", HOPPER, ((3, 4), None),
+    "tl.dot(tl.trans(x), y), where x comes from a product of matrices, is wrong: the left factor is"
+    " read from registers in the layout of that product",
+    "the other factor is turned around, and the product comes out turned; where both come from"
+    " products, PyTorch does it",
+    (f"{PEER}/issues/640", f"{PEER}/pull/826"),
+    _in_kernels(turned_products),
+)  # fmt: skip
+
+QUIRKS: tuple[Quirk, ...] = (
+    TURNED,
+    Quirk(
+        "warps-of-a-setting", HOPPER, ((3, 4), (3, 7)),
+        "the gradient of corrections along the rows of a chunk of 64 is wrong, or reads memory that"
+        " is not its own, with some numbers of warps",
+        "no setting is searched for when a kernel is called: each that there is is held against"
+        " float64 on a GPU by `pytest -m gpu`",
+        (f"{PEER}/issues/984", f"{PEER}/pull/988"),
+        _searches,
+    ),
+    Quirk(
+        "tf32-by-default", ((8, 0), None), ANY,
+        "tl.dot of float32 keeps 10 bits of each factor unless it is told otherwise",
+        "every product says how exact it is: three products in tf32 for float32 data",
+        ("source: https://triton-lang.org/main/python-api/generated/triton.language.dot.html",),
+        _in_kernels(_without_precision),
+    ),
+    Quirk(
+        "narrow-programs", ANY, ANY,
+        "tl.program_id and what is made from it has 32 bits: places in tensors of more than 2^31"
+        " elements wrap around",
+        "it has 64 bits before anything is made from it",
+        (f"{PEER}/pull/1082", f"{TRITON}/issues/1058"),
+        _in_kernels(_narrow_programs),
+    ),
+    Quirk(
+        "block-pointers", ANY, ((3, 7), None),
+        "tl.make_block_ptr is deprecated, and later removed",
+        "addresses are sums of strides",
+        (f"{TRITON}/pull/9667",),
+        _in_kernels(_block_pointers),
+    ),
+    Quirk(
+        "in-place-autograd", ANY, ANY,
+        "torch.compile moves what an autograd.Function writes in place to another time",
+        "nothing is written in place inside of one",
+        ("source: https://github.com/pytorch/pytorch/issues/154820",),
+        _in_place,
+    ),
+)  # fmt: skip
+"""Every quirk that is known to reach generated kernels."""

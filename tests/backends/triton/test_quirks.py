@@ -1,0 +1,88 @@
+"""Quirks: each rule finds what it is for, generated files break none, and where they show."""
+
+from __future__ import annotations
+
+import pytest
+from archc.backends.triton.quirks import QUIRKS, breaches
+
+import archc
+from archc.compile import in_kernels, lowered
+from archc.ir.plan import Plan
+from archc.specfile import bundled
+
+KERNEL = "@kernel\ndef f(p, ROWS: tl.constexpr):\n"
+EXACT = "input_precision=PRECISION"
+
+BROKEN = {
+    "turned-product": f"""{KERNEL}
+    a = tl.dot(x, y, {EXACT})
+    b = tl.where(mask, a * scale, 0.0)
+    b_t = tl.trans(b)
+    c = tl.dot(b_t.to(DOT), q.to(DOT), {EXACT})
+""",
+    "warps-of-a-setting": "@triton.autotune(configs=[], key=[])\ndef f(p):\n    pass\n",
+    "tf32-by-default": f"{KERNEL}    a = tl.dot(x, y)\n",
+    "narrow-programs": f"{KERNEL}    program = tl.program_id(0)\n",
+    "block-pointers": f"{KERNEL}    p = tl.make_block_ptr(x, (T,), (1,), (0,), (64,), (0,))\n",
+    "in-place-autograd": """
+class F(torch.autograd.Function):
+    def forward(ctx, x):
+        return x.add_(1)
+""",
+}
+
+
+@pytest.mark.parametrize("quirk", QUIRKS, ids=lambda quirk: quirk.id)
+def test_its_rule_finds_it(quirk) -> None:
+    found = breaches(BROKEN[quirk.id])
+    assert [each.partition(":")[0] for each in found] == [quirk.id], found
+
+
+@pytest.mark.parametrize("quirk", QUIRKS, ids=lambda quirk: quirk.id)
+def test_it_says_what_is_done_and_where_it_was_reported(quirk) -> None:
+    assert quirk.pattern and quirk.instead and quirk.sources
+    assert all(each.startswith("source: https://") for each in quirk.sources)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"    a = tl.dot(x, y, {EXACT})\n    c = tl.dot(q, tl.trans(a), {EXACT})\n",  # on the right
+        f"    a = tl.load(p)\n    c = tl.dot(tl.trans(a), y, {EXACT})\n",  # no product
+        f"    a = tl.dot(x, y, {EXACT})\n    a = p + 1\n    c = tl.dot(tl.trans(a), y, {EXACT})\n",
+        "    program = tl.program_id(0).to(tl.int64)\n",
+    ],
+)
+def test_what_is_right_is_not_found(text: str) -> None:
+    assert breaches(KERNEL + text) == []
+
+
+def test_what_a_loop_carries_comes_from_its_products() -> None:
+    text = f"""{KERNEL}
+    S = tl.load(p)
+    for step in range(CHUNKS):
+        o = tl.dot(tl.trans(S), q, {EXACT})
+        S = S * decay + tl.dot(k, v, {EXACT})
+"""
+    assert len(breaches(text)) == 1
+
+
+@pytest.mark.parametrize("spec", ["delta", "linear_attention"])
+def test_generated_files_run_into_none(spec: str) -> None:
+    """Gradients of these turn products that are masked and scaled."""
+    text = in_kernels(Plan(lowered(archc.load(spec).layer)))
+    assert "@kernel" in text and breaches(text) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", bundled())
+def test_no_bundled_spec_runs_into_one(spec: str) -> None:
+    assert breaches(in_kernels(Plan(lowered(archc.load(spec).layer)))) == []
+
+
+def test_where_a_quirk_shows() -> None:
+    (turned,) = (quirk for quirk in QUIRKS if quirk.id == "turned-product")
+    assert turned.shows((9, 0), (3, 6, 0)) and turned.shows(None, None)
+    assert not turned.shows((8, 0), (3, 6, 0)) and not turned.shows((9, 0), (3, 3, 1))
+    (setting,) = (quirk for quirk in QUIRKS if quirk.id == "warps-of-a-setting")
+    assert setting.shows((9, 0), (3, 7, 1)) and not setting.shows((9, 0), (3, 8, 0))
