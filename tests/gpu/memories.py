@@ -66,7 +66,8 @@ def _memories(module: ModuleType) -> Iterator[Memory]:
     for name, node in functions.items():
         chunked, walked = f"{name}_kernels" in functions, f"{name}_walk" in functions
         if f"{name}_steps" in functions and (chunked or walked):
-            arguments = [each.arg for each in node.args.args if each.arg != "chunk"]
+            options = ("chunk", "cu_seqlens")
+            arguments = [each.arg for each in node.args.args if each.arg not in options]
             listed = _axes(ast.get_docstring(node) or "")
             axes = {each: listed[each] for each in arguments if each in listed}
             numbers = tuple(each for each in arguments if each not in listed)
