@@ -91,10 +91,7 @@ def own(function: Callable[..., Any], module: Any, job: Job) -> Peer:
         assert state is not None
         return split(function(**inputs, state=state(*states)))
 
-    on_pools = _on_pools(module, job)
-    if on_pools is not None:
-        step = on_pools
-    return Peer(sequence, step if job.states else None)
+    return Peer(sequence, (_on_pools(module, job) or step) if job.states else None)
 
 
 def _on_pools(module: Any, job: Job) -> Callable[[Inputs, Sequence[Tensor]], Made] | None:

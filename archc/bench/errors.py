@@ -12,7 +12,7 @@ from torch import Tensor
 
 from archc.bench.contenders import Made, Peer
 from archc.bench.drawn import draw
-from archc.bench.job import BACKWARD, DECODE, Job
+from archc.bench.job import BACKWARD, Job
 from archc.ir.meaning import evaluate
 
 TOKENS = 143
@@ -93,11 +93,16 @@ class Oracle:
 
     def limit(self, name: str) -> float:
         """The largest error that an output, a state or a gradient may have."""
-        values, gradients, gates = LIMITS[self.job.dtype]
-        if not name.startswith("d "):
-            return values
-        gate = {each.name: each.gate for each in self.job.enters}[name.removeprefix("d ")]
-        return gates if gate else gradients
+        return limit(self.job, name)
+
+
+def limit(job: Job, name: str) -> float:
+    """The largest error that an output, a state or a gradient (`d q`) of a job may have."""
+    values, gradients, gates = LIMITS[job.dtype]
+    if not name.startswith("d "):
+        return values
+    gate = {each.name: each.gate for each in job.enters}[name.removeprefix("d ")]
+    return gates if gate else gradients
 
 
 def error(found: Tensor | None, wanted: Tensor) -> float:
@@ -108,8 +113,3 @@ def error(found: Tensor | None, wanted: Tensor) -> float:
     off = (found.double().reshape(wanted.shape) - wanted).square().mean().sqrt()
     made = float(off / (wanted.square().mean().sqrt() + 1e-8))
     return made if math.isfinite(made) else math.inf
-
-
-def is_step(what: str) -> bool:
-    """Whether something timed is one token with a state."""
-    return what.startswith(DECODE)

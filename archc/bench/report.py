@@ -23,7 +23,8 @@ class Entry:
 
     `milliseconds` is the median, `low` and `high` the quartiles; `ours_faster` the median over
     rounds of its time against ours; `roofline` the share of what the device was seen to do that the
-    least work would need. A `refusal` stands in place of times.
+    least work would need. `errors` are those of few tokens against the oracle, `apart` is how far
+    from ours it is at the full shape. A `refusal` stands in place of times.
     """
 
     contender: str
@@ -36,6 +37,7 @@ class Entry:
     peak_mib: float | None = None
     errors: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
+    apart: Mapping[str, float] = field(default_factory=dict)
     refusal: str = ""
 
     @property
@@ -170,9 +172,11 @@ def _entry(
 ) -> Entry | None:  # fmt: skip
     """What the rows say of one contender, None for nothing."""
     made: dict[str, Any] = {}
+    limits: dict[str, float] = {}
     for row in rows:
         if row.get("contender") == name:
-            made |= {key: row[key] for key in ("errors", "limits", "peak_mib") if key in row}
+            made |= {key: row[key] for key in ("errors", "apart", "peak_mib") if key in row}
+            limits |= row.get("limits", {})
         if row.get("refused") == name:
             made["refusal"] = row["reason"]
     own = times.get(name)
@@ -183,7 +187,7 @@ def _entry(
         if name != OURS and OURS in times:
             ratios = [a / b for a, b in zip(own, times[OURS], strict=True)]
             made["ours_faster"] = statistics.median(ratios)
-    return Entry(name, **made) if made else None
+    return Entry(name, limits=limits, **made) if made else None
 
 
 # --- the table ----------------------------------------------------------------------------------
@@ -242,6 +246,11 @@ def notes(found: Report) -> list[str]:
             if entry.refusal:
                 lines.append(f"{where}: refused: {entry.refusal}")
             lines += [f"{where}: WRONG: {line}" for line in entry.wrongs()]
+            lines += [
+                f"{where}: {name} is {off:.1e} apart from ours at the full shape"
+                for name, off in entry.apart.items()
+                if not off <= 2 * entry.limits[name]
+            ]
     lines += found.remarks
     if found.ceilings:
         copied, product = found.ceilings["bytes"] / 1e12, found.ceilings["flops"] / 1e12

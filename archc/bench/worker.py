@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from torch import Tensor
 from archc.bench.clock import Call, Clock, captured, ceilings, paired
 from archc.bench.contenders import Peer, Unavailable, contender, refusals
 from archc.bench.drawn import DTYPES, draw
-from archc.bench.errors import Oracle
+from archc.bench.errors import Oracle, error, limit
 from archc.bench.fill import compile_a_share
 from archc.bench.job import BACKWARD, DECODE, EAGER, FORWARD, OURS, Job
 
@@ -51,6 +51,7 @@ def calls_of(peer: Peer, inputs: dict[str, Tensor], what: str) -> Call:
     given = [*leaves.values()]
     with torch.no_grad():
         first = sequence(inputs, False)[0][0]
+    torch.manual_seed(1)  # the same for all
     slope = torch.randn_like(first)
 
     def both() -> object:
@@ -112,13 +113,19 @@ class Measuring:
         self.note({"errors": found, "limits": limits, "what": what, "contender": name})
 
     def _times(self, what: str, make: dict[str, Callable[[], Call]]) -> None:
-        """Paired times and peaks of all that can be called."""
+        """Paired times and peaks of all that can be called, and how far peers are from ours."""
         calls: dict[str, Call] = {}
+        ours: tuple[Any, ...] | None = None
         for name, made in make.items():
             try:
                 call = made()
-                call()
+                values = _values(call())
                 self.clock.wait()
+                if name == OURS:
+                    ours = values
+                elif ours and values and self.peers[name].same:
+                    self._differences(what, name, values, ours)
+                del values
                 peak = self.clock.peak(call)
             except refusals() as reason:
                 self._refused(what, name, reason)
@@ -128,6 +135,20 @@ class Measuring:
         if calls:
             times = paired(calls, self.clock, self.job.seconds)
             self.note({"what": what, "seconds": times})
+
+    def _differences(
+        self, what: str, name: str, found: Sequence[Any], ours: Sequence[Any]
+    ) -> None:
+        """How far outputs or gradients of a peer and ours are apart at the full shape."""
+        entering = [f"d {each.name}" for each in self.job.enters]
+        names = entering if what == BACKWARD else self.job.outputs
+        apart = {
+            value: error(x, y.double())
+            for value, x, y in zip(names, found, ours, strict=True)
+            if y is not None
+        }
+        limits = {value: limit(self.job, value) for value in apart}
+        self.note({"apart": apart, "limits": limits, "what": what, "contender": name})
 
     def _decode(self, oracle: Oracle, batch: int) -> None:
         """One token after some others: as it is called, and where there are graphs, as one."""
@@ -164,6 +185,13 @@ class Measuring:
         with torch.no_grad():
             _, states = context.sequence(before, True)
         return last, [x.contiguous() for x in states]
+
+
+def _values(made: object) -> tuple[Any, ...] | None:
+    """The outputs or gradients that a call returned; None for a graph, which returns nothing."""
+    if not isinstance(made, tuple):
+        return None
+    return made[0] if isinstance(made[0], tuple) else made
 
 
 def _told(reason: BaseException) -> str:

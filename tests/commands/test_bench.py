@@ -72,6 +72,7 @@ def test_ours_and_peers_in_one_run(tmp_path: Path) -> None:
     for told in (
         "sum, forward, wrong: WRONG: o is off by",
         "sum, forward + backward, wrong: WRONG: d q is off by",
+        "sum, forward, wrong: o is 1.0e-02 apart from ours at the full shape",
         "sum, decode, wrong: WRONG: o is off by",
         "sum, forward + backward, refuses: refused: RuntimeError: no gradients here",
         "missing: refused: ModuleNotFoundError: No module named 'a_package_that_nobody_has'",
