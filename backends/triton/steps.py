@@ -19,8 +19,12 @@ from archc.ir.kernel import Kernel
 READ, WRITTEN = "slot", "slot_after"
 """In which rows of the pools the states stand, before and after."""
 
+FORWARD = "tl.cast(0, tl.int64)", "step", "tl.minimum(t + 1, T - 1)"
+BACK = "tl.cast(T - 1, tl.int64)", "T - 1 - step", "tl.maximum(t - 1, 0)"
+"""The first token, that of a step, and the one after it; the last has none, and is read again."""
+
 LOCALS = {
-    READ, WRITTEN, "t", "first", "last", "blocks", "B", "BLOCKS", "index_p", "index_batch",
+    READ, WRITTEN, "t", "t_first", "t_next", "first", "last", "blocks", "B", "BLOCKS", "index_p", "index_batch",
     "index_after_p", "index_after_batch",
 }  # fmt: skip
 """Words that lines of these kernels use, besides those of all kernels."""
@@ -91,16 +95,47 @@ class StepsWriter(KernelWriter):
         for id in self.fold.operands[: len(op.captures)]:
             if op.stream.name not in graph[id].type.names and self._is_read(id):
                 self.pull(id)
+        first, step, following = FORWARD if not op.reverse else BACK
+        ahead = self._loads_ahead()
+        now = self._loaded(ahead, "t_first", first) if ahead else []
         kept, texts = dict(self.made), dict(self.texts)
         with self.writer.block("for step in range(T):"):
-            step = "T - 1 - step" if op.reverse else "step"
             self.writer.line(f"t = tl.cast({step}, tl.int64)")
+            then = self._loaded(ahead, "t_next", following) if ahead else []
+            for id, tile in zip(ahead, now, strict=True):
+                self.made[id, self.frame, self.at(graph[id].type, {})] = tile
             self._step(self.fold, states)
             self._look_at_states(states)
+            for tile, other in zip(now, then, strict=True):
+                self.writer.line(f"{tile.text} = {other.text}")
         self.made, self.texts = kept, texts
         for name, buffer in kernel.ends.items():
             (node,) = (n for n in graph if kernel.loads.get(n.id) == buffer)
             self.store(buffer, node, states[f"{name}[t-1]"], dict(self.at(node.type, {})))
+
+    def _loads_ahead(self) -> list[int]:
+        """Captures that are read one token ahead, as a program waits for them otherwise: those that
+        no product of a token is made from, which Triton itself would read ahead."""
+        op, body = self.fold.op, self.fold.op.body
+        if self.kernel.rows is None:
+            return []
+        products = {n.id for n in body if isinstance(n.op, ir.Contract) and len(n.operands) == 2}
+        read = {n.op.name: body.descendants(n.id) for n in body if isinstance(n.op, ir.Input)}
+        found = []
+        for name, id in zip(op.captures, self.fold.operands, strict=False):
+            along = op.stream.name in self.kernel.graph[id].type.names
+            if along and name in read and not products & read[name] and name not in self.numbers:
+                found.append(id)
+        return found
+
+    def _loaded(self, ids: list[int], token: str, place: str) -> list[Tile]:
+        """Values at another token."""
+        stream, own = self.fold.op.stream.name, self.indices[self.fold.op.stream.name]
+        self.writer.line(f"{token} = {place}")
+        self.indices[stream] = Index(token)
+        tiles = [self.pull_stored(id) for id in ids]
+        self.indices[stream] = own
+        return tiles
 
     def _is_read(self, id: int) -> bool:
         """Whether the body has the whole of a captured value in registers."""
