@@ -24,8 +24,8 @@ BACK = "tl.cast(T - 1, tl.int64)", "T - 1 - step", "tl.maximum(t - 1, 0)"
 """The first token, that of a step, and the one after it; the last has none, and is read again."""
 
 LOCALS = {
-    READ, WRITTEN, "t", "t_first", "t_next", "first", "last", "blocks", "B", "BLOCKS", "index_p", "index_batch",
-    "index_after_p", "index_after_batch",
+    READ, WRITTEN, "t", "t_first", "t_next", "first", "last", "blocks", "B", "BLOCKS", "index_p",
+    "index_batch", "index_after_p", "index_after_batch",
 }  # fmt: skip
 """Words that lines of these kernels use, besides those of all kernels."""
 
