@@ -13,7 +13,8 @@ from typing import Any
 class Case:
     """One run. `gate` divides log decays: 0.1 forgets fast, 10 slowly; `holes` is the share of
     decays that are -1000 and -inf; `kept` the share of tokens that forget nothing. `layout` says
-    how tensors lie in memory. `H`, `K` and `V` stand for whatever dims the memory has."""
+    how tensors lie in memory. `packed` sequences are one batch, one of them of no token. `H`, `K`
+    and `V` stand for whatever dims the memory has."""
 
     spec: str
     dtype: str = "bfloat16"
@@ -30,6 +31,7 @@ class Case:
     kept: float = 0.0
     values: str = "normal"
     state: bool = True
+    packed: int = 0
     seed: int = 0
 
     @property
@@ -104,6 +106,7 @@ def hard(spec: str) -> Iterator[Case]:
             yield replace(case, T=T, holes=0.1, seed=T)
         yield replace(case, holes=1.0, seed=1)
         yield replace(case, state=False, gate=0.1, seed=2)
+        yield replace(case, packed=5, B=1, T=331, seed=3)
         for layout in ("turned", "sliced", "shared heads"):
             yield replace(case, layout=layout, T=150)
     yield Case(spec, "float32", 16, H=2, K=64, V=128, T=150)
@@ -117,6 +120,7 @@ def small(spec: str) -> Iterator[Case]:
     for T in (1, 15, 16, 17, 33):
         yield replace(one, T=T, holes=0.1, seed=T)
     yield replace(one, T=33, holes=1.0, layout="shared heads")
+    yield replace(one, T=40, packed=4)
     yield replace(one, T=63, chunk=64, K=60, V=60, H=1, values="positive", state=False)
     yield replace(one, T=70, dtype="bfloat16", chunk=64, H=1, layout="sliced")
 
@@ -143,9 +147,11 @@ def some(spec: str, count: int, seed: int, share: int = 12) -> Iterator[Case]:
                 wide_gates=draw.random() < 0.5,
                 layout=draw.choice(LAYOUTS),
             )
+        packed = draw.choice((0, 0, 0, 3))
         yield replace(
             case,
-            B=draw.randint(1, 4),
+            packed=packed,
+            B=1 if packed else draw.randint(1, 4),
             T=draw.choice((draw.randint(16, 80), draw.randint(16, 700))),
             gate=draw.choice((0.1, 1.0, 1.0, 10.0)),
             holes=draw.choice((0.0, 0.0, 0.1)),

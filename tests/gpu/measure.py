@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.gpu import memories
 from tests.gpu.cases import Case
-from tests.gpu.memories import Decide, Memory, deciding, never
+from tests.gpu.memories import PACKED, Decide, Memory, deciding, never
 from tests.gpu.values import is_gate, values_for
 
 Named = dict[str, Tensor]
@@ -82,7 +82,8 @@ def run(memory: Memory, values: Mapping[str, Any], chunk: int | None) -> Named:
     are what arrives at them, drawn where they are missing."""
     real = {n: values[n] for n in memory.axes if values[n].is_floating_point()}
     leaves = {n: x.detach().requires_grad_() for n, x in real.items()}
-    made = memory({n: leaves.get(n, values[n]) for n in (*memory.axes, *memory.numbers)}, chunk)
+    given = (*memory.axes, *memory.numbers, *({PACKED} & values.keys()))
+    made = memory({n: leaves.get(n, values[n]) for n in given}, chunk)
     outputs = dict(zip(["o", *memory.states], made, strict=True))
     arriving = [
         values[f"d_{n}"].to(y.dtype) if f"d_{n}" in values else _arriving(n, y)
@@ -130,8 +131,11 @@ def _watched(device: str) -> Iterator[None]:
         yield
 
 
-def launched(memory: Memory, case: Case, values: Mapping[str, Any], device: str) -> Named:
-    """The same by kernels, or an AssertionError where they are not taken."""
+def launched(
+    memory: Memory, case: Case, values: Mapping[str, Any], device: str, training: bool = True
+) -> Named:
+    """The same by kernels, or an AssertionError where they are not taken; where nothing learns,
+    only what comes out."""
     taken: list[bool] = []
 
     def told(own: Decide) -> Decide:
@@ -142,8 +146,13 @@ def launched(memory: Memory, case: Case, values: Mapping[str, Any], device: str)
         return decide
 
     with deciding(memory, told), with_gaps(), _watched(device):
-        found = run(memory, values, case.chunk)
-    few = memory.chunked and case.T < 16
+        if training:
+            found = run(memory, values, case.chunk)
+        else:
+            with torch.no_grad():
+                made = memory(values, case.chunk)
+            found = dict(zip(["o", *memory.states], made, strict=True))
+    few = case.T < 16 if memory.chunked else case.packed > 0
     assert few or (taken and all(taken)), "kernels were not taken"
     return found
 
@@ -173,8 +182,9 @@ def part_of(memory: Memory, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def measure(case: Case, device: str) -> dict[str, tuple[float, float]]:
-    """The errors of a case and their limits, by `kind memory: name`."""
+def measure(case: Case, device: str, inference: bool = False) -> dict[str, tuple[float, float]]:
+    """The errors of a case and their limits, by `kind memory: name`; with `inference`, those of
+    what comes out where nothing learns too."""
     errors: dict[str, tuple[float, float]] = {}
     for memory in memories.memories(case.spec):
         values = values_for(memory, case, device)
@@ -189,6 +199,11 @@ def measure(case: Case, device: str) -> dict[str, tuple[float, float]]:
         for name, value in wanted.items():
             title = f"{kind_of(case, name)} {memory.name}: {name}"
             errors[title] = relative(value, found[name]), limit(case, name)
+        if inference and not is_large(case):
+            made = launched(memory, case, values, device, training=False)
+            for name, value in made.items():
+                title = f"out {memory.name}: {name} in inference"
+                errors[title] = relative(wanted[name], value), limit(case, name)
     return errors
 
 

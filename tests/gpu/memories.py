@@ -27,6 +27,9 @@ SPECS = (
 layers have the same ones."""
 
 
+PACKED = "cu_seqlens"
+
+
 @dataclass(frozen=True)
 class Memory:
     """One `o, *states = memory(*values, *states, *numbers, chunk)` of a module.
@@ -47,9 +50,12 @@ class Memory:
         return [name for name, axes in self.axes.items() if "T" not in axes and axes[0] == "B"]
 
     def __call__(self, values: Mapping[str, Any], chunk: int | None) -> tuple[torch.Tensor, ...]:
-        """What comes out; token by token where `chunk` is None."""
+        """What comes out; token by token where `chunk` is None. `cu_seqlens` among the values are
+        where packed sequences begin and end."""
+        given = [x for name, x in values.items() if name != PACKED]
         last = [chunk] if self.chunked else []
-        made = getattr(self.module, self.name)(*values.values(), *last)
+        last += [values[PACKED]] if PACKED in values else []
+        made = getattr(self.module, self.name)(*given, *last)
         return made if isinstance(made, tuple) else (made,)
 
 
@@ -66,8 +72,7 @@ def _memories(module: ModuleType) -> Iterator[Memory]:
     for name, node in functions.items():
         chunked, walked = f"{name}_kernels" in functions, f"{name}_walk" in functions
         if f"{name}_steps" in functions and (chunked or walked):
-            options = ("chunk", "cu_seqlens")
-            arguments = [each.arg for each in node.args.args if each.arg not in options]
+            arguments = [a.arg for a in node.args.args if a.arg not in ("chunk", PACKED)]
             listed = _axes(ast.get_docstring(node) or "")
             axes = {each: listed[each] for each in arguments if each in listed}
             numbers = tuple(each for each in arguments if each not in listed)

@@ -6,6 +6,7 @@ import json
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -31,6 +32,7 @@ class Worker:
 
     def __init__(self, device: str):
         self.device = device
+        self.told = tempfile.TemporaryFile("w+")  # noqa: SIM115 (as long as the worker lives)
         self.process: subprocess.Popen[str] | None = None
         self.answers: queue.Queue[str] = queue.Queue()
 
@@ -49,7 +51,9 @@ class Worker:
             code = process.poll()
             self.stop()
             why = f"after {patience:.0f} s" if code is None else f"by itself, with {code}"
-            return {"failed": f"the process was ended {why}", "late": code is None}
+            self.told.seek(0)
+            trace = self.told.read()[-3000:]
+            return {"failed": f"the process was ended {why}", "trace": trace, "late": code is None}
         found = json.loads(line)
         if any(word in found.get("failed", "") for word in SPOILED):
             self.stop()
@@ -58,8 +62,9 @@ class Worker:
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "tests.gpu.worker", self.device]
         self.process = process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.told,
+            text=True,
+        )  # fmt: skip
         answers = self.answers = queue.Queue()
 
         def listen() -> None:

@@ -30,6 +30,9 @@ from tests.gpu.measure import launched
 from tests.gpu.memories import memories
 from tests.gpu.values import values_for
 
+FOUND = 9
+"""What a watched process ends with where something was found."""
+
 Row = dict[str, object]
 ROOT = Path(__file__).parents[2]
 CLASSES = (
@@ -61,15 +64,17 @@ def watched(spec: str, tool: str) -> tuple[str, str, bool, str]:
     if program is None:
         return spec, tool, False, "there is no compute-sanitizer"
     own = [sys.executable, "-m", "tests.gpu.sanitize", "--once", spec]
-    command = [program, "--tool", tool, "--error-exitcode", "9", "--print-limit", "5", *own]
+    command = [program, "--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", "5", *own]
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     if tool == "initcheck":
         command[3:3] = ["--track-unused-memory", "no"]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
-    told = [line for line in done.stdout.splitlines() if re.search(r"SUMMARY|Invalid|race", line)]
-    last = " | ".join(told[:2] + told[-1:]) or (done.stderr.strip()[-300:] or "said nothing")
+    found = [line for line in done.stdout.splitlines() if re.search(r"SUMMARY|Invalid|race", line)]
+    last = " | ".join(dict.fromkeys(found[:2] + found[-1:])) or "said nothing"
+    if done.returncode not in (0, FOUND):
+        last += f" | the program ended with {done.returncode}: {done.stderr.strip()[-300:]}"
     return spec, tool, done.returncode == 0, last
 
 

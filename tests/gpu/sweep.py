@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -48,17 +49,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("-o", "--output", type=Path, help="a JSON file for what came out")
     given = parser.parse_args(arguments)
-    cases = cases_of(given.suites or ["first"], given.specs, given.count, given.seed)
-    begun = time.monotonic()
-    done = list(run_all(cases, given.device, given.workers, given.seconds))
-    print("\n".join(record.table(done)))
-    kept = record.recorded(done, given.suites or ["first"], len(cases), given.device)
-    kept["seconds"] = round(time.monotonic() - begun)
-    counts = {name: kept[name] for name in ("cases", "not run", "wrong", "run twice", "seconds")}
-    print(counts)
-    if given.output is not None:
-        given.output.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    suites = given.suites or ["first"]
+    cases = cases_of(suites, given.specs, given.count, given.seed)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    begun, done = time.monotonic(), []
+    try:
+        for one in run_all(cases, given.device, given.workers, given.seconds):
+            done.append(one)
+            if given.output is not None and len(done) % 20 == 0:
+                write(given.output, record.recorded(done, suites, len(cases), given.device))
+    finally:
+        kept = record.recorded(done, suites, len(cases), given.device)
+        kept["seconds"] = round(time.monotonic() - begun)
+        print("\n".join(record.table(done)))
+        counts = ("cases", "not run", "wrong", "run twice", "seconds")
+        print({name: kept[name] for name in counts}, flush=True)
+        if given.output is not None:
+            write(given.output, kept)
     return int(bool(kept["wrong"] or kept["not run"]))
+
+
+def write(path: Path, found: record.Row) -> None:
+    """What is recorded; all that is done so far, should the rest not come."""
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def test_a_case_runs_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     assert record.problems((case, found)) == []
     assert found["repeats"] is True
     names = {name.rpartition(": ")[2] for name in found["errors"]}
-    assert names == {"o", "S", "d q", "d k", "d v", "d log_alpha", "d S"}
+    assert names >= {"o", "S", "d q", "d k", "d v", "d log_alpha", "d S", "o in inference"}
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.gpu.cases import Case
-from tests.gpu.memories import Memory
+from tests.gpu.memories import PACKED, Memory
 
 STEPS, EPS = 30, 1e-6
 """Iterations of a solve; what keeps a quotient finite."""
@@ -138,13 +139,25 @@ def values_for(memory: Memory, case: Case, device: str) -> dict[str, Any]:
     """Every argument of a memory: values in the dtype of the case, states in float32, numbers."""
     draw, dtype = Values(case, device), getattr(torch, case.dtype)
     found: dict[str, Any] = {}
+    rows = replace(case, B=case.packed or case.B)
     for name, axes in memory.axes.items():
         kind, shape = role(case.spec, name), shape_of(case, axes)
         if name in memory.states:
+            shape = shape_of(rows, axes)
             found[name] = laid(draw.start(kind, shape).float(), case.layout, axes)
             continue
         made = draw.made(kind, shape)
         wide = case.wide_gates and kind in ("log decay", "decay", "input gate")
         made = made if made.dtype == torch.bool else made.to(torch.float32 if wide else dtype)
         found[name] = laid(made, case.layout, axes)
-    return found | {name: {"steps": STEPS, "eps": EPS}[name] for name in memory.numbers}
+    found |= {name: {"steps": STEPS, "eps": EPS}[name] for name in memory.numbers}
+    return found | ({PACKED: bounds_of(case, device)} if case.packed else {})
+
+
+def bounds_of(case: Case, device: str) -> Tensor:
+    """Where packed sequences begin, and the last ends; the second has no token."""
+    draw = torch.Generator().manual_seed(case.seed)
+    inner = torch.randint(1, case.T, [case.packed - 2], generator=draw).sort().values
+    first = inner[:1] if len(inner) else torch.tensor([case.T])
+    bounds = torch.cat([torch.tensor([0]), first, inner, torch.tensor([case.T])])
+    return bounds.to(device=device, dtype=torch.int32)

@@ -16,20 +16,26 @@ import torch
 from tests.gpu.cases import Case
 from tests.gpu.measure import measure, repeats
 
-FAILURES = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
-    ValueError,
+try:
+    from triton import errors as triton_errors
+except ImportError:
+    triton_errors = None
+
+FAILURES: tuple[type[BaseException], ...] = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError,
+    TypeError, ValueError, *([triton_errors.TritonError] if triton_errors else []),
 )  # fmt: skip
 """What a case may end with, so that the next one is still run."""
 
 
 def result(line: str, device: str) -> dict[str, object]:
-    """What became of one case; with `"repeat": true`, whether two runs are the same too."""
+    """What became of one case; with `"repeat": true`, whether two runs are the same too, and what
+    comes out where nothing learns."""
     given = json.loads(line)
     repeat = given.pop("repeat", False)
     case, begun = Case(**given), time.perf_counter()
     try:
-        made: dict[str, object] = {"errors": measure(case, device)}
+        made: dict[str, object] = {"errors": measure(case, device, repeat)}
         if repeat:
             made["repeats"] = repeats(case, device)
     except FAILURES as error:

@@ -88,9 +88,7 @@ def test_torch_has_no_complaint_about_any(
 
 def gradients(run: Any, layer: nn.Module, inputs: list) -> list[Tensor]:
     y = run(*inputs)
-    found = torch.autograd.grad(
-        y.square().sum(), [*inputs, *layer.parameters()], allow_unused=True
-    )
+    found = torch.autograd.grad(y.square().sum(), [*inputs, *layer.parameters()], allow_unused=True)
     return [y, *(g for g in found if g is not None)]
 
 
