@@ -83,6 +83,28 @@ def aims(found: Report) -> Iterator[tuple[str, float, float, bool]]:
             yield f"{spec}, first calls, {kind}: seconds", taken, wanted, 0 < taken <= wanted
 
 
+def markdown(found: Report) -> Iterator[str]:
+    """The rows of a table for a page: ours beside each peer."""
+    yield "| | B, T, H, D | ours | peer | ours faster | roofline | peak MiB: ours, peer |"
+    yield "|---|---|---:|---:|---:|---:|---:|"
+    for case in found.cases:
+        ours = next((e for e in case.entries if e.contender == OURS), None)
+        if ours is None or ours.milliseconds is None:
+            continue
+        for peer in (e for e in case.entries if e.contender != OURS):
+            if peer.milliseconds is None or peer.ours_faster is None:
+                shown = (f"{peer.contender}: refused", "", "")
+            else:
+                wrong = " (wrong numbers)" if peer.wrong else ""
+                time = f"{peer.contender}: {peer.milliseconds:.3g} ms{wrong}"
+                shown = (time, f"{peer.ours_faster:.2f}", f"{peer.peak_mib or 0:,.0f}")
+            shape = ", ".join(map(str, case.shape))
+            yield (
+                f"| {case.spec}, {case.what} | {shape} | {ours.milliseconds:.3g} ms | {shown[0]} |"
+                f" {shown[1]} | {ours.roofline or 0:.0%} | {ours.peak_mib or 0:,.0f}, {shown[2]} |"
+            )
+
+
 def main() -> None:
     """Measure, or read what was measured; print it, and write it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -95,6 +117,7 @@ def main() -> None:
     )
     parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
     parser.add_argument("--again", help="read this file instead of measuring")
+    parser.add_argument("--markdown", action="store_true", help="print a table for a page")
     given = parser.parse_args()
     if given.again:
         found = recorded(json.loads(Path(given.again).read_text(encoding="utf-8")))
@@ -106,6 +129,9 @@ def main() -> None:
         data = {**record(command, peers_file()), **found.data()}
         data["commit"] = given.commit or data["commit"]
         Path(given.output).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    if given.markdown:
+        print("\n".join(markdown(found)))
+        return
     Console(width=170, highlight=False).print(table(found))
     print("\n".join(["", *notes(found), ""]))
     for what, number, wanted, met in aims(found):
