@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +60,11 @@ def measure(
     peers = [(job, path, name) for job, path in both for name in _peers(job)]
     if peers and jobs[0].device.startswith("cuda"):
         say(f"compiling the candidates of {len(peers)} peers")
-        lost = run.fill(peers, limits)
-        for outcome, path in zip(found, paths, strict=True):
-            _without(outcome, path, lost)
+        for outcome, remark in run.fill(dict(zip(paths, found, strict=True)), peers, limits):
+            outcome.rows.append({"remark": remark})
     for outcome, path in zip(found, paths, strict=True):
         say(f"measuring {outcome.job.title} at {outcome.job.shape}")
-        outcome.rows += run.measure(path, limits.measure)
+        outcome.rows += run.measure(path, outcome.job, limits.measure)
     return found
 
 
@@ -80,17 +79,6 @@ def _note_first(outcome: Outcome, kind: str, made: Done) -> None:
         outcome.rows.append({"broken": f"the first call, {kind}: {made.reason()}"})
 
 
-def _without(outcome: Outcome, path: Path, lost: dict[tuple[Path, str], str]) -> None:
-    """Measure without the peers that take their process down."""
-    down = {name: reason for (where, name), reason in lost.items() if where == path}
-    for name, reason in down.items():
-        outcome.rows.append({"remark": f"{name} is left out: {reason}"})
-    if down:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        data["against"] = [name for name in data["against"] if name not in down]
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-
-
 class _Processes(Workers):
     """The workers of one run."""
 
@@ -100,25 +88,40 @@ class _Processes(Workers):
         yield from self.wait(started, seconds)
 
     def fill(
-        self, peers: Sequence[tuple[Job, Path, str]], limits: Limits
-    ) -> dict[tuple[Path, str], str]:
-        """Compile candidates; the peers that took their process down, and how."""
+        self, found: Mapping[Path, Outcome], peers: Sequence[tuple[Job, Path, str]], limits: Limits
+    ) -> Iterator[tuple[Outcome, str]]:
+        """Compile candidates; remarks on processes that failed, once for each peer. What they leave
+        to be done is done by the peer itself when it is measured."""
         shares = max(1, -(-3 * limits.cores // (2 * len(peers))))
         who = [(path, name, share) for share in range(shares) for _, path, name in peers]
-        started = [self.start("fill", path, name, share, shares) for path, name, share in who]
-        ended = zip(who, self.wait(started, limits.fill), strict=True)
-        return {
-            (path, name): done.reason()
-            for (path, name, _), done in ended
-            if done.code is not None and done.code < 0
-        }
+        started = [
+            self.start("fill", path, name, share, shares, alone=False) for path, name, share in who
+        ]
+        told = set()
+        for (path, name, _), done in zip(who, self.wait(started, limits.fill), strict=True):
+            if done.code != 0 and (path, name) not in told:
+                told.add((path, name))
+                yield found[path], f"{name}, compiling candidates ahead: {done.reason()}"
 
-    def measure(self, path: Path, seconds: float) -> list[Row]:
-        """The rows of a job; what was found before a failure is kept."""
-        out = path.with_name("rows.jsonl")
-        (done,) = self.wait([self.start("measure", path, out)], seconds)
-        lines = out.read_text("utf-8").split("\n") if out.exists() else []
-        rows = [json.loads(line) for line in lines if line.endswith("}")]
+    def measure(self, path: Path, job: Job, seconds: float) -> list[Row]:
+        """The rows of a job; what was found before a failure is kept. If the process was taken down
+        while it measured peers, what was missing of ours is measured without them."""
+        done, rows = self._measured(path, seconds)
+        if done.code is not None and done.code < 0 and job.against:
+            names = ", ".join(job.against)
+            alone = replace(job, against=()).write()
+            whole = {row["what"] for row in rows if "seconds" in row}
+            rows = [row for row in rows if "what" not in row or row["what"] in whole]
+            rows.append({"remark": f"the rest is measured without {names}: {done.reason()}"})
+            done, more = self._measured(alone, seconds)
+            rows += [row for row in more if row.get("what") not in whole]
         if done.code != 0:
             rows.append({"broken": f"measuring: {done.reason()}"})
         return rows
+
+    def _measured(self, path: Path, seconds: float) -> tuple[Done, list[Row]]:
+        out = path.with_name("rows.jsonl")
+        out.unlink(missing_ok=True)
+        (done,) = self.wait([self.start("measure", path, out)], seconds)
+        lines = out.read_text("utf-8").split("\n") if out.exists() else []
+        return done, [json.loads(line) for line in lines if line.endswith("}")]

@@ -10,6 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Variables that libraries take the number of their threads from."""
+
 Started = tuple["subprocess.Popen[str]", Path]
 """A process, and the stem of the files that it prints into."""
 
@@ -26,9 +29,10 @@ class Done:
         """Why it failed."""
         if self.code is None:
             return "stopped after its time"
+        lines = [line.strip() for line in self.err.split("\n") if line.strip()]
         if self.code < 0:
-            return f"its process was ended by signal {-self.code}"
-        lines = [line for line in self.err.strip().split("\n") if line.strip()]
+            said = f": {' / '.join(lines[:3])}" if lines else ""
+            return f"its process was ended by signal {-self.code}{said}"
         return lines[-1] if lines else f"exit status {self.code}"
 
 
@@ -39,12 +43,13 @@ class Workers:
     def __init__(self, folder: Path, module: str):
         self.folder, self.module, self.count = folder, module, 0
 
-    def start(self, mode: str, job: Path, *rest: object) -> Started:
-        """Start one."""
+    def start(self, mode: str, job: Path, *rest: object, alone: bool = True) -> Started:
+        """Start one; if it is not alone, it takes no more than one core."""
         self.count += 1
         log = self.folder / f"worker_{self.count}_{mode}"
         command = [sys.executable, "-m", self.module, mode, str(job), *map(str, rest)]
         env = {**os.environ, "TRITON_CACHE_DIR": str(job.with_name("cache"))}
+        env |= {} if alone else dict.fromkeys(THREADS, "1")
         with log.with_suffix(".out").open("w") as out, log.with_suffix(".err").open("w") as err:
             made = subprocess.Popen(command, env=env, stdout=out, stderr=err, text=True)
         return made, log

@@ -71,7 +71,7 @@ def _checked(
     shares = min(cores, len(names))
     outs = [path.with_name(f"check_{share}.jsonl") for share in range(shares)]
     started = [
-        workers.start("check", path, out, *names[share::shares])
+        workers.start("check", path, out, *names[share::shares], alone=False)
         for share, out in enumerate(outs)
     ]
     ended = list(workers.wait(started, seconds))
