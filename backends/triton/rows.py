@@ -13,6 +13,7 @@ from archc.backends.triton.tile import INT, Index, Tile, along, joined
 
 from archc.dims import Axis
 from archc.ir import chunk as ck
+from archc.ir import layer as ir
 from archc.ir.graph import Node
 
 Place = Mapping[str, Index]
@@ -83,7 +84,8 @@ def sums(kernel: KernelWriter, node: Node, place: Place) -> Tile:
 
 
 def spans(kernel: KernelWriter, node: Node, place: Place) -> Tile:
-    """`span = tl.cumsum(between, 0)`: from the column on to each row, as a sum of its own."""
+    """`span = tl.cumsum(between, 0)`: from the column on to each row, as a sum of its own. If only
+    exp is wanted of them they are differences of sums: of gates that are no less than exp tells."""
     op = node.op
     row, col = op.row, op.col.name
     kernel.whole_along(node, place, row, col)
@@ -91,41 +93,54 @@ def spans(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     if g.labels != (row,):
         raise NotInKernel("spans of several dims")
     i, j = place[row].text, place[col].text
-    later = f"{i}[:, None] > {j}[None, :]"
-    after = later
-    if op.exclusive:
-        g, after = (
-            moved(kernel, node.operands[0], place, row, 1),
-            f"{i}[:, None] - 1 > {j}[None, :]",
-        )
-    wide = kernel.let("between", f"tl.where({after}, {g.text}[:, None], 0.0)")
-    total = kernel.let("span", f"tl.cumsum({wide}, 0)")
-    kept = later if op.strict or op.exclusive else f"{i}[:, None] >= {j}[None, :]"
+    if _only_in_exp(kernel, node):
+        total = _difference(kernel, g, op.exclusive)
+    elif op.exclusive:
+        g = moved(kernel, node.operands[0], place, row, 1)
+        total = _sum_of_own(kernel, g, f"{i}[:, None] - 1 > {j}[None, :]")
+    else:
+        total = _sum_of_own(kernel, g, f"{i}[:, None] > {j}[None, :]")
+    later = ">" if op.strict or op.exclusive else ">="
     kernel.lengths[col] = kernel.lengths[row]
     kernel.see(Tile("", (row, col)))
-    return Tile(kernel.let("span", f"tl.where({kept}, {total}, float('-inf'))"), (row, col))
+    kept = f"tl.where({i}[:, None] {later} {j}[None, :], {total}, float('-inf'))"
+    return Tile(kernel.let("span", kept), (row, col))
+
+
+def _only_in_exp(kernel: KernelWriter, node: Node) -> bool:
+    """Whether nothing but exp is wanted of a value."""
+    graph = kernel.frame.graph
+    users = [graph[user].op for user in graph.users(node.id)]
+    return all(isinstance(op, ir.Elementwise) and op.fn == "exp" for op in users)
+
+
+def _difference(kernel: KernelWriter, g: Tile, exclusive: bool) -> str:
+    """The spans of all pairs as differences."""
+    gates = kernel.let_index("least", f"tl.maximum({g.text}, {ck.LEAST_GATE}).to(SUMS)")
+    sums = kernel.let_index("gate_sums", f"tl.cumsum({gates}, 0)")
+    until = kernel.let_index("until", f"{sums} - {gates}") if exclusive else sums
+    return kernel.let_index("span", f"({until}[:, None] - {sums}[None, :]).to(tl.float32)")
+
+
+def _sum_of_own(kernel: KernelWriter, g: Tile, after: str) -> str:
+    """The spans of all pairs, each summed."""
+    wide = kernel.let_index("between", f"tl.where({after}, {g.text}[:, None], 0.0)")
+    return kernel.let_index("span", f"tl.cumsum({wide}, 0)")
 
 
 def spans_gradient(kernel: KernelWriter, node: Node, place: Place) -> Tile:
-    """At r the sum over i >= r > j."""
+    """At r the sum over i >= r > j: a pair counts from its later row on, to its earlier one."""
     op = node.op
     kernel.whole_along(node, place, op.row)
-    x = kernel.pull(
-        node.operands[0], {**place, op.col: kernel.whole(axis_of(kernel, node, op.col))}
-    )
+    col = kernel.whole(axis_of(kernel, node, op.col))
+    x = kernel.pull(node.operands[0], {**place, op.col: col})
     x = kernel.arranged(x, (op.row, op.col))
-    i, j = place[op.row].text, kernel.whole(axis_of(kernel, node, op.col)).text
-    kept = f"{i}[:, None] {'>' if op.strict or op.exclusive else '>='} {j}[None, :]"
-    only = kernel.let("kept", f"tl.where({kept}, {x.text}, 0.0)")
-    after = kernel.let("after", f"tl.cumsum({only}, 0, reverse=True)")
-    if op.exclusive:
-        size = kernel.size_text(kernel.axis_of(node.operands[0], op.row))
-        tile = Tile(after, (op.row, op.col))
-        after = turned_rows(
-            kernel, tile, op.row, f"({i} + 1)", kernel.inside(op.row, f"{i} + 1 < {size}")
-        ).text
-    around = f"tl.sum(tl.where({i}[:, None] > {j}[None, :], {after}, 0.0), 1)"
-    return Tile(kernel.let("d_gate", around), (op.row,))
+    below = f"{place[op.row].text}[:, None] > {col.text}[None, :]"
+    only = kernel.let("kept", f"tl.where({below}, {x.text}, 0.0).to(SUMS)")
+    later = kernel.let("later", f"tl.sum({only}, 1)")
+    text = f"tl.cumsum({later} - tl.sum({only}, 0), 0, reverse=True)"
+    text = f"({text} - {later})" if op.exclusive else text
+    return Tile(kernel.let("d_gate", f"{text}.to(tl.float32)"), (op.row,))
 
 
 def axis_of(kernel: KernelWriter, node: Node, name: str) -> Axis:
