@@ -109,7 +109,7 @@ def sweep(module: ModuleType) -> Iterator[dict[str, Any]]:
         for count in (1, 2, 4, 8):
             if not 16 <= block * KEY / (32 * count) <= 64:
                 continue
-            module.step_part = lambda size, others, least, block=block: block
+            module.step_part = lambda *sizes, block=block: block
             module.step_warps = lambda numbers, most, count=count: count
             yield {"block": block, "warps": count, **measured(module, 64)}
     module.step_part, module.step_warps = part, warps

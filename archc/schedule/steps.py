@@ -60,7 +60,7 @@ def steps(graph: Graph, name: str) -> Kernel:
 
 
 def _products_with_weights(op: ir.Fold) -> Iterator[Node]:
-    """Products of what follows from the states with a matrix that all sequences share."""
+    """Products of a vector that follows from the states with a matrix that all sequences share."""
     body, names = op.body, {f"{state.name}[t-1]" for state in op.states}
     states = {n.id for n in body if isinstance(n.op, ir.Input) and n.op.name in names}
     carried = states | {id for state in states for id in body.descendants(state)}
@@ -71,7 +71,9 @@ def _products_with_weights(op: ir.Fold) -> Iterator[Node]:
         for one, other in ((0, 1), (1, 0)):
             shared = "batch" not in body[node.operands[one]].type.names
             meets = node.operands[other] in carried and (labels[0] & labels[1]) - kept
-            if shared and meets and labels[one] - labels[other]:
+            axes = body[node.operands[other]].type.axes
+            vector = sum(axis.kind == "dim" and axis.name not in op.heads for axis in axes) == 1
+            if shared and vector and meets and labels[one] - labels[other]:
                 yield node
 
 

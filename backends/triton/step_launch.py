@@ -74,6 +74,9 @@ class StepLaunch:
 
     # --- how much a program holds ---
 
+    def _length(self, axis: Axis) -> str:
+        return self.body.ask(self.body.length(axis).text)
+
     def _size(self, axis: Axis) -> str:
         return self.body.size(axis.size).text
 
@@ -98,7 +101,8 @@ class StepLaunch:
             rest = [axis for axis in largest.axes if axis.name != split.name]
             least = 16 if any("tl.dot" in line for line in self.made.writer.lines) else 8
             others = " * ".join(self._tile(rest)) or "1"
-            writer.line(f"part = step_part({self._size(split)}, {others}, {least})")
+            programs = " * ".join(self._length(axis) for axis in self.made.kernel.grid)
+            writer.line(f"part = step_part({self._size(split)}, {others}, {least}, {programs})")
         writer.line(f"numbers = {total([self._tile(state.axes) for state in op.states])}")
         fold = self.made.fold
         inputs = [self.graph[id].type for id in fold.operands[: len(op.captures)]]

@@ -16,9 +16,13 @@ def step_block(size: int, least: int = 16) -> int:
     return max(least, 1 << (size - 1).bit_length())
 
 
-def step_part(size: int, others: int, least: int) -> int:
-    """How long a program's block of a dim is: 2048 numbers of a state keep one warp busy."""
-    return min(step_block(size, least), max(least, 2048 // others))
+def step_part(size: int, others: int, least: int, programs: int) -> int:
+    """How long a program's block of a dim is: 8192 numbers of a state, so that long rows are read
+    from memory; shorter, down to 16, where a GPU would have fewer programs than 4 a processor."""
+    part = min(step_block(size, least), max(least, 8192 // others))
+    while part > max(least, 16) and programs * -(-size // part) < 4 * 132:
+        part //= 2
+    return part
 
 
 def step_warps(numbers: int, most: int) -> int:
@@ -83,7 +87,9 @@ def step_launch(
     if torch.compiler.is_compiling() or not isinstance(kernel, triton.JITFunction):
         kernel[(programs,)](*given, *counts, **fixed, **options)
         return
-    like = [(x.dtype, x.data_ptr() % 16) if isinstance(x, Tensor) else x for x in given]
+    like = [
+        x if x.__class__ is int or x is None else (x.dtype, x.data_ptr() % 16) for x in given
+    ]
     small = [(n == 1, n % 16 == 0, n < 1 << 31) for n in counts]
     key = (given[0].device, *like, *small, *fixed.values(), *options.values())
     known = vars(kernel).setdefault("known_launches", {})
