@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from archc.bench.job import BACKWARD, DECODE, FORWARD, OURS
+from archc.bench.job import BACKWARD, DECODE, FORWARD, LOADING, OURS
 from archc.bench.processes import Limits, measure
 from archc.bench.record import peers_file, record
 from archc.bench.report import Report, notes, recorded, report, table
@@ -41,7 +41,8 @@ AIMS = {"forward": 1.0, "forward + backward": 0.7}
 """How many times fla's speed ours should be."""
 
 DECODE_AIM, COLD_AIM, WARM_AIM = 0.8, 20.0, 1.0
-"""The share of the roofline at a batch of 64, and seconds of the first call."""
+"""The share of the roofline at a batch of 64, and seconds of the first calls, forward and with
+gradients together, after the file is loaded."""
 
 
 def run(seconds: float, keep: str | None, specs: list[str], first: float) -> Report:
@@ -79,7 +80,7 @@ def aims(found: Report) -> Iterator[tuple[str, float, float, bool]]:
             yield what, share, DECODE_AIM, share >= DECODE_AIM
     for spec, kinds in found.first.items():
         for kind, wanted in (("cold", COLD_AIM), ("warm", WARM_AIM)):
-            taken = sum(kinds.get(kind, {}).values())
+            taken = sum(s for what, s in kinds.get(kind, {}).items() if what != LOADING)
             yield f"{spec}, first calls, {kind}: seconds", taken, wanted, 0 < taken <= wanted
 
 

@@ -11,6 +11,9 @@ FORWARD, BACKWARD, DECODE = "forward", "backward", "decode"
 WHAT = (FORWARD, BACKWARD, DECODE)
 """What is timed: a whole sequence, that and its gradients, one token with a state."""
 
+LOADING = "loading"
+"""What is timed of a fresh process before its first call: the generated file."""
+
 OURS, EAGER, COMPILED = "ours", "eager", "compile"
 """The contenders that need no file of peers: the generated file; its PyTorch alone; the same under
 torch.compile."""

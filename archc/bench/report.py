@@ -11,10 +11,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from archc.bench.job import BACKWARD, DECODE, FORWARD, OURS, Job, Work
+from archc.bench.job import BACKWARD, DECODE, FORWARD, LOADING, OURS, Job, Work
 from archc.bench.processes import Outcome
 
 WORDS = {FORWARD: "forward", BACKWARD: "forward + backward", DECODE: "decode"}
+WORDS |= {LOADING: "loading the file"}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from archc.bench.contenders import Peer, Unavailable, contender, refusals
 from archc.bench.drawn import DTYPES, draw
 from archc.bench.errors import Oracle, error, limit
 from archc.bench.fill import compile_a_share
-from archc.bench.job import BACKWARD, DECODE, EAGER, FORWARD, OURS, Job
+from archc.bench.job import BACKWARD, DECODE, EAGER, FORWARD, LOADING, OURS, Job
 
 CONTEXT = 64
 """Tokens before the one that is decoded: the state is what they leave."""
@@ -225,13 +225,15 @@ def machine(job: Job) -> dict[str, str]:
 
 
 def first(job: Job, name: str) -> dict[str, float]:
-    """Seconds of the first call of a fresh process, and of the first with gradients; what any
-    program pays for torch and the device is not in them."""
+    """Seconds in a fresh process: of loading the file (and Triton with it), of the first call, and
+    of the first with gradients. What any program pays for torch and the device is not in them."""
     inputs = draw(job, *job.shape[:2])
     clock = Clock(job.device)
     (torch.ones(64, 64, device=job.device) @ torch.ones(64, 64, device=job.device)).sum().item()
-    found, start = {}, time.perf_counter()
+    start = time.perf_counter()
     peer = contender(name, job)
+    found = {LOADING: time.perf_counter() - start}
+    start = time.perf_counter()
     for what in (FORWARD, BACKWARD):
         if what in job.what:
             calls_of(peer, inputs, what)()
