@@ -32,6 +32,7 @@ VERBS = {
     "new": "Start a spec of your own from a bundled one.",
     "verify": "Hold every form of a layer against its step-by-step meaning.",
     "bench": "Time the generated file beside its peers, in one run.",
+    "doctor": "Say what this machine has, and whether kernels can run on it.",
     "tune": "Search for the best settings of kernels on this GPU, and keep them.",
 }
 """The verbs in the order of `archc --help`, each with its first line there."""

@@ -209,10 +209,7 @@ def short(plan: Planned, name: str) -> str:
 
 def shortened(plan: Planned, decision: Decision) -> str:
     """A reason with short names of kernels."""
-    text = str(decision)
-    for prefix in (f"{plan.name}_gradient_kernels_", f"{plan.name}_kernels_"):
-        text = text.replace(prefix, "")
-    return text
+    return re.sub(rf"{plan.name}_(?:\w+_)?kernels_", "", str(decision))
 
 
 def in_short(number: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from archc.backends.eager.chunked import without
 from archc.backends.eager.naming import region_name
 from archc.backends.triton.schedule import written
 from archc.compile import SCHEDULE, lowered
@@ -118,10 +119,13 @@ def _planned(
     known = {**sizes, "batch": wanted.B, "T": wanted.T, node.op.stream.size.name: wanted.T}
     if form is None:
         return Planned(layer, node, name, Setting(known, wanted.dtype), wanted, (), sizes)
-    graphs = {"forward": (form.forward, "kernels")}
+    graphs = [("forward", form.forward, "kernels", False)]
+    if form.saved:
+        graph = without(form.forward, form.saved)
+        graphs.append(("inference", graph, "inference_kernels", True))
     if form.backward is not None:
-        graphs["gradient"] = (form.backward, "gradient_kernels")
-    cut = {title: _cut(node, graph, f"{name}_{end}") for title, (graph, end) in graphs.items()}
+        graphs.append(("gradient", form.backward, "gradient_kernels", False))
+    cut = {t: _cut(node, graph, f"{name}_{end}", fused) for t, graph, end, fused in graphs}
     chunk = wanted.chunk or layer.chunk.size
     if chunk is None:
         chunk = chunk_for(cut.values(), known, wanted.dtype, wanted.device.budget)
@@ -130,10 +134,10 @@ def _planned(
     return Planned(layer, node, name, setting, wanted, tuple(parts), sizes)
 
 
-def _cut(node: Node, graph: Graph, name: str) -> Kernels:
+def _cut(node: Node, graph: Graph, name: str, fused: bool) -> Kernels:
     """The kernels of a graph, as they are written."""
     prepared = SCHEDULE.prepare(graph, node.op.heads)
-    return written(prepared, name, node.op.stream, node.op.heads, SCHEDULE)[0]
+    return written(prepared, name, node.op.stream, node.op.heads, SCHEDULE, fused)[0]
 
 
 def _part(title: str, kernels: Kernels, setting: Setting, device: Device) -> Part:

@@ -23,8 +23,8 @@ from archc.schedule.program import STATE, WIDE, Key, Program, Setting, Sizes, St
 CHUNKS = (64, 32, 16)
 """Lengths of chunks that kernels are made for, the best first."""
 
-AHEAD = 2
-"""Steps of a walk whose loads are in shared memory at the same time."""
+MOST_AHEAD = 3
+"""Chunks of a walk that are in work at the same time, at most: the last is in registers."""
 
 MARGIN = 1.125
 """What stands in shared memory beside the operands of the largest product, as a factor."""
@@ -166,13 +166,22 @@ class _Tiles:
 
     def shared(self) -> int:
         """Bytes of the operands of the largest product, and of what a walk loads ahead."""
-        ahead = self._ahead()
+        copies = self._copies()
+        ahead = self._ahead() if copies else set()
         products = (step for step in self.order if self._multiplies(step))
         largest = max((self._operands(*step.operands, ahead) for step in products), default=0)
         inside = max(map(self._inside, self.order), default=0)
         steps = [self.program.steps[key] for key in ahead]
         loaded = sum(self._area(s.key) * self.setting.width(str(s.load)) for s in steps)
-        return int(MARGIN * max(largest, inside)) + AHEAD * loaded
+        return int(MARGIN * max(largest, inside)) + copies * loaded
+
+    def _copies(self) -> int:
+        """Steps of a walk whose loads are in shared memory at the same time: as many as there is
+        room for, and no more than two."""
+        steps = [s for s in self.order if s.load is not None and s.each]
+        numbers = sum(self._area(s.key) for s in steps if len(self._tile(s.key)) > 1)
+        room = REFERENCE.budget.shared // (numbers * self.setting.data) if numbers else 1
+        return max(1, min(MOST_AHEAD, room)) - 1
 
     def _ahead(self) -> set[Key]:
         """What a walk loads at every chunk that a product is made from, but for vectors."""
@@ -206,15 +215,21 @@ class _Tiles:
         return step.load is None and is_product(self.program, step)
 
     def _inside(self, step: Step) -> int:
-        """Operands of the products that an op is done in, one at a time."""
+        """Operands of the products that an op is done in; those of pairs that decay alike are done
+        side by side."""
         op, program = step.node.op, self.program
         if step.load is not None or not isinstance(op, (*PAIRED, ck.Inverse)):
             return 0
         rows, dims = tile_of_rows(program, step)
         if isinstance(op, ck.Inverse):
             return self._exact(rows * rows, rows * rows)
-        left = rows * dims if isinstance(op, ck.Gram) else rows * rows
-        return self._pair(left, rows * dims)
+        alike = [s for s in self.order if s.load is None and isinstance(s.node.op, PAIRED)]
+        alike = [s for s in alike if s.operands[-1] == step.operands[-1]]
+        grams = sum(isinstance(s.node.op, ck.Gram) for s in alike)
+        mixes = len({s.operands[0] for s in alike if not isinstance(s.node.op, ck.Gram)})
+        exact = 2 if self.setting.dtype == "float32" else 1
+        area = grams * 2 * rows * dims + mixes * (rows * rows + rows * dims)
+        return exact * self.setting.data * area
 
     def _exact(self, a: int, b: int) -> int:
         """Operands in float32 whatever the data: of the inverse of a matrix, which is made in two

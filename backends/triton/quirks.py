@@ -21,6 +21,8 @@ SUPPORTED: Version = (3, 5)
 CAPABLE: Version = (8, 0)
 """The least compute capability: products of matrices in bfloat16 and tf32."""
 
+SHORT = (".to(tl.float16)", ".to(tl.bfloat16)")
+
 Rule = Callable[[ast.Module], Iterator[str]]
 
 
@@ -90,8 +92,11 @@ def _in_kernels(rule: Callable[[ast.FunctionDef], Iterator[str]]) -> Rule:
 
 
 def _without_precision(kernel: ast.FunctionDef) -> Iterator[str]:
+    """Products that do not say how exact they are, unless a factor has 16 bits by its text."""
     for call in _calls(kernel):
-        if called(call) == "dot" and "input_precision" not in {k.arg for k in call.keywords}:
+        said = "input_precision" in {each.arg for each in call.keywords}
+        short = any(ast.unparse(each).endswith(SHORT) for each in call.args[:2])
+        if called(call) == "dot" and not said and not short:
             yield ast.unparse(call)
 
 

@@ -26,7 +26,7 @@ def cut(spec: str) -> list[Kernels]:
     (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Fold))
     graphs = (fold.chunked.forward, fold.chunked.backward)
     prepared = [SCHEDULE.prepare(graph, fold.heads) for graph in graphs]
-    return [written(g, "memory", fold.stream, fold.heads, SCHEDULE)[0] for g in prepared]
+    return [written(g, "memory", fold.stream, fold.heads, SCHEDULE, False)[0] for g in prepared]
 
 
 def largest(spec: str, chunk: int, dim: int, dtype: str) -> int:
