@@ -74,9 +74,9 @@ class Job:
     seconds: float
     work: Mapping[str, Work] = field(default_factory=dict)
 
-    def write(self) -> Path:
+    def write(self, name: str = "job.json") -> Path:
         """Its file in its folder."""
-        path = Path(self.folder) / "job.json"
+        path = Path(self.folder) / name
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
         return path
 
