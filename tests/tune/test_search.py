@@ -1,0 +1,72 @@
+"""The search: what is right is timed, what is wrong or fails is left out with its reason."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from archc.bench.workers import Workers
+from archc.commands.tune import told
+from archc.tune.candidates import Candidate
+from archc.tune.search import Found, SearchFailed, search
+from tests.bench.test_report import JOB
+
+WORKER = """
+    import json, os, pathlib, signal, sys
+    mode, path, out, *rest = sys.argv[1:]
+    shipped = json.loads(pathlib.Path(path).with_name("shipped.json").read_text())
+    rows = []
+    if mode == "check":
+        for name in rest:
+            if name == "16:1":
+                os.kill(os.getpid(), signal.SIGABRT)
+            wrong = shipped if name == "shipped" else ["o: 1.0e-01"] if name == "8:1" else []
+            rows.append({"candidate": name, "wrong": wrong})
+            if name == "2:1":
+                rows[-1] = {"candidate": name, "refused": "OutOfResources: shared memory"}
+    elif mode == "time":
+        taken = {"shipped": [2.0], "4:1": [1.0], "8:1": [0.1], "16:1": [0.1], "2:1": [0.1]}
+        times = {"walk": {"few": {name: taken[name] for name in rest}}}
+        rows = [{"times": times, "sources": {"walk": "aa"}, "machine": {"device": "a GPU"}}]
+    else:
+        table = json.loads(pathlib.Path(rest[0]).read_text())
+        assert table == {"walk": {"few": {"num_warps": 4, "num_stages": 1}}}
+        rows = [{"wrong": [], "faster": {"forward": 1.5}}]
+    pathlib.Path(out).write_text("".join(json.dumps(row) + chr(10) for row in rows))
+"""
+
+
+def found_by(monkeypatch: pytest.MonkeyPatch, folder: Path, shipped_wrong: list[str]) -> Found:
+    (folder / "a_searching_worker.py").write_text(textwrap.dedent(WORKER))
+    (folder / "shipped.json").write_text(json.dumps(shipped_wrong))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    start = Workers.__init__
+    monkeypatch.setattr(
+        Workers, "__init__", lambda self, where, module: start(self, where, "a_searching_worker")
+    )
+    candidates = [Candidate(warps, 1) for warps in (2, 4, 8, 16)]
+    return search(replace(JOB, folder=str(folder)), lambda text: None, 20.0, candidates, cores=5)
+
+
+def test_the_best_of_those_that_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = found_by(monkeypatch, tmp_path, [])
+    assert found.settings == {("walk", "few"): Candidate(4, 1)}
+    assert found.left_out == {
+        "2:1": "OutOfResources: shared memory",
+        "8:1": "wrong: o: 1.0e-01",
+        "16:1": "its process was ended by signal 6",
+    }
+    lines = "\n".join(told(found))
+    assert "2000.000 ms as shipped, 1000.000 ms with {'num_warps': 4, 'num_stages': 1}" in lines
+    assert "forward together: 1.50 times" in lines and "8:1 (warps:stages): wrong" in lines
+
+
+def test_shipped_settings_that_are_wrong_end_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SearchFailed, match=r"the shipped settings: wrong: d q: 1\.0e\+00"):
+        found_by(monkeypatch, tmp_path, ["d q: 1.0e+00"])
