@@ -61,7 +61,7 @@ def run(seconds: float, keep: str | None, specs: list[str], first: float) -> Rep
         def say(text: str) -> None:
             print(f"[{time.monotonic() - start:5.0f} s] {text}", file=sys.stderr, flush=True)
 
-        limits = Limits(first=first, fill=150, measure=100, cores=os.cpu_count() or 1)
+        limits = Limits(first=first, fill=150, measure=160, cores=os.cpu_count() or 1)
         return report(measure(jobs, folder, say, limits, first > 0))
 
 

@@ -92,7 +92,7 @@ class _Processes(Workers):
     ) -> Iterator[tuple[Outcome, str]]:
         """Compile candidates; remarks on processes that failed, once for each peer. What they leave
         to be done is done by the peer itself when it is measured."""
-        shares = max(1, -(-3 * limits.cores // (2 * len(peers))))
+        shares = -(-limits.cores // len(peers))
         who = [(path, name, share) for share in range(shares) for _, path, name in peers]
         started = [
             self.start("fill", path, name, share, shares, alone=False) for path, name, share in who
