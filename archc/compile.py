@@ -7,7 +7,7 @@ The layer IR is verified after elaboration and after every pass; `dump` sees eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import metadata
@@ -37,6 +37,7 @@ from archc.numerics.gates import gates_in_logs
 from archc.recurrence.chunked import chunked
 from archc.recurrence.decays import decays
 from archc.schedule.late import inverses_last
+from archc.schedule.outer import without_outer_sums
 from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
 from archc.schedule.products import products_before
@@ -112,7 +113,12 @@ def with_gradient(graph: Graph) -> ChunkForm | None:
     return ChunkForm(products_before(found.forward), products_before(found.backward), saved)
 
 
-SCHEDULE = Schedule(with_sums, partition, tokenwise, steps, with_gradient)
+def prepared(graph: Graph, heads: Collection[str]) -> Graph:
+    """A chunked form as kernels do it best."""
+    return with_sums(without_outer_sums(graph, heads), heads)
+
+
+SCHEDULE = Schedule(prepared, partition, tokenwise, steps, with_gradient)
 """How recurrences become kernels."""
 
 

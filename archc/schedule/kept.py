@@ -60,7 +60,7 @@ class Kept:
         for operand in (self.levels.ends[id][0],) if id in self.levels.ends else node.operands:
             if isinstance(self.graph[operand].op, ir.Fold):
                 self._make(operand)
-            elif isinstance(node.op, ir.Fold):
+            elif isinstance(node.op, ir.Fold) and id not in self.levels.host:
                 self._keep(self._for_walk(operand))
             elif id in self.levels.host:
                 self._for_host(operand)

@@ -47,9 +47,11 @@ class Levels:
     ) -> None:
         self.graph, self.heads, self.fused = graph, heads, fused
         self.walk: dict[int, int] = {}
-        self.ends = {n.id: end for n in graph if (end := ended(graph, n)) is not None}
+        ends = {n.id: end for n in graph if (end := ended(graph, n)) is not None}
+        self.ends = {id: end for id, end in ends.items() if end[0] not in host}
         across = "it looks across what different programs have"
         self.host = {n.id: across for n in graph if self._for_host(n)} | dict(host)
+        self.host |= {n.id: host[o] for n in graph for o in n.operands[:1] if self._read(n, host)}
         self.cheap = self._cheap()
         once = "it is one value for a whole sequence"
         self.host = {n.id: once for n in graph if self._once(n)} | self.host
@@ -59,11 +61,16 @@ class Levels:
 
     def folds(self, level: int) -> list[Node]:
         """The walks of a level."""
-        return [n for n in self.graph if isinstance(n.op, ir.Fold) and self.of[n.id] == level]
+        walks = [n for n in self.graph if isinstance(n.op, ir.Fold) and n.id not in self.host]
+        return [walk for walk in walks if self.of[walk.id] == level]
 
     def has_fold(self, level: int) -> bool:
         """Whether a level has walks."""
         return bool(self.folds(level))
+
+    def _read(self, node: Node, host: Mapping[int, str]) -> bool:
+        """Whether a node is a result of a walk that the host does."""
+        return isinstance(node.op, ir.Result) and node.operands[0] in host
 
     def _for_host(self, node: Node) -> bool:
         """Whether an op looks across what different programs have."""
@@ -147,7 +154,8 @@ class Levels:
         here = {axis.name for axis in node.type.axes if axis.name in self.heads}
         across = split is not None and split.name in crossing(self.graph, node)
         lacks = split is not None and split.name not in node.type.names
-        if across or lacks or here != every & set(self.heads):
+        tokens = not fold.op.stream.size.has(ck.CHUNK)
+        if tokens or across or lacks or here != every & set(self.heads):
             return False
         self.walk[node.id] = walk
         return True

@@ -60,11 +60,14 @@ class _Partition:
 
     def _names(self) -> dict[int, str]:
         """What stands in memory by the names of buffers: an output's own, else a number."""
-        names = {id: f"v{id}" for id in self.kept.ids}
+        given = {n.op.name for n in self.graph if isinstance(n.op, ir.Input)}
+        given |= set(self.graph.outputs)
+        numbers = {n.id: f"v{n.id}" + "_" * (f"v{n.id}" in given) for n in self.graph}
+        names = {id: numbers[id] for id in self.kept.ids}
         for name, id in reversed(self.graph.outputs.items()):
             if id in names:
                 names[id] = name
-        return names | {id: f"v{id}" for id in self.levels.host}
+        return names | {id: numbers[id] for id in self.levels.host}
 
     def kernels(self) -> Kernels:
         """One kernel for each Fold and for each level between two."""

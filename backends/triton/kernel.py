@@ -74,9 +74,23 @@ class KernelWriter(Lines):
 
     def _store(self, name: str, id: int) -> None:
         node = self.kernel.graph[id]
-        place = self._tokens(id) if self.tokens in node.type.names else {}
+        along = self.tokens in node.type.names and self.tokens not in self.indices
+        place = self._tokens(id) if along else {}
         at = dict(self.at(node.type, place))
-        self.store(name, node, self.pull(id, at), at)
+        self.store(name, node, self.pull(id, at), at, self._one_of(node))
+
+    def _one_of(self, node: Node) -> str:
+        """Which program stores what several have; "" if none has what another has."""
+        streams = any(axis.kind == "stream" for axis in node.type.axes)
+        lacks = [
+            axis for axis in self.kernel.grid
+            if axis.name not in node.type.names and not (axis.kind == "stream" and streams)
+        ]  # fmt: skip
+        where = [f"({self.indices[axis.name].text} == 0)" for axis in lacks]
+        split = self.kernel.split
+        if split is not None and split.name not in node.type.names:
+            where.append("(block == 0)")
+        return " & ".join(where)
 
     def _tokens(self, id: int) -> dict[str, Index]:
         """The tokens whose values a program stores: those of its rows, if it is right there."""
@@ -97,7 +111,7 @@ class KernelWriter(Lines):
         return place | ({right.axis: Index(step, ROW)} if right.axis else {})
 
     def _walk(self) -> None:
-        """The loop over the chunks."""
+        """The loop over the chunks, or over the tokens."""
         kernel, graph = self.kernel, self.kernel.graph
         fold = graph[kernel.walk]
         op: ir.Fold = fold.op
@@ -107,9 +121,14 @@ class KernelWriter(Lines):
             for state, id in zip(op.states, fold.operands[count:], strict=True)
         }
         kept, texts = dict(self.made), dict(self.texts)
-        with self.writer.block("for step in range(high - low):"):
-            self.writer.line(f"n = {'high - 1 - step' if op.reverse else 'low + step'}")
+        (low, high), at = ("low", "high"), "n"
+        if op.stream.name == self.tokens:
+            (low, high), at = ("start", "end"), self.names.fresh("t")
+            self.indices[self.tokens] = Index(at)
+        with self.writer.block(f"for step in range({high} - {low}):"):
+            self.writer.line(f"{at} = {f'{high} - 1 - step' if op.reverse else f'{low} + step'}")
             self._step(fold, states)
+        self.indices.pop(self.tokens, None)
         self.made, self.texts = kept, texts
         for name, buffer in kernel.ends.items():
             (node,) = (n for n in graph if kernel.loads.get(n.id) == buffer)

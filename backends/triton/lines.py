@@ -203,8 +203,10 @@ class Lines:
             self.made[key] = replace(tile, text=text, stored=False)
         return replace(tile, text=self.made[key].text, stored=False)
 
-    def store(self, name: str, node: Node, tile: Tile, place: dict[str, Index]) -> None:
-        """A tile into memory."""
+    def store(
+        self, name: str, node: Node, tile: Tile, place: dict[str, Index], only: str = ""
+    ) -> None:
+        """A tile into memory, where `only` is true."""
         at = self.at(node.type, place)
         labels = tuple(dict.fromkeys(i.label for _, i in at if i.label))
         tile = self.arranged(tile, tuple(label for label in labels if label in tile.labels))
@@ -212,6 +214,7 @@ class Lines:
         value = tile.text
         if tile.labels != labels:
             value = self.broadcast(tile, labels)
+        mask = " & ".join(each for each in (mask, only) if each)
         self.writer.line(f"tl.store({address}, {value}{f', {mask}' if mask else ''})")
 
     def broadcast(self, tile: Tile, labels: tuple[str, ...]) -> str:

@@ -8,10 +8,14 @@ from archc.backends.writer import identifier
 from archc.ir import chunk as ck
 from archc.ir.kernel import Kernel
 
+FIRST = ("p", "i", "in", "B", "packed")
+"""What names of indices, masks and blocks begin with: `p_H`, `i_K`, `in_K`, `B_K`."""
+
 
 def pointer(name: str) -> str:
-    """What functions call a value: `S_0` for `S[0]`."""
-    return identifier(name.rstrip("]").replace("[", "_"))
+    """What functions call a value: `S_0` for `S[0]`. Its strides are no names of indices."""
+    text = identifier(name.rstrip("]").replace("[", "_"))
+    return f"{text}_" if text.rstrip("_") in FIRST else text
 
 
 SEQUENCE = ("p_sequence", "base", "start", "end", "low", "high")

@@ -34,6 +34,10 @@ def paired(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     if node.op.anchor != ck.SUMS:
         raise NotInKernel("pairs of rows that decay along several dims")
     if node.id not in kernel.pairs:
+        before = kernel.frame.graph.ancestors(node.id)
+        for other in kernel.made_here():
+            if isinstance(other.op, PAIRED) and other.id in before:
+                kernel.pull(other.id)
         _Loop(kernel, node).write()
     return kernel.pairs[node.id]
 
