@@ -87,11 +87,16 @@ def step_launch(
     if torch.compiler.is_compiling() or not isinstance(kernel, triton.JITFunction):
         kernel[(programs,)](*given, *counts, **fixed, **options)
         return
+    device = given[0].device
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            step_launch(kernel, programs, given, counts, fixed, options)
+        return
     like = [
         x if x.__class__ is int or x is None else (x.dtype, x.data_ptr() % 16) for x in given
     ]
     small = [(n == 1, n % 16 == 0, n < 1 << 31) for n in counts]
-    key = (given[0].device, *like, *small, *fixed.values(), *options.values())
+    key = (device, *like, *small, *fixed.values(), *options.values())
     known = vars(kernel).setdefault("known_launches", {})
     if key in known:
         known[key][programs, 1, 1](*given, *counts, *fixed.values())

@@ -1,0 +1,76 @@
+"""Kernels that walk tokens: what a program has, and what is done before the walk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import archc
+from archc.compile import lowered, with_gradient
+from archc.ir import layer as ir
+from archc.ir.graph import Graph
+from archc.ir.kernel import Kernel
+from archc.schedule.steps import steps, tokenwise
+
+MIXED = """
+layer Mixed(d, H, K, V):
+    input x[d]
+    param W_k[d, H, K]; W_v[d, H, V]; A[H, K, K']
+    k = x @ W_k
+    v = x @ W_v
+    chunk: sequential
+    recurrence S[K, V] over H:
+        S[t] = tanh(A @ S[t-1] + k @ v.T)
+        o = S[t].T @ k
+    output o
+"""
+
+
+def alone(layer: ir.Layer) -> Graph:
+    """The recurrence of a layer by itself, with its results."""
+    (node,) = (node for node in layer.graph if isinstance(node.op, ir.Fold))
+    read = {layer.graph[user].op.name for user in layer.graph.users(node.id)}
+    return tokenwise(layer.graph, node, [name for name in node.op.body.outputs if name in read])
+
+
+def kernel_of(layer: ir.Layer) -> Kernel:
+    return steps(alone(layer), "step")
+
+
+@pytest.mark.parametrize(
+    ("spec", "split", "rows"),
+    [("kda", "V", None), ("mlstm", "V", None), ("mamba", "D", None), ("lstm", None, "batch")],
+)
+def test_what_a_program_has(spec: str, split: str | None, rows: str | None) -> None:
+    """A block of a dim that no op crosses; several sequences where they share weights."""
+    kernel = kernel_of(lowered(archc.load(spec).layer))
+    assert (kernel.split and kernel.split.name) == split
+    assert (kernel.rows and kernel.rows.name) == rows
+    assert kernel.grid[0].name == "batch" and kernel.ends
+
+
+def test_weights_of_a_matrix_are_for_one_sequence() -> None:
+    """A product of matrices has no third dim for sequences."""
+    kernel = kernel_of(lowered(archc.parse(MIXED).layer))
+    assert kernel.rows is None and kernel.split is not None and kernel.split.name == "V"
+
+
+def dear(graph: Graph) -> Iterator[tuple[str, ...]]:
+    """The operands of products in the bodies of a graph's walks: inputs by name, "" for others."""
+    for node in graph:
+        if isinstance(node.op, ir.Fold):
+            body = node.op.body
+            for inner in body:
+                if isinstance(inner.op, ir.Contract) and len(inner.operands) == 2:
+                    yield tuple(getattr(body[o].op, "name", "") for o in inner.operands)
+
+
+def test_products_without_a_state_are_made_before_the_walk() -> None:
+    """The gradient walks back with the cotangent times the weights alone."""
+    form = with_gradient(alone(lowered(archc.load("lstm").layer)))
+    assert form is not None and form.backward is not None
+    names = sorted(sorted(each) for each in dear(form.backward))
+    assert names == [["", "R_f"], ["", "R_g"], ["", "R_i"], ["", "R_o"]]
+    outside = [n for n in form.backward if isinstance(n.op, ir.Contract) and len(n.operands) == 2]
+    assert len(outside) == 8
