@@ -81,3 +81,28 @@ def test_where_nothing_fits_it_says_what_is_too_large() -> None:
         chunk_for(cut("kda"), {**SIZES, "K": 4096, "V": 4096})
     text = str(error.value)
     assert "E0701" in text and "232,448" in text and "K = 4096" in text and "chunks of 16" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("spec", "dtype"), [("kda", "bfloat16"), ("delta", "float32")])
+def test_walks_need_about_what_is_estimated(spec: str, dtype: str) -> None:
+    """Beside machine code for sm_90: what is large is estimated within a third."""
+    pytest.importorskip("triton")
+    from tests.backends.triton.compiled import launches_of, usual
+    from tests.backends.triton.launches import machine_code
+
+    sizes = {**SIZES, "K": 128, "V": 128, "chunk": 64}
+    plans = zip(cut(spec), ("kernels", "gradient_kernels"), strict=True)
+    estimated = {
+        f"{spec}_memory_{kind}_walk": on_chip(
+            Program(walk, Setting(sizes, dtype, widths(plan, dtype)))
+        ).shared
+        for plan, kind in plans
+        for walk in plan.kernels
+        if walk.walk is not None
+    }
+    made = [each for each in launches_of(usual(spec, 128, dtype)) if each.name in estimated]
+    assert made
+    for launch in made:
+        needed = machine_code(launch).shared
+        assert 0.7 < estimated[launch.name] / needed < 1.34, (launch.name, needed)
