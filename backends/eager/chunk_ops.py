@@ -35,9 +35,14 @@ def chunks(scope: Scope, node: Node) -> Value:
     text = text if batch else Text(f"{text.at(ATOM)}[None]")
     if steps:
         text = call(f"{text.at(ATOM)}.flatten", "1", "2")
-    more = [str(len(outer))] if outer or op.fill else []
-    more += [str(op.fill)] if op.fill else []
-    text = piece(scope, "to_chunks", text, scope.length(op.row), *more)
+    if scope.packed:
+        count = scope.length(scope.graph[node.operands[0]].type.axis(op.steps)) if steps else "1"
+        more = ["chunk_rows", str(len(outer)), str(op.fill), count]
+        text = piece(scope, "chunks_of_each", text, scope.length(op.row), *more)
+    else:
+        more = [str(len(outer))] if outer or op.fill else []
+        more += [str(op.fill)] if op.fill else []
+        text = piece(scope, "to_chunks", text, scope.length(op.row), *more)
     have = ["batch"] * batch + [op.chunk.name, *outer, op.row.name, *inner]
     return settled(scope, node, text if batch else Text(f"{text}[0]"), have, x.kind)
 
@@ -100,6 +105,13 @@ def place(scope: Scope, node: Node) -> Value:
 def at_last(scope: Scope, node: Node) -> Value:
     """The same along a stream."""
     stream = node.op.stream
+    if scope.packed:
+        x, layout = tensor(scope, node.operands[0]), scope.node_layout(node)
+        rest = [name for name in layout if name not in ("batch", stream.name)]
+        text = aligned(x.text, x.layout, ["batch", *rest])
+        reverse = "True" if node.op.reverse else ""
+        text = piece(scope, "at_last_of_each", text, scope.length(stream), scope.packed, reverse)
+        return settled(scope, node, text, ["batch", stream.name, *rest], x.kind)
     index = "0" if node.op.reverse else "-1"
     return _placed(scope, node, stream.name, index, scope.length(stream))
 
@@ -192,6 +204,12 @@ def sums(scope: Scope, node: Node) -> Value:
     """`x.cumsum(-2)`, `sums_before(x, -2)`, `sums_from_end(x, -2)`, `sums_after(x, -2)`."""
     x, op = tensor(scope, node.operands[0]), node.op
     dim = str(x.layout.index(op.axis) - len(x.layout))
+    if scope.packed and scope.graph[node.id].type.axis(op.axis).kind == "stream":
+        order = ["batch", op.axis, *(n for n in x.layout if n not in ("batch", op.axis))]
+        how = ["reverse=True"] * op.reverse + ["exclusive=True"] * op.exclusive
+        text = permuted(x.text, x.layout, order)
+        text = piece(scope, "sums_of_each", text, scope.packed, *how)
+        return settled(scope, node, text, order, x.kind)
     if not op.reverse and not op.exclusive:
         return Value(call(f"{x.text.at(ATOM)}.cumsum", dim), x.layout, x.kind)
     name = {(True, False): "sums_from_end", (False, True): "sums_before"}

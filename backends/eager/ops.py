@@ -23,6 +23,7 @@ from archc.backends.expression import (
     call,
 )
 from archc.backends.index import aligned, dims, einsum, permuted
+from archc.backends.writer import quoted
 
 from archc.ir.graph import Node
 
@@ -82,6 +83,8 @@ def reduce(scope: Scope, node: Node) -> Value:
     layout = scope.node_layout(node)
     kept = [name for name in value.layout if name not in node.op.axes]
     axes = [scope.graph[node.operands[0]].type.axis(name) for name in node.op.axes]
+    if scope.packed and "batch" in layout and [axis.kind for axis in axes] == ["stream"]:
+        return _whole_of_each(scope, node, value, kept)
     if fn in ("max", "min") and any(axis.kind == "stream" for axis in axes):
         scope.file.pieces.add("extreme_of")
         text = call("extreme_of", value.text, dims(value.layout, node.op.axes), f"torch.a{fn}")
@@ -94,6 +97,16 @@ def reduce(scope: Scope, node: Node) -> Value:
     else:
         text = call(f"{value.text.at(ATOM)}.{fn}", dims(value.layout, node.op.axes))
     return Value(permuted(text, kept, layout), layout, value.kind)
+
+
+def _whole_of_each(scope: Scope, node: Node, value: Value, kept: Sequence[str]) -> Value:
+    """`whole_of_each(x, "sum", sequence_rows)`: of all tokens of each packed sequence."""
+    scope.file.pieces.add("whole_of_each")
+    rest = [name for name in kept if name != "batch"]
+    x = permuted(value.text, value.layout, ["batch", *node.op.axes, *rest])
+    text = call("whole_of_each", x, quoted(node.op.fn), scope.packed)
+    layout = scope.node_layout(node)
+    return Value(permuted(text, ["batch", *rest], layout), layout, DATA)
 
 
 def contract(scope: Scope, node: Node) -> Value:

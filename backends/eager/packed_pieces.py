@@ -1,9 +1,12 @@
 """Functions that run a layer on packed sequences, written out into each generated file."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from archc.backends.eager.chunk_pieces import moved, placed, to_chunks
+from archc.backends.eager.pieces import extreme_of
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -160,4 +163,80 @@ def last_of_each(x: Tensor, empty: Tensor, rows: Tensor | None, reverse: bool = 
         return found.expand(torch.broadcast_shapes(found.shape, empty.shape))
     start, end = rows[:, 2], rows[:, 3]
     chosen = x[0].index_select(0, (start if reverse else end - 1).clamp(0, x.shape[1] - 1))
-    return torch.where((end > start).reshape(-1, *[1] * (empty.dim() - 1)), chosen, empty)
+    return torch.where((end > start).reshape(-1, *[1] * (x.dim() - 2)), chosen, empty)
+
+
+def tokens_before(x: Tensor, rows: Tensor, reverse: bool = False) -> Tensor:
+    """How many tokens stand before each of x [1, T, ...] in its sequence (with `reverse` after it),
+    [T, 1, ...]."""
+    t = torch.arange(x.shape[1], device=x.device)
+    own = rows[torch.searchsorted(rows[:, 3].contiguous(), t, right=True)]
+    before = own[:, 3] - 1 - t if reverse else t - own[:, 2]
+    return before.reshape(-1, *[1] * (x.dim() - 2))
+
+
+def since_start(x: Tensor, function: Callable, rows: Tensor, reverse: bool = False) -> Tensor:
+    """`function` (torch.add, torch.maximum, ...) over each token and those before it in its
+    sequence (with `reverse` those after it), x [1, T, ...]: in steps of 1, 2, 4, ... tokens, so
+    that nothing is subtracted, and nothing of one sequence reaches another."""
+    before, steps = tokens_before(x, rows, reverse), 1
+    while steps < x.shape[1]:
+        there = x.roll(-steps if reverse else steps, 1)
+        x = torch.where(before >= steps, function(x, there), x)
+        steps *= 2
+    return x
+
+
+def sums_of_each(
+    x: Tensor, rows: Tensor | None, reverse: bool = False, exclusive: bool = False
+) -> Tensor:
+    """Cumulative sums along the tokens (with `reverse` from the last on; `exclusive`: without the
+    token's own), x [B, T, ...]; of packed sequences, which `rows` is a table of, within each."""
+    if exclusive and rows is None:
+        x = moved(x, 1, -1 if reverse else 1)
+    elif exclusive:
+        inner = tokens_before(x, rows, reverse) > 0
+        x = torch.where(inner, x.roll(-1 if reverse else 1, 1), 0.0)
+    if rows is None:
+        return x.flip(1).cumsum(1).flip(1) if reverse else x.cumsum(1)
+    return since_start(x, torch.add, rows, reverse)
+
+
+def whole_of_each(x: Tensor, kind: str, rows: Tensor | None) -> Tensor:
+    """The "sum", "max" or "min" of all tokens, x [B, T, ...] -> [B, ...]; of packed sequences,
+    which `rows` is a table of, [1, T, ...] -> [N, ...]."""
+    if rows is None and kind == "sum":
+        return x.sum(1)
+    if rows is None:
+        return extreme_of(x, 1, torch.amax if kind == "max" else torch.amin)
+    functions = {"sum": (torch.add, 0.0), "max": (torch.maximum, -math.inf)}
+    function, nothing = functions.get(kind, (torch.minimum, math.inf))
+    empty = x.new_full((len(rows), *x.shape[2:]), nothing)
+    return last_of_each(since_start(x, function, rows), empty, rows)
+
+
+def chunks_of_each(
+    x: Tensor, chunk: int, table: Tensor | None, outer: int = 0, fill: float = 0.0, steps: int = 1
+) -> Tensor:
+    """`to_chunks`; of packed sequences, which `table` has the chunks of, none has rows of two:
+    x [1, T * steps, ...] -> [1, n, heads..., chunk, ...]."""
+    if table is None:
+        return to_chunks(x, chunk, outer, fill)
+    place = torch.arange(chunk, device=x.device)
+    first = table[:, 1] * steps + chunk * torch.arange(len(table), device=x.device)
+    at = first[:, None] + place
+    chosen = x[0].index_select(0, at.clamp(0, x.shape[1] - 1).flatten()).unflatten(0, at.shape)
+    inside = (at < table[:, 3:4] * steps).reshape(*at.shape, *[1] * (x.dim() - 2))
+    return torch.where(inside, chosen, fill)[None].movedim(2, 2 + outer).contiguous()
+
+
+def at_last_of_each(x: Tensor, tokens: int, rows: Tensor | None, reverse: bool = False) -> Tensor:
+    """x [B, ...] at the last token of each sequence (with `reverse` the first), and 0 at every
+    other: [B, T, ...]; of packed sequences, which `rows` is a table of, [N, ...] -> [1, T, ...]."""
+    if rows is None:
+        return placed(x, 1, 0 if reverse else -1, tokens)
+    t = torch.arange(tokens, device=x.device)
+    sequence = torch.searchsorted(rows[:, 3].contiguous(), t, right=True)
+    there = t == (rows[sequence, 2] if reverse else rows[sequence, 3] - 1)
+    wide = there.reshape(-1, *[1] * (x.dim() - 1))
+    return torch.where(wide, x.index_select(0, sequence), 0.0)[None]

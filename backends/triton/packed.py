@@ -60,8 +60,14 @@ def _knows_no_borders(graph: Graph, node: Node, tokens: Axis) -> bool:
     """Whether a line of PyTorch is right whatever sequence a token or chunk is of."""
     op, values = node.op, [node, *(graph[operand] for operand in node.operands)]
     streams = {name for value in values for name in _streams(value)}
-    if isinstance(op, ck.Last):
-        return op.stream == tokens.name and streams == {tokens.name} and _batch(node)
+    if isinstance(op, ck.Last | ck.Chunks):
+        return op.stream == tokens.name and _streams(values[1]) == [op.stream] and _batch(node)
+    if isinstance(op, ck.AtLast):
+        return op.stream.name == tokens.name and streams == {tokens.name} and _batch(node)
+    if isinstance(op, ck.Sums) and op.axis == tokens.name:
+        return streams == {tokens.name}
+    if isinstance(op, ir.Reduce) and op.axes == (tokens.name,) and _batch(node):
+        return streams == {tokens.name} and op.fn in ("sum", "max", "min")
     if isinstance(op, ir.Position):
         return not streams
     if not isinstance(op, POINTWISE) or getattr(op, "axis", None) in streams:
