@@ -74,9 +74,9 @@ def _programs(made: KernelWriter) -> list[str]:
             lines.append(f"program = program // {length}")
     lines += _sequence(made)
     for block in sorted(made.blocks):
-        if block == "DIMS":  # its index is that of a loop
-            continue
         index = INDICES.get(block, f"i_{block.removeprefix('B_')}")
+        if block == "DIMS" or index not in made.words():  # it is that of a loop, or of nothing
+            continue
         first = f"block * {block} + " if made.is_split(block) else ""
         lines.append(f"{index} = {first}tl.arange(0, {block})")
     return lines
