@@ -20,6 +20,9 @@ SPECS = (
 )  # fmt: skip
 """Every bundled spec with a recurrence that has a chunked form."""
 
+OWN = Path(__file__).parent / "recurrences"
+"""Recurrences unlike the bundled ones: nothing in the compiler was written for them."""
+
 LIMIT = 1e-4
 
 
@@ -54,6 +57,12 @@ def test_layers_with_dims_that_are_no_powers_of_2() -> None:
     assert not wrong(errors(*checks))
 
 
+def test_recurrences_unlike_the_bundled_ones() -> None:
+    """A memory that is written with what another gives, and decays on both sides of a state."""
+    checks = [f"layer {OWN / name}.arch 20 4" for name in ("cascade", "two_sided")]
+    assert not wrong(errors(*checks))
+
+
 @pytest.mark.parametrize("chunk", [16, 64])
 def test_gates_that_forget_everything(chunk: int) -> None:
     assert not wrong(errors(f"gates gla {chunk}"))
@@ -66,3 +75,9 @@ def test_every_bundled_recurrence(spec: str) -> None:
     dims of about 4 and 20."""
     checks = [f"layer {spec} {tokens} 4" for tokens in (16, 17, 63, 70)]
     assert not wrong(errors(*checks, f"layer {spec} 70 20"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", sorted(OWN.glob("*.arch")), ids=lambda path: path.stem)
+def test_every_other_recurrence(spec: Path) -> None:
+    assert not wrong(errors(*(f"layer {spec} {tokens} 4" for tokens in (16, 63, 70))))
