@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, Value
-from archc.backends.expression import Text
+from archc.backends.expression import UNARY, Text
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.naming import pointer, size_name
 from archc.backends.triton.packed import reads_chunks, why_alone
@@ -51,6 +51,7 @@ class KernelFunction(GraphFunction):
         self.buffers = {buffer.name: buffer for buffer in self.plan.buffers}
         self.body.dtype = "data"
         self.made: set[str] = set()
+        self.numbers = self.body.names.fresh("numbers")
         self.alone = why_alone(self.graph, self.plan, stream)
         self.gaps = reads_chunks(self.graph, self.plan)
         self.sequences = self.body.names.fresh("sequences")
@@ -91,7 +92,9 @@ class KernelFunction(GraphFunction):
             if node.type.dtype == "real" and not self.is_number(name)
         }  # fmt: skip
         data = [text for name, text in real.items() if not is_state(name)] or real.values()
-        head = [f"data = narrowest({', '.join(data)})", *super()._head(used)]
+        head = [f"data = narrowest({', '.join(data)})"]
+        head += [f"{self.numbers} = numbers_of(data, chunk)"] * (self.numbers in used)
+        head += super()._head(used)
         return [*head, *self._packed_head(used)] if self.packed else head
 
     def _output(self, name: str, layout: Sequence[str]) -> str:
@@ -138,7 +141,7 @@ class KernelFunction(GraphFunction):
         counts = [self._stream_length(), self._chunks(), rows if self.packed else "None"]
         settings = ", ".join(["data", str(self._warps(made)), *self._loaded(made)])
         settings = f"**settings_of({settings})"
-        fixed = [*sizes, *blocks, "**numbers_of(data, chunk)", settings]
+        fixed = [*sizes, *blocks, f"**{self.numbers}", settings]
         body.writer.call(f"{title}[({grid},)](", [*arguments, *counts, *fixed], ")")
 
     def _warps(self, made: KernelWriter) -> int:
@@ -264,5 +267,5 @@ class KernelFunction(GraphFunction):
         split = made.kernel.split
         if split is not None:
             block = f"block_of({self._size(split.size)}, {made.most})"
-            found.insert(0, f"triton.cdiv({self._size(split.size)}, {block})")
+            found.insert(0, f"-(-{self.body.size(split.size).at(UNARY)} // {block})")
         return found

@@ -15,7 +15,7 @@ def kernel(function):
 
 def block_of(size: int, most: int = 1 << 20) -> int:
     """The length of a tile along an axis: a power of 2, long enough for products of matrices."""
-    return min(most, max(16, triton.next_power_of_2(size)))
+    return min(most, max(16, 1 << (size - 1).bit_length()))
 
 
 def by_kernels(chunk: int, *tensors: Tensor) -> bool:
