@@ -255,3 +255,47 @@ def test_tensors(x: object, error: type[Exception]) -> None:
     module = archc.parse(HEADS).module(d=8, H=2)
     with pytest.raises(error, match="x"):
         module(x)
+
+
+MEMORY = """layer L(d, H, K, V):
+    input x[d]
+    param W_q[d, H, K]; W_k[d, H, K]; W_v[d, H, V]
+    q = x @ W_q
+    k = x @ W_k
+    v = x @ W_v
+    recurrence S[K, V] over H:
+        S[t] = S[t-1] + k @ v.T
+        o    = S[t].T @ q
+    output o
+"""
+
+
+@pytest.fixture(scope="module")
+def with_kernels() -> torch.nn.Module:
+    return archc.parse(MEMORY).module(d=4, H=2, K=4, V=4, backend="triton")
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"x": torch.ones(1, 20, 5)}, ValueError, "`x`"),
+        ({"x": torch.ones(1, 20, 4).double()}, TypeError, "`x`"),
+        ({"x": torch.ones(1, 20, 4, device="meta")}, ValueError, "`x` is on meta"),
+        ({"cu_seqlens": torch.tensor([0, 12, 7, 20])}, ValueError, "ascend from 0"),
+        ({"cu_seqlens": torch.tensor([0, 7, 19])}, ValueError, "ascend from 0"),
+        ({"cu_seqlens": torch.tensor([0.0, 20.0])}, TypeError, "integers"),
+        ({"cu_seqlens": torch.tensor([[0, 20]])}, ValueError, "N >= 1 sequences"),
+        ({"S": torch.ones(1, 3, 4, 4)}, ValueError, r"shapes must be .*got .*1, 3, 4, 4"),
+        ({"S": torch.ones(2, 2, 4, 4)}, ValueError, "a batch of 2"),
+        ({"S": torch.ones(1, 2, 4, 4, dtype=torch.int64)}, TypeError, "real numbers"),
+    ],
+)
+def test_tensors_of_layers_with_kernels(
+    given: dict, error: type[Exception], words: str, with_kernels: torch.nn.Module
+) -> None:
+    """Refused before anything is launched: sizes, dtypes, devices, borders, heads of a state."""
+    state = with_kernels.initial_state(1)
+    given = {"x": torch.ones(1, 20, 4), **given}
+    state = state._replace(S=given.pop("S")) if "S" in given else state
+    with pytest.raises(error, match=words):
+        with_kernels(**given, state=state)

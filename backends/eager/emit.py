@@ -163,7 +163,14 @@ def kernel_notes(file: File) -> list[str]:
     first = "On a GPU, in float32, bfloat16 or float16, these launch kernels of Triton, by chunks"
     second = "of 16, 32 or 64 tokens or token by token; everything else is in PyTorch:"
     last = "Nothing above tells of the kernels: on a GPU, running this file checks them too."
-    return ["\n".join([first, second, *file.notes]), *refused, last]
+    return ["\n".join([first, second, *file.notes]), *refused, *[OPS] * file.spaced, last]
+
+
+OPS = """Chunks are done by ops of torch (`torch.ops`, in a namespace of this file), which
+torch.compile takes as they are: one graph for any number of tokens. Autocast does not reach into
+them: results have the narrowest dtype of what enters, states at least float32. Strides may be any.
+Gradients of gradients are refused."""
+"""What a file says of the ops in it."""
 
 
 def imports(body: str) -> list[str]:

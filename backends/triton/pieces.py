@@ -23,7 +23,19 @@ def by_kernels(chunk: int, *tensors: Tensor) -> bool:
     kinds = (torch.float32, torch.bfloat16, torch.float16)
     device = tensors[0].device
     fits = all(x.is_cuda and x.dtype in kinds and x.device == device for x in tensors)
-    return triton is not None and fits and chunk in (16, 32, 64)
+    return fits and chunk in (16, 32, 64) and has_triton()
+
+
+def has_triton() -> bool:
+    """Whether there is Triton; refused if it is older than what kernels are written for."""
+    if triton is None:
+        return False
+    if tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 5):
+        raise RuntimeError(
+            f"the kernels of this file need Triton 3.5 or newer, got {triton.__version__}; without "
+            "Triton it runs in PyTorch"
+        )
+    return True
 
 
 def settings_of(dtype: torch.dtype, warps: int, *loaded: int) -> dict:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from archc.backends.triton.pieces import kernel
+from archc.backends.triton.pieces import has_triton, kernel
 from torch import Tensor
 
 
@@ -54,7 +54,7 @@ def on_gpu(*tensors: Tensor) -> bool:
     """Whether kernels can do it: on a GPU, in their dtypes."""
     kinds = (torch.float32, torch.bfloat16, torch.float16)
     fits = all(x.is_cuda and x.dtype in kinds and x.numel() for x in tensors)
-    return triton is not None and fits
+    return fits and has_triton()
 
 
 def by_steps(*tensors: Tensor) -> bool:

@@ -14,10 +14,12 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from archc.backends.load import load
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import archc
 from archc.compile import in_kernels, lowered
@@ -61,11 +63,37 @@ def narrow(values: Named) -> Named:
     return {n: x.detach().float() if x.is_floating_point() else x for n, x in values.items()}
 
 
+NEW = torch.empty
+
+
+def as_told(module: ModuleType) -> dict[str, Any]:
+    """The ops of a module; called, each is held against what it tells of its results, and
+    against that which keeps nothing for a gradient."""
+
+    def held(op: Any) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            made = op(*given)
+            with patch.object(torch, "empty", NEW), FakeTensorMode() as mode, torch.no_grad():
+                like = op(*(mode.from_tensor(x) if isinstance(x, Tensor) else x for x in given))
+            for x, told in zip(made, like, strict=True):
+                have, want = ((y.shape, y.dtype, y.stride()) for y in (x, told))
+                assert have == want, f"{op}: {have}, and not {want}"
+            other = getattr(module, f"{op._opname}_inference_op", None)
+            for x, same in zip(made, () if other is None else other(*given), strict=False):
+                torch.testing.assert_close(x, same, rtol=1e-4, atol=1e-4)
+            return made
+
+        return call
+
+    return {name: held(op) for name, op in vars(module).items() if name.endswith("_op")}
+
+
 def in_both(module: ModuleType, what: Callable[[bool], Named]) -> None:
     """Print how far values are off when kernels do the work."""
     wanted = what(False)
     decide, new = module.by_kernels, torch.empty
     module.by_kernels, torch.empty = lambda chunk, *given: True, with_gaps
+    vars(module).update(as_told(module))
     with guarded(), rounding():
         found = what(True)
     module.by_kernels, torch.empty = decide, new

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -192,6 +192,18 @@ def test_what_cannot_be(name: str, x: Tensor, error: type[Exception], words: str
 def test_tensors_on_two_devices_are_refused() -> None:
     with pytest.raises(ValueError, match="on one device, got cpu and meta"):
         home("gla")[0].check_together("o", torch.ones(1), torch.ones(1, device="meta"))
+
+
+def test_an_old_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is launched; without Triton the file runs in PyTorch."""
+    module = home("gla")[0]
+    for version, there in (("3.5.0", True), ("3.10.1+git", True), (None, False)):
+        found = SimpleNamespace(__version__=version) if version else None
+        monkeypatch.setattr(module, "triton", found)
+        assert module.has_triton() is there
+    monkeypatch.setattr(module, "triton", SimpleNamespace(__version__="3.4.0"))
+    with pytest.raises(RuntimeError, match=r"need Triton 3.5 or newer, got 3.4.0"):
+        module.has_triton()
 
 
 def test_a_step_is_an_op_too() -> None:
