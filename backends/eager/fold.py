@@ -111,7 +111,9 @@ class FoldFunction:
         borders = ["cu_seqlens=None"] * self.packed
         writer.call(f"def {title}(", [*given, *extra, *borders], "):")
         writer.depth += 1
-        writer.docstring(self._doc())
+        first, *rest = self._doc()
+        alone, either = ": a loop over", ", by kernels where they can, else by a loop over"
+        writer.docstring([first.replace(alone, either), *rest])
         if self.packed:
             self.one_by_one(writer, title, [*given, *extra])
         self.write_steps(writer, given, list(needed))
