@@ -85,7 +85,8 @@ class Worker:
 
 
 class Groups:
-    """What is left to do: cases that share kernels together, a worker's own specs first."""
+    """What is left to do: cases that share kernels together, specs that nobody has begun first,
+    and then a worker's own."""
 
     def __init__(self, cases: Sequence[Case]):
         self.left, self.lock = by_variant(cases), threading.Lock()
@@ -98,9 +99,10 @@ class Groups:
                 return []
             waiting = Counter(group[0].spec for group in self.left)
 
-            def order(group: list[Case]) -> tuple[bool, float]:
+            def order(group: list[Case]) -> tuple[bool, bool, float]:
                 spec = group[0].spec
-                return spec not in known, self.busy[spec] - waiting[spec] / len(self.left)
+                waits = waiting[spec] / len(self.left)
+                return self.busy[spec] > 0, spec not in known, self.busy[spec] - waits
 
             best = min(self.left, key=order)
             self.left.remove(best)

@@ -20,7 +20,13 @@ DECAYS = {"log_alpha", "log_gamma", "log_w", "lf"}
 """Logarithms of decays; names mean what they mean in the bundled specs."""
 
 ROLES: dict[str, Mapping[str, str]] = {
-    "linear_attention": {"q": "positive", "k": "positive", "S": "sum", "z": "sum"},
+    "linear_attention": {
+        "q": "positive",
+        "k": "positive",
+        "v": "plain",
+        "S": "sum",
+        "z": "sum",
+    },
     "linear_attention_simple": {"q": "scaled", "k": "scaled"},
     "gla": {"q": "scaled", "k": "scaled"},
     "mlstm": {"q": "query", "k": "key", "C": "sum", "n": "sum", "m": "maximum"},
@@ -82,6 +88,8 @@ class Values:
                 return self.draw(shape, flat) / shape[-1] ** 0.5
             case "rand":
                 return self.draw(shape, flat=True)
+            case "plain":
+                return self.draw(shape)
             case "query":
                 return self.draw(shape, self._divided)
             case "key":
