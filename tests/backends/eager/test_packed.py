@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -94,6 +95,8 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (torch.tensor([[0, 9]]), ValueError, "for N >= 1 sequences"),
     (torch.tensor([True, False]), TypeError, "must be a tensor of integers"),
     ([0, 9], TypeError, "must be a tensor of integers"),
+    (torch.tensor([0, 9], dtype=torch.int16), TypeError, "torch.int32 or torch.int64.*int16"),
+    (torch.tensor([0, 9], device="meta"), ValueError, "is on meta, not on cpu"),
 ]
 
 
@@ -102,3 +105,19 @@ def test_wrong_bounds(bounds: Any, kind: type[Exception], message: str) -> None:
     module = archc.parse(TEXT).module(**SIZES, dtype=torch.float64)
     with pytest.raises(kind, match=f"Mixed: .*`cu_seqlens`.*{message}"):
         module(**inputs(9), cu_seqlens=bounds)
+
+
+def test_values_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one tensor of borders, until it or the number of tokens is another."""
+    module = archc.parse(TEXT).module(**SIZES, dtype=torch.float64)
+    check = sys.modules[type(module).__module__].check_packed
+    looked = []
+    monkeypatch.setitem(check.__globals__, "sequence_bounds", lambda *given: looked.append(given))
+    borders, x = torch.tensor([0, 4, 9]), torch.zeros(1, 9, 1)
+    for _ in range(3):
+        check("Mixed", borders, x)
+    assert len(looked) == 1
+    check("Mixed", borders, x[:, :8])
+    borders[1] = 5
+    check("Mixed", borders, x[:, :8])
+    assert len(looked) == 3
