@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.scope import Scope
@@ -57,6 +58,29 @@ class KernelFunction(GraphFunction):
         self.sequences = self.body.names.fresh("sequences")
         self.nodes = {name: id for each in self.plan.kernels for id, name in each.loads.items()}
         self.nodes |= {name: id for each in self.plan.kernels for name, id in each.stores.items()}
+        self._widen()
+
+    def _widen(self) -> None:
+        """The host reads real inputs in float32, as it reads what kernels make for it."""
+        for name, node in self.inputs.items():
+            if (
+                self._reaches_host(node.id)
+                and node.type.dtype == "real"
+                and not self.is_number(name)
+            ):
+                value = self.body.values[node.id]
+                self.body.values[node.id] = replace(value, text=Text(f"{value.text}.float()"))
+
+    def _reaches_host(self, id: int) -> bool:
+        """Whether the host needs a value, as it is or for what no kernel stores."""
+        stored = {id for each in self.plan.kernels for id in each.stores.values()}
+        waiting = [id]
+        while waiting:
+            users = set(self.graph.users(waiting.pop()))
+            if users & set(self.plan.host):
+                return True
+            waiting += users - stored
+        return False
 
     def fill(self) -> None:
         """The launches; the host's lines come where a kernel or an output asks for them."""
