@@ -50,7 +50,7 @@ class KernelFunction(GraphFunction):
         super().__init__(scope, graph, name, given, order, stream)
         self.plan, self.kernels = written(graph, name, stream, heads, schedule, fused)
         self.buffers = {buffer.name: buffer for buffer in self.plan.buffers}
-        self.body.dtype = "data"
+        self.body.dtype = "torch.float32"
         self.made: set[str] = set()
         self.numbers = self.body.names.fresh("numbers")
         self.alone = why_alone(self.graph, self.plan, stream)
