@@ -26,7 +26,7 @@ from archc.schedule.decisions import (
 
 NOTHING = "no recurrence: nothing is carried from token to token, and there is no kernel\n"
 
-LOOP = "a loop over the tokens: there is no kernel"
+LOOP = "a loop over the tokens, in PyTorch: there is no kernel"
 
 COLUMNS = 100
 """How wide the tables are."""
@@ -63,6 +63,7 @@ def _lines(plan: Planned) -> Iterator[str]:
         yield ""
         yield f"  {part.title}: {_total(part)}"
         yield _kernel_table(plan, part)
+        yield from _too_large(plan, part)
         for kernel in part.kernels.kernels:
             yield from _of_kernel(plan, part, kernel)
         yield ""
@@ -83,7 +84,8 @@ def _conditions(plan: Planned) -> str:
             for a in n.type.axes for s in a.size.free_symbols}  # fmt: skip
     own = [f"{name}={sizes[name]}" for name in plan.sizes if name in dims]
     first = [f"B={wanted.B}", f"T={wanted.T}"]
-    where = f"on one {wanted.device.name}, in {wanted.dtype}, in chunks of {sizes['chunk']}"
+    chunk = "" if plan.node.op.chunked is None else f", in chunks of {sizes['chunk']}"
+    where = f"on one {wanted.device.name}, in {wanted.dtype}{chunk}"
     return f"{where}: {' '.join([*first, *own])}"
 
 
@@ -127,6 +129,15 @@ def _kernel_table(plan: Planned, part: Part) -> str:
         for cost in part.cost.kernels
     ]  # fmt: skip
     return _table(heads, rows, 1)
+
+
+def _too_large(plan: Planned, part: Part) -> Iterator[str]:
+    """Kernels that cannot run with these sizes."""
+    most = plan.conditions.device.budget.shared
+    for cost in part.cost.kernels:
+        if cost.chip.shared > most:
+            name = short(plan, cost.name)
+            yield f"    {name} does not fit: a program has {in_short(most)}B on chip"
 
 
 def _operations(cost: Cost) -> list[str]:
@@ -209,7 +220,7 @@ def short(plan: Planned, name: str) -> str:
 
 def shortened(plan: Planned, decision: Decision) -> str:
     """A reason with short names of kernels."""
-    return re.sub(rf"{plan.name}_(?:\w+_)?kernels_", "", str(decision))
+    return re.sub(rf"{plan.name}_(?:(?:\w+_)?kernels_)?", "", str(decision))
 
 
 def in_short(number: float) -> str:
@@ -222,7 +233,11 @@ def in_short(number: float) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+    """A time with three digits."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 0.1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
 
 
 def _percent(share: float) -> str:

@@ -9,12 +9,15 @@ from typing import Any
 
 from archc.backends.eager.chunked import without
 from archc.backends.eager.naming import region_name
+from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import written
+from archc.backends.triton.step_ops import STEP_OPS
+from archc.backends.triton.steps import steps_source
 from archc.compile import SCHEDULE, lowered
 from archc.diagnostics import did_you_mean, fail
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.ir.kernel import Kernels
+from archc.ir.kernel import Buffer, Kernels
 from archc.ir.sizes import Number, callee_sizes, resolve_sizes
 from archc.schedule.cost import Total, total
 from archc.schedule.devices import DEVICES, REFERENCE, Device
@@ -118,7 +121,9 @@ def _planned(
     name, form = region_name(layer.name, layer.graph, node), node.op.chunked
     known = {**sizes, "batch": wanted.B, "T": wanted.T, node.op.stream.size.name: wanted.T}
     if form is None:
-        return Planned(layer, node, name, Setting(known, wanted.dtype), wanted, (), sizes)
+        setting = Setting({**known, CHUNK: 1}, wanted.dtype)
+        parts = _steps("token by token", layer, node, f"{name}_step", setting, wanted.device)
+        return Planned(layer, node, name, setting, wanted, parts, sizes)
     graphs = [("forward", form.forward, "kernels", False)]
     if form.saved:
         graph = without(form.forward, form.saved)
@@ -130,7 +135,9 @@ def _planned(
     if chunk is None:
         chunk = chunk_for(cut.values(), known, wanted.dtype, wanted.device.budget)
     setting = Setting({**known, CHUNK: chunk}, wanted.dtype)
-    parts = (_part(title, kernels, setting, wanted.device) for title, kernels in cut.items())
+    parts = [_part(title, kernels, setting, wanted.device) for title, kernels in cut.items()]
+    one = Setting({**setting.sizes, "T": 1, node.op.stream.size.name: 1}, wanted.dtype)
+    parts += _steps("one token", layer, node, f"{name}_step", one, wanted.device)
     return Planned(layer, node, name, setting, wanted, tuple(parts), sizes)
 
 
@@ -138,6 +145,22 @@ def _cut(node: Node, graph: Graph, name: str, fused: bool) -> Kernels:
     """The kernels of a graph, as they are written."""
     prepared = SCHEDULE.prepare(graph, node.op.heads)
     return written(prepared, name, node.op.stream, node.op.heads, SCHEDULE, fused)[0]
+
+
+def _steps(
+    title: str, layer: ir.Layer, node: Node, name: str, setting: Setting, device: Device
+) -> tuple[Part, ...]:
+    """The kernel that walks the tokens, if there can be one."""
+    users = [layer.graph[user].op for user in layer.graph.users(node.id)]
+    results = list(dict.fromkeys(op.name for op in users if isinstance(op, ir.Result)))
+    graph = SCHEDULE.tokenwise(layer.graph, node, results)
+    kernel = SCHEDULE.steps(graph, name)
+    try:
+        steps_source(kernel, STEP_OPS, node.op.stream.name, ())
+    except NotInKernel:
+        return ()
+    buffers = tuple(Buffer(each, graph[id].type) for each, id in graph.outputs.items())
+    return (_part(title, Kernels(graph, (kernel,), buffers), setting, device),)
 
 
 def _part(title: str, kernels: Kernels, setting: Setting, device: Device) -> Part:

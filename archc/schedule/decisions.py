@@ -14,10 +14,12 @@ from archc.schedule.program import Program, Step
 REASONS: Mapping[str, str] = {
     # kernels
     "carries": "carries {} from chunk to chunk, one after the other",
+    "steps": "carries {} from token to token, in registers",
     "free": "every chunk at once, as no state is needed",
     "waits": "every chunk at once, with what {} found at each",
     "pairs": "every chunk at once, with pairs of rows that decay by sums that {} stored",
     "split": "each has {} of {}, which no op looks across",
+    "rows": "each has {} of {}, so that weights are loaded once for all of them",
     "undivided": "each has all dims: ops look across every one",
     # buffers
     "result": "a result",
@@ -57,8 +59,9 @@ def of_kernel(kernels: Kernels, kernel: Kernel) -> tuple[Decision, ...]:
 
 def _cut(kernels: Kernels, kernel: Kernel) -> Decision:
     if kernel.walk is not None:
-        states = kernel.graph[kernel.walk].op.states
-        return Decision("carries", (_listed(state.name for state in states),))
+        fold: ir.Fold = kernel.graph[kernel.walk].op
+        rule = "carries" if fold.stream.size.has(ck.CHUNK) else "steps"
+        return Decision(rule, (_listed(state.name for state in fold.states),))
     program = Program(kernel)
     used = {str(step.load) for step in program.loads()}
     sums = {program.steps[s.operands[-1]].load for s in program.steps.values() if _is_pair(s)}
@@ -78,6 +81,8 @@ def _is_pair(step: Step) -> bool:
 
 
 def _split(kernel: Kernel) -> Decision:
+    if kernel.rows is not None:
+        return Decision("rows", (str(kernel.most), f"`{kernel.rows.name}`"))
     if kernel.split is None:
         return Decision("undivided")
     return Decision("split", (str(kernel.most), f"`{kernel.split.name}`"))

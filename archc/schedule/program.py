@@ -157,7 +157,7 @@ class Program:
         kernel = self.kernel
         if not self._is_tiled(axis):
             return 1
-        if kernel.split is not None and axis.name == kernel.split.name:
+        if axis.name in (each.name for each in (kernel.split, kernel.rows) if each is not None):
             return min(self.kernel.most, self.size(axis))
         if axis.kind == "stream":
             return int(self.setting.sizes[str(ck.CHUNK)])
@@ -174,6 +174,9 @@ class Program:
 
     def _is_tiled(self, axis: Axis) -> bool:
         """Whether a program has a vector of places along an axis, not one."""
+        rows = self.kernel.rows
+        if rows is not None and axis.name == rows.name:
+            return True
         if axis.kind == "batch" or any(axis.name == each.name for each in self.kernel.grid):
             return False
         walked = self.fold is not None and axis.name == self.fold.op.stream.name
@@ -206,9 +209,11 @@ class Program:
     @property
     def programs(self) -> int:
         """How many programs there are."""
-        split = self.kernel.split
-        blocks = 1 if split is None else math.ceil(self.size(split) / self.kernel.most)
-        return blocks * math.prod(self.size(axis) for axis in self.kernel.grid)
+        kernel, rows = self.kernel, self.kernel.rows
+        blocks = [axis for axis in (kernel.split, rows) if axis is not None]
+        own = [axis for axis in kernel.grid if rows is None or axis.name != rows.name]
+        several = math.prod(math.ceil(self.size(axis) / kernel.most) for axis in blocks)
+        return several * math.prod(map(self.size, own))
 
     def loads(self) -> Iterator[Step]:
         """What is read from memory."""

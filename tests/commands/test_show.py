@@ -100,7 +100,8 @@ def test_show_a_plan():
     assert shown.startswith("kernels of S in GLA  # gla.arch:")
     assert "on one H200, in bfloat16, in chunks of 64: B=1 T=256 H=2 K=16 V=32" in shown
     (data,) = json.loads(run("show", "gla", "--stage", "plan", *asked, "--as", "json").stdout)
-    assert [part["title"] for part in data["parts"]] == ["forward", "inference", "gradient"]
+    titles = ["forward", "inference", "gradient", "one token"]
+    assert [part["title"] for part in data["parts"]] == titles
     assert data["sizes"]["T"] == 256
     refused = run("show", "gla", "--stage", "plan", "--set", "device=B2")
     assert refused.exit_code == 1 and "error[E0503]" in refused.stderr

@@ -47,8 +47,12 @@ def test_sizes_of_a_layer_that_is_called_are_those_of_the_call() -> None:
     assert plan.setting.sizes["V"] == 1024 // 8 and plan.setting.sizes["T"] == 256
 
 
-def test_a_loop_has_no_kernels() -> None:
-    assert "a loop over the tokens: there is no kernel" in as_text(plans("lstm"))
+def test_a_loop_is_one_kernel_and_what_has_none_says_so() -> None:
+    text = as_text(plans("lstm"))
+    assert "token by token: 1 kernel" in text and "so that weights are loaded once" in text
+    assert "from token to token, in registers" in text
+    assert "step does not fit: a program has 232 kB" in text, "weights of 4096 x 4096"
+    assert "does not fit" not in as_text(plans("gla"))
     assert "there is no kernel" in as_text(plans("swiglu"))
 
 
