@@ -26,8 +26,9 @@ def step_part(size: int, others: int, least: int, programs: int) -> int:
 
 
 def step_warps(numbers: int, most: int) -> int:
-    """How many warps a program has for the numbers of 32 bits that it holds: 64 a thread."""
-    return min(most, max(1, 1 << max(0, (numbers - 1) // 2048).bit_length()))
+    """How many warps a program has for the numbers of 32 bits that it holds: 64 a thread, or a few
+    more, as vectors beside a matrix are."""
+    return min(most, 1 << (max(0, numbers * 7 // 8 - 1) // 2048).bit_length())
 
 
 @kernel
