@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=240, help="stop after about these")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("-o", "--output", type=Path, help="a JSON file for what came out")
+    parser.add_argument("--commit", help="what was run, where git does not know")
     given = parser.parse_args(arguments)
     suites = given.suites or ["first"]
     cases = cases_of(suites, given.specs, given.count, given.seed)
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         kept = record.recorded(done, suites, len(cases), given.device)
         kept["seconds"] = round(time.monotonic() - begun)
+        kept["commit"] = given.commit or kept["commit"]
         print("\n".join(record.table(done)))
         counts = ("cases", "not run", "wrong", "run twice", "seconds")
         print({name: kept[name] for name in counts}, flush=True)

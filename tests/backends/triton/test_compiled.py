@@ -17,13 +17,18 @@ from archc.ir.plan import Plan
 
 pytest.importorskip("triton")
 
-from tests.backends.triton.compiled import all_machine_code, launches_of, usual
+from tests.backends.triton.compiled import all_machine_code, launches_of, promised, usual
 from tests.backends.triton.launches import MachineCode, distinct, machine_code
 from tests.gpu.memories import SPECS
 
 ROOT = Path(__file__).parents[3]
 SHARED = 232_448
 """Bytes of shared memory that a program may have on sm_90."""
+
+
+SPILLS = pytest.mark.xfail(
+    reason="kernels of the gradient take up to 360 bytes of stack that the plan does not foresee"
+)
 
 
 def misfit(made: MachineCode) -> str:
@@ -87,6 +92,24 @@ def test_every_kernel_compiles_for_a_hopper_gpu(dim: int, dtype: str) -> None:
     made = [code for _, code in all_machine_code(cases)]
     assert len(made) >= 5 * len(SPECS)
     assert not [line for line in map(misfit, made) if line]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "linear_attention_simple",
+        pytest.param("gla", marks=SPILLS),
+        pytest.param("gated_delta", marks=SPILLS),
+    ],
+)
+def test_nothing_spills_where_the_plan_promised_none(spec: str) -> None:
+    """Bytes of stack that the compiler took for what the plan says fits into registers."""
+    case = usual(spec, 64)
+    made = {code.name: code.stack for _, code in all_machine_code([case])}
+    names = promised(case) & made.keys()
+    assert len(names) >= 5
+    assert {name: made[name] for name in names if made[name]} == {}
 
 
 @pytest.mark.slow
