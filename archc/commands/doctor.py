@@ -151,7 +151,7 @@ def report(found: Machine) -> Iterator[str]:
     yield from (f"{name:<{width}}  {value or '-'}" for name, value in shown.items())
     yield ""
     why = list(obstacles(found))
-    yield "kernels run here" if not why else "kernels do not run here: files run their eager form"
+    yield f"kernels do not run here: files {_instead(found)}" if why else "kernels run here"
     yield from (f"  {line}" for line in why)
     for line in remarks(found):
         yield from _wrapped(f"note: {line}")
@@ -162,6 +162,13 @@ def report(found: Machine) -> Iterator[str]:
         yield from _wrapped(f"what: {quirk.pattern}", 4)
         yield from _wrapped(f"done: {quirk.instead}", 4)
         yield from (f"    {each}" for each in quirk.sources)
+
+
+def _instead(found: Machine) -> str:
+    """What a file with kernels does where they cannot run."""
+    triton = version_of(found.triton)
+    old = found.device is not None and triton is not None and triton[:2] < SUPPORTED
+    return "refuse this Triton" if old else "run their eager form"
 
 
 def _wrapped(text: str, indent: int = 2) -> list[str]:

@@ -168,8 +168,8 @@ class _Tiles:
         """Bytes of the operands of the largest product, and of what a walk loads ahead."""
         copies = self._copies()
         ahead = self._ahead() if copies else set()
-        products = (step for step in self.order if self._multiplies(step))
-        largest = max((self._operands(*step.operands, ahead) for step in products), default=0)
+        products = (step.operands for step in self.order if self._multiplies(step))
+        largest = max((self._operands(a, b, ahead) for a, b in products), default=0)
         inside = max(map(self._inside, self.order), default=0)
         steps = [self.program.steps[key] for key in ahead]
         loaded = sum(self._area(s.key) * self.setting.width(str(s.load)) for s in steps)

@@ -57,7 +57,8 @@ def test_what_stands_in_the_way(lacks: dict[str, object], says: str) -> None:
     other = replace(HOPPER, **lacks)
     (why,) = obstacles(other)
     assert why.startswith(says)
-    assert "kernels do not run here: files run their eager form" in list(report(other))
+    does = "refuse this Triton" if "too old" in says else "run their eager form"
+    assert f"kernels do not run here: files {does}" in list(report(other))
 
 
 def test_what_runs_may_surprise() -> None:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
-
 import pytest
-from archc.backends.eager.emit import OPTIONAL
-from archc.backends.load import load
-from archc.backends.triton.quirks import QUIRKS, SUPPORTED, breaches
+from archc.backends.triton.quirks import QUIRKS, breaches
 
 import archc
 from archc.compile import in_kernels, lowered
@@ -91,17 +86,3 @@ def test_where_a_quirk_shows() -> None:
     assert not turned.shows((8, 0), (3, 6, 0)) and not turned.shows((9, 0), (3, 3, 1))
     (setting,) = (quirk for quirk in QUIRKS if quirk.id == "warps-of-a-setting")
     assert setting.shows((9, 0), (3, 7, 1)) and not setting.shows((9, 0), (3, 8, 0))
-
-
-@pytest.mark.parametrize(("version", "taken"), [("3.4.1", False), ("3.5.0", True), ("4.0", True)])
-def test_a_triton_that_is_too_old_is_as_good_as_none(version: str, taken: bool) -> None:
-    """The lines that import it, with one of that version in its place."""
-    assert f"< {SUPPORTED}:" in "\n".join(OPTIONAL)
-    language = ModuleType("triton.language")
-    triton = ModuleType("triton")
-    triton.__version__, triton.language = version, language  # type: ignore[attr-defined]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "triton", triton)
-        patch.setitem(sys.modules, "triton.language", language)
-        made = load("\n".join([*OPTIONAL, f"# {version}", ""]), "with_triton")
-    assert (made.triton is not None) == taken
