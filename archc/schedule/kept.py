@@ -133,6 +133,8 @@ class Kept:
 
     def _only_in_products(self, graph: Graph, id: int) -> bool:
         users = graph.users(id)
+        if graph is self.graph and any(user in self.levels.host for user in users):
+            return False  # lines of PyTorch know of one dtype
         return bool(users) and all(self._multiplies(graph, id, graph[user]) for user in users)
 
     def _multiplies(self, graph: Graph, id: int, user: Node) -> bool:
