@@ -58,17 +58,17 @@ def run(make: Callable[..., Any], inputs: Named, parameters: Sequence[tuple[str,
     return found | {f"d {name}": d for (name, _), d in pairs if d is not None}
 
 
-def narrow(values: Named) -> Named:
-    """Real numbers in float32."""
-    return {n: x.detach().float() if x.is_floating_point() else x for n, x in values.items()}
+def narrow(values: Named, dtype: torch.dtype = torch.float32) -> Named:
+    """Real numbers in float32, or in another dtype."""
+    return {n: x.detach().to(dtype) if x.is_floating_point() else x for n, x in values.items()}
 
 
 NEW = torch.empty
 
 
-def as_told(module: ModuleType) -> dict[str, Any]:
+def as_told(module: ModuleType, close: float) -> dict[str, Any]:
     """The ops of a module; called, each is held against what it tells of its results, and
-    against that which keeps nothing for a gradient."""
+    against that which keeps nothing for a gradient, to within `close`."""
 
     def held(op: Any) -> Callable[..., Any]:
         def call(*given: Any) -> Any:
@@ -80,7 +80,7 @@ def as_told(module: ModuleType) -> dict[str, Any]:
                 assert have == want, f"{op}: {have}, and not {want}"
             other = getattr(module, f"{op._opname}_inference_op", None)
             for x, same in zip(made, () if other is None else other(*given), strict=False):
-                torch.testing.assert_close(x, same, rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(x, same, rtol=close, atol=close)
             return made
 
         return call
@@ -88,12 +88,12 @@ def as_told(module: ModuleType) -> dict[str, Any]:
     return {name: held(op) for name, op in vars(module).items() if name.endswith("_op")}
 
 
-def in_both(module: ModuleType, what: Callable[[bool], Named]) -> None:
+def in_both(module: ModuleType, what: Callable[[bool], Named], close: float = 1e-4) -> None:
     """Print how far values are off when kernels do the work."""
     wanted = what(False)
     decide, new = module.by_kernels, torch.empty
     module.by_kernels, torch.empty = lambda chunk, *given: True, with_gaps
-    vars(module).update(as_told(module))
+    vars(module).update(as_told(module, close))
     with guarded(), rounding():
         found = what(True)
     module.by_kernels, torch.empty = decide, new
@@ -102,8 +102,9 @@ def in_both(module: ModuleType, what: Callable[[bool], Named]) -> None:
         print(f"{name}: {float(error):.1e}")
 
 
-def check_layer(spec: str, tokens: int, unit: int) -> None:
-    """A whole layer, with dims of about `unit`."""
+def check_layer(spec: str, tokens: int, unit: int, bits: int = 32) -> None:
+    """A whole layer, with dims of about `unit`, in float32 or (16 bits) in bfloat16."""
+    dtype, close = (torch.float32, 1e-4) if bits == 32 else (torch.bfloat16, 5e-2)
     layer, module = file_of(spec)
     sizes = next(examples(layer, unit))
     inputs, known = {}, {**sizes, "batch": 2, "T": tokens, "T_seen": tokens}
@@ -112,15 +113,17 @@ def check_layer(spec: str, tokens: int, unit: int) -> None:
         real = torch.randn(shape, dtype=torch.float64)
         inputs[op.name] = real if op.type.dtype == "real" else torch.randint(0, 4, shape)
     exact = getattr(module, layer.name)(**sizes).double()
+    exact.load_state_dict(narrow(narrow(exact.state_dict(), dtype), torch.float64))
+    inputs = narrow(narrow(inputs, dtype), torch.float64)
 
     def layer_in(kernels: bool) -> Named:
         if not kernels:
             return run(exact, inputs, [*exact.named_parameters()])
-        small = getattr(module, layer.name)(**sizes)
-        small.load_state_dict(narrow(exact.state_dict()))
-        return run(small, narrow(inputs), [*small.named_parameters()])
+        small = getattr(module, layer.name)(**sizes).to(dtype)
+        small.load_state_dict(narrow(exact.state_dict(), dtype))
+        return run(small, narrow(inputs, dtype), [*small.named_parameters()])
 
-    in_both(module, layer_in)
+    in_both(module, layer_in, close)
 
 
 def check_gates(spec: str, chunk: int) -> None:
