@@ -36,6 +36,7 @@ from archc.ir.verify import verify
 from archc.numerics.gates import gates_in_logs
 from archc.recurrence.chunked import chunked
 from archc.recurrence.decays import decays
+from archc.schedule.fitting import fitting
 from archc.schedule.late import inverses_last
 from archc.schedule.outer import without_outer_sums
 from archc.schedule.pairs import with_sums
@@ -118,7 +119,7 @@ def prepared(graph: Graph, heads: Collection[str]) -> Graph:
     return with_sums(without_outer_sums(graph, heads), heads)
 
 
-SCHEDULE = Schedule(prepared, partition, tokenwise, steps, with_gradient)
+SCHEDULE = Schedule(prepared, partition, tokenwise, steps, with_gradient, fitting)
 """How recurrences become kernels."""
 
 

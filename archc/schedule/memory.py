@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from archc.diagnostics import ArchError, fail
 from archc.ir import chunk as ck
@@ -23,11 +24,15 @@ from archc.schedule.program import STATE, WIDE, Key, Program, Setting, Sizes, St
 CHUNKS = (64, 32, 16)
 """Lengths of chunks that kernels are made for, the best first."""
 
-MOST_AHEAD = 3
-"""Chunks of a walk that are in work at the same time, at most: the last is in registers."""
+STAGES, AHEAD = 3, {2: 232_448, 4: 98_304}
+"""A walk has that many chunks under way, or as many as need so many bytes at most by the bytes of a
+number: as the launches of a generated file do (`settings_of`)."""
 
 MARGIN = 1.125
 """What stands in shared memory beside the operands of the largest product, as a factor."""
+
+GROUP = 64
+"""Rows from which on products read their operands from shared memory (wgmma)."""
 
 VIEWS = (ck.Expand, ck.Detach, ck.Tokens, ck.Chunks, ir.Constant, ir.Position)
 """Ops that make no tile: they are part of what reads them."""
@@ -58,7 +63,7 @@ class Misfit:
 
 def on_chip(program: Program) -> OnChip:
     """What a program holds."""
-    made = _Tiles(program)
+    made = Tiles(program)
     return OnChip(made.shared(), made.registers())
 
 
@@ -104,11 +109,11 @@ def no_plan(misfit: Misfit, sizes: Mapping[str, object], chunk: int, dtype: str)
     )
 
 
-class _Tiles:
+class Tiles:
     """The tiles of a program, and when they are needed."""
 
     def __init__(self, program: Program):
-        self.program, self.setting = program, program.setting
+        self.program = program
         self.order = list(program.steps.values())
         self.last: dict[Key, int] = {}
         for place, step in enumerate(self.order):
@@ -116,6 +121,11 @@ class _Tiles:
                 for source in self._sources(key):
                     self.last[source] = place
         self._kept()
+
+    @property
+    def setting(self) -> Setting:
+        """That of the program, which may get another."""
+        return self.program.setting
 
     def _kept(self) -> None:
         """What is stored, and states, live to the end."""
@@ -166,22 +176,51 @@ class _Tiles:
 
     def shared(self) -> int:
         """Bytes of the operands of the largest product, and of what a walk loads ahead."""
-        copies = self._copies()
-        ahead = self._ahead() if copies else set()
-        products = (step.operands for step in self.order if self._multiplies(step))
-        largest = max((self._operands(a, b, ahead) for a, b in products), default=0)
-        inside = max(map(self._inside, self.order), default=0)
+        ahead = self.ahead
+        largest = max((self._operands(*s.operands, ahead) for s in self.products), default=0)
+        inside = max(map(self._inside, self.special), default=0)
+        inside += sum(map(self._solving, self.special))
         steps = [self.program.steps[key] for key in ahead]
         loaded = sum(self._area(s.key) * self.setting.width(str(s.load)) for s in steps)
-        return int(MARGIN * max(largest, inside)) + copies * loaded
+        return int(MARGIN * max(largest, inside)) + (self._stages() - 1) * loaded
 
-    def _copies(self) -> int:
-        """Steps of a walk whose loads are in shared memory at the same time: as many as there is
-        room for, and no more than two."""
-        steps = [s for s in self.order if s.load is not None and s.each]
-        numbers = sum(self._area(s.key) for s in steps if len(self._tile(s.key)) > 1)
-        room = REFERENCE.budget.shared // (numbers * self.setting.data) if numbers else 1
-        return max(1, min(MOST_AHEAD, room)) - 1
+    @cached_property
+    def products(self) -> list[Step]:
+        """The products of matrices."""
+        return [step for step in self.order if self._multiplies(step)]
+
+    @cached_property
+    def special(self) -> list[Step]:
+        """What is done in products of its own."""
+        kinds = (*PAIRED, ck.Inverse, ck.Conjugate)
+        return [s for s in self.order if s.load is None and isinstance(s.node.op, kinds)]
+
+    @cached_property
+    def walked(self) -> list[Step]:
+        """What a walk loads at every chunk."""
+        return [step for step in self.order if step.load is not None and step.each]
+
+    @cached_property
+    def ahead(self) -> set[Key]:
+        """The part of it that is loaded ahead."""
+        return self._ahead()
+
+    def _stages(self) -> int:
+        """How many chunks of a walk are under way at a time."""
+        matrices = sum(filter(None, map(self._matrix, self.walked))) * self.setting.data
+        return max(1, min(STAGES, AHEAD[self.setting.data] // matrices)) if matrices else STAGES
+
+    def _matrix(self, step: Step) -> int:
+        """How many numbers of a matrix a walk loads at each chunk; 0 for any other step."""
+        axes, kernel = step.node.type.axes, self.program.kernel
+        streams = [axis for axis in axes if axis.kind == "stream"]
+        if step.load in kernel.stores or not streams:
+            return 0
+        grid = {axis.name for axis in kernel.grid}
+        dims = [axis for axis in axes if axis.kind == "dim" and axis.name not in grid]
+        rows = [axis for axis in streams if not axis.size.has(ck.CHUNK)]
+        lengths = [self.program.tile([axis]) for axis in [*rows, *dims]]
+        return math.prod(x for each in lengths for x in each) if len(lengths) == 2 else 0
 
     def _ahead(self) -> set[Key]:
         """What a walk loads at every chunk that a product is made from, but for vectors."""
@@ -201,15 +240,39 @@ class _Tiles:
 
     def _operands(self, a: Key, b: Key, ahead: Collection[Key]) -> int:
         """Bytes of the operands of a product, beside what is loaded ahead in its own dtype."""
-        there = [set(self._sources(key)) <= set(ahead) for key in (a, b)]
-        exact = self.setting.dtype == "float32"
-        left = 0 if there[0] else self._area(a)
-        return self._pair(left, 0 if there[1] and not exact else self._area(b))
+        return self._pair(*(self._held(key, ahead) for key in (a, b)))
+
+    def _held(self, key: Key, ahead: Collection[Key]) -> int:
+        """Elements of an operand that stand in shared memory. Products of many rows read them
+        there; with few a tile goes from memory right into the registers where a product wants it,
+        if what lies side by side is summed."""
+        exact, sources = self.setting.dtype == "float32", self._sources(key)
+        if not exact and set(sources) <= {*ahead}:
+            return 0
+        rows = int(self.setting.sizes[str(ck.CHUNK)])
+        steps = [self.program.steps.get(each) for each in sources]
+        if rows >= GROUP or not all(s and s.load and not s.each for s in steps):
+            return self._area(key)
+        right = all(self.summed.get(s.key, set()) <= {s.node.type.names[-1]} for s in steps if s)
+        return 0 if right else self._area(key) // (1 + exact)
+
+    @cached_property
+    def summed(self) -> dict[Key, set[str]]:
+        """Over which axes products sum each operand."""
+        found: dict[Key, set[str]] = {}
+        for step in self.products:
+            kept = {label for label, _ in step.node.op.out}
+            for labels, key in zip(step.node.op.ins, step.operands, strict=True):
+                axes = zip(labels, self._type(key).axes, strict=True)
+                names = {axis.name for label, axis in axes if label not in kept}
+                for source in self._sources(key):
+                    found.setdefault(source, set()).update(names)
+        return found
 
     def _pair(self, a: int, b: int) -> int:
         """Bytes of two operands of so many elements."""
         copies = 2 if self.setting.dtype == "float32" else 1
-        return (a + copies * b) * self.setting.data
+        return copies * (a + b) * self.setting.data
 
     def _multiplies(self, step: Step) -> bool:
         return step.load is None and is_product(self.program, step)
@@ -230,6 +293,13 @@ class _Tiles:
         exact = 2 if self.setting.dtype == "float32" else 1
         area = grams * 2 * rows * dims + mixes * (rows * rows + rows * dims)
         return exact * self.setting.data * area
+
+    def _solving(self, step: Step) -> int:
+        """What a solve multiplies with again and again, beside what comes before and after it."""
+        if step.load is not None or not isinstance(step.node.op, ck.Conjugate):
+            return 0
+        largest = max(map(self._area, step.operands), default=0) * self.setting.data
+        return largest if int(self.setting.sizes[str(ck.CHUNK)]) < GROUP else 2 * largest
 
     def _exact(self, a: int, b: int) -> int:
         """Operands in float32 whatever the data: of the inverse of a matrix, which is made in two

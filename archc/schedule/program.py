@@ -155,7 +155,7 @@ class Program:
     def length(self, axis: Axis) -> int:
         """How much of an axis a program has at a time."""
         kernel = self.kernel
-        if not self._is_tiled(axis):
+        if not self.is_tiled(axis):
             return 1
         if axis.name in (each.name for each in (kernel.split, kernel.rows) if each is not None):
             return min(self.kernel.most, self.size(axis))
@@ -166,13 +166,13 @@ class Program:
     def tile(self, axes: Iterable[Axis]) -> list[int]:
         """The dims of a tile, each a power of 2 of at least 16; axes of one index are none. The
         steps of a token are no dim: they are rows."""
-        tiled = [axis for axis in axes if self._is_tiled(axis)]
+        tiled = [axis for axis in axes if self.is_tiled(axis)]
         dims = (self.length(axis) for axis in tiled if axis.name not in self.inner)
         found = [max(16, 1 << (length - 1).bit_length()) for length in dims]
         inner = math.prod(self.length(axis) for axis in tiled if axis.name in self.inner)
         return [found[0] * inner, *found[1:]] if found else found
 
-    def _is_tiled(self, axis: Axis) -> bool:
+    def is_tiled(self, axis: Axis) -> bool:
         """Whether a program has a vector of places along an axis, not one."""
         rows = self.kernel.rows
         if rows is not None and axis.name == rows.name:

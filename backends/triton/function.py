@@ -46,7 +46,7 @@ class KernelFunction(GraphFunction):
         order: Sequence[str], stream: Axis, heads: Sequence[str], schedule: Schedule,
         fused: bool = False,
     ):  # fmt: skip
-        graph = schedule.prepare(graph, heads)
+        self.schedule, graph = schedule, schedule.prepare(graph, heads)
         super().__init__(scope, graph, name, given, order, stream)
         self.plan, self.kernels = written(graph, name, stream, heads, schedule, fused)
         self.buffers = {buffer.name: buffer for buffer in self.plan.buffers}

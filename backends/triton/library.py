@@ -8,12 +8,14 @@ text has, so that files stand beside one another in one process.
 from __future__ import annotations
 
 import re
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from archc.backends.eager.graph_function import GraphFunction, plain
 from archc.backends.triton.op import Op, literals
 from archc.backends.triton.step_op import StepOp
-from archc.backends.writer import COLUMNS, INDENT, Writer, quoted
+from archc.backends.writer import COLUMNS, INDENT, Writer, identifier, quoted
 
 from archc.ir.chunk import cotangent
 
@@ -28,7 +30,8 @@ DIGEST = "@" * 12
 REFUSED = "no_second_gradient"
 
 PIECES = {
-    "new_op", REFUSED, "no_gradient", "as_op", "few", "rows_of_chunk", "in_runs", "joined",
+    "new_op", REFUSED, "no_gradient", "as_op", "few", "rows_of_chunk", "rows_that_fit", "in_runs",
+    "joined",
     "check_together", "wrong_shapes", "present", "in_dtype", "settled", "flat", "or_zero",
     "by_kernels", "by_steps", "narrowest", "needs_gradient",
 }  # fmt: skip
@@ -191,6 +194,7 @@ class Ops:
             self._few(writer)
         like = next(iter(owner.states.values()))
         writer.line(f"chunk = rows_of_chunk(chunk, {length}, {like})")
+        self._fit(writer)
         given = [*(owner.inputs[n] for n in self.forward.inputs), *owner.extra]
         given += ["cu_seqlens"] * packed
         name = self._which(writer)
@@ -204,6 +208,26 @@ class Ops:
         made = [*kept, *ends]
         writer.line(f"return {', '.join(made)}")
         self.file.sections.append(writer.text())
+
+    def _fit(self, writer: Writer) -> None:
+        """The lines that make chunks as long as kernels have room for."""
+        forward, owner = self.forward, self.owner
+        plans = [op.fast.plan for op in (forward, self.backward, self.inference) if op is not None]
+        least, rows = forward.fast.schedule.fitting(plans)
+        if not rows:
+            return
+        known = {a: owner.inputs[n] for n, a in forward.arguments.items()}
+        sizes = []
+        for symbol, shortest in least.items():
+            argument, place = forward.body.sources[forward.body.sizes[symbol]][0]
+            back = place - len(forward.layouts[argument])
+            sizes.append(f"{identifier(symbol)}=({known[argument]}.shape[{back}], {shortest})")
+        table = self.file.names.fresh(f"{self.title}_rows".upper())
+        self.file.sections.append(table_of(table, rows, [*least]))
+        data = f"narrowest({', '.join(known[a] for a in forward.data)})"
+        with writer.block(f"if {forward.fitting(owner.inputs)}:"):
+            given = [quoted(self.title), table, "chunk", data, *sizes]
+            writer.call("chunk = rows_that_fit(", given, ")")
 
     def _which(self, writer: Writer) -> str:
         """The name of the op to call: one keeps nothing, for where no gradient is asked for."""
@@ -226,3 +250,16 @@ class Ops:
                 writer.call(f"return {once.name}(", given, ")")
         steps = [*owner.inputs.values(), *owner.needed[owner.name]]
         writer.call(f"return {owner.name}(", steps, ")")
+
+
+def table_of(name: str, rows: Mapping[tuple[int, ...], int], sizes: Sequence[str]) -> str:
+    """The lines of a table of the chunks that fit."""
+    blocks = ", ".join(f"block of {size}" for size in sizes)
+    entries = " ".join(f"({', '.join(map(str, key))}): {count}," for key, count in rows.items())
+    whole = entries.replace(", ", ",~").replace(": ", ":~").replace(",~(", ", (")
+    lines = textwrap.wrap(whole, COLUMNS - len(INDENT))
+    return "\n".join([
+        "# The most rows of a chunk that kernels have room for, where these are not 64, by",
+        f"# (bytes of a number, {blocks}); where not even 16, the bytes that these need.",
+        f"{name} = {{", *(INDENT + each.replace("~", " ") for each in lines), "}", "",
+    ])  # fmt: skip

@@ -79,6 +79,31 @@ def rows_of_chunk(chunk: int, tokens: int, x: Tensor) -> int:
     return min(chunk, 1 << max(tokens - 1, STEPS - 1).bit_length())
 
 
+def rows_that_fit(
+    op: str, table: dict, chunk: int, dtype: torch.dtype, **sizes: tuple[int, int]
+) -> int:
+    """The length of chunks by kernels: at most `chunk`, and so that every kernel has room on a GPU
+    (sm_90: 232,448 bytes of shared memory a program). `table` says how many rows that are, where it
+    is not 64, by the bytes of a number and the blocks of sizes, each given with its shortest block.
+
+    Raises ValueError where there is no room even for the shortest chunk.
+    """
+    blocks = []
+    for size, shortest in sizes.values():
+        blocks.append(shortest)
+        while blocks[-1] < min(size, 257):
+            blocks[-1] *= 2
+    rows = table.get((dtype.itemsize, *blocks), 64)
+    if rows <= 64:
+        return min(chunk, rows)
+    given = ", ".join(f"{name} = {size}" for name, (size, _) in sizes.items())
+    raise ValueError(
+        f"{op}: no tile plan fits {given} in {dtype} (E0701): in chunks of 16 tokens a program "
+        f"needs about {rows:,} bytes of shared memory of 232,448. Make the dims smaller, use a "
+        "dtype of 16 bits, or take the tokens one by one with chunk=None"
+    )
+
+
 def in_runs(xs: list[Tensor], chunk: int, reverse: bool = False) -> list:
     """`runs_of_chunks`; of one run where the number of tokens may not decide."""
     if xs[0].is_cuda or torch.compiler.is_compiling():

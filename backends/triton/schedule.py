@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from archc.backends.triton.kernel import KernelWriter, source
@@ -21,17 +21,24 @@ class Schedule:
     cuts it, given its name, stream and heads, the nodes that the host does, and why, and whether
     walks make what follows on them. `tokenwise` makes a recurrence with its results a graph by
     itself, of which `steps` makes the kernel of that name that walks its tokens; `with_gradient`
-    adds to such a graph its gradient."""
+    adds to such a graph its gradient. `fitting` says how many rows a chunk may have: the symbols
+    that decide with the shortest blocks of them, and the table (`rows_that_fit`)."""
 
     prepare: Callable[[Graph, Collection[str]], Graph]
     partition: Callable[[Graph, str, Axis, Collection[str], Mapping[int, str], bool], Kernels]
     tokenwise: Callable[[Graph, Node, Collection[str]], Graph]
     steps: Callable[[Graph, str], Kernel]
     with_gradient: Callable[[Graph], ChunkForm | None]
+    fitting: Callable[[Sequence[Kernels]], tuple[Mapping[str, int], Mapping[tuple[int, ...], int]]]
 
 
 def written(
-    graph: Graph, name: str, stream: Axis, heads: Collection[str], schedule: Schedule, fused: bool
+    graph: Graph,
+    name: str,
+    stream: Axis,
+    heads: Collection[str],
+    schedule: Schedule,
+    fused: bool = False,
 ) -> tuple[Kernels, list[KernelWriter]]:
     """The kernels and their texts."""
     host: dict[int, str] = {}

@@ -8,7 +8,7 @@ import pytest
 from archc.backends.triton.schedule import written
 
 import archc
-from archc.compile import SCHEDULE, lowered
+from archc.compile import SCHEDULE, for_kernels, lowered
 from archc.diagnostics import ArchError
 from archc.ir import layer as ir
 from archc.ir.kernel import Kernels
@@ -22,7 +22,7 @@ SIZES = {"batch": 1, "T": 4096, "H": 2, "d": 256, "n": 2}
 @lru_cache
 def cut(spec: str) -> list[Kernels]:
     """The kernels of a spec's recurrence and of its gradient, as they are written."""
-    layer = lowered(archc.load(spec).layer)
+    layer = for_kernels(lowered(archc.load(spec).layer))
     (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Fold))
     graphs = (fold.chunked.forward, fold.chunked.backward)
     prepared = [SCHEDULE.prepare(graph, fold.heads) for graph in graphs]

@@ -1,0 +1,80 @@
+"""How many rows a chunk may have on a GPU: a table by the lengths of tiles, as sizes are known only
+when a file runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+from archc.ir import chunk as ck
+from archc.ir.kernel import Kernels
+from archc.schedule.devices import REFERENCE, Budget
+from archc.schedule.memory import CHUNKS, Tiles
+from archc.schedule.program import Program, Setting, widths
+
+LEAST, LONGEST = 16, 256
+"""The shortest and the longest block of a dim. What is longer is one class, twice the longest."""
+
+ENDLESS = 1 << 20
+"""How long a dim of the last class may be: a program has a part of one that is split."""
+
+DTYPES: Mapping[int, str] = {4: "float32", 2: "bfloat16"}
+"""A dtype by the bytes of a number."""
+
+
+Table = tuple[dict[str, int], dict[tuple[int, ...], int]]
+"""Symbols with their shortest blocks; and how many rows a chunk has at most by (bytes of a number,
+a block of each symbol), where these are not the most there are. Where not even the shortest chunk
+fits, it is the bytes of shared memory that a program would need."""
+
+
+def fitting(plans: Sequence[Kernels], budget: Budget = REFERENCE.budget) -> Table:
+    """The table for the kernels of some graphs, which have chunks of one length."""
+    programs = [(plan, [Program(kernel) for kernel in plan.kernels]) for plan in plans]
+    sizes = _sizes([each for _, found in programs for each in found])
+    every = [LEAST << n for n in range((2 * LONGEST // LEAST).bit_length())]
+    rows: dict[tuple[int, ...], int] = {}
+    for number, dtype in DTYPES.items():
+        tiles = [
+            (Tiles(program), widths(plan, dtype)) for plan, found in programs for program in found
+        ]
+        for blocks in product(every, repeat=len(sizes)):
+            found = _longest(tiles, dict(zip(sizes, blocks, strict=True)), dtype, budget)
+            if found != CHUNKS[0]:
+                rows[number, *blocks] = found
+    return dict.fromkeys(sizes, LEAST), rows
+
+
+def _sizes(programs: Sequence[Program]) -> list[str]:
+    """The symbols that tell how long tiles are."""
+    tiled = {
+        axis for program in programs for step in program.steps.values()
+        for axis in step.node.type.axes if axis.kind != "stream" and program.is_tiled(axis)
+    }  # fmt: skip
+    return sorted({str(each) for a in tiled for each in a.size.free_symbols - {ck.CHUNK}})
+
+
+def _longest(
+    tiles: Sequence[tuple[Tiles, Mapping[str, int]]], sizes: Mapping[str, int], dtype: str,
+    budget: Budget,
+) -> int:  # fmt: skip
+    """The longest chunk that fits, or the bytes that the shortest needs."""
+    known = {name: ENDLESS if block > LONGEST else block for name, block in sizes.items()}
+    for chunk in CHUNKS:
+        lengths: dict[object, int] = {}
+        given = {**known, str(ck.CHUNK): chunk}
+        needed = (_shared(each, given, dtype, width, lengths) for each, width in tiles)
+        if all(shared <= budget.shared for shared in needed):
+            return chunk
+    given, lengths = {**sizes, str(ck.CHUNK): CHUNKS[-1]}, {}
+    return max(_shared(each, given, dtype, width, lengths) for each, width in tiles)
+
+
+def _shared(
+    tiles: Tiles, sizes: Mapping[str, int], dtype: str, width: Mapping[str, int],
+    lengths: dict[object, int],
+) -> int:  # fmt: skip
+    """Bytes of shared memory of a program; `lengths` are those of axes, for all programs."""
+    program = tiles.program
+    program.setting, program.known = Setting(sizes, dtype, width), lengths
+    return tiles.shared()

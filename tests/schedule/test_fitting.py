@@ -1,0 +1,60 @@
+"""The table of the chunks that fit, by the lengths of tiles."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+
+from archc.schedule.fitting import Table, fitting
+from archc.schedule.memory import AHEAD, STAGES
+from tests.schedule.test_memory import cut
+
+
+@lru_cache
+def table(spec: str) -> Table:
+    """The table of a spec's recurrence and of its gradient."""
+    return fitting(cut(spec))
+
+
+def test_narrow_data_fits_in_long_chunks() -> None:
+    """Nothing is said of what fits in chunks of 64: all of 16 bits up to dims of 256."""
+    sizes, rows = table("kda")
+    assert sizes == {"K": 16, "V": 16}
+    assert not [key for key in rows if key[0] == 2 and max(key[1:]) <= 256]
+    assert rows.get((4, 128, 128), 64) <= 64
+
+
+def test_wide_data_of_long_dims_has_shorter_chunks() -> None:
+    """Compiled for sm_90, heads of 256 in float32 need 655,360 bytes in chunks of 64, and less than
+    232,448 in chunks of 16; `mesa` has a kernel that needs 327,680 even there."""
+    assert table("kda")[1][4, 256, 256] in (16, 32)
+    assert table("mesa")[1][4, 256] > 232_448
+    assert (4, 128) not in table("mesa")[1] or table("mesa")[1][4, 128] <= 64
+
+
+def test_two_steps_a_token() -> None:
+    """Two steps a token of heads of 256 in float32 fit into chunks of 16."""
+    sizes, rows = table("gated_delta_product")
+    assert sizes == {"K": 16, "V": 16, "n": 16}
+    assert rows[4, 256, 256, 16] == 16
+
+
+def test_longer_chunks_never_fit_where_shorter_dims_do_not() -> None:
+    rows = table("kda")[1]
+    within = {key: count for key, count in rows.items() if count <= 64}
+    assert within
+    for (number, K, V), count in within.items():
+        assert rows.get((number, K // 2, V), 64) >= count or K == 16
+
+
+def test_walks_load_ahead_as_their_launches_do() -> None:
+    """The estimate counts as many chunks under way as `settings_of` in generated files asks for."""
+    torch, pieces = (
+        pytest.importorskip("torch"),
+        pytest.importorskip("archc.backends.triton.pieces"),
+    )
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for numbers in (64, 4_096, 12_288, 24_576, 32_768, 49_152, 98_304, 200_000):
+            wanted = max(1, min(STAGES, AHEAD[dtype.itemsize] // (numbers * dtype.itemsize)))
+            assert pieces.settings_of(dtype, 4, numbers)["num_stages"] == wanted
