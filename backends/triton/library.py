@@ -259,7 +259,8 @@ def table_of(name: str, rows: Mapping[tuple[int, ...], int], sizes: Sequence[str
     whole = entries.replace(", ", ",~").replace(": ", ":~").replace(",~(", ", (")
     lines = textwrap.wrap(whole, COLUMNS - len(INDENT))
     return "\n".join([
-        "# The most rows of a chunk that kernels have room for, where these are not 64, by",
-        f"# (bytes of a number, {blocks}); where not even 16, the bytes that these need.",
+        "# The most rows of a chunk that kernels have room for, where these are not 64, and where",
+        "# there is none even for 16 the bytes that these need, by",
+        f"# (bytes of a number, {blocks}).",
         f"{name} = {{", *(INDENT + each.replace("~", " ") for each in lines), "}", "",
     ])  # fmt: skip
