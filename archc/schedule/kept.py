@@ -140,8 +140,6 @@ class Kept:
     def _multiplies(self, graph: Graph, id: int, user: Node) -> bool:
         """Whether a user only multiplies matrices with the value."""
         op = user.op
-        if graph is self.graph and user.id in self.levels.host:
-            return False
         if isinstance(op, ir.Contract):
             kept = {label for label, _ in op.out}
             summed = any(label not in kept for labels in op.ins for label in labels)
