@@ -298,8 +298,8 @@ class Tiles:
         """What a solve multiplies with again and again, beside what comes before and after it."""
         if step.load is not None or not isinstance(step.node.op, ck.Conjugate):
             return 0
-        largest = max(map(self._area, step.operands), default=0) * self.setting.data
-        return largest if int(self.setting.sizes[str(ck.CHUNK)]) < GROUP else 2 * largest
+        largest = max(map(self._area, step.operands), default=0) * WIDE
+        return largest if int(self.setting.sizes[str(ck.CHUNK)]) < GROUP else 4 * largest
 
     def _exact(self, a: int, b: int) -> int:
         """Operands in float32 whatever the data: of the inverse of a matrix, which is made in two
