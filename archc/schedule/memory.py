@@ -24,7 +24,7 @@ from archc.schedule.program import STATE, WIDE, Key, Program, Setting, Sizes, St
 CHUNKS = (64, 32, 16)
 """Lengths of chunks that kernels are made for, the best first."""
 
-STAGES, AHEAD = 3, {2: 216_000, 4: 98_304}
+STAGES, AHEAD = 3, {2: 232_448, 4: 98_304}
 """A walk has that many chunks under way, or as many as need so many bytes at most by the bytes of a
 number: as the launches of a generated file do (`settings_of`)."""
 

@@ -182,7 +182,7 @@ class KernelFunction(GraphFunction):
         return 8 if len(states) > 1 else 4
 
     def _loaded(self, made: KernelWriter) -> list[str]:
-        """How many numbers of each matrix a walk loads at every chunk."""
+        """How many bytes of each matrix a walk loads at every chunk."""
         found = []
         for name, node in made.arguments.items():
             walked = made.kernel.walk is not None and name not in made.kernel.stores
@@ -190,7 +190,8 @@ class KernelFunction(GraphFunction):
             stream = [axis for axis in node.type.axes if axis.kind == "stream"]
             if walked and stream and len(dims) + (stream[0].name == self.stream.name) == 2:
                 rows = ["chunk"] if stream[0].name == self.stream.name else []
-                found.append(" * ".join([*rows, *(self._block(made, a) for a in dims)]))
+                each = f"{self._tensor(node.id).text}.element_size()"
+                found.append(" * ".join([*rows, *(self._block(made, a) for a in dims), each]))
         return found
 
     def _block(self, made: KernelWriter, axis: Axis) -> str:

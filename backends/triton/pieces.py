@@ -39,11 +39,11 @@ def has_triton() -> bool:
 
 
 def settings_of(dtype: torch.dtype, warps: int, *loaded: int) -> dict:
-    """How a kernel is launched. One that walks, and loads so many numbers at each chunk, loads as
+    """How a kernel is launched. One that walks, and loads so many bytes at each chunk, loads as
     many chunks ahead as there is room for beside the operands of products, in float32 twice as
     many bytes as elsewhere."""
-    room = 216_000 if dtype.itemsize == 2 else 98_304
-    stages = min(3, room // (sum(loaded) * dtype.itemsize)) if loaded else 1
+    room = 232_448 if dtype.itemsize == 2 else 98_304
+    stages = min(3, room // sum(loaded)) if loaded else 1
     return {"num_warps": warps, "num_stages": max(1, stages)}
 
 
