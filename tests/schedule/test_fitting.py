@@ -57,4 +57,5 @@ def test_walks_load_ahead_as_their_launches_do() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         for numbers in (64, 4_096, 12_288, 24_576, 32_768, 49_152, 98_304, 200_000):
             wanted = max(1, min(STAGES, AHEAD[dtype.itemsize] // (numbers * dtype.itemsize)))
-            assert pieces.settings_of(dtype, 4, numbers)["num_stages"] == wanted
+            loaded = numbers * dtype.itemsize
+            assert pieces.settings_of(dtype, 4, loaded)["num_stages"] == wanted
