@@ -13,10 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from archc import specfile
 from archc.algebra import cut
-from archc.backends.eager.emit import class_name, emit_function
+from archc.backends.eager.emit import class_name
 from archc.backends.load import load as load_text
 from archc.backends.writer import attribute, snake
-from archc.compile import before_chunks, elaborated, file_of, text_of, with_chunks
+from archc.compile import (
+    before_chunks,
+    elaborated,
+    file_of,
+    function_of,
+    text_of,
+    with_chunks,
+)
 from archc.diagnostics import ArchWarning
 from archc.ir import layer as ir
 from archc.ir.picture import as_svg
@@ -121,8 +128,8 @@ class Spec:
 
         Arguments are the values that enter the memory, by their names in the spec, `[B, T, H,
         D]`; one that is defined as exp(e) enters as e, named `log_...`. The state is a named
-        tuple of the declared states, in float32 at least. Raises ValueError for a layer without
-        a memory.
+        tuple of the declared states, in float32 at least. Where torch sees a GPU, tensors on it go
+        through generated kernels. Raises ValueError for a layer without a memory.
         """
         self._warn(self.layer)
         return self._function("op", cut.op(with_chunks(self.layer)))
@@ -152,8 +159,12 @@ class Spec:
                 warnings.warn(found.render(), ArchWarning, stacklevel=3)
 
     def _function(self, kind: str, layer: ir.Layer) -> Callable[..., Any]:
+        """A function of the layer's own; where torch sees a GPU it has kernels for one."""
+        import torch  # what is made needs it anyway
+
         name = f"{snake(self.name)}_{kind}"
-        return getattr(load_text(emit_function(layer, name), name), name)
+        backend = "triton" if torch.cuda.is_available() else "eager"
+        return getattr(load_text(function_of(layer, name, backend), name), name)
 
     def source(self, backend: str = "eager") -> str:
         """The standalone Python file, as `archc compile` writes it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
 
@@ -61,3 +62,19 @@ def test_without_a_gpu_the_eager_form_runs() -> None:
     other.load_state_dict(layer.state_dict())
     x = torch.randn(1, 70, 8)
     assert torch.equal(layer(x), other(x))
+
+
+def test_where_torch_sees_a_gpu_an_op_has_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the same arguments; of tensors on a CPU it makes the same."""
+    import torch
+
+    plain = archc.load("gla").op
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    fast = archc.load("gla").op
+    monkeypatch.undo()
+    assert "triton" in fast.__globals__ and "triton" not in plain.__globals__
+    assert list(inspect.signature(plain).parameters) == list(inspect.signature(fast).parameters)
+    q, k, v = (torch.randn(2, 70, 3, 4) for _ in range(3))
+    gate = -torch.rand(2, 70, 3, 4)
+    (o, state), (same, end) = plain(q, k, v, gate), fast(q, k, v, gate)
+    assert torch.equal(o, same) and torch.equal(state.S, end.S)
