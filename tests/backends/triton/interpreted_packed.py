@@ -1,7 +1,7 @@
 """Packed sequences by kernels in float32, against each alone in float64 without them, under
 Triton's interpreter: a process of its own.
 
-    TRITON_INTERPRET=1 python interpreted_packed.py kda 4 0,1,63,64,65,0
+    TRITON_INTERPRET=1 python -m tests.backends.triton.interpreted_packed kda 4 0,1,63,64,65,0
 
 With the states after a few tokens to start from. Prints every value's name and its largest error,
 against the largest value. Several can be named one after the other, with a `;` between.
@@ -16,12 +16,12 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from interpreted import Named, file_of, narrow, with_gaps
 from torch import Tensor, nn
 
 from archc.ir import layer as ir
 from archc.ir.plan import examples
 from archc.ir.sizes import evaluate
+from tests.backends.triton.interpreted import Named, file_of, narrow, with_gaps
 
 BEFORE = 5
 """How many tokens each sequence has had before."""

@@ -17,7 +17,7 @@ from archc.ir.plan import Plan
 
 pytest.importorskip("triton")
 
-SCRIPT = Path(__file__).with_name("interpreted_packed.py")
+ROOT = Path(__file__).parents[3]
 SPECS = (
     "delta", "gated_delta", "gated_delta_product", "gla", "gla_block", "kda", "linear_attention",
     "linear_attention_simple", "mamba", "mesa", "mlstm", "mom", "rwkv7", "ssm", "ssm_selective",
@@ -28,9 +28,9 @@ LIMIT = 1e-4
 def wrong(*checks: str) -> dict[str, float]:
     """What is off, or no number; of some checks in one process."""
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), ";".join(checks)],
+        [sys.executable, "-m", "tests.backends.triton.interpreted_packed", ";".join(checks)],
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False,
+        cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line for line in done.stdout.splitlines() if not line.startswith("== ")]
