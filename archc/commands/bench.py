@@ -135,8 +135,8 @@ def command(ctx: click.Context, specs: tuple[str, ...], **options: Any) -> None:
 
     \b
     Examples:
-      archc bench kda gla --against fla,sdpa -o kda.json --plot kda.png
-      archc bench kda --what decode --batches 1,64 --against fla
+      archc bench one.arch two.arch --against fla,sdpa -o found.json --plot found.png
+      archc bench one.arch --what decode --batches 1,64 --against fla
       archc bench my.arch --device cpu --shapes 1,256,2,16 --against eager
     """
     from archc.bench.record import peers_file  # torch takes a second
