@@ -6,7 +6,8 @@ autograd of it, and the function that chooses between the two.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from archc.backends.eager.fold import FoldFunction
 from archc.backends.eager.graph_function import GraphFunction, plain
@@ -23,6 +24,23 @@ from archc.ir.graph import Graph, Node
 
 STEPS = 16
 """Fewer tokens than these are done one by one."""
+
+
+def autograd_title(scope: Scope, function: str, kind: str = "") -> str:
+    """A new name for the class that tells autograd of a function's gradient."""
+    rest = function.removeprefix(snake(scope.layer)).split("_")
+    return scope.file.names.fresh(scope.layer + "".join(map(str.capitalize, rest)) + kind)
+
+
+@contextmanager
+def autograd_class(scope: Scope, title: str, forward: str, backward: str) -> Iterator[Writer]:
+    """That class, written to the file: what is inside writes its methods."""
+    writer = Writer()
+    with writer.block(f"class {title}(torch.autograd.Function):"):
+        writer.docstring([f"`{forward}`, and `{backward}` as its gradient."])
+        writer.line()
+        yield writer
+    scope.file.sections.append(writer.text())
 
 
 def without(graph: Graph, names: Sequence[str]) -> Graph:
@@ -166,17 +184,11 @@ class ChunkedFunction(FoldFunction):
 
     def _autograd(self, forward: GraphFunction, backward: GraphFunction) -> str:
         """The class that tells autograd of the gradient; its name."""
-        file = self.scope.file
-        rest = self.title.removeprefix(snake(self.scope.layer)).split("_")
-        title = file.names.fresh(self.scope.layer + "".join(part.capitalize() for part in rest))
-        writer = Writer()
-        with writer.block(f"class {title}(torch.autograd.Function):"):
-            writer.docstring([f"`{forward.name}`, and `{backward.name}` as its gradient."])
-            writer.line()
+        title = autograd_title(self.scope, self.title)
+        with autograd_class(self.scope, title, forward.name, backward.name) as writer:
             self._class_forward(writer, forward, backward)
             writer.line()
             self._class_backward(writer, backward)
-        file.sections.append(writer.text())
         return title
 
     def _kept(self, backward: GraphFunction) -> tuple[list[str], list[str]]:

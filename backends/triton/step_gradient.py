@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from archc.backends.eager import carry
+from archc.backends.eager.chunked import autograd_class, autograd_title
 from archc.backends.eager.fold import FoldFunction
 from archc.backends.eager.graph_function import GraphFunction, plain
 from archc.backends.eager.region import wanted_results
@@ -20,7 +21,7 @@ from archc.backends.expression import Text
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch
-from archc.backends.writer import Writer, snake
+from archc.backends.writer import Writer
 
 from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm, cotangent, start
@@ -149,18 +150,12 @@ class StepGradient:
         """Append them to the file; `title` is then the name of the class."""
         forward, backward = self._forward(self.form), self._backward(self.form)
         self.extra, self.launch = {**forward.extra, **backward.extra}, backward.launch
-        fold, file = self.fold, self.fold.scope.file
-        layer = fold.scope.layer
-        rest = fold.name.removesuffix("_steps").removeprefix(snake(layer)).split("_")
-        title = file.names.fresh(layer + "".join(part.capitalize() for part in rest) + "Walk")
-        self.title, writer = title, Writer()
-        with writer.block(f"class {title}(torch.autograd.Function):"):
-            writer.docstring([f"`{forward.name}`, and `{backward.name}` as its gradient."])
-            writer.line()
+        scope, file = self.fold.scope, self.fold.scope.file
+        self.title = autograd_title(scope, self.fold.name.removesuffix("_steps"), "Walk")
+        with autograd_class(scope, self.title, forward.name, backward.name) as writer:
             self._class_forward(writer, forward, backward)
             writer.line()
             self._class_backward(writer, backward)
-        file.sections.append(writer.text())
         file.notes.append(f"    {forward.name}, {backward.name}: 1 kernel each")
 
     def _forward(self, form: ChunkForm) -> WalkFunction:
