@@ -103,6 +103,7 @@ def all_pieces() -> dict[str, str]:
         **functions("pieces.py"), **functions("packed_pieces.py"), **functions("chunk_pieces.py"),
         **functions("op_pieces.py", "archc.backends.triton"),
         **functions("pieces.py", "archc.backends.triton"),
+        **functions("launch_pieces.py", "archc.backends.triton"),
         **functions("step_pieces.py", "archc.backends.triton"),
         **functions("tuned_pieces.py", "archc.backends.triton"),
     }  # fmt: skip

@@ -10,6 +10,7 @@ from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, Value
 from archc.backends.expression import UNARY, Text
 from archc.backends.triton.kernel import KernelWriter
+from archc.backends.triton.launch import LAUNCHING, write_launch
 from archc.backends.triton.naming import pointer, size_name
 from archc.backends.triton.packed import reads_chunks, why_alone
 from archc.backends.triton.schedule import Schedule, written
@@ -25,8 +26,7 @@ from archc.ir.kernel import NARROW, SUMMED, Buffer
 TORCH = {"int": "torch.int32", "bool": "torch.bool"}
 
 
-LAUNCHING = ("kernel", "block_of", "numbers_of", "settings_of")
-"""Pieces that every launch needs."""
+PIECES = (*LAUNCHING, "block_of", "numbers_of", "settings_of")
 
 
 def is_state(name: str) -> bool:
@@ -89,7 +89,7 @@ class KernelFunction(GraphFunction):
         for each in self.kernels:
             title = self.scope.file.names.fresh(each.kernel.name)
             self.scope.file.sections.append(kernel_text(each, title))
-            self.scope.file.kernels |= {*LAUNCHING, *each.pieces}
+            self.scope.file.kernels |= {*PIECES, *each.pieces}
             self._launch(each, title)
 
     def _note(self) -> None:
@@ -162,11 +162,11 @@ class KernelFunction(GraphFunction):
         sizes = [f"{size_name(size)}={self._size(size)}" for size in sizes_of(made)]
         grid = " * ".join(self._grid(made)) or "1"
         rows = "chunk_rows" if made.kernel.walk is None else "sequence_rows"
-        counts = [self._stream_length(), self._chunks(), rows if self.packed else "None"]
+        arguments.append(rows if self.packed else "None")
+        counts = [self._stream_length(), self._chunks()]
         settings = ", ".join(["data", str(self._warps(made)), *self._loaded(made)])
-        settings = f"**settings_of({settings})"
-        fixed = [*sizes, *blocks, f"**{self.numbers}", settings]
-        body.writer.call(f"{title}[({grid},)](", [*arguments, *counts, *fixed], ")")
+        fixed = [*sizes, *blocks, f"**{self.numbers}"]
+        write_launch(body.writer, title, grid, arguments, counts, fixed, f"settings_of({settings})")
 
     def _warps(self, made: KernelWriter) -> int:
         """More where a program has much to hold: a walk back the state and its gradient, and so

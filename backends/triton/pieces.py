@@ -20,17 +20,21 @@ def block_of(size: int, most: int = 1 << 20) -> int:
 
 def by_kernels(chunk: int, *tensors: Tensor) -> bool:
     """Whether kernels can do it: on a GPU, in their dtypes, in chunks of their lengths."""
-    kinds = (torch.float32, torch.bfloat16, torch.float16)
-    device = tensors[0].device
-    fits = all(x.is_cuda and x.dtype in kinds and x.device == device for x in tensors)
-    return fits and chunk in (16, 32, 64) and has_triton()
+    kinds, device = (torch.float32, torch.bfloat16, torch.float16), tensors[0].device
+    if device.type != "cuda" or chunk not in (16, 32, 64):
+        return False
+    for x in tensors:
+        if x.dtype not in kinds or x.device != device:
+            return False
+    return has_triton()
 
 
 def has_triton() -> bool:
     """Whether there is Triton; refused if it is older than what kernels are written for."""
     if triton is None:
         return False
-    if tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 5):
+    major, minor, *_ = triton.__version__.split(".", 2)
+    if (int(major), int(minor)) < (3, 5):
         raise RuntimeError(
             f"the kernels of this file need Triton 3.5 or newer, got {triton.__version__}; without "
             "Triton it runs in PyTorch"
@@ -54,7 +58,10 @@ def needs_gradient(*tensors: Tensor) -> bool:
 
 def narrowest(*tensors: Tensor) -> torch.dtype:
     """The dtype of the data: some of it may be kept more exactly."""
-    return min((x.dtype for x in tensors), key=lambda dtype: dtype.itemsize)
+    found = tensors[0].dtype
+    for x in tensors:
+        found = x.dtype if x.dtype.itemsize < found.itemsize else found
+    return found
 
 
 def sums_of(dtype: torch.dtype) -> torch.dtype:

@@ -138,7 +138,7 @@ class StepFunction(GraphFunction):
         self.launch.write_sizes(writer)
         fits = ", ".join([*real, *states, *after])
         room = f"step_fits(numbers, weights, moving, {real[0]}.dtype)"
-        with writer.block(f"if not (by_steps({fits}) and {room}):"):
+        with writer.block(f"if not (on_gpu({fits}) and {room}):"):
             self._by_the_loop(writer)
         results = {name: self._result_name(name) for name in self.fold.results}
         for name, text in results.items():

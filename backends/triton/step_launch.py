@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from archc.backends.eager.scope import Scope
 from archc.backends.triton.function import TORCH
+from archc.backends.triton.launch import LAUNCHING, write_launch
 from archc.backends.triton.naming import size_name
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_ops import STEP_OPS
@@ -20,7 +21,7 @@ from archc.ir.chunk import final, start
 from archc.ir.graph import Graph, Node, Type
 
 PIECES = {
-    "kernel", "step_launch", "step_block", "step_part", "step_warps", "step_fits", "step_numbers",
+    *LAUNCHING, "step_block", "step_part", "step_warps", "step_fits", "step_numbers",
 }  # fmt: skip
 
 LOCALS = ("part", "numbers", "weights", "moving", "in_turn", "warps")
@@ -124,17 +125,15 @@ class StepLaunch:
             stride = "1" if text == "None" else f"1 if {text} is None else {text}.stride(0)"
             items.append(f"{text}, {stride}")
         names = [self.op.stream.name, "batch"][: 1 if kernel.rows is None else 2]
-        counts = ", ".join(body.ask(body.lengths[name]) for name in names)
+        counts = [body.ask(body.lengths[name]) for name in names]
         programs = " * ".join(self._programs(writer, given))
         most = 16 if kernel.rows is None else 8
         writer.line(f"warps = step_warps(numbers + weights // 2, {most})")
-        with writer.block("step_launch("):
-            writer.line(f"{self.title}, {programs},")
-            writer.call("[", items, "],")
-            writer.line(f"[{counts}],")
-            writer.call("dict(", [*self._fixed(), f"**step_numbers({given.data})"], "),")
-            writer.line('{"num_warps": warps, "num_stages": 2},')
-        writer.line(")")
+        write_launch(
+            writer, self.title, programs, items, counts,
+            [*self._fixed(), f"**step_numbers({given.data})"],
+            '{"num_warps": warps, "num_stages": 2}',
+        )  # fmt: skip
 
     def _fixed(self) -> list[str]:
         """Sizes and blocks, by name."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-import triton
 import triton.language as tl
 from archc.backends.triton.pieces import has_triton, kernel
 from torch import Tensor
@@ -54,8 +51,10 @@ def tile_conjugate_gradients(A, b, steps):
 def on_gpu(*tensors: Tensor) -> bool:
     """Whether kernels can do it: on a GPU, in their dtypes."""
     kinds = (torch.float32, torch.bfloat16, torch.float16)
-    fits = all(x.is_cuda and x.dtype in kinds and x.numel() for x in tensors)
-    return fits and has_triton()
+    for x in tensors:
+        if not x.is_cuda or x.dtype not in kinds or not x.numel():
+            return False
+    return has_triton()
 
 
 def by_steps(*tensors: Tensor) -> bool:
@@ -77,32 +76,6 @@ def step_fits(numbers: int, weights: int, moving: int, dtype: torch.dtype) -> bo
     held = weights * (8 if dtype.itemsize > 2 else 2)
     shared = held + moving * 4 + (16 << 10) if weights else 0
     return numbers <= 1 << 15 and shared <= 227 << 10
-
-
-def step_launch(
-    kernel: Any, programs: int, given: list, counts: list, fixed: dict, options: dict
-) -> None:
-    """Launch a kernel of tensors and their strides `given`. Which machine code is for arguments
-    like these is looked up at once: Triton looks at each of them, and takes several times as long.
-    """
-    if torch.compiler.is_compiling() or not isinstance(kernel, triton.JITFunction):
-        kernel[(programs,)](*given, *counts, **fixed, **options)
-        return
-    device = given[0].device
-    if device.type == "cuda" and device.index != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            step_launch(kernel, programs, given, counts, fixed, options)
-        return
-    like = [
-        x if x.__class__ is int or x is None else (x.dtype, x.data_ptr() % 16) for x in given
-    ]
-    small = [(n == 1, n % 16 == 0, n < 1 << 31) for n in counts]
-    key = (device, *like, *small, *fixed.values(), *options.values())
-    known = vars(kernel).setdefault("known_launches", {})
-    if key in known:
-        known[key][programs, 1, 1](*given, *counts, *fixed.values())
-    else:
-        known[key] = kernel[(programs,)](*given, *counts, **fixed, **options)
 
 
 def check_pool(name: str, pool: Tensor, like: Tensor, index: Tensor | None) -> None:

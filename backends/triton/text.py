@@ -31,7 +31,7 @@ def kernel_text(made: KernelWriter, title: str) -> str:
     levels = [f"{block}_LEVELS" for block in sorted(made.halved)]
     fixed = [f"{name}: tl.constexpr" for name in [*sizes, *blocks, *levels, *CONSTANTS]]
     writer.line("@kernel")
-    writer.call(f"def {title}(", [*tensors, "T", "CHUNKS", "packed_p", *fixed], "):")
+    writer.call(f"def {title}(", [*tensors, "packed_p", "T", "CHUNKS", *fixed], "):")
     writer.depth += 1
     writer.docstring([_title(made)])
     writer.include(_programs(made))

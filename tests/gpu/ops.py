@@ -6,10 +6,15 @@ one token under a CUDA graph, and how long a call takes where the GPU has nothin
 
 from __future__ import annotations
 
+import copy
+import cProfile
+import io
+import pstats
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -135,8 +140,8 @@ def check_decode(made: Checked) -> Iterator[str]:
 
 
 def by_graph(made: Checked, xs: Tensor, state: Any) -> Iterator[Tensor]:
-    """Outputs of a step that is recorded once: the state goes back into its memory after it."""
-    x = xs[:, :1].clone()
+    """Outputs of a step that is recorded once: the state goes back into memory of its own."""
+    x, state = xs[:, :1].clone(), copy.deepcopy(state)
     kept = [part.clone() for part in flat(state)]
     for _ in range(2):
         made.layer(x, state=state, return_state=True)
@@ -155,25 +160,67 @@ def by_graph(made: Checked, xs: Tensor, state: Any) -> Iterator[Tensor]:
 
 
 def check_floor(made: Checked) -> Iterator[str]:
-    """Microseconds of a call from Python: 64 tokens, with and without gradients."""
+    """Microseconds of a call from Python, of the whole layer and of each recurrence in it: 64
+    tokens, with and without gradients, and one token; and where Python spends them."""
     inputs = made.inputs(64, 1)
-
-    def alone() -> None:
+    titles = [n.removesuffix("_gradient_op") for n in made.ops() if n.endswith("_gradient_op")]
+    runs = {"layer": lambda: made.layer(*inputs)}
+    for title in titles:
+        runs |= recurrences(made, title)
+    for name, call in runs.items():
         with torch.no_grad():
-            made.layer(*inputs)
+            yield f"{name}: {median_us(call):.0f} us a call"
 
-    def both() -> None:
-        made.layer(*inputs).sum().backward()
+        def both(call: Callable[[], Any] = call) -> None:
+            made_by = call()
+            (made_by[0] if isinstance(made_by, tuple) else made_by).sum().backward()
 
-    for name, call in (("forward", alone), ("forward and backward", both)):
-        times = []
-        for _ in range(60):
-            begun = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - begun)
-        if made.device == "cuda":
+        if "token" not in name:
+            yield f"{name}: {median_us(call):.0f} us with a graph, {median_us(both):.0f} us and back"
+    for name, call in runs.items():
+        with torch.no_grad(), cProfile.Profile() as profile:
+            for _ in range(100):
+                call()
+        told = io.StringIO()
+        pstats.Stats(profile, stream=told).sort_stats("tottime").print_stats(14)
+        yield f"{name}, 100 calls, profiled\n" + "\n".join(told.getvalue().splitlines()[7:])
+
+
+def recurrences(made: Checked, title: str) -> dict[str, Callable[[], Any]]:
+    """Calls of one recurrence as the layer calls it, of 64 tokens and of one."""
+    known, found = getattr(made.module, title), dict[str, Callable[[], Any]]()
+    for tokens in (64, 1):
+        given: list[Any] = []
+
+        def keep(*values: Any, given: list[Any] = given, **rest: Any) -> Any:
+            given[:] = [x.detach() if isinstance(x, Tensor) else x for x in values]
+            return known(*values, **rest)
+
+        setattr(made.module, title, keep)
+        try:
+            made.layer(*made.inputs(tokens, 1))
+        finally:
+            setattr(made.module, title, known)
+        if tokens > 1:
+            given = [
+                x.requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x
+                for x in given
+            ]
+        words = f"{title}, {tokens} token{'s' * (tokens > 1)}"
+        found[words.replace("64 tokens", "64")] = partial(known, *given)
+    return found
+
+
+def median_us(call: Callable[[], Any]) -> float:
+    """Microseconds until a call returns, the GPU done with the one before it: of 40, the median."""
+    times = []
+    for _ in range(40):
+        if torch.cuda.is_available():
             torch.cuda.synchronize()
-        yield f"{name}: {sorted(times)[30] * 1e6:.0f} us a call"
+        begun = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begun)
+    return sorted(times)[20] * 1e6
 
 
 CHECKS = (check_ops, check_compiled, check_decode, check_floor)

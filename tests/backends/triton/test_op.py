@@ -168,7 +168,7 @@ def test_states_stay_wide_under_autocast() -> None:
 def test_a_file_that_is_loaded_twice() -> None:
     text = in_kernels(Plan(home("gla")[1]))
     first, second = load(text, "gla_once"), load(f"{text}\n", "gla_twice")
-    assert first.SPACE != second.SPACE and first.SPACE in second.SPACE
+    assert first.SPACE.ns != second.SPACE.ns and first.SPACE.ns in second.SPACE.ns
     _, given = memory()
     for one, other in zip(
         first.gla_memory(*given.values()), second.gla_memory(*given.values()), strict=True

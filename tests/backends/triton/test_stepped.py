@@ -129,6 +129,6 @@ def test_the_same_arguments_are_looked_up_at_once(
     kernel, x = Kernel(log, Kernel(log)), torch.zeros(2, 32, dtype=torch.bfloat16)
     monkeypatch.setattr(module, "triton", SimpleNamespace(JITFunction=Kernel))
     for tokens, width in ((17, 8), (33, 8), (17, 4), (1 << 40, 8)):
-        module.step_launch(kernel, 5, [x, width, None], [tokens], {"K": 4}, {"num_warps": 1})
+        module.launch_kernel(kernel, 5, [x, width, None], [tokens], {"K": 4}, {"num_warps": 1})
     by_triton, at_once = (False, (5,), 4, ["K", "num_warps"]), (True, (5, 1, 1), 5, [])
     assert log == [by_triton, at_once, by_triton, by_triton]

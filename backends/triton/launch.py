@@ -1,0 +1,23 @@
+"""The lines that launch a kernel."""
+
+from __future__ import annotations
+
+from archc.backends.writer import Writer
+
+LAUNCHING = ("kernel", "launch_kernel")
+"""Pieces that every launch needs."""
+
+
+def write_launch(
+    writer: Writer, kernel: str, programs: str, given: list[str], counts: list[str],
+    fixed: list[str], options: str,
+) -> None:  # fmt: skip
+    """`launch_kernel(...)`, in the order of the kernel's arguments: `given`, tensors each with its
+    strides; `counts`, numbers that may be any; and what is `fixed` when it is compiled."""
+    with writer.block("launch_kernel("):
+        writer.line(f"{kernel}, {programs},")
+        writer.call("[", given, "],")
+        writer.line(f"[{', '.join(counts)}],")
+        writer.call("dict(", fixed, "),")
+        writer.line(f"{options},")
+    writer.line(")")

@@ -1,0 +1,38 @@
+"""The function that launches every kernel: printed into generated files, never imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+
+
+def launch_kernel(
+    kernel: Any, programs: int, given: list, counts: list, fixed: dict, options: dict
+) -> None:
+    """Launch a kernel: of tensors and their strides `given`, and of numbers `counts`.
+
+    Which machine code is for arguments like these is looked up at once: Triton looks at each of
+    them, and takes several times as long.
+    """
+    flat = isinstance(kernel, triton.JITFunction) and torch.version.hip is None
+    if not flat or torch.compiler.is_compiling():
+        kernel[(programs,)](*given, *counts, **fixed, **options)
+        return
+    device = given[0].device
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            launch_kernel(kernel, programs, given, counts, fixed, options)
+        return
+    like = [x if x.__class__ is int or x is None else (x.dtype, x.data_ptr() % 16) for x in given]
+    small = [(n == 1, n % 16 == 0, n < 1 << 31) for n in counts]
+    key = (device, *like, *small, *fixed.values(), *options.values())
+    known = vars(kernel).setdefault("known_launches", {})
+    code = known.get(key)
+    if code is not None:
+        code[programs, 1, 1](*given, *counts, *fixed.values())
+        return
+    if len(known) == 1024:  # strides may be of any number of tokens
+        known.clear()
+    known[key] = kernel[(programs,)](*given, *counts, **fixed, **options)
