@@ -170,6 +170,8 @@ class Levels:
             return _next(before, WALKS)
         if self.fused and self._follows(node, before, found):
             return before
+        if isinstance(node.op, ck.Inverse):  # its rows alone fill the registers
+            return _next(before + (kind_of(before) == CHUNKS), CHUNKS)
         if reads_sums(node):
             sums = found[node.operands[-1]]
             return _next(max(before, sums + 1), PAIRS)

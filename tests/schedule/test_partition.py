@@ -27,9 +27,16 @@ def cut(spec: str) -> Kernels:
 def test_a_walk_stands_between_what_is_done_for_every_chunk_at_once() -> None:
     found = cut("kda")
     assert [each.name for each in found.kernels] == [
-        "memory_before", "memory_walk", "memory_after",
+        "memory_before", "memory_before_2", "memory_walk", "memory_after",
     ]  # fmt: skip
-    assert [each.walk is not None for each in found.kernels] == [False, True, False]
+    assert [each.walk is not None for each in found.kernels] == [False, False, True, False]
+
+
+def test_an_inverse_begins_a_kernel() -> None:
+    """Its rows fill the registers of a program: what it inverts comes from memory."""
+    found = cut("kda")
+    inverse = next(n for n in found.graph if isinstance(n.op, ck.Inverse))
+    assert inverse.operands[0] in found.kernels[1].loads
 
 
 def test_pairs_that_decay_have_kernels_of_their_own() -> None:
@@ -57,7 +64,7 @@ def test_sums_of_gates_are_made_once() -> None:
 
 
 def test_every_program_has_one_chunk_or_walks_them_all() -> None:
-    before, walk, _ = cut("kda").kernels
+    before, _, walk, _ = cut("kda").kernels
     assert [axis.kind for axis in before.grid] == ["batch", "stream", "dim"]
     assert [axis.kind for axis in walk.grid] == ["batch", "dim"]
     assert walk.split is not None and walk.split.name == "V"
