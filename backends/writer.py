@@ -46,7 +46,7 @@ _RESERVED = """
     linear_step max_plus_step matrix_step spans spans_gradient halves halves_of_rows corners
     with_corners to_power decays_between decayed_gram decayed_mix decayed_gram_gradients
     runs_of_chunks sum_of_rows block_product
-    one_by_one with_pasts packed_tables last_of_each check_packed check_borders chunk_rows
+    one_by_one once_for with_pasts packed_tables last_of_each check_packed check_borders chunk_rows
     sequence_rows tokens_before since_start sums_of_each whole_of_each chunks_of_each
     at_last_of_each
     few joined in_runs rows_of_chunk needs_gradient by_steps by_kernels

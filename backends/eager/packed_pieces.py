@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from archc.backends.eager.chunk_pieces import moved, placed, to_chunks
-from archc.backends.eager.pieces import extreme_of
+from archc.backends.eager.pieces import extreme_of, once_for
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -144,14 +144,18 @@ def packed_tables(cu_seqlens: Tensor, tokens: int, chunk: int) -> tuple[Tensor, 
     There are as many chunks as such sequences can need: nothing waits for the device. Those that
     they do not need are of sequence -1.
     """
-    start, end = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
-    high = ((end - start + chunk - 1) // chunk).cumsum(0)
-    low, sequence = F.pad(high, (1, 0))[:-1], torch.arange(len(start), device=start.device)
-    rows = torch.stack([sequence, start - low * chunk, start, end, low, high], 1)
-    count = (tokens + len(start) * (chunk - 1)) // chunk
-    chunks = torch.arange(count, device=start.device)
-    own = torch.searchsorted(high, chunks, right=True)
-    return F.pad(rows, (0, 0, 0, 1), value=-1)[own], rows
+
+    def make(cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+        start, end = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
+        high = ((end - start + chunk - 1) // chunk).cumsum(0)
+        low, sequence = F.pad(high, (1, 0))[:-1], torch.arange(len(start), device=start.device)
+        rows = torch.stack([sequence, start - low * chunk, start, end, low, high], 1)
+        count = (tokens + len(start) * (chunk - 1)) // chunk
+        chunks = torch.arange(count, device=start.device)
+        own = torch.searchsorted(high, chunks, right=True)
+        return F.pad(rows, (0, 0, 0, 1), value=-1)[own], rows
+
+    return once_for(cu_seqlens, ("chunks", tokens, chunk), make)
 
 
 def last_of_each(x: Tensor, empty: Tensor, rows: Tensor | None, reverse: bool = False) -> Tensor:

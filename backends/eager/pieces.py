@@ -3,7 +3,7 @@ them, so this file must read well there: no import but torch, math and typing.""
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -94,6 +94,26 @@ def inverse_softplus(x: Tensor) -> Tensor:
     return x + torch.log(-torch.expm1(-x))
 
 
+def once_for(cu_seqlens: Tensor, what: tuple, make: Callable) -> Any:
+    """What `make(cu_seqlens)` gives: made once, and again when torch knows of a change in place. A
+    graph, of CUDA or of torch.compile, makes its own each time that it runs, as its borders may be
+    others by then."""
+    device = cu_seqlens.device
+    if torch.compiler.is_compiling() or cu_seqlens.is_inference():
+        return make(cu_seqlens)
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return make(cu_seqlens)
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    now = (id(cu_seqlens), cu_seqlens._version, stream)
+    before, kept = getattr(cu_seqlens, "_kept", (None, {}))
+    if before != now:
+        kept = {}
+        cu_seqlens._kept = (now, kept)
+    if what not in kept:
+        kept[what] = make(cu_seqlens)
+    return kept[what]
+
+
 def with_pasts(run: Callable, x: Tensor, past: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
     """`run(x, past)` of packed sequences, where each token looks back on as many as `past` holds:
     every sequence with its past in front of it, in one run.
@@ -101,16 +121,20 @@ def with_pasts(run: Callable, x: Tensor, past: Tensor, cu_seqlens: Tensor) -> tu
     x [1, T, ...], past [N, P, ...] -> [1, T, ...], and [N, P, ...] for the next call
     """
     (N, P), T = past.shape[:2], x.shape[1]
-    start, end = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
-    place = torch.arange(T + N * P, device=x.device)
-    kept = place[:T] + P * torch.searchsorted(end, place[:T], right=True)
-    before = place[: N * P].unflatten(0, (N, P)) + start[:, None]
-    order = torch.cat([kept + P, before.flatten()])
-    order = torch.empty_like(order).scatter_(0, order, place)
+
+    def make(cu_seqlens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        start, end = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
+        place = torch.arange(T + N * P, device=cu_seqlens.device)
+        kept = place[:T] + P * torch.searchsorted(end, place[:T], right=True)
+        before = place[: N * P].unflatten(0, (N, P)) + start[:, None]
+        order = torch.cat([kept + P, before.flatten()])
+        order = torch.empty_like(order).scatter_(0, order, place)
+        return order, kept, (before + (end - start)[:, None]).flatten()
+
+    order, kept, last = once_for(cu_seqlens, ("pasts", T, P), make)
     every = torch.cat([x, past.flatten(0, 1)[None]], 1).index_select(1, order)
     made, _ = run(every[:, P:], every[:, :P])
-    last = before + (end - start)[:, None]
-    after = every[0].index_select(0, last.flatten()).unflatten(0, (N, P))
+    after = every[0].index_select(0, last).unflatten(0, (N, P))
     return made.index_select(1, kept), after
 
 

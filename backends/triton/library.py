@@ -31,9 +31,9 @@ REFUSED = "no_second_gradient"
 
 PIECES = {
     "new_op", REFUSED, "no_gradient", "as_op", "few", "rows_of_chunk", "rows_that_fit", "in_runs",
-    "joined",
-    "check_together", "wrong_shapes", "present", "in_dtype", "settled", "flat", "or_zero",
-    "by_kernels", "by_steps", "narrowest", "needs_gradient",
+    "joined", "check_together", "wrong_shapes", "knows_borders", "each_alone", "present",
+    "in_dtype", "settled", "flat", "or_zero", "by_kernels", "by_steps", "narrowest",
+    "needs_gradient",
 }  # fmt: skip
 
 
@@ -187,7 +187,8 @@ class Ops:
         owner.document(writer)
         length, packed = owner.length_text(), self.forward.packed
         if owner.packed:
-            fits = f"not {self.forward.fitting(owner.inputs)}" if packed else ""
+            known = self.forward.fitting(owner.inputs).replace("by_kernels", "knows_borders")
+            fits = f"not {known}" if packed else ""
             owner.one_by_one(writer, self.title, [*every, "chunk"], fits)
         steps = f"chunk is None or few({length})"
         with writer.block(f"if cu_seqlens is None and ({steps}):" if packed else f"if {steps}:"):

@@ -24,6 +24,7 @@ from archc.backends.writer import Writer, quoted
 
 from archc.dims import Axis
 from archc.ir.chunk import CHUNK
+from archc.ir.graph import Type
 
 if TYPE_CHECKING:
     from archc.backends.eager.chunked import ChunkedFunction
@@ -230,15 +231,12 @@ class Op(GraphFunction):
             text = f"{self._present(self.fast)}("
             before, after = (f"flat({saved}, ", ")") if saved else ("", one)
             writer.call(f"return {before}{text}", fast, f"){after}")
-        if self.packed:
-            self._refuse_packed(writer)
         writer.call("check_together(", [quoted(self.owner.title), *self.decisive], ")")
         dtypes = [self._dtype(name, eager=True) for name in self.results]
         writer.include(self._widths({"wide", *dtypes}))
         given = [*self.arguments.values()]
         writer.call("given = (", given, ",)" if len(given) == 1 else ")")
-        more = "".join(f", {each}" for each in [*self.eager.extra, "chunk"])
-        writer.line(f"made = {self._present(self.eager)}(*in_dtype(wide, given){more})")
+        self._in_pytorch(writer)
         before, after = (f"flat({saved}, ", ")") if saved else ("", one)
         made = "made" if len(self.eager.returned) == len(self.results) else "made[:{}]"
         made = made.format(len(self.results))
@@ -260,11 +258,25 @@ class Op(GraphFunction):
         writer.include([*head, *lines])
         self.body = own
 
-    def _refuse_packed(self, writer: Writer) -> None:
-        """Lines that leave packed sequences to the function that does each alone."""
-        with writer.block("if cu_seqlens is not None:"):
-            text = f"{self.owner.title}: in PyTorch packed sequences are done one by one"
-            writer.line(f"raise ValueError({quoted(text)})")
+    def _in_pytorch(self, writer: Writer) -> None:
+        """Lines that do it in PyTorch: packed sequences each by itself."""
+        rest = [*self.eager.extra, "chunk"]
+        run, given = self._present(self.eager), "*in_dtype(wide, given)"
+        if not self.packed:
+            writer.line(f"made = {run}({', '.join([given, *rest])})")
+            return
+        with writer.block("if cu_seqlens is None:"):
+            writer.line(f"made = {run}({', '.join([given, *rest])})")
+        with writer.block("else:"):
+            kinds = "".join(kind_of(node.type, self.layout(n)) for n, node in self.inputs.items())
+            made = "".join(self._made_kind(name) for name in self.results)
+            alone = f"lambda *own: {run}({', '.join(['*own', *rest])})"
+            parts = [alone, "cu_seqlens", "chunk", "in_dtype(wide, given)"]
+            writer.call("made = each_alone(", [*parts, quoted(kinds), quoted(made)], ")")
+
+    def _made_kind(self, name: str) -> str:
+        type = self.graph[self.graph.outputs[name]].type
+        return kind_of(type, self.results[name])
 
     def _refuse(self, writer: Writer) -> None:
         """Lines that say which shapes would fit."""
@@ -283,6 +295,18 @@ class Op(GraphFunction):
         """The types of its arguments and results, by name."""
         made = ", ".join(f"Tensor {plain(name)}" for name in self.results)
         return f"({arguments_of(self, self.every)}) -> ({made})"
+
+
+def kind_of(type: Type, layout: Sequence[str]) -> str:
+    """A letter for what runs along the tokens, or the chunks, has a row for each sequence, or is of
+    all together."""
+    streams = [axis for axis in type.axes if axis.kind == "stream"]
+    if not any(axis.kind == "batch" for axis in type.axes):
+        return "-"
+    if not streams:
+        return "s"
+    assert layout.index(streams[0].name) == 1, f"tokens in another place: {layout}"
+    return "n" if streams[0].size.has(CHUNK) else "t"
 
 
 OPTIONS = {"chunk": "int", "training": "bool", "cu_seqlens": "Tensor?"}

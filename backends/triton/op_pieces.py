@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from archc.backends.eager.chunk_pieces import runs_of_chunks
+from archc.backends.triton.pieces import by_kernels
 from torch import Tensor
 
 STEPS = 16
@@ -155,6 +156,42 @@ def check_together(op: str, *tensors: Tensor) -> None:
         if x.device != tensors[0].device:
             devices = f"{tensors[0].device} and {x.device}"
             raise ValueError(f"{op}: its tensors must be on one device, got {devices}")
+
+
+def knows_borders(chunk: int | None, *tensors: Tensor) -> bool:
+    """Whether an op is given packed sequences as they are: to kernels, which know their borders;
+    and where torch compiles, as how many there are and how long is then no part of a graph."""
+    compiling = chunk is not None and torch.compiler.is_compiling()
+    return compiling or by_kernels(chunk, *tensors)
+
+
+def each_alone(
+    run: Callable, cu_seqlens: Tensor, chunk: int, given: list, kinds: str, made_kinds: str
+) -> tuple:
+    """`run(*given)` of each of packed sequences by itself. One letter each says what is given and
+    made: along the tokens (t) or the chunks (n) of all, in place 1 of a batch of 1; a row for each
+    sequence (s); or of all together (-), which is a sum if it is made.
+
+    There is room for as many chunks as such sequences can need: those that nobody needs hold 0.
+    """
+    bounds, parts, first = cu_seqlens.tolist(), [], 0
+    for i in range(len(bounds) - 1):
+        start, end = bounds[i : i + 2]
+        count = -(-(end - start) // chunk)
+        at = {"s": (0, i, 1), "t": (1, start, end - start), "n": (1, first, count)}
+        own = [
+            x.narrow(*at[kind]) if kind in at else x for x, kind in zip(given, kinds, strict=True)
+        ]
+        parts.append(run(*own))
+        first += count
+    made = []
+    for kind, xs in zip(made_kinds, zip(*parts, strict=True), strict=False):
+        x = sum(xs) if kind == "-" else torch.cat(xs, 0 if kind == "s" else 1)
+        if kind == "n":
+            room = (bounds[-1] + len(parts) * (chunk - 1)) // chunk - first
+            x = torch.cat([x, x.new_zeros(x.shape[0], room, *x.shape[2:])], 1)
+        made.append(x)
+    return tuple(made)
 
 
 def wrong_shapes(op: str, wanted: str, *tensors: Tensor) -> ValueError:

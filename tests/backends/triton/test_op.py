@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from itertools import accumulate
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -226,3 +227,38 @@ def test_strides_may_be_any() -> None:
     other["k"] = torch.stack([given["k"]] * 2, -1)[..., 0]
     for one, same in zip(run(*given.values()), run(*other.values()), strict=True):
         assert torch.equal(one, same)
+
+
+def packed(*lengths: int) -> tuple[dict[str, Tensor], Tensor]:
+    """What enters a recurrence of packed sequences, and their borders."""
+    _, given = memory(sum(lengths), S=torch.randn(len(lengths), 2, 4, 4))
+    given = {n: x if n == "S" else x[:1] for n, x in given.items()}
+    return given, torch.tensor([0, *accumulate(lengths)])
+
+
+def test_packed_sequences_in_one_graph() -> None:
+    """Whatever their lengths are, and as if each were alone; also one of no token."""
+    run = home("gla")[0].gla_memory
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
+    for turn, lengths in enumerate([(3, 70), (64, 1, 0, 66), (5, 17)]):
+        given, borders = packed(*lengths)
+        leaves = [x.requires_grad_() for x in given.values()]
+        found = []
+        for call in (run, compiled):
+            with torch._dynamo.config.patch(error_on_recompile=turn > 1):
+                o, state = call(*leaves, cu_seqlens=borders)
+            loss = o.sin().sum() + state.sin().sum()
+            found.append([o, state, *torch.autograd.grad(loss, leaves)])
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_torch_has_no_complaint_about_packed_sequences() -> None:
+    given, borders = packed(3, 0, 70)
+    module = home("gla")[0]
+    leaves = [x.requires_grad_() for x in given.values()]
+    done = torch.library.opcheck(module.gla_memory_op, (*leaves, borders, 16))
+    assert set(done.values()) == {"SUCCESS"}
+    o, _, *saved = module.gla_memory_op(*leaves, borders, 16)
+    told = module.gla_memory_forward_fake(*leaves, borders, 16)
+    assert [x.numel() for x in (o, *saved)] == [x.numel() for x in (told[0], *told[2:])]

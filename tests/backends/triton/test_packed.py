@@ -3,6 +3,7 @@ under Triton's interpreter, with buffers that hold no numbers before they are wr
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -75,3 +76,22 @@ def test_tables_of_chunks() -> None:
     assert first == [0, 1, 64, 128] and chunks[:4, 3].tolist() == [1, 64, 129, 129]
     assert sequences[:, 4].tolist() == [0, 0, 1, 2, 4]
     assert sequences[:, 5].tolist() == [0, 1, 2, 4, 4]
+
+
+def test_tables_are_made_once_for_borders_that_stay() -> None:
+    """Not for others, nor after a change in place, nor of what torch keeps no account of."""
+    import torch
+
+    module = load(in_kernels(Plan(lowered(archc.load("gla").layer))), "gla_tables")
+    borders = torch.tensor([0, 3, 9])
+    first = module.packed_tables(borders, 9, 4)
+    assert module.packed_tables(borders, 9, 4) is first
+    assert module.packed_tables(borders, 9, 8) is not first
+    assert module.packed_tables(borders.clone(), 9, 4) is not first
+    assert module.packed_tables(copy.deepcopy(borders), 9, 4) is not first
+    borders[1:2].fill_(5)
+    changed = module.packed_tables(borders, 9, 4)
+    assert changed[1][:, 3].tolist() == [5, 9] and first[1][:, 3].tolist() == [3, 9]
+    with torch.inference_mode():
+        borders = torch.tensor([0, 3, 9])
+        assert module.packed_tables(borders, 9, 4) is not module.packed_tables(borders, 9, 4)
