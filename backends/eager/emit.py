@@ -103,6 +103,7 @@ def all_pieces() -> dict[str, str]:
         **functions("pieces.py"), **functions("packed_pieces.py"), **functions("chunk_pieces.py"),
         **functions("op_pieces.py", "archc.backends.triton"),
         **functions("pieces.py", "archc.backends.triton"),
+        **functions("together_pieces.py", "archc.backends.triton"),
         **functions("launch_pieces.py", "archc.backends.triton"),
         **functions("step_pieces.py", "archc.backends.triton"),
         **functions("tuned_pieces.py", "archc.backends.triton"),
@@ -176,15 +177,19 @@ Gradients of gradients are refused."""
 
 def imports(body: str) -> list[str]:
     """The import block for what the text uses."""
-    names = ("hashlib", "json", "math", "os", "sys", "time")
+    names = ("hashlib", "json", "math", "os", "sys", "threading", "time")
     standard = [f"import {name}" for name in names if re.search(rf"\b{name}\.", body)]
     standard += ["from collections.abc import Callable"] if "Callable" in body else []
+    together = "ThreadPoolExecutor(" in body
+    standard += ["from concurrent.futures import ThreadPoolExecutor"] if together else []
+    standard += ["from types import FunctionType"] if together else []
     typing = [name for name in ("Any", "NamedTuple") if re.search(rf"\b{name}\b", body)]
     standard += [f"from typing import {', '.join(typing)}"] if typing else []
     names = ["Tensor"] if re.search(r"\bTensor\b", body) else []
     names += ["nn"] if re.search(r"\bnn\.", body) else []
     torch = ["import torch"] + ([f"from torch import {', '.join(names)}"] if names else [])
     torch += ["from torch.nn import functional as F"] if re.search(r"\bF\.", body) else []
+    torch += ["from torch.utils._python_dispatch import TorchDispatchMode"] if together else []
     if re.search(r"\btriton\.jit\(", body):
         torch += ["", *OPTIONAL]
         standard = ["from __future__ import annotations", "", *standard]
@@ -200,11 +205,11 @@ except ImportError:  # what is done without a GPU needs none
 
 @cache
 def functions(file: str, package: str = "archc.backends.eager") -> dict[str, str]:
-    """The text of each function of a file of pieces, with its decorators."""
+    """The text of each function and class of a file of pieces, with its decorators."""
     text = resources.files(package).joinpath(file).read_text("utf-8")
     found = {}
     for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             lines = text.splitlines()[first - 1 : node.end_lineno]
             found[node.name] = "\n".join(lines)

@@ -33,6 +33,8 @@ class GraphFunction:
     """Names that no argument can have."""
     last: tuple[str, ...] = ("chunk",)
     """What the function takes at last."""
+    wrapper = "without_autocast"
+    """What it is decorated with."""
 
     packed, alone, gaps = False, "", False
 
@@ -108,8 +110,8 @@ class GraphFunction:
         head = self._head(words([*body.writer.lines, *made]))
         body.asked.discard("chunk")
         self.extra = dict(zip(*extra_arguments(self.scope, body), strict=True))
-        self.scope.file.pieces.add("without_autocast")
-        writer.line("@without_autocast")
+        self.scope.file.pieces.add(self.wrapper)
+        writer.line(f"@{self.wrapper}")
         every = [*self.arguments.values(), *self.extra, *self.options]
         writer.call(f"def {self.name}(", every, "):")
         writer.depth += 1

@@ -39,7 +39,12 @@ VIEWS = (ir.Constant, ck.Expand, ck.Select)
 
 
 class KernelFunction(GraphFunction):
-    """One function under construction: buffers, launches, and lines of PyTorch between them."""
+    """One function under construction: buffers, launches, and lines of PyTorch between them.
+
+    The op that calls it has switched autocast off.
+    """
+
+    wrapper = "compiled_together"
 
     def __init__(
         self, scope: Scope, graph: Graph, name: str, given: Mapping[str, Value],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from archc.backends.writer import Writer
 
-LAUNCHING = ("kernel", "launch_kernel")
+LAUNCHING = ("kernel", "launch_kernel", "NotCompiled")
 """Pieces that every launch needs."""
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import triton
+from archc.backends.triton.together_pieces import NotCompiled
 
 
 def launch_kernel(
@@ -15,6 +16,8 @@ def launch_kernel(
 
     Which machine code is for arguments like these is looked up at once: Triton looks at each of
     them, and takes several times as long.
+
+    Raises NotCompiled, where that is asked for, if there is none yet.
     """
     flat = isinstance(kernel, triton.JITFunction) and torch.version.hip is None
     if not flat or torch.compiler.is_compiling():
@@ -35,4 +38,8 @@ def launch_kernel(
         return
     if len(known) == 1024:  # strides may be of any number of tokens
         known.clear()
-    known[key] = kernel[(programs,)](*given, *counts, **fixed, **options)
+    if not getattr(NotCompiled.here, "raised", False):
+        known[key] = kernel[(programs,)](*given, *counts, **fixed, **options)
+        return
+    with triton.AsyncCompileMode(NotCompiled):
+        known[key] = kernel[(programs,)](*given, *counts, **fixed, **options)

@@ -1,0 +1,93 @@
+"""Kernels of a function that are compiled side by side, the first time: printed into generated
+files, never imported."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import FunctionType
+from typing import Any
+
+import torch
+import triton
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class NotCompiled(Exception):
+    """What would be compiled is refused, where `here.raised` is set: it stands in for the executor
+    that Triton gives it to."""
+
+    here = threading.local()
+
+    @classmethod
+    def submit(cls, *given):
+        """Nothing is compiled here."""
+        raise cls
+
+
+class Launches(TorchDispatchMode):
+    """The launches of one call of a function. They wait until their kernels are compiled, side by
+    side, and are then done in order; PyTorch computes nothing before them, in case it reads what
+    they make."""
+
+    NEW = (torch.ops.aten.empty.memory_format, torch.ops.aten.zeros.default)
+
+    def __init__(self, function: Callable):
+        super().__init__()
+        active, known = triton.runtime.driver.active, function.__globals__
+        self.workers = ThreadPoolExecutor(
+            initializer=active.set_current_device, initargs=(active.get_current_device(),)
+        )
+        self.waiting, self.launch_kernel = [], known["launch_kernel"]
+        self.function = FunctionType(function.__code__, {**known, "launch_kernel": self.add})
+
+    def add(
+        self, kernel: Any, programs: int, given: list, counts: list, fixed: dict, options: dict
+    ) -> None:
+        """One more, in place of `launch_kernel`."""
+
+        def compiled() -> None:
+            made = kernel.warmup(*given, *counts, grid=(programs,), **fixed, **options)
+            made[programs, 1, 1]  # it is loaded, too, but not launched
+
+        done = self.workers.submit(compiled) if hasattr(kernel, "warmup") else None
+        self.waiting.append((done, (kernel, programs, given, counts, fixed, options)))
+
+    def launch(self) -> None:
+        """Those that wait. What a compiler or a device has against one is raised here."""
+        waiting, self.waiting = self.waiting, []
+        for done, launch in waiting:
+            if done is not None:
+                done.result()
+            self.launch_kernel(*launch)
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        if op not in self.NEW:
+            self.launch()
+        return op(*args, **(kwargs or {}))
+
+    def __exit__(self, kind, *raised):
+        super().__exit__(kind, *raised)
+        try:
+            if kind is None:
+                self.launch()
+        finally:
+            self.workers.shutdown(cancel_futures=True)
+
+
+def compiled_together(function: Callable) -> Callable:
+    """A function that launches kernels: if one is not compiled yet, all are, side by side."""
+
+    def run(*args):
+        NotCompiled.here.raised = True
+        try:
+            return function(*args)
+        except NotCompiled:
+            pass  # nothing that is given was written to: it begins again
+        finally:
+            NotCompiled.here.raised = False
+        with Launches(function) as launches:
+            return launches.function(*args)
+
+    return run

@@ -1,0 +1,166 @@
+"""Kernels that are compiled side by side at the first call: on a machine without a GPU, with a
+driver that loads nothing and notes what is launched."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+import triton
+import triton.language as tl
+from archc.backends.triton import together_pieces as compiled
+from archc.backends.triton.launch_pieces import launch_kernel
+from archc.backends.triton.together_pieces import Launches, compiled_together
+from triton.backends.compiler import GPUTarget
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources
+
+NUMBERS: dict[str, int] = {}
+OPTIONS = {"num_warps": 1}
+
+
+@triton.jit
+def first(x_p, count, WIDE: tl.constexpr):
+    """The first of two."""
+    tl.static_assert(WIDE < 100)
+    tl.store(x_p + tl.arange(0, WIDE), count)
+
+
+@triton.jit
+def second(x_p, count, WIDE: tl.constexpr):
+    """The second."""
+    tl.store(x_p + tl.arange(0, WIDE), count + 1)
+
+
+@compiled_together
+def both(x: Tensor, wide: int, odd: int) -> Tensor:
+    """A function that launches both of them."""
+    made = torch.empty(4, dtype=torch.int32)
+    launch_kernel(first, 5, [x], [odd], {"WIDE": wide}, OPTIONS)
+    launch_kernel(second, 5, [made], [odd], {"WIDE": 8}, OPTIONS)
+    return made
+
+
+class Driver:
+    """In place of a GPU: who made a kernel ready, and in what order kernels were launched."""
+
+    def __init__(self) -> None:
+        self.ready: dict[str, threading.Thread] = {}
+        self.launched: list[str] = []
+        self.most, self.devices = 1024, set[threading.Thread]()
+        self.utils = SimpleNamespace(load_binary=self.load, get_device_properties=self.properties)
+        self.get_current_target = lambda: GPUTarget("cuda", 90, 32)
+        self.get_current_device = self.get_current_stream = lambda *given: 0
+
+    def set_current_device(self, device: int) -> None:
+        """Threads begin on a device of their own."""
+        self.devices.add(threading.current_thread())
+
+    def properties(self, device: int) -> dict[str, int]:
+        """What a device has."""
+        return {"max_shared_mem": 232_448}
+
+    def load(self, name: str, *given: Any) -> tuple[int, ...]:
+        """Machine code arrives at the device."""
+        self.ready[name] = threading.current_thread()
+        return 1, 1, 16, 0, self.most
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Any:
+        """What launches a kernel."""
+        return lambda *given: self.launched.append(source.name)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Machine code on disk, which is read by each test anew."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[Driver]:
+    """Without a GPU, nothing compiled."""
+    made, before = Driver(), triton.runtime.driver._active
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    triton.runtime.driver.set_active(made)
+    for kernel in (first, second):
+        kernel.device_caches.clear()
+        vars(kernel).pop("known_launches", None)
+    yield made
+    triton.runtime.driver._active = before
+
+
+def test_side_by_side_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, here = torch.empty(64, dtype=torch.int32), threading.current_thread()
+    both(x, 8, 33)
+    assert driver.launched == ["first", "second"]
+    assert set(driver.ready) == {"first", "second"}
+    assert here not in driver.ready.values() and driver.devices >= {*driver.ready.values()}
+    monkeypatch.delattr(compiled, "Launches")
+    both(x, 8, 33)  # by what is known
+    both(x, 8, 35)  # by what Triton has
+    assert driver.launched == ["first", "second"] * 3
+
+
+def test_one_that_is_not_compiled_is_launched_in_its_place(driver: Driver) -> None:
+    x = torch.empty(64, dtype=torch.int32)
+    launch_kernel(first, 5, [x], [33], {"WIDE": 8}, OPTIONS)
+    assert driver.ready["first"] is threading.current_thread() is not driver.ready.get("second")
+    both(x, 8, 33)
+    assert driver.ready["second"] is not threading.current_thread()
+    assert driver.launched == ["first", "first", "first", "second"]  # the second call began twice
+
+
+def test_errors_are_those_of_the_compiler_and_the_device(driver: Driver) -> None:
+    x = torch.empty(64, dtype=torch.int32)
+    for _ in range(2):
+        with pytest.raises(CompilationError, match="static_assert"):
+            both(x, 128, 33)
+    assert driver.launched == []
+    driver.most = 16
+    for _ in range(2):
+        with pytest.raises(OutOfResources, match="threads"):
+            both(x, 8, 33)
+    assert driver.launched == []
+
+
+class Waits:
+    """In place of a kernel: it is compiled only while another is."""
+
+    def __init__(self, name: str, log: list[str], meeting: threading.Barrier):
+        self.name, self.log, self.meeting = name, log, meeting
+
+    def warmup(self, *given: Any, **named: Any) -> dict:
+        """Compiled, and loaded when it is asked for."""
+        self.meeting.wait(timeout=60)
+        return {(5, 1, 1): None}
+
+    def __getitem__(self, grid: tuple) -> Any:
+        return lambda *given, **named: self.log.append(self.name)
+
+
+def three_of(kernels: list[Waits], log: list[str]) -> list[int]:
+    """How many were launched before PyTorch computed something, and after."""
+    made = torch.empty(2)
+    for kernel in kernels[:2]:
+        launch_kernel(kernel, 5, [made], [], {}, {})
+    found = [len(log)]
+    total = made.sum()
+    launch_kernel(kernels[2], 5, [total], [], {}, {})
+    return [*found, len(log)]
+
+
+def test_pytorch_reads_nothing_before_it_is_made(driver: Driver) -> None:
+    """Two that are only compiled at once; what PyTorch does stands between them and a third."""
+    log, two, alone = list[str](), threading.Barrier(2), threading.Barrier(1)
+    kernels = [Waits("one", log, two), Waits("two", log, two), Waits("three", log, alone)]
+    with Launches(three_of) as launches:
+        assert launches.function(kernels, log) == [0, 2]
+    assert log == ["one", "two", "three"]
