@@ -3,8 +3,9 @@
     python -m tests.gpu.blame "spec=mesa dtype=float16 K=8 V=8 T=80" "spec=gla dtype=float32 V=8"
 
 runs each case in processes of its own, all at once: launch by launch, each held against the same
-kernel with 4 warps; with 4 warps everywhere; with no tile shorter than 32; with machine code that
-ptxas did not optimise; and under compute-sanitizer, which names the line of a bad access.
+kernel with 4 warps; with 4 warps everywhere; with no tile shorter than 32; with machine code by
+ptxas without its optimisations, and by the newer one that comes with Triton; and under
+compute-sanitizer, which names the line of a bad access.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
 from tests.gpu.cases import Case
@@ -31,11 +33,14 @@ from tests.gpu.values import values_for
 ROOT = Path(__file__).parents[2]
 FAILED = (RuntimeError, ValueError)
 Launching = Callable[..., None]
+NEWER = str(Path(triton.__file__).parent / "backends/nvidia/bin/ptxas-blackwell")
 WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
     "each launch": (["--each"], {}),
     "4 warps": (["--warps", "4"], {}),
     "tiles of 32": (["--least", "32"], {}),
-    "ptxas -O0": ([], {"DISABLE_PTXAS_OPT": "1"}),
+    "ptxas -O0": ([], {"DISABLE_PTXAS_OPT": "1", "TRITON_CACHE_DIR": "/tmp/blame_O0"}),
+    "ptxas -O1": ([], {"PTXAS_OPTIONS": "--opt-level 1", "TRITON_CACHE_DIR": "/tmp/blame_O1"}),
+    "newer ptxas": ([], {"TRITON_PTXAS_PATH": NEWER, "TRITON_CACHE_DIR": "/tmp/blame_newer"}),
     "memcheck": (["--once"], {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
 }
 """Arguments, and what is set around the process."""
@@ -81,15 +86,6 @@ def each_launch(launch: Launching) -> Launching:
     return run
 
 
-def with_warps(launch: Launching, warps: int) -> Launching:
-    """Launches of so many warps."""
-
-    def run(kernel: Any, programs: int, given: list, counts: list, fixed: dict, options: dict):
-        launch(kernel, programs, given, counts, fixed, {**options, "num_warps": warps})
-
-    return run
-
-
 def change(case: Case, given: argparse.Namespace) -> None:
     """The modules of a case with other warps, tiles or launches."""
     for memory in memories(case.spec):
@@ -98,7 +94,9 @@ def change(case: Case, given: argparse.Namespace) -> None:
         if given.each:
             known["launch_kernel"] = each_launch(launch)
         if given.warps:
-            known["launch_kernel"] = with_warps(launch, given.warps)
+            known["settings_of"] = lambda *of, made=known["settings_of"]: {
+                **made(*of), "num_warps": given.warps
+            }  # fmt: skip
         if given.least:
             known["block_of"] = lambda *sizes, block=block: max(given.least, block(*sizes))
 
