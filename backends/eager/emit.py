@@ -168,7 +168,7 @@ def kernel_notes(file: File) -> list[str]:
     return ["\n".join([first, second, *file.notes]), *refused, *[OPS] * file.spaced, last]
 
 
-OPS = """Chunks are done by ops of torch (`torch.ops`, in a namespace of this file), which
+OPS = """Recurrences are ops of torch (`torch.ops`, in a namespace of this file), which
 torch.compile takes as they are: one graph for any number of tokens. Autocast does not reach into
 them: results have the narrowest dtype of what enters, states at least float32. Strides may be any.
 Gradients of gradients are refused."""

@@ -95,12 +95,15 @@ class FoldFunction:
             states = list(self.states.values())
             self.scope.file.pieces.add("by_steps")
             tensors = ", ".join([*self.real_arguments(), *states])
-            with writer.block(f"if by_steps({tensors}):"):
+            alone = "cu_seqlens is None and " * bool(self.packed and self.stepping.in_a_graph())
+            with writer.block(f"if {alone}by_steps({tensors}):"):
+                if self.stepping.once is not None:
+                    self.stepping.once.call(writer)
                 rooms = [f"torch.empty_like({state})" for state in states]
                 into = f"into=({', '.join(rooms)}{',' * (len(rooms) == 1)})"
                 more = [*self.stepping.extra, into]
                 writer.call(f"return {self.stepping.name}(", [*given, *more], ")")
-            self.stepping.write_training(writer, given)
+            self.stepping.write_training(writer)
         writer.call(f"return {self.name}(", [*given, *extra], ")")
 
     def _choose_steps(self, title: str, needed: Mapping[str, str]) -> dict[str, str]:
@@ -115,7 +118,8 @@ class FoldFunction:
         alone, either = ": a loop over", ", by kernels where they can, else by a loop over"
         writer.docstring([first.replace(alone, either), *rest])
         if self.packed:
-            self.one_by_one(writer, title, [*given, *extra])
+            graph = self.stepping.in_a_graph()
+            self.one_by_one(writer, title, [*given, *extra], f"not {graph}" if graph else "")
         self.write_steps(writer, given, list(needed))
         self.scope.file.sections.append(writer.text())
         self.name = title

@@ -14,6 +14,8 @@ from archc.backends.triton.library import DIGEST, Ops
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_function import StepFunction
+from archc.backends.triton.step_op import StepOp
+from archc.backends.triton.walk_op import WalkOps
 
 from archc.ir import layer as ir
 from archc.ir.plan import Plan
@@ -48,11 +50,14 @@ def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
 
     def by_steps(fold: FoldFunction, eager_needs: Mapping[str, str]) -> StepFunction | None:
         try:
-            made = StepFunction(fold, eager_needs, schedule)
+            made = StepFunction(fold, eager_needs, schedule, WalkOps)
         except NotInKernel as reason:
             fold.scope.file.refused.append(f"    {fold.name}: {reason}")
             return None
         made.write_steps()
+        if made.training is not None:
+            made.once = StepOp(made.training, made)
+            made.once.write()
         return made
 
     def by_ops(*given: Any) -> None:

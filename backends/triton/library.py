@@ -21,6 +21,9 @@ from archc.ir.chunk import cotangent
 
 if TYPE_CHECKING:
     from archc.backends.eager.chunked import ChunkedFunction
+    from archc.backends.triton.step_gradient import StepGradient
+
+    Recurrence = ChunkedFunction | StepGradient
 
 Both = tuple[GraphFunction, GraphFunction]
 
@@ -41,11 +44,13 @@ class Ops:
     """The ops of one recurrence under construction: `eager` and `fast` are its chunked form and the
     gradient of that, in PyTorch and by kernels."""
 
-    def __init__(self, owner: ChunkedFunction, eager: Both, fast: Both):
+    kind: type[Op] = Op
+
+    def __init__(self, owner: Recurrence, eager: Both, fast: Both):
         self.owner, self.file = owner, owner.scope.file
         self.title, fresh = owner.title, self.file.names.fresh
-        self.forward = Op(owner, fresh(f"{self.title}_forward"), eager[0], fast[0])
-        self.backward = Op(owner, fresh(f"{self.title}_backward"), eager[1], fast[1])
+        self.forward = self.kind(owner, fresh(f"{self.title}_forward"), eager[0], fast[0])
+        self.backward = self.kind(owner, fresh(f"{self.title}_backward"), eager[1], fast[1])
         self.name = fresh(f"{self.title}_op")
         self.gradient = fresh(f"{self.title}_gradient_op")
         self.inference = None
@@ -72,6 +77,11 @@ class Ops:
         if self.once is not None:
             self.once.write()
         self._choice()
+        self._note(before)
+
+    def _note(self, before: int) -> None:
+        """Ask for the pieces of the sections from that one on, and for a namespace."""
+        sections = self.file.sections
         words = re.findall(r"\w+", "\n".join(sections[before:]))
         self.file.pieces |= {"free_space", *(PIECES & {*words})}
         if not self.file.spaced:
@@ -111,7 +121,7 @@ class Ops:
         writer.line(f"{', '.join(made)} = {'output' if len(op.results) > 1 else '(output,)'}")
         borders = ["cu_seqlens"] * op.packed
         writer.call("ctx.save_for_backward(", [*tensors, *borders], ")")
-        writer.line(f"ctx.rest = ({', '.join(rest)},)")
+        writer.line(f"ctx.rest = ({', '.join(rest)}{',' * bool(rest)})")
         like = [f"({plain(n)}.shape, {plain(n)}.dtype)" for n in self._arriving()]
         writer.call("ctx.like = (", like, ",)" if len(like) == 1 else ")")
         if none:
@@ -134,7 +144,7 @@ class Ops:
         names = [n for n in backward.inputs if n in known]
         tensors = [known[n] for n in names if not backward.is_number(n)]
         numbers = [known[n] for n in names if backward.is_number(n)]
-        return tensors, [*numbers, *self.owner.extra, "chunk"]
+        return tensors, [*numbers, *self.owner.extra, *forward.last]
 
     def _gradient(self) -> str:
         """The function that is the gradient of the op; its name."""
@@ -146,7 +156,8 @@ class Ops:
         doc = "The gradients of what entered; where nothing depends on a result, its own is a 0."
         writer.docstring([doc])
         tensors, rest = self._kept()
-        numbers = rest[: -1 - len(self.owner.extra)]
+        last = self.forward.last
+        numbers = rest[: len(rest) - len(self.owner.extra) - len(last)]
         packed = self.forward.packed
         writer.line(f"{'*kept, cu_seqlens' if packed else 'kept'} = ctx.saved_tensors")
         for place, result in enumerate(self._arriving()):
@@ -162,8 +173,9 @@ class Ops:
         else:
             given = ["*kept", *ends, "*ctx.rest"]
         if packed:
-            own = [] if numbers else ["*ctx.rest[:-1]"]
-            given[-1:] = [*(self.owner.extra if numbers else own), "cu_seqlens", "ctx.rest[-1]"]
+            own = [] if numbers else ["*ctx.rest[:-1]" if last else "*ctx.rest"]
+            own = self.owner.extra if numbers else own
+            given[-1:] = [*own, "cu_seqlens", *["ctx.rest[-1]" for _ in last]]
         made = list(map(plain, self.backward.results))
         slots = [plain(cotangent(n)) for n in self.forward.inputs]
         left = "made" if slots == made and len(made) > 1 else ", ".join(made)
@@ -245,9 +257,8 @@ class Ops:
         if once is not None:
             fits = ", ".join([*owner.real_arguments(), *owner.states.values()])
             with writer.block(f"if by_steps({fits}):"):
+                once.call(writer)
                 given = [*(owner.inputs[name] for name in once.inputs), *once.made.extra]
-                with writer.block("if torch.compiler.is_compiling():"):
-                    writer.call(f"return {once.op}(", given, ")")
                 writer.call(f"return {once.name}(", given, ")")
         steps = [*owner.inputs.values(), *owner.needed[owner.name]]
         writer.call(f"return {owner.name}(", steps, ")")

@@ -240,7 +240,7 @@ class Op(GraphFunction):
         before, after = (f"flat({saved}, ", ")") if saved else ("", one)
         made = "made" if len(self.eager.returned) == len(self.results) else "made[:{}]"
         made = made.format(len(self.results))
-        writer.call(f"return {before}settled({made}, given, ", dtypes, f"){after}")
+        writer.call(f"return {before}settled(", [made, "given", *dtypes], f"){after}")
         self._append(writer)
         return self.name
 

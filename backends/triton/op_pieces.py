@@ -104,6 +104,11 @@ def few(tokens: int) -> bool:
     return tokens < (min(STEPS, 2) if torch.compiler.is_compiling() else STEPS)
 
 
+def in_a_graph(tokens: int) -> bool:
+    """Whether torch compiles, for more tokens than one: the graph should be for any number."""
+    return torch.compiler.is_compiling() and tokens > 1
+
+
 def rows_of_chunk(chunk: int, tokens: int, x: Tensor) -> int:
     """The length of chunks: the next power of 2 to the tokens, where these may decide."""
     if x.is_cuda or torch.compiler.is_compiling():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from archc.backends.eager.fold import FoldFunction
 from archc.backends.eager.graph_function import GraphFunction
@@ -32,8 +33,13 @@ class StepFunction(GraphFunction):
     """One function under construction, for the recurrence that `fold` is the eager loop of."""
 
     locals = ("index", "into", "index_after", *LOCALS)
+    once: Any = None
+    """Its op, where torch compiles and no chunked form has one."""
 
-    def __init__(self, fold: FoldFunction, eager: Mapping[str, str], schedule: Schedule):
+    def __init__(
+        self, fold: FoldFunction, eager: Mapping[str, str], schedule: Schedule,
+        ops: Callable[..., Any],
+    ):  # fmt: skip
         if not fold.tokens:
             raise NotInKernel("no argument tells how many tokens there are")
         self.fold, self.eager = fold, eager
@@ -52,16 +58,16 @@ class StepFunction(GraphFunction):
         self.launch = StepLaunch(
             schedule, self.body, home, fold.node, f"{title}_step", fold.results, numbers
         )
-        self.training = self._gradient(schedule)
+        self.training = self._gradient(schedule, ops)
         for places in self.body.sources.values():
             places[:] = [(a, at) for a, at in places if at or a not in self.states.values()]
 
-    def _gradient(self, schedule: Schedule) -> StepGradient | None:
+    def _gradient(self, schedule: Schedule, ops: Callable[..., Any]) -> StepGradient | None:
         """The functions for what learns, where there is no chunked form."""
         if self.fold.op.chunked is not None:
             return None
         try:
-            return StepGradient(self.fold, schedule)
+            return StepGradient(self.fold, schedule, ops)
         except NotInKernel as reason:
             self.scope.file.refused.append(f"    the gradient of {self.fold.name}: {reason}")
             return None
@@ -95,17 +101,24 @@ class StepFunction(GraphFunction):
             self.extra |= self.training.extra
         return self.extra
 
-    def write_training(self, writer: Writer, given: list[str]) -> None:
+    def in_a_graph(self) -> str:
+        """Whether torch compiles for any number of tokens; "" where there is no op for that."""
+        if self.training is None:
+            return ""
+        self.scope.file.pieces.add("in_a_graph")
+        first = self.fold.tokens[0]
+        place = self.fold.values[first].layout.index(self.stream.name)
+        return f"in_a_graph({self.fold.arguments[first]}.shape[{place}])"
+
+    def write_training(self, writer: Writer) -> None:
         """The lines for what learns, if kernels walk its tokens too: where a program has room."""
         if self.training is None:
             return
-        real = [*self._real(), *self.states.values()]
-        with writer.block(f"if on_gpu({', '.join(real)}):"):
-            write_sizes(writer, self.body)
-            self.training.launch.write_sizes(writer)
-            with writer.block(f"if step_fits(numbers, weights, moving, {real[0]}.dtype):"):
-                every = [*given, *self.training.extra]
-                writer.call(f"return {self.training.title}.apply(", every, ")")
+        ops, names = self.training.ops, self.training.inputs
+        tensors = ", ".join(names[n] for n in ops.forward.inputs)
+        with writer.block(f"if {self.in_a_graph()} or {ops.forward.name}_fits({tensors}):"):
+            count = len(self.training.outputs)
+            writer.call(f"return {ops.name}(", ops.given, f")[:{count}]")
 
     def _note(self) -> None:
         """What the head of the file says of it."""
@@ -138,7 +151,7 @@ class StepFunction(GraphFunction):
         self.launch.write_sizes(writer)
         fits = ", ".join([*real, *states, *after])
         room = f"step_fits(numbers, weights, moving, {real[0]}.dtype)"
-        with writer.block(f"if not (on_gpu({fits}) and {room}):"):
+        with writer.block(f"if not (by_steps({fits}) and {room}):"):
             self._by_the_loop(writer)
         results = {name: self._result_name(name) for name in self.fold.results}
         for name, text in results.items():

@@ -1,5 +1,5 @@
 """A recurrence without a chunked form becomes two functions, forward and gradient, each with one
-kernel that walks the tokens, and a class that tells autograd of them.
+kernel that walks the tokens, the same in PyTorch, and two ops that tell autograd of them.
 
 The forward keeps the states before each token. The gradient walks back: the sums of products of
 matrices that need no state are made outside of its kernel, for all tokens at once, and so are the
@@ -8,23 +8,23 @@ gradients of what all tokens share, which are sums over them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from archc.backends.eager import carry
-from archc.backends.eager.chunked import autograd_class, autograd_title
 from archc.backends.eager.fold import FoldFunction
-from archc.backends.eager.graph_function import GraphFunction, plain
+from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.region import wanted_results
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, KIND_OF, NUMBER, Value
 from archc.backends.expression import Text
+from archc.backends.triton.function import TORCH
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch
-from archc.backends.writer import Writer
 
 from archc.ir import layer as ir
-from archc.ir.chunk import ChunkForm, cotangent, start
+from archc.ir.chunk import cotangent, start
 from archc.ir.graph import Graph, Node
 
 
@@ -106,6 +106,16 @@ class WalkFunction(GraphFunction):
         own = result in self.graph.outputs and not result.startswith(("saved.", cotangent("")))
         return "data" if own else "torch.float32"
 
+    def dtype_of(self, name: str) -> str:
+        """The dtype of an output, as the op returns it."""
+        type = self.graph[self.graph.outputs[name]].type
+        value = name.removeprefix(cotangent(""))
+        if type.dtype != "real":
+            return TORCH[type.dtype]
+        if value != name and value in self.arguments:
+            return f"{self.arguments[value]}.dtype"
+        return self._dtype(name) if self.stream.name in type.names else "torch.float32"
+
     def _widened(self) -> dict[str, str]:
         """The names in float32 of arguments that PyTorch computes with; kernels get them as they
         are."""
@@ -127,17 +137,34 @@ class WalkFunction(GraphFunction):
         return [f"data = narrowest({', '.join(real)})", *casts, *super()._head(used)]
 
 
-class StepGradient:
-    """The functions and the class of one recurrence."""
+class LoopFunction(GraphFunction):
+    """A graph whose Folds are loops in PyTorch."""
 
-    def __init__(self, fold: FoldFunction, schedule: Schedule):
+    last: tuple[str, ...] = ()
+
+    def __init__(
+        self, fold: FoldFunction, graph: Graph, kind: str, given: Mapping[str, Value],
+        order: Sequence[str],
+    ):  # fmt: skip
+        name = fold.scope.file.names.fresh(f"{fold.name.removesuffix('_steps')}_{kind}")
+        super().__init__(fold.scope, graph, name, given, order, fold.op.stream)
+
+
+class StepGradient:
+    """The functions and the ops of one recurrence: by kernels, and by loops in PyTorch."""
+
+    inference = None
+
+    def __init__(self, fold: FoldFunction, schedule: Schedule, ops: Callable[..., Any]):
         if any(value.kind == NUMBER for value in fold.values.values()):
             raise NotInKernel("a number enters it, which has no gradient in a kernel")
         graph: Graph = schedule.tokenwise(fold.scope.graph, fold.node, fold.results)
         form = schedule.with_gradient(graph)
         if form is None:
             raise NotInKernel("an op has no derivative")
-        self.fold, self.form, self.schedule = fold, form, schedule
+        self.fold, self.form, self.schedule, self.make = fold, form, schedule, ops
+        self.scope, self.title = fold.scope, fold.name.removesuffix("_steps")
+        self.states, self.results = fold.states, fold.results
         self.inputs = {name: fold.arguments[name] for name in fold.arguments}
         self.inputs |= {start(name): text for name, text in fold.states.items()}
         self.given = dict(fold.values)
@@ -145,82 +172,36 @@ class StepGradient:
         for state in fold.op.states:
             names = tuple(axis.name for axis in state.axes)
             self.given[start(state.name)] = Value(Text(""), names, DATA)
+        self.back = dict(self.given)
+        for name, layout in self.outputs.items():
+            self.back[cotangent(name)] = Value(Text(""), layout, DATA)
 
     def write(self) -> None:
-        """Append them to the file; `title` is then the name of the class."""
-        forward, backward = self._forward(self.form), self._backward(self.form)
-        self.extra, self.launch = {**forward.extra, **backward.extra}, backward.launch
-        scope, file = self.fold.scope, self.fold.scope.file
-        self.title = autograd_title(scope, self.fold.name.removesuffix("_steps"), "Walk")
-        with autograd_class(scope, self.title, forward.name, backward.name) as writer:
-            self._class_forward(writer, forward, backward)
-            writer.line()
-            self._class_backward(writer, backward)
-        file.notes.append(f"    {forward.name}, {backward.name}: 1 kernel each")
+        """Append them to the file."""
+        fast = self._both("walk", "walk_gradient", WalkFunction, self.schedule, self.fold)
+        eager = self._both("loop", "loop_gradient", LoopFunction, self.fold)
+        every = [each.extra for each in (*fast, *eager)]
+        self.extra = {name: text for extra in every for name, text in extra.items()}
+        self.ops = self.make(self, eager, fast)
+        self.ops.write()
+        file = self.scope.file
+        file.notes.append(f"    {fast[0].name}, {fast[1].name}: 1 kernel each")
 
-    def _forward(self, form: ChunkForm) -> WalkFunction:
+    def _both(self, forward: str, backward: str, make: Any, *given: Any) -> Any:
+        """The functions of the values and of their gradients, written."""
+        form, last = self.form, "first" if self.fold.op.reverse else "last"
         saved = {name: form.forward[form.forward.outputs[name]].type.names for name in form.saved}
-        made = WalkFunction(
-            self.schedule, self.fold, form.forward, "walk", self.given, [*self.inputs]
-        )
-        last = "first" if self.fold.op.reverse else "last"
+        one = make(*given, form.forward, forward, self.given, [*self.inputs])
         title = f"The results at every token, the states after the {last}, and what the gradient"
-        made.write({**self.outputs, **saved}, f"{title} needs.")
-        return made
-
-    def _backward(self, form: ChunkForm) -> WalkFunction:
+        one.write({**self.outputs, **saved}, f"{title} needs.")
         assert form.backward is not None
-        given = dict(self.given)
-        for name, layout in self.outputs.items():
-            given[cotangent(name)] = Value(Text(""), layout, DATA)
         order = [*self.inputs, *form.saved, *map(cotangent, self.outputs)]
-        made = WalkFunction(self.schedule, self.fold, form.backward, "walk_gradient", given, order)
-        self.wanted = {
+        other = make(*given, form.backward, backward, self.back, order)
+        wanted = {
             cotangent(name): self.given[name].layout
             for name in self.inputs if cotangent(name) in form.backward.outputs
         }  # fmt: skip
-        made.write(self.wanted, "The gradients of what enters, from those of what comes out.")
-        return made
-
-    def _known(self) -> dict[str, str]:
-        return {**self.inputs, **{name: plain(name) for name in self.form.saved}}
-
-    def _class_forward(self, writer: Writer, forward: WalkFunction, backward: WalkFunction) -> None:
-        known = self._known()
-        results = [plain(n) + "_all" * (plain(n) in self.inputs.values()) for n in self.outputs]
-        made = [*results, *map(plain, self.form.saved)]
-        writer.line("@staticmethod")
-        writer.call("def forward(", ["ctx", *self.inputs.values(), *self.extra], "):")
-        writer.depth += 1
-        given = [self.inputs[name] for name in forward.inputs]
-        writer.call(f"{', '.join(made)} = {forward.name}(", [*given, *forward.extra], ")")
-        kept = [known[name] for name in backward.inputs if name in known]
-        writer.call("ctx.save_for_backward(", kept, ")")
-        if backward.extra:
-            writer.line(f"ctx.rest = {', '.join(backward.extra)}{',' * (len(backward.extra) == 1)}")
-        whole = [x for n, x in zip(self.outputs, results, strict=True) if not self._is_real(n)]
-        if whole:
-            writer.call("ctx.mark_non_differentiable(", whole, ")")
-        writer.line(f"return {', '.join(results)}")
-        writer.depth -= 1
-
-    def _class_backward(self, writer: Writer, backward: WalkFunction) -> None:
-        known = self._known()
-        arriving = [plain(cotangent(name)) for name in self.outputs]
-        writer.line("@staticmethod")
-        writer.line("@torch.autograd.function.once_differentiable")
-        writer.call("def backward(", ["ctx", *arriving], "):")
-        writer.depth += 1
-        given = [plain(name) for name in backward.inputs if name not in known]
-        more = ["*ctx.rest"] if backward.extra else []
-        left = ", ".join(map(plain, self.wanted)) + "," * (len(self.wanted) == 1)
-        writer.call(f"{left} = {backward.name}(", ["*ctx.saved_tensors", *given, *more], ")")
-        slots = [cotangent(name) for name in self.inputs]
-        found = [plain(slot) if slot in self.wanted else "None" for slot in slots]
-        writer.line(f"return {', '.join([*found, *['None'] * len(self.extra)])}")
-        writer.depth -= 1
-
-    def _is_real(self, name: str) -> bool:
-        """Whether an output holds reals, as states do."""
-        forward = self.form.forward
-        return forward[forward.outputs[name]].type.dtype == "real"
+        other.write(wanted, "The gradients of what enters, from those of what comes out.")
+        for each in (one, other):
+            each.packed = self.fold.packed
+        return one, other

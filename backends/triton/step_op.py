@@ -12,6 +12,7 @@ from archc.backends.writer import COLUMNS, INDENT, Writer
 
 if TYPE_CHECKING:
     from archc.backends.eager.chunked import ChunkedFunction
+    from archc.backends.triton.step_gradient import StepGradient
 
 DTYPES = {"int": "torch.int32", "bool": "torch.bool"}
 
@@ -19,7 +20,7 @@ DTYPES = {"int": "torch.int32", "bool": "torch.bool"}
 class StepOp(GraphFunction):
     """One op under construction, of the function `made` on pools of states."""
 
-    def __init__(self, owner: ChunkedFunction, made: StepFunction):
+    def __init__(self, owner: ChunkedFunction | StepGradient, made: StepFunction):
         fresh = owner.scope.file.names.fresh
         self.owner, self.made, self.op = owner, made, fresh(f"{owner.title}_once_op")
         name, order = fresh(f"{owner.title}_once"), list(made.inputs)
@@ -31,9 +32,17 @@ class StepOp(GraphFunction):
             if self.inputs[name].type.dtype == "real" and not self.is_number(name)
         )  # fmt: skip
 
+    def call(self, writer: Writer) -> None:
+        """The line that calls it, where torch compiles."""
+        names = {**self.owner.inputs}
+        with writer.block("if torch.compiler.is_compiling():"):
+            given = [*(names[name] for name in self.inputs), *self.made.extra]
+            writer.call(f"return {self.op}(", given, ")")
+
     def write(self) -> None:
         """Append all of it to the file."""
         sections = self.scope.file.sections
+        self.scope.file.pieces |= {"new_op", "as_op", "no_gradient"}
         sections += [self._function(), self._fake()]
         made = [*map(self._named, self.owner.results), *(f"{s}_after" for s in self.states)]
         given = arguments_of(self, self.every)

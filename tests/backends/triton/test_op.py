@@ -262,3 +262,39 @@ def test_torch_has_no_complaint_about_packed_sequences() -> None:
     o, _, *saved = module.gla_memory_op(*leaves, borders, 16)
     told = module.gla_memory_forward_fake(*leaves, borders, 16)
     assert [x.numel() for x in (o, *saved)] == [x.numel() for x in (told[0], *told[2:])]
+
+
+@pytest.mark.parametrize("spec", ["lstm", pytest.param("slstm", marks=pytest.mark.slow)])
+def test_cells_are_ops(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop in an op has the gradients of a loop outside, also of packed sequences; and torch has
+    no complaint."""
+    module = home(spec)[0]
+    layer, (x,) = small(spec, 9)
+    borders = torch.tensor([0, 5, 5, 9])
+    graph = module.in_a_graph
+    for given, rest in (((x,), {}), ((x[:1],), {"cu_seqlens": borders})):
+        found = []
+        for inside in (lambda tokens: True, graph):
+            monkeypatch.setattr(module, "in_a_graph", inside)
+            y, state = layer(*given, return_state=True, **rest)
+            loss = y.sin().sum() + sum(s.sin().sum() for s in state)
+            found.append([y, *state, *torch.autograd.grad(loss, [x, *layer.parameters()])])
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    monkeypatch.setattr(module, "in_a_graph", lambda tokens: True)
+    opcheck(spec, monkeypatch, torch.bfloat16)
+
+
+def test_cells_in_one_graph() -> None:
+    """For any number of tokens, and of packed sequences."""
+    layer, _ = small("lstm", 4)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    for turn, tokens in enumerate((7, 12, 5)):
+        (x,) = small("lstm", tokens)[1]
+        with torch._dynamo.config.patch(error_on_recompile=turn > 0):
+            pairs = zip(gradients(compiled, layer, [x]), gradients(layer, layer, [x]), strict=True)
+            for found, wanted in pairs:
+                torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    borders = torch.tensor([0, 3, 5])
+    found = compiled(x[:1].detach(), cu_seqlens=borders)
+    torch.testing.assert_close(found, layer(x[:1].detach(), cu_seqlens=borders))

@@ -1,0 +1,110 @@
+"""A recurrence whose kernels walk its tokens as ops of torch: its values, and their gradients."""
+
+from __future__ import annotations
+
+from archc.backends.eager.graph_function import GraphFunction
+from archc.backends.eager.scope import write_sizes
+from archc.backends.triton.library import REFUSED, Ops
+from archc.backends.triton.op import Op, kind_of
+from archc.backends.writer import Writer, quoted
+
+
+class WalkOp(Op):
+    """One op under construction: `fast` has one kernel, `eager` is a loop in PyTorch."""
+
+    last: tuple[str, ...] = ()
+
+    def _fits(self) -> str:
+        """Whether a kernel can do it."""
+        return f"{self.name}_fits({', '.join(self.tensors)})"
+
+    def room(self) -> None:
+        """Append the function that says whether a kernel can do it."""
+        writer, lines, launch = Writer(), Writer(), self.fast.launch
+        body, launch.body = self._body_again(), launch.body
+        own, launch.body = launch.body, body
+        launch.write_sizes(lines)
+        launch.body = own
+        doc = f"Whether `{self.fast.name}` can do it: on a GPU, with room for what it holds."
+        self._define(writer, f"{self.name}_fits", self.tensors, [doc])
+        with writer.block(f"if not on_gpu({', '.join(self.decisive)}):"):
+            writer.line("return False")
+        write_sizes(writer, body)
+        writer.include(lines.lines)
+        data = f"narrowest({', '.join(self.decisive)})"
+        writer.line(f"return step_fits(numbers, weights, moving, {data})")
+        self._append(writer)
+
+    def function(self, fits: str = "") -> str:
+        """The function that does it; its name. `fits`: that of what looks at shapes first."""
+        writer = Writer()
+        writer.line("@as_op")
+        done = f"`{self.fast.name}` where a kernel can do it, else `{self.eager.name}`."
+        self._define(writer, self.name, self.every, [done])
+        if fits:
+            with writer.block(f"if not {fits}({', '.join(self._looked_at())}):"):
+                self._refuse(writer)
+        if self.kept:
+            self._in_shape(writer)
+        dtypes = [self._dtype(name) for name in self.results]
+        writer.include(self._widths({"wide", *dtypes}))
+        arguments = [*self.arguments.values()]
+        writer.call("given = (", arguments, ",)" if len(arguments) == 1 else ")")
+        with writer.block(f"if {self._fits()}:"):
+            writer.line(f"run, own = {self._taking(self.fast)}, given")
+        with writer.block("else:"):
+            writer.call("check_together(", [quoted(self.owner.title), *self.decisive], ")")
+            writer.line(f"run, own = {self._taking(self.eager)}, in_dtype(wide, given)")
+        self._runs(writer)
+        saved = len(set(self.owner.form.saved) & set(self.results))
+        one = "[0]" if len(self.results) == 1 else ""
+        before, after = (f"flat({saved}, ", ")") if saved else ("", one)
+        writer.call(f"return {before}settled(", ["made", "given", *dtypes], f"){after}")
+        self._append(writer)
+        return self.name
+
+    def _taking(self, function: GraphFunction) -> str:
+        """A function of the arguments alone."""
+        name = self._present(function)
+        if not function.extra:
+            return name
+        return f"lambda *own: {name}(*own, {', '.join(function.extra)})"
+
+    def _runs(self, writer: Writer) -> None:
+        """The line that runs it, on packed sequences each by itself."""
+        if not self.packed:
+            writer.line("made = run(*own)")
+            return
+        with writer.block("if cu_seqlens is None:"):
+            writer.line("made = run(*own)")
+        with writer.block("else:"):
+            kinds = "".join(kind_of(node.type, self.layout(n)) for n, node in self.inputs.items())
+            made = "".join(self._made_kind(name) for name in self.results)
+            given = ["run", "cu_seqlens", "1", "own", quoted(kinds), quoted(made)]
+            writer.call("made = each_alone(", given, ")")
+
+
+class WalkOps(Ops):
+    """The ops of one recurrence without chunks."""
+
+    kind = WalkOp
+
+    def write(self) -> None:
+        """The functions of both, and the ops."""
+        before = len(self.file.sections)
+        for op in (self.forward, self.backward):
+            op.room()
+        fits = self.forward.fits()
+        forward = [self.forward.function(fits), self.forward.fake()]
+        backward = [self.backward.function(), self.backward.fake()]
+        more = [self._gradient(), self._keep()]
+        self._new(self.gradient, f"{self.title}_gradient", self.backward, [*backward, REFUSED])
+        self._new(self.name, self.title, self.forward, [*forward, *more])
+        self._note(before)
+
+    @property
+    def given(self) -> list[str]:
+        """What the op is called with, as its caller names it."""
+        names = {**self.owner.inputs}
+        options = ["cu_seqlens"] * self.forward.packed
+        return [*(names[n] for n in self.forward.inputs), *self.owner.extra, *options]
