@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,9 +39,9 @@ WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
     "each launch": (["--each"], {}),
     "4 warps": (["--warps", "4"], {}),
     "tiles of 32": (["--least", "32"], {}),
-    "ptxas -O0": ([], {"DISABLE_PTXAS_OPT": "1", "TRITON_CACHE_DIR": "/tmp/blame_O0"}),
-    "ptxas -O1": ([], {"PTXAS_OPTIONS": "--opt-level 1", "TRITON_CACHE_DIR": "/tmp/blame_O1"}),
-    "newer ptxas": ([], {"TRITON_PTXAS_PATH": NEWER, "TRITON_CACHE_DIR": "/tmp/blame_newer"}),
+    "ptxas -O0": ([], {"DISABLE_PTXAS_OPT": "1"}),
+    "ptxas -O1": ([], {"PTXAS_OPTIONS": "--opt-level 1"}),
+    "newer ptxas": ([], {"TRITON_PTXAS_PATH": NEWER}),
     "memcheck": (["--once"], {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
 }
 """Arguments, and what is set around the process."""
@@ -126,10 +127,12 @@ def asked(text: str, way: str) -> str:
             return "there is no compute-sanitizer"
         command = [program, "--tool", "memcheck", "--print-limit", "3", *command]
     try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=os.environ | around, capture_output=True, text=True,
-            timeout=150, check=False,
-        )  # fmt: skip
+        with tempfile.TemporaryDirectory() as cache:
+            around = {**os.environ, "TRITON_CACHE_DIR": cache, **around}
+            done = subprocess.run(
+                command, cwd=ROOT, env=around, capture_output=True, text=True, timeout=150,
+                check=False,
+            )  # fmt: skip
     except subprocess.TimeoutExpired:
         return "took more than 150 s"
     wanted = r"WRONG|FAILED|ok  |right|Invalid|Address|ended|SUMMARY|Misaligned| at .*0x|in kernel"
