@@ -38,9 +38,10 @@ from archc.recurrence.chunked import chunked
 from archc.recurrence.decays import decays
 from archc.schedule.fitting import fitting
 from archc.schedule.late import inverses_last
-from archc.schedule.outer import without_outer_sums
+from archc.schedule.outer import with_sums_of_rows, without_outer_sums
 from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
+from archc.schedule.prologue import prologues
 from archc.schedule.products import products_before
 from archc.schedule.steps import steps, tokenwise
 from archc.source import Source
@@ -116,7 +117,7 @@ def with_gradient(graph: Graph) -> ChunkForm | None:
 
 def prepared(graph: Graph, heads: Collection[str]) -> Graph:
     """A chunked form as kernels do it best."""
-    return with_sums(without_outer_sums(graph, heads), heads)
+    return with_sums(with_sums_of_rows(without_outer_sums(graph, heads), heads), heads)
 
 
 SCHEDULE = Schedule(prepared, partition, tokenwise, steps, with_gradient, fitting)
@@ -129,7 +130,17 @@ def in_kernels(plan: Plan) -> str:
     return triton.emit(plan, SCHEDULE)
 
 
-BACKENDS: Mapping[str, Callable[[Plan], str]] = {"eager": eager.emit, "triton": in_kernels}
+def with_prologues(layer: ir.Layer) -> ir.Layer:
+    """The layer, its recurrences with the gates that they are given."""
+    return prologues(layer, differentiate)
+
+
+def gates_in_kernels(plan: Plan) -> str:
+    """The same, where kernels also compute the gates."""
+    return in_kernels(replace(plan, layer=with_prologues(plan.layer)))
+
+
+BACKENDS: Mapping[str, Callable[[Plan], str]] = {"eager": eager.emit, "triton": gates_in_kernels}
 """Plan -> source text, by name."""
 
 SMALL, LARGER = 4, 16

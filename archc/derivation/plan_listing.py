@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -59,6 +60,7 @@ def _lines(plan: Planned) -> Iterator[str]:
         yield f"  {LOOP}"
         return
     yield f"  {_conditions(plan)}"
+    yield from _inputs(plan)
     for part in plan.parts:
         yield ""
         yield f"  {part.title}: {_total(part)}"
@@ -87,6 +89,13 @@ def _conditions(plan: Planned) -> str:
     chunk = "" if plan.node.op.chunked is None else f", in chunks of {sizes['chunk']}"
     where = f"on one {wanted.device.name}, in {wanted.dtype}{chunk}"
     return f"{where}: {' '.join([*first, *own])}"
+
+
+def _inputs(plan: Planned) -> Iterator[str]:
+    """What enters, and what of it the kernels make."""
+    if plan.inputs:
+        yield ""
+        yield _table(("input", "why"), [(each.name, each.why) for each in plan.inputs], 1)
 
 
 def _total(part: Part) -> str:
@@ -278,6 +287,7 @@ def _plan_json(plan: Planned) -> dict[str, Any]:
         "device": wanted.device.name,
         "dtype": wanted.dtype,
         "sizes": dict(plan.setting.sizes),
+        "inputs": [asdict(each) for each in plan.inputs],
         "parts": [_part_json(part) for part in plan.parts],
     }
 

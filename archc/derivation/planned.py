@@ -4,7 +4,7 @@ what they are."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from archc.backends.eager.chunked import without
@@ -13,7 +13,8 @@ from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import written
 from archc.backends.triton.step_ops import STEP_OPS
 from archc.backends.triton.steps import steps_source
-from archc.compile import SCHEDULE, lowered
+from archc.compile import SCHEDULE, for_kernels, lowered, with_prologues
+from archc.derivation.entering import Entering, entering
 from archc.diagnostics import did_you_mean, fail
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
@@ -88,6 +89,7 @@ class Planned:
     conditions: Conditions
     parts: tuple[Part, ...] = ()
     sizes: Mapping[str, Number] = field(default_factory=dict)
+    inputs: tuple[Entering, ...] = ()
 
 
 def plans_of(layer: ir.Layer, wanted: Conditions) -> Iterator[Planned]:
@@ -95,10 +97,17 @@ def plans_of(layer: ir.Layer, wanted: Conditions) -> Iterator[Planned]:
     own sizes. Raises ArchError E0701 where no chunk fits."""
     missing = (a.name for a in layer.args if a.symbol is not None and a.default is None)
     sizes = resolve_sizes(layer, {name: SIZES.get(name, 64) for name in missing})
-    for each, own in _sized(lowered(layer), sizes).items():
-        for node in each.graph:
-            if isinstance(node.op, ir.Fold):
-                yield _planned(each, node, own, wanted)
+    before = lowered(layer)
+    after = _sized(for_kernels(with_prologues(before)), sizes)
+    for old, (new, own) in zip(_sized(before, sizes), after.items(), strict=True):
+        for given, node in zip(_folds(old), _folds(new), strict=True):
+            plan = _planned(new, node, own, wanted)
+            yield replace(plan, inputs=tuple(entering(old.graph, given)))
+
+
+def _folds(layer: ir.Layer) -> list[Node]:
+    """The recurrences of a layer, in one order."""
+    return [node for node in layer.graph if isinstance(node.op, ir.Fold)]
 
 
 def _sized(layer: ir.Layer, sizes: Mapping[str, Number]) -> dict[ir.Layer, Mapping[str, Number]]:

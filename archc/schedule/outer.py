@@ -3,7 +3,12 @@
     walk: d.decay = sum[batch, V](x)    ->    walk: y = sum[V](x), then: d.decay = sum[batch](y)
     gate_gradient(d, a, b, g[i, K])     ->    sum[batch](gate_gradient(d, a, b, g[batch, i, K]))
 
-A program has one sequence and one head, and cannot sum over others.
+and sums over all tokens are sums over chunks of sums over the rows of one.
+
+    d.bias = sum[batch, t](x)           ->    d.bias = sum[batch, n](sum[i](x in chunks))
+
+A program has one sequence and one head, and cannot sum over others; one that has a chunk hands on
+one row of it where it would otherwise store them all.
 """
 
 from __future__ import annotations
@@ -32,6 +37,38 @@ def without_outer_sums(graph: Graph, heads: Collection[str]) -> Graph:
         _sum_after(new, new[node.id], outer)
     new.prune([node.id for node in new if isinstance(node.op, ir.Input)])
     return new.renumbered(lambda id: id)
+
+
+def with_sums_of_rows(graph: Graph, heads: Collection[str]) -> Graph:
+    """The graph in which sums over all tokens of what is made of chunks are done for each chunk
+    first; itself if there are none."""
+    cuts = [n.op for n in graph if isinstance(n.op, ck.Chunks) and n.op.steps is None]
+    sums = [n for n in graph if cuts and _is_over_tokens(graph, n, cuts[0].stream)]
+    if not sums:
+        return graph
+    new = graph.copy()
+    for node in sums:
+        _sum_rows(new, node, cuts[0], heads)
+    return new.renumbered(lambda id: id)
+
+
+def _is_over_tokens(graph: Graph, node: Node, stream: str) -> bool:
+    """Whether a value is a sum over the tokens, of what is not given from outside."""
+    if not isinstance(node.op, ir.Reduce) or node.op.fn != "sum" or stream not in node.op.axes:
+        return False
+    return not isinstance(graph[node.operands[0]].op, ir.Input)
+
+
+def _sum_rows(graph: Graph, node: Node, cut: ck.Chunks, heads: Collection[str]) -> None:
+    """Put sums of the rows, and the sum of those, in the place of a sum over tokens."""
+    (x,) = node.operands
+    outer = tuple(name for name in graph[x].type.names if name in heads)
+    rows = graph.add(replace(cut, fill=0, outer=outer), x, span=node.span)
+    part = graph.add(ir.Reduce("sum", (cut.row.name,)), rows, span=node.span)
+    axes = tuple(cut.chunk.name if axis == cut.stream else axis for axis in node.op.axes)
+    whole = graph.add(ir.Reduce("sum", axes), part, name=node.name, span=node.span)
+    graph.substitute(node.id, whole)
+    graph.prune([n.id for n in graph if isinstance(n.op, ir.Input)])
 
 
 def _summed(walk: Node, outer: Collection[str]) -> dict[str, tuple[str, ...]]:

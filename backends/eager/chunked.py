@@ -6,7 +6,7 @@ autograd of it, and the function that chooses between the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from archc.backends.eager.fold import FoldFunction
@@ -120,7 +120,8 @@ class ChunkedFunction(FoldFunction):
         every = [function for function in (forward, backward, infer) if function is not None]
         for function in every:
             function.packed = self.packed and not any(each.alone for each in every)
-            function.gaps = any(each.gaps for each in every)
+        if backward is not None:
+            forward.gaps |= _passed(backward.graph, backward.gaps, forward.graph)
         both = self._forward(forward), self._backward(backward)
         self.inference = None if infer is None else self._forward(infer)
         return both
@@ -342,3 +343,9 @@ class ChunkedFunction(FoldFunction):
 
     def _dtype(self, name: str) -> str:
         return self.op.body[self.op.body.outputs[name]].type.dtype
+
+
+def _passed(reader: Graph, ids: Collection[int], writer: Graph) -> frozenset[int]:
+    """The values of one graph that others of another graph are: its outputs, by name."""
+    names = {reader[id].op.name for id in ids if isinstance(reader[id].op, ir.Input)}
+    return frozenset(id for name, id in writer.outputs.items() if name in names)

@@ -26,7 +26,7 @@ class GraphFunction:
     `given` says how inputs come (layout and kind, by name) where that is not as their types say;
     `order` in what order they are the arguments. The last argument is the length of a chunk;
     `packed` says whether one with the borders of packed sequences stands before it, `alone` why it
-    cannot, `gaps` whether there may then be chunks that nothing is written to, and that are read.
+    cannot, `gaps` which values are then read also at chunks that nothing is written to.
     """
 
     locals: tuple[str, ...] = ()
@@ -36,7 +36,8 @@ class GraphFunction:
     wrapper = "without_autocast"
     """What it is decorated with."""
 
-    packed, alone, gaps = False, "", False
+    packed, alone = False, ""
+    gaps: frozenset[int] = frozenset()
 
     def __init__(
         self, scope: Scope, graph: Graph, name: str, given: Mapping[str, Value],

@@ -12,7 +12,7 @@ from archc.backends.expression import UNARY, Text
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.launch import LAUNCHING, write_launch
 from archc.backends.triton.naming import pointer, size_name
-from archc.backends.triton.packed import reads_chunks, why_alone
+from archc.backends.triton.packed import read_by_chunks, why_alone
 from archc.backends.triton.schedule import Schedule, written
 from archc.backends.triton.text import kernel_text, sizes_of
 
@@ -59,7 +59,7 @@ class KernelFunction(GraphFunction):
         self.made: set[str] = set()
         self.numbers = self.body.names.fresh("numbers")
         self.alone = why_alone(self.graph, self.plan, stream)
-        self.gaps = reads_chunks(self.graph, self.plan)
+        self.gaps = read_by_chunks(self.graph, self.plan)
         self.sequences = self.body.names.fresh("sequences")
         self.nodes = {name: id for each in self.plan.kernels for id, name in each.loads.items()}
         self.nodes |= {name: id for each in self.plan.kernels for name, id in each.stores.items()}
@@ -239,7 +239,7 @@ class KernelFunction(GraphFunction):
         streams = [axis for axis in buffer.type.axes if axis.kind == "stream"]
         shape = ", ".join(self._length(axis, bool(streams)) for axis in buffer.type.axes)
         new = "torch.empty"
-        if self.packed and self.gaps and any(axis.size.has(CHUNK) for axis in streams):
+        if self.packed and id in self.gaps:
             new = "(torch.empty if cu_seqlens is None else torch.zeros)"
         body.writer.line(f"{name} = {new}({shape}, device={body.device}, dtype={kind})")
         self.made.add(name)

@@ -35,10 +35,12 @@ def why_alone(graph: Graph, plan: Kernels, tokens: Axis) -> str:
     return ""
 
 
-def reads_chunks(graph: Graph, plan: Kernels) -> bool:
-    """Whether PyTorch reads anything along the chunks."""
+def read_by_chunks(graph: Graph, plan: Kernels) -> frozenset[int]:
+    """What PyTorch reads along the chunks: there must be zeros where no chunk stands."""
     read = (graph[o] for node in written_in_torch(graph, plan) for o in node.operands)
-    return any(axis.size.has(ck.CHUNK) for value in read for axis in value.type.axes)
+    return frozenset(
+        value.id for value in read if any(axis.size.has(ck.CHUNK) for axis in value.type.axes)
+    )
 
 
 def written_in_torch(graph: Graph, plan: Kernels) -> Iterator[Node]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import archc
-from archc.compile import in_kernels, lowered
+from archc.compile import gates_in_kernels, in_kernels, lowered
 from archc.ir import layer as ir
 from archc.ir.plan import Plan, examples
 from archc.ir.sizes import evaluate
@@ -38,10 +38,12 @@ def with_gaps(*shape: int, **kind: Any) -> Tensor:
     return made.fill_(torch.nan) if made.is_floating_point() else made
 
 
-def file_of(spec: str) -> tuple[ir.Layer, ModuleType]:
+def file_of(
+    spec: str, written: Callable[[Plan], str] = gates_in_kernels
+) -> tuple[ir.Layer, ModuleType]:
     """A layer, and its file."""
     layer = lowered(archc.load(spec).layer)
-    return layer, load(in_kernels(Plan(layer)), spec)
+    return layer, load(written(Plan(layer)), spec)
 
 
 def run(make: Callable[..., Any], inputs: Named, parameters: Sequence[tuple[str, Tensor]]) -> Named:
@@ -131,7 +133,7 @@ def check_layer(spec: str, tokens: int, unit: int, bits: int = 32) -> None:
 
 def check_gates(spec: str, chunk: int) -> None:
     """A recurrence `spec_memory(q, k, v, log gate, S)` that forgets almost all, and all."""
-    _, module = file_of(spec)
+    _, module = file_of(spec, in_kernels)
     q, k, g = (torch.randn(2, 70, 3, 6, dtype=torch.float64) for _ in range(3))
     g = torch.where(g > 1, -1000.0, -g.abs())
     g = torch.where(torch.rand(g.shape) < 0.1, -torch.inf, g)

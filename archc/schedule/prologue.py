@@ -1,0 +1,233 @@
+"""Layer IR -> layer IR: what a recurrence's inputs are made of moves into the recurrence.
+
+    log_alpha = -exp(A_log) * softplus(f + dt_bias); fold(log_alpha = log_alpha)
+        ->  fold(f = f, scale = -exp(A_log), dt_bias = dt_bias), which begins with the same ops
+
+The kernels then read what a product of matrices has written, and no input is written and read
+again on its way to them. Gates are computed in float32 there, whatever f has.
+
+What moves is elementwise, runs along the tokens, and is read by nothing else: so no kernel has to
+look across a dim for it, as for a norm. In its place enters one value that is as large; what is of
+parameters alone stays, as it is the same for every token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.ir.rewrite import rewrite
+
+Differentiate = Callable[
+    [Graph, Sequence[str], Sequence[str]], tuple[Graph, Graph, tuple[str, ...]]
+]
+"""The gradient of a graph with respect to some inputs, from the cotangents of some outputs: the
+graph with what it saves as further outputs, the backward graph, and the names of what is saved."""
+
+
+REASONS: Mapping[str, str] = {
+    "moves": "made in the kernels, of {}",
+    "given": "comes from {} as it is",
+    "shared": "is read by others too",
+    "several": "is made of {}, which all run along the tokens",
+}
+"""Why what a capture is made of moves or stays."""
+
+
+@dataclass(frozen=True)
+class Prologue:
+    """The ops that make one capture of a Fold, operands first, the values that they read, and
+    whether they move, which is a reason of `REASONS`."""
+
+    capture: str
+    ops: tuple[Node, ...]
+    reads: tuple[int, ...]
+    rule: str
+
+    @property
+    def moves(self) -> bool:
+        """Whether the recurrence begins with the ops."""
+        return self.rule == "moves"
+
+
+def prologues(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
+    """The layer, its chunked recurrences with what their inputs are made of."""
+
+    def begin(graph: Graph, node: Node) -> int | None:
+        """fold(f(x)) -> fold'(x)"""
+        form = node.op.chunked if isinstance(node.op, ir.Fold) else None
+        found = [] if form is None else [each for each in considered(graph, node) if each.moves]
+        return _moved(graph, node, found, differentiate) if found else None
+
+    return rewrite(layer, [begin])
+
+
+def considered(graph: Graph, fold: Node) -> Iterator[Prologue]:
+    """What each capture of a Fold is made of, and whether it moves."""
+    for name, operand in zip(fold.op.captures, fold.operands, strict=False):
+        ops = _alone(graph, fold, operand)
+        own = {node.id for node in ops}
+        every = (o for n in ops for o in n.operands if o not in own)
+        reads = tuple(o for o in dict.fromkeys(every) if not _is_number(graph, o))
+        if ops:
+            rule = "moves" if _is_one(graph, fold, operand, reads) else "several"
+            yield Prologue(name, tuple(ops), reads, rule)
+        else:
+            shared = _may_move(graph, graph[operand], fold.op.stream.name)
+            yield Prologue(name, (), (operand,), "shared" if shared else "given")
+
+
+def _alone(graph: Graph, fold: Node, capture: int) -> list[Node]:
+    """The elementwise ops along the tokens that nothing but a capture of a Fold is made of."""
+    kept = {*graph.outputs.values(), *fold.operands[len(fold.op.captures) :]}
+    found = dict[int, Node]()
+    for node in reversed([*graph]):
+        users = graph.users(node.id)
+        here = node.id == capture and users == (fold.id,) and fold.operands.count(capture) == 1
+        alone = here or (bool(users) and set(users) <= found.keys())
+        if alone and node.id not in kept and _may_move(graph, node, fold.op.stream.name):
+            found[node.id] = node
+    return [*found.values()][::-1]
+
+
+def _may_move(graph: Graph, node: Node, stream: str) -> bool:
+    """Whether a value is elementwise and real, along the tokens."""
+    real = all(graph[id].type.dtype == "real" for id in (node.id, *node.operands))
+    return isinstance(node.op, ir.Elementwise) and real and stream in node.type.names
+
+
+def _is_number(graph: Graph, id: int) -> bool:
+    """Whether a value is a constant, which stands anywhere."""
+    return isinstance(graph[id].op, ir.Constant)
+
+
+def _is_one(graph: Graph, fold: Node, capture: int, reads: Sequence[int]) -> bool:
+    """Whether one value that is as large as a capture enters in its place, and else what is the
+    same for every token: the gradient of anything between would be a sum over dims."""
+    axes = set(graph[capture].type.names)
+    along = [id for id in reads if fold.op.stream.name in graph[id].type.names]
+    return len(along) == 1 and set(graph[along[0]].type.names) == axes
+
+
+def _moved(graph: Graph, fold: Node, moves: list[Prologue], differentiate: Differentiate) -> int:
+    """Another Fold, which begins with the ops that moved."""
+    names = _names(graph, fold, moves)
+    operands = dict(zip(fold.op.captures, fold.operands, strict=False))
+    starts = fold.operands[len(fold.op.captures) :]
+    gone = {move.capture for move in moves}
+    captured = {name: id for name, id in operands.items() if name not in gone}
+    captured |= {name: id for id, name in names.items()}
+    order = [n for c in fold.op.captures for n in _entering(c, moves, names)]
+    captured = {name: captured[name] for name in dict.fromkeys(order)}
+    body = fold.op.body.copy()
+    form = fold.op.chunked
+    forward = form.forward.copy()
+    forward.outputs = {n: id for n, id in forward.outputs.items() if n not in form.saved}
+    for move in moves:
+        _begin(body, graph, move, names, without=fold.op.stream.name)
+        _begin(forward, graph, move, names)
+    op = replace(fold.op, captures=tuple(captured), body=body)
+    op = replace(op, chunked=_differentiated(form, forward, differentiate))
+    return graph.add(op, *captured.values(), *starts, name=fold.name, span=fold.span)
+
+
+def _entering(capture: str, moves: list[Prologue], names: Mapping[int, str]) -> list[str]:
+    """What enters for a capture: itself, or what it is made of."""
+    found = [move for move in moves if move.capture == capture]
+    return [names[id] for id in found[0].reads] if found else [capture]
+
+
+def _names(graph: Graph, fold: Node, moves: list[Prologue]) -> dict[int, str]:
+    """A name of its own for each value that enters: as the spec has it, or after its capture."""
+    taken = {*fold.op.captures, *(state.name for state in fold.op.states), *fold.op.body.outputs}
+    found = dict[int, str]()
+    for move in moves:
+        for id in move.reads:
+            if id not in found:
+                found[id] = _fresh(_called(graph, id) or _hint(graph, move, id), taken)
+                _call(graph, id, found[id], move.capture)
+    return found
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    """A name that nothing has yet."""
+    while name in taken:
+        name += "'"
+    taken.add(name)
+    return name
+
+
+def _called(graph: Graph, id: int) -> str | None:
+    """What the spec calls a value."""
+    node = graph[id]
+    return node.op.name if isinstance(node.op, ir.Input | ir.Param) else node.name
+
+
+def _hint(graph: Graph, move: Prologue, id: int) -> str:
+    """`log_alpha_raw` for what a gate is made of, `log_alpha_of_A` for what a parameter gives."""
+    if graph[id].type.names and graph[id].type.names == graph[move.ops[-1].id].type.names:
+        return f"{move.capture}_raw"
+    sources = sorted(graph.ancestors(id))
+    params = [graph[each].op.name for each in sources if isinstance(graph[each].op, ir.Param)]
+    return "_of_".join([move.capture, *params[:1]])
+
+
+def _call(graph: Graph, id: int, name: str, capture: str) -> None:
+    """Give a value its name; what is kept of earlier tokens to make it stays named after the
+    capture, as states are when there are no kernels."""
+    waiting = [id]
+    while waiting:
+        node = graph[waiting.pop()]
+        if node.name is None and isinstance(node.op, ir.Window | ir.Shift):
+            graph.rename(node.id, capture)
+        elif node.name is None:
+            waiting += node.operands
+    if _called(graph, id) is None:
+        graph.rename(id, name)
+
+
+def _begin(
+    graph: Graph, home: Graph, move: Prologue, names: Mapping[int, str], without: str | None = None
+) -> None:
+    """Put the ops of a prologue in the place of the input that they make; `without` the stream
+    where the graph is of one token."""
+
+    def type_of(id: int) -> object:
+        type = home[id].type
+        return replace(type, axes=tuple(a for a in type.axes if a.name != without))
+
+    old = [n for n in graph if isinstance(n.op, ir.Input) and n.op.name == move.capture]
+    known = {n.op.name: n.id for n in graph if isinstance(n.op, ir.Input)}
+    made = dict[int, int]()
+    for id in move.reads:
+        name = names[id]
+        if name not in known:
+            known[name] = graph.add(ir.Input(name, type_of(id)))
+        made[id] = known[name]
+    for node in move.ops:
+        for o in node.operands:
+            if _is_number(home, o) and o not in made:
+                made[o] = graph.add(home[o].op)
+        operands = [made[o] for o in node.operands]
+        made[node.id] = graph.add(node.op, *operands, name=node.name, span=node.span)
+    for node in old:
+        graph.substitute(node.id, made[move.ops[-1].id])
+    kept = [n.id for n in graph if isinstance(n.op, ir.Input) and n.op.name != move.capture]
+    graph.prune(kept)
+
+
+def _differentiated(
+    form: ck.ChunkForm, graph: Graph, differentiate: Differentiate
+) -> ck.ChunkForm:
+    """A chunked form with the gradient of its new graph."""
+    if form.backward is None:
+        return replace(form, forward=graph, saved=())
+    wanted = [
+        n.op.name for n in graph if isinstance(n.op, ir.Input) and n.type.dtype == "real"
+    ]  # fmt: skip
+    outputs = [name for name, id in graph.outputs.items() if graph[id].type.dtype == "real"]
+    forward, backward, saved = differentiate(graph, wanted, outputs)
+    return replace(form, forward=forward, backward=backward, saved=saved)

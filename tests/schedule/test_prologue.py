@@ -1,0 +1,76 @@
+"""What a recurrence's inputs are made of moves into it."""
+
+from __future__ import annotations
+
+import torch
+
+import archc
+from archc.compile import elaborated, lowered, with_prologues
+from archc.ir import layer as ir
+from archc.ir.graph import Node
+from archc.ir.meaning import evaluate
+from archc.ir.plan import examples
+from archc.schedule.prologue import considered
+from archc.source import Source
+
+GATED = """
+layer Gated(d, H, K, V):
+    input x[d]
+    param W_q, W_k[d, H, K]; W_v[d, H, V]; W_a[d, H, K]; b[H, K]; A[H]
+    q = x @ W_q
+    k = l2norm[K](x @ W_k)
+    v = x @ W_v
+    f = x @ W_a
+    alpha = exp(-exp(A) * softplus(f + b))
+    recurrence S[K, V] over H:
+        S[t] = diag(alpha) @ S[t-1] + k @ v.T
+        o    = S[t].T @ q
+    output y[H, V] = o * {gate}
+"""
+
+
+def gated(gate: str = "2") -> ir.Layer:
+    """A layer whose gates are a chain of elementwise ops."""
+    return lowered(elaborated(Source("gated.arch", GATED.replace("{gate}", gate))))
+
+
+def fold_of(layer: ir.Layer) -> Node:
+    """Its recurrence."""
+    (fold,) = (node for node in layer.graph if isinstance(node.op, ir.Fold))
+    return fold
+
+
+def test_gates_are_made_by_the_recurrence() -> None:
+    op = fold_of(with_prologues(gated())).op
+    assert "f" in op.captures and "b" in op.captures and "log_alpha" not in op.captures
+    given = {n.op.name for n in op.chunked.forward if isinstance(n.op, ir.Input)}
+    assert {"f", "b", "log_alpha_of_A"} <= given
+    assert {"d.f", "d.b", "d.log_alpha_of_A"} <= set(op.chunked.backward.outputs)
+
+
+def test_every_input_has_its_reason() -> None:
+    layer = gated()
+    rules = {each.capture: each.rule for each in considered(layer.graph, fold_of(layer))}
+    assert rules == {"log_alpha": "moves", "k": "several", "v": "given", "q": "given"}
+
+
+def test_what_others_read_stays() -> None:
+    """A gate that is an output of the layer, or part of one, is not made twice."""
+    layer = gated("sum[K](alpha * log(alpha))")
+    rules = {each.capture: each.rule for each in considered(layer.graph, fold_of(layer))}
+    assert rules["log_alpha"] != "moves"
+
+
+def test_the_layer_computes_the_same() -> None:
+    torch.manual_seed(0)
+    layer = lowered(archc.load("kda").layer)
+    moved = with_prologues(layer)
+    sizes = next(examples(layer, 4))
+    x = torch.randn(2, 9, sizes["d"], dtype=torch.float64)
+    params = {
+        op.name: torch.randn([sizes.get(str(a.size), 4) for a in op.axes], dtype=torch.float64)
+        for op in (n.op for n in layer.graph)
+        if isinstance(op, ir.Param)
+    }
+    found = [evaluate(each, {"x": x}, params, sizes).outputs["y"] for each in (layer, moved)]
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
