@@ -44,11 +44,14 @@ def reads_last(graph: Graph, node: Node, name: str) -> bool:
 
 
 def in_spec_order(scope: Scope, node: Node, names: Sequence[str]) -> list[str]:
-    """Captures in the order in which the spec defines what they stand for."""
+    """Captures in the order in which the spec defines what they stand for; last, what is the same
+    for every token."""
 
-    def place(name: str) -> tuple[int, int]:
+    def place(name: str) -> tuple[bool, int, int]:
         operand = scope.graph[node.operands[names.index(name)]]
-        return (operand.span.start if operand.name and operand.span else 0, names.index(name))
+        defined = operand.span.start if operand.name and operand.span else 0
+        same = operand.type.names[:1] != ("batch",)
+        return (same, defined, names.index(name))
 
     return sorted(names, key=place)
 
