@@ -41,8 +41,8 @@ from archc.schedule.late import inverses_last
 from archc.schedule.outer import with_sums_of_rows, without_outer_sums
 from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
-from archc.schedule.prologue import prologues
 from archc.schedule.products import products_before
+from archc.schedule.prologue import prologues
 from archc.schedule.steps import steps, tokenwise
 from archc.source import Source
 from archc.specfile import import_source

@@ -219,9 +219,7 @@ def _begin(
     graph.prune(kept)
 
 
-def _differentiated(
-    form: ck.ChunkForm, graph: Graph, differentiate: Differentiate
-) -> ck.ChunkForm:
+def _differentiated(form: ck.ChunkForm, graph: Graph, differentiate: Differentiate) -> ck.ChunkForm:
     """A chunked form with the gradient of its new graph."""
     if form.backward is None:
         return replace(form, forward=graph, saved=())
