@@ -43,6 +43,7 @@ from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
 from archc.schedule.products import products_before
 from archc.schedule.prologue import prologues
+from archc.schedule.segments import segments
 from archc.schedule.steps import steps, tokenwise
 from archc.source import Source
 from archc.specfile import import_source
@@ -120,7 +121,7 @@ def prepared(graph: Graph, heads: Collection[str]) -> Graph:
     return with_sums(with_sums_of_rows(without_outer_sums(graph, heads), heads), heads)
 
 
-SCHEDULE = Schedule(prepared, partition, tokenwise, steps, with_gradient, fitting)
+SCHEDULE = Schedule(prepared, partition, tokenwise, steps, with_gradient, fitting, segments)
 """How recurrences become kernels."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from archc.derivation.planned import Part, Planned
+from archc.derivation.walks import Division, division, walks_chunks
 from archc.ir.graph import Graph
 from archc.ir.kernel import Buffer, Kernel
 from archc.ir.text import op_text
@@ -31,6 +33,9 @@ LOOP = "a loop over the tokens, in PyTorch: there is no kernel"
 
 COLUMNS = 100
 """How wide the tables are."""
+
+INDENTED = {"initial_indent": " " * 6, "subsequent_indent": " " * 8}
+"""How what is said of a kernel is indented."""
 
 WORDS = {
     "memory": "bytes", "products": "products", "arithmetic": "others",
@@ -162,8 +167,26 @@ def _of_kernel(plan: Planned, part: Part, kernel: Kernel) -> Iterator[str]:
     yield f"    {short(plan, kernel.name)}: {shortened(plan, cut)}"
     grid = ", ".join(axis.name for axis in kernel.grid)
     yield f"      a program for each {grid}; {shortened(plan, split)}"
+    if walks_chunks(kernel):
+        yield from _divided(plan, division(plan, part, kernel))
     for word, moved in (("loads", cost.reads), ("stores", cost.writes)):
         yield from _wrapped(f"      {word} ", [each.name for each in moved])
+
+
+def _divided(plan: Planned, found: Division) -> Iterator[str]:
+    """Whether a walk goes in segments, and why."""
+    have = f"{found.programs:,} programs for {found.processors} processors"
+    if found.why:
+        yield from textwrap.wrap(f"goes whole: {found.why}", COLUMNS, **INDENTED)
+        return
+    if not found.length:
+        yield f"      goes whole: {have}, {found.chunks:,} chunks"
+        return
+    yield f"      in {found.segments} segments of {found.length} chunks: {have}"
+    yield (
+        f"      that is 2 launches and {in_short(found.bytes)}B more; expected {_ms(found.split)}"
+        f" in place of {_ms(found.whole)}"
+    )
 
 
 def _buffer_table(plan: Planned, part: Part) -> str:
@@ -288,11 +311,11 @@ def _plan_json(plan: Planned) -> dict[str, Any]:
         "dtype": wanted.dtype,
         "sizes": dict(plan.setting.sizes),
         "inputs": [asdict(each) for each in plan.inputs],
-        "parts": [_part_json(part) for part in plan.parts],
+        "parts": [_part_json(plan, part) for part in plan.parts],
     }
 
 
-def _part_json(part: Part) -> dict[str, Any]:
+def _part_json(plan: Planned, part: Part) -> dict[str, Any]:
     kernels = part.kernels
     costs = {cost.name: cost for cost in part.cost.kernels}
     return {
@@ -300,7 +323,7 @@ def _part_json(part: Part) -> dict[str, Any]:
         "seconds": {"at best": part.cost.ideal, "expected": part.cost.expected},
         "bytes": part.cost.bytes,
         "share": part.cost.share,
-        "kernels": [_kernel_json(part, each, costs[each.name]) for each in kernels.kernels],
+        "kernels": [_kernel_json(plan, part, each, costs[each.name]) for each in kernels.kernels],
         "buffers": [
             {
                 "name": buffer.name, "axes": list(buffer.type.names),
@@ -320,7 +343,7 @@ def _part_json(part: Part) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _kernel_json(part: Part, kernel: Kernel, cost: Cost) -> dict[str, Any]:
+def _kernel_json(plan: Planned, part: Part, kernel: Kernel, cost: Cost) -> dict[str, Any]:
     def moved(traffic: Any) -> list[dict[str, Any]]:
         return [{"name": t.name, "bytes": t.bytes, "moved": t.moved} for t in traffic]
 
@@ -330,6 +353,7 @@ def _kernel_json(part: Part, kernel: Kernel, cost: Cost) -> dict[str, Any]:
         "split": kernel.split.name if kernel.split else None,
         "walk": kernel.walk is not None,
         "why": [_why(each) for each in of_kernel(part.kernels, kernel)],
+        **_division_json(plan, part, kernel),
         "programs": cost.programs,
         "loads": moved(cost.reads),
         "stores": moved(cost.writes),
@@ -342,6 +366,13 @@ def _kernel_json(part: Part, kernel: Kernel, cost: Cost) -> dict[str, Any]:
         "limit": cost.limit,
         "share": cost.share,
     }  # fmt: skip
+
+
+def _division_json(plan: Planned, part: Part, kernel: Kernel) -> dict[str, Any]:
+    """Whether a walk of chunks goes in segments."""
+    if not walks_chunks(kernel):
+        return {}
+    return {"segments": division(plan, part, kernel).as_json()}
 
 
 def _why(decision: Decision) -> dict[str, Any]:

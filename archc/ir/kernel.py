@@ -35,7 +35,7 @@ class Kernel:
     """One launch. `loads` are nodes that are read from the buffer of that name, `stores` the nodes
     that are written; `ends` are states of the walked Fold that are written after its last chunk.
     `split` is an axis of which every program has a block of `most` at most, and so is `rows`, an
-    axis of the grid.
+    axis of the grid. `exact`: its products of matrices are in float32 whatever the data are.
     `why` says for a reader how it was cut.
     """
 
@@ -50,6 +50,28 @@ class Kernel:
     why: tuple[str, ...] = ()
     rows: Axis | None = None
     most: int = 64
+    exact: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """How a walk goes in segments, for where there are too few programs to walk whole sequences.
+
+    `ends` walk every segment, one with a state of nothing; what becomes of a state in a segment is
+    the product of all decays, which the same walk makes, or a matrix that is `applied` along a dim,
+    which another one makes. `join` walks the segments: it gives each the state that it starts from,
+    and the states after the last. The walk itself then starts each segment from there. `buffers`
+    stand between these; `starts` names, by what the walk loads as a state before the first chunk,
+    the buffer that it loads in its place, and `lasts` by a buffer of a state after the last chunk
+    what the walk stores there of each segment, which nobody reads.
+    """
+
+    ends: tuple[Kernel, ...]
+    join: Kernel
+    buffers: tuple[Buffer, ...]
+    starts: Mapping[str, str]
+    lasts: Mapping[str, str]
+    applied: Axis | None = None
 
 
 @dataclass(frozen=True, eq=False)

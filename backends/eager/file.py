@@ -20,7 +20,8 @@ TOP_LEVEL = frozenset(_TOP_LEVEL.split())
 @dataclass
 class File:
     """A file under construction: the pieces it needs, its top-level names, and its sections in
-    order; `ending` are those that come last."""
+    order; `ending` are those that come last. `titles` are names of kernels by their text without
+    one: another of the same text needs no second."""
 
     pieces: set[str] = field(default_factory=set)
     names: Names = field(default_factory=lambda: Names(TOP_LEVEL))
@@ -30,6 +31,7 @@ class File:
     by_ops: Callable[..., Any] | None = None
     spaced: bool = False
     kernels: set[str] = field(default_factory=set)
+    titles: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     ending: list[str] = field(default_factory=list)

@@ -137,9 +137,10 @@ def one_by_one(run: Callable, cu_seqlens: Tensor, tokens: list, states: list) ->
 
 
 def packed_tables(cu_seqlens: Tensor, tokens: int, chunk: int) -> tuple[Tensor, Tensor]:
-    """Where packed sequences lie in chunks of which none has tokens of two sequences: a row [6] for
+    """Where packed sequences lie in chunks of which none has tokens of two sequences: a row [7] for
     each chunk, and one for each sequence. A row is the sequence, the token that a chunk 0 of it
-    would begin with, its first token and the one after its last, and the same of its chunks.
+    would begin with, its first token and the one after its last, the same of its chunks, and the
+    row of the batch that all of it is in.
 
     There are as many chunks as such sequences can need: nothing waits for the device. Those that
     they do not need are of sequence -1.
@@ -149,13 +150,42 @@ def packed_tables(cu_seqlens: Tensor, tokens: int, chunk: int) -> tuple[Tensor, 
         start, end = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
         high = ((end - start + chunk - 1) // chunk).cumsum(0)
         low, sequence = F.pad(high, (1, 0))[:-1], torch.arange(len(start), device=start.device)
-        rows = torch.stack([sequence, start - low * chunk, start, end, low, high], 1)
+        batch = torch.zeros_like(low)
+        rows = torch.stack([sequence, start - low * chunk, start, end, low, high, batch], 1)
         count = (tokens + len(start) * (chunk - 1)) // chunk
         chunks = torch.arange(count, device=start.device)
         own = torch.searchsorted(high, chunks, right=True)
         return F.pad(rows, (0, 0, 0, 1), value=-1)[own], rows
 
     return once_for(cu_seqlens, ("chunks", tokens, chunk), make)
+
+
+def segment_tables(
+    rows: Tensor | None, sequences: int, tokens: int, chunks: int, length: int, device: torch.device
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Segments of `length` chunks of sequences, each a row as `packed_tables` has it, with the
+    number of the segment for that of its sequence; and a row for each sequence, with its segments
+    for its chunks. `rows` are those of packed sequences, else each has `tokens` in `chunks`.
+
+    There are as many segments as such sequences can need; others have no chunks.
+    """
+    every = chunks if rows is not None else sequences * chunks
+    if rows is None:
+        each = torch.arange(sequences, device=device)
+        nothing = torch.zeros_like(each)
+        ends = nothing + tokens, nothing, nothing + chunks
+        rows = torch.stack([each, nothing, nothing, *ends, each], 1)
+    last = ((rows[:, 5] - rows[:, 4] + length - 1) // length).cumsum(0)
+    first = F.pad(last, (1, 0))
+    none = torch.zeros_like(last)
+    joined_rows = torch.stack([rows[:, 0], none, none, none, first[:-1], last, none], 1)
+    segment = torch.arange((every + sequences * (length - 1)) // length, device=device)
+    own = torch.searchsorted(last, segment, right=True)
+    found = F.pad(rows, (0, 0, 0, 1))[own]
+    low = found[:, 4] + (segment - first[own]) * length
+    high = torch.minimum(low + length, found[:, 5])
+    parts = torch.stack([segment, *found[:, 1:4].unbind(1), low, high, found[:, 6]], 1)
+    return parts, joined_rows
 
 
 def last_of_each(x: Tensor, empty: Tensor, rows: Tensor | None, reverse: bool = False) -> Tensor:

@@ -14,6 +14,7 @@ from archc.backends.triton.launch import LAUNCHING, write_launch
 from archc.backends.triton.naming import pointer, size_name
 from archc.backends.triton.packed import read_by_chunks, why_alone
 from archc.backends.triton.schedule import Schedule, written
+from archc.backends.triton.segments import Launch, in_segments
 from archc.backends.triton.text import kernel_text, sizes_of
 
 from archc.dims import Axis
@@ -92,10 +93,19 @@ class KernelFunction(GraphFunction):
         self._note()
         self.body.packed = "sequence_rows" if self.packed else ""
         for each in self.kernels:
-            title = self.scope.file.names.fresh(each.kernel.name)
-            self.scope.file.sections.append(kernel_text(each, title))
-            self.scope.file.kernels |= {*PIECES, *each.pieces}
-            self._launch(each, title)
+            title = self.add_kernel(each)
+            launch = Launch(self._arguments(each), self._rows(each))
+            if each.kernel.walk is not None:
+                found = self.schedule.segments(each.kernel, self.stream)
+                launch = in_segments(self, each, found, launch)
+            self.launch(each, title, launch)
+
+    def add_kernel(self, made: KernelWriter) -> str:
+        """Write a kernel to the file; its name there."""
+        title = self.scope.file.names.fresh(made.kernel.name)
+        self.scope.file.sections.append(kernel_text(made, title))
+        self.scope.file.kernels |= {*PIECES, *made.pieces}
+        return title
 
     def _note(self) -> None:
         """What the head of the file says of this function."""
@@ -140,7 +150,7 @@ class KernelFunction(GraphFunction):
     def _packed_head(self, used: Collection[str]) -> list[str]:
         """The lines that lay chunks out for packed sequences, so that none has tokens of two."""
         self.scope.file.pieces.add("packed_tables")
-        tokens, batch = self._stream_length(), self.body.lengths["batch"]
+        tokens, batch = self.stream_length(), self.body.lengths["batch"]
         counted = [f"{name} = len(chunk_rows)" for name in self.counts if name in used]
         return [
             f"{self.sequences}, chunk_rows, sequence_rows = {self.body.ask(batch)}, None, None",
@@ -149,36 +159,48 @@ class KernelFunction(GraphFunction):
             *(f"    {line}" for line in [*counted, f"{self.sequences} = len(sequence_rows)"]),
         ]
 
-    def _launch(self, made: KernelWriter, title: str) -> None:
-        body, kernel = self.body, made.kernel
+    def _arguments(self, made: KernelWriter) -> dict[str, str]:
+        """Tensors with their strides by name, after the lines that make room for results."""
+        kernel = made.kernel
         written = {**kernel.stores, **{name: self.nodes[name] for name in kernel.ends.values()}}
-        arguments = []
+        arguments = {}
         for name, node in made.arguments.items():
             if name in written:
                 self._buffer(self.buffers[name], written[name])
-            arguments.append(self._argument(node.id))
+            arguments[name] = self._argument(node.id)
+        return arguments
+
+    def _rows(self, made: KernelWriter) -> str:
+        """The table of packed sequences that a kernel reads."""
+        rows = "chunk_rows" if made.kernel.walk is None else "sequence_rows"
+        return rows if self.packed else "None"
+
+    def launch(self, made: KernelWriter, title: str, launch: Launch) -> None:
+        """The lines that launch a kernel."""
         blocks = []
         for block, size in sorted(made.blocks.items()):
             if block != "ROWS":
                 most = f", {made.most}" if made.is_split(block) else ""
-                blocks.append(f"{block}=block_of({self._size(size)}{most})")
+                blocks.append(f"{block}=block_of({self.size(size)}{most})")
                 if block in made.halved:
-                    blocks.append(f"{block}_LEVELS=block_of({self._size(size)}).bit_length() - 1")
-        sizes = [f"{size_name(size)}={self._size(size)}" for size in sizes_of(made)]
-        grid = " * ".join(self._grid(made)) or "1"
-        rows = "chunk_rows" if made.kernel.walk is None else "sequence_rows"
-        arguments.append(rows if self.packed else "None")
-        counts = [self._stream_length(), self._chunks()]
-        settings = ", ".join(["data", str(self._warps(made)), *self._loaded(made)])
+                    blocks.append(f"{block}_LEVELS=block_of({self.size(size)}).bit_length() - 1")
+        sizes = [f"{size_name(size)}={self.size(size)}" for size in sizes_of(made)]
+        counts = [self.stream_length(), self.chunks()]
+        loaded = self.loaded(made, launch) if launch.loaded is None else launch.loaded
+        settings = ", ".join(["data", str(self._warps(made)), *loaded])
         fixed = [*sizes, *blocks, f"**{self.numbers}"]
-        write_launch(body.writer, title, grid, arguments, counts, fixed, f"settings_of({settings})")
+        arguments = [*(launch.arguments[name] for name in made.arguments), launch.rows]
+        programs = self.programs(made, launch.batch)
+        write_launch(
+            self.body.writer, title, programs, arguments, counts, fixed, f"settings_of({settings})"
+        )
 
     def _warps(self, made: KernelWriter) -> int:
-        """More where a program has much to hold: a walk back the state and its gradient, and so
-        what reads two states."""
+        """More where a program has much to hold: a walk back the state and its gradient, or a
+        matrix in float32, and so what reads two states."""
         kernel, graph = made.kernel, made.kernel.graph
         if kernel.walk is not None:
-            return 8 if graph[kernel.walk].op.reverse else 4
+            return 8 if kernel.exact or graph[kernel.walk].op.reverse else 4
         read = [n for name, n in made.arguments.items() if name not in kernel.stores]
         dims = [
             [a for a in n.type.axes if a.kind == "dim" and a.name not in made.grid] for n in read
@@ -186,7 +208,7 @@ class KernelFunction(GraphFunction):
         states = [axes for axes in dims if sum(axis.size != CHUNK for axis in axes) > 1]
         return 8 if len(states) > 1 else 4
 
-    def _loaded(self, made: KernelWriter) -> list[str]:
+    def loaded(self, made: KernelWriter, launch: Launch) -> list[str]:
         """How many bytes of each matrix a walk loads at every chunk."""
         found = []
         for name, node in made.arguments.items():
@@ -195,7 +217,7 @@ class KernelFunction(GraphFunction):
             stream = [axis for axis in node.type.axes if axis.kind == "stream"]
             if walked and stream and len(dims) + (stream[0].name == self.stream.name) == 2:
                 rows = ["chunk"] if stream[0].name == self.stream.name else []
-                each = f"{self._tensor(node.id).text}.element_size()"
+                each = f"{launch.tensor(name)}.element_size()"
                 found.append(" * ".join([*rows, *(self._block(made, a) for a in dims), each]))
         return found
 
@@ -204,7 +226,7 @@ class KernelFunction(GraphFunction):
         if axis.size == CHUNK:
             return "chunk"
         most = f", {made.most}" if made.is_split(made.block(axis)) else ""
-        return f"block_of({self._size(axis.size)}{most})"
+        return f"block_of({self.size(axis.size)}{most})"
 
     def _argument(self, id: int) -> str:
         """A tensor and its strides along the axes of its type; 0 along those it lacks."""
@@ -237,7 +259,7 @@ class KernelFunction(GraphFunction):
         name = body.names.fresh(pointer(buffer.name))
         kind = TORCH.get(buffer.type.dtype) or self._dtype(buffer)
         streams = [axis for axis in buffer.type.axes if axis.kind == "stream"]
-        shape = ", ".join(self._length(axis, bool(streams)) for axis in buffer.type.axes)
+        shape = ", ".join(self.length(axis, bool(streams)) for axis in buffer.type.axes)
         new = "torch.empty"
         if self.packed and id in self.gaps:
             new = "(torch.empty if cu_seqlens is None else torch.zeros)"
@@ -267,10 +289,10 @@ class KernelFunction(GraphFunction):
 
     # --- sizes ---
 
-    def _size(self, size: object) -> str:
+    def size(self, size: object) -> str:
         return self.body.size(size).text
 
-    def _length(self, axis: Axis, streams: bool = True) -> str:
+    def length(self, axis: Axis, streams: bool = True) -> str:
         """How long an axis is; of what does not run along a stream the batch has a row for each
         of packed sequences."""
         if axis.size == CHUNK:
@@ -279,23 +301,26 @@ class KernelFunction(GraphFunction):
             return self.sequences
         return self.body.length(axis).text
 
-    def _chunks(self) -> str:
+    def chunks(self) -> str:
         """How many chunks there are."""
         for node in self.graph:
             for axis in node.type.axes:
                 if axis.kind == "stream" and axis.size.has(CHUNK):
-                    return self._length(axis)
+                    return self.length(axis)
         return "0"
 
-    def _stream_length(self) -> str:
+    def stream_length(self) -> str:
         return self.body.ask(self.body.lengths[self.stream.name])
 
-    def _grid(self, made: KernelWriter) -> list[str]:
-        """How many programs there are."""
+    def programs(self, made: KernelWriter, batch: str = "") -> str:
+        """How many programs there are; `batch` is the number of sequences, or of segments."""
         along = made.kernel.walk is None
-        found = [self._length(axis, along) for axis in made.kernel.grid]
+        found = [
+            batch if batch and axis.kind == "batch" else self.length(axis, along)
+            for axis in made.kernel.grid
+        ]
         split = made.kernel.split
         if split is not None:
-            block = f"block_of({self._size(split.size)}, {made.most})"
+            block = f"block_of({self.size(split.size)}, {made.most})"
             found.insert(0, f"-(-{self.body.size(split.size).at(UNARY)} // {block})")
-        return found
+        return " * ".join(found) or "1"

@@ -132,7 +132,8 @@ class KernelWriter(Lines):
         self.made, self.texts = kept, texts
         for name, buffer in kernel.ends.items():
             (node,) = (n for n in graph if kernel.loads.get(n.id) == buffer)
-            self.store(buffer, node, states[f"{name}[t-1]"], dict(self.at(node.type, {})))
+            place, tile = dict(self.at(node.type, {})), states[f"{name}[t-1]"]
+            self.store(buffer, node, tile, place, self._one_of(node))
 
     def _start(self, state: ir.State, id: int) -> Tile:
         """A state before the first chunk, in registers."""
@@ -142,7 +143,8 @@ class KernelWriter(Lines):
             if axis.name in labels:
                 self.whole(axis)
         start = self.arranged(start, tuple(x for x in labels if x in start.labels))
-        wide = self.broadcast(start, labels) if start.labels != labels else start.text
+        number = not start.text.isidentifier()
+        wide = self.broadcast(start, labels) if number or start.labels != labels else start.text
         name = self.names.fresh(identifier(state.name))
         self.writer.line(f"{name} = {wide}")
         return Tile(name, labels, REAL, dot=len(labels) == 2)
@@ -151,7 +153,7 @@ class KernelWriter(Lines):
         """What is done at one chunk: results are stored before states become what they are next."""
         op, outer = fold.op, self.frame
         captured = dict(zip(op.captures, fold.operands, strict=False))
-        self.frame = Frame(op.body, outer, captured, states)
+        self.frame = Frame(op.body, outer, captured, states, self.kernel.exact)
         made = {name: self.pull(id) for name, id in op.body.outputs.items()}
         self.frame = outer
         self.results = {(fold.id, name): tile for name, tile in made.items()}

@@ -26,7 +26,7 @@ tokens and the one after its last, and the same of its chunks."""
 RESERVED = {
     "T", "CHUNKS", "ROWS", "PART", "LEVELS", "DOT", "SUMS", "SOLVE", "PRECISION", "program",
     "block", "DIMS", "dim", "first", "row", "part", "n", "step", "tl", "triton", "kernel",
-    "packed_p", "packed_row", *SEQUENCE,
+    "packed_p", "packed_row", "packed_batch", *SEQUENCE,
 }  # fmt: skip
 """Words that lines of kernels use."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -51,6 +53,31 @@ def settings_of(dtype: torch.dtype, warps: int, *loaded: int) -> dict:
     return {"num_warps": warps, "num_stages": max(1, stages)}
 
 
+def chunks_of_segment(
+    programs: int, chunks: int, device: torch.device, passes: int = 2, each: int = 1
+) -> int:
+    """How many chunks a walk has in each segment of a sequence; 0 where it walks whole sequences.
+
+    Segments are walked in some passes, all at once, and joined one after the other, where `each`
+    takes as long as so many chunks; all else is about 32 chunks. So it is for fewer programs than
+    half of the processors of a GPU, where at most 3 of 4 chunks are left to walk.
+    """
+    processors = processors_of(device)
+    if 2 * programs > processors:
+        return 0
+    best = math.isqrt(passes * chunks // each)
+    segments = max(1, min(2 * processors // max(programs, 1), best))
+    length = -(-chunks // segments)
+    return length if 4 * (passes * length + each * segments + 32) <= 3 * chunks else 0
+
+
+def processors_of(device: torch.device) -> int:
+    """How many programs a GPU runs at once, at least."""
+    if device.type != "cuda":
+        return 0
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 def needs_gradient(*tensors: Tensor) -> bool:
     """Whether autograd will ask for gradients of some of these."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
@@ -82,9 +109,15 @@ def numbers_of(dtype: torch.dtype, chunk: int) -> dict:
 @kernel
 def packed_row(packed_p, at):
     """A row of a table of `packed_tables`."""
-    p = packed_p + 6 * at
+    p = packed_p + 7 * at
     p_sequence, base, start = tl.load(p), tl.load(p + 1), tl.load(p + 2)
     return p_sequence, base, start, tl.load(p + 3), tl.load(p + 4), tl.load(p + 5)
+
+
+@kernel
+def packed_batch(packed_p, at):
+    """The row of the batch that a row of such a table is of."""
+    return tl.load(packed_p + 7 * at + 6)
 
 
 @kernel

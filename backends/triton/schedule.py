@@ -12,7 +12,7 @@ from archc.backends.triton.ops import OPS
 from archc.dims import Axis
 from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph, Node
-from archc.ir.kernel import Kernel, Kernels
+from archc.ir.kernel import Kernel, Kernels, Segments
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Schedule:
     walks make what follows on them. `tokenwise` makes a recurrence with its results a graph by
     itself, of which `steps` makes the kernel of that name that walks its tokens; `with_gradient`
     adds to such a graph its gradient. `fitting` says how many rows a chunk may have: the symbols
-    that decide with the shortest blocks of them, and the table (`rows_that_fit`)."""
+    that decide with the shortest blocks of them, and the table (`rows_that_fit`). `segments` is how
+    a walk of a chunked form of these tokens goes in segments, or why it goes whole."""
 
     prepare: Callable[[Graph, Collection[str]], Graph]
     partition: Callable[[Graph, str, Axis, Collection[str], Mapping[int, str], bool], Kernels]
@@ -30,6 +31,7 @@ class Schedule:
     steps: Callable[[Graph, str], Kernel]
     with_gradient: Callable[[Graph], ChunkForm | None]
     fitting: Callable[[Sequence[Kernels]], tuple[Mapping[str, int], Mapping[tuple[int, ...], int]]]
+    segments: Callable[[Kernel, Axis], Segments | str]
 
 
 def written(

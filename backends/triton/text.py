@@ -90,11 +90,15 @@ def _sequence(made: KernelWriter) -> list[str]:
     names, walked = ", ".join(SEQUENCE), made.kernel.walk is not None
     batch = next((f"p_{axis.name}" for axis in made.kernel.grid if axis.kind == "batch"), "0")
     lines = [f"{names} = {batch}, 0, 0, T, 0, CHUNKS"]
-    lines.append("if packed_p is not None:  # one of several sequences in a batch of 1")
+    several = "or a segment of one" if walked else "in a batch of 1"
+    lines.append(f"if packed_p is not None:  # one of several sequences, {several}")
     lines.append(f"    {names} = packed_row(packed_p, {batch if walked else 'n'})")
     if not walked:
         return [*lines, "    if p_sequence < 0:", "        return"]
-    return lines if batch == "0" else [*lines, f"    {batch} = {batch} * 0"]
+    if batch != "0":
+        made.pieces.add("packed_batch")
+        lines.append(f"    {batch} = packed_batch(packed_p, {batch})")
+    return lines
 
 
 def every_node(graph: Graph) -> Iterator[Node]:

@@ -1,0 +1,96 @@
+"""Walks in segments, forward and backward, against the eager form in float64: under Triton's
+interpreter, with buffers that hold no numbers before they are written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from archc.backends.load import load
+
+import archc
+from archc.compile import in_kernels, lowered
+from archc.ir.plan import Plan
+from archc.schedule.segments import chunks_of_segment
+
+pytest.importorskip("triton")
+
+ROOT = Path(__file__).parents[3]
+SPECS = (
+    "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
+    "linear_attention_simple", "mamba", "mlstm", "rwkv7", "ssm_selective",
+)  # fmt: skip
+"""Bundled specs with a walk that goes in segments."""
+
+OWN = Path(__file__).parent / "recurrences"
+LIMIT = 1e-4
+
+
+def wrong(*checks: str) -> dict[str, float]:
+    """What is off, or no number; of some checks in one process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.backends.triton.interpreted_segments", ";".join(checks)],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("== ")]
+    assert len(lines) > 5 * len(checks), done.stdout
+    errors = dict(line.rsplit(": ", 1) for line in lines)
+    return {name: float(error) for name, error in errors.items() if not float(error) < LIMIT}
+
+
+def test_gates_that_forget_everything() -> None:
+    """States to start from, tokens that fill no chunk, chunks that fill no segment."""
+    assert not wrong("gates gla 16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_bundled_recurrence(spec: str) -> None:
+    assert not wrong(f"layer {spec} 70 4", f"packed {spec} 4 40,0,1,33,70", f"layer {spec} 49 20")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "before_and_after",
+        "cascade",
+        "dense_mix",
+        "largest",
+        "shared_keys",
+        "two_deltas",
+        "two_sided",
+        "weighted_mean",
+    ],
+)
+def test_recurrences_unlike_the_bundled_ones(name: str) -> None:
+    assert not wrong(f"layer {OWN / name}.arch 70 4")
+
+
+def test_tables_and_the_rule_of_a_file() -> None:
+    """Every chunk is in one segment, of its own sequence; the plan knows the rule of the file."""
+    module = load(in_kernels(Plan(lowered(archc.load("gla").layer))), "gla_segments")
+    cpu = torch.device("cpu")
+    rows, joined = module.segment_tables(None, 2, 300, 5, 2, cpu)
+    assert rows[:, 4:6].tolist()[:6] == [[0, 2], [2, 4], [4, 5]] * 2
+    assert rows[:6, 6].tolist() == [0, 0, 0, 1, 1, 1] and rows[:, 0].tolist() == [*range(len(rows))]
+    assert joined[:, 4:6].tolist() == [[0, 3], [3, 6]] and joined[:, 0].tolist() == [0, 1]
+    borders = torch.tensor([0, 0, 100, 129, 129])
+    chunks, packed = module.packed_tables(borders, 129, 16)
+    rows, joined = module.segment_tables(packed, 4, 129, len(chunks), 3, cpu)
+    used = [row for row in rows.tolist() if row[5] > row[4]]
+    assert [row[4:6] for row in used] == [[0, 3], [3, 6], [6, 7], [7, 9]]
+    assert [row[2:4] for row in used] == [[0, 100]] * 3 + [[100, 129]]
+    assert joined[:, 4:6].tolist() == [[0, 0], [0, 3], [3, 4], [4, 4]]
+    module.processors_of = lambda device: 132
+    for programs in (0, 1, 8, 30, 66, 67):
+        for count in (0, 1, 64, 100, 1024, 16384):
+            for way in ((), (3, 4)):
+                told = module.chunks_of_segment(programs, count, cpu, *way)
+                assert told == chunks_of_segment(programs, count, 132, *way)
