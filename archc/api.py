@@ -15,7 +15,8 @@ from archc import specfile
 from archc.algebra import cut
 from archc.backends.eager.emit import class_name
 from archc.backends.load import load as load_text
-from archc.backends.writer import attribute, snake
+from archc.backends.renamed import arguments
+from archc.backends.writer import snake
 from archc.compile import (
     before_chunks,
     elaborated,
@@ -95,8 +96,8 @@ class Spec:
         self._warn(layer)
         known = resolve_sizes(layer, sizes)
         made = load_text(text_of(layer, backend), snake(layer.name))
-        arguments = {attribute(name): value for name, value in {**known, **modules}.items()}
-        module = getattr(made, class_name(layer))(**arguments, device=device, dtype=dtype)
+        given = arguments({**known, **modules})
+        module = getattr(made, class_name(layer))(**given, device=device, dtype=dtype)
         _tell(module, Origin(layer, known))
         return module
 

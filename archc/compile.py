@@ -22,9 +22,9 @@ from archc.autodiff.builder import NoGradient
 from archc.autodiff.reverse import gradient
 from archc.backends.eager import emit as eager
 from archc.backends.load import load
+from archc.backends.renamed import arguments, weights
 from archc.backends.triton import emit as triton
 from archc.backends.triton.schedule import Schedule
-from archc.backends.writer import attribute
 from archc.diagnostics import InternalError, fail
 from archc.elaborate.elaborate import elaborate
 from archc.given_laws import with_laws
@@ -113,7 +113,9 @@ def with_gradient(graph: Graph) -> ChunkForm | None:
     except NoGradient:
         return None
     saved = tuple(each.name for each in found.saved)
-    return ChunkForm(products_before(found.forward), products_before(found.backward), saved)
+    heads = {name for node in graph if isinstance(node.op, ir.Fold) for name in node.op.heads}
+    backward = without_outer_sums(products_before(found.backward), heads)
+    return ChunkForm(products_before(found.forward), backward, saved)
 
 
 def prepared(graph: Graph, heads: Collection[str]) -> Graph:
@@ -268,9 +270,8 @@ def meaning_of(layer: ir.Layer, module: ModuleType, sizes: Mapping[str, Any]) ->
 
     from archc.ir.meaning import evaluate
 
-    given = {attribute(name): value for name, value in sizes.items()}
-    instance, inputs, _ = module.example(given, 2, 9, "cpu", torch.float64)
-    found = evaluate(layer, inputs, dict(instance.state_dict()), sizes)
+    instance, inputs, _ = module.example(arguments(sizes), 2, 9, "cpu", torch.float64)
+    found = evaluate(layer, inputs, weights(instance), sizes)
     hold_promises(layer, found.values)
     expected = {}
     for name, value in found.outputs.items():

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from archc.algebra.cut import NoMemory, memory_of
 from archc.algebra.simplify import simplify
 from archc.api import Origin, origin_of
+from archc.backends.renamed import weights
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.meaning import evaluate
@@ -112,7 +113,7 @@ class _Run:
         part.prune([n.id for n in part if isinstance(n.op, ir.Input) and n.op.name in given])
         layer = replace(self.origin.layer, graph=part)
         inputs = {op.name: given[op.name] for _, op in layer.inputs}
-        modules, params = dict(self.module.named_modules()), self.module.state_dict()
+        modules, params = dict(self.module.named_modules()), weights(self.module)
         return evaluate(layer, inputs, params, self.origin.sizes, layers=modules).outputs
 
     def at_once(self) -> int:

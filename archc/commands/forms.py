@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from archc.backends.eager.emit import emit
 from archc.backends.eager.memory import Memory
 from archc.backends.load import load
+from archc.backends.renamed import Weights, arguments, weights
 from archc.compile import SMALL, before_chunks, lowered
 from archc.derivation.checks import checks
 from archc.derivation.study import studies_of
@@ -59,7 +60,7 @@ class Instance:
     def expected(self) -> list[Tensor]:
         """The outputs of the whole sequence, by the oracle."""
         with torch.no_grad():
-            return self.meaning(self.inputs, dict(self.module.state_dict()))
+            return self.meaning(self.inputs, weights(self.module))
 
 
 def instance_of(layer: Layer, given: Mapping[str, Any], tokens: int) -> Instance:
@@ -71,7 +72,7 @@ def instance_of(layer: Layer, given: Mapping[str, Any], tokens: int) -> Instance
     reason = f"`{layer.name}` does not accept any that were tried"
     for sizes in _candidates(plan.layer, given):
         code = load(emit(replace(plan, check=Check(sizes, sizes))), layer.name)
-        module, inputs, own = code.example(sizes, BATCH, tokens, "cpu", torch.float64)
+        module, inputs, own = code.example(arguments(sizes), BATCH, tokens, "cpu", torch.float64)
         instance = Instance(layer, sizes, module, inputs, own, tokens, plan)
         try:
             _ = instance.expected
@@ -140,7 +141,8 @@ def in_chunks(instance: Instance, chunk: int) -> float:
     layer = replace(instance.plan.layer, chunk=rules)
     check = Check(instance.sizes, instance.sizes)
     code = load(emit(replace(instance.plan, layer=layer, check=check)), layer.name)
-    module, _, _ = code.example(instance.sizes, BATCH, instance.tokens, "cpu", torch.float64)
+    given = arguments(instance.sizes)
+    module, _, _ = code.example(given, BATCH, instance.tokens, "cpu", torch.float64)
     module.load_state_dict(instance.module.state_dict())
     with torch.no_grad():
         return distance(outputs_of(module(**instance.inputs)), instance.expected)
@@ -201,7 +203,7 @@ def packed(instance: Instance, lengths: Sequence[int]) -> float:
     against each by itself."""
     inputs = {name: x[:1] for name, x in instance.inputs.items()}
     bounds = [0, *accumulate(lengths)]
-    params = dict(instance.module.state_dict())
+    params = weights(instance.module)
     with torch.no_grad():
         found = instance.module(**inputs, cu_seqlens=torch.tensor(bounds))
         parts = [
@@ -221,11 +223,11 @@ def gradients(instance: Instance) -> float:
     for value in values:
         value.requires_grad_()
     found = outputs_of(instance.module(**inputs))
-    wanted = instance.meaning(inputs, {**params, **buffers})
-    weights = [torch.randn(y.shape, generator=_generator(), dtype=y.dtype) for y in wanted]
+    wanted = instance.meaning(inputs, Weights(params | buffers))
+    factors = [torch.randn(y.shape, generator=_generator(), dtype=y.dtype) for y in wanted]
 
     def slopes(outputs: Sequence[Tensor]) -> list[Tensor]:
-        loss = torch.stack([(y * w).sum() for y, w in zip(outputs, weights, strict=True)]).sum()
+        loss = torch.stack([(y * w).sum() for y, w in zip(outputs, factors, strict=True)]).sum()
         made = torch.autograd.grad(loss, values, allow_unused=True)
         return [torch.zeros_like(v) if g is None else g for g, v in zip(made, values, strict=True)]
 

@@ -85,12 +85,12 @@ def _exponentiated(body: Graph, capture: str, name: str) -> Graph:
     new = body.copy()
     for node in tuple(body):
         if _is_input(node, capture):
-            log = new.add(ir.Input(name, node.type), span=node.span)
+            log = new.add(ir.Input(name, replace(node.type, dtype="real")), span=node.span)
             gate = new.add(EXP, log, span=node.span)
             new.rename(gate, node.name)
             new.substitute(node.id, gate)
             new.prune([other.id for other in body if other.id != node.id])
-    return new
+    return new.renumbered(lambda id: id)  # what followed from a whole number is real now
 
 
 def _is_input(node: Node, name: str) -> bool:

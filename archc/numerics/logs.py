@@ -114,6 +114,8 @@ class _Logs:
         if found.nonnegative and not found.nonpositive:
             what = "may be exactly 0"
         hint = "write the gate as exp(...) or sigmoid(...), which are above 0"
+        if isinstance(node.op, ir.Constant) and node.op.value.is_Symbol:
+            hint = f"say `require {node.op.value} > 0`"
         return NoLog(node.id, f"{_described(node)} {what}, where it has no logarithm: {hint}")
 
     def fn(self, fn: str, *operands: int) -> int:

@@ -13,6 +13,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite
+from archc.numerics.constants import required
 from archc.numerics.interval import Interval, intervals
 from archc.numerics.stated import stated
 from archc.recurrence.derive import Derived, derive
@@ -71,13 +72,13 @@ def derived_of(graph: Graph, node: Node, known: Mapping[int, Interval] | None = 
 
 
 def _derived(graph: Graph, node: Node, known: Mapping[str, Interval]) -> Derived:
-    """The same, with intervals of the captures."""
+    """The same, with intervals of the captures, and of sizes and options."""
     operands = dict(zip(node.op.captures, node.operands, strict=False))
     read = {graph[user].op.name for user in graph.users(node.id)}
     wanted = [name for name in node.op.body.outputs if name in read]
     types = {name: graph[id].type for name, id in operands.items()}
     initial = {state.name: known[ck.start(state.name)] for state in node.op.states}
-    return derive(node.op, types, {name: known[name] for name in types}, wanted, initial)
+    return derive(node.op, types, known, wanted, initial)
 
 
 def _captured(node: Node, known: Mapping[int, Interval]) -> dict[str, Interval]:
@@ -94,7 +95,7 @@ def studies(layer: ir.Layer) -> Iterator[tuple[ir.Layer, Node, Derived]]:
 
 def _recurrences(layer: ir.Layer) -> Iterator[tuple[ir.Layer, Node, dict[str, Interval]]]:
     """The recurrences of a layer and, each once, of the layers it calls, with the intervals of
-    their captures as far as the layer itself says."""
+    their captures, and of sizes and options, as far as the layer itself says."""
     seen: set[int] = set()
     waiting = [layer]
     while waiting:
@@ -105,5 +106,6 @@ def _recurrences(layer: ir.Layer) -> Iterator[tuple[ir.Layer, Node, dict[str, In
         folds = [node for node in each.graph if isinstance(node.op, ir.Fold)]
         known = stated(each) if folds else {}
         for node in folds:
-            yield each, node, _captured(node, known)
+            sizes = {name: found for name, found in required(each).items() if isinstance(name, str)}
+            yield each, node, sizes | _captured(node, known)
         waiting += [call.callee for _, call in each.calls]

@@ -1,6 +1,6 @@
 """Chunk IR -> chunk IR: sums over sequences and heads are ops of their own.
 
-    walk: d.decay = sum[batch, V](x)    ->    walk: y = sum[V](x), then: d.decay = sum[batch](y)
+    walk: d.decay = -sum[batch, V](x)   ->    walk: y = sum[V](x), then: d.decay = -sum[batch](y)
     gate_gradient(d, a, b, g[i, K])     ->    sum[batch](gate_gradient(d, a, b, g[batch, i, K]))
 
 and sums over all tokens are sums over chunks of sums over the rows of one.
@@ -20,13 +20,14 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.schedule.products import at_every_token
 
 
 def without_outer_sums(graph: Graph, heads: Collection[str]) -> Graph:
     """The graph in which neither walks nor gradients of gates sum over the batch or heads; itself
-    if none does."""
+    if none does. A walk whose states follow from such sums stays as it is."""
     outer = {"batch", *heads}
-    walks = [n for n in graph if isinstance(n.op, ir.Fold) and _summed(n, outer)]
+    walks = [n for n in graph if isinstance(n.op, ir.Fold) and _summed(n.op.body, outer)]
     gates = [n for n in graph if isinstance(n.op, ck.GateGradient) and _lacking(graph, n, outer)]
     if not walks and not gates:
         return graph
@@ -71,19 +72,40 @@ def _sum_rows(graph: Graph, node: Node, cut: ck.Chunks, heads: Collection[str]) 
     graph.prune([n.id for n in graph if isinstance(n.op, ir.Input)])
 
 
-def _summed(walk: Node, outer: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """The results of a walk that are sums, and over which outer axes."""
-    op: ir.Fold = walk.op
-    states = {state.name for state in op.states}
-    found = {}
-    for name, id in op.body.outputs.items():
-        reduce = op.body[id].op
-        if name in states or not isinstance(reduce, ir.Reduce) or reduce.fn != "sum":
-            continue
-        axes = tuple(axis for axis in reduce.axes if axis in outer)
-        if axes:
-            found[name] = axes
+def _summed(body: Graph, outer: Collection[str]) -> list[int]:
+    """The sums of a body over outer axes."""
+    return [node.id for node in body if any(axis in outer for axis in _gone(body, node))]
+
+
+def _gone(body: Graph, node: Node) -> dict[str, tuple[str, Axis]]:
+    """The axes that a node sums over: the label and the axis of each."""
+    if isinstance(node.op, ir.Reduce) and node.op.fn == "sum":
+        axes = body[node.operands[0]].type
+        return {name: (name, axes.axis(name)) for name in node.op.axes}
+    found: dict[str, tuple[str, Axis]] = {}
+    if isinstance(node.op, ir.Contract):
+        for labels, operand in zip(node.op.ins, node.operands, strict=True):
+            for label, axis in zip(labels, body[operand].type.axes, strict=True):
+                if label not in dict(node.op.out):
+                    found[axis.name] = label, axis
     return found
+
+
+def _split(body: Graph, id: int, outer: Collection[str]) -> int:
+    """A sum in two: over inner axes, and what is returned, over outer ones."""
+    node, gone = body[id], _gone(body, body[id])
+    axes = tuple(axis for axis in gone if axis in outer)
+    inner = node.operands[0]
+    if isinstance(node.op, ir.Contract):
+        kept = [gone[axis] for axis in axes]
+        first = [each for each in kept if each[1].kind == "batch"]
+        out = (*first, *node.op.out, *(each for each in kept if each not in first))
+        inner = body.add(replace(node.op, out=out), *node.operands, span=node.span)
+    elif rest := tuple(axis for axis in gone if axis not in axes):
+        inner = body.add(replace(node.op, axes=rest), inner, span=node.span)
+    made = body.add(ir.Reduce("sum", axes), inner, name=node.name, span=node.span)
+    body.substitute(id, made)
+    return made
 
 
 def _lacking(graph: Graph, node: Node, outer: Collection[str]) -> tuple[Axis, ...]:
@@ -103,23 +125,44 @@ def _sum_after(graph: Graph, node: Node, outer: Collection[str]) -> None:
 
 
 def _move_out(graph: Graph, walk: Node, outer: Collection[str]) -> None:
-    """Put a walk without the sums, and the sums after it, in the place of one."""
+    """Put a walk without the sums, and after it those and what follows from them, in the place of
+    one."""
     op: ir.Fold = walk.op
-    sums, body = _summed(walk, outer), op.body.copy()
-    for name, axes in sums.items():
-        node = body[body.outputs[name]]
-        rest = tuple(axis for axis in node.op.axes if axis not in axes)
-        (x,) = node.operands
-        inner = body.add(replace(node.op, axes=rest), x, span=node.span) if rest else x
-        body.outputs[name] = inner
-    body.prune([node.id for node in body if isinstance(node.op, ir.Input)])
-    new = graph.add(
-        replace(op, body=body.renumbered(lambda id: id)), *walk.operands,
-        name=walk.name, span=walk.span,
-    )  # fmt: skip
+    body = op.body.copy()
+    sums = {_split(body, id, outer) for id in _summed(body, outer)}
+    body.prune([node.id for node in op.body if isinstance(node.op, ir.Input)])
+    late = sums.union(*(body.descendants(id) for id in sums))
+    if late & {body.outputs[state.name] for state in op.states}:
+        return
+    after = {name: id for name, id in body.outputs.items() if id in late}
+    body.outputs = {name: id for name, id in body.outputs.items() if id not in late}
+    read = {o for id in late for o in body[id].operands} - late
+    captured = dict(zip(op.captures, walk.operands, strict=False))
+    parts = {id: f"part.{id}" for id in sorted(read) if _name_of(body, id) not in captured}
+    body.outputs |= {name: id for id, name in parts.items()}
+    new = graph.add(_without(op, body, late), *walk.operands, name=walk.name, span=walk.span)
+    whole = {id: graph.add(ir.Result(name), new) for id, name in parts.items()}
+    whole |= {id: captured[_name_of(body, id)] for id in read - {*parts}}
+    for node in [node for node in body if node.id in late]:
+        operands = [whole[operand] for operand in node.operands]
+        whole[node.id] = at_every_token(graph, replace(op, body=body), node, operands)
     for user in graph.users(walk.id):
         result = graph[user]
-        made = graph.add(result.op, new, name=result.name, span=result.span)
-        if result.op.name in sums:
-            made = graph.add(ir.Reduce("sum", sums[result.op.name]), made, span=result.span)
+        made = whole.get(after.get(result.op.name, -1))
+        if made is None:
+            made = graph.add(result.op, new, name=result.name, span=result.span)
         graph.substitute(user, made)
+
+
+def _name_of(body: Graph, id: int) -> str:
+    """What an input of a body is called; "" for anything else."""
+    op = body[id].op
+    return op.name if isinstance(op, ir.Input) else ""
+
+
+def _without(op: ir.Fold, body: Graph, late: Collection[int]) -> ir.Fold:
+    """A walk that computes the outputs of a body, and nothing that is late."""
+    inside = body.copy()
+    inside.prune([node.id for node in body if isinstance(node.op, ir.Input)])
+    assert not any(id in inside for id in late)
+    return replace(op, body=inside.renumbered(lambda id: id))

@@ -39,7 +39,7 @@ def _take_out(graph: Graph, node: Node) -> None:
             continue
         whole = [outside[known[operand]] for operand in inner.operands]
         name = made[inner.id] = f"product.{inner.id}"
-        outside[name] = _outside(graph, op, inner, whole)
+        outside[name] = at_every_token(graph, op, inner, whole)
         body.substitute(inner.id, body.add(ir.Input(name, inner.type), name=inner.name))
     if not made:
         return
@@ -65,10 +65,10 @@ def _is_added(body: Graph, node: Node, made: Collection[int]) -> bool:
     return len(others) < 2 and all(body.users(o) == (node.id,) for o in node.operands)
 
 
-def _outside(graph: Graph, op: ir.Fold, inner: Node, whole: Sequence[int]) -> int:
+def at_every_token(graph: Graph, op: ir.Fold, inner: Node, whole: Sequence[int]) -> int:
     """A value of the body at every token, of `whole` operands."""
     body, label = op.body, f"{op.stream.name}*"
-    if isinstance(inner.op, ir.Elementwise):
+    if not isinstance(inner.op, ir.Contract):
         return graph.add(inner.op, *whole, name=inner.name)
     ins, along = [], False
     for labels, operand, given in zip(inner.op.ins, inner.operands, whole, strict=True):

@@ -115,11 +115,20 @@ def _where(scope: Scope, node: Node) -> Value:
     kind = KIND_OF[node.type.dtype]
     if kind == DATA:
         branches, kind = scope.joined(branches)
-        kind = DATA if kind == NUMBER and condition.kind != NUMBER else kind
+        if kind == NUMBER and condition.kind != NUMBER:
+            kind = DATA if "batch" in condition.layout else WIDE
+            branches[0] = _as_tensor(scope, branches[0], kind)
     texts = [laid_out(value, layout) for value in (condition, *branches)]
     if condition.kind == NUMBER:
         return Value(Text(f"({texts[1]} if {texts[0]} else {texts[2]})"), layout, kind)
     return Value(call("torch.where", *texts), layout, kind)
+
+
+def _as_tensor(scope: Scope, number: Value, kind: str) -> Value:
+    """A number as a tensor: of two numbers, torch would make what is chosen float32."""
+    dtype = scope.dtype if kind == DATA else scope.ask("wide")
+    text = f"torch.full((), {number.text}, device={scope.device}, dtype={dtype})"
+    return Value(Text(text), (), kind)
 
 
 def _shielded(scope: Scope, id: int, keep: Value, outer: Layout) -> Value:

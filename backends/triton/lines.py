@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import sympy
-from archc.backends.triton.naming import pointer, size_name, taken
+from archc.backends.triton.naming import pointers, size_name, taken
 from archc.backends.triton.tile import BOOL, INT, REAL, Index, Tile, spread
 from archc.backends.writer import Names, Writer, identifier
 
@@ -46,7 +46,7 @@ class Lines:
     """What lines call the place of a program's sequence among packed ones; "" where none are."""
 
     def __init__(self, kernel: Kernel):
-        self.kernel = kernel
+        self.kernel, self.pointers = kernel, pointers(kernel)
         self.names, self.writer = Names(taken(kernel)), Writer()
         self.made: dict[Any, Tile] = {}
         self.texts: dict[str, str] = {}
@@ -222,12 +222,13 @@ class Lines:
         shape = f"({', '.join(self.lengths[label] for label in labels)}{',' * (len(labels) == 1)})"
         if not tile.labels:
             return f"tl.full({shape}, {tile.text}, tl.float32)"
+        tile = self.arranged(tile, tuple(label for label in labels if label in tile.labels))
         return f"tl.broadcast_to({spread(tile, labels)}, {shape})"
 
     def address(self, name: str, node: Node, at: Place, labels: tuple[str, ...]) -> tuple[str, str]:
         """Pointers to the elements of a tile, and where they lie in the tensor."""
         self.arguments[name] = node
-        base = pointer(name)
+        base = self.pointers[name]
         fixed = [f"{base}_p"]
         fixed += [
             f"{self._program_s(node.type, axis, i)} * {base}_{identifier(axis)}"
@@ -253,7 +254,7 @@ class Lines:
 
     def stride(self, name: str, axis: str) -> str:
         """How far apart the elements of a tensor along an axis are."""
-        return f"{pointer(name)}_{identifier(axis)}"
+        return f"{self.pointers[name]}_{identifier(axis)}"
 
     def _program_s(self, type: Type, name: str, index: Index) -> str:
         """The program's index of an axis, as a factor. Of packed sequences what runs along tokens

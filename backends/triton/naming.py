@@ -39,15 +39,29 @@ def size_name(size: sympy.Symbol) -> str:
     return f"{name}_size" if name in RESERVED - {"T"} else name
 
 
+def pointers(kernel: Kernel) -> dict[str, str]:
+    """What a kernel calls each of its tensors: `pointer`, unless two would have a name in common,
+    as a value `S_0` and the state `S` before the first token would."""
+    found: dict[str, str] = {}
+    used = set[str]()
+    for name in sorted({*kernel.loads.values(), *kernel.stores, *kernel.ends.values()}):
+        base = pointer(name)
+        while used & _names(kernel, base):
+            base += "_"
+        used |= _names(kernel, base)
+        found[name] = base
+    return found
+
+
+def _names(kernel: Kernel, base: str) -> set[str]:
+    """A tensor's pointer, and its strides along whatever axes there are."""
+    axes = {axis.name for node in kernel.graph for axis in node.type.axes}
+    return {f"{base}_p", *(f"{base}_{identifier(axis)}" for axis in axes)}
+
+
 def taken(kernel: Kernel) -> set[str]:
     """Names that values cannot have: sizes, and how axes of tensors are walked."""
     found = set(RESERVED)
-    every = list(kernel.graph)
-    axes = {axis.name for node in every for axis in node.type.axes}
-    tensors = {*kernel.loads.values(), *kernel.stores, *kernel.ends.values()}
-    sizes = {s for node in every for axis in node.type.axes for s in axis.size.free_symbols}
+    sizes = {s for n in kernel.graph for axis in n.type.axes for s in axis.size.free_symbols}
     found |= {size_name(size) for size in sizes}
-    for name in tensors:
-        base = pointer(name)
-        found |= {f"{base}_{identifier(axis)}" for axis in axes} | {f"{base}_p"}
-    return found
+    return found.union(*(_names(kernel, base) for base in pointers(kernel).values()))

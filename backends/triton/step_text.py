@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import sympy
-from archc.backends.triton.naming import pointer, size_name
+from archc.backends.triton.naming import size_name
 from archc.backends.triton.steps import StepsWriter
 from archc.backends.triton.text import filled
 from archc.backends.writer import Writer, identifier
@@ -19,7 +19,7 @@ def step_text(made: StepsWriter, title: str) -> str:
     writer = Writer()
     tensors = []
     for name, node in made.arguments.items():
-        base = pointer(name)
+        base = made.pointers[name]
         strides = [f"{base}_{identifier(axis)}" for axis in node.type.names]
         tensors += filled([base] if name in made.numbers else [f"{base}_p", *strides])
     for name in INDICES:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from archc.backends.triton.kernel import KernelWriter, before
 from archc.backends.triton.lines import Place
-from archc.backends.triton.naming import pointer
 from archc.backends.triton.tile import REAL, Index, Tile
 from archc.backends.writer import identifier
 
@@ -171,7 +170,7 @@ class StepsWriter(KernelWriter):
         """A value from memory, or a number that was given."""
         if name in self.numbers:
             self.arguments[name] = node
-            return Tile(pointer(name))
+            return Tile(self.pointers[name])
         return super().load(name, node, place)
 
     def address(self, name: str, node: Node, at: Place, labels: tuple[str, ...]) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import sympy
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.lines import INDICES
-from archc.backends.triton.naming import SEQUENCE, pointer, size_name
+from archc.backends.triton.naming import SEQUENCE, size_name
 from archc.backends.writer import Writer, identifier
 
 from archc.ir import chunk as ck
@@ -23,7 +23,7 @@ def kernel_text(made: KernelWriter, title: str) -> str:
     writer = Writer()
     tensors = []
     for name, node in made.arguments.items():
-        base = pointer(name)
+        base = made.pointers[name]
         strides = [f"{base}_{identifier(axis)}" for axis in node.type.names]
         tensors += filled([f"{base}_p", *strides])
     sizes = [size_name(size) for size in sizes_of(made)]

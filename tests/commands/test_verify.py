@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +36,12 @@ def test_a_wrong_form(monkeypatch: pytest.MonkeyPatch):
 def test_sizes_that_are_given():
     done = run("verify", "delta", "--tokens", "4", "--set", "K=3", "--set", "H=1")
     assert done.exit_code == 0 and "H = 1, K = 3" in done.stdout
+
+
+def test_words_that_files_use(tmp_path: Path):
+    """A size and parameters that are called otherwise in a file are what the spec says."""
+    spec = "layer L(d, F):\n    input x[d]\n    param half[d, F]; type[F, d]\n"
+    path = tmp_path / "words.arch"
+    path.write_text(spec + "    output y[d] = tanh(x @ half) @ type\n")
+    done = run("verify", str(path), "--tokens", "3", "--set", "F=3")
+    assert done.exit_code == 0 and "F = 3" in done.stdout

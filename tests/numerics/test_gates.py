@@ -6,6 +6,7 @@ import torch
 
 from archc.dims import BATCH, TIME, Axis, size_symbol
 from archc.ir import layer as ir
+from archc.ir.graph import Type
 from archc.ir.verify import verify
 from archc.numerics.gates import gates_in_logs, in_logs, log_capture
 from archc.numerics.interval import intervals
@@ -88,3 +89,21 @@ def test_a_name_that_is_taken_gets_a_prime() -> None:
     assert isinstance(new, int)
     assert s.graph[new].op.captures == ("log_a'", "x", "log_a")
     verify(layer(s, "K"))
+
+
+def test_a_whole_number_becomes_real() -> None:
+    """What the body makes of it is real then too: here 1 - keep."""
+    body = Sketch()
+    old = body.input("S[t-1]", "batch K")
+    keep = body.add(ir.Input("keep", Type(STATE.axes, "int")))
+    rest = body.fn("mul", body.fn("sub", body.number(1), keep), old)
+    body.outputs(S=body.fn("mul", keep, old), o=rest)
+    s = Sketch()
+    forgets = s.fn("gt", s.input("x", "batch t K"), s.number(1))
+    gate = s.fn("where", forgets, s.number(0), s.number(1))
+    start = s.input("S", "batch K")
+    fold = s.add(ir.Fold(TIME, ("keep",), (STATE,), body.graph), gate, start)
+    model = layer(s.outputs(o=s.add(ir.Result("o"), fold), S=s.add(ir.Result("S"), fold)), "K")
+    new = gates_in_logs(model, lambda fold: ["keep"])
+    same(model, new)
+    assert folds(new)[0].captures == ("log_keep",)

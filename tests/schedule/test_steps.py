@@ -26,6 +26,18 @@ layer Mixed(d, H, K, V):
     output o
 """
 
+SHARED = """
+layer Shared(d, H, D):
+    input x[d]
+    param W[d, H, D]; gain[D] = 1; R[D, D']
+    u = x @ W
+    r = position(x) / (1 + position(x))
+    chunk: sequential
+    recurrence h[D] over H:
+        h[t] = tanh(gain * h[t-1] + (1 - r) * r * u + R @ h[t-1])
+    output h
+"""
+
 
 def alone(layer: ir.Layer) -> Graph:
     """The recurrence of a layer by itself, with its results."""
@@ -74,3 +86,16 @@ def test_products_without_a_state_are_made_before_the_walk() -> None:
     assert names == [["", "R_f"], ["", "R_g"], ["", "R_i"], ["", "R_o"]]
     outside = [n for n in form.backward if isinstance(n.op, ir.Contract) and len(n.operands) == 2]
     assert len(outside) == 8
+
+
+def test_sums_over_sequences_and_heads_are_made_after_the_walk() -> None:
+    """A program has one head, and some of the sequences: what follows from such a sum, as for
+    (1 - r) * r here, is made after it too."""
+    form = with_gradient(alone(lowered(archc.parse(SHARED).layer)))
+    assert form is not None and form.backward is not None
+    (walk,) = (node for node in form.backward if isinstance(node.op, ir.Fold))
+    for node in walk.op.body:
+        axes = {axis for operand in node.operands for axis in walk.op.body[operand].type.names}
+        assert not {"batch", "H"} & axes - {*node.type.names}, node
+    shapes = {name: form.backward[id].type.names for name, id in form.backward.outputs.items()}
+    assert shapes["d.r"] == ("t",) and shapes["d.gain"] == ("D",)

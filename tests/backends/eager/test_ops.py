@@ -302,3 +302,21 @@ def test_a_branch_that_is_not_chosen_has_no_gradient() -> None:
     y.sum().backward()
     assert y.isfinite().all() and x.grad is not None and x.grad.isfinite().all()
     torch.testing.assert_close(x.grad[0, 0, 2], torch.tensor(2.0).exp() + 0.5)
+
+
+CHOICE = """
+layer Choice(d):
+    input x[d]
+    param w[d, d']
+    output y = (where(x > 0, 0.1, 1) * where(position(x) % 2 == 1, 0.3, 0)) @ w
+"""
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_one_of_two_numbers_is_as_wide_as_the_data(dtype: torch.dtype) -> None:
+    module = archc.parse(CHOICE).module(d=2, dtype=dtype)
+    y = module(torch.tensor([[[5.0, 1], [-1, 5]]], dtype=dtype))
+    chosen = torch.tensor([[0, 0], [0.3, 0.03]], dtype=dtype)
+    torch.testing.assert_close(
+        y[0], chosen @ module.w, rtol=1e-15 if y.dtype.itemsize > 2 else 0.02, atol=0
+    )

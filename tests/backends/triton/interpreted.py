@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import torch
 from archc.backends.load import load
+from archc.backends.renamed import arguments
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -117,14 +118,14 @@ def check_layer(spec: str, tokens: int, unit: int, bits: int = 32) -> None:
         shape = [evaluate(axis.size, known) for axis in op.type.axes]
         real = torch.randn(shape, dtype=torch.float64)
         inputs[op.name] = real if op.type.dtype == "real" else torch.randint(0, 4, shape)
-    exact = getattr(module, layer.name)(**sizes).double()
+    exact = getattr(module, layer.name)(**arguments(sizes)).double()
     exact.load_state_dict(narrow(narrow(exact.state_dict(), dtype), torch.float64))
     inputs = narrow(narrow(inputs, dtype), torch.float64)
 
     def layer_in(kernels: bool) -> Named:
         if not kernels:
             return run(exact, inputs, [*exact.named_parameters()])
-        small = getattr(module, layer.name)(**sizes).to(dtype)
+        small = getattr(module, layer.name)(**arguments(sizes)).to(dtype)
         small.load_state_dict(narrow(exact.state_dict(), dtype))
         return run(small, narrow(inputs, dtype), [*small.named_parameters()])
 

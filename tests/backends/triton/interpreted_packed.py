@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from archc.backends.renamed import arguments
 from torch import Tensor, nn
 
 from archc.ir import layer as ir
@@ -95,7 +96,7 @@ def with_kernels(module: ModuleType, small: nn.Module, *given: Any) -> Named:
 def check(layer: ir.Layer, module: ModuleType, unit: int, lengths: Sequence[int]) -> None:
     """A whole layer with dims of about `unit`."""
     sizes = next(examples(layer, unit))
-    exact = getattr(module, layer.name)(**sizes).double()
+    exact = getattr(module, layer.name)(**arguments(sizes)).double()
     (_, op), *_ = layer.inputs
     shape = [evaluate(axis.size, sizes) for axis in op.type.axes[2:]]
     with torch.no_grad():
@@ -105,7 +106,7 @@ def check(layer: ir.Layer, module: ModuleType, unit: int, lengths: Sequence[int]
     state = like(state, torch.float64)
     values = given_to(exact, x, state)
     wanted = with_gradients(alone(exact, x, state, lengths), values)
-    small = getattr(module, layer.name)(**sizes)
+    small = getattr(module, layer.name)(**arguments(sizes))
     small.load_state_dict(narrow(exact.state_dict()))
     found = with_kernels(module, small, x.detach().float(), like(state, torch.float32), lengths)
     for name, value in wanted.items():

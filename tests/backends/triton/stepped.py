@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from archc.backends.renamed import arguments
 from torch import Tensor
 
 from archc.ir import layer as ir
@@ -42,7 +43,7 @@ def calls_of(module: ModuleType, layer: ir.Layer, tokens: int, unit: int) -> lis
     functions = {name: x for name, x in vars(module).items() if name.endswith("_decode")}
     recorders = {name: recorder(function, found) for name, function in functions.items()}
     vars(module).update({**recorders, "by_steps": lambda *given: True})
-    getattr(module, layer.name)(**sizes).double()(*inputs)
+    getattr(module, layer.name)(**arguments(sizes)).double()(*inputs)
     vars(module).update(functions)
     assert found, "no kernel was asked for"
     return found
@@ -147,11 +148,15 @@ def check_training(spec: str, tokens: int, unit: int) -> None:
         op.name: torch.randn([evaluate(a.size, known) for a in op.type.axes], dtype=torch.float64)
         for _, op in layer.inputs
     }
-    exact, decide, new = getattr(module, layer.name)(**sizes).double(), module.on_gpu, torch.empty
+    exact, decide, new = (
+        getattr(module, layer.name)(**arguments(sizes)).double(),
+        module.on_gpu,
+        torch.empty,
+    )
     module.on_gpu = lambda *given: False
     wanted = run(exact, inputs, [*exact.named_parameters()])
     module.on_gpu, torch.empty = (decide if DEVICE == "cuda" else lambda *given: True), with_gaps
-    made = getattr(module, layer.name)(**sizes)
+    made = getattr(module, layer.name)(**arguments(sizes))
     made.load_state_dict(narrow(exact.state_dict()))
     made = made.to(DEVICE)
     with guarded():
