@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.gpu import cases, extremes, record
+from tests.gpu import cases, extremes, record, worker
 from tests.gpu.cases import Case
 from tests.gpu.measure import GATE, GRADIENT, OUTPUT, limit, relative
 from tests.gpu.memories import SPECS, memories
-from tests.gpu.pool import run_all
+from tests.gpu.pool import SPOILED, run_all
 from tests.gpu.sweep import cases_of
 from tests.gpu.values import values_for
 
@@ -36,6 +36,16 @@ def test_a_process_that_ends_costs_its_case_alone(monkeypatch: pytest.MonkeyPatc
     done = dict(run_all([Case("no spec"), SMALL], "cpu", workers=1, seconds=600))
     assert "the process was ended by itself" in record.problems((SMALL, done[Case("no spec")]))[0]
     assert record.problems((SMALL, done[SMALL])) == []
+
+
+def test_a_launch_that_fails_late_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(worker, "measure", lambda *_: {})
+    monkeypatch.setattr(torch.cuda, "synchronize", fails)
+    found = worker.result('{"spec": "gla"}', "cuda")
+    assert any(word in str(found["failed"]) for word in SPOILED) and "errors" not in found
 
 
 def test_errors_are_relative_and_numbers() -> None:

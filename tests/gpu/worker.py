@@ -38,11 +38,11 @@ def result(line: str, device: str) -> dict[str, object]:
         made: dict[str, object] = {"errors": measure(case, device, repeat)}
         if repeat:
             made["repeats"] = repeats(case, device)
+        if device == "cuda":  # launches that are still under way fail here
+            torch.cuda.synchronize()
     except FAILURES as error:
         lines = traceback.format_exception(error)
         made = {"failed": f"{type(error).__name__}: {error}"[:300], "trace": "".join(lines)[-3000:]}
-    if device == "cuda":
-        torch.cuda.synchronize()
     return {**made, "seconds": round(time.perf_counter() - begun, 2)}
 
 
