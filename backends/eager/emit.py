@@ -165,7 +165,8 @@ def kernel_notes(file: File) -> list[str]:
     first = "On a GPU, in float32, bfloat16 or float16, these launch kernels of Triton, by chunks"
     second = "of 16, 32 or 64 tokens or token by token; everything else is in PyTorch:"
     last = "Nothing above tells of the kernels: on a GPU, running this file checks them too."
-    return ["\n".join([first, second, *file.notes]), *refused, *[OPS] * file.spaced, last]
+    ops = [OPS] * file.spaced
+    return ["\n".join([first, second, *file.notes]), *refused, *ops, ASSEMBLER, last]
 
 
 OPS = """Recurrences are ops of torch (`torch.ops`, in a namespace of this file), which
@@ -173,6 +174,10 @@ torch.compile takes as they are: one graph for any number of tokens. Autocast do
 them: results have the narrowest dtype of what enters, states at least float32. Strides may be any.
 Gradients of gradients are refused."""
 """What a file says of the ops in it."""
+
+ASSEMBLER = """A process that imports this file with Triton 3.5 or 3.6 takes the newer of the two
+assemblers that Triton comes with, for every kernel: see `newer_assembler`."""
+"""What a file says of the machine code of its kernels."""
 
 
 def imports(body: str) -> list[str]:

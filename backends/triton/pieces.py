@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import torch
 import triton
@@ -12,7 +13,21 @@ from torch import Tensor
 
 def kernel(function):
     """A kernel of Triton, where there is Triton; T and the number of chunks make no new one."""
-    return triton.jit(function, do_not_specialize=["T", "CHUNKS"]) if triton else function
+    if triton is None:
+        return function
+    newer_assembler()
+    return triton.jit(function, do_not_specialize=["T", "CHUNKS"])
+
+
+def newer_assembler() -> None:
+    """Take the newer of the two assemblers that Triton 3.5 and 3.6 come with, in all of this
+    process: the other one, ptxas 12.8, makes wrong addresses of matrices on Hopper, and so wrong
+    numbers or accesses that are not allowed. TRITON_PTXAS_PATH in the environment goes before."""
+    if triton.__version__.startswith(("3.5.", "3.6.")):
+        at = ("backends", "nvidia", "bin", "ptxas-blackwell")
+        path = os.path.join(os.path.dirname(triton.__file__), *at)
+        if os.path.exists(path):
+            os.environ.setdefault("TRITON_PTXAS_PATH", path)
 
 
 def block_of(size: int, most: int = 1 << 20) -> int:

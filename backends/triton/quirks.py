@@ -126,6 +126,16 @@ def _searches(tree: ast.Module) -> Iterator[str]:
             yield ast.unparse(node)
 
 
+def _old_assembler(tree: ast.Module) -> Iterator[str]:
+    """Kernels that are made without a choice of the assembler."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            own = "triton.jit" in map(ast.unparse, node.decorator_list)
+            makes = node.name == "kernel" and "newer_assembler" not in map(called, _calls(node))
+            if own or makes:
+                yield node.name
+
+
 def _in_place(tree: ast.Module) -> Iterator[str]:
     """Methods such as `x.add_(y)` in what tells autograd of a gradient."""
     for node in ast.walk(tree):
@@ -165,6 +175,16 @@ QUIRKS: tuple[Quirk, ...] = (
         " float64 on a GPU by `pytest -m gpu`",
         (f"{PEER}/issues/984", f"{PEER}/pull/988"),
         _searches,
+    ),
+    Quirk(
+        "ptxas-12.8", HOPPER, ((3, 5), (3, 6)),
+        "ptxas 12.8, Triton's assembler for GPUs before Blackwell, makes wrong addresses of the"
+        " matrices of a product: c (a b) in bfloat16 of 64 rows and 16 or 32 columns is wrong, and"
+        " larger kernels are wrong or read memory that is not there",
+        "a file with kernels takes the newer ptxas that Triton has for Blackwell",
+        (f"{PEER}/pull/1262", f"{TRITON}/issues/11366", f"{TRITON}/pull/8983",
+         f"{TRITON}/pull/11781"),
+        _old_assembler,
     ),
     Quirk(
         "tf32-by-default", ((8, 0), None), ANY,
