@@ -19,7 +19,7 @@ from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import BOOL, DATA, INT, KIND_OF, NUMBER, Value
 from archc.backends.expression import Text
 from archc.backends.index import aligned
-from archc.backends.writer import COLUMNS, INDENT, Writer, identifier
+from archc.backends.writer import COLUMNS, INDENT, Writer, identifier, quoted
 
 from archc.ir import layer as ir
 from archc.ir.graph import Node
@@ -118,6 +118,7 @@ class FoldFunction:
         alone, either = ": a loop over", ", by kernels where they can, else by a loop over"
         writer.docstring([first.replace(alone, either), *rest])
         if self.packed:
+            self.check_packed(writer, title)
             graph = self.stepping.in_a_graph()
             self.one_by_one(writer, title, [*given, *extra], f"not {graph}" if graph else "")
         self.write_steps(writer, given, list(needed))
@@ -196,6 +197,13 @@ class FoldFunction:
         kept = [self._returned(name, tensors[name], real) for name in self.results]
         writer.line("return " + ", ".join([*kept, *self.states.values()]))
         return writer.text()
+
+    def check_packed(self, writer: Writer, title: str) -> None:
+        """The lines that refuse what cannot be borders of packed sequences."""
+        self.scope.file.pieces.add("check_packed")
+        with writer.block("if cu_seqlens is not None:"):
+            first = self.arguments[self.tokens[0]]
+            writer.line(f"check_packed({quoted(title)}, cu_seqlens, {first})")
 
     def one_by_one(self, writer: Writer, name: str, given: list[str], unless: str = "") -> None:
         """The lines that do packed sequences each by itself, with the function of that name."""

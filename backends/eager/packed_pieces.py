@@ -109,8 +109,11 @@ def check_packed(layer: str, cu_seqlens: Tensor, x: Tensor) -> None:
         cu_seqlens.is_cuda and torch.cuda.is_current_stream_capturing()
     ):
         return
-    seen = (-1 if cu_seqlens.is_inference() else cu_seqlens._version, x.shape[1])
-    if seen[0] < 0 or getattr(cu_seqlens, "_checked", None) != seen:
+    if cu_seqlens.is_inference():  # torch keeps no account of its changes
+        sequence_bounds(layer, cu_seqlens, x)
+        return
+    seen = (id(cu_seqlens), cu_seqlens._version, x.shape[1])
+    if getattr(cu_seqlens, "_checked", None) != seen:
         sequence_bounds(layer, cu_seqlens, x)
         cu_seqlens._checked = seen
 
@@ -121,7 +124,7 @@ def one_by_one(run: Callable, cu_seqlens: Tensor, tokens: list, states: list) ->
 
     tokens [1, T, ...]; states [N, ...]
     """
-    bounds = cu_seqlens.tolist()
+    bounds = sequence_bounds("packed sequences", cu_seqlens, tokens[0])
     groups: dict[int, list[int]] = {}
     for i in range(len(bounds) - 1):
         groups.setdefault(bounds[i + 1] - bounds[i], []).append(i)

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from archc.backends.eager.graph_function import GraphFunction, plain
-from archc.backends.triton.op import Op, literals
+from archc.backends.triton.literals import literals
+from archc.backends.triton.op import Op
 from archc.backends.triton.step_op import StepOp
 from archc.backends.writer import COLUMNS, INDENT, Writer, identifier, quoted
 
@@ -61,7 +62,7 @@ class Ops:
         """The functions of both, the ops, and the function that calls them."""
         owner, sections = self.owner, self.file.sections
         before = len(sections)
-        fits = self.forward.fits()
+        fits = self.fits = self.forward.fits()
         forward = self.forward.function(fits), self.forward.fake()
         backward = self.backward.function(), self.backward.fake()
         more = [self._gradient(), self._keep()]
@@ -199,6 +200,7 @@ class Ops:
         owner.document(writer)
         length, packed = owner.length_text(), self.forward.packed
         if owner.packed:
+            owner.check_packed(writer, self.title)
             known = self.forward.fitting(owner.inputs).replace("by_kernels", "knows_borders")
             fits = f"not {known}" if packed else ""
             owner.one_by_one(writer, self.title, [*every, "chunk"], fits)
@@ -251,6 +253,14 @@ class Ops:
         writer.line(f"op = {self.name} if {decides} else {self.title}_inference_op")
         return "op"
 
+    def refuse(self, writer: Writer) -> None:
+        """Lines that refuse what a loop in PyTorch might take for something else."""
+        names, forward = self.owner.inputs, self.forward
+        forward.refuse(writer, self.fits, names)
+        known = {argument: names[n] for n, argument in forward.arguments.items()}
+        decisive = [known[a] for a in forward.decisive]
+        writer.call("check_together(", [quoted(self.owner.title), *decisive], ")")
+
     def _few(self, writer: Writer) -> None:
         """Lines for few tokens: by a kernel where nothing learns, or by the loop."""
         owner, once = self.owner, self.once
@@ -260,6 +270,7 @@ class Ops:
                 once.call(writer)
                 given = [*(owner.inputs[name] for name in once.inputs), *once.made.extra]
                 writer.call(f"return {once.name}(", given, ")")
+        self.refuse(writer)
         steps = [*owner.inputs.values(), *owner.needed[owner.name]]
         writer.call(f"return {owner.name}(", steps, ")")
 

@@ -9,16 +9,14 @@ What is real has one of these dtypes, whichever way it is done:
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from archc.backends.eager.arguments import symbols_in
 from archc.backends.eager.graph_function import GraphFunction, plain
-from archc.backends.eager.region import argument_list
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.lines import words
+from archc.backends.triton.fits import write_fits, write_refusal
 from archc.backends.triton.function import KernelFunction, is_state
 from archc.backends.writer import Writer, quoted
 
@@ -160,36 +158,27 @@ class Op(GraphFunction):
 
     def fits(self) -> str:
         """The function that looks at shapes, before a kernel reads what is not there; its name."""
-        body, writer, name = self._body_again(), Writer(), f"{self.owner.title}_fits"
-        shapes: dict[str, list[str]] = {}
-        for input, argument in self.arguments.items():
-            if argument not in self.tensors:
-                continue
-            axes = [self.inputs[input].type.axis(each) for each in self.layout(input)]
-            streams = any(axis.kind == "stream" for axis in axes)
-            known = [self._known(body, axis, streams) for axis in axes]
-            known = [each or f"{argument}.shape[{at}]" for at, each in enumerate(known)]
-            shape = f"({', '.join(known)}{',' * (len(known) == 1)})"
-            shapes.setdefault(shape, []).append(f"{argument}.shape")
-        head = Writer()
-        write_sizes(head, body)
-        doc = "Whether shapes fit together; strides may be any."
-        self._define(writer, name, self._looked_at(), [doc])
-        read = dict.fromkeys(re.findall(r"(\w+)\.shape", "\n".join(head.lines)))
-        for argument in read:
-            with writer.block(f"if {argument}.dim() != {len(self.layouts[argument])}:"):
-                writer.line("return False")
-        writer.include(head.lines)
-        if self.packed:
-            batch = body.lengths["batch"]
-            rows = f"{batch} if cu_seqlens is None else cu_seqlens.shape[0] - 1"
-            writer.line(f"{self.sequences} = {rows}")
-        equal = [f"{' == '.join(each)} == {shape}" for shape, each in shapes.items()]
-        writer.line("return (")
-        writer.include([f"    {'and ' * (at > 0)}{each}" for at, each in enumerate(equal)])
-        writer.line(")")
-        self._append(writer)
+        body, name = self._body_again(), f"{self.owner.title}_fits"
+        axes = {
+            argument: [self.inputs[input].type.axis(each) for each in self.layout(input)]
+            for input, argument in self.arguments.items() if argument in self.tensors
+        }  # fmt: skip
+        rows = f"{body.lengths['batch']} if cu_seqlens is None else cu_seqlens.shape[0] - 1"
+        before = [f"{self.sequences} = {rows}"] * self.packed
+
+        def known(argument: str, axis: Axis, streams: bool) -> str:
+            return self._known(body, axis, streams)
+
+        text = write_fits(name, self._looked_at(), body, axes, known, before)
+        self.scope.file.sections.append(text)
         return name
+
+    def refuse(self, writer: Writer, fits: str, names: Mapping[str, str] | None = None) -> None:
+        """Lines that refuse shapes that do not fit; `names`: how its tensors are called there."""
+        known = {a: a if names is None else names[n] for n, a in self.arguments.items()}
+        looked = [known.get(each, each) for each in self._looked_at()]
+        layouts = {known[a]: self.layouts[a] for a in self.tensors}
+        write_refusal(writer, f"{fits}({', '.join(looked)})", self.owner.title, layouts)
 
     def _body_again(self) -> Scope:
         """A scope that nothing is asked of yet."""
@@ -221,8 +210,7 @@ class Op(GraphFunction):
         done = f"`{self.fast.name}` where kernels can do it, else `{self.eager.name}`."
         self._define(writer, self.name, self.every, [done])
         if fits:
-            with writer.block(f"if not {fits}({', '.join(self._looked_at())}):"):
-                self._refuse(writer)
+            self.refuse(writer, fits)
         if self.kept:
             self._in_shape(writer)
         saved = len(set(self.owner.form.saved) & set(self.results))
@@ -278,14 +266,6 @@ class Op(GraphFunction):
         type = self.graph[self.graph.outputs[name]].type
         return kind_of(type, self.results[name])
 
-    def _refuse(self, writer: Writer) -> None:
-        """Lines that say which shapes would fit."""
-        listed = argument_list({a: self.layouts[a] for a in self.tensors})
-        title = quoted(self.owner.title)
-        writer.line(f"raise wrong_shapes({title}, (")
-        writer.include([f"    {line}" for line in literals(listed, writer.room - 4)])
-        writer.call("), ", self.tensors, ")")
-
     def _present(self, function: GraphFunction) -> str:
         """A function without the gradients that it has none of."""
         assert function.absent == self.fast.absent, f"{function.name}: other gradients are 0"
@@ -325,8 +305,3 @@ def arguments_of(function: GraphFunction, every: Sequence[str]) -> str:
         else:
             kinds[argument] = OPTIONS.get(argument, "SymInt")
     return ", ".join(f"{kind} {argument}" for argument, kind in kinds.items())
-
-
-def literals(text: str, room: int) -> list[str]:
-    """A long text as literals one after the other; there is room for a comma."""
-    return [quoted(line) for line in textwrap.wrap(text, room - 3, drop_whitespace=False)]

@@ -111,6 +111,8 @@ def in_a_graph(tokens: int) -> bool:
 
 def rows_of_chunk(chunk: int, tokens: int, x: Tensor) -> int:
     """The length of chunks: the next power of 2 to the tokens, where these may decide."""
+    if not isinstance(chunk, int) or chunk < 1:
+        raise ValueError(f"`chunk` must be a number of tokens, at least 1, got {chunk!r}")
     if x.is_cuda or torch.compiler.is_compiling():
         return chunk
     return min(chunk, 1 << max(tokens - 1, STEPS - 1).bit_length())

@@ -8,9 +8,10 @@ from typing import Any
 from archc.backends.eager.fold import FoldFunction
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.region import argument_list, extra_arguments
-from archc.backends.eager.scope import write_sizes
+from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import DATA, Value
 from archc.backends.expression import Text
+from archc.backends.triton.fits import write_fits, write_refusal
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_gradient import StepGradient
@@ -18,15 +19,26 @@ from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch
 from archc.backends.triton.step_text import INDICES
 from archc.backends.writer import Writer
 
+from archc.dims import Axis
 from archc.ir.chunk import start
 from archc.ir.graph import Graph
 
-PIECES = {"by_steps", "on_gpu", "check_pool", "check_learns", "rows_of_pool", "rows_to_pool"}
+PIECES = {
+    "by_steps", "on_gpu", "check_pool", "check_learns", "rows_of_pool", "rows_to_pool",
+    "wrong_shapes",
+}  # fmt: skip
 
 DOC = """`index` [B]: the row of each sequence in the pools of states, row b if it is left out; no
 state is read or written where it is negative. States after the last token take the place of those
 before the first; or they go into the rows `index_after` of the pools `into`, one for each state.
-Nothing here waits for the GPU. There is no gradient."""
+Nothing here waits for the GPU: that indices are below the number of rows, and that no two sequences
+are written into one row, is not looked at. There is no gradient."""
+
+
+class Again(GraphFunction):
+    """The same arguments, in a scope that nothing is asked of yet."""
+
+    locals = ("index", "into", "index_after", *LOCALS)
 
 
 class StepFunction(GraphFunction):
@@ -59,8 +71,37 @@ class StepFunction(GraphFunction):
             schedule, self.body, home, fold.node, f"{title}_step", fold.results, numbers
         )
         self.training = self._gradient(schedule, ops)
-        for places in self.body.sources.values():
+        self._told_by_tokens(self.body)
+
+    def _told_by_tokens(self, body: Scope) -> None:
+        """A pool has other rows than the batch."""
+        for places in body.sources.values():
             places[:] = [(a, at) for a, at in places if at or a not in self.states.values()]
+
+    def _fits(self) -> str:
+        """The function that looks at shapes; its name."""
+        form = (self.scope, self.graph, self.name, self.given, [*self.inputs], self.stream)
+        body, name, after = Again(*form).body, f"{self.name}_fits", self.after.values()
+        self._told_by_tokens(body)
+        tensors = {a: n for n, a in self.arguments.items() if not self.is_number(n)}
+        axes = {
+            a: [self.inputs[n].type.axis(each) for each in self.layout(n)]
+            for a, n in tensors.items()
+        }  # fmt: skip
+
+        def known(argument: str, axis: Axis, streams: bool) -> str:
+            if axis.kind == "batch" and argument in self.states.values():
+                return ""
+            length = body.lengths.get(axis.name)
+            if length is None and axis.size.is_Symbol:
+                length = body.sizes.get(str(axis.size))
+            return body.ask(length) if length in body.sources else ""
+
+        pairs = zip(after, self.states.values(), strict=True)
+        more = [f"{new}.shape[1:] == {old}.shape[1:]" for new, old in pairs]
+        text = write_fits(name, [*axes, *after], body, axes, known, more=more)
+        self.scope.file.sections.append(text)
+        return f"{name}({', '.join([*axes, *after])})"
 
     def _gradient(self, schedule: Schedule, ops: Callable[..., Any]) -> StepGradient | None:
         """The functions for what learns, where there is no chunked form."""
@@ -84,7 +125,7 @@ class StepFunction(GraphFunction):
         file, writer, body = self.scope.file, Writer(), self.body
         file.kernels |= PIECES
         self.launch.write_kernel()
-        lines = Writer()
+        test, lines = self._fits(), Writer()
         self._lines(lines)
         self.extra = {**dict(zip(*extra_arguments(self.scope, body), strict=True)), **self.eager}
         given = [*self.arguments.values(), *self.extra]
@@ -92,6 +133,7 @@ class StepFunction(GraphFunction):
         writer.call(f"def {self.name}(", [*given, *options], "):")
         writer.depth += 1
         writer.docstring(self._doc())
+        self._enter(writer, test)
         write_sizes(writer, body)
         writer.include(lines.lines)
         file.sections.append(writer.text())
@@ -119,6 +161,7 @@ class StepFunction(GraphFunction):
         with writer.block(f"if {self.in_a_graph()} or {ops.forward.name}_fits({tensors}):"):
             count = len(self.training.outputs)
             writer.call(f"return {ops.name}(", ops.given, f")[:{count}]")
+        ops.refuse(writer)
 
     def _note(self) -> None:
         """What the head of the file says of it."""
@@ -129,21 +172,33 @@ class StepFunction(GraphFunction):
         results = ", ".join(f"`{name}`" for name in self.fold.results)
         states = ", ".join(f"`{name}`" for name in self.states)
         what = f"{results} at every token, and {states}" if results else states
-        shapes = {self.arguments[name]: self.layout(name) for name in self.fold.arguments}
-        for state in self.fold.op.states:
-            shapes[self.states[state.name]] = ("rows", *(a.name for a in state.axes[1:]))
+        shapes = self._layouts()
         first = f"{what} after the last, for few tokens, as in generation: one launch."
         return [first, argument_list(shapes), " ".join(DOC.split("\n"))]
 
-    def _lines(self, writer: Writer) -> None:
-        """Checks, the choice of the eager loop, and the launch."""
+    def _layouts(self) -> dict[str, tuple[str, ...]]:
+        """How arguments are laid out."""
+        shapes = {self.arguments[name]: tuple(self.layout(name)) for name in self.fold.arguments}
+        for state in self.fold.op.states:
+            shapes[self.states[state.name]] = ("rows", *(a.name for a in state.axes[1:]))
+        return shapes
+
+    def _enter(self, writer: Writer, test: str) -> None:
+        """Where states go, and what is refused for its shape."""
         states, after = list(self.states.values()), list(self.after.values())
         comma = "," * (len(after) == 1)
-        like = self.arguments[self.fold.tokens[0]]
         with writer.block("if into is None:"):
             writer.line(f"into = ({', '.join(states)}{comma})")
             writer.line("index_after = index if index_after is None else index_after")
         writer.line(f"({after[0]},) = into" if comma else f"{', '.join(after)} = into")
+        numbers = {self.arguments[n] for n in self.inputs if self.is_number(n)}
+        layouts = {a: layout for a, layout in self._layouts().items() if a not in numbers}
+        write_refusal(writer, test, self.name, layouts)
+
+    def _lines(self, writer: Writer) -> None:
+        """Checks, the choice of the eager loop, and the launch."""
+        states, after = list(self.states.values()), list(self.after.values())
+        like = self.arguments[self.fold.tokens[0]]
         for pool, index in [*((s, "index") for s in states), *((s, "index_after") for s in after)]:
             writer.line(f'check_pool("{self.name}", {pool}, {like}, {index})')
         real = self._real()

@@ -42,8 +42,7 @@ class WalkOp(Op):
         done = f"`{self.fast.name}` where a kernel can do it, else `{self.eager.name}`."
         self._define(writer, self.name, self.every, [done])
         if fits:
-            with writer.block(f"if not {fits}({', '.join(self._looked_at())}):"):
-                self._refuse(writer)
+            self.refuse(writer, fits)
         if self.kept:
             self._in_shape(writer)
         dtypes = [self._dtype(name) for name in self.results]
@@ -94,7 +93,7 @@ class WalkOps(Ops):
         before = len(self.file.sections)
         for op in (self.forward, self.backward):
             op.room()
-        fits = self.forward.fits()
+        fits = self.fits = self.forward.fits()
         forward = [self.forward.function(fits), self.forward.fake()]
         backward = [self.backward.function(), self.backward.fake()]
         more = [self._gradient(), self._keep()]

@@ -166,6 +166,22 @@ def test_states_stay_wide_under_autocast() -> None:
     assert torch.equal(o, exact[0].bfloat16())
 
 
+@pytest.mark.parametrize("spec", ["gla", "lstm"])
+def test_layers_under_autocast(spec: str) -> None:
+    """Gates and states enter in float32 and states leave in it; compiled, in one graph."""
+    layer, (x,) = small(spec, 20)
+    exact, kept = layer(x, return_state=True)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    for call in (layer, compiled):
+        with torch.autocast("cpu", torch.bfloat16):
+            y, state = call(x, return_state=True)
+        for found, wanted in zip((y, *state), (exact, *kept), strict=True):
+            torch.testing.assert_close(found.float(), wanted, rtol=0.1, atol=0.02)
+        assert {part.dtype for part in state} == {torch.float32}
+        (d,) = torch.autograd.grad(y.float().sum(), x)
+        assert d.dtype == torch.float32
+
+
 def test_a_file_that_is_loaded_twice() -> None:
     text = in_kernels(Plan(home("gla")[1]))
     first, second = load(text, "gla_once"), load(f"{text}\n", "gla_twice")
@@ -192,6 +208,36 @@ def test_what_cannot_be(name: str, x: Tensor, error: type[Exception], words: str
     run, given = memory(**{name: x})
     with pytest.raises(error, match=words):
         run(*given.values())
+
+
+@pytest.mark.parametrize("name", ["k", "v", "S", "g"])
+def test_what_cannot_be_of_few_tokens(name: str) -> None:
+    """A loop in PyTorch, or a kernel, could take them for something else."""
+    shapes = {"k": (2, 3, 1, 4), "v": (2, 4, 2, 4), "S": (1, 2, 4, 4), "g": (2, 3, 2)}
+    run, given = memory(3, **{name: torch.ones(shapes[name])})
+    with pytest.raises(ValueError, match="shapes must be q, k, log_alpha"):
+        run(*given.values())
+    with torch.no_grad(), pytest.raises(ValueError, match=r"shapes must be|a pool of 1 states"):
+        home("gla")[0].gla_memory_decode(*given.values())
+
+
+@pytest.mark.parametrize("chunk", [0, -16, 2.0, "64"])
+def test_a_chunk_has_tokens(chunk: Any) -> None:
+    run, given = memory()
+    with pytest.raises(ValueError, match="`chunk` must be a number of tokens"):
+        run(*given.values(), chunk=chunk)
+
+
+@pytest.mark.parametrize(
+    ("borders", "words"),
+    [([0, 9, 5, 20], "must ascend"), ([0, 19], "must ascend"), ([1, 20], "must ascend"),
+     ([0.0, 20.0], "integers"), ([[0, 20]], "must be .N . 1.")],
+)  # fmt: skip
+def test_borders_that_cannot_be(borders: list, words: str) -> None:
+    """Also where a recurrence is called by itself, before a kernel reads them."""
+    given, _ = packed(*[20 // (len(borders) - 1 or 1)] * (len(borders) - 1 or 1))
+    with pytest.raises((TypeError, ValueError), match=words):
+        home("gla")[0].gla_memory(*given.values(), cu_seqlens=torch.tensor(borders))
 
 
 def test_tensors_on_two_devices_are_refused() -> None:
