@@ -230,7 +230,7 @@ def text_of(layer: ir.Layer, backend: str = "eager") -> str:
 def function_of(layer: ir.Layer, name: str, backend: str = "eager") -> str:
     """The source of a function `name` that computes a layer without parameters."""
     if backend == "triton":
-        return triton.emit_function(layer, name, SCHEDULE)
+        return triton.emit_function(for_kernels(layer), name, SCHEDULE)
     return eager.emit_function(layer, name)
 
 

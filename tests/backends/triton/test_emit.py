@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 
 import pytest
 
 import archc
-from archc.compile import BACKENDS, lowered
+from archc.algebra import cut
+from archc.compile import BACKENDS, function_of, in_kernels, lowered, with_chunks
 from archc.ir.plan import Plan
 
 
@@ -30,6 +32,16 @@ def test_steps_of_a_token_leave_only_parameters_to_the_host() -> None:
     assert "gated_delta_product_memory_gradient_kernels: 3 kernels" in head
     left = [line.strip() for line in head.splitlines() if "in PyTorch: " in line]
     assert left == ["in PyTorch: Reduce, as it looks across what different programs have"]
+
+
+def test_a_memory_alone_has_the_kernels_of_its_layer() -> None:
+    """`archc bench` and `spec.op` take memories out of their layers."""
+    layer = archc.load("delta").layer
+    whole = in_kernels(Plan(lowered(layer)))
+    alone = function_of(cut.op(with_chunks(layer)), "alone", "triton")
+    kernels = r"(?ms)^@kernel\ndef \w+_kernels_.*?(?=\n\n\n)"
+    found = re.findall(kernels, alone)
+    assert found and found == re.findall(kernels, whole)
 
 
 def test_a_file_without_kernels_says_so() -> None:
