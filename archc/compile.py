@@ -37,12 +37,14 @@ from archc.numerics.gates import gates_in_logs
 from archc.recurrence.chunked import chunked
 from archc.recurrence.decays import decays
 from archc.schedule.fitting import fitting
+from archc.schedule.forms import Differentiated
 from archc.schedule.late import inverses_last
 from archc.schedule.outer import with_sums_of_rows, without_outer_sums
 from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
 from archc.schedule.products import products_before
 from archc.schedule.prologue import prologues
+from archc.schedule.quotients import quotients_again
 from archc.schedule.segments import segments
 from archc.schedule.steps import steps, tokenwise
 from archc.source import Source
@@ -69,11 +71,7 @@ def for_kernels(layer: ir.Layer) -> ir.Layer:
     def again(graph: Graph, wanted: Sequence[str], given: Sequence[str]) -> Differentiated:
         return differentiate(graph, wanted, given, again=(ir.Contract,))
 
-    return inverses_last(layer, again)
-
-
-Differentiated = tuple[Graph, Graph, tuple[str, ...]]
-"""A graph with what it saves, its gradient, and the names of what is saved."""
+    return quotients_again(inverses_last(layer, again), again)
 
 
 def differentiate(

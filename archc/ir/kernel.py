@@ -35,7 +35,8 @@ class Kernel:
     """One launch. `loads` are nodes that are read from the buffer of that name, `stores` the nodes
     that are written; `ends` are states of the walked Fold that are written after its last chunk.
     `split` is an axis of which every program has a block of `most` at most, and so is `rows`, an
-    axis of the grid. `exact`: its products of matrices are in float32 whatever the data are.
+    axis of the grid. `exact`: its products of matrices are in float32 whatever the data are; those
+    of `in_parts` are too, made of products of the two parts of a number.
     `why` says for a reader how it was cut.
     """
 
@@ -51,6 +52,7 @@ class Kernel:
     rows: Axis | None = None
     most: int = 64
     exact: bool = False
+    in_parts: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)

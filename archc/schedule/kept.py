@@ -12,6 +12,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import NARROW, SUMMED, WIDE
 from archc.schedule.levels import PAIRED, Levels
+from archc.schedule.quotients import exact_products, exact_states
 
 ROWS, DIM = 64, 128
 """Bytes are compared for chunks of this many tokens, and dims of this size."""
@@ -28,6 +29,7 @@ class Kept:
 
     def __init__(self, graph: Graph, levels: Levels, heads: Collection[str]) -> None:
         self.graph, self.levels, self.heads = graph, levels, heads
+        self.exact, self.exact_states = exact_products(graph), exact_states(graph)
         self._widths: dict[int, str] = {}
         self._ids: set[int] = set()
         self._asked: set[tuple[int, int]] = set()
@@ -127,9 +129,15 @@ class Kept:
         if id not in self._widths:
             node = self.graph[id]
             summed = isinstance(node.op, ck.Sums) and node.op.gates
-            narrow = self._only_in_products(self.graph, id)
+            narrow = self._only_in_products(self.graph, id) and not self._exact(id)
             self._widths[id] = SUMMED if summed else NARROW if narrow else WIDE
         return self._widths[id]
+
+    def _exact(self, id: int) -> bool:
+        """Whether a value is a state, or read by another kernel, for products that are exact."""
+        graph, of = self.graph, self.levels.of
+        elsewhere = (user for user in graph.users(id) if of[user] != of[id])
+        return id in self.exact_states or any(user in self.exact for user in elsewhere)
 
     def _only_in_products(self, graph: Graph, id: int) -> bool:
         users = graph.users(id)

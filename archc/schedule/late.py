@@ -10,55 +10,26 @@ cancel, as in a memory that holds what it is given, nothing is rounded before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.ir.rewrite import rewrite
-
-Differentiate = Callable[
-    [Graph, Sequence[str], Sequence[str]], tuple[Graph, Graph, tuple[str, ...]]
-]
-"""The gradient of a graph with respect to some inputs, from the cotangents of some outputs: the
-graph with what it saves as further outputs, the backward graph, and the names of what is saved."""
+from archc.schedule.forms import Differentiate, bare, derived, with_forms
 
 
 def inverses_last(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
     """The layer, its chunked forms with inverses applied where the state is read."""
-    done: dict[int, ck.ChunkForm | None] = {}
 
-    def late(graph: Graph, node: Node) -> int | None:
-        """fold(..) -> fold(..) with another chunked form"""
-        form = node.op.chunked if isinstance(node.op, ir.Fold) else None
-        if form is None:
-            return None
-        if id(form) not in done:
-            done[id(form)] = _late_form(form, differentiate)
-        new = done[id(form)]
-        return None if new is None else graph.add(replace(node.op, chunked=new), *node.operands)
+    def change(form: ck.ChunkForm) -> ck.ChunkForm | None:
+        """The form, rewritten, or None where nothing fits."""
+        graph = bare(form)
+        folds = [node for node in graph if isinstance(node.op, ir.Fold)]
+        rewritten = [_apply_late(graph, fold) for fold in folds]
+        return derived(form, graph, differentiate) if any(rewritten) else None
 
-    return rewrite(layer, [late])
-
-
-def _late_form(form: ck.ChunkForm, differentiate: Differentiate) -> ck.ChunkForm | None:
-    """The chunked form with its gradient, rewritten; None where nothing fits."""
-    graph = form.forward.copy()
-    graph.outputs = {n: id for n, id in graph.outputs.items() if n not in form.saved}
-    folds = [node for node in graph if isinstance(node.op, ir.Fold)]
-    rewritten = [_apply_late(graph, fold) for fold in folds]
-    if not any(rewritten):
-        return None
-    inputs = [node for node in graph if isinstance(node.op, ir.Input)]
-    graph.prune([node.id for node in inputs])
-    if form.backward is None:
-        return replace(form, forward=graph, saved=())
-    wanted = [node.op.name for node in inputs if node.type.dtype == "real"]
-    outputs = [n for n, id in graph.outputs.items() if graph[id].type.dtype == "real"]
-    forward, backward, saved = differentiate(graph, wanted, outputs)
-    return replace(form, forward=forward, backward=backward, saved=saved)
+    return with_forms(layer, change)
 
 
 @dataclass(frozen=True)

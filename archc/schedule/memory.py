@@ -19,7 +19,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Node, Type
 from archc.ir.kernel import Kernel, Kernels
 from archc.schedule.devices import REFERENCE, Budget
-from archc.schedule.program import STATE, WIDE, Key, Program, Setting, Sizes, Step, widths
+from archc.schedule.program import OUTER, STATE, WIDE, Key, Program, Setting, Sizes, Step, widths
 
 CHUNKS = (64, 32, 16)
 """Lengths of chunks that kernels are made for, the best first."""
@@ -177,7 +177,7 @@ class Tiles:
     def shared(self) -> int:
         """Bytes of the operands of the largest product, and of what a walk loads ahead."""
         ahead = self.ahead
-        largest = max((self._operands(*s.operands, ahead) for s in self.products), default=0)
+        largest = max((self._operands(step, ahead) for step in self.products), default=0)
         inside = max(map(self._inside, self.special), default=0)
         inside += sum(map(self._solving, self.special))
         steps = [self.program.steps[key] for key in ahead]
@@ -238,9 +238,15 @@ class Tiles:
                 found.add(key)
         return found
 
-    def _operands(self, a: Key, b: Key, ahead: Collection[Key]) -> int:
-        """Bytes of the operands of a product, beside what is loaded ahead in its own dtype."""
-        return self._pair(*(self._held(key, ahead) for key in (a, b)))
+    def _operands(self, step: Step, ahead: Collection[Key]) -> int:
+        """Bytes of the operands of a product, beside what is loaded ahead in its own dtype. Of an
+        exact one with data of 16 bits both parts of the smaller operand are there, and one of them
+        once more for what follows."""
+        frame, id = step.key
+        if frame == OUTER and id in self.program.kernel.in_parts and self.setting.data < WIDE:
+            small, large = sorted(map(self._area, step.operands))
+            return self._pair(3 * small, large)
+        return self._pair(*(self._held(key, ahead) for key in step.operands))
 
     def _held(self, key: Key, ahead: Collection[Key]) -> int:
         """Elements of an operand that stand in shared memory. Products of many rows read them

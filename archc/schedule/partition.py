@@ -104,7 +104,12 @@ class _Partition:
         word = "pairs" if kind_of(level) == PAIRS else "before" if first else "after"
         why, most = (WHY[kind_of(level)],), SHORT if kind_of(level) == PAIRS else LONG
         title = self._title(word)
-        return [Kernel(title, self.graph, loads, home, grid, split, why=why, most=most)]
+        return [
+            Kernel(
+                title, self.graph, loads, home, grid, split, why=why, most=most,
+                in_parts=self.kept.exact,
+            )
+        ]  # fmt: skip
 
     def _folds(self, level: int) -> list[Kernel]:
         """The kernels of the walks of a level."""

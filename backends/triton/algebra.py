@@ -179,10 +179,10 @@ def reduced(kernel: KernelWriter, x: Tile, label: str, fn: str = "tl.sum") -> Ti
 
 def product(
     kernel: KernelWriter, a: Tile, b: Tile, summed: list[str], order: tuple[str, ...],
-    name: str | None,
+    name: str | None, exact: bool = False,
 ) -> Tile:  # fmt: skip
     """The sum of a product over labels: a product of matrices where it is one, best with its dims
-    in that order."""
+    in that order. `exact`: it is in float32 whatever the data are."""
     for label in summed:
         if label not in a.clean | b.clean:
             a = masked(kernel, a, (label,))
@@ -195,7 +195,7 @@ def product(
     rows = [label for label in a.labels if label not in summed]
     cols = [label for label in b.labels if label not in summed]
     if len(summed) == 1 and len(rows) == len(cols) == 1 and rows != cols:
-        return dot(kernel, a, b, summed[0], order, name)
+        return dot(kernel, a, b, summed[0], order, name, exact)
     a, b = kernel.widened(a), kernel.widened(b)
     labels = joined(tuple(kernel.order), a, b)
     text = kernel.let(
@@ -208,10 +208,12 @@ def product(
 
 
 def dot(
-    kernel: KernelWriter, a: Tile, b: Tile, label: str, order: tuple[str, ...], name: str | None
-) -> Tile:
+    kernel: KernelWriter, a: Tile, b: Tile, label: str, order: tuple[str, ...], name: str | None,
+    in_parts: bool = False,
+) -> Tile:  # fmt: skip
     """A product of matrices, with its dims in that order if it may be. No sum of an earlier one is
-    turned around: the other factor is, and the product comes out turned."""
+    turned around: the other factor is, and the product comes out turned. `in_parts`: what the data
+    have no room for is multiplied by itself."""
     exact = kernel.frame.exact
     a, b = (kernel.widened(x) if exact else x for x in (a, b))
     (row,) = (own for own in a.labels if own != label)
@@ -224,6 +226,9 @@ def dot(
     left, right = kernel.arranged(a, (row, label)), kernel.arranged(b, (label, col))
     kind = "" if exact else ".to(DOT)"
     text = f"tl.dot({left.text}{kind}, {right.text}{kind}, input_precision=PRECISION)"
+    if in_parts and not exact:
+        kernel.pieces.add("tile_exact_dot")
+        text = f"tile_exact_dot({left.text}, {right.text}, DOT, PRECISION)"
     clean = (a.clean & {row}) | (b.clean & {col})
     return Tile(kernel.let(name or "product", text), (row, col), REAL, clean, dot=True)
 

@@ -197,7 +197,7 @@ class KernelFunction(GraphFunction):
 
     def _warps(self, made: KernelWriter) -> int:
         """More where a program has much to hold: a walk back the state and its gradient, or a
-        matrix in float32, and so what reads two states."""
+        matrix in float32 or in parts, and so what reads two states."""
         kernel, graph = made.kernel, made.kernel.graph
         if kernel.walk is not None:
             return 8 if kernel.exact or graph[kernel.walk].op.reverse else 4
@@ -206,7 +206,7 @@ class KernelFunction(GraphFunction):
             [a for a in n.type.axes if a.kind == "dim" and a.name not in made.grid] for n in read
         ]
         states = [axes for axes in dims if sum(axis.size != CHUNK for axis in axes) > 1]
-        return 8 if len(states) > 1 else 4
+        return 8 if len(states) > 1 or "tile_exact_dot" in made.pieces else 4
 
     def loaded(self, made: KernelWriter, launch: Launch) -> list[str]:
         """How many bytes of each matrix a walk loads at every chunk."""

@@ -146,6 +146,23 @@ def tile_decay(before, sums, columns, stride, inside, later, row, level):
 
 
 @kernel
+def tile_exact_dot(a, b, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """a @ b in float32, whatever the data are: what is wider than bfloat16, whose range is that of
+    float32, is the nearest number of it and the nearest to the rest."""
+    if tl.float32 == DOT:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=PRECISION)
+    a_near, b_near = a.to(tl.bfloat16), b.to(tl.bfloat16)
+    made = tl.dot(a_near, b_near, input_precision=PRECISION)
+    if a.dtype != tl.bfloat16:
+        a_rest = (a.to(tl.float32) - a_near.to(tl.float32)).to(tl.bfloat16)
+        made = tl.dot(a_rest, b_near, made, input_precision=PRECISION)
+    if b.dtype != tl.bfloat16:
+        b_rest = (b.to(tl.float32) - b_near.to(tl.float32)).to(tl.bfloat16)
+        made = tl.dot(a_near, b_rest, made, input_precision=PRECISION)
+    return made
+
+
+@kernel
 def tile_inverse_levels(A, ROWS: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.constexpr):
     """(I - A)^-1 of a matrix that is 0 on the diagonal and above: blocks of twice the rows from
     the inverses of both halves."""

@@ -38,7 +38,8 @@ def contract(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     if _wide(owns, summed) and all(_light(kernel, operand) for operand in node.operands):
         return _in_turn(kernel, node, owns, summed)
     tiles = [kernel.pull_stored(o, own) for o, own in zip(node.operands, owns, strict=True)]
-    return product(kernel, tiles[0], tiles[1], list(summed), order, node.name)
+    exact = kernel.frame.outer is None and node.id in kernel.kernel.in_parts
+    return product(kernel, tiles[0], tiles[1], list(summed), order, node.name, exact)
 
 
 def _places(
@@ -88,9 +89,7 @@ def _light(kernel: KernelWriter, id: int) -> bool:
     return light and all(_light(kernel, operand) for operand in node.operands)
 
 
-def _in_turn(
-    kernel: KernelWriter, node: Node, owns: list[Own], summed: dict[str, Axis]
-) -> Tile:
+def _in_turn(kernel: KernelWriter, node: Node, owns: list[Own], summed: dict[str, Axis]) -> Tile:
     """`for k in range(K): total += a * b`: the elements of one index after the other."""
     label, axis = next(iter(summed.items()))
     rest = [other for other in summed if other != label]

@@ -29,6 +29,16 @@ def test_a_case_runs_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     assert names >= {"o", "S", "d q", "d k", "d v", "d log_alpha", "d S", "o in inference"}
 
 
+def test_what_quotients_cancel_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gradient in 16 bits that is a small part of each of its terms: values have a mean."""
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    case = Case("linear_attention", H=1, K=16, V=16, B=1, T=320, values="positive")
+    ((_, found),) = run_all([case], "cpu", workers=1, seconds=600)
+    assert record.problems((case, found)) == []
+    assert found["errors"]["grad linear_attention_memory: d q"][0] < 0.004
+
+
 @pytest.mark.slow
 def test_a_process_that_ends_costs_its_case_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")

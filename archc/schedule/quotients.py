@@ -1,0 +1,123 @@
+"""Products of which a quotient shows every rounding.
+
+    o = (q @ S) / (q @ z),    d.q = sum[V] r (S - z o)  where  r = d.o / (q @ z)
+
+A quotient stays as it is when what it is made of grows alike, so that part of a gradient cancels: S
+is nearly z o. What is left is smaller than S, by the root of the number of tokens behind it, and so
+is no larger than what is rounded off S, r or o in 16 bits. States that are divided by others are
+therefore kept in float32, the gradient computes the quotient again instead of reading it as rounded
+for the caller, and products with these are exact, whatever the data are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.schedule.forms import Differentiate, bare, derived, with_forms
+
+
+def quotients_again(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
+    """The layer, its gradients with such quotients computed again."""
+
+    def change(form: ck.ChunkForm) -> ck.ChunkForm | None:
+        """The form, if its gradient reads a quotient."""
+        read = {form.forward.outputs[name] for name in form.saved}
+        if not read & {node.id for node in _quotients(form.forward)}:
+            return None
+        return derived(form, bare(form), differentiate)
+
+    return with_forms(layer, change)
+
+
+def exact_products(graph: Graph) -> frozenset[int]:
+    """The products of a gradient that are done in float32 whatever the data are: those that a
+    quotient is made of, and sums over a dim of what is divided."""
+    given = [n for n in _quotients(graph) if _states(graph, n.operands[1], ir.Input)]
+    if not given:
+        return frozenset()
+    sums = {product.id for node in given for product in _products_of(graph, node.id)}
+    return _made_of(graph) | sums
+
+
+def exact_states(graph: Graph) -> frozenset[int]:
+    """The states that are saved for such a gradient."""
+    operands = {o for id in _made_of(graph) for o in graph[id].operands}
+    states = {state for o in operands for state in _states(graph, o, ir.Result)}
+    return frozenset(states & set(graph.outputs.values()))
+
+
+def _quotients(graph: Graph) -> list[Node]:
+    """What is divided by what a state gives."""
+    every = [n for n in graph if isinstance(n.op, ir.Elementwise) and n.op.fn == "div"]
+    return [n for n in every if _states(graph, n.operands[1], (ir.Input, ir.Result))]
+
+
+def _states(graph: Graph, id: int, kinds: Any) -> set[int]:
+    """The states at the start of a chunk that a value depends on."""
+    return {found for found in (id, *graph.ancestors(id)) if _is_state(graph[found], kinds)}
+
+
+def _is_state(node: Node, kinds: Any) -> bool:
+    """Whether a value is one for each chunk, and none for its rows."""
+    axes = node.type.axes
+    chunks = [a for a in axes if a.kind == "stream" and a.size.has(ck.CHUNK)]
+    rows = [a for a in axes if a.size == ck.CHUNK or (a.kind == "stream" and a not in chunks)]
+    return isinstance(node.op, kinds) and bool(chunks) and not rows
+
+
+def _made_of(graph: Graph) -> frozenset[int]:
+    """The last products before what is divided and what divides it, where both are of states."""
+    found: set[int] = set()
+    for node in _quotients(graph):
+        if _states(graph, node.operands[0], (ir.Input, ir.Result)):
+            found |= _last_products(graph, node.operands)
+    return frozenset(found)
+
+
+def _last_products(graph: Graph, ids: Sequence[int]) -> set[int]:
+    """The products that values are made of element by element."""
+    found, seen, stack = set[int](), set[int](), list(ids)
+    while stack:
+        node = graph[stack.pop()]
+        if node.id in seen or isinstance(node.op, ir.Input | ir.Result):
+            continue
+        seen.add(node.id)
+        if _is_product(node):
+            found.add(node.id)
+        else:
+            stack += node.operands
+    return found
+
+
+def _products_of(graph: Graph, id: int) -> list[Node]:
+    """The first products made of a value that sum over a dim of it."""
+    found, seen, stack = list[Node](), set[int](), [id]
+    while stack:
+        for user in graph.users(stack.pop()):
+            node = graph[user]
+            if user in seen or isinstance(node.op, ir.Fold):
+                continue
+            seen.add(user)
+            if not _is_product(node):
+                stack.append(user)
+            elif _sums_a_dim(graph, node):
+                found.append(node)
+    return found
+
+
+def _is_product(node: Node) -> bool:
+    return isinstance(node.op, ir.Contract) and len(node.operands) == 2
+
+
+def _sums_a_dim(graph: Graph, node: Node) -> bool:
+    """Whether a product sums over something else than rows."""
+    kept = {label for label, _ in node.op.out}
+    for labels, operand in zip(node.op.ins, node.operands, strict=True):
+        for label, axis in zip(labels, graph[operand].type.axes, strict=True):
+            if label not in kept and axis.kind == "dim" and axis.size != ck.CHUNK:
+                return True
+    return False
