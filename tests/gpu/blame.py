@@ -4,8 +4,8 @@
 
 runs each case in processes of its own, all at once: launch by launch, each held against the same
 kernel with 4 warps; with 4 warps everywhere; with no tile shorter than 32; with machine code by
-ptxas without its optimisations, and by the newer one that comes with Triton; and under
-compute-sanitizer, which names the line of a bad access.
+the older of Triton's two assemblers, and by it without optimisations; and under compute-sanitizer,
+which names the line of a bad access.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ from tests.gpu.values import values_for
 ROOT = Path(__file__).parents[2]
 FAILED = (RuntimeError, ValueError)
 Launching = Callable[..., None]
-NEWER = str(Path(triton.__file__).parent / "backends/nvidia/bin/ptxas-blackwell")
+OLDER = str(Path(triton.__file__).parent / "backends/nvidia/bin/ptxas")
 WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
     "each launch": (["--each"], {}),
     "4 warps": (["--warps", "4"], {}),
     "tiles of 32": (["--least", "32"], {}),
-    "ptxas -O0": ([], {"DISABLE_PTXAS_OPT": "1"}),
-    "ptxas -O1": ([], {"PTXAS_OPTIONS": "--opt-level 1"}),
-    "newer ptxas": ([], {"TRITON_PTXAS_PATH": NEWER}),
+    "older ptxas": ([], {"TRITON_PTXAS_PATH": OLDER}),
+    "older ptxas -O0": ([], {"TRITON_PTXAS_PATH": OLDER, "DISABLE_PTXAS_OPT": "1"}),
     "memcheck": (["--once"], {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
 }
 """Arguments, and what is set around the process."""

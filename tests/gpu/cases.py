@@ -100,7 +100,8 @@ def peers(spec: str) -> Iterator[Case]:
 
 
 def hard(spec: str) -> Iterator[Case]:
-    """K != V, gates that forget everything, tensors with gaps, heads that share memory."""
+    """K != V, gates that forget everything, tensors with gaps, heads that share memory, dims that
+    are shorter than the shortest tile."""
     sizes = (("float32", 2, 64, 128), ("bfloat16", 2, 128, 64), ("float16", 3, 60, 100))
     for dtype, H, K, V in sizes:
         case = Case(spec, dtype, H=H, K=K, V=V)
@@ -113,6 +114,8 @@ def hard(spec: str) -> Iterator[Case]:
             yield replace(case, layout=layout, T=150)
     yield Case(spec, "float32", 16, H=2, K=64, V=128, T=150)
     yield Case(spec, "bfloat16", 32, H=2, K=128, V=64, T=150)
+    yield Case(spec, "float32", H=2, K=80, V=8, T=122, holes=0.1)
+    yield Case(spec, "float16", H=4, K=8, V=8, wide_gates=False, T=226)
 
 
 def small(spec: str) -> Iterator[Case]:
@@ -123,6 +126,8 @@ def small(spec: str) -> Iterator[Case]:
         yield replace(one, T=T, holes=0.1, seed=T)
     yield replace(one, T=33, holes=1.0, layout="shared heads")
     yield replace(one, T=40, packed=4)
+    for H, K, V in ((1, 8, 1), (2, 2, 8), (1, 4, 4)):
+        yield replace(one, H=H, K=K, V=V, T=19, seed=V)
     yield replace(one, T=63, chunk=64, K=60, V=60, H=1, values="positive", state=False)
     yield replace(one, T=70, dtype="bfloat16", chunk=64, H=1, layout="sliced")
     yield replace(one, T=200, dtype="bfloat16", chunk=64, H=1, values="positive")

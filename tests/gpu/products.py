@@ -2,22 +2,26 @@
 
     python -m tests.gpu.products
 
-A line for each dtype, number of columns and number of warps: the largest error of products of 64
-rows, alone and followed by another one, of factors as they lie in memory and turned around.
+A line for each dtype, number of columns and number of warps, by each of the two assemblers that
+Triton 3.5 and 3.6 come with: what is wrong of products of 64 rows, alone and followed by another
+one, of factors as they lie in memory and turned around.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 import triton
 import triton.language as tl
+from archc.backends.triton.pieces import newer_assembler
 
 ROOT = Path(__file__).parents[2]
 ROWS, PROGRAMS = 64, 1056
@@ -75,13 +79,15 @@ def here(kind: str, cols: int, warps: int, first: int) -> None:
         print(error_of(kind, cols, warps, depth, turned, chained), flush=True)
 
 
-def row(kind: str, cols: int, warps: int) -> str:
+def row(kind: str, cols: int, warps: int, around: Mapping[str, str]) -> str:
     """What is wrong, each in a process of its own after one that a bad access ends."""
     found: list[str] = []
     while len(found) < len(CHOICES):
         given = [kind, str(cols), str(warps), str(len(found))]
         command = [sys.executable, "-m", "tests.gpu.products", *given]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, env=around, capture_output=True, text=True, check=False
+        )
         found += done.stdout.split()
         if done.returncode:
             found.append((done.stderr.strip().splitlines() or ["ended"])[-1][:90])
@@ -100,10 +106,13 @@ def main() -> None:
         kind, *numbers = sys.argv[1:]
         here(kind, *map(int, numbers))
         return
+    older = {name: x for name, x in os.environ.items() if name != "TRITON_PTXAS_PATH"}
+    newer_assembler()
     with ThreadPoolExecutor(16) as pool:
-        wanted = itertools.product(KINDS, (16, 32), (4, 8))
-        for each in [pool.submit(row, *one) for one in wanted]:
-            print(each.result(), flush=True)
+        for title, around in (("the older ptxas", older), ("what files take", dict(os.environ))):
+            wanted = itertools.product(KINDS, (16, 32), (4, 8))
+            for each in [pool.submit(row, *one, around) for one in wanted]:
+                print(f"{title}: {each.result()}", flush=True)
 
 
 if __name__ == "__main__":
