@@ -268,8 +268,12 @@ class Ops:
             fits = ", ".join([*owner.real_arguments(), *owner.states.values()])
             with writer.block(f"if by_steps({fits}):"):
                 once.call(writer)
+                states = owner.states.values()
+                rooms = ", ".join(f"torch.empty_like({state})" for state in states)
+                into = f"into=({rooms}{',' * (len(states) == 1)})"
                 given = [*(owner.inputs[name] for name in once.inputs), *once.made.extra]
-                writer.call(f"return {once.name}(", given, ")")
+                one = "[0]" if len(states) + len(owner.results) == 1 else ""
+                writer.call(f"return {once.made.name}(", [*given, into], f"){one}")
         self.refuse(writer)
         steps = [*owner.inputs.values(), *owner.needed[owner.name]]
         writer.call(f"return {owner.name}(", steps, ")")

@@ -170,14 +170,26 @@ def _failing(gradients: Callable[[], Any], room: int, device: str) -> list[str]:
         torch.cuda.empty_cache()
         whole = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved() / whole)
+        taken = list(_what_is_left(device))
         try:
             gradients()
             wrong.append("the allocator had room left")
         except torch.OutOfMemoryError:
             pass
         finally:
+            taken.clear()
             torch.cuda.set_per_process_memory_fraction(1.0)
     return wrong
+
+
+def _what_is_left(device: str) -> Iterator[Tensor]:
+    """All that the allocator has to give, down to pieces of 512 bytes."""
+    size = 1 << 30
+    while size >= 512:
+        try:
+            yield torch.empty(size, dtype=torch.uint8, device=device)
+        except torch.OutOfMemoryError:
+            size //= 2
 
 
 def _same(x: Tensor | None, y: Tensor | None) -> bool:

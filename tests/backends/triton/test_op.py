@@ -267,6 +267,20 @@ def test_a_step_is_an_op_too() -> None:
             assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("spec", ["gla", "lstm"])
+@torch.no_grad()
+def test_steps_are_one_graph(spec: str) -> None:
+    """Token after token, each from the state that the one before it left."""
+    layer, (x,) = small(spec, 4)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    state = same = layer.initial_state(2)
+    for turn, token in enumerate(x.split(1, 1)):
+        with torch._dynamo.config.patch(error_on_recompile=turn > 0):
+            y, state = compiled(token, state=state, return_state=True)
+        wanted, same = layer(token, state=same, return_state=True)
+        torch.testing.assert_close(y, wanted)
+
+
 def test_strides_may_be_any() -> None:
     run, given = memory()
     other = {n: x.transpose(0, 1).contiguous().transpose(0, 1) for n, x in given.items()}
