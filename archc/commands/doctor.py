@@ -24,10 +24,15 @@ TRIED: tuple[Version, Version] = ((8, 0), (9, 0))
 """Compute capabilities that kernels are made for: what is beyond has never run them."""
 
 
+WRONG: Version = (12, 8)
+"""The newest ptxas that makes wrong machine code (`ptxas-12.8` in the table of quirks)."""
+
+
 @dataclass(frozen=True)
 class Machine:
     """Versions as text, None for what is not there; `cuda` is that of torch's build, `capability`
-    the compute capability of the first device, `compiler` the C compiler that Triton calls."""
+    the compute capability of the first device, `compiler` the C compiler that Triton calls, and
+    `assembler` the version of ptxas that generated files take."""
 
     python: str
     archc: str
@@ -39,6 +44,7 @@ class Machine:
     device: str | None = None
     capability: Version | None = None
     compiler: str | None = None
+    assembler: str | None = None
 
 
 @click.command()
@@ -62,6 +68,7 @@ def machine() -> Machine:
         platform.python_version(), str(_version("archc")), torch.__version__, torch.version.cuda,
         _version("triton", "pytorch-triton"), _version("numpy"), _driver(),
         compiler=next((each for each in ("cc", "gcc", "clang") if shutil.which(each)), None),
+        assembler=_assembler(),
     )  # fmt: skip
     if not torch.cuda.is_available():
         return found
@@ -88,6 +95,21 @@ def _driver() -> str | None:
         return None
     lines = done.stdout.split()
     return lines[0] if done.returncode == 0 and lines else None
+
+
+def _assembler() -> str | None:
+    """The version of ptxas, chosen as a generated file chooses it."""
+    try:
+        from triton import knobs
+
+        from archc.backends.triton.pieces import newer_assembler
+    except ImportError:
+        return None
+    newer_assembler()
+    try:
+        return knobs.nvidia.ptxas.version
+    except RuntimeError:  # there is none
+        return None
 
 
 def version_of(text: str | None) -> Version | None:
@@ -127,6 +149,12 @@ def remarks(found: Machine) -> Iterator[str]:
         yield (
             f"TRITON_INTERPRET=1 does not work: Triton's interpreter before 3.7 needs numpy below"
             f" 2.4, and this is {found.numpy} (https://github.com/triton-lang/triton/issues/9171)"
+        )
+
+    if found.assembler and (version_of(found.assembler) or WRONG) <= WRONG:
+        yield (
+            f"ptxas {found.assembler} makes wrong machine code for Hopper GPUs (quirk ptxas-12.8):"
+            " let TRITON_PTXAS_PATH name a newer one"
         )
 
 

@@ -29,7 +29,7 @@ HOPPER = Machine(
 def test_this_machine() -> None:
     done = run("doctor")
     assert done.exit_code == 0
-    assert f"torch     {machine().torch}" in done.stdout
+    assert f"torch      {machine().torch}" in done.stdout
     data = json.loads(run("doctor", "--json").stdout)
     assert data["kernels"] == (not data["obstacles"])
     assert data["machine"]["python"] == machine().python
@@ -67,6 +67,13 @@ def test_what_runs_may_surprise() -> None:
     (numpy,) = remarks(replace(HOPPER, numpy="2.4.0"))
     assert "TRITON_INTERPRET" in numpy
     assert not list(remarks(replace(HOPPER, numpy="2.4.0", triton="3.7.0")))
+
+
+def test_an_assembler_that_is_wrong_is_told_of() -> None:
+    (old,) = remarks(replace(HOPPER, assembler="12.8"))
+    assert "ptxas 12.8" in old and "TRITON_PTXAS_PATH" in old
+    assert not list(remarks(replace(HOPPER, assembler="12.9")))
+    assert machine().assembler is None or version_of(machine().assembler) >= (12, 9)
 
 
 def test_quirks_are_those_of_the_machine() -> None:
