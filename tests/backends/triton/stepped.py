@@ -171,7 +171,8 @@ def check_training(spec: str, tokens: int, unit: int) -> None:
 
 def nodes_of(made: Callable[..., Tensor], inputs: dict[str, Tensor]) -> list[Any]:
     """What autograd goes through behind a layer's output."""
-    found, waiting = list[Any](), [made(*map(small, inputs.values())).grad_fn]
+    y = made(*map(small, inputs.values()))  # a node lives as long as what it made
+    found, waiting = list[Any](), [y.grad_fn]
     while waiting:
         node = waiting.pop()
         if node is not None and node not in found:
