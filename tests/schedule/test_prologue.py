@@ -16,22 +16,23 @@ from archc.source import Source
 GATED = """
 layer Gated(d, H, K, V):
     input x[d]
-    param W_q, W_k[d, H, K]; W_v[d, H, V]; W_a[d, H, K]; b[H, K]; A[H]
+    param W_q, W_k[d, H, K]; W_v[d, H, V]; W_a[d, {of}]; b[{of}]; A[H]
     q = x @ W_q
     k = l2norm[K](x @ W_k)
     v = x @ W_v
     f = x @ W_a
     alpha = exp(-exp(A) * softplus(f + b))
     recurrence S[K, V] over H:
-        S[t] = diag(alpha) @ S[t-1] + k @ v.T
+        S[t] = {alpha} S[t-1] + k @ v.T
         o    = S[t].T @ q
     output y[H, V] = o * {gate}
 """
 
 
-def gated(gate: str = "2") -> ir.Layer:
+def gated(gate: str = "2", of: str = "H", alpha: str = "alpha *") -> ir.Layer:
     """A layer whose gates are a chain of elementwise ops."""
-    return lowered(elaborated(Source("gated.arch", GATED.replace("{gate}", gate))))
+    text = GATED.format(gate=gate, of=of, alpha=alpha)
+    return lowered(elaborated(Source("gated.arch", text)))
 
 
 def fold_of(layer: ir.Layer) -> Node:
@@ -54,16 +55,22 @@ def test_every_input_has_its_reason() -> None:
     assert rules == {"log_alpha": "moves", "k": "several", "v": "given", "q": "given"}
 
 
+def test_special_functions_of_every_channel_stay() -> None:
+    layer = gated(of="H, K", alpha="diag(alpha) @")
+    rules = {each.capture: each.rule for each in considered(layer.graph, fold_of(layer))}
+    assert rules["log_alpha"] == "dear"
+
+
 def test_what_others_read_stays() -> None:
     """A gate that is an output of the layer, or part of one, is not made twice."""
-    layer = gated("sum[K](alpha * log(alpha))")
+    layer = gated("alpha * log(alpha)")
     rules = {each.capture: each.rule for each in considered(layer.graph, fold_of(layer))}
     assert rules["log_alpha"] != "moves"
 
 
 def test_the_layer_computes_the_same() -> None:
     torch.manual_seed(0)
-    layer = lowered(archc.load("kda").layer)
+    layer = lowered(archc.load("gated_delta").layer)
     moved = with_prologues(layer)
     sizes = next(examples(layer, 4))
     x = torch.randn(2, 9, sizes["d"], dtype=torch.float64)
