@@ -56,7 +56,11 @@ class Levels:
         once = "it is one value for a whole sequence"
         self.host = {n.id: once for n in graph if self._once(n)} | self.host
         self.cheap -= set(self.host)
+        self.apart = False
         self.of = self._levels()
+        if self._scans() and any(self._is_product(n) and not self.of[n.id] for n in graph):
+            self.apart = True
+            self.of = self._levels()
         self.count = max(self.of.values(), default=0) + 1
 
     def folds(self, level: int) -> list[Node]:
@@ -141,6 +145,18 @@ class Levels:
         rows = {axis.name for axis in axes if axis.size == ck.CHUNK}
         return bool(set(crossing(self.graph, node)) - rows)
 
+    def _scans(self) -> bool:
+        """Whether the first level has sums along the rows of more than one number a head: these
+        take the registers of a program, which is best given a part of the dim."""
+        scans = [n for n in self.graph if isinstance(n.op, ck.Sums) and self.of[n.id] == CHUNKS]
+        dims = [{a.name for a in n.type.axes if a.kind == "dim"} - {n.op.axis} for n in scans]
+        return any(names - set(self.heads) for names in dims)
+
+    def _is_product(self, node: Node) -> bool:
+        """Whether an op is a product of matrices that sums over a dim."""
+        product = isinstance(node.op, ir.Contract) and len(node.operands) == 2
+        return product and node.id not in self.host and self._sums_a_dim(node)
+
     def _follows(self, node: Node, level: int, found: Mapping[int, int]) -> bool:
         """Whether the programs of a walk of that level can make a value as they go."""
         late = [o for o in node.operands if kind_of(level) == WALKS and found[o] == level]
@@ -162,7 +178,8 @@ class Levels:
 
     def _level(self, node: Node, before: int, found: Mapping[int, int]) -> int:
         if isinstance(node.op, ir.Fold):
-            return _next(before + (kind_of(before) == WALKS), WALKS)
+            first = WALKS + 1 if self.apart else CHUNKS  # after all that needs no state
+            return _next(max(before + (kind_of(before) == WALKS), first), WALKS)
         if isinstance(node.op, ir.Result) or node.id in self.ends:
             self.walk[node.id] = node.operands[0]
             return before
@@ -178,6 +195,8 @@ class Levels:
         anywhere = isinstance(node.op, ANYWHERE) or self.light(node)
         if anywhere and kind_of(before) == PAIRS and not self._sums_a_dim(node):
             return before
+        if self.apart and before == CHUNKS and self._is_product(node):
+            return _next(before + 1, CHUNKS)
         return _next(before, CHUNKS)
 
 
