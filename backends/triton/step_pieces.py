@@ -49,10 +49,12 @@ def tile_conjugate_gradients(A, b, steps):
 
 
 def on_gpu(*tensors: Tensor) -> bool:
-    """Whether kernels can do it: on a GPU, in their dtypes."""
-    kinds = (torch.float32, torch.bfloat16, torch.float16)
+    """Whether kernels can do it: on one GPU, in their dtypes."""
+    kinds, device = (torch.float32, torch.bfloat16, torch.float16), tensors[0].device
+    if device.type != "cuda":
+        return False
     for x in tensors:
-        if not x.is_cuda or x.dtype not in kinds or not x.numel():
+        if x.device != device or x.dtype not in kinds or not x.numel():
             return False
     return has_triton()
 

@@ -159,6 +159,20 @@ def by_graph(made: Checked, xs: Tensor, state: Any) -> Iterator[Tensor]:
         yield y.clone()
 
 
+def check_autocast(made: Checked) -> Iterator[str]:
+    """A layer in float32 under autocast to bfloat16, with its gradients: states stay wide."""
+    if made.dtype != torch.float32:
+        return
+    (x,) = made.inputs(77)
+    exact = run(made.layer, made.layer, [x])
+    with torch.autocast(made.device, torch.bfloat16):
+        _, state = made.layer(x, return_state=True)
+        found = run(made.layer, made.layer, [x])
+    error, kinds = far(found, exact), {str(part.dtype)[6:] for part in flat(state)}
+    right = error < 2 * LIMITS[torch.bfloat16] and kinds == {"float32"}
+    yield f"{error:.1e}, states in {', '.join(sorted(kinds))}{'' if right else ' !'}"
+
+
 def check_floor(made: Checked) -> Iterator[str]:
     """Microseconds of a call from Python, of the whole layer and of each recurrence in it: 64
     tokens, with and without gradients, and one token; and where Python spends them."""
@@ -224,7 +238,7 @@ def median_us(call: Callable[[], Any]) -> float:
     return sorted(times)[20] * 1e6
 
 
-CHECKS = (check_ops, check_compiled, check_decode, check_floor)
+CHECKS = (check_ops, check_compiled, check_decode, check_autocast, check_floor)
 
 
 def main(specs: list[str], device: str) -> None:
