@@ -182,11 +182,10 @@ def _divided(plan: Planned, found: Division) -> Iterator[str]:
     if not found.length:
         yield f"      goes whole: {have}, {found.chunks:,} chunks"
         return
+    more = f"{found.launches} launches and {in_short(found.bytes)}B more"
+    times = f"expected {_ms(found.split)} in place of {_ms(found.whole)}"
     yield f"      in {found.segments} segments of {found.length} chunks: {have}"
-    yield (
-        f"      that is 2 launches and {in_short(found.bytes)}B more; expected {_ms(found.split)}"
-        f" in place of {_ms(found.whole)}"
-    )
+    yield f"      that is {more}; {times}"
 
 
 def _buffer_table(plan: Planned, part: Part) -> str:

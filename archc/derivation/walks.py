@@ -11,16 +11,17 @@ from archc.derivation.planned import Part, Planned
 from archc.ir.chunk import CHUNK
 from archc.ir.kernel import Kernel
 from archc.schedule.cost import cost
+from archc.schedule.joining import SEGMENT
 from archc.schedule.program import Program, Setting
-from archc.schedule.segments import MATRIX, SEGMENT, WIDEST, chunks_of_segment
+from archc.schedule.segments import MATRIX, WIDEST, chunks_of_segment
 
 
 @dataclass(frozen=True)
 class Division:
     """How a walk of `programs` and `chunks` goes on so many `processors`: in `segments` of `length`
-    chunks, or whole where `length` is 0; `why` it cannot go in segments, or "". The `bytes` that
-    segments move more, and the seconds of both ways, are computed, nothing is measured; they are 0
-    where it goes whole."""
+    chunks, or whole where `length` is 0; `why` it cannot go in segments, or "". The `launches` and
+    `bytes` that segments take more, and the seconds of both ways, are computed, nothing is
+    measured; they are 0 where it goes whole."""
 
     programs: int
     processors: int
@@ -28,6 +29,7 @@ class Division:
     length: int = 0
     segments: int = 1
     why: str = ""
+    launches: int = 0
     bytes: int = 0
     whole: float = 0.0
     split: float = 0.0
@@ -40,7 +42,8 @@ class Division:
         if not self.length:
             return {**known, "segments": 1}
         seconds = {"whole": self.whole, "in segments": self.split}
-        more = {"chunks of a segment": self.length, "bytes more": self.bytes, "seconds": seconds}
+        more = {"launches more": self.launches, "bytes more": self.bytes, "seconds": seconds}
+        more["chunks of a segment"] = self.length
         return {**known, "segments": self.segments, **more}
 
 
@@ -75,10 +78,10 @@ def division(plan: Planned, part: Part, kernel: Kernel) -> Division:
     whole = cost(kernel, setting, device)
     split = [
         *(cost(each, parts, device) for each in found.ends), cost(found.join, joined, device),
-        cost(kernel, parts, device),
+        cost(found.again or kernel, parts, device),
     ]  # fmt: skip
     return Division(
-        programs, device.processors, chunks, length, count,
+        programs, device.processors, chunks, length, count, launches=len(split) - 1,
         bytes=sum(each.bytes for each in split) - whole.bytes, whole=whole.expected,
         split=sum(each.expected for each in split),
     )  # fmt: skip

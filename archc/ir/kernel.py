@@ -65,7 +65,9 @@ class Segments:
     and the states after the last. The walk itself then starts each segment from there. `buffers`
     stand between these; `starts` names, by what the walk loads as a state before the first chunk,
     the buffer that it loads in its place, and `lasts` by a buffer of a state after the last chunk
-    what the walk stores there of each segment, which nobody reads.
+    what the walk stores there of each segment, which nobody reads. A walk that makes states before
+    the first chunk itself cannot start elsewhere: `again` is one that can. Of `rows` each segment
+    is given the one of its sequence.
     """
 
     ends: tuple[Kernel, ...]
@@ -74,6 +76,8 @@ class Segments:
     starts: Mapping[str, str]
     lasts: Mapping[str, str]
     applied: Axis | None = None
+    again: Kernel | None = None
+    rows: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)

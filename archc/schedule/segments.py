@@ -17,44 +17,25 @@ divided. Where decays grow beyond all numbers, a state of 0 stays 0.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import sympy
 
-from archc.dims import Axis, size_symbol
+from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.graph import Graph, Node, Type
+from archc.ir.graph import Node, Type
 from archc.ir.kernel import Buffer, Kernel, Segments
-from archc.ir.shapes import arrange
+from archc.schedule.joining import LARGEST, SCALED, Join, Rule, number
 from archc.schedule.transition import Whole, transition
-
-SEGMENT = Axis("segment", size_symbol("segments"), "stream")
-"""The segments of all sequences, one after the other."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How a state becomes the next: `times` a factor, `plus` something; `one` and `nothing` change
-    nothing in these."""
-
-    times: str
-    plus: str
-    one: sympy.Expr
-    nothing: sympy.Expr
-
-
-SCALED = Rule("mul", "add", sympy.Integer(1), sympy.Integer(0))
-LARGEST = Rule("add", "max", sympy.Integer(0), -sympy.oo)
-
 
 OVERHEAD = 32
 """How many chunks are walked in the time that all else takes: two launches, and tables of rows."""
 
-MATRIX, WIDEST, MOST = 4, 128, 32
-"""How many chunks are walked while segments are joined by one matrix; the longest dim along which
-one is applied: those of longer ones have no room in float32; and how much of the other dim of the
-state a program has beside it."""
+MATRIX, WIDEST = 4, 128
+"""How many chunks are walked while segments are joined by one matrix; and the longest dim along
+which one is applied: those of longer ones have no room in float32."""
 
 
 def chunks_of_segment(
@@ -109,34 +90,49 @@ class _Walk:
     # --- what may go in segments ---
 
     def _check_starts(self) -> None:
-        """Refuse states that the walk does not load as they are, or loads for something else."""
-        graph, loads = self.kernel.graph, self.kernel.loads
+        """Refuse states that tokens make, and such as several heads have in common."""
         for state, start in zip(self.op.states, self.starts, strict=True):
-            node = graph[start]
-            if start not in loads or set(node.type.names) != {a.name for a in state.axes}:
-                raise Whole(f"`{state.name}` before the first chunk is made in the walk")
-            if len({id for id in self._made() if start in graph[id].operands}) > 1:
-                raise Whole(f"`{state.name}` before the first chunk is wanted at every chunk")
-            lacks = [a.name for a in self.kernel.grid if a.name not in node.type.names]
+            nodes = [self.kernel.graph[id] for id in made_by(self.kernel, [start])]
+            streams = [a for node in nodes for a in node.type.axes if a.kind == "stream"]
+            if streams:
+                raise Whole(f"`{state.name}` before the first chunk is made from tokens")
+            lacks = [a.name for a in self.kernel.grid if a not in state.axes]
             if lacks:
                 raise Whole(f"`{state.name}` is one for all of {', '.join(lacks)}")
 
-    def _made(self) -> set[int]:
-        """The nodes that the walk makes, and the Fold itself."""
-        graph, own = self.kernel.graph, set(self.kernel.stores.values())
-        found, waiting = set[int](), [self.fold.id, *own]
-        while waiting:
-            id = waiting.pop()
-            if id not in found and (id in own or id not in self.kernel.loads):
-                found.add(id)
-                waiting += graph[id].operands
-        return found
+    def _loaded(self) -> bool:
+        """Whether every state before the first chunk is loaded as it is, for nothing else, and
+        nothing else is loaded once for a sequence."""
+        graph, loads = self.kernel.graph, self.kernel.loads
+        made = made_by(self.kernel, [self.fold.id, *self.kernel.stores.values()])
+        users = [sum(start in graph[id].operands for id in made) for start in self.starts]
+        axes = [{a.name for a in state.axes} for state in self.op.states]
+        same = [
+            start in loads and {*graph[start].type.names} == names
+            for start, names in zip(self.starts, axes, strict=True)
+        ]
+        names = {loads.get(start) for start in self.starts}
+        return all(same) and users == [1] * len(users) and not rows_of(self.kernel) - names
+
+    def _again(self) -> Kernel:
+        """The walk of a segment, from states that are given as they are."""
+        graph, loads = self.kernel.graph.copy(), dict(self.kernel.loads)
+        given = list(self.fold.operands[: len(self.op.captures)])
+        for state in self.op.states:
+            name = f"{state.name}.starts"
+            given.append(graph.add(ir.Input(name, Type(state.axes))))
+            loads[given[-1]] = name
+        walk = graph.add(self.op, *given, span=self.fold.span)
+        graph.substitute(self.fold.id, walk)
+        title, why = f"{self.kernel.name}_again", ("along the chunks of a segment",)
+        return replace(self.kernel, name=title, graph=graph, loads=loads, walk=walk, why=why)
 
     def _check_borders(self) -> None:
         """Refuse what asks where the chunks of a sequence begin or end."""
         name = self.op.stream.name
         asking = (ck.AtLast, ir.Shift, ir.Position, ck.Move)
-        for node in (*map(self.kernel.graph.__getitem__, self._made()), *self.op.body):
+        made = made_by(self.kernel, [self.fold.id, *self.kernel.stores.values()])
+        for node in (*map(self.kernel.graph.__getitem__, made), *self.op.body):
             if isinstance(node.op, asking) and name in _along(node.op):
                 raise Whole("it asks where the chunks of a sequence begin or end")
 
@@ -227,20 +223,23 @@ class _Walk:
         else:
             row, join = None, self._join(names, kept)
         buffers = [Buffer(between[name], Type(axes[name])) for name in between]
+        again = None if self._loaded() else self._again()
         starts = {}
         for state, start in zip(self.op.states, self.starts, strict=True):
-            starts[self.kernel.loads[start]] = f"{state.name}.starts"
-            buffers.append(Buffer(f"{state.name}.starts", Type(state.axes)))
+            name = f"{state.name}.starts"
+            starts[self.kernel.loads[start] if again is None else name] = name
+            buffers.append(Buffer(name, Type(state.axes)))
         lasts = {end: names[state] for state, end in self.kernel.ends.items()}
-        return Segments(tuple(kernels), join, tuple(buffers), starts, lasts, row)
+        rows = frozenset() if again is None else rows_of(again) - {*starts}
+        return Segments(tuple(kernels), join, tuple(buffers), starts, lasts, row, again, rows)
 
     def _join_matrix(
         self, names: dict[str, str], kept: tuple[str, tuple[Axis, ...]], row: Axis, column: Axis
     ) -> Kernel:
         """The kernel that walks the segments with a matrix for each."""
-        made = _Join(self.kernel, exact=True)
-        ((state, start),) = zip(self.op.states, self.starts, strict=True)
-        made.add_matrix(state, self.kernel.loads[start], names[state.name], kept, row, column)
+        made = Join(self.kernel, exact=True)
+        (state,), (start,) = self.op.states, self.starts
+        made.add_matrix(state, start, names[state.name], kept, row, column)
         return made.kernel(self.op)
 
     def _kept(self) -> dict[tuple[Rule, int], tuple[str, tuple[Axis, ...]]]:
@@ -261,13 +260,13 @@ class _Walk:
         """The kernel that walks each segment from nothing."""
         graph, body = self.kernel.graph.copy(), self.body
         states = list(self.op.states)
-        starts = [_number(graph, self.rules[state.name].nothing) for state in states]
+        starts = [number(graph, self.rules[state.name].nothing) for state in states]
         body.outputs = {state.name: body.outputs[state.name] for state in states}
         for (rule, factor), (name, axes) in kept.items():
             before = body.add(ir.Input(f"{name}[t-1]", Type(axes)))
             body.outputs[name] = body.add(ir.Elementwise(rule.times), before, factor)
             states.append(ir.State(name, axes))
-            starts.append(_number(graph, rule.one))
+            starts.append(number(graph, rule.one))
         body.prune()
         read = {node.op.name for node in body if isinstance(node.op, ir.Input)}
         given = dict(zip(self.op.captures, self.fold.operands, strict=False))
@@ -291,102 +290,38 @@ class _Walk:
         self, names: dict[str, str], kept: dict[tuple[Rule, int], tuple[str, tuple[Axis, ...]]]
     ) -> Kernel:
         """The kernel that walks the segments."""
-        made = _Join(self.kernel)
+        made = Join(self.kernel)
         for state, start in zip(self.op.states, self.starts, strict=True):
             rule, factor = self.rules[state.name], self.factors[state.name]
             scale = None if factor is None else kept[rule, factor]
-            made.add(state, self.kernel.loads[start], names[state.name], rule, scale)
+            made.add(state, start, names[state.name], rule, scale)
         return made.kernel(self.op)
-
-
-class _Join:
-    """The walk along the segments, under construction."""
-
-    def __init__(self, walk: Kernel, exact: bool = False) -> None:
-        self.walk, self.exact, infer = walk, exact, walk.graph.infer
-        self.graph, self.body = Graph[object](infer), Graph[object](infer)
-        self.loads: dict[int, str] = {}
-        self.captures: dict[str, int] = {}
-        self.starts: dict[str, int] = {}
-
-    def add(
-        self, state: ir.State, start: str, end: str, rule: Rule,
-        kept: tuple[str, tuple[Axis, ...]] | None,
-    ) -> None:  # fmt: skip
-        """S' = D S + E for one state."""
-        body, name = self.body, state.name
-        self.starts[name] = self._load(start, state.axes)
-        before = body.add(ir.Input(f"{name}[t-1]", Type(state.axes)), name=name)
-        scaled = before
-        if kept is not None:
-            scale = self._captured(*kept)
-            scaled = body.add(ir.Elementwise(rule.times), before, scale)
-            if rule == SCALED:
-                zero = _number(body, rule.nothing)
-                empty = body.add(ir.Elementwise("eq"), before, zero)
-                scaled = body.add(ir.Elementwise("where"), empty, zero, scaled)
-        made = self._captured(end, state.axes)
-        body.outputs[name] = body.add(ir.Elementwise(rule.plus), scaled, made)
-        body.outputs[f"{name}.starts"] = before
-
-    def add_matrix(
-        self, state: ir.State, start: str, end: str, kept: tuple[str, tuple[Axis, ...]], row: Axis,
-        column: Axis,
-    ) -> None:  # fmt: skip
-        """S' = D S + E for a matrix D."""
-        body, name = self.body, state.name
-        self.starts[name] = self._load(start, state.axes)
-        before = body.add(ir.Input(f"{name}[t-1]", Type(state.axes)), name=name)
-        matrix = self._captured(*kept)
-        source = tuple(column.name if a == row else a.name for a in state.axes)
-        out = tuple((axis.name, axis) for axis in state.axes)
-        op = ir.Contract((body[matrix].type.names, source), out)
-        product = body.add(op, matrix, before)
-        made = self._captured(end, state.axes)
-        body.outputs[name] = body.add(ir.Elementwise("add"), product, made)
-        body.outputs[f"{name}.starts"] = before
-
-    def _load(self, name: str, axes: tuple[Axis, ...]) -> int:
-        """An input of the kernel."""
-        id = self.graph.add(ir.Input(name, Type(axes)), name=name)
-        self.loads[id] = name
-        return id
-
-    def _captured(self, name: str, axes: tuple[Axis, ...]) -> int:
-        """An input of the body: what is there for each segment."""
-        if name not in self.captures:
-            self.captures[name] = self._load(name, arrange((SEGMENT, *axes)))
-            self.body.add(ir.Input(name, Type(axes)), name=name)
-        (found,) = (n.id for n in self.body if isinstance(n.op, ir.Input) and n.op.name == name)
-        return found
-
-    def kernel(self, op: ir.Fold) -> Kernel:
-        """All of it; `op` is the walk along the chunks."""
-        graph, walk = self.graph, self.walk
-        join = ir.Fold(
-            SEGMENT, (*self.captures,), op.states, self.body, op.heads, reverse=op.reverse
-        )
-        fold = graph.add(join, *self.captures.values(), *self.starts.values())
-        stores = {}
-        for state in op.states:
-            name = f"{state.name}.starts"
-            stores[name] = graph.add(ir.Result(name), fold)
-            if state.name in walk.ends:
-                self._load(walk.ends[state.name], state.axes)
-        why = ("from segment to segment",)
-        return Kernel(
-            f"{walk.name}_join", graph, self.loads, stores, walk.grid, walk.split, fold, walk.ends,
-            why, most=MOST if self.exact else walk.most, exact=self.exact,
-        )  # fmt: skip
-
-
-def _number(graph: Graph, value: sympy.Expr) -> int:
-    """A real number."""
-    made = graph.add(ir.Constant(value))
-    return graph.add(ir.Elementwise("real"), made) if value.is_finite else made
 
 
 def _along(op: object) -> set[str]:
     """The axis that an op looks along."""
     axes = {getattr(op, "stream", None), getattr(op, "axis", None)}
     return {getattr(axis, "name", axis) for axis in axes if axis is not None}
+
+
+def made_by(kernel: Kernel, wanted: Iterable[int]) -> list[int]:
+    """The nodes that a kernel makes for some values."""
+    graph, own = kernel.graph, set(kernel.stores.values())
+    found, waiting = dict[int, None](), [*wanted]
+    while waiting:
+        id = waiting.pop()
+        if id not in found and (id in own or id not in kernel.loads):
+            found[id] = None
+            waiting += graph[id].operands
+    return [*found]
+
+
+def rows_of(kernel: Kernel) -> frozenset[str]:
+    """What a walk loads that has a row for each sequence, and not one for each token or chunk."""
+    assert kernel.walk is not None
+    graph = kernel.graph
+    made = made_by(kernel, [kernel.walk, *kernel.stores.values()])
+    read = {o for id in made for o in graph[id].operands if o not in made}
+    kinds = {id: {axis.kind for axis in graph[id].type.axes} for id in read}
+    rows = (id for id in read if "batch" in kinds[id] and "stream" not in kinds[id])
+    return frozenset(kernel.loads[id] for id in rows)

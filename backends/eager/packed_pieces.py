@@ -191,6 +191,13 @@ def segment_tables(
     return parts, joined_rows
 
 
+def sequence_of_segment(rows: Tensor, joined: Tensor) -> Tensor:
+    """The sequence of each segment of `segment_tables`; of those that have no chunks, any."""
+    segment = torch.arange(len(rows), device=rows.device)
+    owner = torch.searchsorted(joined[:, 5].contiguous(), segment, right=True)
+    return owner.clamp(max=len(joined) - 1)
+
+
 def last_of_each(x: Tensor, empty: Tensor, rows: Tensor | None, reverse: bool = False) -> Tensor:
     """The last token of each sequence (with `reverse` the first), or what stands for it where it
     has none: x [B, T, ...] -> [B, ...], or of packed sequences, which `rows` is a table of,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+import sympy
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, Value
@@ -14,7 +15,7 @@ from archc.backends.triton.launch import LAUNCHING, write_launch
 from archc.backends.triton.naming import pointer, size_name
 from archc.backends.triton.packed import read_by_chunks, why_alone
 from archc.backends.triton.schedule import Schedule, written
-from archc.backends.triton.segments import Launch, in_segments
+from archc.backends.triton.segments import Launch, launch_walk
 from archc.backends.triton.text import kernel_text, sizes_of
 
 from archc.dims import Axis
@@ -95,10 +96,11 @@ class KernelFunction(GraphFunction):
         for each in self.kernels:
             title = self.add_kernel(each)
             launch = Launch(self._arguments(each), self._rows(each))
-            if each.kernel.walk is not None:
+            if each.kernel.walk is None:
+                self.launch(each, title, launch)
+            else:
                 found = self.schedule.segments(each.kernel, self.stream)
-                launch = in_segments(self, each, found, launch)
-            self.launch(each, title, launch)
+                launch_walk(self, each, title, found, launch)
 
     def add_kernel(self, made: KernelWriter) -> str:
         """Write a kernel to the file; its name there."""
@@ -169,6 +171,10 @@ class KernelFunction(GraphFunction):
                 self._buffer(self.buffers[name], written[name])
             arguments[name] = self._argument(node.id)
         return arguments
+
+    def layout_of(self, id: int) -> tuple[str, ...]:
+        """The order of a tensor's dims."""
+        return self._tensor(id).layout
 
     def _rows(self, made: KernelWriter) -> str:
         """The table of packed sequences that a kernel reads."""
@@ -289,7 +295,8 @@ class KernelFunction(GraphFunction):
 
     # --- sizes ---
 
-    def size(self, size: object) -> str:
+    def size(self, size: sympy.Expr) -> str:
+        """How long an axis is, as a text."""
         return self.body.size(size).text
 
     def length(self, axis: Axis, streams: bool = True) -> str:

@@ -13,6 +13,7 @@ The walk reads where its chunks are from a table, as that of packed sequences do
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from archc.backends.triton.ops import OPS
 from archc.backends.triton.text import kernel_text
 
 from archc.dims import Axis
-from archc.ir.kernel import Segments
+from archc.ir.kernel import Kernel, Segments
 
 if TYPE_CHECKING:
     from archc.backends.triton.function import KernelFunction
@@ -51,78 +52,115 @@ class Launch:
         return self.arguments[name].partition(",")[0]
 
 
-def in_segments(
-    function: KernelFunction, made: KernelWriter, found: Segments | str, whole: Launch
-) -> Launch:
-    """The lines before a walk; what it is then launched with: as it was, where it goes whole."""
-    return whole if isinstance(found, str) else _Segments(function, made, found, whole).launch()
+def launch_walk(
+    function: KernelFunction, made: KernelWriter, title: str, found: Segments | str, whole: Launch
+) -> None:
+    """The lines that launch a walk: whole, or in segments, if it can, where that is faster."""
+    if isinstance(found, str):
+        function.launch(made, title, whole)
+    else:
+        _Segments(function, made, title, found, whole).write()
 
 
 class _Segments:
     """The lines of one walk."""
 
     def __init__(
-        self, function: KernelFunction, made: KernelWriter, found: Segments, whole: Launch
-    ) -> None:
-        self.function, self.made, self.found, self.whole = function, made, found, whole
-        self.body = function.body
+        self, function: KernelFunction, made: KernelWriter, title: str, found: Segments,
+        whole: Launch,
+    ) -> None:  # fmt: skip
+        self.function, self.made, self.title = function, made, title
+        self.found, self.whole = found, whole
+        self.body, self.writer = function.body, function.body.writer
         self.fresh = self.body.names.fresh
         self.names = {each.name: self.fresh(pointer(each.name)) for each in found.buffers}
         self.rows, self.walks = self.fresh("walk_rows"), self.fresh("walks")
+        self.joined, self.segment = self.fresh("join_rows"), self.fresh("segment")
+        self.redirected = {**found.starts, **found.lasts}
+        self.loaded = function.loaded(made, whole)  # its parts load no more: so there is room
+        self.chosen: dict[str, str] = {}
 
-    def launch(self) -> Launch:
+    def write(self) -> None:
         """All lines."""
-        function, writer, whole = self.function, self.body.writer, self.whole
+        function, writer, whole = self.function, self.writer, self.whole
         function.scope.file.pieces |= {*PIECES}
         sequences = function.length(self._batch(), False)
-        segment = self.fresh("segment")
-        chunks = function.chunks()
-        each = f"{function.length(self._batch())} * {chunks} // max({sequences}, 1)"
-        count = each if function.packed else chunks
-        given, end = [function.programs(self.made), count, self.body.device], ")"
-        if self.found.applied is not None:
-            given += [str(len(self.found.ends) + 1), str(MATRIX)]
-            end = f") if {function.size(self.found.applied.size)} <= {WIDEST} else 0"
-        writer.call(f"{segment} = chunks_of_segment(", given, end)
-        redirected = {**self.found.starts, **self.found.lasts}
-        for name, buffer in redirected.items():
+        self._decide(sequences)
+        if self.found.again is not None:
+            with writer.block(f"if {self.segment}:"):
+                self._join(sequences)
+                self._again(self.found.again)
+            with writer.block("else:"):
+                function.launch(self.made, self.title, whole)
+            return
+        for name, buffer in self.redirected.items():
             writer.line(f"{self.names[buffer]} = {whole.tensor(name)}")
         writer.line(f"{self.rows}, {self.walks} = {whole.rows}, {sequences}")
-        with writer.block(f"if {segment}:"):
-            self._join(segment, sequences)
-        arguments = {
-            name: self._argument(redirected[name]) if name in redirected else text
-            for name, text in whole.arguments.items()
-        }
-        return Launch(arguments, self.rows, self.walks)
+        with writer.block(f"if {self.segment}:"):
+            self._join(sequences)
+        arguments = {**whole.arguments, **self._redirected()}
+        function.launch(self.made, self.title, Launch(arguments, self.rows, self.walks))
 
     def _batch(self) -> Axis:
         return next(axis for axis in self.made.kernel.grid if axis.kind == "batch")
 
-    def _argument(self, buffer: str) -> str:
-        """A tensor of the segments."""
-        return f"{self.names[buffer]}, *{self.names[buffer]}.stride()"
+    def _redirected(self) -> dict[str, str]:
+        """What the walk of a segment is given in the place of states of sequences."""
+        names = {name: self.names[buffer] for name, buffer in self.redirected.items()}
+        return {name: f"{each}, *{each}.stride()" for name, each in names.items()}
 
-    def _join(self, segment: str, sequences: str) -> None:
+    def _decide(self, sequences: str) -> None:
+        """The line that says how long segments are."""
+        function, chunks = self.function, self.function.chunks()
+        every = f"{function.length(self._batch())} * {chunks} // max({sequences}, 1)"
+        count = every if function.packed else chunks
+        given, end = [function.programs(self.made), count, self.body.device], ")"
+        if self.found.applied is not None:
+            given += [str(len(self.found.ends) + 1), str(MATRIX)]
+            end = f") if {function.size(self.found.applied.size)} <= {WIDEST} else 0"
+        self.writer.call(f"{self.segment} = chunks_of_segment(", given, end)
+
+    def _join(self, sequences: str) -> None:
         """The lines that find the state that each segment starts from."""
-        function, writer, whole = self.function, self.body.writer, self.whole
-        joined = self.fresh("join_rows")
+        function, writer, whole = self.function, self.writer, self.whole
         chunks, tokens = function.chunks(), function.stream_length()
-        given = [whole.rows, sequences, tokens, chunks, segment, self.body.device]
-        writer.call(f"{self.rows}, {joined} = segment_tables(", given, ")")
+        given = [whole.rows, sequences, tokens, chunks, self.segment, self.body.device]
+        writer.call(f"{self.rows}, {self.joined} = segment_tables(", given, ")")
         writer.line(f"{self.walks} = len({self.rows})")
         for buffer in self.found.buffers:
             dims = (axis for axis in buffer.type.axes if axis.kind != "batch")
             shape = ", ".join([self.walks, *(function.length(axis, False) for axis in dims)])
             kind = f"device={self.body.device}, dtype=torch.float32"
             writer.line(f"{self.names[buffer.name]} = torch.empty({shape}, {kind})")
-        loaded = function.loaded(self.made, whole)  # more than parts of it: so there is room
+        self._choose_rows()
         for kernel in self.found.ends:
             made = source(kernel, OPS, function.stream.name)
-            launch = Launch(self._given(made), self.rows, self.walks, loaded)
+            launch = Launch(self._given(made) | self.chosen, self.rows, self.walks, self.loaded)
             function.launch(made, self._title(made), launch)
         made = source(self.found.join, OPS, function.stream.name)
-        function.launch(made, self._title(made), Launch(self._given(made), joined, sequences, ()))
+        launch = Launch(self._given(made), self.joined, sequences, ())
+        function.launch(made, self._title(made), launch)
+
+    def _again(self, kernel: Kernel) -> None:
+        """The lines that launch the walk of segments, where it is not that of sequences."""
+        made = source(kernel, OPS, self.function.stream.name)
+        arguments = {**self.whole.arguments, **self.chosen, **self._redirected()}
+        launch = Launch(arguments, self.rows, self.walks, self.loaded)
+        self.function.launch(made, self._title(made), launch)
+
+    def _choose_rows(self) -> None:
+        """The lines that give each segment the row of its sequence."""
+        if not self.found.rows:
+            return
+        self.function.scope.file.pieces.add("sequence_of_segment")
+        owner = self.fresh("owner")
+        self.writer.line(f"{owner} = sequence_of_segment({self.rows}, {self.joined})")
+        for name in sorted(self.found.rows):
+            text, tensor = self.whole.arguments[name], self.whole.tensor(name)
+            place = self.function.layout_of(self.made.arguments[name].id).index("batch")
+            each = self.fresh(f"{tensor}_each")
+            self.writer.line(f"{each} = {tensor}.index_select({place}, {owner})")
+            self.chosen[name] = re.sub(rf"\b{tensor}\b", each, text)
 
     def _title(self, made: KernelWriter) -> str:
         """The name of a kernel of segments, which walks with other results may have in common."""

@@ -84,8 +84,18 @@ def test_a_matrix_that_is_applied_to_a_state_is_made_by_a_walk_of_its_own() -> N
     assert captured == {*walk.graph[walk.walk or 0].op.captures} - {"U0.0"}
 
 
+def test_a_walk_that_makes_its_first_state_is_written_again() -> None:
+    """From states that are given; what else is loaded once for a sequence, each segment gets."""
+    walk, found = walks("mesa")["A G"]
+    assert isinstance(found, Segments) and found.again is not None and not found.rows
+    assert {*found.starts} == {"A.starts", "G.starts"} <= {*found.again.loads.values()}
+    assert {**found.again.stores} == {**walk.stores}
+    _, same = walks("gla")["S"]
+    assert isinstance(same, Segments) and same.again is None
+
+
 def test_what_goes_whole_says_why() -> None:
-    assert "made in the walk" in str(walks("mesa")["A G"][1])
+    assert "no dim of these is free of it" in str(walks("ssm")["h"][1])
     cascade = walks(str(OWN / "cascade.arch"))
     assert "does not walk chunks" in str(cascade["S"][1])
 

@@ -22,7 +22,7 @@ pytest.importorskip("triton")
 ROOT = Path(__file__).parents[3]
 SPECS = (
     "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
-    "linear_attention_simple", "mamba", "mlstm", "rwkv7", "ssm_selective",
+    "linear_attention_simple", "mamba", "mesa", "mlstm", "rwkv7", "ssm_selective",
 )  # fmt: skip
 """Bundled specs with a walk that goes in segments."""
 
