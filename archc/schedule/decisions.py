@@ -10,6 +10,7 @@ from archc.ir import layer as ir
 from archc.ir.kernel import NARROW, SUMMED, Buffer, Kernel, Kernels
 from archc.schedule.cost import again
 from archc.schedule.program import Program, Step
+from archc.schedule.quotients import exact_states
 
 REASONS: Mapping[str, str] = {
     # kernels
@@ -30,6 +31,7 @@ REASONS: Mapping[str, str] = {
     # widths
     "narrow": "only for products",
     "wide": "not only for products",
+    "divided": "a quotient shows how it is rounded",
     "summed": "differences of it are wanted",
     "outside": "as the caller has it",
     # what is not in memory, and what is in no kernel
@@ -110,6 +112,8 @@ def _width(kernels: Kernels, buffer: Buffer) -> Decision:
     outside = buffer.name in kernels.graph.outputs and not buffer.name.startswith("saved")
     if outside or buffer.type.dtype != "real":
         return Decision("outside")
+    if kernels.graph.outputs.get(buffer.name) in exact_states(kernels.graph):
+        return Decision("divided")
     return Decision({NARROW: "narrow", SUMMED: "summed"}.get(buffer.width, "wide"))
 
 

@@ -9,6 +9,7 @@ from archc.compile import for_kernels, lowered
 from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm
 from archc.ir.kernel import WIDE
+from archc.schedule.decisions import of_buffer
 from archc.schedule.partition import partition
 from archc.schedule.quotients import exact_products, exact_states
 
@@ -34,6 +35,8 @@ def test_states_that_are_divided_are_saved_in_float32(spec: str, states: str) ->
     made = partition(form.forward, "memory", fold.stream, fold.heads, {})
     widths = {buffer.name: buffer.width for buffer in made.buffers}
     assert {widths[f"saved.{name}@start"] for name in states} == {WIDE}
+    why = {each.name: of_buffer(made, each)[1].rule for each in made.buffers}
+    assert {why[f"saved.{name}@start"] for name in states} == {"divided"}
 
 
 def test_a_quotient_is_computed_again_and_not_read() -> None:
