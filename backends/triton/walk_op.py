@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.scope import write_sizes
 from archc.backends.triton.library import REFUSED, Ops
@@ -20,9 +22,10 @@ class WalkOp(Op):
 
     def room(self) -> None:
         """Append the function that says whether a kernel can do it."""
-        writer, lines, launch = Writer(), Writer(), self.fast.launch
-        body, launch.body = self._body_again(), launch.body
-        own, launch.body = launch.body, body
+        walk: Any = self.fast
+        writer, lines, launch = Writer(), Writer(), walk.launch
+        body, own = self._body_again(), launch.body
+        launch.body = body
         launch.write_sizes(lines)
         launch.body = own
         doc = f"Whether `{self.fast.name}` can do it: on a GPU, with room for what it holds."
@@ -87,6 +90,8 @@ class WalkOps(Ops):
     """The ops of one recurrence without chunks."""
 
     kind = WalkOp
+    forward: WalkOp
+    backward: WalkOp
 
     def write(self) -> None:
         """The functions of both, and the ops."""
