@@ -14,11 +14,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
 
 WIDE, NARROW, SUMMED = "wide", "narrow", "summed"
 """How a buffer keeps real numbers: in float32, as the inputs, or so that differences of sums are
 as exact as the inputs: in float32 for inputs of 16 bits, else in float64."""
+
+WHOLE, BLOCK = 128 * 128, 64
+"""A product takes a matrix between dims from memory whole if it has so many elements at most, else
+in blocks of so many indices of a dim that is summed."""
+
+LIGHT = (ir.Elementwise, ir.Constant, ck.Chunks, ck.Tokens, ck.Expand)
+"""Ops that may be done at some indices after others: none makes more than the elements there."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,17 @@ def fitting(plans: Sequence[Kernels], budget: Budget = REFERENCE.budget) -> Tabl
             found = _longest(tiles, dict(zip(sizes, blocks, strict=True)), dtype, budget)
             if found != CHUNKS[0]:
                 rows[number, *blocks] = found
-    return dict.fromkeys(sizes, LEAST), rows
+    kept = [place for place in range(len(sizes)) if _decides(rows, place + 1, len(every))]
+    rows = {(key[0], *(key[place + 1] for place in kept)): count for key, count in rows.items()}
+    return dict.fromkeys((sizes[place] for place in kept), LEAST), rows
+
+
+def _decides(rows: Mapping[tuple[int, ...], int], place: int, blocks: int) -> bool:
+    """Whether it matters how long the block at a place of the keys is."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for key, count in rows.items():
+        found.setdefault((*key[:place], *key[place + 1 :]), []).append(count)
+    return any(len(each) < blocks or len(set(each)) > 1 for each in found.values())
 
 
 def _sizes(programs: Sequence[Program]) -> list[str]:
@@ -58,14 +68,16 @@ def _longest(
     tiles: Sequence[tuple[Tiles, Mapping[str, int]]], sizes: Mapping[str, int], dtype: str,
     budget: Budget,
 ) -> int:  # fmt: skip
-    """The longest chunk that fits, or the bytes that the shortest needs."""
+    """The longest chunk that fits, or the bytes that the shortest needs. It is the shortest where
+    float32 is multiplied in blocks: tiles of more rows do not fit into registers beside these."""
     known = {name: ENDLESS if block > LONGEST else block for name, block in sizes.items()}
     for chunk in CHUNKS:
         lengths: dict[object, int] = {}
         given = {**known, str(ck.CHUNK): chunk}
         needed = (_shared(each, given, dtype, width, lengths) for each, width in tiles)
         if all(shared <= budget.shared for shared in needed):
-            return chunk
+            wide = dtype == "float32" and any(each.in_blocks for each, _ in tiles)
+            return CHUNKS[-1] if wide else chunk
     given, lengths = {**sizes, str(ck.CHUNK): CHUNKS[-1]}, {}
     return max(_shared(each, given, dtype, width, lengths) for each, width in tiles)
 

@@ -17,7 +17,7 @@ from archc.diagnostics import ArchError, fail
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node, Type
-from archc.ir.kernel import Kernel, Kernels
+from archc.ir.kernel import BLOCK, LIGHT, WHOLE, Kernel, Kernels
 from archc.schedule.devices import REFERENCE, Budget
 from archc.schedule.program import OUTER, STATE, WIDE, Key, Program, Setting, Sizes, Step, widths
 
@@ -243,10 +243,35 @@ class Tiles:
         exact one with data of 16 bits both parts of the smaller operand are there, and one of them
         once more for what follows."""
         frame, id = step.key
+        most = max(map(self._share, step.operands))
         if frame == OUTER and id in self.program.kernel.in_parts and self.setting.data < WIDE:
-            small, large = sorted(map(self._area, step.operands))
+            small, large = sorted(self._area(key) // most for key in step.operands)
             return self._pair(3 * small, large)
-        return self._pair(*(self._held(key, ahead) for key in step.operands))
+        return self._pair(*(self._held(key, ahead) // most for key in step.operands))
+
+    def _share(self, key: Key) -> int:
+        """In how many blocks an operand is taken: of a large matrix from memory in several, and so
+        is what it is multiplied with."""
+        program, axes = self.program, self._type(key).axes
+        axes = tuple(axis for axis in axes if program.is_tiled(axis))
+        split = program.kernel.split
+        dims = all(a.kind == "dim" and not a.size.has(ck.CHUNK) and a != split for a in axes)
+        large = len(axes) == 2 and dims and self._area(key) > WHOLE
+        if program.fold is not None or not large or not self._is_light(key):
+            return 1
+        return max(self._tile(key)) // BLOCK
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether a product takes a matrix from memory in blocks."""
+        return any(self._share(key) > 1 for step in self.products for key in step.operands)
+
+    def _is_light(self, key: Key) -> bool:
+        """Whether a value is made from memory, each element from its own."""
+        step = self.program.steps.get(key)
+        if step is None or step.load is not None:
+            return step is not None
+        return isinstance(step.node.op, LIGHT) and all(map(self._is_light, step.operands))
 
     def _held(self, key: Key, ahead: Collection[Key]) -> int:
         """Elements of an operand that stand in shared memory. Products of many rows read them
@@ -295,6 +320,7 @@ class Tiles:
         alike = [s for s in self.order if s.load is None and isinstance(s.node.op, PAIRED)]
         alike = [s for s in alike if s.operands[-1] == step.operands[-1]]
         grams = sum(isinstance(s.node.op, ck.Gram) for s in alike)
+        dims = min(dims, program.kernel.most) if grams == len(alike) else dims
         mixes = len({s.operands[0] for s in alike if not isinstance(s.node.op, ck.Gram)})
         exact = 2 if self.setting.dtype == "float32" else 1
         area = grams * 2 * rows * dims + mixes * (rows * rows + rows * dims)
@@ -304,7 +330,8 @@ class Tiles:
         """What a solve multiplies with again and again, beside what comes before and after it."""
         if step.load is not None or not isinstance(step.node.op, ck.Conjugate):
             return 0
-        largest = max(map(self._area, step.operands), default=0) * WIDE
+        areas = [self._area(key) // self._share(key) for key in step.operands]
+        largest = max(areas, default=0) * WIDE
         return largest if int(self.setting.sizes[str(ck.CHUNK)]) < GROUP else 4 * largest
 
     def _exact(self, a: int, b: int) -> int:

@@ -100,6 +100,7 @@ class Program:
         self.fold: Node | None = None if kernel.walk is None else graph[kernel.walk]
         ops = (node.op for node in graph)
         self.inner = {op.steps for op in ops if isinstance(op, ck.Chunks) and op.steps}
+        self.picked: set[str] = set()
         self.looping = False
         if self.fold is not None:
             op: ir.Fold = self.fold.op
@@ -111,6 +112,14 @@ class Program:
                 self._visit(BODY, id)
         for id in kernel.stores.values():
             self._visit(OUTER, id)
+        self.picked = self._picked()
+
+    def _picked(self) -> set[str]:
+        """The axes of which single places are read, and nothing is made along."""
+        steps = self.steps.values()
+        single = {step.node.op.axis for step in steps if isinstance(step.node.op, ir.Gather)}
+        made = (step.node.type.names for step in steps if step.load is None)
+        return single - {name for names in made for name in names}
 
     # --- steps ---
 
@@ -177,7 +186,9 @@ class Program:
         rows = self.kernel.rows
         if rows is not None and axis.name == rows.name:
             return True
-        if axis.kind == "batch" or any(axis.name == each.name for each in self.kernel.grid):
+        if axis.kind == "batch" or axis.name in self.picked:
+            return False
+        if any(axis.name == each.name for each in self.kernel.grid):
             return False
         walked = self.fold is not None and axis.name == self.fold.op.stream.name
         return axis.kind != "stream" or not (walked or axis.size.has(ck.CHUNK))

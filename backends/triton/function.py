@@ -23,7 +23,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
 from archc.ir.graph import Graph
-from archc.ir.kernel import NARROW, SUMMED, Buffer
+from archc.ir.kernel import BLOCK, NARROW, SUMMED, Buffer
 
 TORCH = {"int": "torch.int32", "bool": "torch.bool"}
 
@@ -188,6 +188,8 @@ class KernelFunction(GraphFunction):
             if block != "ROWS":
                 most = f", {made.most}" if made.is_split(block) else ""
                 blocks.append(f"{block}=block_of({self.size(size)}{most})")
+                if block in made.cut:
+                    blocks.append(f"{block}_PART=block_of({self.size(size)}, {BLOCK})")
                 if block in made.halved:
                     blocks.append(f"{block}_LEVELS=block_of({self.size(size)}).bit_length() - 1")
         sizes = [f"{size_name(size)}={self.size(size)}" for size in sizes_of(made)]

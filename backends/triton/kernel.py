@@ -15,7 +15,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.ir.kernel import Kernel
+from archc.ir.kernel import WHOLE, Kernel
 
 ROW = "i"
 """The label of tokens: they are the rows of a chunk."""
@@ -77,7 +77,33 @@ class KernelWriter(Lines):
         along = self.tokens in node.type.names and self.tokens not in self.indices
         place = self._tokens(id) if along else {}
         at = dict(self.at(node.type, place))
-        self.store(name, node, self.pull(id, at), at, self._one_of(node))
+        tile, only = self.pull(id, at), self._one_of(node)
+        axis = self._apart(node, at)
+        if axis is None:
+            self.store(name, node, tile, at, only)
+            return
+        with self.branch(f"if {self.area(tile)} <= {WHOLE}:"):
+            self.store(name, node, tile, at, only)
+        with self.branch("else:"), self.block_by_block(axis) as index:
+            there = {**at, axis.name: index}
+            self.store(name, node, self.pull(id, there), there, only)
+
+    def _apart(self, node: Node, at: Mapping[str, Index]) -> Axis | None:
+        """A dim of a matrix, if it can be made and stored part by part along it."""
+        axes = [axis for axis in node.type.axes if at[axis.name].label]
+        for axis in axes if self.is_matrix(axes, at) else []:
+            made, texts, count = dict(self.made), dict(self.texts), len(self.writer.lines)
+            one = Index("part", f"{axis.name} part", False, "part")
+            self.lengths[f"{axis.name} part"] = self.bounds[f"{axis.name} part"] = "part"
+            try:
+                self.pull(node.id, {**at, axis.name: one})
+                return axis
+            except NotInKernel:
+                continue
+            finally:
+                self.made, self.texts, self.frame = made, texts, Frame(self.kernel.graph)
+                del self.writer.lines[count:]
+        return None
 
     def _one_of(self, node: Node) -> str:
         """Which program stores what several have; "" if none has what another has."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -57,6 +57,7 @@ class Lines:
         self.bounds: dict[str, str] = {}
         self.blocks: dict[str, sympy.Expr] = {}
         self.halved: set[str] = set()
+        self.cut: set[str] = set()
         self.pieces: set[str] = set()
         self.looped = ""
 
@@ -70,15 +71,34 @@ class Lines:
         return block in ("PART", "DIMS")
 
     @contextmanager
+    def branch(self, header: str) -> Iterator[None]:
+        """Lines that are done in some cases: what is made in them is not known after them."""
+        kept, texts = dict(self.made), dict(self.texts)
+        with self.writer.block(header):
+            yield
+        self.made, self.texts = kept, texts
+
+    @contextmanager
     def part_by_part(self, axis: Axis) -> Iterator[None]:
         """A loop over the blocks of an axis: what is made in it is not known after it."""
-        kept, texts = dict(self.made), dict(self.texts)
-        with self.writer.block(f"for first in range(0, {self.size_text(axis)}, DIMS):"):
+        with self.branch(f"for first in range(0, {self.size_text(axis)}, DIMS):"):
             self.writer.line("dim = first + tl.arange(0, DIMS)")
             self.looped = axis.name
             self.whole(axis)
             yield
-        self.made, self.texts, self.looped = kept, texts, ""
+        self.looped = ""
+
+    @contextmanager
+    def block_by_block(self, axis: Axis) -> Iterator[Index]:
+        """A loop over parts of an axis, with the index of one."""
+        block, label, size = self.block(axis), f"{axis.name} part", self.size_text(axis)
+        self.blocks[block], self.lengths[label] = axis.size, f"{block}_PART"
+        self.cut.add(block)
+        first = self.names.fresh("first")
+        with self.branch(f"for {first} in range(0, {size}, {block}_PART):"):
+            text = self.let("part", f"{first} + tl.arange(0, {block}_PART)")
+            self.bounds[label] = f"{text} < {size}"
+            yield Index(text, label, False, self.bounds[label])
 
     # --- text ---
 
@@ -147,6 +167,21 @@ class Lines:
             return "LEVELS"
         self.halved.add(length)
         return f"{length}_LEVELS"
+
+    def is_matrix(self, axes: Sequence[Axis], at: Mapping[str, Index]) -> bool:
+        """Whether values lie between two dims, all of both; in a walk a program has a part."""
+        return self.kernel.walk is None and len(axes) == 2 and all(
+            axis.kind == "dim" and not axis.size.has(ck.CHUNK) and at[axis.name].whole
+            and not self.is_split(self.block(axis)) for axis in axes
+        )  # fmt: skip
+
+    def shape(self, labels: Sequence[str]) -> str:
+        """The lengths of the dims of a tile."""
+        return f"({', '.join(self.lengths[label] for label in labels)}{',' * (len(labels) == 1)})"
+
+    def area(self, tile: Tile) -> str:
+        """How many elements a tile has."""
+        return " * ".join(self.lengths[label] for label in tile.labels)
 
     def whole(self, axis: Axis) -> Index:
         """All of an axis, or the program's block of it."""
@@ -219,7 +254,7 @@ class Lines:
 
     def broadcast(self, tile: Tile, labels: tuple[str, ...]) -> str:
         """A tile made as wide as `labels`."""
-        shape = f"({', '.join(self.lengths[label] for label in labels)}{',' * (len(labels) == 1)})"
+        shape = self.shape(labels)
         if not tile.labels:
             return f"tl.full({shape}, {tile.text}, tl.float32)"
         tile = self.arranged(tile, tuple(label for label in labels if label in tile.labels))

@@ -221,3 +221,11 @@ def tile_linear_step(a, b, a_next, b_next):
 def tile_max_plus_step(a, b, a_next, b_next):
     """h -> max(a + h, b), and then h -> max(a_next + h, b_next)."""
     return a + a_next, tl.maximum(b + a_next, b_next)
+
+
+@kernel
+def tile_part(x, part, ROWS: tl.constexpr, DIMS: tl.constexpr, PART: tl.constexpr):
+    """Columns `part` [PART] of a tile [ROWS, DIMS], which begin at a multiple of PART."""
+    parts = tl.reshape(x, (ROWS, DIMS // PART, PART))
+    first = tl.arange(0, DIMS // PART)[:, None] * PART + tl.arange(0, PART)[None, :]
+    return tl.sum(tl.where((first == part[None, :])[None, :, :], parts, 0.0), 1)

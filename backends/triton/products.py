@@ -6,20 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from archc.backends.triton.algebra import masked, product, reduced, text_of
+from archc.backends.triton.blocks import by_blocks, matrices
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.tile import Index, Tile
 
 from archc.dims import Axis
-from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node
+from archc.ir.kernel import LIGHT
 
 Place = Mapping[str, Index]
 Own = dict[str, Index]
-
-LIGHT = (ir.Elementwise, ir.Constant, ck.Chunks, ck.Tokens, ck.Expand)
-"""Ops that may be done at one index after the other: none makes more than the elements there."""
 
 
 def contract(kernel: KernelWriter, node: Node, place: Place) -> Tile:
@@ -39,6 +37,9 @@ def contract(kernel: KernelWriter, node: Node, place: Place) -> Tile:
         return _in_turn(kernel, node, owns, summed)
     tiles = [kernel.pull_stored(o, own) for o, own in zip(node.operands, owns, strict=True)]
     exact = kernel.frame.outer is None and node.id in kernel.kernel.in_parts
+    large = matrices(kernel, node, owns)
+    if large and all(_light(kernel, node.operands[each]) for each in large):
+        return by_blocks(kernel, node, owns, tiles, summed, order, large, exact)
     return product(kernel, tiles[0], tiles[1], list(summed), order, node.name, exact)
 
 

@@ -29,7 +29,8 @@ def kernel_text(made: KernelWriter, title: str) -> str:
     sizes = [size_name(size) for size in sizes_of(made)]
     blocks = sorted(block for block in made.blocks if block != "ROWS")
     levels = [f"{block}_LEVELS" for block in sorted(made.halved)]
-    fixed = [f"{name}: tl.constexpr" for name in [*sizes, *blocks, *levels, *CONSTANTS]]
+    parts = [f"{block}_PART" for block in sorted(made.cut)]
+    fixed = [f"{name}: tl.constexpr" for name in [*sizes, *blocks, *parts, *levels, *CONSTANTS]]
     writer.line("@kernel")
     writer.call(f"def {title}(", [*tensors, "packed_p", "T", "CHUNKS", *fixed], "):")
     writer.depth += 1

@@ -1,4 +1,4 @@
-"""Dims for which the tiles of long chunks have no room: right on a GPU, or refused with a reason.
+"""Heads of up to 256 dims, for which the tiles of long chunks have no room: right on a GPU.
 
     python -m tests.gpu.room kda delta
 
@@ -12,7 +12,7 @@ import sys
 from tests.gpu.cases import Case
 from tests.gpu.measure import measure
 
-DIMS = ((60, 60), (128, 128), (256, 256), (64, 256))
+DIMS = ((60, 60), (128, 128), (256, 256), (64, 256), (256, 64), (200, 130))
 
 
 def main() -> None:

@@ -3,6 +3,7 @@ the interpreter is chosen when Triton is imported.
 
     TRITON_INTERPRET=1 python -m tests.backends.triton.interpreted layer kda 70 4
     TRITON_INTERPRET=1 python -m tests.backends.triton.interpreted gates gla 64
+    TRITON_INTERPRET=1 python -m tests.backends.triton.interpreted wide mesa 200 200
 
 Every address is checked, see `memory.py`. Each check prints every value's name and its largest
 error, against the largest value. Several can be named one after the other, with a `,` between.
@@ -29,6 +30,8 @@ from archc.ir.plan import Plan, examples
 from archc.ir.sizes import evaluate
 from tests.backends.triton.memory import guarded
 from tests.backends.triton.narrow import rounding
+from tests.gpu.cases import Case
+from tests.gpu.measure import measure
 
 Named = dict[str, Tensor]
 
@@ -151,13 +154,21 @@ def check_gates(spec: str, chunk: int) -> None:
     in_both(module, lambda kernels: run(memory, narrow(given) if kernels else given, []))
 
 
+def check_wide(spec: str, K: int, V: int) -> None:
+    """The memories of a spec, forward and gradient, with heads of so many dims."""
+    case = Case(spec, "float32", 16, H=1, B=1, K=K, V=V, T=20)
+    for name, (error, _) in measure(case, "cpu").items():
+        print(f"{name}: {error:.1e}")
+
+
 def main(arguments: list[str]) -> None:
     """Every check in turn."""
     for check in " ".join(arguments).split(","):
         what, spec, *numbers = check.split()
         torch.manual_seed(0)
         print(f"== {check.strip()}")
-        {"layer": check_layer, "gates": check_gates}[what](spec, *map(int, numbers))
+        checks = {"layer": check_layer, "gates": check_gates, "wide": check_wide}
+        checks[what](spec, *map(int, numbers))
 
 
 if __name__ == "__main__":

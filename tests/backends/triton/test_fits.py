@@ -43,7 +43,7 @@ def called(
 @pytest.mark.parametrize(
     ("dtype", "K", "V", "rows"),
     [
-        (torch.float32, 60, 60, 64), (torch.float32, 200, 256, 16), (torch.float32, 256, 60, 16),
+        (torch.float32, 60, 60, 64), (torch.float32, 200, 256, 16), (torch.float32, 256, 60, 32),
         (torch.bfloat16, 256, 256, 64), (torch.float16, 60, 60, 64),
     ],
 )  # fmt: skip

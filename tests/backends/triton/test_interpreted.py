@@ -52,15 +52,22 @@ def wrong(found: dict[str, float], limit: float = LIMIT) -> dict[str, float]:
 
 def test_layers_with_dims_that_are_no_powers_of_2() -> None:
     """Gates for each dim, a delta rule, several steps a token, a running maximum; T is no multiple
-    of a chunk."""
+    of a chunk. And states so large that they are multiplied and stored in blocks."""
     checks = [f"layer {spec} 70 4" for spec in ("kda", "rwkv7", "gated_delta_product", "mlstm")]
-    assert not wrong(errors(*checks))
+    assert not wrong(errors(*checks, "wide gated_delta_product 160 130"))
 
 
 def test_recurrences_unlike_the_bundled_ones() -> None:
     """A memory that is written with what another gives, and decays on both sides of a state."""
     checks = [f"layer {OWN / name}.arch 20 4" for name in ("cascade", "two_sided")]
     assert not wrong(errors(*checks))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["delta", "gla", "kda", "mesa", "mlstm", "rwkv7"])
+def test_heads_of_256(spec: str) -> None:
+    """Products and stores of states in blocks, and a solve with one."""
+    assert not wrong(errors(f"wide {spec} 200 256", f"wide {spec} 256 130"))
 
 
 @pytest.mark.parametrize("chunk", [16, 64])
