@@ -42,6 +42,21 @@ def test_every_decision_has_its_reason_as_data() -> None:
     assert {"carries", "free", "waits", "split", "saved", "passed", "narrow", "again"} <= used
 
 
+def test_a_walk_of_few_programs_goes_in_segments() -> None:
+    """And one of many whole; each says so, with the numbers that decide."""
+    layer = archc.load("linear_attention_simple", d=256, H=2).layer
+    few = [*plans_of(layer, conditions({"B": 1, "T": 65536}))]
+    text = as_text(few)
+    assert "in 45 segments of 23 chunks: 4 programs for 132 processors" in text
+    assert "that is 2 launches and" in text
+    kernels = [k for part in as_json(few)[0]["parts"] for k in part["kernels"]]
+    (walk, *_) = (k["segments"] for k in kernels if "segments" in k)
+    assert walk["segments"] == 45 and walk["seconds"]["in segments"] < walk["seconds"]["whole"]
+    assert "goes whole: 4 programs for 132 processors, 4 chunks" in as_text(
+        plans_of(layer, conditions({"B": 1, "T": 256}))
+    )
+
+
 def test_sizes_of_a_layer_that_is_called_are_those_of_the_call() -> None:
     (plan,) = list(plans_of(archc.load("gla_block", d=1024, H=8).layer, Conditions(T=256)))
     assert plan.setting.sizes["V"] == 1024 // 8 and plan.setting.sizes["T"] == 256

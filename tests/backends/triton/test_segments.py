@@ -19,6 +19,12 @@ from archc.schedule.segments import chunks_of_segment
 
 pytest.importorskip("triton")
 
+from tests.backends.triton.launches import distinct, machine_code, recorded
+from tests.gpu.cases import Case
+from tests.gpu.measure import run
+from tests.gpu.memories import always, deciding, memories
+from tests.gpu.values import values_for
+
 ROOT = Path(__file__).parents[3]
 SPECS = (
     "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
@@ -28,6 +34,9 @@ SPECS = (
 
 OWN = Path(__file__).parent / "recurrences"
 LIMIT = 1e-4
+SEGMENT = 2
+SHARED = 232_448
+"""Bytes of shared memory that a program may have on sm_90."""
 
 
 def wrong(*checks: str) -> dict[str, float]:
@@ -71,6 +80,27 @@ def test_every_bundled_recurrence(spec: str) -> None:
 )
 def test_recurrences_unlike_the_bundled_ones(name: str) -> None:
     assert not wrong(f"layer {OWN / name}.arch 70 4")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spec", "dim", "dtype"),
+    [
+        ("gla", 128, "bfloat16"), ("kda", 128, "float32"), ("kda", 100, "float16"),
+        ("mesa", 64, "float32"), ("mlstm", 64, "bfloat16"),
+    ],
+)  # fmt: skip
+def test_their_kernels_compile_for_a_hopper_gpu(spec: str, dim: int, dtype: str) -> None:
+    """And need no more shared memory than a program may have."""
+    (memory,) = memories(spec)
+    case, own = Case(spec, dtype, K=dim, V=dim, T=300, B=1), memory.module.chunks_of_segment
+    memory.module.chunks_of_segment = lambda *given: SEGMENT
+    with recorded() as launches, deciding(memory, always):
+        run(memory, values_for(memory, case, "cpu"), case.chunk)
+    memory.module.chunks_of_segment = own
+    ending = ("_ends", "_turn", "_join", "_again")
+    made = [machine_code(each) for each in distinct(launches) if each.name.endswith(ending)]
+    assert len(made) >= 4 and all(code.shared <= SHARED for code in made)
 
 
 def test_tables_and_the_rule_of_a_file() -> None:
