@@ -154,6 +154,8 @@ def _update(inner: Scope, ref: StateRef) -> Tensor:
             helps=[f"write `{ref.decl.name}[t] = ...` once in the block"],
         )
     value = ops.tensor(inner, inner.lookup(ref.decl.name, ref.decl.span), ref.after.span)
+    if value.type.dtype != "real":  # a condition counts as 0 or 1
+        value = ops.node(inner, ir.Elementwise("real"), value, span=ref.after.span)
     wanted = [axis.name for axis in inner.visible(ref.before)]
     got = [axis.name for axis in inner.visible(value)]
     if got != wanted or value.row:

@@ -147,8 +147,8 @@ class _Logs:
 def _described(node: Node) -> str:
     """A node as the reader of a spec knows it."""
     if isinstance(node.op, ir.Input | ir.Param):
-        kind = "input" if isinstance(node.op, ir.Input) else "parameter"
-        return f"`{node.op.name}`, a bare {kind},"
+        kind = "as it enters" if isinstance(node.op, ir.Input) else "a bare parameter"
+        return f"`{node.op.name}`, {kind},"
     fn = node.op.fn if isinstance(node.op, ir.Elementwise | ir.Reduce) else type(node.op).__name__
     fn = f"the number {node.op.value}" if isinstance(node.op, ir.Constant) else f"`{fn.lower()}`"
     return fn if node.name is None else f"`{node.name}`, made by {fn},"

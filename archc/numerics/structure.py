@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Mapping
 from fractions import Fraction
-from itertools import product
+from itertools import permutations, product
 
 import sympy
 
@@ -86,7 +86,7 @@ class Structure:
         """The interval of a sum, from those of its atoms and from its structure."""
         form = self.forms[id]
         found = both(plain, _total(form, known))
-        found = self._convex(form, found, known)
+        found = self._share(form, self._convex(form, found, known), known)
         for atom, factor in form.items():
             fn = self._fn(atom)
             if fn not in ("max", "min"):
@@ -119,11 +119,40 @@ class Structure:
         if len(form) != 2 or set(form.values()) != {1} or NUMBER in form:
             return found
         for (w, x), (u, y) in product(*(self._weighted(atom) for atom in form)):
-            whole = combined((self.forms[w], 1), (self.forms[u], 1)) == {NUMBER: 1}
-            if whole and known[w].within(UNIT):
+            if self._are_one(w, u) and known[w].within(UNIT):
                 x_range, y_range = (ONE if i is None else known[i] for i in (x, y))
                 found = both(found, hull(x_range, y_range))
         return found
+
+    def _are_one(self, a: int, b: int) -> bool:
+        """Whether two values add up to 1, by their forms or as expressions in sizes and options."""
+        ops = self.graph[a].op, self.graph[b].op
+        if isinstance(ops[0], ir.Constant) and isinstance(ops[1], ir.Constant):
+            return bool(sympy.expand(ops[0].value + ops[1].value) == 1)
+        return combined((self.forms[a], 1), (self.forms[b], 1)) == {NUMBER: 1}
+
+    def _share(self, form: Form, found: Interval, known: Mapping[int, Interval]) -> Interval:
+        """log(x) - log(x + y) is at most 0 for a y that is not negative."""
+        for whole, part in permutations(form, 2):
+            if len(form) != 2 or (form[part], form[whole]) != (1, -1) or self._fn(whole) != "log":
+                continue
+            (total,) = self.graph[whole].operands
+            for own in self._exp(part, self.forms[total]):
+                if _total(combined((self.forms[total], 1), (own, -1)), known).nonnegative:
+                    return both(found, Interval(-math.inf, 0))
+        return found
+
+    def _exp(self, atom: int, among: Form) -> Iterator[Form]:
+        """The forms that exp of an atom is seen to have, if it is one of some atoms."""
+        fn = self._fn(atom)
+        if fn == "log":
+            yield self.forms[self.graph[atom].operands[0]]
+        made, of = ("exp", atom)
+        if fn == "logsigmoid":
+            made, of = "sigmoid", self.same[self.graph[atom].operands[0]]
+        for other in among:
+            if self._fn(other) == made and self.same[self.graph[other].operands[0]] == of:
+                yield {other: Fraction(1)}
 
     def _weighted(self, atom: int) -> list[tuple[int, int | None]]:
         """The ways to see an atom as a weight times a value (None: 1)."""

@@ -183,7 +183,8 @@ class Ops:
         writer.call(f"{left} = {self.gradient}(", given, ")")
         slots = ["*made"] if left == "made" else [d if d in made else "None" for d in slots]
         missing = ["None"] * (len(self.owner.extra) + len(self.forward.options))
-        writer.line(f"return {', '.join([*slots, *missing])}")
+        items = ", ".join([*slots, *missing])
+        writer.line(f"return ({items},)" if len(slots) + len(missing) == 1 else f"return {items}")
         self.file.sections.append(writer.text())
         return name
 

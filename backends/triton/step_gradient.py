@@ -162,6 +162,10 @@ class StepGradient:
         form = schedule.with_gradient(graph)
         if form is None:
             raise NotInKernel("an op has no derivative")
+        assert form.backward is not None
+        read = {n.op.name: n.type.names for n in form.backward if isinstance(n.op, ir.Input)}
+        if not any(fold.op.stream.name in read[name] for name in read.keys() - {*form.saved}):
+            raise NotInKernel("it reads nothing along the tokens that tells how many there are")
         self.fold, self.form, self.schedule, self.make = fold, form, schedule, ops
         self.scope, self.title = fold.scope, fold.name.removesuffix("_steps")
         self.states, self.results = fold.states, fold.results

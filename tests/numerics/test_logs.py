@@ -184,7 +184,7 @@ def test_the_reason_names_what_stopped_it() -> None:
     gate = s.fn("mul", s.fn("sigmoid", x), x)
     assert no_log(s, gate) == NoLog(
         x,
-        "`z`, a bare input, may be 0 or negative, where it has no logarithm: "
+        "`z`, as it enters, may be 0 or negative, where it has no logarithm: "
         "write the gate as exp(...) or sigmoid(...), which are above 0",
     )
     negative = s.fn("neg", s.fn("exp", x))

@@ -143,6 +143,28 @@ def test_what_stays_a_loop_says_why_and_where(name: str) -> None:
     assert "chunk: sequential" in warning.helps[-1]
 
 
+SHARES = (
+    "sigmoid(a) / (sigmoid(a) + sigmoid(b))", "exp(a) / (exp(a) + exp(b))",
+    "softplus(a) / (1 + softplus(a))", "p + (1 - p) * sigmoid(a)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("gate", SHARES)
+def test_a_share_of_a_sum_is_a_decay(gate: str) -> None:
+    """It is at most 1, as is a mean with weights; and what is required of an option holds."""
+    head = HEAD.replace("V):\n", "V, p = 0.5):\n    require p > 0\n    require p < 1\n")
+    text = matrix("S[t] = g * S[t-1] + k @ v.T", f"    g = {gate}\n").replace(HEAD, head)
+    assert not loops(before_chunks(layer(text)))
+
+
+def test_an_option_is_a_decay() -> None:
+    """Of what is required of it."""
+    head = HEAD.replace("V):\n", "V, p = 0.5):\n    require p > 0\n    require p < 1\n")
+    text = matrix("S[t] = p * S[t-1] + (1 - p) * k @ v.T").replace(HEAD, head)
+    assert not loops(before_chunks(layer(text)))
+    assert "say `require p > 0`" in found(text.replace("    require p > 0\n", "")).notes[0]
+
+
 NUMBERS = [name for name in LOOPS if name != "17 micro-steps"]  # it is long; `algebra` is tested
 
 

@@ -39,6 +39,8 @@ def row_of(state: Any, i: int) -> Any:
     """The state of one of several sequences."""
     if isinstance(state, Tensor):
         return state[i : i + 1]
+    if isinstance(state, int):
+        return state
     return type(state)(*(row_of(part, i) for part in state))
 
 
@@ -79,6 +81,8 @@ def like(state: Any, dtype: torch.dtype) -> Any:
     """A state anew, what is real in this dtype."""
     if isinstance(state, Tensor):
         return state.detach().to(dtype if state.is_floating_point() else state.dtype).clone()
+    if isinstance(state, int):
+        return state
     return type(state)(*(like(part, dtype) for part in state))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import archc
 from archc.algebra import cut
-from archc.compile import BACKENDS, function_of, in_kernels, lowered, with_chunks
+from archc.compile import BACKENDS, file_of, function_of, in_kernels, lowered, with_chunks
 from archc.ir.plan import Plan
 
 
@@ -92,3 +92,51 @@ def test_where_torch_sees_a_gpu_an_op_has_kernels(monkeypatch: pytest.MonkeyPatc
     gate = -torch.rand(2, 70, 3, 4)
     (o, state), (same, end) = plain(q, k, v, gate), fast(q, k, v, gate)
     assert torch.equal(o, same) and torch.equal(state.S, end.S)
+
+
+CLOCK = """
+layer Clock(d, V):
+    input x[d]
+    param W_v[d, V]; f[d] = 0
+    v = x @ W_v
+    n = position(x)
+    a = exp(-f / (1 + n))
+    recurrence S[d, V]:
+        S[t] = diag(a) @ S[t-1] + x @ v.T
+        o = S[t].T @ x
+    output o
+"""
+SPIKES = """
+layer Spikes(d):
+    input x[d]
+    param leak[d] = 2
+    a = sigmoid(leak)
+    chunk: sequential
+    recurrence m[d], s[d]:
+        p = a * m[t-1] * (1 - s[t-1]) + x
+        s[t] = where(p > 1, 1, 0)
+        m[t] = p
+    output s
+"""
+NAMES = """
+layer Names(d, K, F):
+    input x[d]
+    param A_0[K, F]; W_k[d, K]; S_0[K, F] = 0; T_0[d, F]
+    k = x @ W_k
+    u = x @ T_0
+    chunk: sequential
+    recurrence S[K, F]:
+        S[t] = tanh((S[t-1] + A_0) * S_0) + k @ u.T
+        o = S[t].T @ k
+    output o
+"""
+
+
+@pytest.mark.filterwarnings("ignore::archc.diagnostics.ArchWarning")
+@pytest.mark.parametrize("spec", [CLOCK, SPIKES, NAMES])
+def test_what_is_rare(spec: str) -> None:
+    """Decays without sequences, states of whole numbers that nothing is learned through, values
+    that are called as states are before the first token."""
+    layer = archc.parse(spec).layer
+    text = file_of(layer, "triton", "")
+    assert "_decode(" in text

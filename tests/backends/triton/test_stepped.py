@@ -28,6 +28,9 @@ SPECS = (
 )  # fmt: skip
 """Every bundled spec with a recurrence, but for those that call another's."""
 
+CELLS = Path(__file__).parent / "cells"
+"""Recurrences without a chunked form: nothing in the compiler was written for them."""
+
 LIMIT, ROUNDED = 1e-4, 2e-2
 """How large errors may be in float32, and where what enters and leaves is bfloat16."""
 
@@ -58,6 +61,11 @@ def test_rows_of_pools_of_states() -> None:
     assert not wrong(errors("mlstm 1 4", "lstm 3 4", "train lstm 3 4"))
 
 
+def test_a_cell_with_parameters_that_sequences_and_heads_share() -> None:
+    """They are no weights of a product: their gradients are sums after the walk."""
+    assert not wrong(errors(f"train {CELLS}/behind_a_norm.arch 3 4"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_bundled_recurrence(spec: str) -> None:
@@ -85,6 +93,14 @@ def module() -> ModuleType:
 def test_gradients_of_recurrences_without_chunks(spec: str) -> None:
     """One token, and dims that are no powers of 2."""
     assert not wrong(errors(f"train {spec} 1 4", f"train {spec} 7 20"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", sorted(CELLS.glob("*.arch")), ids=lambda path: path.stem)
+def test_every_other_cell(cell: Path) -> None:
+    assert not wrong(
+        errors(f"{cell} 1 4", f"{cell} 3 4", f"train {cell} 1 4", f"train {cell} 7 20")
+    )
 
 
 def test_without_a_gpu_pools_go_through_the_eager_loop(module: ModuleType) -> None:
