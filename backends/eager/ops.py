@@ -25,6 +25,7 @@ from archc.backends.expression import (
 from archc.backends.index import aligned, dims, einsum, permuted
 from archc.backends.writer import quoted
 
+from archc.ir.chunk import CHUNK
 from archc.ir.graph import Node
 
 
@@ -100,11 +101,16 @@ def reduce(scope: Scope, node: Node) -> Value:
 
 
 def _whole_of_each(scope: Scope, node: Node, value: Value, kept: Sequence[str]) -> Value:
-    """`whole_of_each(x, "sum", sequence_rows)`: of all tokens of each packed sequence."""
+    """`whole_of_each(x, "sum", sequence_rows)`: of all tokens, or chunks, of each packed
+    sequence."""
+    rows, axis = scope.packed, scope.graph[node.operands[0]].type.axis(node.op.axes[0])
     scope.file.pieces.add("whole_of_each")
+    if axis.size.has(CHUNK):
+        scope.file.pieces.add("by_chunks")
+        rows = call("by_chunks", rows)
     rest = [name for name in kept if name != "batch"]
     x = permuted(value.text, value.layout, ["batch", *node.op.axes, *rest])
-    text = call("whole_of_each", x, quoted(node.op.fn), scope.packed)
+    text = call("whole_of_each", x, quoted(node.op.fn), rows)
     layout = scope.node_layout(node)
     return Value(permuted(text, ["batch", *rest], layout), layout, DATA)
 

@@ -214,7 +214,8 @@ def tokens_before(x: Tensor, rows: Tensor, reverse: bool = False) -> Tensor:
     """How many tokens stand before each of x [1, T, ...] in its sequence (with `reverse` after it),
     [T, 1, ...]."""
     t = torch.arange(x.shape[1], device=x.device)
-    own = rows[torch.searchsorted(rows[:, 3].contiguous(), t, right=True)]
+    own = torch.searchsorted(rows[:, 3].contiguous(), t, right=True)
+    own = rows[own.clamp(max=len(rows) - 1)]
     before = own[:, 3] - 1 - t if reverse else t - own[:, 2]
     return before.reshape(-1, *[1] * (x.dim() - 2))
 
@@ -244,6 +245,11 @@ def sums_of_each(
     if rows is None:
         return x.flip(1).cumsum(1).flip(1) if reverse else x.cumsum(1)
     return since_start(x, torch.add, rows, reverse)
+
+
+def by_chunks(rows: Tensor | None) -> Tensor | None:
+    """A table of packed sequences as one of their chunks, in place of their tokens."""
+    return None if rows is None else rows[:, [0, 1, 4, 5]]
 
 
 def whole_of_each(x: Tensor, kind: str, rows: Tensor | None) -> Tensor:

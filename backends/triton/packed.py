@@ -70,6 +70,10 @@ def _knows_no_borders(graph: Graph, node: Node, tokens: Axis) -> bool:
         return streams == {tokens.name}
     if isinstance(op, ir.Reduce) and op.axes == (tokens.name,) and _batch(node):
         return streams == {tokens.name} and op.fn in ("sum", "max", "min")
+    if isinstance(op, ir.Reduce) and len(op.axes) == 1 and _batch(node) and not _streams(node):
+        (axis,) = (a for a in values[1].type.axes if a.name == op.axes[0])
+        if axis.kind == "stream" and axis.size.has(ck.CHUNK):
+            return streams == {axis.name} and op.fn in ("sum", "max", "min")
     if isinstance(op, ir.Position):
         return not streams
     if not isinstance(op, POINTWISE) or getattr(op, "axis", None) in streams:
