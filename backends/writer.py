@@ -48,7 +48,7 @@ _RESERVED = """
     runs_of_chunks sum_of_rows block_product
     one_by_one once_for with_pasts packed_tables last_of_each check_packed check_borders chunk_rows
     sequence_rows tokens_before since_start sums_of_each whole_of_each by_chunks chunks_of_each
-    at_last_of_each
+    at_last_of_each segment_tables sequence_of_segment
     few joined in_runs rows_of_chunk needs_gradient by_steps by_kernels
     from_middle gram_from_middle mix_from_middle inverse_unit_lower conjugate_gradients
 """
