@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import archc
@@ -15,6 +16,7 @@ from archc.schedule.segments import chunks_of_segment, segments
 OWN = Path(__file__).parents[1] / "backends/triton/recurrences"
 
 
+@lru_cache(maxsize=16)
 def walks(spec: str, backward: bool = False) -> Mapping[str, tuple[Kernel, Segments | str]]:
     """The walks of a spec's one recurrence by the states that they carry, in segments."""
     layer = for_kernels(lowered(archc.load(spec).layer))
