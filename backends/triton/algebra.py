@@ -12,6 +12,7 @@ from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.naming import size_name
 from archc.backends.triton.tile import BOOL, INT, REAL, Index, Tile, along, joined, spread
 
+from archc.dims import Axis
 from archc.ir.graph import Node
 
 Place = Mapping[str, Index]
@@ -158,6 +159,9 @@ def delta(kernel: KernelWriter, node: Node, place: Place) -> Tile:
 
 def reduce(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     """`x_sum = tl.sum(x, 1)`, of what lies on the axes."""
+    turn = _turn(kernel, node, place)
+    if turn is not None:
+        return _sum_in_turn(kernel, node, place, turn)
     x = kernel.pull(node.operands[0], place)
     fn, fill = REDUCING[node.op.fn]
     x = masked(kernel, x, node.op.axes, fill)
@@ -170,6 +174,35 @@ def reduce(kernel: KernelWriter, node: Node, place: Place) -> Tile:
         size = sympy.Mul(*(operand.axis(axis).size for axis in node.op.axes))
         x = replace(x, text=kernel.let("mean", f"{x.text} / ({size})"))
     return x
+
+
+def _turn(kernel: KernelWriter, node: Node, place: Place) -> Axis | None:
+    """The dim that is summed index by index, where a tile would have three."""
+    id = node.operands[0]
+    axes = kernel.frame.graph[id].type.axes
+    tiled = [a for a in axes if a.name not in kernel.indices and (place.get(a.name) or ALL).label]
+    within = [axis for axis in kernel.dims(id) if axis.name in node.op.axes]
+    wide = len(tiled) > 2 and len(within) > 0 and len(tiled) > len(node.op.axes)
+    return within[0] if wide and node.op.fn == "sum" and kernel.is_deep(id) else None
+
+
+ALL = Index("", "all")
+
+
+def _sum_in_turn(kernel: KernelWriter, node: Node, place: Place, axis: Axis) -> Tile:
+    """`for k in range(K): total += tl.sum(x, 1)`."""
+    order = tuple(index.label for index in place.values() if index.label)
+    total, tile = kernel.names.fresh("total"), Tile("", order)
+    kernel.see(tile)
+    shape = ", ".join(kernel.lengths[label] for label in order)
+    kernel.writer.line(f"{total} = tl.zeros(({shape}{',' * (len(order) == 1)}), tl.float32)")
+    with kernel.one_by_one(axis) as one:
+        x = kernel.pull(node.operands[0], {**place, **one})
+        rest = [name for name in node.op.axes if name != axis.name]
+        for name in rest:
+            x = reduced(kernel, masked(kernel, x, (name,)), name)
+        kernel.writer.line(f"{total} += {text_of(kernel, x, order)}")
+    return Tile(total, order)
 
 
 def reduced(kernel: KernelWriter, x: Tile, label: str, fn: str = "tl.sum") -> Tile:

@@ -76,8 +76,23 @@ class KernelWriter(Lines):
         node = self.kernel.graph[id]
         along = self.tokens in node.type.names and self.tokens not in self.indices
         place = self._tokens(id) if along else {}
-        at = dict(self.at(node.type, place))
-        tile, only = self.pull(id, at), self._one_of(node)
+        turn = self._turn(id)
+        if turn is None or self.attempt(lambda: self._store_each(name, node, place, turn)) is None:
+            self._store_parts(name, node, dict(self.at(node.type, place)))
+
+    def _store_each(
+        self, name: str, node: Node, place: Mapping[str, Index], axis: Axis
+    ) -> Tile:
+        """Store a value index by index along an axis; its last part."""
+        with self.one_by_one(axis) as one:
+            at = dict(self.at(node.type, {**place, **one}))
+            tile = self.pull(node.id, at)
+            self.store(name, node, tile, at, self._one_of(node))
+        return tile
+
+    def _store_parts(self, name: str, node: Node, at: dict[str, Index]) -> None:
+        """Store a value as a whole, or where that is large block by block."""
+        tile, only = self.pull(node.id, at), self._one_of(node)
         axis = self._apart(node, at)
         if axis is None:
             self.store(name, node, tile, at, only)
@@ -86,7 +101,44 @@ class KernelWriter(Lines):
             self.store(name, node, tile, at, only)
         with self.branch("else:"), self.block_by_block(axis) as index:
             there = {**at, axis.name: index}
-            self.store(name, node, self.pull(id, there), there, only)
+            self.store(name, node, self.pull(node.id, there), there, only)
+
+    def _turn(self, id: int) -> Axis | None:
+        """The dim that a value is stored along index by index: the first that no program has a
+        part of, where it is made from tiles of three dims."""
+        split = None if self.kernel.split is None else self.kernel.split.name
+        dims = [axis for axis in self.dims(id) if axis.name != split]
+        return dims[0] if dims and self.is_deep(id) else None
+
+    def dims(self, id: int) -> list[Axis]:
+        """The dims of a value's tile, but for its rows."""
+        axes = self.frame.graph[id].type.axes
+        own = [a for a in axes if a.kind == "dim" and a.name not in self.indices]
+        return [axis for axis in own if axis.size != ck.CHUNK]
+
+    def scans_matrices(self) -> bool:
+        """Whether a graph has scans of a matrix for every row: nothing else makes many such."""
+        found = (n for n in self.kernel.graph if isinstance(n.op, ck.Scan) and not n.op.matrix)
+        return self.kernel.walk is None and any(len(self.dims(node.id)) > 1 for node in found)
+
+    def is_deep(self, id: int) -> bool:
+        """Whether a value is, or is made here from, what has two dims for every row, among scans of
+        such. Its tile is too large for registers, and the scan for compilers, which write out every
+        number."""
+        if self.frame.outer is not None or not self.scans_matrices():
+            return False
+        graph, stack, seen = self.frame.graph, [id], set[int]()
+        while stack:
+            node = graph[stack.pop()]
+            if node.id in seen:
+                continue
+            seen.add(node.id)
+            rows = [a for a in node.type.axes if a.size == ck.CHUNK or a.name == self.tokens]
+            if rows and self.tokens not in self.indices and len(self.dims(node.id)) > 1:
+                return True
+            here = () if self.loaded(node.id) else node.operands
+            stack += [operand for operand in here if not self.loaded(operand)]
+        return False
 
     def _apart(self, node: Node, at: Mapping[str, Index]) -> Axis | None:
         """A dim of a matrix, if it can be made and stored part by part along it."""
@@ -272,11 +324,12 @@ class KernelWriter(Lines):
     def attempt(self, make: Callable[[], Tile]) -> Tile | None:
         """What `make` writes; nothing is written where a value would not be whole."""
         frame, made, texts = self.frame, dict(self.made), dict(self.texts)
-        count = len(self.writer.lines)
+        count, depth = len(self.writer.lines), self.writer.depth
         try:
             return make()
         except NotWhole:
             self.frame, self.made, self.texts = frame, made, texts
+            self.writer.depth = depth
             del self.writer.lines[count:]
             return None
 

@@ -100,6 +100,18 @@ class Lines:
             self.bounds[label] = f"{text} < {size}"
             yield Index(text, label, False, self.bounds[label])
 
+    @contextmanager
+    def one_by_one(self, axis: Axis | None) -> Iterator[dict[str, Index]]:
+        """A loop over the indices of an axis, and where a value is wanted in it; no loop without an
+        axis. What is made in it is not known after it."""
+        if axis is None:
+            yield {}
+            return
+        kept, texts, k = dict(self.made), dict(self.texts), self.names.fresh("k")
+        with self.writer.block(f"for {k} in range({self.size_text(axis)}):"):
+            yield {axis.name: Index(k)}
+        self.made, self.texts = kept, texts
+
     # --- text ---
 
     def let(self, hint: str, text: str) -> str:

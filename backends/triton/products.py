@@ -35,6 +35,10 @@ def contract(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     order = tuple(index.label for index in out.values() if index.label)
     if _wide(owns, summed) and all(_light(kernel, operand) for operand in node.operands):
         return _in_turn(kernel, node, owns, summed)
+    if _wide(owns, summed) and any(map(kernel.is_deep, node.operands)):
+        made = kernel.attempt(lambda: _in_turn(kernel, node, owns, summed))
+        if made is not None:
+            return made
     tiles = [kernel.pull_stored(o, own) for o, own in zip(node.operands, owns, strict=True)]
     exact = kernel.frame.outer is None and node.id in kernel.kernel.in_parts
     large = matrices(kernel, node, owns)

@@ -113,6 +113,15 @@ def test_nothing_spills_where_the_plan_promised_none(spec: str) -> None:
 
 
 @pytest.mark.slow
+def test_scans_of_a_matrix_for_every_row_are_short() -> None:
+    """Such a tile is gone through index by index; as a whole it took compilers minutes."""
+    case = usual(str(Path(__file__).parent / "recurrences/cascade.arch"), 32)
+    made = [machine_code(each) for each in distinct(launches_of(case))]
+    assert len(made) == 10
+    assert {code.name: code.stack for code in made if code.stack} == {}
+
+
+@pytest.mark.slow
 def test_the_newest_triton_compiles_them_too(tmp_path: Path) -> None:
     """In an environment of its own that sees the packages of this one, and a newer Triton first."""
     venv.create(tmp_path / "newest", with_pip=True, system_site_packages=False)
