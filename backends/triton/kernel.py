@@ -80,9 +80,7 @@ class KernelWriter(Lines):
         if turn is None or self.attempt(lambda: self._store_each(name, node, place, turn)) is None:
             self._store_parts(name, node, dict(self.at(node.type, place)))
 
-    def _store_each(
-        self, name: str, node: Node, place: Mapping[str, Index], axis: Axis
-    ) -> Tile:
+    def _store_each(self, name: str, node: Node, place: Mapping[str, Index], axis: Axis) -> Tile:
         """Store a value index by index along an axis; its last part."""
         with self.one_by_one(axis) as one:
             at = dict(self.at(node.type, {**place, **one}))

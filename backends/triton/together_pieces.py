@@ -62,6 +62,11 @@ class Launches(TorchDispatchMode):
                 done.result()
             self.launch_kernel(*launch)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not asked to: torch would import its compiler for that, which takes two seconds."""
+        return False
+
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         if op not in self.NEW:
             self.launch()

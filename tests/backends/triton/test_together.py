@@ -164,3 +164,8 @@ def test_pytorch_reads_nothing_before_it_is_made(driver: Driver) -> None:
     with Launches(three_of) as launches:
         assert launches.function(kernels, log) == [0, 2]
     assert log == ["one", "two", "three"]
+
+
+def test_the_compiler_of_torch_is_not_imported() -> None:
+    """Torch imports it for modes that do not say otherwise: two seconds of a first call."""
+    assert vars(Launches)["__torch_dispatch__"].__code__.co_name == "__torch_dispatch__"
