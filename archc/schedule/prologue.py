@@ -10,8 +10,8 @@ What moves is elementwise, runs along the tokens, and is read by nothing else: s
 look across a dim for it, as for a norm. In its place enters one value that is as large; what is of
 parameters alone stays, as it is the same for every token. Every kernel that reads it computes it
 again, and where it has a dim of its own that takes longer than memory does if it has an exp in it:
-on an H200 a softplus for each channel of a gate made the kernels of gla 3.3 ms slower, and what was
-around them 0.5 ms faster (B 2, T 8192, H 32, K 128, forward and backward).
+on an H200 a softplus for each channel of a gate made the kernels 3.3 ms slower and what is around
+them 0.5 ms faster (B 2, T 8192, H 32, K 128, forward and backward).
 """
 
 from __future__ import annotations
