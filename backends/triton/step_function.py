@@ -36,15 +36,18 @@ are written into one row, is not looked at. There is no gradient."""
 
 
 class Again(GraphFunction):
-    """The same arguments, in a scope that nothing is asked of yet."""
+    """The arguments, in a scope that nothing is asked of yet."""
 
     locals = ("index", "into", "index_after", *LOCALS)
 
+    def called(self, input: str) -> str:
+        """A state has the name that it has in the spec."""
+        return super().called(input.removesuffix("[0]"))
 
-class StepFunction(GraphFunction):
+
+class StepFunction(Again):
     """One function under construction, for the recurrence that `fold` is the eager loop of."""
 
-    locals = ("index", "into", "index_after", *LOCALS)
     once: Any = None
     """Its op, where torch compiles and no chunked form has one."""
 
@@ -112,10 +115,6 @@ class StepFunction(GraphFunction):
         except NotInKernel as reason:
             self.scope.file.refused.append(f"    the gradient of {self.fold.name}: {reason}")
             return None
-
-    def called(self, input: str) -> str:
-        """A state has the name that it has in the spec."""
-        return super().called(input.removesuffix("[0]"))
 
     # --- the text ---
 

@@ -131,12 +131,27 @@ layer Names(d, K, F):
     output o
 """
 
+SLOTS = """
+layer Slots(d, M, K, V):
+    input x[d]
+    param W_k[d, K]; W_v[d, V]; W_a[d, M]
+    k = x @ W_k
+    v = x @ W_v
+    a = sigmoid(x @ W_a)
+    chunk: sequential
+    recurrence A[M, K], B[M, V]:
+        A[t] = diag(a) @ A[t-1] + (1 - a) @ k.T
+        B[t] = diag(a) @ B[t-1] + (1 - a) @ v.T
+        o = B[t].T @ softmax[M](A[t] @ k)
+    output o
+"""
+
 
 @pytest.mark.filterwarnings("ignore::archc.diagnostics.ArchWarning")
-@pytest.mark.parametrize("spec", [CLOCK, SPIKES, NAMES])
+@pytest.mark.parametrize("spec", [CLOCK, SPIKES, NAMES, SLOTS])
 def test_what_is_rare(spec: str) -> None:
     """Decays without sequences, states of whole numbers that nothing is learned through, values
-    that are called as states are before the first token."""
+    that are called as states are before the first token, states that tell two lengths."""
     layer = archc.parse(spec).layer
     text = file_of(layer, "triton", "")
     assert "_decode(" in text
