@@ -93,17 +93,24 @@ class Kept:
         """What a kernel of another level reads for a value: it, or what it is made from again."""
         if id in self.levels.cheap:
             return []
-        return [o for o in self._read(id) if not isinstance(self.graph[o].op, ir.Input)]
+        return [o for o in self._read(id, {}) if not isinstance(self.graph[o].op, ir.Input)]
 
-    def _read(self, id: int) -> list[int]:
+    def _read(self, id: int, known: dict[int, list[int]]) -> list[int]:
         """The same with inputs. A light value is made again, and a product of matrices that is
-        larger than its factors, unless to write it and to read it is less than to read those."""
+        larger than its factors, unless to write it and to read it is less than to read those.
+        `known`: what was found so far, as values are made from the same ones in many ways."""
+        if id not in known:
+            known[id] = self._read_anew(id, known)
+        return known[id]
+
+    def _read_anew(self, id: int, known: dict[int, list[int]]) -> list[int]:
         node = self.graph[id]
         stands = id in self._ids or id in self.graph.outputs.values() or id in self.levels.host
         again = self.levels.light(node) or self._larger(node)
         if stands or not again or isinstance(node.op, ir.Input):
             return [id]
-        found = list(dict.fromkeys(o for operand in node.operands for o in self._read(operand)))
+        every = (o for operand in node.operands for o in self._read(operand, known))
+        found = list(dict.fromkeys(every))
         return [id] if 2 * self.bytes(id) <= sum(map(self.bytes, found)) else found
 
     def _for_walk(self, id: int) -> list[int]:
