@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import triton
-from archc.backends.triton.together_pieces import NotCompiled
+from archc.backends.triton.together_pieces import NotCompiled, code_that_fits
 
 
 def launch_kernel(
@@ -39,7 +39,9 @@ def launch_kernel(
     if len(known) == 1024:  # strides may be of any number of tokens
         known.clear()
     if not getattr(NotCompiled.here, "raised", False):
-        known[key] = kernel[(programs,)](*given, *counts, **fixed, **options)
-        return
-    with triton.AsyncCompileMode(NotCompiled):
-        known[key] = kernel[(programs,)](*given, *counts, **fixed, **options)
+        code = code_that_fits(kernel, programs, given, counts, fixed, options)
+    else:
+        with triton.AsyncCompileMode(NotCompiled):
+            code = code_that_fits(kernel, programs, given, counts, fixed, options)
+    code[programs, 1, 1](*given, *counts, *fixed.values())
+    known[key] = code

@@ -26,6 +26,22 @@ class NotCompiled(Exception):
         raise cls
 
 
+def code_that_fits(
+    kernel: Any, programs: int, given: list, counts: list, fixed: dict, options: dict
+) -> Any:
+    """The machine code of a kernel. It loads fewer chunks ahead than the options say where what the
+    compiler needs beside them leaves no room in shared memory: only its code tells how much that
+    is. With none ahead it is as it is: loading it raises OutOfResources."""
+    active = triton.runtime.driver.active
+    room = active.utils.get_device_properties(active.get_current_device())["max_shared_mem"]
+    while True:
+        made = kernel.warmup(*given, *counts, grid=(programs,), **fixed, **options)
+        stages = options.get("num_stages", 1)
+        if made.metadata.shared <= room or stages == 1:
+            return made
+        options = {**options, "num_stages": stages - 1}
+
+
 class Launches(TorchDispatchMode):
     """The launches of one call of a function. They wait until their kernels are compiled, side by
     side, and are then done in order; PyTorch computes nothing before them, in case it reads what
@@ -48,7 +64,7 @@ class Launches(TorchDispatchMode):
         """One more, in place of `launch_kernel`."""
 
         def compiled() -> None:
-            made = kernel.warmup(*given, *counts, grid=(programs,), **fixed, **options)
+            made = code_that_fits(kernel, programs, given, counts, fixed, options)
             made[programs, 1, 1]  # it is loaded, too, but not launched
 
         done = self.workers.submit(compiled) if hasattr(kernel, "warmup") else None

@@ -134,13 +134,15 @@ def test_errors_are_those_of_the_compiler_and_the_device(driver: Driver) -> None
 class Waits:
     """In place of a kernel: it is compiled only while another is."""
 
+    metadata = SimpleNamespace(shared=0)
+
     def __init__(self, name: str, log: list[str], meeting: threading.Barrier):
         self.name, self.log, self.meeting = name, log, meeting
 
-    def warmup(self, *given: Any, **named: Any) -> dict:
+    def warmup(self, *given: Any, **named: Any) -> Waits:
         """Compiled, and loaded when it is asked for."""
         self.meeting.wait(timeout=60)
-        return {(5, 1, 1): None}
+        return self
 
     def __getitem__(self, grid: tuple) -> Any:
         return lambda *given, **named: self.log.append(self.name)
@@ -164,6 +166,19 @@ def test_pytorch_reads_nothing_before_it_is_made(driver: Driver) -> None:
     with Launches(three_of) as launches:
         assert launches.function(kernels, log) == [0, 2]
     assert log == ["one", "two", "three"]
+
+
+class Large:
+    """In place of a kernel: it takes 80,000 bytes for each chunk that it loads ahead."""
+
+    def warmup(self, *given: Any, num_stages: int, **named: Any) -> SimpleNamespace:
+        """Compiled."""
+        return SimpleNamespace(metadata=SimpleNamespace(shared=80_000 * num_stages))
+
+
+def test_as_many_chunks_ahead_as_there_is_room_for(driver: Driver) -> None:
+    made = compiled.code_that_fits(Large(), 5, [], [], {}, {"num_stages": 3})
+    assert made.metadata.shared == 160_000
 
 
 def test_the_compiler_of_torch_is_not_imported() -> None:
