@@ -126,15 +126,18 @@ def test_what_does_not_fit_is_refused(module: ModuleType) -> None:
 class Kernel:
     """In place of a kernel of Triton, and of its machine code."""
 
+    metadata = SimpleNamespace(shared=0)
+
     def __init__(self, log: list[tuple], code: Kernel | None = None):
         self.log, self.code = log, code
 
-    def __getitem__(self, grid: tuple) -> Callable[..., Kernel | None]:
-        def launch(*given: object, **named: object) -> Kernel | None:
-            self.log.append((self.code is None, grid, len(given), sorted(named)))
-            return self.code
+    def warmup(self, *given: object, **named: object) -> Kernel | None:
+        """Its machine code."""
+        self.log.append(("compiled", len(given), sorted(named)))
+        return self.code
 
-        return launch
+    def __getitem__(self, grid: tuple) -> Callable[..., None]:
+        return lambda *given: self.log.append(("launched", grid, len(given)))
 
 
 def test_the_same_arguments_are_looked_up_at_once(
@@ -143,8 +146,12 @@ def test_the_same_arguments_are_looked_up_at_once(
     """Machine code is launched with every argument by place; another stride asks Triton again."""
     log: list[tuple] = []
     kernel, x = Kernel(log, Kernel(log)), torch.zeros(2, 32, dtype=torch.bfloat16)
-    monkeypatch.setattr(module, "triton", SimpleNamespace(JITFunction=Kernel))
+    room = SimpleNamespace(get_device_properties=lambda device: {"max_shared_mem": 1})
+    active = SimpleNamespace(utils=room, get_current_device=lambda: 0)
+    driver = SimpleNamespace(driver=SimpleNamespace(active=active))
+    monkeypatch.setattr(module, "triton", SimpleNamespace(JITFunction=Kernel, runtime=driver))
     for tokens, width in ((17, 8), (33, 8), (17, 4), (1 << 40, 8)):
         module.launch_kernel(kernel, 5, [x, width, None], [tokens], {"K": 4}, {"num_warps": 1})
-    by_triton, at_once = (False, (5,), 4, ["K", "num_warps"]), (True, (5, 1, 1), 5, [])
-    assert log == [by_triton, at_once, by_triton, by_triton]
+    asked = ("compiled", 4, ["K", "grid", "num_warps"])
+    launched = ("launched", (5, 1, 1), 5)
+    assert log == [asked, launched, launched, asked, launched, asked, launched]
