@@ -3,16 +3,14 @@ interpreter, with buffers that hold no numbers before they are written."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.backends.triton.processes import printed
+
 pytest.importorskip("triton")
 
-ROOT = Path(__file__).parents[3]
 SPECS = (
     "delta", "gated_delta", "gated_delta_product", "gla", "gla_block", "kda", "kimi_linear",
     "linear_attention", "linear_attention_simple", "mamba", "mesa", "mlstm", "mom", "rwkv7", "ssm",
@@ -28,14 +26,8 @@ LIMIT = 1e-4
 
 def errors(*checks: str) -> dict[str, float]:
     """The errors of some checks, done in one process."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.backends.triton.interpreted", ",".join(checks)],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
     found, check = {}, ""
-    for line in done.stdout.splitlines():
+    for line in printed("interpreted", ",".join(checks)):
         if line.startswith("== "):
             check = line
         else:

@@ -4,10 +4,6 @@ under Triton's interpreter, with buffers that hold no numbers before they are wr
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from archc.backends.load import load
@@ -15,10 +11,10 @@ from archc.backends.load import load
 import archc
 from archc.compile import in_kernels, lowered
 from archc.ir.plan import Plan
+from tests.backends.triton.processes import printed
 
 pytest.importorskip("triton")
 
-ROOT = Path(__file__).parents[3]
 SPECS = (
     "delta", "gated_delta", "gated_delta_product", "gla", "gla_block", "kda", "linear_attention",
     "linear_attention_simple", "mamba", "mesa", "mlstm", "mom", "rwkv7", "ssm", "ssm_selective",
@@ -28,14 +24,9 @@ LIMIT = 1e-4
 
 def wrong(*checks: str) -> dict[str, float]:
     """What is off, or no number; of some checks in one process."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.backends.triton.interpreted_packed", ";".join(checks)],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("== ")]
-    assert len(lines) > 8 * len(checks), done.stdout
+    found = printed("interpreted_packed", ";".join(checks))
+    lines = [line for line in found if not line.startswith("== ")]
+    assert len(lines) > 8 * len(checks), lines
     errors = dict(line.rsplit(": ", 1) for line in lines)
     return {name: float(error) for name, error in errors.items() if not float(error) < LIMIT}
 

@@ -3,9 +3,6 @@ interpreter, with buffers that hold no numbers before they are written."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,12 +17,12 @@ from archc.schedule.segments import chunks_of_segment
 pytest.importorskip("triton")
 
 from tests.backends.triton.launches import distinct, machine_code, recorded
+from tests.backends.triton.processes import printed
 from tests.gpu.cases import Case
 from tests.gpu.measure import run
 from tests.gpu.memories import always, deciding, memories
 from tests.gpu.values import values_for
 
-ROOT = Path(__file__).parents[3]
 SPECS = (
     "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
     "linear_attention_simple", "mamba", "mesa", "mlstm", "rwkv7", "ssm_selective",
@@ -41,14 +38,9 @@ SHARED = 232_448
 
 def wrong(*checks: str) -> dict[str, float]:
     """What is off, or no number; of some checks in one process."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.backends.triton.interpreted_segments", ";".join(checks)],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("== ")]
-    assert len(lines) > 5 * len(checks), done.stdout
+    found = printed("interpreted_segments", ";".join(checks))
+    lines = [line for line in found if not line.startswith("== ")]
+    assert len(lines) > 5 * len(checks), lines
     errors = dict(line.rsplit(": ", 1) for line in lines)
     return {name: float(error) for name, error in errors.items() if not float(error) < LIMIT}
 
