@@ -18,12 +18,10 @@ from archc.ir.plan import Plan
 pytest.importorskip("triton")
 
 from tests.backends.triton.compiled import all_machine_code, launches_of, promised, usual
-from tests.backends.triton.launches import MachineCode, distinct, machine_code
+from tests.backends.triton.launches import SHARED, MachineCode, distinct, machine_code
 from tests.gpu.memories import SPECS
 
 ROOT = Path(__file__).parents[3]
-SHARED = 232_448
-"""Bytes of shared memory that a program may have on sm_90."""
 
 
 SPILLS = pytest.mark.xfail(

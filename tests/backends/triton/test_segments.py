@@ -16,7 +16,7 @@ from archc.schedule.segments import chunks_of_segment
 
 pytest.importorskip("triton")
 
-from tests.backends.triton.launches import distinct, machine_code, recorded
+from tests.backends.triton.launches import SHARED, distinct, machine_code, recorded
 from tests.backends.triton.processes import printed
 from tests.gpu.cases import Case
 from tests.gpu.measure import run
@@ -32,8 +32,6 @@ SPECS = (
 OWN = Path(__file__).parent / "recurrences"
 LIMIT = 1e-4
 SEGMENT = 2
-SHARED = 232_448
-"""Bytes of shared memory that a program may have on sm_90."""
 
 
 def wrong(*checks: str) -> dict[str, float]:
