@@ -1,14 +1,14 @@
 """Measuring the memory of a spec beside its peers: what `archc bench` does.
 
-    subject.py    what is timed: a spec's memory at one shape, written into a folder with its oracle
-    job.py        the data that a process which measures is given
-    processes.py  which processes run, one after the other or side by side
-    workers.py    how processes are started, waited for and stopped
-    worker.py     such a process: first calls, compiling a peer's candidates, or the measuring
-    contenders.py what is timed side by side, and how each is called
-    drawn.py      the inputs, as the layer itself would make them
-    clock.py      paired rounds, medians, memory, what the device can do at most
-    errors.py     how far outputs and gradients are from the float64 oracle
-    traffic.py    the bytes and operations that no form can do without
-    report.py     a table and JSON;  picture.py: a plot
+subject.py    what is timed: a spec's memory at one shape, written into a folder with its oracle
+job.py        the data that a process which measures is given
+processes.py  which processes run, one after the other or side by side
+workers.py    how processes are started, waited for and stopped
+worker.py     such a process: first calls, compiling a peer's candidates, or the measuring
+contenders.py what is timed side by side, and how each is called
+drawn.py      the inputs, as the layer itself would make them
+clock.py      paired rounds, medians, memory, what the device can do at most
+errors.py     how far outputs and gradients are from the float64 oracle
+traffic.py    the bytes and operations that no form can do without
+report.py     a table and JSON;  picture.py: a plot
 """

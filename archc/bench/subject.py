@@ -37,9 +37,7 @@ class Request:
     given: Mapping[str, Any]
 
 
-def subject(
-    spec: str, shape: tuple[int, int, int, int], asked: Request, folder: Path
-) -> Job:
+def subject(spec: str, shape: tuple[int, int, int, int], asked: Request, folder: Path) -> Job:
     """Write what a process needs to measure a spec at a shape into `folder`, and the job.
 
     Raises ArchError for a spec or sizes that are wrong, NoMemory (a ValueError) for a layer without

@@ -45,8 +45,6 @@ def compulsory(
     }
 
 
-
-
 def stays_wide(entering: ir.Input) -> bool:
     """Whether an input is float32 beside narrower ones: a decay's logarithm, a weight."""
     return entering.name.startswith("log_") or "t" not in entering.type.names

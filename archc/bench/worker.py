@@ -136,9 +136,7 @@ class Measuring:
             times = paired(calls, self.clock, self.job.seconds)
             self.note({"what": what, "seconds": times})
 
-    def _differences(
-        self, what: str, name: str, found: Sequence[Any], ours: Sequence[Any]
-    ) -> None:
+    def _differences(self, what: str, name: str, found: Sequence[Any], ours: Sequence[Any]) -> None:
         """How far outputs or gradients of a peer and ours are apart at the full shape."""
         entering = [f"d {each.name}" for each in self.job.enters]
         names = entering if what == BACKWARD else self.job.outputs
@@ -245,8 +243,10 @@ def first(job: Job, name: str) -> dict[str, float]:
 
 def fill(job: Job, name: str, share: int, shares: int) -> None:
     """Go once through all that will be measured of a peer, with fewer tokens; what it refuses is
-    found out later."""
+    found out later. Our file is loaded first, as where it is measured: it chooses an assembler for
+    its process, and Triton keeps what each assembler made apart."""
     compile_a_share(share, shares)
+    contender(OURS, job)
     peer, clock = contender(name, job), Clock(job.device)
     calls = [
         lambda what=what: calls_of(peer, draw(job, job.shape[0], min(FILL, job.shape[1])), what)()

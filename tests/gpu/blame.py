@@ -90,15 +90,17 @@ def change(case: Case, given: argparse.Namespace) -> None:
     """The modules of a case with other warps, tiles or launches."""
     for memory in memories(case.spec):
         known = vars(memory.module)
-        launch, block = known["launch_kernel"], known["block_of"]
         if given.each:
-            known["launch_kernel"] = each_launch(launch)
-        if given.warps:
+            known["launch_kernel"] = each_launch(known["launch_kernel"])
+        if given.warps and "settings_of" in known:
             known["settings_of"] = lambda *of, made=known["settings_of"]: {
                 **made(*of), "num_warps": given.warps
             }  # fmt: skip
-        if given.least:
-            known["block_of"] = lambda *sizes, block=block: max(given.least, block(*sizes))
+        if given.warps and "step_warps" in known:
+            known["step_warps"] = lambda *of: given.warps
+        for name in ("block_of", "step_block"):
+            if given.least and name in known:
+                known[name] = lambda *of, block=known[name]: max(given.least, block(*of))
 
 
 def one(case: Case, given: argparse.Namespace) -> None:

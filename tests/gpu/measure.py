@@ -26,6 +26,9 @@ PEER_LIMITS = {
 }  # fmt: skip
 """Where its tests of a memory have others."""
 
+DIVIDED = {"c", "C", "n"}
+"""Names of states that are kept divided by exp(m), where there is an m."""
+
 LARGE = 1 << 16
 """More tokens of heads than these are compared in part."""
 
@@ -78,22 +81,42 @@ def _real(kind: Mapping[str, Any]) -> bool:
     return kind.get("dtype", torch.float32).is_floating_point
 
 
-def run(memory: Memory, values: Mapping[str, Any], chunk: int | None) -> Named:
+def run(
+    memory: Memory, values: Mapping[str, Any], chunk: int | None, narrow: bool = False
+) -> Named:
     """Outputs, last states and the gradients of everything real. `d_o` and `d_S` among the values
-    are what arrives at them, drawn where they are missing."""
+    are what arrives at them, drawn where they are missing, for `narrow` numbers or others."""
     real = {n: values[n] for n in memory.axes if values[n].is_floating_point()}
     leaves = {n: x.detach().requires_grad_() for n, x in real.items()}
     given = (*memory.axes, *memory.numbers, *({PACKED} & values.keys()))
     made = memory({n: leaves.get(n, values[n]) for n in given}, chunk)
     outputs = dict(zip(["o", *memory.states], made, strict=True))
-    arriving = [
-        values[f"d_{n}"].to(y.dtype) if f"d_{n}" in values else _arriving(n, y)
-        for n, y in outputs.items()
-    ]
-    gradients = torch.autograd.grad(made, list(leaves.values()), arriving, allow_unused=True)
+    drawn = arriving({n: y.detach() for n, y in outputs.items()}, narrow)
+    slopes = [values.get(f"d_{n}", drawn[n]).to(y.dtype) for n, y in outputs.items()]
+    gradients = torch.autograd.grad(made, list(leaves.values()), slopes, allow_unused=True)
     found = {name: y.detach() for name, y in outputs.items()}
     pairs = zip(leaves, gradients, strict=True)
     return found | {f"d {n}": g for n, g in pairs if g is not None and _finite_start(n, real[n])}
+
+
+def arriving(outputs: Named, narrow: bool) -> Named:
+    """A gradient for each output.
+
+    States that are kept divided by exp(m) get, if numbers are narrow, those of a loss that only
+    asks what they stand for: it does not change with m, whatever they are divided by. Any other
+    gradient of m goes to the one token that m is the maximum of, and that is another token as soon
+    as rounding turns two of them around: no limit could tell that from a wrong kernel."""
+    found = {name: _arriving(name, y) for name, y in outputs.items()}
+    if narrow and "m" in outputs:
+        found["m"] = _without_maximum(outputs, found)
+    return found
+
+
+def _without_maximum(outputs: Named, slopes: Named) -> Tensor:
+    """The gradient of m for which that of a common factor exp(-m) of the other sums is none."""
+    shape = outputs["m"].shape
+    parts = [outputs[n] * slopes[n] for n in sorted(DIVIDED & outputs.keys())]
+    return torch.stack([x.reshape(*shape, -1).sum(-1) for x in parts]).sum(0)
 
 
 def _arriving(name: str, like: Tensor) -> Tensor:
@@ -116,7 +139,7 @@ def exact(memory: Memory, case: Case, values: Mapping[str, Any]) -> Named:
     }
     with deciding(memory, never):
         by_steps = case.T <= BY_STEPS or not memory.chunked
-        return run(memory, wide, None if by_steps else 64)
+        return run(memory, wide, None if by_steps else 64, is_narrow(case))
 
 
 @contextmanager
@@ -150,7 +173,7 @@ def launched(
 
     with deciding(memory, told), with_gaps(), _watched(device):
         if training:
-            found = run(memory, values, case.chunk)
+            found = run(memory, values, case.chunk, is_narrow(case))
         else:
             with torch.no_grad():
                 made = memory(values, case.chunk)
@@ -158,6 +181,11 @@ def launched(
     few = case.T < 16 if memory.chunked else case.packed > 0
     assert few or (taken and all(taken)), "kernels were not taken"
     return found
+
+
+def is_narrow(case: Case) -> bool:
+    """Whether values have 16 bits."""
+    return case.dtype != "float32"
 
 
 def is_large(case: Case) -> bool:
@@ -194,7 +222,8 @@ def measure(case: Case, device: str, inference: bool = False) -> dict[str, tuple
         found = launched(memory, case, values, device)
         if is_large(case):
             outputs = ("o", *memory.states)
-            values |= {f"d_{name}": _arriving(name, found[name]) for name in outputs}
+            made = arriving({name: found[name] for name in outputs}, is_narrow(case))
+            values |= {f"d_{name}": slope for name, slope in made.items()}
             values, found = part_of(memory, values), part_of(memory, found)
         wanted = exact(memory, case, values)
         wanted = {n: x for n, x in wanted.items() if n in found} if is_large(case) else wanted
