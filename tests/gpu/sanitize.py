@@ -37,10 +37,10 @@ Row = dict[str, object]
 ROOT = Path(__file__).parents[2]
 CLASSES = (
     "linear_attention_simple", "gla", "gated_delta", "kda", "gated_delta_product", "rwkv7", "mamba",
-    "ssm", "mlstm", "mesa",
+    "ssm", "mlstm", "mesa", "slstm",
 )  # fmt: skip
 """A spec of each class: no decay, one for each channel, corrections without and with it, several
-steps a token, two vectors, diagonal scans, constant matrices, a maximum, solves."""
+steps a token, two vectors, diagonal scans, constant matrices, a maximum, solves, cells."""
 
 
 def cases(spec: str) -> list[Case]:
@@ -58,12 +58,22 @@ def once(case: Case) -> None:
             raise AssertionError(f"{memory.name}: an output is no number")
 
 
+def _once(spec: str) -> list[str]:
+    return [sys.executable, "-m", "tests.gpu.sanitize", "--once", spec]
+
+
+def compiled(spec: str) -> None:
+    """Run a spec's cases unwatched, so that Triton's cache has their kernels: what it does to
+    compile them need not be watched."""
+    subprocess.run(_once(spec), cwd=ROOT, capture_output=True, check=False)
+
+
 def watched(spec: str, tool: str) -> tuple[str, str, bool, str]:
     """Spec, tool, whether nothing was found, and what the tool says in the end."""
     program = shutil.which("compute-sanitizer")
     if program is None:
         return spec, tool, False, "there is no compute-sanitizer"
-    own = [sys.executable, "-m", "tests.gpu.sanitize", "--once", spec]
+    own = _once(spec)
     command = [program, "--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", "5", *own]
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     if tool == "initcheck":
@@ -83,6 +93,7 @@ def all_watched(
 ) -> list[dict[str, object]]:
     """Every spec with every tool, several at a time."""
     with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(compiled, specs))
         waiting = [pool.submit(watched, spec, tool) for tool in tools for spec in specs]
         rows = []
         for each in waiting:
