@@ -5,6 +5,7 @@ A `Spec` is a layer of a spec, ready to become a module, a function, source text
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -43,15 +44,15 @@ OPTION = (type(None), bool, str, list, tuple)
 """Values of options that are no numbers."""
 
 
-def load(spec: str, layer: str | None = None, **given: Any) -> Spec:
-    """A layer of a bundled spec, by its name, or of a file (`my.arch`); `layer` names one of
-    several, the last of the file by default.
+def load(spec: str | os.PathLike[str], layer: str | None = None, **given: Any) -> Spec:
+    """A layer of a bundled spec, by its name, or of a file (`my.arch`, or a Path); `layer` names
+    one of several, the last of the file by default.
 
     `given` are sizes and options by name, as the spec declares them: they become its defaults, and
     conditions in the spec are decided by them. Raises ArchError for a spec that is missing or
     wrong.
     """
-    name, inside = specfile.split(spec)
+    name, inside = specfile.split(os.fspath(spec))
     return Spec(specfile.read(name), layer or inside, given)
 
 

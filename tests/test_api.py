@@ -44,7 +44,7 @@ def test_load_by_name_path_and_layer(tmp_path: Path):
     path = tmp_path / "two.arch"
     path.write_text(SPEC, encoding="utf-8")
     assert archc.load("kda").name == "KDA"
-    assert archc.load(str(path)).name == "Last"
+    assert archc.load(str(path)).name == archc.load(path).name == "Last"
     assert archc.load(f"{path}:First").name == archc.load(str(path), "First").name == "First"
     with pytest.raises(ArchError) as error:
         archc.load("kdaa")
