@@ -17,7 +17,7 @@ import torch
 
 from tests.gpu import cases, extremes, record, sanitize
 from tests.gpu.cases import Case
-from tests.gpu.memories import SPECS
+from tests.gpu.memories import EVERY, SPECS
 from tests.gpu.pool import run_all
 
 pytestmark = [
@@ -35,7 +35,7 @@ def wrong(given: Sequence[Case]) -> list[str]:
     return [f"{one[0]}: {line}" for one in done for line in record.problems(one)]
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", EVERY)
 @pytest.mark.parametrize("suite", cases.SUITES)
 def test_cases(suite: str, spec: str) -> None:
     assert not wrong(list(cases.SUITES[suite](spec)))
@@ -61,6 +61,6 @@ def test_the_sanitizer_finds_nothing(tool: str, spec: str) -> None:
     assert right, said
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", EVERY)
 def test_random_shapes(spec: str) -> None:
-    assert not wrong(list(cases.some(spec, -(-RANDOM // len(SPECS)), seed=0)))
+    assert not wrong(list(cases.some(spec, -(-RANDOM // len(EVERY)), seed=0)))

@@ -16,8 +16,8 @@ from tests.gpu.memories import PACKED, Memory
 STEPS, EPS = 30, 1e-6
 """Iterations of a solve; what keeps a quotient finite."""
 
-DECAYS = {"log_alpha", "log_gamma", "log_w", "lf"}
-"""Logarithms of decays; names mean what they mean in the bundled specs."""
+DECAYS = {"log_alpha", "log_gamma", "log_w", "lf", "log_a", "log_b"}
+"""Logarithms of decays; names mean what they mean in the specs."""
 
 ROLES: dict[str, Mapping[str, str]] = {
     "linear_attention": {"q": "positive", "k": "positive", "S": "sum", "z": "sum"},
@@ -33,6 +33,9 @@ ROLES: dict[str, Mapping[str, str]] = {
     "lstm": dict.fromkeys(("R_i", "R_f", "R_g", "R_o"), "matrix"),
     "slstm": dict.fromkeys(("R_i", "R_f", "R_z", "R_o"), "matrix") | {"n": "sum", "m": "maximum"},
     "mesa": {"lam": "rand", "A": "square"},
+    "momentum": dict.fromkeys(("alpha", "eta", "theta"), "beta"),
+    "turning": {"r": "decay"},
+    "two_deltas": {"e": "unit", "b": "beta", "c": "beta"},
 }
 ALIKE = {"q": "unit", "k": "unit", "beta": "beta", "li": "input gate"}
 
@@ -54,7 +57,9 @@ def shape_of(case: Case, axes: tuple[str, ...]) -> list[int]:
     known = {"B": case.B, "T": case.T, "H": case.H, "K": case.K, "V": case.V, "n": 2, "N": 4}
     if case.spec in ("mamba", "ssm_selective"):
         known |= {"D": case.K, "N": 16}
-    known |= {"D": case.K}
+    if case.spec == "turning":
+        known |= {"N": case.K}
+    known |= {"D": case.K, "M": 16}
     return [known[axis.rstrip("'")] for axis in axes]
 
 

@@ -1,8 +1,8 @@
 """bfloat16 under Triton's interpreter as a GPU has it.
 
 The interpreter keeps bfloat16 as its bits, multiplies those bits as if they were integers in
-products of matrices, and lets a mantissa that is rounded up run into nothing. `rounding()` makes
-it convert by rounding to the nearest, and multiply in float32.
+products of matrices, lets a mantissa that is rounded up run into nothing, and has no constants of
+it. `rounding()` makes it convert by rounding to the nearest, and multiply in float32.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ def rounding() -> Iterator[None]:
         a, b = (converted(x, tl.float32) if x.dtype == tl.bfloat16 else x for x in (a, b))
         return dot(self, a, b, *rest)
 
+    def constant(self: Any, value: float) -> Any:
+        return handle(to_bits(np.array([value], np.float32)), tl.bfloat16)
+
     changed = {"cast_impl": cast_impl, "create_fp_to_fp": fp_to_fp, "create_dot": product}
-    with mock.patch.multiple(builder, **changed):
+    more = mock.patch.object(builder, "get_bf16", constant, create=True)
+    with mock.patch.multiple(builder, **changed), more:
         yield

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-KERNELS = '''
+KERNELS = """
 import sys
 import torch, triton, triton.language as tl
 from triton.runtime.errors import InterpreterError
@@ -56,7 +56,7 @@ x, y = torch.randn(4, 4), torch.empty(4, 4)
 with guarded(), rounding():
     squared[(1,)](x, y, 0, 0)
 print(torch.equal(y, x.bfloat16().float() @ x.bfloat16().float()))
-'''
+"""
 
 
 def test_what_is_not_a_tensors_own_is_refused(tmp_path: Path) -> None:
