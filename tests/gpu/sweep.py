@@ -1,4 +1,4 @@
-"""Every memory of the bundled specs, and of some unlike them, by kernels, beside the eager form in float64.
+"""Every memory of the bundled specs, and of some unlike them, by kernels: right beside float64.
 
     python -m tests.gpu.sweep first                 # 23 specs; compiling takes minutes
     python -m tests.gpu.sweep random -n 1000 --seconds 240
