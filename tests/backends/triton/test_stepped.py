@@ -103,6 +103,13 @@ def test_every_other_cell(cell: Path) -> None:
     )
 
 
+@pytest.mark.slow
+def test_a_cell_that_divides_by_its_state_many_times() -> None:
+    """Errors of float32 do not grow, as the spec leaves them no way to."""
+    assert not wrong(errors(f"{CELLS}/least_squares.arch 65 4"))
+    assert not wrong(errors(f"train {CELLS}/least_squares.arch 65 4"))
+
+
 def test_without_a_gpu_pools_go_through_the_eager_loop(module: ModuleType) -> None:
     q, k, g = (torch.randn(2, 1, 3, 4) for _ in range(3))
     v, pool = torch.randn(2, 1, 3, 5), torch.randn(6, 3, 4, 5)
