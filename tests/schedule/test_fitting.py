@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import product
 
 import pytest
 
 from archc.schedule.fitting import Table, fitting
-from archc.schedule.memory import AHEAD, STAGES
-from tests.schedule.test_memory import cut
+from archc.schedule.memory import AHEAD, STAGES, chunk_for
+from tests.gpu.memories import SPECS
+from tests.schedule.test_memory import SIZES, cut
+
+TABLES = {"delta", "gla", "mlstm", "rwkv7"}
+"""Specs of which the whole table is made here."""
+
+OTHERS = {"lstm", "slstm", "mom", "xlstm"}
+"""Those that go token by token; and those whose recurrences are other specs', or several."""
 
 
 @lru_cache
@@ -41,10 +49,18 @@ def test_two_steps_a_token() -> None:
     assert rows[4, 256, 256] == 16 and rows[4, 64, 64] == 32 and (2, 128, 128) not in rows
 
 
-@pytest.mark.parametrize("spec", ["delta", "gla", "mlstm", "rwkv7"])
+@pytest.mark.parametrize("spec", sorted(TABLES))
 def test_heads_of_up_to_256_are_not_refused(spec: str) -> None:
     refused = {key for key, count in table(spec)[1].items() if count > 64}
     assert refused and all(max(key[1:]) > 256 for key in refused)
+
+
+@pytest.mark.parametrize("spec", sorted({*SPECS} - OTHERS - TABLES))
+def test_no_bundled_recurrence_is_too_large(spec: str) -> None:
+    """The largest heads, with any others; what fits there fits where they are smaller."""
+    for dtype, K, V in product(("float32", "bfloat16", "float16"), (16, 256), (16, 256)):
+        sizes = {**SIZES, "K": K, "V": V, "D": max(K, V), "N": K}
+        assert chunk_for(cut(spec), sizes, dtype) >= 16
 
 
 def test_longer_chunks_never_fit_where_shorter_dims_do_not() -> None:
