@@ -1,6 +1,6 @@
 """Every memory of the bundled specs, and of some unlike them, by kernels: right beside float64.
 
-    python -m tests.gpu.sweep first                 # 23 specs; compiling takes minutes
+    python -m tests.gpu.sweep first                 # 22 specs; compiling takes minutes
     python -m tests.gpu.sweep random -n 1000 --seconds 240
     python -m tests.gpu.sweep first peers hard quoted random -o benchmarks/results/gpu_tests.json
 

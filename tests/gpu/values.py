@@ -59,7 +59,7 @@ def shape_of(case: Case, axes: tuple[str, ...]) -> list[int]:
         known |= {"D": case.K, "N": 16}
     if case.spec == "turning":
         known |= {"N": case.K}
-    known |= {"D": case.K, "M": 16}
+    known |= {"D": case.K}
     return [known[axis.rstrip("'")] for axis in axes]
 
 
