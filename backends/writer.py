@@ -50,6 +50,7 @@ _RESERVED = """
     sequence_rows tokens_before since_start sums_of_each whole_of_each by_chunks chunks_of_each
     at_last_of_each segment_tables sequence_of_segment
     few joined in_runs rows_of_chunk needs_gradient by_steps by_kernels
+    launched_again remember_launch likeness shares_memory
     from_middle gram_from_middle mix_from_middle inverse_unit_lower conjugate_gradients
 """
 RESERVED = frozenset(_RESERVED.split())

@@ -111,8 +111,10 @@ def sweep(module: ModuleType) -> Iterator[dict[str, Any]]:
                 continue
             module.step_part = lambda *sizes, block=block: block
             module.step_warps = lambda numbers, most, count=count: count
+            vars(module.kda_memory_step).pop("known_calls", None)
             yield {"block": block, "warps": count, **measured(module, 64)}
     module.step_part, module.step_warps = part, warps
+    vars(module.kda_memory_step).pop("known_calls", None)
 
 
 def cells(spec: str, heads: int, dim: int, count: int) -> dict[str, Any]:

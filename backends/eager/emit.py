@@ -105,6 +105,7 @@ def all_pieces() -> dict[str, str]:
         **functions("pieces.py", "archc.backends.triton"),
         **functions("together_pieces.py", "archc.backends.triton"),
         **functions("launch_pieces.py", "archc.backends.triton"),
+        **functions("again_pieces.py", "archc.backends.triton"),
         **functions("step_pieces.py", "archc.backends.triton"),
         **functions("tuned_pieces.py", "archc.backends.triton"),
     }  # fmt: skip

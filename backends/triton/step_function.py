@@ -25,7 +25,7 @@ from archc.ir.graph import Graph
 
 PIECES = {
     "by_steps", "on_gpu", "check_pool", "check_learns", "rows_of_pool", "rows_to_pool",
-    "wrong_shapes",
+    "wrong_shapes", "launched_again", "remember_launch",
 }  # fmt: skip
 
 DOC = """`index` [B]: the row of each sequence in the pools of states, row b if it is left out; no
@@ -38,7 +38,7 @@ are written into one row, is not looked at. There is no gradient."""
 class Again(GraphFunction):
     """The arguments, in a scope that nothing is asked of yet."""
 
-    locals = ("index", "into", "index_after", *LOCALS)
+    locals = ("index", "into", "index_after", "given", "same", "launched", *LOCALS)
 
     def called(self, input: str) -> str:
         """A state has the name that it has in the spec."""
@@ -127,14 +127,19 @@ class StepFunction(Again):
         test, lines = self._fits(), Writer()
         self._lines(lines)
         self.extra = {**dict(zip(*extra_arguments(self.scope, body), strict=True)), **self.eager}
+        writes = self._writes()
         given = [*self.arguments.values(), *self.extra]
         options = ["index=None", "into=None", "index_after=None"]
         writer.call(f"def {self.name}(", [*given, *options], "):")
         writer.depth += 1
         writer.docstring(self._doc())
-        self._enter(writer, test)
+        self._enter(writer)
+        like = self._again(writer, writes)
+        self._refuse(writer, test)
         write_sizes(writer, body)
         writer.include(lines.lines)
+        writer.line(f"remember_launch({self.launch.title}, launched, {like})")
+        writer.line(f"return {', '.join([*writes.results.values(), *self.after.values()])}")
         file.sections.append(writer.text())
         self._note()
         if self.training is not None:
@@ -182,14 +187,37 @@ class StepFunction(Again):
             shapes[self.states[state.name]] = ("rows", *(a.name for a in state.axes[1:]))
         return shapes
 
-    def _enter(self, writer: Writer, test: str) -> None:
-        """Where states go, and what is refused for its shape."""
+    def _enter(self, writer: Writer) -> None:
+        """Where states go."""
         states, after = list(self.states.values()), list(self.after.values())
         comma = "," * (len(after) == 1)
         with writer.block("if into is None:"):
             writer.line(f"into = ({', '.join(states)}{comma})")
             writer.line("index_after = index if index_after is None else index_after")
         writer.line(f"({after[0]},) = into" if comma else f"{', '.join(after)} = into")
+
+    def _again(self, writer: Writer, writes: Given) -> str:
+        """The lines that launch what was launched of tensors like these; what such a launch is
+        looked up by."""
+        writer.call("given = (", self.launch.in_order(writes), ")")
+        numbers = [a for n, a in self.arguments.items() if self.is_number(n)]
+        rest, shared = [*numbers, *self.extra], self.launch.shared(writes)
+        if shared:
+            writer.line(f"same = {shared}")
+            rest.append("same")
+        like = ", ".join(["given", *rest])
+        writer.line(f"made = launched_again({self.launch.title}, {like})")
+        results = [*writes.results.values()]
+        stored = [writes.results[n] for n in self.launch.made.arguments if n in writes.results]
+        with writer.block("if made is not None:"):
+            if stored != results:
+                writer.line(f"{', '.join(stored)} = made")
+            made = ["*made"] if stored == results else results
+            writer.line(f"return {', '.join([*made, *self.after.values()])}")
+        return like
+
+    def _refuse(self, writer: Writer, test: str) -> None:
+        """What is refused for its shape."""
         numbers = {self.arguments[n] for n in self.inputs if self.is_number(n)}
         layouts = {a: layout for a, layout in self._layouts().items() if a not in numbers}
         write_refusal(writer, test, self.name, layouts)
@@ -207,16 +235,21 @@ class StepFunction(Again):
         room = f"step_fits(numbers, weights, moving, {real[0]}.dtype)"
         with writer.block(f"if not (by_steps({fits}) and {room}):"):
             self._by_the_loop(writer)
-        results = {name: self._result_name(name) for name in self.fold.results}
-        for name, text in results.items():
+        writes = self._writes()
+        for name, text in writes.results.items():
             type, data = self.launch.type_of(name), real[0]
             room = self.launch.room(type, f"{data}.device", f"{data}.dtype")
             writer.line(f"{text} = {room}")
+        self.launch.write(writer, writes)
+
+    def _writes(self) -> Given:
+        """What the kernel is given."""
+        results = {name: self._result_name(name) for name in self.fold.results}
         layouts = {name: self.layout(name) for name in self.fold.arguments}
-        self.launch.write(writer, Given(
-            self.arguments, self.states, self.after, results, layouts, f"{real[0]}.dtype", INDICES
-        ))  # fmt: skip
-        writer.line(f"return {', '.join([*results.values(), *after])}")
+        return Given(
+            self.arguments, self.states, self.after, results, layouts,
+            f"{self._real()[0]}.dtype", INDICES, "launched",
+        )  # fmt: skip
 
     def _real(self) -> list[str]:
         kinds = {name: self.graph[node.id].type.dtype for name, node in self.inputs.items()}

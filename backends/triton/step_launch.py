@@ -32,7 +32,7 @@ LOCALS = ("part", "numbers", "weights", "moving", "in_turn", "warps")
 class Given:
     """The tensors of a launch, as they are written: captures, states before and after, results.
     `layouts`: the order of a capture's dims where it is not that of its type; `indices`: which rows
-    of the pools. `data`: the dtype of the products."""
+    of the pools. `data`: the dtype of the products. `told`: the name of what a launch returns."""
 
     captures: Mapping[str, str]
     before: Mapping[str, str]
@@ -41,6 +41,14 @@ class Given:
     layouts: Mapping[str, tuple[str, ...]]
     data: str
     indices: tuple[str, str] = ("None", "None")
+    told: str = ""
+
+    @property
+    def tensors(self) -> dict[str, str]:
+        """Those that the kernel is given, by its names for them: all but results."""
+        before = {start(state): text for state, text in self.before.items()}
+        after = {final(state): text for state, text in self.after.items()}
+        return {**self.captures, **before, **after}
 
 
 class StepLaunch:
@@ -117,9 +125,7 @@ class StepLaunch:
     def write(self, writer: Writer, given: Given) -> None:
         """The launch."""
         body, kernel = self.body, self.made.kernel
-        tensors = {**given.captures, **given.results}
-        tensors |= {start(state): text for state, text in given.before.items()}
-        tensors |= {final(state): text for state, text in given.after.items()}
+        tensors = {**given.tensors, **given.results}
         items = [self._tensor(name, tensors[name], given.layouts) for name in self.made.arguments]
         for text in given.indices:
             stride = "1" if text == "None" else f"1 if {text} is None else {text}.stride(0)"
@@ -132,8 +138,22 @@ class StepLaunch:
         write_launch(
             writer, self.title, programs, items, counts,
             [*self._fixed(), f"**step_numbers({given.data})"],
-            '{"num_warps": warps, "num_stages": 2}',
+            '{"num_warps": warps, "num_stages": 2}', given.told,
         )  # fmt: skip
+
+    def in_order(self, given: Given) -> list[str]:
+        """The tensors that the kernel is given, in its order, with which rows of pools."""
+        known, numbers = given.tensors, self.made.numbers
+        names = [name for name in self.made.arguments if name in known and name not in numbers]
+        return [*(known[name] for name in names), *given.indices]
+
+    def shared(self, given: Given) -> str:
+        """Whether states after are written over those before, where that decides the launch."""
+        if not self.made.blocks_in_turn:
+            return ""
+        self.body.file.kernels.add("shares_memory")
+        pairs = [(given.after[s], given.before[s]) for s in sorted(self.made.whole_states)]
+        return " or ".join(f"shares_memory({after}, {old})" for after, old in pairs)
 
     def _fixed(self) -> list[str]:
         """Sizes and blocks, by name."""
@@ -155,10 +175,7 @@ class StepLaunch:
             return programs
         blocks = f"-(-{self._size(kernel.split)} // part)"
         if made.blocks_in_turn:
-            self.body.file.kernels.add("shares_memory")
-            pairs = [(given.after[s], given.before[s]) for s in sorted(made.whole_states)]
-            same = " or ".join(f"shares_memory({after}, {old})" for after, old in pairs)
-            writer.line(f"in_turn = {blocks} if {same} else 1")
+            writer.line(f"in_turn = {blocks} if {self.shared(given)} else 1")
             blocks = f"-({blocks[1:]} // in_turn)"
         return [*programs, blocks]
 

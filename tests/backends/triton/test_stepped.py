@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -162,3 +163,95 @@ def test_the_same_arguments_are_looked_up_at_once(
     asked = ("compiled", 4, ["K", "grid", "num_warps"])
     launched = ("launched", (5, 1, 1), 5)
     assert log == [asked, launched, launched, asked, launched, asked, launched]
+
+
+class OnGPU(torch.Tensor):
+    """A tensor on a CPU that says it is on a GPU."""
+
+    is_cuda = True
+
+    def get_device(self) -> int:
+        return 0 if self.device.type == "cpu" else -1
+
+
+@pytest.fixture
+def launched(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """What a kernel is launched of that stands in for that of the module, on a GPU that is none."""
+    log: list[tuple] = []
+    room = SimpleNamespace(get_device_properties=lambda device: {"max_shared_mem": 1})
+    active = SimpleNamespace(utils=room, get_current_device=lambda: 0)
+    driver = SimpleNamespace(driver=SimpleNamespace(active=active))
+    triton = SimpleNamespace(JITFunction=Arguments, runtime=driver)
+    monkeypatch.setattr(module, "triton", triton)
+    monkeypatch.setattr(module, "gla_memory_step", Arguments(log))
+    monkeypatch.setattr(module, "on_gpu", lambda *given: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    return log
+
+
+class Arguments(Kernel):
+    """In place of a kernel and its machine code: keeps the addresses that it is launched of."""
+
+    def warmup(self, *given: object, **named: object) -> Arguments:
+        return self
+
+    def __getitem__(self, grid: tuple) -> Callable[..., None]:
+        def launch(*given: Any) -> None:
+            where = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in given]
+            self.log.append((grid, *where))
+
+        return launch
+
+
+def step_inputs(batch: int = 2, gaps: int = 1) -> list[torch.Tensor]:
+    """What `gla_memory_decode` is given: q, k, v, a log gate, a pool; every `gaps`-th key."""
+    shapes = [(batch, 1, 3, 4), (batch, 1, 3, 4 * gaps), (batch, 1, 3, 8), (batch, 1, 3, 4)]
+    q, k, v, g, pool = (torch.zeros(shape) for shape in (*shapes, (6, 3, 4, 8)))
+    return [x.as_subclass(OnGPU) for x in (q, k[..., ::gaps], v, g, pool)]
+
+
+@torch.no_grad()
+def test_a_call_like_one_before_is_launched_at_once(
+    module: ModuleType, launched: list[tuple], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its own tensors, and into new ones, without asking anything of them again; a call unlike
+    it is asked everything."""
+    decode, refused = module.gla_memory_decode, AssertionError("asked again")
+    calls = [step_inputs() for _ in range(2)]
+    first, _ = decode(*calls[0])
+
+    def never(*given: Any) -> None:
+        raise refused
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "gla_memory_decode_fits", never)
+        o, pool = decode(*calls[1])
+        for other in (step_inputs(batch=3), step_inputs(gaps=2)):
+            with pytest.raises(AssertionError, match="asked again"):
+                decode(*other)
+        with pytest.raises(AssertionError, match="asked again"):
+            decode(*calls[1], torch.tensor([1, 0]).as_subclass(OnGPU))
+    assert pool is calls[1][-1] and o.shape == first.shape and o.dtype == first.dtype
+    renamed = {x.data_ptr(): y.data_ptr() for x, y in zip(*calls, strict=True)}
+    renamed[first.data_ptr()] = o.data_ptr()
+    assert len(renamed) == 6 and o.data_ptr() != first.data_ptr()
+    assert launched[1] == tuple(renamed.get(x, x) for x in launched[0])
+
+
+def test_what_is_refused_is_refused_after_a_call_like_it(
+    module: ModuleType, launched: list[tuple]
+) -> None:
+    given = step_inputs()
+    with torch.no_grad():
+        module.gla_memory_decode(*given)
+    given[0].requires_grad_()
+    with pytest.raises(ValueError, match="no gradient"):
+        module.gla_memory_decode(*given)
+    q, k, v, g, pool = step_inputs()
+    with pytest.raises(ValueError, match="a pool of 1 states"):
+        module.gla_memory_decode(q, k, v, g, pool[:1])
+    with pytest.raises(ValueError, match="shapes must be"):
+        module.gla_memory_decode(q, k, v[..., :2, :], g, pool)
+    with pytest.raises(ValueError, match="a pool is on cpu, not on meta"):
+        module.gla_memory_decode(q.to("meta"), k, v, g, pool)
+    assert len(launched) == 1
