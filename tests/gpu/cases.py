@@ -73,9 +73,14 @@ QUOTED = (
 """B, T, H, D that speed is quoted for."""
 
 
+def drawn_by_peers(spec: str) -> str:
+    """What the tests of a memory in 16 bits draw, which their limits are for."""
+    return "normal" if spec in NORMAL else "positive"
+
+
 def first(spec: str) -> Iterator[Case]:
     """A few cases that show most of what can go wrong."""
-    narrow, values = Case(spec, T=1024), "normal" if spec in NORMAL else "positive"
+    narrow, values = Case(spec, T=1024), drawn_by_peers(spec)
     yield replace(narrow, values=values)
     yield replace(narrow, gate=10.0, seed=1)
     yield replace(narrow, T=127, gate=0.1, holes=0.1)
@@ -91,7 +96,7 @@ def first(spec: str) -> Iterator[Case]:
 
 def peers(spec: str) -> Iterator[Case]:
     """The shapes of flash-linear-attention's tests, in the dtypes of its tests and bfloat16."""
-    values = "normal" if spec in NORMAL else "positive"
+    values = drawn_by_peers(spec)
     for B, T, H, D, gate, kept in SHAPES:
         for dtype in ("float16", "bfloat16"):
             yield Case(spec, dtype, H=H, K=D, V=D, B=B, T=T, gate=gate, kept=kept, values=values)
@@ -130,7 +135,7 @@ def small(spec: str) -> Iterator[Case]:
         yield replace(one, H=H, K=K, V=V, T=19, seed=V)
     yield replace(one, T=63, chunk=64, K=60, V=60, H=1, values="positive", state=False)
     yield replace(one, T=70, dtype="bfloat16", chunk=64, H=1, layout="sliced")
-    yield replace(one, T=200, dtype="bfloat16", chunk=64, H=1, values="positive")
+    yield replace(one, T=200, dtype="bfloat16", chunk=64, H=1, values=drawn_by_peers(spec))
 
 
 def quoted(spec: str) -> Iterator[Case]:
