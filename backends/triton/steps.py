@@ -22,6 +22,9 @@ FORWARD = "tl.cast(0, tl.int64)", "step", "tl.minimum(t + 1, T - 1)"
 BACK = "tl.cast(T - 1, tl.int64)", "T - 1 - step", "tl.maximum(t - 1, 0)"
 """The first token, that of a step, and the one after it; the last has none, and is read again."""
 
+ROW, ROW_OF_ANY = "row < B", "(row < B) & (T > 0)"
+"""Which rows there are; of sequences of no token not even the first can be read."""
+
 LOCALS = {
     READ, WRITTEN, "t", "t_first", "t_next", "first", "last", "blocks", "B", "BLOCKS", "index_p",
     "index_batch", "index_after_p", "index_after_batch",
@@ -62,8 +65,8 @@ class StepsWriter(KernelWriter):
             self.indices[name] = Index(f"p_{identifier(name)}")
         if kernel.rows is not None:
             name = kernel.rows.name
-            self.indices[name] = Index("row", name, True, "row < B")
-            self.lengths[name], self.bounds[name] = "ROWS", "row < B"
+            self.indices[name] = Index("row", name, True, ROW)
+            self.lengths[name], self.bounds[name] = "ROWS", ROW
             self.blocks["ROWS"] = kernel.rows.size
             self.order.append(name)
         self._slots()
@@ -78,8 +81,8 @@ class StepsWriter(KernelWriter):
     def _slots(self) -> None:
         """Which rows of the pools are read and written; a negative one: none."""
         batch = self.indices[self.kernel.grid[0].name]
-        given = ", row < B, -1" if batch.label else ""
-        own = "tl.where(row < B, row, -1)" if batch.label else batch.text
+        given = f", {ROW}, -1" if batch.label else ""
+        own = f"tl.where({ROW}, row, -1)" if batch.label else batch.text
         for name, index in ((READ, "index"), (WRITTEN, "index_after")):
             self.writer.line(f"{name} = {own}")
             with self.writer.block(f"if {index}_p is not None:"):
@@ -96,11 +99,11 @@ class StepsWriter(KernelWriter):
                 self.pull(id)
         first, step, following = FORWARD if not op.reverse else BACK
         ahead = self._loads_ahead()
-        now = self._loaded(ahead, "t_first", first) if ahead else []
+        now = self._loaded(ahead, "t_first", first, ROW_OF_ANY) if ahead else []
         kept, texts = dict(self.made), dict(self.texts)
         with self.writer.block("for step in range(T):"):
             self.writer.line(f"t = tl.cast({step}, tl.int64)")
-            then = self._loaded(ahead, "t_next", following) if ahead else []
+            then = self._loaded(ahead, "t_next", following, ROW) if ahead else []
             for id, tile in zip(ahead, now, strict=True):
                 self.made[id, self.frame, self.at(graph[id].type, {})] = tile
             self._step(self.fold, states)
@@ -127,13 +130,15 @@ class StepsWriter(KernelWriter):
                 found.append(id)
         return found
 
-    def _loaded(self, ids: list[int], token: str, place: str) -> list[Tile]:
-        """Values at another token."""
-        stream, own = self.fold.op.stream.name, self.indices[self.fold.op.stream.name]
+    def _loaded(self, ids: list[int], token: str, place: str, mask: str) -> list[Tile]:
+        """Values at another token, of rows that have it."""
+        assert self.kernel.rows is not None
+        rows, kept = self.kernel.rows.name, dict(self.indices)
         self.writer.line(f"{token} = {place}")
-        self.indices[stream] = Index(token)
+        self.indices[self.fold.op.stream.name] = Index(token)
+        self.indices[rows] = replace(kept[rows], mask=mask)
         tiles = [self.pull_stored(id) for id in ids]
-        self.indices[stream] = own
+        self.indices.update(kept)
         return tiles
 
     def _is_read(self, id: int) -> bool:

@@ -2,7 +2,7 @@
 the interpreter is chosen when Triton is imported.
 
     TRITON_INTERPRET=1 python -m tests.backends.triton.interpreted layer kda 70 4
-    TRITON_INTERPRET=1 python -m tests.backends.triton.interpreted gates gla 64
+    TRITON_INTERPRET=1 python -m tests.backends.triton.interpreted gates gla 64 60 60
     TRITON_INTERPRET=1 python -m tests.backends.triton.interpreted wide mesa 200 200
 
 Every address is checked, see `memory.py`. Each check prints every value's name and its largest
@@ -138,14 +138,14 @@ def check_layer(spec: str, tokens: int, unit: int, bits: int = 32) -> None:
     in_both(module, layer_in, close)
 
 
-def check_gates(spec: str, chunk: int) -> None:
+def check_gates(spec: str, chunk: int, K: int = 6, V: int = 20) -> None:
     """A recurrence `spec_memory(q, k, v, log gate, S)` that forgets almost all, and all."""
     _, module = file_of(spec, in_kernels)
-    q, k, g = (torch.randn(2, 70, 3, 6, dtype=torch.float64) for _ in range(3))
+    q, k, g = (torch.randn(2, 70, 3, K, dtype=torch.float64) for _ in range(3))
     g = torch.where(g > 1, -1000.0, -g.abs())
     g = torch.where(torch.rand(g.shape) < 0.1, -torch.inf, g)
-    v = torch.randn(2, 70, 3, 20, dtype=torch.float64)
-    state = torch.randn(2, 3, 6, 20, dtype=torch.float64)
+    v = torch.randn(2, 70, 3, V, dtype=torch.float64)
+    state = torch.randn(2, 3, K, V, dtype=torch.float64)
     given = {"q": q, "k": k, "v": v, "g": g, "S": state}
 
     def memory(*x: Tensor) -> Any:

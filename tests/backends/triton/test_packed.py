@@ -32,12 +32,13 @@ def wrong(*checks: str) -> dict[str, float]:
 
 
 def test_one_decay_for_each_head() -> None:
-    """No token, one, one more than a chunk has."""
-    assert not wrong("gated_delta 4 0,1,65,0")
+    """No token, one, a few, one more than a chunk has."""
+    assert not wrong("gated_delta 4 0,1,15,65,0")
 
 
 def test_decays_for_each_dim_and_corrections() -> None:
-    assert not wrong("kda 4 17,0,1")
+    """One less than a chunk has, too."""
+    assert not wrong("kda 4 15,0,1,63")
 
 
 @pytest.mark.slow
