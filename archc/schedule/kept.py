@@ -63,7 +63,7 @@ class Kept:
             if isinstance(self.graph[operand].op, ir.Fold):
                 self._make(operand)
             elif isinstance(node.op, ir.Fold) and id not in self.levels.host:
-                self._keep(self._for_walk(operand))
+                self._keep(self._for_walk(operand, node.op))
             elif id in self.levels.host:
                 self._for_host(operand)
             elif self._together(operand, id):
@@ -113,16 +113,23 @@ class Kept:
         found = list(dict.fromkeys(every))
         return [id] if 2 * self.bytes(id) <= sum(map(self.bytes, found)) else found
 
-    def _for_walk(self, id: int) -> list[int]:
-        """What a walk reads for a value: it, or its factors where those are smaller."""
+    def _for_walk(self, id: int, walk: ir.Fold) -> list[int]:
+        """What a walk reads for a value: it, or its factors where those are smaller. One along the
+        tokens has no chunk at hand to make a value of again."""
         node = self.graph[id]
         if id in self.levels.cheap:
-            return []
+            by_token = not walk.stream.size.has(ck.CHUNK)
+            return [id] if by_token and self._of_chunks(id) else []
         renamed = isinstance(node.op, ir.Contract) and self.levels.light(node)
         host = id in self.levels.host or id in self.graph.outputs.values()
         if not host and (renamed or self._larger(node)):
-            return [found for operand in node.operands for found in self._for_walk(operand)]
+            return [found for o in node.operands for found in self._for_walk(o, walk)]
         return [id]
+
+    def _of_chunks(self, id: int) -> bool:
+        """Whether a value is made of one that stands by chunks and rows."""
+        made_of = (id, *self.graph.ancestors(id))
+        return any(isinstance(self.graph[each].op, ck.Tokens) for each in made_of)
 
     def _larger(self, node: Node) -> bool:
         """Whether a product of matrices is larger than its factors."""

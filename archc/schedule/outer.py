@@ -136,11 +136,12 @@ def _move_out(graph: Graph, walk: Node, outer: Collection[str]) -> None:
         return
     after = {name: id for name, id in body.outputs.items() if id in late}
     body.outputs = {name: id for name, id in body.outputs.items() if id not in late}
+    late |= _shared(body, {o for id in late for o in body[id].operands})
     read = {o for id in late for o in body[id].operands} - late
     captured = dict(zip(op.captures, walk.operands, strict=False))
     parts = {id: f"part.{id}" for id in sorted(read) if _name_of(body, id) not in captured}
     body.outputs |= {name: id for id, name in parts.items()}
-    new = graph.add(_without(op, body, late), *walk.operands, name=walk.name, span=walk.span)
+    new = graph.add(_without(op, body), *walk.operands, name=walk.name, span=walk.span)
     whole = {id: graph.add(ir.Result(name), new) for id, name in parts.items()}
     whole |= {id: captured[_name_of(body, id)] for id in read - {*parts}}
     for node in [node for node in body if node.id in late]:
@@ -154,15 +155,22 @@ def _move_out(graph: Graph, walk: Node, outer: Collection[str]) -> None:
         graph.substitute(user, made)
 
 
+def _shared(body: Graph, read: Collection[int]) -> set[int]:
+    """Of what is read, what all sequences share, and what that is made of but what is captured:
+    each program would store it again."""
+    made = {id for id in read if not any(axis.kind == "batch" for axis in body[id].type.axes)}
+    every = made.union(*(body.ancestors(id) for id in made))
+    return {id for id in every if not isinstance(body[id].op, ir.Input)}
+
+
 def _name_of(body: Graph, id: int) -> str:
     """What an input of a body is called; "" for anything else."""
     op = body[id].op
     return op.name if isinstance(op, ir.Input) else ""
 
 
-def _without(op: ir.Fold, body: Graph, late: Collection[int]) -> ir.Fold:
-    """A walk that computes the outputs of a body, and nothing that is late."""
+def _without(op: ir.Fold, body: Graph) -> ir.Fold:
+    """A walk that computes the outputs of a body, and nothing else."""
     inside = body.copy()
     inside.prune([node.id for node in body if isinstance(node.op, ir.Input)])
-    assert not any(id in inside for id in late)
     return replace(op, body=inside.renumbered(lambda id: id))
