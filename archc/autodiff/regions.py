@@ -124,17 +124,26 @@ def carries(graph: Graph, last: Node) -> bool:
     starts = dict(zip(_names(fold.op), fold.operands[len(fold.op.captures) :], strict=True))
     if starts.get(name) != last.operands[1]:
         return False
+    return _hands_on(body, name)
+
+
+def _hands_on(body: Graph, state: str) -> bool:
+    """Whether a state after a token depends on that before it."""
     inputs = {n.op.name: n.id for n in body if isinstance(n.op, ir.Input)}
-    made = body.outputs[name]
-    return inputs.get(before(name)) in {made, *body.ancestors(made)}
+    made = body.outputs[state]
+    return inputs.get(before(state)) in {made, *body.ancestors(made)}
 
 
 def _ends(b: Builder, node: Node, flow: _Flow, given: Given) -> tuple[Given, list[int]]:
     """The cotangents of results without what arrives at the last token alone, and that: for each
-    state of the flow its cotangent in the end."""
+    state of the flow its cotangent in the end. A state that each token makes anew has none: without
+    tokens it would come to the start once more, beside what `last` gives there."""
     rest, ends = dict(given), []
     end = ck.AtLast(node.op.stream, node.op.reverse)
     for state in flow.states:
+        if not _hands_on(node.op.body, state.name):
+            ends.append(b.zero())
+            continue
         parts = b.addends(rest.pop(state.name)) if state.name in rest else []
         last = [b.graph[d].operands[0] for d in parts if b.graph[d].op == end]
         others = [d for d in parts if b.graph[d].op != end]

@@ -93,6 +93,21 @@ def test_a_linear_recurrence(length: int) -> None:
     assert back.reverse and [state.name for state in back.states] == ["d.S.carried"]
 
 
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_a_state_that_each_token_makes_anew(length: int) -> None:
+    """P' = k v^T, read one token late, as another walk reads it too; with no token P[0] is the end,
+    and its gradient comes back once."""
+    body = Sketch()
+    made = body.einsum("batch K, batch V -> batch K V", *(body.input(n, d) for n, d in KV))
+    body.outputs(P=made, before=body.input("P[t-1]", "batch K V"))
+    s = folded(body, {"k": "batch t K", "v": "batch t V"}, {"P": "batch K V"}, {})
+    agree(s.graph, {n: torch.randn(2, length, 4) for n in "kv"}, sizes={"T": length})
+
+
+KV = ("k", "batch K"), ("v", "batch V")
+"""What a token brings."""
+
+
 def test_captures_without_the_stream_and_integers() -> None:
     """x[t] = where(t-th is odd, x * w, x) + b with w[K], b[] and integers along the stream."""
     body = Sketch()

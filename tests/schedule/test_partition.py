@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import archc
 from archc.compile import lowered
 from archc.ir import chunk as ck
@@ -9,6 +11,10 @@ from archc.ir import layer as ir
 from archc.ir.kernel import SUMMED, Kernels
 from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
+from archc.schedule.program import Program
+
+OWN = Path(__file__).parents[1] / "backends" / "triton" / "recurrences"
+"""Recurrences unlike the bundled ones."""
 
 
 def fold_of(spec: str) -> ir.Fold:
@@ -76,3 +82,15 @@ def test_what_is_read_was_written_before() -> None:
         found = cut(spec)
         written = {name for each in found.kernels for name in (*each.stores, *each.ends.values())}
         assert {buffer.name for buffer in found.buffers} == written
+
+
+def test_a_walk_of_tokens_reads_what_stands_by_chunks_from_memory() -> None:
+    """A decay made of another state, which has chunks: at one token there is no chunk to make it
+    of."""
+    fold = fold_of(str(OWN / "tired.arch"))
+    graph = fold.chunked.backward
+    found = partition(graph, "memory", fold.stream, fold.heads, {})
+    (walk,) = (k for k in found.kernels if k.walk and graph[k.walk].op.stream == fold.stream)
+    steps = Program(walk).steps.values()
+    assert not [s for s in steps if s.load is None and isinstance(s.node.op, ck.Tokens)]
+    assert any(isinstance(n.op, ck.Tokens) for n in graph)
