@@ -171,10 +171,15 @@ class Levels:
         across = split is not None and split.name in crossing(self.graph, node)
         lacks = split is not None and split.name not in node.type.names
         tokens = not fold.op.stream.size.has(ck.CHUNK)
-        if tokens or across or lacks or here != every & set(self.heads):
+        if tokens or across or lacks or here != every & set(self.heads) or self._is_deep(node):
             return False
         self.walk[node.id] = walk
         return True
+
+    def _is_deep(self, node: Node) -> bool:
+        """Whether a value has two dims for every row: in a walk its tile would be one of three."""
+        own = {axis.name for axis in node.type.axes if axis.kind == "dim"} - set(self.heads)
+        return len(own) > 2 and any(axis.size == ck.CHUNK for axis in node.type.axes)
 
     def _level(self, node: Node, before: int, found: Mapping[int, int]) -> int:
         if isinstance(node.op, ir.Fold):

@@ -24,10 +24,11 @@ def fold_of(spec: str) -> ir.Fold:
     return fold
 
 
-def cut(spec: str) -> Kernels:
-    """The kernels of a spec's one recurrence, forward."""
+def cut(spec: str, fused: bool = False) -> Kernels:
+    """The kernels of a spec's one recurrence, forward; `fused`: where nothing needs a gradient."""
     fold = fold_of(spec)
-    return partition(fold.chunked.forward, "memory", fold.stream, fold.heads, {})
+    given = fold.chunked.forward, "memory", fold.stream, fold.heads, {}
+    return partition(*given, fused=fused)
 
 
 def test_a_walk_stands_between_what_is_done_for_every_chunk_at_once() -> None:
@@ -94,3 +95,14 @@ def test_a_walk_of_tokens_reads_what_stands_by_chunks_from_memory() -> None:
     steps = Program(walk).steps.values()
     assert not [s for s in steps if s.load is None and isinstance(s.node.op, ck.Tokens)]
     assert any(isinstance(n.op, ck.Tokens) for n in graph)
+
+
+def test_a_walk_makes_what_follows_on_it_but_no_matrix_for_every_row() -> None:
+    """Where no gradient needs its states they do not go through memory: the walk writes outputs. A
+    state for every row would be a tile of three dims there: it is made of chunks at once."""
+    *_, last = cut("kda", fused=True).kernels
+    assert last.walk is not None and "o" in last.stores
+    walk, after = cut("mamba", fused=True).kernels[1:]
+    stored = [walk.graph[id].type.axes for id in walk.stores.values()]
+    assert walk.walk is not None and after.walk is None and "o" in after.stores
+    assert [[axis.name for axis in axes] for axes in stored] == [["batch", "n", "D", "N"]]
