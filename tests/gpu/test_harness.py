@@ -10,9 +10,10 @@ import torch
 
 from tests.gpu import cases, extremes, record, worker
 from tests.gpu.cases import Case
-from tests.gpu.measure import GATE, GRADIENT, OUTPUT, limit, relative
+from tests.gpu.measure import GATE, GRADIENT, OUTPUT, costs, exact, limit, relative
 from tests.gpu.memories import SPECS, memories
 from tests.gpu.pool import SPOILED, run_all
+from tests.gpu.rounded import corrects, raised
 from tests.gpu.sweep import cases_of
 from tests.gpu.values import values_for
 
@@ -80,6 +81,45 @@ def test_limits_are_those_of_the_peer() -> None:
     assert [limit(narrow, f"d {name}") for name in ("q", "S")] == [GRADIENT] * 2 == [0.008] * 2
     assert limit(narrow, "d log_alpha") == GATE == 0.02
     assert limit(SMALL, "d log_alpha") == 1e-4
+
+
+ALIKE = Case(
+    "rwkv7", chunk=32, H=1, K=16, B=1, T=127, gate=10.0, kept=0.5, values="positive", state=False,
+    wide_gates=False, seed=6,
+)  # fmt: skip
+"""Keys that are much alike, and little that is forgotten: bfloat16 is short for corrections."""
+
+
+def test_limits_of_corrections_are_what_rounding_costs() -> None:
+    """Of values that are not alike it costs less than the limits. Afterwards nothing rounds."""
+
+    def cost(case: Case) -> dict[str, float]:
+        (memory,) = memories(case.spec)
+        values = values_for(memory, case, "cpu")
+        return costs(memory, case, values, exact(memory, case, values))
+
+    alike, usual = (cost(each) for each in (ALIKE, replace(ALIKE, values="normal")))
+    assert alike["S"] > 2 * OUTPUT and alike["d kappa"] > GRADIENT
+    assert not [name for name, each in usual.items() if each > limit(ALIKE, name)]
+    assert cost(replace(ALIKE, dtype="float16"))["S"] < alike["S"] / 4
+    x = torch.full((2, 2), 1 + 2**-20, dtype=torch.float64)
+    assert torch.equal(x @ x, 2 * x * x)
+
+
+def test_limits_are_raised_a_little() -> None:
+    assert raised(0.005, 0.003) == 0.005 and raised(0.005, 0.006) == 0.0075
+    assert raised(0.005, 1.0) == 0.02
+    assert corrects(memories("rwkv7")[0]) and not corrects(memories("gla")[0])
+
+
+@pytest.mark.slow
+def test_kernels_round_corrections_as_any_chunked_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    ((_, found),) = run_all([ALIKE], "cpu", workers=1, seconds=600)
+    assert record.problems((ALIKE, found)) == []
+    error, most = found["errors"]["out rwkv7_memory: S"]
+    assert OUTPUT < error < most
 
 
 def test_random_cases_are_the_same_ones_every_time() -> None:

@@ -1,5 +1,6 @@
 """Generated kernels on a GPU, against the eager form in float64, with the tolerances of
-flash-linear-attention's tests and never looser ones.
+flash-linear-attention's tests and never looser ones: but where corrections in 16 bits are beyond
+them, and rounding what is multiplied is, without any kernel, too (see `rounded`).
 
     python -m pytest -m gpu -n 12 tests/gpu
 
