@@ -36,6 +36,7 @@ from archc.ir.verify import verify
 from archc.numerics.gates import gates_in_logs
 from archc.recurrence.chunked import chunked
 from archc.recurrence.decays import decays
+from archc.schedule.epilogue import epilogues
 from archc.schedule.fitting import fitting
 from archc.schedule.forms import Differentiated
 from archc.schedule.late import inverses_last
@@ -136,12 +137,17 @@ def with_prologues(layer: ir.Layer) -> ir.Layer:
     return prologues(layer, differentiate)
 
 
-def gates_in_kernels(plan: Plan) -> str:
-    """The same, where kernels also compute the gates."""
-    return in_kernels(replace(plan, layer=with_prologues(plan.layer)))
+def with_epilogues(layer: ir.Layer) -> ir.Layer:
+    """The layer, its recurrences with what their outputs are made into."""
+    return epilogues(layer, differentiate)
 
 
-BACKENDS: Mapping[str, Callable[[Plan], str]] = {"eager": eager.emit, "triton": gates_in_kernels}
+def whole_in_kernels(plan: Plan) -> str:
+    """The same, where kernels also compute what enters and what leaves."""
+    return in_kernels(replace(plan, layer=with_prologues(with_epilogues(plan.layer))))
+
+
+BACKENDS: Mapping[str, Callable[[Plan], str]] = {"eager": eager.emit, "triton": whole_in_kernels}
 """Plan -> source text, by name."""
 
 SMALL, LARGER = 4, 16

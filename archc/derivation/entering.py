@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.schedule.moving import in_words
 from archc.schedule.prologue import REASONS, considered
 
 
@@ -25,14 +25,6 @@ def entering(graph: Graph, fold: Node) -> Iterator[Entering]:
         return
     for found in considered(graph, fold):
         along = [id for id in found.reads if fold.op.stream.name in graph[id].type.names]
-        read = found.reads if found.moves else along
-        values = " and ".join(f"`{_called(graph, id)}`" for id in read)
+        read = found.reads if found.moves or not along else along
+        values = " and ".join(f"`{in_words(graph, id)}`" for id in read)
         yield Entering(found.capture, found.moves, REASONS[found.rule].format(values))
-
-
-def _called(graph: Graph, id: int) -> str:
-    """A value's name in the spec, or the text that it comes from."""
-    node = graph[id]
-    if isinstance(node.op, ir.Input | ir.Param):
-        return node.op.name
-    return node.name or (node.span.text if node.span else type(node.op).__name__.lower())

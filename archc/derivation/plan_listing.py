@@ -66,6 +66,7 @@ def _lines(plan: Planned) -> Iterator[str]:
         return
     yield f"  {_conditions(plan)}"
     yield from _inputs(plan)
+    yield from _outputs(plan)
     for part in plan.parts:
         yield ""
         yield f"  {part.title}: {_total(part)}"
@@ -101,6 +102,18 @@ def _inputs(plan: Planned) -> Iterator[str]:
     if plan.inputs:
         yield ""
         yield _table(("input", "why"), [(each.name, each.why) for each in plan.inputs], 1)
+
+
+def _outputs(plan: Planned) -> Iterator[str]:
+    """What leaves, and what follows it in the kernels."""
+    rows = []
+    for each in plan.outputs:
+        less = f"{in_short(each.forward)}B less forward, {in_short(each.backward)}B less backward"
+        ends = f"the kernels end with `{each.ends}`: {less}; " if each.ends else ""
+        rows.append((each.name, f"{in_short(each.bytes)}B", ends + each.why))
+    if rows:
+        yield ""
+        yield _table(("output", "bytes", "what follows"), rows, 1)
 
 
 def _total(part: Part) -> str:
@@ -310,6 +323,7 @@ def _plan_json(plan: Planned) -> dict[str, Any]:
         "dtype": wanted.dtype,
         "sizes": dict(plan.setting.sizes),
         "inputs": [asdict(each) for each in plan.inputs],
+        "outputs": [asdict(each) for each in plan.outputs],
         "parts": [_part_json(plan, part) for part in plan.parts],
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from archc.backends.eager.chunked import without
@@ -13,10 +14,12 @@ from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import written
 from archc.backends.triton.step_ops import STEP_OPS
 from archc.backends.triton.steps import steps_source
-from archc.compile import SCHEDULE, for_kernels, lowered, with_prologues
+from archc.compile import SCHEDULE, for_kernels, lowered, with_epilogues, with_prologues
 from archc.derivation.entering import Entering, entering
+from archc.derivation.leaving import Leaving, leaving
 from archc.diagnostics import did_you_mean, fail
 from archc.ir import layer as ir
+from archc.ir.chunk import cotangent
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernels
 from archc.ir.sizes import Number, callee_sizes, resolve_sizes
@@ -90,6 +93,7 @@ class Planned:
     parts: tuple[Part, ...] = ()
     sizes: Mapping[str, Number] = field(default_factory=dict)
     inputs: tuple[Entering, ...] = ()
+    outputs: tuple[Leaving, ...] = ()
 
 
 def plans_of(layer: ir.Layer, wanted: Conditions) -> Iterator[Planned]:
@@ -98,11 +102,24 @@ def plans_of(layer: ir.Layer, wanted: Conditions) -> Iterator[Planned]:
     missing = (a.name for a in layer.args if a.symbol is not None and a.default is None)
     sizes = resolve_sizes(layer, {name: SIZES.get(name, 64) for name in missing})
     before = lowered(layer)
-    after = _sized(for_kernels(with_prologues(before)), sizes)
-    for old, (new, own) in zip(_sized(before, sizes), after.items(), strict=True):
-        for given, node in zip(_folds(old), _folds(new), strict=True):
+    ended = with_epilogues(before)
+    after = for_kernels(with_prologues(ended))
+    for old, middle, (new, own) in zip(
+        _sized(before, sizes), _sized(ended, sizes), _sized(after, sizes).items(), strict=True
+    ):
+        for first, second, node in zip(_folds(old), _folds(middle), _folds(new), strict=True):
             plan = _planned(new, node, own, wanted)
-            yield replace(plan, inputs=tuple(entering(old.graph, given)))
+            inputs = entering(middle.graph, second)
+            outputs = leaving(old.graph, first, plan.setting, partial(_readers, plan))
+            yield replace(plan, inputs=tuple(inputs), outputs=tuple(outputs))
+
+
+def _readers(plan: Planned, place: int) -> int:
+    """How many kernels read the gradient of an output: of that which stands at a place."""
+    graph = plan.layer.graph
+    name = cotangent(graph[graph.users(plan.node.id)[place]].op.name)
+    costs = [cost for part in plan.parts for cost in part.cost.kernels]
+    return sum(name in {each.name for each in cost.reads} for cost in costs)
 
 
 def _folds(layer: ir.Layer) -> list[Node]:

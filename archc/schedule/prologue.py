@@ -16,21 +16,15 @@ them 0.5 ms faster (B 2, T 8192, H 32, K 128, forward and backward).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite
 from archc.schedule.cost import SPECIAL
-
-Differentiate = Callable[
-    [Graph, Sequence[str], Sequence[str]], tuple[Graph, Graph, tuple[str, ...]]
-]
-"""The gradient of a graph with respect to some inputs, from the cotangents of some outputs: the
-graph with what it saves as further outputs, the backward graph, and the names of what is saved."""
-
+from archc.schedule.forms import Differentiate, bare, derived
+from archc.schedule.moving import called, fresh, is_number, may_move
 
 REASONS: Mapping[str, str] = {
     "moves": "made in the kernels, of {}",
@@ -76,13 +70,13 @@ def considered(graph: Graph, fold: Node) -> Iterator[Prologue]:
         ops = _alone(graph, fold, operand)
         own = {node.id for node in ops}
         every = (o for n in ops for o in n.operands if o not in own)
-        reads = tuple(o for o in dict.fromkeys(every) if not _is_number(graph, o))
+        reads = tuple(o for o in dict.fromkeys(every) if not is_number(graph, o))
         if ops:
             one, dear = _is_one(graph, fold, operand, reads), _is_dear(graph, fold, ops)
             rule = "several" if not one else "dear" if dear else "moves"
             yield Prologue(name, tuple(ops), reads, rule)
         else:
-            shared = _may_move(graph, graph[operand], fold.op.stream.name)
+            shared = may_move(graph, graph[operand], fold.op.stream.name)
             yield Prologue(name, (), (operand,), "shared" if shared else "given")
 
 
@@ -94,20 +88,9 @@ def _alone(graph: Graph, fold: Node, capture: int) -> list[Node]:
         users = graph.users(node.id)
         here = node.id == capture and users == (fold.id,) and fold.operands.count(capture) == 1
         alone = here or (bool(users) and set(users) <= found.keys())
-        if alone and node.id not in kept and _may_move(graph, node, fold.op.stream.name):
+        if alone and node.id not in kept and may_move(graph, node, fold.op.stream.name):
             found[node.id] = node
     return [*found.values()][::-1]
-
-
-def _may_move(graph: Graph, node: Node, stream: str) -> bool:
-    """Whether a value is elementwise and real, along the tokens."""
-    real = all(graph[id].type.dtype == "real" for id in (node.id, *node.operands))
-    return isinstance(node.op, ir.Elementwise) and real and stream in node.type.names
-
-
-def _is_number(graph: Graph, id: int) -> bool:
-    """Whether a value is a constant, which stands anywhere."""
-    return isinstance(graph[id].op, ir.Constant)
 
 
 def _is_one(graph: Graph, fold: Node, capture: int, reads: Sequence[int]) -> bool:
@@ -136,13 +119,12 @@ def _moved(graph: Graph, fold: Node, moves: list[Prologue], differentiate: Diffe
     captured = {name: captured[name] for name in dict.fromkeys(order)}
     body = fold.op.body.copy()
     form = fold.op.chunked
-    forward = form.forward.copy()
-    forward.outputs = {n: id for n, id in forward.outputs.items() if n not in form.saved}
+    forward = bare(form)
     for move in moves:
         _begin(body, graph, move, names, without=fold.op.stream.name)
         _begin(forward, graph, move, names)
     op = replace(fold.op, captures=tuple(captured), body=body)
-    op = replace(op, chunked=_differentiated(form, forward, differentiate))
+    op = replace(op, chunked=derived(form, forward, differentiate))
     return graph.add(op, *captured.values(), *starts, name=fold.name, span=fold.span)
 
 
@@ -159,23 +141,9 @@ def _names(graph: Graph, fold: Node, moves: list[Prologue]) -> dict[int, str]:
     for move in moves:
         for id in move.reads:
             if id not in found:
-                found[id] = _fresh(_called(graph, id) or _hint(graph, move, id), taken)
+                found[id] = fresh(called(graph, id) or _hint(graph, move, id), taken)
                 _call(graph, id, found[id], move.capture)
     return found
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    """A name that nothing has yet."""
-    while name in taken:
-        name += "'"
-    taken.add(name)
-    return name
-
-
-def _called(graph: Graph, id: int) -> str | None:
-    """What the spec calls a value."""
-    node = graph[id]
-    return node.op.name if isinstance(node.op, ir.Input | ir.Param) else node.name
 
 
 def _hint(graph: Graph, move: Prologue, id: int) -> str:
@@ -197,7 +165,7 @@ def _call(graph: Graph, id: int, name: str, capture: str) -> None:
             graph.rename(node.id, capture)
         elif node.name is None:
             waiting += node.operands
-    if _called(graph, id) is None:
+    if called(graph, id) is None:
         graph.rename(id, name)
 
 
@@ -221,7 +189,7 @@ def _begin(
         made[id] = known[name]
     for node in move.ops:
         for o in node.operands:
-            if _is_number(home, o) and o not in made:
+            if is_number(home, o) and o not in made:
                 made[o] = graph.add(home[o].op)
         operands = [made[o] for o in node.operands]
         made[node.id] = graph.add(node.op, *operands, name=node.name, span=node.span)
@@ -229,15 +197,3 @@ def _begin(
         graph.substitute(node.id, made[move.ops[-1].id])
     kept = [n.id for n in graph if isinstance(n.op, ir.Input) and n.op.name != move.capture]
     graph.prune(kept)
-
-
-def _differentiated(form: ck.ChunkForm, graph: Graph, differentiate: Differentiate) -> ck.ChunkForm:
-    """A chunked form with the gradient of its new graph."""
-    if form.backward is None:
-        return replace(form, forward=graph, saved=())
-    wanted = [
-        n.op.name for n in graph if isinstance(n.op, ir.Input) and n.type.dtype == "real"
-    ]  # fmt: skip
-    outputs = [name for name, id in graph.outputs.items() if graph[id].type.dtype == "real"]
-    forward, backward, saved = differentiate(graph, wanted, outputs)
-    return replace(form, forward=forward, backward=backward, saved=saved)

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import archc
-from archc.compile import gates_in_kernels, in_kernels, lowered
+from archc.compile import in_kernels, lowered, whole_in_kernels
 from archc.ir import layer as ir
 from archc.ir.plan import Plan, examples
 from archc.ir.sizes import evaluate
@@ -43,7 +43,7 @@ def with_gaps(*shape: int, **kind: Any) -> Tensor:
 
 
 def file_of(
-    spec: str, written: Callable[[Plan], str] = gates_in_kernels
+    spec: str, written: Callable[[Plan], str] = whole_in_kernels
 ) -> tuple[ir.Layer, ModuleType]:
     """A layer, and its file."""
     layer = lowered(archc.load(spec).layer)

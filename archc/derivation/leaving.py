@@ -1,0 +1,65 @@
+"""What a layer makes of what its recurrences give, and which of it their kernels do themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from archc.ir.graph import Graph, Node
+from archc.ir.sizes import evaluate
+from archc.schedule.epilogue import Epilogue, considered
+from archc.schedule.following import REASONS, is_dear
+from archc.schedule.moving import in_words
+from archc.schedule.program import Setting
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """An output of a recurrence, its bytes, the value that its kernels end with in its place (None:
+    nothing moves), and why nothing more does. `forward` and `backward` are bytes that PyTorch reads
+    and writes for what moved, beyond those that the kernels do in its place."""
+
+    name: str
+    bytes: int
+    ends: str | None
+    forward: int
+    backward: int
+    rule: str
+    why: str
+
+
+def leaving(
+    graph: Graph, fold: Node, setting: Setting, readers: Callable[[int], int]
+) -> Iterator[Leaving]:
+    """What becomes of each output of a recurrence, in a layer before any moves. `readers` tells for
+    the place of an output how many kernels read its gradient."""
+    if fold.op.chunked is None:
+        return
+    for place, found in enumerate(considered(graph, fold)):
+        sizes = (evaluate(axis.size, setting.sizes) for axis in found.output.type.axes)
+        bytes = int(math.prod(sizes)) * setting.data
+        ends = in_words(graph, found.last.id) if found.moves else None
+        saved = (bytes * each for each in (found.forward, found.backward))
+        why = _why(graph, fold, found, readers(place))
+        yield Leaving(found.output.op.name, bytes, ends, *saved, found.stop.rule, why)
+
+
+def _why(graph: Graph, fold: Node, found: Epilogue, kernels: int) -> str:
+    """Why what follows an output, or the last value that moved, stays."""
+    rule, about = found.stop.rule, found.stop.about
+    words = [f"`{in_words(graph, id)}`" for id in about]
+    if rule == "several":
+        return REASONS[rule].format(" and ".join(words))
+    if rule == "across":
+        dims = (axis.name for axis in found.output.type.axes if axis.kind == "dim")
+        gone = [f"`{dim}`" for dim in dims if dim not in graph[about[0]].type.names]
+        return REASONS[rule].format(words[0], " and ".join(gone))
+    why = REASONS[rule].format(*words)
+    others = [id for id in about[1:] if fold.op.stream.name in graph[id].type.names]
+    if rule == "needed" and others and kernels:
+        does = "compute" if is_dear(graph, others[0]) else "read"
+        each = "kernel" if kernels == 1 else f"{kernels} kernels"
+        why += f", and the {each} that read{'s' * (kernels == 1)} its gradient would {does}"
+        why += f" `{in_words(graph, others[0])}` too"
+    return why

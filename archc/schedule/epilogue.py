@@ -1,0 +1,182 @@
+"""Layer IR -> layer IR: what is made of a recurrence's outputs moves into the recurrence.
+
+    o = fold(u = u); y = o + skip * u   ->   y = fold(u = u, skip = skip), which ends with the ops
+
+The kernels then write `y` where they wrote `o`, and `o` is not read again to make it. What may move
+is in `following.py`; of that moves what saves traffic, forward and backward together: `o + x` saves
+reading and writing `o`, but the gradient of `x` would be written by a kernel where it is now the
+same tensor as that of the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.ir.verify import verify
+from archc.schedule.following import Follower, Stop, following
+from archc.schedule.forms import Differentiate, bare, derived
+from archc.schedule.moving import called, fresh, is_number
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """An output of a Fold, what follows it and moves, and why the rest does not."""
+
+    output: Node
+    moves: tuple[Follower, ...]
+    stop: Stop
+
+    @property
+    def last(self) -> Node:
+        """The value that the recurrence gives in place of its output."""
+        return self.moves[-1].node
+
+    @property
+    def forward(self) -> int:
+        """Tensors as large as the output that the layer reads and writes less."""
+        return sum(each.forward for each in self.moves)
+
+    @property
+    def backward(self) -> int:
+        """The same of the layer's gradient."""
+        return sum(each.backward for each in self.moves)
+
+
+def epilogues(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
+    """The layer, its chunked recurrences with what follows them."""
+    return _layer(layer, differentiate, {})
+
+
+def considered(graph: Graph, fold: Node) -> Iterator[Epilogue]:
+    """What follows each output of a Fold, and how much of it moves."""
+    for user in graph.users(fold.id):
+        *found, stop = following(graph, fold, graph[user])
+        saved = [sum(f.forward + f.backward for f in found[:end]) for end in range(len(found) + 1)]
+        end = saved.index(max(saved))
+        if end < len(found):
+            stop = Stop("copied", (found[end].node.id, *found[end].reads))
+        yield Epilogue(graph[user], tuple(found[:end]), stop)
+
+
+def _layer(
+    layer: ir.Layer, differentiate: Differentiate, done: dict[ir.Layer, ir.Layer]
+) -> ir.Layer:
+    """A layer, with those that it calls; itself where nothing moves."""
+    if layer in done:
+        return done[layer]
+    graph, places = layer.graph.copy(), {node.id: (node.id,) for node in layer.graph}
+    changed = False
+    for id, call in layer.calls:
+        callee = _layer(call.callee, differentiate, done)
+        graph.replace_op(id, replace(call, callee=callee))
+        changed |= callee is not call.callee
+    for node in [node for node in graph if isinstance(node.op, ir.Fold)]:
+        if node.op.chunked is not None:
+            changed |= _move(graph, graph[node.id], differentiate, places)
+    if changed:
+        new = replace(layer, graph=graph.renumbered(places.__getitem__))
+        verify(new)
+    done[layer] = new if changed else layer
+    return done[layer]
+
+
+def _move(
+    graph: Graph, fold: Node, differentiate: Differentiate, places: dict[int, tuple[int, ...]]
+) -> bool:
+    """Put a Fold that ends with what follows it in the place of one; whether there was any."""
+    every = [*considered(graph, fold)]
+    moves = [each for each in every if each.moves]
+    if not moves:
+        return False
+    names = _names(graph, fold, moves)
+    inside = {each.output.id: _output(fold, each, names) for each in moves}
+    new = _ending(graph, fold, moves, names, inside, differentiate)
+    places[new] = (fold.id, new)
+    for each in every:
+        old = each.last if each.moves else each.output
+        result = ir.Result(inside.get(each.output.id, each.output.op.name))
+        made = graph.add(result, new, name=old.name, span=old.span)
+        places[made] = (*places[old.id], made)
+        graph.substitute(old.id, made)
+    graph.prune([node.id for node in graph if isinstance(node.op, ir.Input | ir.Param)])
+    return True
+
+
+def _names(graph: Graph, fold: Node, moves: list[Epilogue]) -> dict[int, str]:
+    """What the values that the ops read are called inside: as they are where they enter already."""
+    names = dict(zip(fold.operands, fold.op.captures, strict=False))
+    taken = {*names.values(), *(state.name for state in fold.op.states), *fold.op.body.outputs}
+    for each in moves:
+        for id in (id for follower in each.moves for id in follower.reads):
+            if id not in names:
+                names[id] = fresh(called(graph, id) or f"{each.output.op.name}_with", taken)
+                if called(graph, id) is None:
+                    graph.rename(id, names[id])
+    return names
+
+
+def _output(fold: Node, move: Epilogue, names: dict[int, str]) -> str:
+    """What the recurrence calls what it gives in place of an output."""
+    states = (state.name for state in fold.op.states)
+    taken = {*names.values(), *states, *fold.op.body.outputs}
+    return fresh(move.last.name or f"{move.output.op.name}_out", taken)
+
+
+def _ending(
+    graph: Graph,
+    fold: Node,
+    moves: list[Epilogue],
+    names: dict[int, str],
+    inside: dict[int, str],
+    differentiate: Differentiate,
+) -> int:
+    """Another Fold, which ends with the ops that moved."""
+    form, body = fold.op.chunked, fold.op.body.copy()
+    forward = bare(form)
+    states = [state.name for state in fold.op.states]
+    for move in moves:
+        _end(body, graph, move, names, inside[move.output.id], fold.op.stream.name, states)
+        _end(forward, graph, move, names, inside[move.output.id])
+    body.prune([node.id for node in body if isinstance(node.op, ir.Input)])
+    operands = dict(zip(fold.op.captures, fold.operands, strict=False))
+    starts = fold.operands[len(operands) :]
+    operands |= {name: id for id, name in names.items() if name not in operands}
+    op = replace(fold.op, captures=tuple(operands), body=body)
+    op = replace(op, chunked=derived(form, forward, differentiate))
+    return graph.add(op, *operands.values(), *starts, name=fold.name, span=fold.span)
+
+
+def _end(
+    graph: Graph,
+    home: Graph,
+    move: Epilogue,
+    names: dict[int, str],
+    name: str,
+    without: str | None = None,
+    kept: list[str] | None = None,
+) -> None:
+    """Let a graph give what follows an output in its place, also if it is `kept`; `without` the
+    stream where the graph is of one token."""
+    old = move.output.op.name
+    known = {node.op.name: node.id for node in graph if isinstance(node.op, ir.Input)}
+    made = {move.output.id: graph.outputs[old]}
+    for follower in move.moves:
+        for id in follower.reads:
+            if names[id] not in known:
+                type = home[id].type
+                axes = tuple(axis for axis in type.axes if axis.name != without)
+                known[names[id]] = graph.add(ir.Input(names[id], replace(type, axes=axes)))
+            made[id] = known[names[id]]
+        for node in (*follower.beside, follower.node):
+            for o in node.operands:
+                if is_number(home, o) and o not in made:
+                    made[o] = graph.add(home[o].op)
+            operands = [made[o] for o in node.operands]
+            made[node.id] = graph.add(node.op, *operands, name=node.name, span=node.span)
+    ends = {name: made[move.last.id]}
+    outputs = {each: {each: id} for each, id in graph.outputs.items()}
+    outputs[old] = {old: graph.outputs[old]} | ends if old in (kept or ()) else ends
+    graph.outputs = {each: id for part in outputs.values() for each, id in part.items()}
