@@ -149,9 +149,9 @@ def _is_narrower(graph: Graph, id: int, node: Node, stream: str) -> bool:
 def _counted(graph: Graph, fold: Node, found: Follower) -> Follower:
     """An op that follows with what it saves where it moves.
 
-    The kernels read the values along the tokens once for the result, and for a weight's gradient
-    once more; their gradient is another read of the result's, and a write unless it is added to one
-    that the kernels write already, which autograd would have done in three.
+    The kernels read a value along the tokens once for the result; for its gradient they read that
+    of the result, and write unless it is added to one that they write already, which autograd would
+    have done in three. The sum for a weight's gradient is a kernel of its own, which reads both.
     """
     stream = fold.op.stream.name
     ops = (*found.beside, found.node)
@@ -159,7 +159,7 @@ def _counted(graph: Graph, fold: Node, found: Follower) -> Follower:
     captured = [id for id in along if id in fold.operands[: len(fold.op.captures)]]
     forward = sum(1 + _along(graph, node, stream) for node in ops) - len(along)
     weighed = any(_weights(graph, node) for node in ops)
-    inside = len(along) * (2 + weighed) - len(captured)
+    inside = len(along) * (2 + 2 * weighed) - len(captured)
     outside = sum(_autograd(graph, node, stream) for node in ops) + 3 * len(captured)
     return Follower(found.node, found.beside, found.reads, forward, outside - inside)
 

@@ -57,10 +57,14 @@ class Levels:
         self.host = {n.id: once for n in graph if self._once(n)} | self.host
         self.cheap -= set(self.host)
         self.apart = False
+        self.sums: set[int] = set()
         self.of = self._levels()
         if self._scans() and any(self._is_product(n) and not self.of[n.id] for n in graph):
             self.apart = True
             self.of = self._levels()
+        self.last = _next(max(self.of.values(), default=0) + 1, CHUNKS)
+        self.sums = {node.id for node in graph if self._sums_of_inputs(node)}
+        self.of = self._levels() if self.sums else self.of
         self.count = max(self.of.values(), default=0) + 1
 
     def folds(self, level: int) -> list[Node]:
@@ -157,6 +161,20 @@ class Levels:
         product = isinstance(node.op, ir.Contract) and len(node.operands) == 2
         return product and node.id not in self.host and self._sums_a_dim(node)
 
+    def _sums_of_inputs(self, node: Node) -> bool:
+        """Whether a value is a sum of rows, of more than a number a head, of what inputs alone
+        give, of which only the sum over all chunks is wanted: it has a kernel to itself, as it
+        would take registers of another, and the blocks that other values are cut into."""
+        if not isinstance(node.op, ir.Reduce) or not self.cheap.issuperset(node.operands):
+            return False
+        axes = self.graph[node.operands[0]].type.axes
+        rows = all(a.size == ck.CHUNK for a in axes if a.name in node.op.axes)
+        wide = any(a.kind == "dim" and a.name not in self.heads for a in node.type.axes)
+        users = [self.graph[user] for user in self.graph.users(node.id)]
+        chunks = {axis.name for axis in axes if axis.kind == "stream"}
+        whole = all(isinstance(n.op, ir.Reduce) and chunks & {*n.op.axes} for n in users)
+        return rows and wide and whole and bool(users) and self.host.keys() >= {n.id for n in users}
+
     def _follows(self, node: Node, level: int, found: Mapping[int, int]) -> bool:
         """Whether the programs of a walk of that level can make a value as they go."""
         late = [o for o in node.operands if kind_of(level) == WALKS and found[o] == level]
@@ -190,6 +208,8 @@ class Levels:
             return before
         if node.id in self.host:
             return _next(before, WALKS)
+        if node.id in self.sums:
+            return self.last
         if self.fused and self._follows(node, before, found):
             return before
         if isinstance(node.op, ck.Inverse):  # its rows alone fill the registers

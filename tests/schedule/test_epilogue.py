@@ -80,9 +80,9 @@ def test_what_moves_and_why_no_more(follows: str, moved: int, rule: str) -> None
     ("follows", "forward", "backward"),
     [
         # o, v and what `skip * v` is need not be read, nor o and that be written: v is read once
-        ("o + skip * v", 4, 7),
+        ("o + skip * v", 4, 6),
         # the gradient of g is written in any case
-        ("o + skip * g", 4, 3),
+        ("o + skip * g", 4, 2),
         ("2 * o", 2, 2),
     ],
 )

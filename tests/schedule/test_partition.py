@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import archc
-from archc.compile import lowered
+from archc.compile import lowered, with_epilogues
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.kernel import SUMMED, Kernels
+from archc.schedule.outer import with_sums_of_rows
 from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
 from archc.schedule.program import Program
@@ -106,3 +107,19 @@ def test_a_walk_makes_what_follows_on_it_but_no_matrix_for_every_row() -> None:
     stored = [walk.graph[id].type.axes for id in walk.stores.values()]
     assert walk.walk is not None and after.walk is None and "o" in after.stores
     assert [[axis.name for axis in axes] for axes in stored] == [["batch", "n", "D", "N"]]
+
+
+def test_sums_of_inputs_have_a_kernel_to_themselves() -> None:
+    """The gradient of a weight that only multiplies an input: elsewhere it would take registers."""
+    (fold,) = (
+        node.op for node in with_epilogues(lowered(archc.load("ssm_selective").layer)).graph
+        if isinstance(node.op, ir.Fold)
+    )  # fmt: skip
+    graph = with_sums_of_rows(fold.chunked.backward, fold.heads)
+    found = partition(graph, "memory", fold.stream, fold.heads, {})
+    names = [each.name for each in found.kernels]
+    assert names == ["memory_before", "memory_walk", "memory_after", "memory_after_2"]
+    (stored,) = found.kernels[-1].stores.values()
+    (user,) = graph.users(stored)
+    assert graph.outputs["d.skip"] == user and user in found.host
+    assert found.kernels[-1].split.name == "D"
