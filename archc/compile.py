@@ -36,6 +36,7 @@ from archc.ir.verify import verify
 from archc.numerics.gates import gates_in_logs
 from archc.recurrence.chunked import chunked
 from archc.recurrence.decays import decays
+from archc.schedule.crowded import without_crowded
 from archc.schedule.epilogue import epilogues
 from archc.schedule.fitting import fitting
 from archc.schedule.forms import Differentiated
@@ -72,7 +73,7 @@ def for_kernels(layer: ir.Layer) -> ir.Layer:
     def again(graph: Graph, wanted: Sequence[str], given: Sequence[str]) -> Differentiated:
         return differentiate(graph, wanted, given, again=(ir.Contract,))
 
-    return quotients_again(inverses_last(layer, again), again)
+    return quotients_again(inverses_last(without_crowded(layer), again), again)
 
 
 def differentiate(

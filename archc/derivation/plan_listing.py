@@ -18,6 +18,7 @@ from archc.derivation.walks import Division, division, walks_chunks
 from archc.ir.graph import Graph
 from archc.ir.kernel import Buffer, Kernel
 from archc.ir.text import op_text
+from archc.schedule import crowded
 from archc.schedule.cost import Cost
 from archc.schedule.decisions import (
     Decision,
@@ -65,6 +66,8 @@ def _lines(plan: Planned) -> Iterator[str]:
         yield f"  {LOOP}"
         return
     yield f"  {_conditions(plan)}"
+    if plan.crowded:
+        yield f"  {crowded.REASON}"
     yield from _inputs(plan)
     yield from _outputs(plan)
     for part in plan.parts:

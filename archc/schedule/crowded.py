@@ -1,0 +1,61 @@
+"""Layer IR -> layer IR: a recurrence goes token by token where chunks are too much to hold.
+
+Some chunked forms have whole states at every row, as of matrices that feed one another element by
+element. A program cannot hold them, and memory would move them several times; a walk of the tokens
+has one state, in registers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.ir.rewrite import rewrite
+
+USUAL, SHORTEST = 64, 16
+"""How long a dim is taken to be, and the shortest tile: also a chunk's."""
+
+MOST = 16 * 65_536
+"""Numbers in a tile that no program holds: 16 times the registers of a processor."""
+
+REASON = (
+    "token by token: in chunks a value would be 16 times what the registers of a processor hold, "
+    "at the shortest"
+)
+
+
+def without_crowded(layer: ir.Layer) -> ir.Layer:
+    """The layer, its recurrences without chunked forms that no program could hold."""
+
+    def loose(graph: Graph, node: Node) -> int | None:
+        """fold(..), in chunks -> fold(..)"""
+        form = node.op.chunked if isinstance(node.op, ir.Fold) else None
+        if form is None or max(_tiles(form.forward, node.op), default=0) < MOST:
+            return None
+        return graph.add(replace(node.op, chunked=None), *node.operands)
+
+    return rewrite(layer, [loose])
+
+
+def _tiles(graph: Graph, fold: ir.Fold) -> Iterator[int]:
+    """Numbers in a tile of each value, of one chunk and head."""
+    for node in graph:
+        yield math.prod(_length(axis) for axis in node.type.axes if _is_tiled(axis, fold))
+
+
+def _is_tiled(axis: Axis, fold: ir.Fold) -> bool:
+    """Whether a program has more than one place along an axis."""
+    return axis.size == ck.CHUNK or (axis.kind == "dim" and axis.name not in fold.heads)
+
+
+def _length(axis: Axis) -> int:
+    """How long the tile of an axis is."""
+    if axis.size == ck.CHUNK:
+        return SHORTEST
+    size = int(axis.size) if axis.size.is_Integer else USUAL
+    return max(SHORTEST, 1 << (size - 1).bit_length())
