@@ -199,8 +199,16 @@ def tile_matrix_scan(
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """h[i] = A h[i - 1] + x[i], REVERSE: h[i] = A h[i + 1] + x[i], for x [ROWS, DIMS] and A_t
-    transposed: sums of 2, 4, 8, ... addends, with the matrix squared from each to the next."""
+    transposed: sums of 2, 4, 8, ... addends, with the matrix squared from each to the next; row by
+    row where there is no room to square it."""
     i = tl.arange(0, ROWS)
+    if DIMS > 128:
+        h = tl.zeros((DIMS,), tl.float32)
+        for step in range(ROWS):
+            here = (i == (ROWS - 1 - step if REVERSE else step))[:, None]
+            h = tl.sum(A_t * h[:, None], 0) + tl.sum(tl.where(here, x, 0.0), 0)
+            x = tl.where(here, h[None, :], x)
+        return x
     for level in range(LEVELS):
         before = i + (1 << level) if REVERSE else i - (1 << level)
         inside = (before >= 0) & (before < ROWS)

@@ -120,6 +120,15 @@ def test_scans_of_a_matrix_for_every_row_are_short() -> None:
 
 
 @pytest.mark.slow
+def test_a_large_matrix_goes_along_the_rows() -> None:
+    """To square it there are neither registers nor shared memory: ptxas gave up."""
+    found = distinct(launches_of(usual("ssm", 256, "float32", chunk=16)))
+    made = [machine_code(each) for each in found if "_memory_kernels_" in each.name]
+    assert len(made) == 3
+    assert not [line for line in map(misfit, made) if line]
+
+
+@pytest.mark.slow
 def test_the_newest_triton_compiles_them_too(tmp_path: Path) -> None:
     """In an environment of its own that sees the packages of this one, and a newer Triton first."""
     venv.create(tmp_path / "newest", with_pip=True, system_site_packages=False)

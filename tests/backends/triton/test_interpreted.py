@@ -46,10 +46,12 @@ def wrong(found: dict[str, float], limit: float = LIMIT) -> dict[str, float]:
 
 def test_layers_with_dims_that_are_no_powers_of_2() -> None:
     """Gates for each dim, a delta rule, several steps a token, a running maximum; T is no multiple
-    of a chunk. And states so large that they are multiplied and stored in blocks."""
+    of a chunk. And states so large that they are multiplied and stored in blocks, or that a matrix
+    goes along the rows one by one."""
     tokens = {"kda": 70, "rwkv7": 70, "gated_delta_product": 70, "mlstm": 63}
     checks = [f"layer {spec} {count} 4" for spec, count in tokens.items()]
-    assert not wrong(errors(*checks, "wide gated_delta_product 160 130"))
+    wide = ["wide gated_delta_product 160 130", "wide ssm 130 16"]
+    assert not wrong(errors(*checks, *wide))
 
 
 def test_recurrences_unlike_the_bundled_ones() -> None:
@@ -59,7 +61,9 @@ def test_recurrences_unlike_the_bundled_ones() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", ["delta", "gla", "kda", "mesa", "mlstm", "rwkv7"])
+@pytest.mark.parametrize(
+    "spec", ["delta", "gla", "kda", "linear_attention", "mesa", "mlstm", "rwkv7", "ssm"]
+)
 def test_heads_of_256(spec: str) -> None:
     """Products and stores of states in blocks, and a solve with one."""
     assert not wrong(errors(f"wide {spec} 200 256", f"wide {spec} 256 130"))
