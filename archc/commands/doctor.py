@@ -187,9 +187,25 @@ def report(found: Machine) -> Iterator[str]:
     yield f"quirks that may show {'here' if found.capability else 'with this Triton on some GPU'}"
     for quirk in quirks_of(found):
         yield f"  {quirk.id}"
+        yield f"    where: {_where(quirk)}"
         yield from _wrapped(f"what: {quirk.pattern}", 4)
         yield from _wrapped(f"done: {quirk.instead}", 4)
         yield from (f"    {each}" for each in quirk.sources)
+
+
+def _where(quirk: Quirk) -> str:
+    """The GPUs and the releases of Triton that a quirk shows with."""
+    devices, triton = _span(quirk.devices), _span(quirk.triton)
+    gpus = f"compute capability {devices}" if devices else "any GPU"
+    return f"{gpus}, {f'Triton {triton}' if triton else 'any Triton'}"
+
+
+def _span(span: tuple[Version, Version | None]) -> str:
+    """`3.5 to 3.6`; "" for all there are."""
+    first, last = span
+    if last is None:
+        return f"{_dotted(first)} and later" if first > (0,) else ""
+    return _dotted(first) if first == last else f"{_dotted(first)} to {_dotted(last)}"
 
 
 def _instead(found: Machine) -> str:

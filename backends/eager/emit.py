@@ -164,10 +164,13 @@ def kernel_notes(file: File) -> list[str]:
     if not file.notes:
         return refused or ["No recurrence is here, so that there is no kernel in this file."]
     first = "On a GPU, in float32, bfloat16 or float16, these launch kernels of Triton, by chunks"
-    second = "of 16, 32 or 64 tokens or token by token; everything else is in PyTorch:"
+    second = (
+        "of 16, 32 or 64 tokens or token by token; everything else is in PyTorch, and without a"
+    )
+    third = "GPU or without Triton all of it is:"
     last = "Nothing above tells of the kernels: on a GPU, running this file checks them too."
     ops = [OPS] * file.spaced
-    return ["\n".join([first, second, *file.notes]), *refused, *ops, ASSEMBLER, last]
+    return ["\n".join([first, second, third, *file.notes]), *refused, *ops, ASSEMBLER, last]
 
 
 OPS = """Recurrences are ops of torch (`torch.ops`, in a namespace of this file), which
@@ -183,7 +186,7 @@ assemblers that Triton comes with, for every kernel: see `newer_assembler`."""
 
 def imports(body: str) -> list[str]:
     """The import block for what the text uses."""
-    names = ("hashlib", "json", "math", "os", "sys", "threading", "time")
+    names = ("hashlib", "json", "math", "os", "sys", "threading", "time", "warnings")
     standard = [f"import {name}" for name in names if re.search(rf"\b{name}\.", body)]
     standard += ["from collections.abc import Callable"] if "Callable" in body else []
     together = "ThreadPoolExecutor(" in body

@@ -61,7 +61,8 @@ def self_check(
         writer.line(f"    ({quoted(title)}, {function}, {limit}),")
     writer.line("]")
     if kernels:
-        with writer.block('if __name__ == "__main__" and torch.cuda.is_available():'):
+        there = "torch.cuda.is_available() and triton is not None"
+        with writer.block(f'if __name__ == "__main__" and {there}:'):
             for function in kernels:
                 title, limit = FORMS[function]
                 writer.line(f"FORMS.append(({quoted(title)}, {function}, {limit}))")

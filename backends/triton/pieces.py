@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 
 import torch
 import triton
@@ -47,8 +48,10 @@ def by_kernels(chunk: int, *tensors: Tensor) -> bool:
 
 
 def has_triton() -> bool:
-    """Whether there is Triton; refused if it is older than what kernels are written for."""
+    """Whether there is Triton, which is told if not; refused if it is older than what kernels are
+    written for."""
     if triton is None:
+        warnings.warn("Triton is not installed: the eager form runs on the GPU", stacklevel=2)
         return False
     major, minor, *_ = triton.__version__.split(".", 2)
     if (int(major), int(minor)) < (3, 5):

@@ -83,12 +83,16 @@ def step_fits(numbers: int, weights: int, moving: int, dtype: torch.dtype) -> bo
 def check_pool(name: str, pool: Tensor, like: Tensor, index: Tensor | None) -> None:
     """Refuse a pool of states in which there is no row for each sequence of `like`."""
     batch = like.shape[0]
+    if not pool.is_floating_point():
+        raise TypeError(f"{name}: a pool must hold real numbers, got {pool.dtype}")
     if pool.device != like.device:
         raise ValueError(f"{name}: a pool is on {pool.device}, not on {like.device}")
     if index is None and pool.shape[0] < batch:
         raise ValueError(f"{name}: a pool of {pool.shape[0]} states for {batch} sequences")
     if index is None:
         return
+    if not isinstance(index, Tensor):
+        raise TypeError(f"{name}: an index must be a tensor, got {type(index).__name__}")
     if index.dtype not in (torch.int32, torch.int64) or index.shape != (batch,):
         got = f"got {index.dtype} of shape {list(index.shape)}"
         raise ValueError(f"{name}: an index must be integers [{batch}], {got}")

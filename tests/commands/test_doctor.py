@@ -85,6 +85,8 @@ def test_quirks_are_those_of_the_machine() -> None:
     text = "\n".join(report(HOPPER))
     for quirk in quirks_of(HOPPER):
         assert f"\n  {quirk.id}\n" in text and quirk.sources[0] in text
+    assert "where: compute capability 9.0, Triton 3.5 to 3.6" in text, "of ptxas-12.8"
+    assert "where: any GPU, any Triton" in text
     assert "block-pointers" not in text, "from Triton 3.7 on"
 
 

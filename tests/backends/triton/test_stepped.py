@@ -126,8 +126,15 @@ def test_what_does_not_fit_is_refused(module: ModuleType) -> None:
     q, v, pool = torch.randn(2, 1, 3, 4), torch.randn(2, 1, 3, 5), torch.randn(6, 3, 4, 5)
     with pytest.raises(ValueError, match="integers"):
         module.gla_memory_decode(q, q, v, q, pool, torch.tensor([1]))
+    with pytest.raises(TypeError, match="an index must be a tensor, got list"):
+        module.gla_memory_decode(q, q, v, q, pool, [1, 0])
+    with pytest.raises(TypeError, match=r"a pool must hold real numbers, got torch\.int32"):
+        module.gla_memory_decode(q, q, v, q, pool.int())
     with pytest.raises(ValueError, match="a pool of 1 states"):
         module.gla_memory_decode(q, q, v, q, pool[:1])
+    with pytest.raises(ValueError, match="a row for each of 2 sequences"):
+        x, bounds = q[:1].expand(1, 9, 3, 4), torch.tensor([0, 4, 9])
+        module.gla_memory(x, x, v[:1].expand(1, 9, 3, 5), x, pool[:3], cu_seqlens=bounds)
     with pytest.raises(ValueError, match="no gradient"):
         module.gla_memory_decode(q.requires_grad_(), q, v, q, pool)
 
