@@ -125,14 +125,13 @@ def one_by_one(run: Callable, cu_seqlens: Tensor, tokens: list, states: list) ->
     tokens [1, T, ...]; states [N, ...]
     """
     bounds = sequence_bounds("packed sequences", cu_seqlens, tokens[0])
+    wanted = len(bounds) - 1
     for x in states:
-        if x.shape[0] != len(bounds) - 1:
+        if x.shape[0] != wanted:
             got = f"got one of shape {list(x.shape)}"
-            raise ValueError(
-                f"a state must have a row for each of {len(bounds) - 1} sequences, {got}"
-            )
+            raise ValueError(f"a state must have a row for each of {wanted} sequences, {got}")
     groups: dict[int, list[int]] = {}
-    for i in range(count):
+    for i in range(wanted):
         groups.setdefault(bounds[i + 1] - bounds[i], []).append(i)
     parts = {}
     for length, members in groups.items():
@@ -141,8 +140,8 @@ def one_by_one(run: Callable, cu_seqlens: Tensor, tokens: list, states: list) ->
         made = made if isinstance(made, tuple) else (made,)
         parts |= {i: [y[row : row + 1] for y in made] for row, i in enumerate(members)}
     values = list(zip(*(parts[i] for i in range(len(parts))), strict=True))
-    first = len(values) - len(states)
-    return tuple(torch.cat(ys, 1 if place < first else 0) for place, ys in enumerate(values))
+    count = len(values) - len(states)
+    return tuple(torch.cat(ys, 1 if place < count else 0) for place, ys in enumerate(values))
 
 
 def packed_tables(cu_seqlens: Tensor, tokens: int, chunk: int) -> tuple[Tensor, Tensor]:
