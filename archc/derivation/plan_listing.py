@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from archc.derivation.amounts import in_short, in_time, percent
 from archc.derivation.planned import Part, Planned
 from archc.derivation.walks import Division, division, walks_chunks
 from archc.ir.graph import Graph
@@ -65,7 +66,7 @@ def _lines(plan: Planned) -> Iterator[str]:
     if not plan.parts:
         yield f"  {LOOP}"
         return
-    yield f"  {_conditions(plan)}"
+    yield from _conditions(plan)
     if plan.crowded:
         yield f"  {crowded.REASON}"
     yield from _inputs(plan)
@@ -89,7 +90,8 @@ def heading(plan: Planned) -> str:
     return f"kernels of {states} in {plan.layer.name}{place}"
 
 
-def _conditions(plan: Planned) -> str:
+def _conditions(plan: Planned) -> Iterator[str]:
+    """What the plan is for, and what bounds its tiles."""
     wanted, sizes = plan.conditions, plan.setting.sizes
     dims = {str(s) for part in plan.parts for n in part.kernels.graph
             for a in n.type.axes for s in a.size.free_symbols}  # fmt: skip
@@ -97,7 +99,12 @@ def _conditions(plan: Planned) -> str:
     first = [f"B={wanted.B}", f"T={wanted.T}"]
     chunk = "" if plan.node.op.chunked is None else f", in chunks of {sizes['chunk']}"
     where = f"on one {wanted.device.name}, in {wanted.dtype}{chunk}"
-    return f"{where}: {' '.join([*first, *own])}"
+    yield f"  {where}: {' '.join([*first, *own])}"
+    budget = wanted.device.budget
+    room = f"{in_short(budget.shared)}B of shared memory and {in_short(4 * budget.registers)}B"
+    yield f"  a program may hold {room} of registers"
+    if plan.chunk_why:
+        yield f"  {sizes['chunk']} tokens are a chunk: {brief(plan, plan.chunk_why)}"
 
 
 def _inputs(plan: Planned) -> Iterator[str]:
@@ -123,15 +130,17 @@ def _total(part: Part) -> str:
     cost, count = part.cost, len(part.kernels.kernels)
     kernels = f"{count} kernel{'s' * (count != 1)}"
     return (
-        f"{kernels}, {_percent(cost.share)} of the roofline expected: {_ms(cost.expected)}, where"
-        f" {in_short(cost.bytes)}B enter and leave in {_ms(cost.ideal)}"
+        f"{kernels}, {percent(cost.share)} of the roofline expected: {in_time(cost.expected)},"
+        f" where {in_short(cost.bytes)}B enter and leave in {in_time(cost.ideal)}"
     )
 
 
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> str:
+def _table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], left: int, width: int = COLUMNS - 4
+) -> str:
     """A table in plain text, indented; the first `left` columns, and the last, stand left."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for place, head in enumerate(heads):
@@ -140,7 +149,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> st
     for row in rows:
         table.add_row(*row)
     file = io.StringIO()
-    Console(file=file, width=COLUMNS - 4, color_system=None).print(table)
+    Console(file=file, width=width, color_system=None).print(table)
     return "\n".join(f"    {line}".rstrip() for line in file.getvalue().splitlines())
 
 
@@ -153,21 +162,28 @@ def _kernel_table(plan: Planned, part: Part) -> str:
         (
             short(plan, cost.name), f"{cost.programs:,}", f"{in_short(cost.bytes)}B",
             f"{in_short(cost.again)}B" if cost.again else "-", *_operations(cost),
-            _ms(cost.floor), _percent(cost.share), f"{in_short(cost.chip.shared)}B",
+            in_time(cost.floor), percent(cost.share), f"{in_short(cost.chip.shared)}B",
             WORDS[cost.limit],
         )
         for cost in part.cost.kernels
     ]  # fmt: skip
-    return _table(heads, rows, 1)
+    return _table(heads, rows, 1, COLUMNS)
 
 
 def _too_large(plan: Planned, part: Part) -> Iterator[str]:
-    """Kernels that cannot run with these sizes."""
-    most = plan.conditions.device.budget.shared
+    """Kernels that cannot run with these sizes, and what is done instead."""
+    budget = plan.conditions.device.budget
+    loop = _by_token(part)
     for cost in part.cost.kernels:
-        if cost.chip.shared > most:
-            name = short(plan, cost.name)
-            yield f"    {name} does not fit: a program has {in_short(most)}B on chip"
+        large = cost.chip.shared > budget.shared
+        if large or (loop and cost.chip.registers > 4 * budget.registers):
+            then = "its tokens are a loop in PyTorch" if loop else "calls are refused"
+            yield f"    {short(plan, cost.name)} does not fit on chip: {then}"
+
+
+def _by_token(part: Part) -> bool:
+    """Whether a walk of tokens is all there is."""
+    return not any(walks_chunks(each) or each.walk is None for each in part.kernels.kernels)
 
 
 def _operations(cost: Cost) -> list[str]:
@@ -183,10 +199,20 @@ def _of_kernel(plan: Planned, part: Part, kernel: Kernel) -> Iterator[str]:
     yield f"    {short(plan, kernel.name)}: {shortened(plan, cut)}"
     grid = ", ".join(axis.name for axis in kernel.grid)
     yield f"      a program for each {grid}; {shortened(plan, split)}"
+    yield f"      {_holds(plan, part, cost)}"
     if walks_chunks(kernel):
         yield from _divided(plan, division(plan, part, kernel))
     for word, moved in (("loads", cost.reads), ("stores", cost.writes)):
         yield from _wrapped(f"      {word} ", [each.name for each in moved])
+
+
+def _holds(plan: Planned, part: Part, cost: Cost) -> str:
+    """What a program has on chip at its fullest; a walk of tokens alone has room, or is none."""
+    chip, most = cost.chip, 4 * plan.conditions.device.budget.registers
+    over = chip.registers > most and not _by_token(part)
+    spills = ", more than there are: it spills" if over else ""
+    shared, registers = in_short(chip.shared), in_short(chip.registers)
+    return f"holds {shared}B of shared memory and {registers}B of registers{spills}"
 
 
 def _divided(plan: Planned, found: Division) -> Iterator[str]:
@@ -199,7 +225,7 @@ def _divided(plan: Planned, found: Division) -> Iterator[str]:
         yield f"      goes whole: {have}, {found.chunks:,} chunks"
         return
     more = f"{found.launches} launches and {in_short(found.bytes)}B more"
-    times = f"expected {_ms(found.split)} in place of {_ms(found.whole)}"
+    times = f"expected {in_time(found.split)} in place of {in_time(found.whole)}"
     yield f"      in {found.segments} segments of {found.length} chunks: {have}"
     yield f"      that is {more}; {times}"
 
@@ -267,28 +293,12 @@ def short(plan: Planned, name: str) -> str:
 
 def shortened(plan: Planned, decision: Decision) -> str:
     """A reason with short names of kernels."""
-    return re.sub(rf"{plan.name}_(?:(?:\w+_)?kernels_)?", "", str(decision))
+    return brief(plan, str(decision))
 
 
-def in_short(number: float) -> str:
-    """`1.62 G`: three digits and a prefix."""
-    value, prefixes = float(number), ["", "k", "M", "G", "T", "P"]
-    while value >= 999.5 and len(prefixes) > 1:
-        value, prefixes = value / 1000, prefixes[1:]
-    digits = 0 if prefixes[0] == "" or value >= 99.95 else 1 if value >= 9.995 else 2
-    return f"{value:.{digits}f} {prefixes[0]}"
-
-
-def _ms(seconds: float) -> str:
-    """A time with three digits."""
-    for unit, factor in (("s", 1.0), ("ms", 1e3)):
-        if seconds * factor >= 0.1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}"
+def brief(plan: Planned, text: str) -> str:
+    """A text with short names of kernels."""
+    return re.sub(rf"{plan.name}_(?:(?:\w+_)?kernels_)?", "", text)
 
 
 def _bits(plan: Planned, part: Part, buffer: Buffer) -> str:
@@ -323,6 +333,8 @@ def _plan_json(plan: Planned) -> dict[str, Any]:
         "states": [state.name for state in plan.node.op.states],
         "where": plan.node.span.where if plan.node.span else None,
         "device": wanted.device.name,
+        "budget": asdict(wanted.device.budget),
+        "chunk": plan.chunk_why,
         "dtype": wanted.dtype,
         "sizes": dict(plan.setting.sizes),
         "inputs": [asdict(each) for each in plan.inputs],

@@ -3,7 +3,7 @@ what they are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from archc.ir.kernel import Buffer, Kernels
 from archc.ir.sizes import Number, callee_sizes, resolve_sizes
 from archc.schedule.cost import Total, total
 from archc.schedule.devices import DEVICES, REFERENCE, Device
-from archc.schedule.memory import chunk_for
+from archc.schedule.memory import CHUNKS, chunk_for, fits
 from archc.schedule.program import Setting, widths
 
 SIZES = {"d": 4096, "H": 32, "K": 128, "V": 128, "G": 8, "e": 4096, "f": 16384, "N": 128, "n": 2}
@@ -95,6 +95,7 @@ class Planned:
     inputs: tuple[Entering, ...] = ()
     outputs: tuple[Leaving, ...] = ()
     crowded: bool = False  # it has a chunked form, which is too large for a program
+    chunk_why: str = ""
 
 
 def plans_of(layer: ir.Layer, wanted: Conditions) -> Iterator[Planned]:
@@ -151,7 +152,7 @@ def _planned(
     known = {**sizes, "batch": wanted.B, "T": wanted.T, node.op.stream.size.name: wanted.T}
     if form is None:
         setting = Setting({**known, CHUNK: 1}, wanted.dtype)
-        parts = _steps("token by token", layer, node, f"{name}_step", setting, wanted.device)
+        parts = _all_steps(layer, node, name, setting, wanted.device)
         return Planned(layer, node, name, setting, wanted, parts, sizes)
     graphs = [("forward", form.forward, "kernels", False)]
     if form.saved:
@@ -160,14 +161,31 @@ def _planned(
     if form.backward is not None:
         graphs.append(("gradient", form.backward, "gradient_kernels", False))
     cut = {t: _cut(node, graph, f"{name}_{end}", fused) for t, graph, end, fused in graphs}
-    chunk = wanted.chunk or layer.chunk.size
-    if chunk is None:
-        chunk = chunk_for(cut.values(), known, wanted.dtype, wanted.device.budget)
+    chunk, why = _chunk(layer, cut.values(), known, wanted)
     setting = Setting({**known, CHUNK: chunk}, wanted.dtype)
     parts = [_part(title, kernels, setting, wanted.device) for title, kernels in cut.items()]
     one = Setting({**setting.sizes, "T": 1, node.op.stream.size.name: 1}, wanted.dtype)
-    parts += _steps("one token", layer, node, f"{name}_step", one, wanted.device)
-    return Planned(layer, node, name, setting, wanted, tuple(parts), sizes)
+    parts += _steps("one token", layer.graph, node, f"{name}_step", one, wanted.device)
+    return Planned(layer, node, name, setting, wanted, tuple(parts), sizes, chunk_why=why)
+
+
+def _chunk(
+    layer: ir.Layer, cut: Collection[Kernels], sizes: Mapping[str, Number], wanted: Conditions
+) -> tuple[int, str]:
+    """How many tokens a chunk has, and why."""
+    asked, budget = wanted.chunk or layer.chunk.size, wanted.device.budget
+    if asked is not None:
+        return asked, "as asked for"
+    chunk = chunk_for(cut, sizes, wanted.dtype, budget)
+    if chunk == CHUNKS[0]:
+        return chunk, "the most that kernels are made for, and all have room"
+    longer = CHUNKS[CHUNKS.index(chunk) - 1]
+    for plan in cut:
+        setting = Setting({**sizes, CHUNK: longer}, wanted.dtype, widths(plan, wanted.dtype))
+        for misfit in (fits(each, setting, budget) for each in plan.kernels):
+            if misfit is not None:
+                return chunk, f"of {longer}, {misfit}"
+    raise AssertionError("a longer chunk has room")
 
 
 def _cut(node: Node, graph: Graph, name: str, fused: bool) -> Kernels:
@@ -176,20 +194,40 @@ def _cut(node: Node, graph: Graph, name: str, fused: bool) -> Kernels:
     return written(prepared, name, node.op.stream, node.op.heads, SCHEDULE, fused)[0]
 
 
+def _all_steps(
+    layer: ir.Layer, node: Node, name: str, setting: Setting, device: Device
+) -> tuple[Part, ...]:
+    """The walks of a recurrence without chunks: of tokens alone, and forward and back to learn."""
+    graph = layer.graph
+    parts = _steps("token by token", graph, node, f"{name}_step", setting, device)
+    own = SCHEDULE.tokenwise(graph, node, _results(graph, node))
+    form = SCHEDULE.with_gradient(own) if parts else None
+    if form is None or form.backward is None:
+        return parts
+    for title, each in (("forward to learn", form.forward), ("gradient", form.backward)):
+        for fold in (n for n in each if isinstance(n.op, ir.Fold)):
+            parts += _steps(title, each, fold, f"{name}_walk", setting, device)
+    return parts
+
+
+def _results(graph: Graph, node: Node) -> list[str]:
+    """The results of a recurrence that something reads."""
+    users = [graph[user].op for user in graph.users(node.id)]
+    return list(dict.fromkeys(op.name for op in users if isinstance(op, ir.Result)))
+
+
 def _steps(
-    title: str, layer: ir.Layer, node: Node, name: str, setting: Setting, device: Device
+    title: str, graph: Graph, node: Node, name: str, setting: Setting, device: Device
 ) -> tuple[Part, ...]:
     """The kernel that walks the tokens, if there can be one."""
-    users = [layer.graph[user].op for user in layer.graph.users(node.id)]
-    results = list(dict.fromkeys(op.name for op in users if isinstance(op, ir.Result)))
-    graph = SCHEDULE.tokenwise(layer.graph, node, results)
-    kernel = SCHEDULE.steps(graph, name)
+    own = SCHEDULE.tokenwise(graph, node, _results(graph, node))
+    kernel = SCHEDULE.steps(own, name)
     try:
         steps_source(kernel, STEP_OPS, node.op.stream.name, ())
     except NotInKernel:
         return ()
-    buffers = tuple(Buffer(each, graph[id].type) for each, id in graph.outputs.items())
-    return (_part(title, Kernels(graph, (kernel,), buffers), setting, device),)
+    buffers = tuple(Buffer(each, own[id].type) for each, id in own.outputs.items())
+    return (_part(title, Kernels(own, (kernel,), buffers), setting, device),)
 
 
 def _part(title: str, kernels: Kernels, setting: Setting, device: Device) -> Part:

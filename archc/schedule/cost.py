@@ -25,6 +25,7 @@ from archc.ir.sizes import evaluate
 from archc.schedule.devices import LAUNCH, Device
 from archc.schedule.memory import PAIRED, OnChip, is_product, on_chip
 from archc.schedule.program import Key, Program, Setting, Step
+from archc.schedule.step_memory import of_steps, walks_tokens
 
 SPECIAL: Mapping[str, int] = {
     "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "sin": 1, "cos": 1, "sigmoid": 2, "logsigmoid": 2,
@@ -128,8 +129,9 @@ def cost(kernel: Kernel, setting: Setting, device: Device) -> Cost:
     limit = max(times, key=lambda name: times[name])
     waves = math.ceil(count / device.processors) * device.processors / max(count, 1)
     busy = max(times[limit], moved / device.bandwidth) * waves
+    chip = of_steps(program) if walks_tokens(program) else on_chip(program)
     return Cost(
-        kernel.name, count, reads, writes, work, on_chip(program), times[limit], limit,
+        kernel.name, count, reads, writes, work, chip, times[limit], limit,
         LAUNCH + busy,
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.kernel import NARROW, SUMMED, Kernel, Kernels
 from archc.ir.sizes import Number, evaluate
+from archc.schedule.steps import ALONG
 
 Sizes = Mapping[str, Number]
 """Every size by the name of its symbol: those of the layer, `batch`, `T` and `chunk`."""
@@ -146,12 +147,17 @@ class Program:
         return key
 
     def _entering(self, node: Node) -> Key:
-        """A state, or what a walk captures."""
+        """A state, or what a walk captures: what all tokens share, one of tokens has from the first
+        on."""
         assert self.fold is not None
         if node.op.name in self.states:
             return (STATE, node.op.name)
-        place = self.fold.op.captures.index(node.op.name)
-        return self._visit(OUTER, self.fold.operands[place])
+        id = self.fold.operands[self.fold.op.captures.index(node.op.name)]
+        along = self.fold.op.stream.name in self.kernel.graph[id].type.names
+        self.looping = along or self.kernel.why != (ALONG,)
+        key = self._visit(OUTER, id)
+        self.looping = True
+        return key
 
     # --- lengths ---
 

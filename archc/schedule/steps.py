@@ -20,6 +20,9 @@ from archc.schedule.axes import crossing
 
 ALONG = "along the tokens"
 
+ROWS = 16
+"""How many sequences a program has, where it has several."""
+
 
 def tokenwise(graph: Graph, node: Node, wanted: Collection[str]) -> Graph:
     """A Fold by itself: inputs named as its captures, and `S[0]` for each state; outputs: the
@@ -56,7 +59,8 @@ def steps(graph: Graph, name: str) -> Kernel:
     split = None if shared else _free(op)
     grid = (batch, *heads.values())
     rows = batch if shared else None
-    return Kernel(name, graph, loads, stores, grid, split, fold.id, ends, (ALONG,), rows)
+    most = ROWS if shared else 64
+    return Kernel(name, graph, loads, stores, grid, split, fold.id, ends, (ALONG,), rows, most)
 
 
 def _products_with_weights(op: ir.Fold) -> Iterator[Node]:

@@ -42,6 +42,15 @@ def test_every_decision_has_its_reason_as_data() -> None:
     assert {"carries", "free", "waits", "split", "saved", "passed", "narrow", "again"} <= used
 
 
+def test_what_bounds_tiles_is_said() -> None:
+    """The room there is, what each kernel takes of it, and why chunks are not longer."""
+    gla, mesa = as_text(plans("gla")), as_text(plans("mesa"))
+    assert "a program may hold 232 kB of shared memory and 262 kB of registers" in gla
+    assert "64 tokens are a chunk: the most that kernels are made for" in gla
+    assert "holds 32.8 kB of shared memory and" in gla
+    assert "32 tokens are a chunk: of 64, `after` needs" in mesa
+
+
 def test_a_walk_of_few_programs_goes_in_segments() -> None:
     """And one of many whole; each says so, with the numbers that decide."""
     layer = archc.load("linear_attention_simple", d=256, H=2).layer
@@ -66,8 +75,9 @@ def test_a_loop_is_one_kernel_and_what_has_none_says_so() -> None:
     text = as_text(plans("lstm"))
     assert "token by token: 1 kernel" in text and "so that weights are loaded once" in text
     assert "from token to token, in registers" in text
-    assert "step does not fit: a program has 232 kB" in text, "weights of 4096 x 4096"
-    assert "does not fit" not in as_text(plans("gla"))
+    assert "step does not fit on chip: its tokens are a loop in PyTorch" in text, "4096 x 4096"
+    assert "forward to learn: 1 kernel" in text and "gradient: 1 kernel" in text
+    assert "does not fit" not in as_text([*plans("gla"), *plans("slstm")]), "weights of 128 x 128"
     assert "there is no kernel" in as_text(plans("swiglu"))
 
 
