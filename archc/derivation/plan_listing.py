@@ -172,8 +172,7 @@ def _kernel_table(plan: Planned, part: Part) -> str:
 
 def _too_large(plan: Planned, part: Part) -> Iterator[str]:
     """Kernels that cannot run with these sizes, and what is done instead."""
-    budget = plan.conditions.device.budget
-    loop = _by_token(part)
+    budget, loop = plan.conditions.device.budget, _by_token(part)
     for cost in part.cost.kernels:
         large = cost.chip.shared > budget.shared
         if large or (loop and cost.chip.registers > 4 * budget.registers):
@@ -239,7 +238,7 @@ def _buffer_table(plan: Planned, part: Part) -> str:
         size = bytes.get(buffer.name, 0)
         rows.append((
             buffer.name, what(part.kernels.graph, buffer_node(part, buffer)),
-            " ".join(buffer.type.names), _bits(plan, part, buffer), f"{in_short(size)}B",
+            " ".join(buffer.type.names), str(8 * part.widths[buffer.name]), f"{in_short(size)}B",
             f"{stands}; {width}",
         ))  # fmt: skip
     return _table(heads, rows, 3)
@@ -299,10 +298,6 @@ def shortened(plan: Planned, decision: Decision) -> str:
 def brief(plan: Planned, text: str) -> str:
     """A text with short names of kernels."""
     return re.sub(rf"{plan.name}_(?:(?:\w+_)?kernels_)?", "", text)
-
-
-def _bits(plan: Planned, part: Part, buffer: Buffer) -> str:
-    return str(8 * part.widths[buffer.name])
 
 
 def _wrapped(head: str, names: Sequence[str]) -> Iterator[str]:
