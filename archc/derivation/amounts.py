@@ -1,6 +1,11 @@
-"""Numbers as tables of a plan say them."""
+"""Numbers and lists as a plan says them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+COLUMNS = 100
+"""How wide a plan is."""
 
 
 def in_short(number: float) -> str:
@@ -23,3 +28,16 @@ def in_time(seconds: float) -> str:
 def percent(share: float) -> str:
     """`28%`."""
     return f"{share:.0%}"
+
+
+def in_lines(head: str, names: Sequence[str]) -> Iterator[str]:
+    """Names in lines below one another."""
+    line = head
+    for place, name in enumerate(names):
+        word = name + ("," if place < len(names) - 1 else "")
+        if len(line) + len(word) > COLUMNS:
+            yield line.rstrip()
+            line = " " * len(head)
+        line += f"{word} "
+    if names:
+        yield line.rstrip()

@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from archc.derivation.amounts import in_short, in_time, percent
+from archc.derivation.amounts import COLUMNS, in_lines, in_short, in_time, percent
 from archc.derivation.planned import Part, Planned
 from archc.derivation.walks import Division, division, walks_chunks
 from archc.ir.graph import Graph
@@ -32,9 +32,6 @@ from archc.schedule.decisions import (
 NOTHING = "no recurrence: nothing is carried from token to token, and there is no kernel\n"
 
 LOOP = "a loop over the tokens, in PyTorch: there is no kernel"
-
-COLUMNS = 100
-"""How wide the tables are."""
 
 INDENTED = {"initial_indent": " " * 6, "subsequent_indent": " " * 8}
 """How what is said of a kernel is indented."""
@@ -202,7 +199,7 @@ def _of_kernel(plan: Planned, part: Part, kernel: Kernel) -> Iterator[str]:
     if walks_chunks(kernel):
         yield from _divided(plan, division(plan, part, kernel))
     for word, moved in (("loads", cost.reads), ("stores", cost.writes)):
-        yield from _wrapped(f"      {word} ", [each.name for each in moved])
+        yield from in_lines(f"      {word} ", [each.name for each in moved])
 
 
 def _holds(plan: Planned, part: Part, cost: Cost) -> str:
@@ -298,19 +295,6 @@ def shortened(plan: Planned, decision: Decision) -> str:
 def brief(plan: Planned, text: str) -> str:
     """A text with short names of kernels."""
     return re.sub(rf"{plan.name}_(?:(?:\w+_)?kernels_)?", "", text)
-
-
-def _wrapped(head: str, names: Sequence[str]) -> Iterator[str]:
-    """Names in lines below one another."""
-    line = head
-    for place, name in enumerate(names):
-        word = name + ("," if place < len(names) - 1 else "")
-        if len(line) + len(word) > COLUMNS:
-            yield line.rstrip()
-            line = " " * len(head)
-        line += f"{word} "
-    if names:
-        yield line.rstrip()
 
 
 # --- data -----------------------------------------------------------------------------------------
