@@ -183,7 +183,7 @@ class Levels:
             return False
         (walk,) = walks
         fold = self.graph[walk]
-        split = split_of(fold, self.heads)
+        split = split_of(self.graph, fold, self.heads)
         every = {axis.name for state in fold.op.states for axis in state.axes}
         here = {axis.name for axis in node.type.axes if axis.name in self.heads}
         across = split is not None and split.name in crossing(self.graph, node)
@@ -225,15 +225,18 @@ class Levels:
         return _next(before, CHUNKS)
 
 
-def split_of(fold: Node, heads: Collection[str]) -> Axis | None:
-    """The last dim of a walk's states that no op of it crosses: each program has a part of it."""
+def split_of(graph: Graph, fold: Node, heads: Collection[str]) -> Axis | None:
+    """A dim of a walk's states that no op of it crosses: each program has a part of it. The last,
+    as products are fastest so; where there is no product the first, as elsewhere between walks."""
     crossed = {name for node in fold.op.body for name in crossing(fold.op.body, node)}
     state = max(fold.op.states, key=lambda s: len(s.axes))
     free = [
         a for a in state.axes if a.kind == "dim" and a.name not in crossed and a.name not in heads
     ]  # fmt: skip
     shared = [a for a in free if all(a in each.axes for each in fold.op.states)]
-    return shared[-1] if shared else None
+    given = [graph[operand] for operand in fold.operands]
+    products = any(isinstance(node.op, ir.Contract) for node in (*fold.op.body, *given))
+    return shared[-1 if products else 0] if shared else None
 
 
 def reads_sums(node: Node) -> bool:

@@ -123,7 +123,7 @@ class _Partition:
             start = [*fold.operands, *stores.values()]
             nodes = [*self._inside(start, stores.values()), *fold.op.body]
             loads, grid = self._loads(stores.values()), self._grid(nodes, walked=True)
-            split = split_of(fold, self.heads)
+            split = split_of(self.graph, fold, self.heads)
             made.append(
                 Kernel(
                     self._title("walk"), self.graph, loads, stores, grid, split, fold.id, ends,

@@ -123,3 +123,11 @@ def test_sums_of_inputs_have_a_kernel_to_themselves() -> None:
     (user,) = graph.users(stored)
     assert graph.outputs["d.skip"] == user and user in found.host
     assert found.kernels[-1].split.name == "D"
+
+
+def test_programs_of_a_walk_without_products_have_a_part_of_the_first_dim() -> None:
+    """The last may be short, as N = 16 of a state [D, N] is: one program would have all of D."""
+    splits = [each.split for each in cut("mamba").kernels]
+    assert {axis.name for axis in splits if axis is not None} == {"D"} and len(splits) == 3
+    (walk,) = (each for each in cut("gla").kernels if each.walk is not None)
+    assert walk.split is not None and walk.split.name == "V"
