@@ -26,5 +26,5 @@ def entering(graph: Graph, fold: Node) -> Iterator[Entering]:
     for found in considered(graph, fold):
         along = [id for id in found.reads if fold.op.stream.name in graph[id].type.names]
         read = found.reads if found.moves or not along else along
-        values = " and ".join(f"`{in_words(graph, id)}`" for id in read)
+        values = " and ".join(f"`{in_words(graph, id)}`" for id in read) or "a number"
         yield Entering(found.capture, found.moves, REASONS[found.rule].format(values))

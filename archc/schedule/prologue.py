@@ -30,7 +30,7 @@ REASONS: Mapping[str, str] = {
     "moves": "made in the kernels, of {}",
     "given": "comes from {} as it is",
     "shared": "is read by others too",
-    "several": "is made of {}, which all run along the tokens",
+    "several": "is made of {}: not of one value along the tokens of its own size",
     "dear": "is made of {} by an exp or the like: more time in each kernel than its bytes take",
 }
 """Why what a capture is made of moves or stays."""
