@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.triton.processes import printed
+from tests.gpu.cases import CHANNELS
 
 pytest.importorskip("triton")
 
@@ -81,7 +82,8 @@ def test_every_bundled_recurrence(spec: str) -> None:
     """One token more than steps are taken for, one less than a chunk has, and more than a chunk;
     dims of about 4 and 20. The small cases of `tests.gpu` are about other lengths."""
     checks = [f"layer {spec} {tokens} 4" for tokens in (17, 70)]
-    assert not wrong(errors(*checks, f"layer {spec} 63 20"))
+    checks += [f"layer {spec} 63 20"] if spec not in CHANNELS else []
+    assert not wrong(errors(*checks))
 
 
 @pytest.mark.slow
