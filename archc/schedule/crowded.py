@@ -1,8 +1,8 @@
 """Layer IR -> layer IR: a recurrence goes token by token where chunks are too much to hold.
 
-Some chunked forms have whole states at every row, as of matrices that feed one another element by
-element. A program cannot hold them, and memory would move them several times; a walk of the tokens
-has one state, in registers.
+Some chunked forms have whole states at every row, or a small matrix for each element of them, as
+where states feed one another element by element. A program cannot hold them, and memory would move
+them several times; a walk of the tokens has one state, in registers.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite
 
 USUAL, SHORTEST = 64, 16
-"""How long a dim is taken to be, and the shortest tile: also a chunk's."""
+"""How long dims and chunks are taken to be, and the shortest side of a tile."""
 
 MOST = 16 * 65_536
 """Numbers in a tile that no program holds: 16 times the registers of a processor."""
 
 REASON = (
-    "token by token: in chunks a value would be 16 times what the registers of a processor hold, "
-    "at the shortest"
+    "token by token: in chunks, with dims of 64, a value would be 16 times what the registers of "
+    "a processor hold"
 )
 
 
@@ -55,7 +55,5 @@ def _is_tiled(axis: Axis, fold: ir.Fold) -> bool:
 
 def _length(axis: Axis) -> int:
     """How long the tile of an axis is."""
-    if axis.size == ck.CHUNK:
-        return SHORTEST
     size = int(axis.size) if axis.size.is_Integer else USUAL
     return max(SHORTEST, 1 << (size - 1).bit_length())

@@ -102,11 +102,12 @@ class KernelWriter(Lines):
             self.store(name, node, self.pull(node.id, there), there, only)
 
     def _turn(self, id: int) -> Axis | None:
-        """The dim that a value is stored along index by index: the first that no program has a
-        part of, where it is made from tiles of three dims."""
+        """The dim that a value is stored along index by index, where it is made from tiles of
+        three: the first of those that no program has a part of. Where the value is a sum over that
+        one, the sum goes index by index instead."""
         split = None if self.kernel.split is None else self.kernel.split.name
-        dims = [axis for axis in self.dims(id) if axis.name != split]
-        return dims[0] if dims and self.is_deep(id) else None
+        deep = [axis for axis in self._deep(id) if axis.name != split][:1]
+        return next((axis for axis in deep if axis in self.dims(id)), None)
 
     def dims(self, id: int) -> list[Axis]:
         """The dims of a value's tile, but for its rows."""
@@ -123,8 +124,12 @@ class KernelWriter(Lines):
         """Whether a value is, or is made here from, what has two dims for every row, among scans of
         such. Its tile is too large for registers, and the scan for compilers, which write out every
         number."""
+        return bool(self._deep(id))
+
+    def _deep(self, id: int) -> list[Axis]:
+        """The dims of what makes a value deep; none if it is not."""
         if self.frame.outer is not None or not self.scans_matrices():
-            return False
+            return []
         graph, stack, seen = self.frame.graph, [id], set[int]()
         while stack:
             node = graph[stack.pop()]
@@ -133,10 +138,10 @@ class KernelWriter(Lines):
             seen.add(node.id)
             rows = [a for a in node.type.axes if a.size == ck.CHUNK or a.name == self.tokens]
             if rows and self.tokens not in self.indices and len(self.dims(node.id)) > 1:
-                return True
+                return self.dims(node.id)
             here = () if self.loaded(node.id) else node.operands
             stack += [operand for operand in here if not self.loaded(operand)]
-        return False
+        return []
 
     def _apart(self, node: Node, at: Mapping[str, Index]) -> Axis | None:
         """A dim of a matrix, if it can be made and stored part by part along it."""

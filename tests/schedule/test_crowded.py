@@ -24,17 +24,18 @@ def is_chunked(name: str) -> list[bool]:
     ]
 
 
-def test_matrices_that_feed_one_another_go_token_by_token() -> None:
-    assert is_chunked("trend") == [True, False]
+def test_states_that_feed_one_another_go_token_by_token() -> None:
+    """Two matrices; two vectors, of which every element has a matrix of its own."""
+    assert is_chunked("trend") == is_chunked("turning") == [True, False]
 
 
 def test_what_a_program_can_hold_stays_in_chunks() -> None:
-    """States at every row, but of few numbers: a pair of vectors, a matrix."""
-    assert is_chunked("turning") == is_chunked("by_element") == [True, True]
+    """A state at every row; a matrix between the elements of one."""
+    assert is_chunked("by_element") == is_chunked("dense_mix") == [True, True]
 
 
 def test_the_plan_says_why() -> None:
     layer = archc.load(OWN / "trend.arch").layer
     (plan,) = plans_of(layer, conditions({}))
     assert plan.crowded
-    assert "token by token: in chunks a value would be 16 times" in as_text([plan])
+    assert "token by token: in chunks, with dims of 64, a value would be" in as_text([plan])

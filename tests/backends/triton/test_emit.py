@@ -44,6 +44,15 @@ def test_a_memory_alone_has_the_kernels_of_its_layer() -> None:
     assert found and found == re.findall(kernels, whole)
 
 
+def test_sums_of_scans_over_channels_hold_no_tile_of_all_channels() -> None:
+    """Where a scan of [rows, D, N] is summed over D, it is made channel by channel: with 512 of them
+    a tile of all asked for 262,144 bytes of shared memory."""
+    text = text_of("ssm_selective")
+    begin = text.index("_gradient_kernels_after(")
+    kernel = text[begin : text.index("@kernel", begin)]
+    assert "for k in range(D):" in kernel and "tl.arange(0, B_D)" not in kernel
+
+
 def test_a_file_without_kernels_says_so() -> None:
     text = text_of("swiglu")
     assert "there is no kernel in this file" in " ".join(text.split())
