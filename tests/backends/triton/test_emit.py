@@ -45,7 +45,7 @@ def test_a_memory_alone_has_the_kernels_of_its_layer() -> None:
 
 
 def test_sums_of_scans_over_channels_hold_no_tile_of_all_channels() -> None:
-    """Where a scan of [rows, D, N] is summed over D, it is made channel by channel: with 512 of them
+    """Where a scan of [rows, D, N] is summed over D, it is made channel by channel: with 512 of it
     a tile of all asked for 262,144 bytes of shared memory."""
     text = text_of("ssm_selective")
     begin = text.index("_gradient_kernels_after(")
