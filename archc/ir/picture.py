@@ -69,7 +69,7 @@ def _doc_lines(doc: str) -> list[str]:
     """The first sentence of a docstring, and its source if it names one."""
     text, colon, source = " ".join(doc.split()).partition("source:")
     shown = [re.split(r"(?<=\.)\s", text.strip(), maxsplit=1)[0], colon + source]
-    return [textwrap.shorten(line, 120, placeholder=" …") for line in shown if line]
+    return [part for line in shown for part in textwrap.wrap(line, 120)]
 
 
 class _Drawing:

@@ -58,6 +58,15 @@ def test_a_statement_is_a_box_with_its_text_and_its_parameters():
     assert boxes[1].where == "test.arch:5"
 
 
+def test_a_long_first_sentence_is_there_to_its_end():
+    words = " ".join(f"word{number}" for number in range(40))
+    text = f'layer A(d):\n    """{words}. More."""\n    input x[d]\n    output y = x + x\n'
+    layer = elaborate(parse(Source("a.arch", text)), None, {}, import_source)
+    drawn = ElementTree.fromstring(as_svg(layer)).iter("{http://www.w3.org/2000/svg}text")
+    lines = [text.text or "" for text in drawn if text.get("class") == "doc"]
+    assert " ".join(lines) == f"{words}." and max(map(len, lines)) <= 120
+
+
 def test_edges_carry_shapes_and_inputs_show_their_own():
     edges = [(edge.tail, edge.head, edge.label) for edge in outline(TWO_STEPS).edges]
     x, h, y = (box.id for box in outline(TWO_STEPS).boxes)

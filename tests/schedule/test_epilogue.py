@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 import archc
 from archc.compile import before_chunks, elaborated, in_chunks, lowered, with_epilogues
 from archc.ir import layer as ir
 from archc.ir.graph import Node
-from archc.ir.meaning import evaluate
-from archc.ir.plan import examples
 from archc.schedule.epilogue import considered
 from archc.source import Source
+from tests.schedule.same import check_same
 
 ENDED = """
 layer Ended(d, H, K, V):
@@ -122,19 +120,3 @@ layer States(d, D):
         h[t] = a * h[t-1] + u
     output y = h + skip * u
 """
-
-
-def check_same(layer: ir.Layer, moved: ir.Layer) -> None:
-    """Two layers against one another, in float64."""
-    torch.manual_seed(0)
-    sizes = next(examples(layer, 4))
-    x = torch.randn(2, 9, sizes["d"], dtype=torch.float64)
-    params = {
-        op.name: torch.randn([sizes.get(str(a.size), 4) for a in op.axes], dtype=torch.float64)
-        for op in (n.op for n in layer.graph)
-        if isinstance(op, ir.Param)
-    }
-    before, after = (evaluate(each, {"x": x}, params, sizes).outputs for each in (layer, moved))
-    assert [*before] == [*after]
-    for name, value in before.items():
-        torch.testing.assert_close(after[name], value, rtol=1e-12, atol=1e-12)

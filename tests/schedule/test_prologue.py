@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-
 import archc
 from archc.compile import elaborated, lowered, with_prologues
 from archc.ir import layer as ir
 from archc.ir.graph import Node
-from archc.ir.meaning import evaluate
-from archc.ir.plan import examples
 from archc.schedule.prologue import considered
 from archc.source import Source
+from tests.schedule.same import check_same
 
 GATED = """
 layer Gated(d, H, K, V):
@@ -69,15 +66,5 @@ def test_what_others_read_stays() -> None:
 
 
 def test_the_layer_computes_the_same() -> None:
-    torch.manual_seed(0)
     layer = lowered(archc.load("gated_delta").layer)
-    moved = with_prologues(layer)
-    sizes = next(examples(layer, 4))
-    x = torch.randn(2, 9, sizes["d"], dtype=torch.float64)
-    params = {
-        op.name: torch.randn([sizes.get(str(a.size), 4) for a in op.axes], dtype=torch.float64)
-        for op in (n.op for n in layer.graph)
-        if isinstance(op, ir.Param)
-    }
-    found = [evaluate(each, {"x": x}, params, sizes).outputs["y"] for each in (layer, moved)]
-    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+    check_same(layer, with_prologues(layer))
