@@ -12,6 +12,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node, Type
+from archc.ir.shapes import arrange
 
 Cotangents = list[int | None]
 
@@ -160,9 +161,9 @@ def _applied(b: Builder, node: Node, a: int, e: int) -> int:
         return b.mul(a, e)
     row, col = node.op.matrix
     axis = b.type(e).axis(col)
-    gone = {row: axis}
-    product = b.mul(a, e)
-    return b.renamed(b.reduce(product, [col]), gone)
+    every = arrange(tuple(dict.fromkeys((*b.type(e).axes, *b.type(a).axes))))
+    out = [(x.name, axis if x.name == row else x) for x in every if x.name != col]
+    return b.contract([(a, b.names(a)), (e, b.names(e))], out)
 
 
 def _scan_factor(b: Builder, node: Node, e: int, start: int) -> int:
@@ -170,13 +171,12 @@ def _scan_factor(b: Builder, node: Node, e: int, start: int) -> int:
     op, (a, _, first) = node.op, node.operands
     moved = b.add(ck.Move(op.axis, -1 if op.reverse else 1), node.id)
     before = b.fn("add", moved, b.add(ck.Place(node.type.axis(op.axis), start), first))
-    wide = node.type
-    if op.matrix is not None:
-        row, col = op.matrix
-        rows = b.type(a).axis(row)
-        e = b.renamed(e, {col: rows})
-        wide = Type((*node.type.axes, rows))
-    return b.fit(b.mul(e, before), wide, b.type(a))
+    if op.matrix is None:
+        return b.fit(b.mul(e, before), node.type, b.type(a))
+    row, col = op.matrix
+    rows = [row if name == col else name for name in b.names(e)]
+    out = [(axis.name, axis) for axis in b.type(a).axes]
+    return b.contract([(e, rows), (before, b.names(before))], out)
 
 
 # --- between the rows of a chunk ----------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from archc.ir import chunk as ck
@@ -70,11 +70,25 @@ def _cut(kernels: Kernels, kernel: Kernel) -> Decision:
     if sums:
         stored = [each.name for each in kernels.kernels if sums & set(each.stores)]
         return Decision("pairs", (_listed(stored),))
+    used |= _behind(kernels, [id for id, name in kernel.loads.items() if name in used])
     walks = [
         each.name for each in kernels.kernels
         if each.walk is not None and used & {*each.stores, *each.ends.values()}
     ]  # fmt: skip
     return Decision("waits", (_listed(walks),)) if walks else Decision("free")
+
+
+def _behind(kernels: Kernels, ids: Sequence[int]) -> set[str]:
+    """The buffers that what PyTorch makes of them is read from."""
+    stored = {id: name for each in kernels.kernels for name, id in each.stores.items()}
+    waiting, found = [id for id in ids if id in kernels.host], set[str]()
+    while waiting:
+        for id in kernels.graph[waiting.pop()].operands:
+            if id in stored:
+                found.add(stored[id])
+            elif id in kernels.host:
+                waiting.append(id)
+    return found
 
 
 def _is_pair(step: Step) -> bool:

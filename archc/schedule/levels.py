@@ -51,6 +51,10 @@ class Levels:
         self.ends = {id: end for id, end in ends.items() if end[0] not in host}
         across = "it looks across what different programs have"
         self.host = {n.id: across for n in graph if self._for_host(n)} | dict(host)
+        shared = "all chunks share a factor that no program has room for: it is one product of them"
+        self.host = {n.id: shared for n in graph if self._shares(n)} | self.host
+        named = "it gives what a walk made other names"
+        self.host |= {n.id: named for n in graph if self._is_named_for(n, self.host)}
         self.host |= {n.id: host[o] for n in graph for o in n.operands[:1] if self._read(n, host)}
         self.cheap = self._cheap()
         once = "it is one value for a whole sequence"
@@ -90,6 +94,28 @@ class Levels:
         for operand in node.operands:
             outer |= {a.name for a in self.graph[operand].type.axes if a.kind != "dim"}
         return bool(set(crossing(self.graph, node)) & outer)
+
+    def _shares(self, node: Node) -> bool:
+        """Whether an op multiplies a value of each chunk by one that all of them share, and that
+        has a matrix for every row: programs could not hold it, and would all read it."""
+        if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+            return False
+        kinds = [{axis.kind for axis in self.graph[o].type.axes} for o in node.operands]
+        dims = [self._own_dims(self.graph[o]) for o in node.operands]
+        each, shared = sorted(range(2), key=lambda at: kinds[at] == {"dim"})
+        summed = {label for labels in node.op.ins for label in labels} - {*dict(node.op.out)}
+        return kinds[shared] == {"dim"} != kinds[each] and dims[shared] > 2 and bool(summed)
+
+    def _is_named_for(self, node: Node, host: Collection[int]) -> bool:
+        """Whether a value is one of a walk with other names for its axes, for the host alone."""
+        named = isinstance(node.op, ir.Contract) and _renames(node.op)
+        users = self.graph.users(node.id)
+        made = [self.graph[operand].op for operand in node.operands]
+        return named and isinstance(made[0], ir.Result) and bool(users) and {*users} <= {*host}
+
+    def _own_dims(self, node: Node) -> int:
+        """How many dims of a value a program holds."""
+        return sum(axis.kind == "dim" and axis.name not in self.heads for axis in node.type.axes)
 
     def _once(self, node: Node) -> bool:
         """Whether a value is one for a whole sequence, and no kernel makes it in passing."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from archc.backends.eager.chunked import without
+
 import archc
 from archc.compile import lowered, with_epilogues
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.kernel import SUMMED, Kernels
+from archc.ir.kernel import NARROW, SUMMED, WIDE, Kernels
+from archc.schedule import decisions
 from archc.schedule.outer import with_sums_of_rows
 from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
@@ -131,3 +134,29 @@ def test_programs_of_a_walk_without_products_have_a_part_of_the_first_dim() -> N
     assert {axis.name for axis in splits if axis is not None} == {"D"} and len(splits) == 3
     (walk,) = (each for each in cut("gla").kernels if each.walk is not None)
     assert walk.split is not None and walk.split.name == "V"
+
+
+def test_a_matrix_for_every_row_that_all_chunks_share_is_multiplied_outside() -> None:
+    """Powers of a constant matrix: no program could hold them, and every one would read them. The
+    gradient of the matrix is a product too, with no matrix for every token."""
+    fold = fold_of("ssm")
+    for graph in (fold.chunked.forward, fold.chunked.backward):
+        found = partition(graph, "memory", fold.stream, fold.heads, {})
+        shared = [id for id, why in found.host.items() if why.startswith("all chunks share")]
+        assert [type(graph[id].op) for id in shared] == [ir.Contract]
+        held = [n for each in found.kernels for n in Program(each).steps.values()]
+        assert max(len(step.node.type.axes) for step in held) == 4  # batch n i D
+        assert max(len(node.type.axes) for node in graph) == 4
+    again = decisions.of_kernel(found, found.kernels[-1])
+    assert str(again[0]) == "every chunk at once, with what `memory_walk` found at each"
+
+
+def test_a_vector_is_kept_as_it_is_a_matrix_may_be_narrow() -> None:
+    """One that only enters products is multiplied and summed in float32: the weights of keys that a
+    normaliser adds up to would show how they were rounded."""
+    fold = fold_of("mlstm")
+    graph = without(fold.chunked.forward, fold.chunked.saved)
+    found = partition(graph, "memory", fold.stream, fold.heads, {}, fused=True)
+    widths = {b.type.names: b.width for b in found.buffers}
+    assert widths["batch", "n", "H", "K"] == WIDE
+    assert widths["batch", "n", "H", "K", "V"] == NARROW
