@@ -166,9 +166,9 @@ class Kept:
             kept = {label for label, _ in op.out}
             summed = any(label not in kept for labels in op.ins for label in labels)
             renamed = len(op.ins) == 1 and not summed
-            return (len(op.ins) == 2 and summed) or (
-                renamed and self._only_in_products(graph, user.id)
-            )
+            if len(op.ins) == 2 and summed:
+                return self._is_matrix(graph[id])
+            return renamed and self._only_in_products(graph, user.id)
         if isinstance(op, PAIRED) and not isinstance(op, ck.Gram):
             return user.operands[0] == id and user.operands.count(id) == 1
         if isinstance(op, ir.Fold):
@@ -180,6 +180,17 @@ class Kept:
                 self._only_in_products(op.body, inner) for inner in inside
             )
         return False
+
+    def _is_matrix(self, node: Node) -> bool:
+        """Whether a program holds more than a vector of a value: one, say what weights of keys add
+        up to at the start of a chunk, is multiplied and summed in float32, which would show what
+        was rounded, and costs next to nothing to keep."""
+        return sum(not self._one_each(axis) for axis in node.type.axes) > 1
+
+    def _one_each(self, axis: Axis) -> bool:
+        """Whether a program has one of an axis: of a batch, of heads, of chunks."""
+        chunks = axis.kind == "stream" and axis.size.has(ck.CHUNK)
+        return axis.kind == "batch" or axis.name in self.heads or chunks
 
     def bytes(self, id: int) -> int:
         """About how many bytes of a value a chunk of one head has."""

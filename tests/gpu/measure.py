@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.gpu import memories
 from tests.gpu.cases import Case
 from tests.gpu.memories import PACKED, Decide, Memory, deciding, never
-from tests.gpu.rounded import corrects, raised, rounding
+from tests.gpu.rounded import raised, rounding, solves
 from tests.gpu.values import is_gate, values_for
 
 Named = dict[str, Tensor]
@@ -228,11 +228,12 @@ def costs(memory: Memory, case: Case, values: Mapping[str, Any], wanted: Named) 
 def limited(
     memory: Memory, case: Case, values: Mapping[str, Any], wanted: Named, found: Named
 ) -> dict[str, tuple[float, float]]:
-    """The errors of what was found, and their limits. Where corrections in 16 bits do not keep one,
-    it is looked at what rounding the operands of products costs any chunked form."""
+    """The errors of what was found, and their limits. Where a memory that solves equations does not
+    keep one in 16 bits, it is looked at what rounding the operands of products costs any chunked
+    form."""
     errors = {n: (relative(wanted[n], value), limit(case, n)) for n, value in found.items()}
     over = any(not error < most for error, most in errors.values())
-    if not over or not is_narrow(case) or not corrects(memory):
+    if not over or not is_narrow(case) or not solves(memory):
         return errors
     cost = costs(memory, case, values, wanted)
     return {name: (error, raised(most, cost[name])) for name, (error, most) in errors.items()}

@@ -3,8 +3,10 @@ float64, which rounds what it multiplies, and nothing else.
 
 Some values ask for more than 16 bits. Where keys are alike and little is forgotten, a correction is
 a small part of the sum that it is solved from: sums before it are rounded, and what is left shows
-that. Every chunked form multiplies such sums in the dtype of the data; no limit that was found with
-other values holds for these.
+that. Where a solve answers, and nearly all is forgotten, what is left of the gradient of what was
+remembered first comes from a few tokens, and shows how their answers were rounded. Every chunked
+form multiplies such sums in the dtype of the data; no limit that was found with other values holds
+for these.
 """
 
 from __future__ import annotations
@@ -63,9 +65,9 @@ def _multiplies(equation: str) -> bool:
     return len(factors) == 2 and bool(factors[0] - factors[1]) and bool(factors[1] - factors[0])
 
 
-def corrects(memory: Memory) -> bool:
-    """Whether a memory solves for corrections by chunks."""
-    return memory.chunked and "inverse_unit_lower" in vars(memory.module)
+def solves(memory: Memory) -> bool:
+    """Whether a memory solves equations by chunks, for corrections or for what it answers."""
+    return memory.chunked and not EXACT.isdisjoint(vars(memory.module))
 
 
 def raised(limit: float, cost: float) -> float:

@@ -13,7 +13,7 @@ from tests.gpu.cases import Case
 from tests.gpu.measure import GATE, GRADIENT, OUTPUT, costs, exact, limit, relative
 from tests.gpu.memories import SPECS, memories
 from tests.gpu.pool import SPOILED, run_all
-from tests.gpu.rounded import corrects, raised
+from tests.gpu.rounded import raised, solves
 from tests.gpu.sweep import cases_of
 from tests.gpu.values import values_for
 
@@ -109,7 +109,8 @@ def test_limits_of_corrections_are_what_rounding_costs() -> None:
 def test_limits_are_raised_a_little() -> None:
     assert raised(0.005, 0.003) == 0.005 and raised(0.005, 0.006) == 0.0075
     assert raised(0.005, 1.0) == 0.02
-    assert corrects(memories("rwkv7")[0]) and not corrects(memories("gla")[0])
+    assert solves(memories("rwkv7")[0]) and solves(memories("mesa")[0])
+    assert not solves(memories("gla")[0])
 
 
 @pytest.mark.slow
