@@ -75,7 +75,7 @@ def _argument(scope: Scope, node: Node, place: int) -> Text:
 
 
 def _stack(scope: Scope, chain: Chain) -> None:
-    """`for layer, past in zip(self.layers, state.layers): x, past = layer(x, ...)`."""
+    """`for layer, past in zip(self.layers, state.layers, strict=True): x, past = layer(x, ...)`."""
     first, last = scope.graph[chain.calls[0]], scope.graph[chain.calls[-1]]
     field = scope.memory.field("layers", first.id) if scope.memory else None
     arguments = [_argument(scope, first, place).text for place in range(len(first.operands))]
@@ -102,7 +102,7 @@ def _stack(scope: Scope, chain: Chain) -> None:
         scope.kept[field.name] = f"tuple({kept})"
         scope.writer.line(f"{kept} = []")
         with scope.writer.block(
-            f"for layer, past in zip(self.{reach(chain.path)}, state.{field.name}):"
+            f"for layer, past in zip(self.{reach(chain.path)}, state.{field.name}, strict=True):"
         ):
             more = [*_borders(scope), "state=past", "return_state=True"]
             scope.writer.call(f"{left}, past = layer(", [*arguments, *more], ")")

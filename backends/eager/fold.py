@@ -117,6 +117,7 @@ class FoldFunction:
         first, *rest = self._doc()
         alone, either = ": a loop over", ", by kernels where they can, else by a loop over"
         writer.docstring([first.replace(alone, either), *rest])
+        self.stepping.check_tensors(writer, title)
         if self.packed:
             self.check_packed(writer, title)
             graph = self.stepping.in_a_graph()

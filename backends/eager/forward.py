@@ -232,9 +232,19 @@ class Forward:
         if not memory.refusal:
             self.parts.file.pieces.add("check_state")
             with writer.block("else:"):
-                writer.line(f'check_state("{name}", state, {self.parts.state}, {self.rows})')
+                given = [quoted(name), "state", self.parts.state, self.rows, *self._held()]
+                writer.call("check_state(", given, ")")
         if any(field.kind == "pos" for field in memory.fields):
             writer.line("pos = state.pos")
+
+    def _held(self) -> list[str]:
+        """The fields of a state that hold tensors, and those that hold states of layers."""
+        found = dict[str, list[str]]()
+        for field in self.memory.fields:
+            kind = "layers" if field.kind.startswith("layer") else "tensors"
+            if field.kind not in ("other", "pos"):
+                found.setdefault(kind, []).append(field.name)
+        return [f"{kind}={quoted(' '.join(names))}" for kind, names in sorted(found.items())]
 
     def _first_state(self, writer: Writer) -> None:
         """The line that makes the state before the first token."""

@@ -65,10 +65,23 @@ def check_index(layer: str, name: str, x: Tensor) -> None:
         raise TypeError(f"{layer}: `{name}` must hold integers (torch.int64), got {x.dtype}")
 
 
-def check_state(layer: str, state: NamedTuple, kind: type, batch: int) -> None:
-    """Refuse a state that another layer, or another batch, left behind."""
+def check_state(
+    layer: str, state: NamedTuple, kind: type, batch: int, tensors: str = "", layers: str = ""
+) -> None:
+    """Refuse a state that another layer, or another batch, left behind, and one that lacks what it
+    must hold: `tensors` and `layers` are the fields with tensors, and with states of layers."""
     if not isinstance(state, kind):
         raise TypeError(f"{layer}: `state` must be a {kind.__name__}, got {type(state).__name__}")
+    for name in tensors.split():
+        value = getattr(state, name)
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{layer}: `state.{name}` must be a tensor, got {type(value).__name__}")
+    for name in layers.split():
+        value = getattr(state, name)
+        lacks = type(value) is tuple and any(each is None for each in value)
+        if lacks or not isinstance(value, tuple):
+            got = "one that is None" if lacks else type(value).__name__
+            raise TypeError(f"{layer}: `state.{name}` must hold states of layers, got {got}")
     for name, value in zip(state._fields, state, strict=True):
         if isinstance(value, Tensor) and value.shape[0] != batch:
             raise ValueError(

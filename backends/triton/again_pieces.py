@@ -16,7 +16,10 @@ def launched_again(kernel: Any, given: tuple, *rest: Any) -> list | None:
     known = getattr(kernel, "known_calls", None)
     if not known:
         return None
-    key, addresses = likeness(given, rest)
+    try:
+        key, addresses = likeness(given, rest)
+    except AttributeError:  # something is no tensor, which is refused where all is looked at
+        return None
     if key not in known:
         return None
     launch, arguments, places, rooms = known[key]

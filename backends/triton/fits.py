@@ -19,10 +19,10 @@ right."""
 
 def write_fits(
     name: str, given: Sequence[str], body: Scope, axes: Mapping[str, Sequence[Axis]],
-    known: Known, before: Sequence[str] = (), more: Sequence[str] = (),
+    known: Known, before: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """The text of the function `name(given)`. `axes`: those of each argument; `before`: lines that
-    come before, `more`: what must be true besides."""
+    come before."""
     shapes: dict[str, list[str]] = {}
     for argument, own in axes.items():
         streams = any(axis.kind == "stream" for axis in own)
@@ -41,8 +41,7 @@ def write_fits(
     writer.include([*head.lines, *before])
     equal = [f"{' == '.join(each)} == {shape}" for shape, each in shapes.items()]
     writer.line("return (")
-    every = enumerate([*equal, *more])
-    writer.include([f"    {'and ' * (at > 0)}{each}" for at, each in every])
+    writer.include([f"    {'and ' * (at > 0)}{each}" for at, each in enumerate(equal)])
     writer.line(")")
     return writer.text()
 

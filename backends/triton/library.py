@@ -35,8 +35,8 @@ REFUSED = "no_second_gradient"
 
 PIECES = {
     "new_op", REFUSED, "no_gradient", "as_op", "few", "rows_of_chunk", "rows_that_fit", "in_runs",
-    "joined", "check_together", "wrong_shapes", "knows_borders", "each_alone", "present",
-    "in_dtype", "settled", "flat", "or_zero", "by_kernels", "by_steps", "narrowest",
+    "joined", "check_tensors", "check_together", "wrong_shapes", "knows_borders", "each_alone",
+    "present", "in_dtype", "settled", "flat", "or_zero", "by_kernels", "by_steps", "narrowest",
     "needs_gradient",
 }  # fmt: skip
 
@@ -199,6 +199,7 @@ class Ops:
         writer.call(f"def {self.title}(", [*every, f"chunk={size}", *borders], "):")
         writer.depth += 1
         owner.document(writer)
+        self.forward.check_tensors(writer, owner.inputs)
         length, packed = owner.length_text(), self.forward.packed
         if owner.packed:
             owner.check_packed(writer, self.title)

@@ -180,6 +180,12 @@ class Op(GraphFunction):
         layouts = {known[a]: self.layouts[a] for a in self.tensors}
         write_refusal(writer, f"{fits}({', '.join(looked)})", self.owner.title, layouts)
 
+    def check_tensors(self, writer: Writer, names: Mapping[str, str]) -> None:
+        """The line that refuses what is no tensor; `names`: how its inputs are called there."""
+        tensors = [names[n] for n in self.arguments if not self.is_number(n)]
+        given = [quoted(self.owner.title), quoted(" ".join(tensors)), *tensors]
+        writer.call("check_tensors(", given, ")")
+
     def _body_again(self) -> Scope:
         """A scope that nothing is asked of yet."""
         given = self.scope, self.graph, self.name, self.given, list(self.inputs), self.stream

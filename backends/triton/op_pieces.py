@@ -155,6 +155,14 @@ def joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
+def check_tensors(op: str, names: str, *tensors: Tensor) -> None:
+    """Refuse what is no tensor of those that are called so."""
+    for place, x in enumerate(tensors):
+        if not isinstance(x, Tensor):
+            name = names.split()[place]
+            raise TypeError(f"{op}: `{name}` must be a tensor, got {type(x).__name__}")
+
+
 def check_together(op: str, *tensors: Tensor) -> None:
     """Refuse tensors on several devices, and what holds no real numbers."""
     for x in tensors:

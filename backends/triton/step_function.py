@@ -17,15 +17,16 @@ from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_gradient import StepGradient
 from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch
 from archc.backends.triton.step_text import INDICES
-from archc.backends.writer import Writer
+from archc.backends.writer import Writer, quoted
 
 from archc.dims import Axis
 from archc.ir.chunk import start
 from archc.ir.graph import Graph
 
 PIECES = {
-    "by_steps", "on_gpu", "check_pool", "check_learns", "rows_of_pool", "rows_to_pool",
-    "wrong_shapes", "launched_again", "remember_launch",
+    "by_steps", "on_gpu", "check_tensors", "check_pool", "check_rows", "check_learns",
+    "rows_of_pool", "rows_to_pool", "wrong_shapes", "wrong_into", "launched_again",
+    "remember_launch",
 }  # fmt: skip
 
 DOC = """`index` [B]: the row of each sequence in the pools of states, row b if it is left out; no
@@ -84,7 +85,7 @@ class StepFunction(Again):
     def _fits(self) -> str:
         """The function that looks at shapes; its name."""
         form = (self.scope, self.graph, self.name, self.given, [*self.inputs], self.stream)
-        body, name, after = Again(*form).body, f"{self.name}_fits", self.after.values()
+        body, name = Again(*form).body, f"{self.name}_fits"
         self._told_by_tokens(body)
         tensors = {a: n for n, a in self.arguments.items() if not self.is_number(n)}
         axes = {
@@ -100,11 +101,8 @@ class StepFunction(Again):
                 length = body.sizes.get(str(axis.size))
             return body.ask(length) if length in body.sources else ""
 
-        pairs = zip(after, self.states.values(), strict=True)
-        more = [f"{new}.shape[1:] == {old}.shape[1:]" for new, old in pairs]
-        text = write_fits(name, [*axes, *after], body, axes, known, more=more)
-        self.scope.file.sections.append(text)
-        return f"{name}({', '.join([*axes, *after])})"
+        self.scope.file.sections.append(write_fits(name, [*axes], body, axes, known))
+        return f"{name}({', '.join(axes)})"
 
     def _gradient(self, schedule: Schedule, ops: Callable[..., Any]) -> StepGradient | None:
         """The functions for what learns, where there is no chunked form."""
@@ -194,6 +192,11 @@ class StepFunction(Again):
         with writer.block("if into is None:"):
             writer.line(f"into = ({', '.join(states)}{comma})")
             writer.line("index_after = index if index_after is None else index_after")
+        with writer.block(
+            f"elif not isinstance(into, (tuple, list)) or len(into) != {len(after)}:"
+        ):
+            listed = quoted(", ".join(states))
+            writer.call("raise wrong_into(", [quoted(self.name), listed, "into"], ")")
         writer.line(f"({after[0]},) = into" if comma else f"{', '.join(after)} = into")
 
     def _again(self, writer: Writer, writes: Given) -> str:
@@ -216,18 +219,33 @@ class StepFunction(Again):
             writer.line(f"return {', '.join([*made, *self.after.values()])}")
         return like
 
-    def _refuse(self, writer: Writer, test: str) -> None:
-        """What is refused for its shape."""
+    def _tensors(self) -> dict[str, tuple[str, ...]]:
+        """How the arguments that are tensors are laid out."""
         numbers = {self.arguments[n] for n in self.inputs if self.is_number(n)}
-        layouts = {a: layout for a, layout in self._layouts().items() if a not in numbers}
-        write_refusal(writer, test, self.name, layouts)
+        return {a: layout for a, layout in self._layouts().items() if a not in numbers}
+
+    def check_tensors(self, writer: Writer, title: str) -> None:
+        """The line of a function of that name that refuses what is no tensor."""
+        tensors = self._tensors()
+        given = [quoted(title), quoted(" ".join(tensors)), *tensors]
+        writer.call("check_tensors(", given, ")")
+
+    def _refuse(self, writer: Writer, test: str) -> None:
+        """What is refused for its kind or shape."""
+        self.check_tensors(writer, self.name)
+        write_refusal(writer, test, self.name, self._tensors())
 
     def _lines(self, writer: Writer) -> None:
         """Checks, the choice of the eager loop, and the launch."""
         states, after = list(self.states.values()), list(self.after.values())
         like = self.arguments[self.fold.tokens[0]]
-        for pool, index in [*((s, "index") for s in states), *((s, "index_after") for s in after)]:
-            writer.line(f'check_pool("{self.name}", {pool}, {like}, {index})')
+        for pools, index in ((states, "index"), (after, "index_after")):
+            for place, (pool, state) in enumerate(zip(pools, states, strict=True)):
+                name = quoted(pool if pools is states else f"into[{place}]")
+                given = [quoted(self.name), name, pool, state, like]
+                writer.call("check_pool(", given, ")")
+                given = [quoted(self.name), quoted(index), index, name, pool, like]
+                writer.call("check_rows(", given, ")")
         real = self._real()
         writer.call("check_learns(", [f'"{self.name}"', *real, *states, *after], ")")
         self.launch.write_sizes(writer)

@@ -9,7 +9,7 @@ from archc.backends.eager.scope import write_sizes
 from archc.backends.triton.literals import literals
 from archc.backends.triton.op import arguments_of
 from archc.backends.triton.step_function import StepFunction
-from archc.backends.writer import COLUMNS, INDENT, Writer
+from archc.backends.writer import COLUMNS, INDENT, Writer, quoted
 
 if TYPE_CHECKING:
     from archc.backends.eager.chunked import ChunkedFunction
@@ -43,7 +43,7 @@ class StepOp(GraphFunction):
     def write(self) -> None:
         """Append all of it to the file."""
         sections = self.scope.file.sections
-        self.scope.file.pieces |= {"new_op", "as_op", "no_gradient"}
+        self.scope.file.pieces |= {"new_op", "as_op", "no_gradient", "check_tensors"}
         sections += [self._function(), self._fake()]
         made = [*map(self._named, self.owner.results), *(f"{s}_after" for s in self.states)]
         given = arguments_of(self, self.every)
@@ -64,6 +64,8 @@ class StepOp(GraphFunction):
         writer.depth += 1
         doc = f"`{self.made.name}`, with new memory for the states after the last token."
         writer.docstring([doc])
+        names = quoted(" ".join(self.states))
+        writer.call("check_tensors(", [quoted(self.name), names, *self.states], ")")
         rooms = "".join(f"torch.empty_like({state}), " for state in self.states)
         into = f"into=({rooms.rstrip(', ')}{',' * (len(self.states) == 1)})"
         one = "[0]" if len(self.states) + len(self.owner.results) == 1 else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton.language as tl
 from archc.backends.triton.pieces import has_triton, kernel
@@ -80,24 +82,51 @@ def step_fits(numbers: int, weights: int, moving: int, dtype: torch.dtype) -> bo
     return numbers <= 1 << 15 and shared <= 227 << 10
 
 
-def check_pool(name: str, pool: Tensor, like: Tensor, index: Tensor | None) -> None:
-    """Refuse a pool of states in which there is no row for each sequence of `like`."""
-    batch = like.shape[0]
+def wrong_into(op: str, states: str, into: Any) -> Exception:
+    """What is raised for `into` that is not a pool for each of some states."""
+    listed = isinstance(into, (tuple, list))
+    got = f"{len(into)} of them" if listed else type(into).__name__
+    text = f"{op}: `into` must be a tuple of pools, one for each of {states}; got {got}"
+    return ValueError(text) if listed else TypeError(text)
+
+
+def check_pool(op: str, name: str, pool: Tensor, state: Tensor, like: Tensor) -> None:
+    """Refuse what is no pool of states like those of another, `state`."""
+    if not isinstance(pool, Tensor):
+        raise TypeError(f"{op}: `{name}` must be a tensor, got {type(pool).__name__}")
     if not pool.is_floating_point():
-        raise TypeError(f"{name}: a pool must hold real numbers, got {pool.dtype}")
+        raise TypeError(f"{op}: `{name}`, a pool, must hold real numbers, got {pool.dtype}")
     if pool.device != like.device:
-        raise ValueError(f"{name}: a pool is on {pool.device}, not on {like.device}")
-    if index is None and pool.shape[0] < batch:
-        raise ValueError(f"{name}: a pool of {pool.shape[0]} states for {batch} sequences")
+        raise ValueError(f"{op}: `{name}`, a pool, is on {pool.device}, not on {like.device}")
+    if pool.dim() != state.dim() or pool.shape[1:] != state.shape[1:]:
+        wanted = f"must be [rows, {str([*state.shape[1:]])[1:]}"
+        raise ValueError(f"{op}: `{name}`, a pool, {wanted}, got {list(pool.shape)}")
+
+
+def check_rows(
+    op: str, name: str, index: Tensor | None, pool: str, states: Tensor, like: Tensor
+) -> None:
+    """Refuse an index that does not tell a row of a pool of states for each sequence of `like`;
+    where it is not on a GPU, also one of rows that are not there."""
+    rows, batch = states.shape[0], like.shape[0]
+    if index is None and rows < batch:
+        raise ValueError(
+            f"{op}: without `{name}`, `{pool}` is a pool of {rows} states for {batch} sequences"
+        )
     if index is None:
         return
     if not isinstance(index, Tensor):
-        raise TypeError(f"{name}: an index must be a tensor, got {type(index).__name__}")
+        raise TypeError(f"{op}: `{name}` must be a tensor, got {type(index).__name__}")
     if index.dtype not in (torch.int32, torch.int64) or index.shape != (batch,):
         got = f"got {index.dtype} of shape {list(index.shape)}"
-        raise ValueError(f"{name}: an index must be integers [{batch}], {got}")
+        raise ValueError(f"{op}: `{name}` must be integers [{batch}], {got}")
     if index.device != like.device:
-        raise ValueError(f"{name}: an index is on {index.device}, not on {like.device}")
+        raise ValueError(f"{op}: `{name}` is on {index.device}, not on {like.device}")
+    if index.device.type == "cpu" and batch and not torch.compiler.is_compiling():
+        last = int(index.max())
+        if last >= rows:
+            wanted = f"must be below {rows}, the rows of `{pool}`"
+            raise ValueError(f"{op}: `{name}` {wanted}, got {last}")
 
 
 def check_learns(name: str, *tensors: Tensor) -> None:
@@ -110,7 +139,10 @@ def shares_memory(x: Tensor, y: Tensor) -> bool:
     """Whether two tensors may be views of the same memory; to a compiler, whether they are one."""
     if torch.compiler.is_compiling():
         return x is y
-    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+    try:
+        return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+    except AttributeError:  # one is no tensor, which is refused later
+        return False
 
 
 def rows_of_pool(pool: Tensor, index: Tensor | None, batch: int) -> Tensor:

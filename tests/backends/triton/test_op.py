@@ -221,6 +221,34 @@ def test_what_cannot_be_of_few_tokens(name: str) -> None:
         home("gla")[0].gla_memory_decode(*given.values())
 
 
+@pytest.mark.parametrize("tokens", [1, 20])
+@pytest.mark.parametrize("spec", ["gla", "lstm"])
+def test_what_is_no_tensor(spec: str, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each argument in turn of each function that a recurrence may be called by."""
+    module, found = home(spec)[0], list[tuple]()
+    title = f"{spec}_memory"
+    with monkeypatch.context() as patched:
+        patched.setattr(module, title, lambda *given, **_: found.append(given))
+        layer, inputs = small(spec, tokens)
+        with pytest.raises(TypeError, match="cannot unpack"):
+            layer(*inputs)
+    wanted = rf"{title}\w*: `\w+` must be a tensor, got NoneType"
+    for name in (title, f"{title}_decode", f"{title}_once"):
+        run = getattr(module, name, None)
+        for place, x in enumerate(found[0]) if run else ():
+            given = [None if at == place else each for at, each in enumerate(found[0])]
+            if isinstance(x, Tensor):
+                with torch.no_grad(), pytest.raises(TypeError, match=wanted):
+                    run(*given)
+
+
+def test_a_state_holds_what_it_must() -> None:
+    layer, inputs = small("gla", 4)
+    state = layer(*inputs, return_state=True)[1]
+    with pytest.raises(TypeError, match=r"GLA: `state\.S` must be a tensor, got NoneType"):
+        layer(*inputs, state=state._replace(S=None))
+
+
 @pytest.mark.parametrize("chunk", [0, -16, 2.0, "64"])
 def test_a_chunk_has_tokens(chunk: Any) -> None:
     run, given = memory()

@@ -124,11 +124,7 @@ def test_without_a_gpu_pools_go_through_the_eager_loop(module: ModuleType) -> No
 
 def test_what_does_not_fit_is_refused(module: ModuleType) -> None:
     q, v, pool = torch.randn(2, 1, 3, 4), torch.randn(2, 1, 3, 5), torch.randn(6, 3, 4, 5)
-    with pytest.raises(ValueError, match="integers"):
-        module.gla_memory_decode(q, q, v, q, pool, torch.tensor([1]))
-    with pytest.raises(TypeError, match="an index must be a tensor, got list"):
-        module.gla_memory_decode(q, q, v, q, pool, [1, 0])
-    with pytest.raises(TypeError, match=r"a pool must hold real numbers, got torch\.int32"):
+    with pytest.raises(TypeError, match=r"`S`, a pool, must hold real numbers, got torch\.int32"):
         module.gla_memory_decode(q, q, v, q, pool.int())
     with pytest.raises(ValueError, match="a pool of 1 states"):
         module.gla_memory_decode(q, q, v, q, pool[:1])
@@ -137,6 +133,35 @@ def test_what_does_not_fit_is_refused(module: ModuleType) -> None:
         module.gla_memory(x, x, v[:1].expand(1, 9, 3, 5), x, pool[:3], cu_seqlens=bounds)
     with pytest.raises(ValueError, match="no gradient"):
         module.gla_memory_decode(q.requires_grad_(), q, v, q, pool)
+
+
+POOL = torch.zeros(6, 3, 4, 5)
+ROWS = torch.tensor([1, 0])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"index": ROWS[:1]}, r"`index` must be integers \[2\], got torch.int64 of shape \[1\]"),
+        ({"index": [1, 0]}, "`index` must be a tensor, got list"),
+        ({"index": ROWS + 5}, "`index` must be below 6, the rows of `S`, got 6"),
+        ({"into": POOL}, "`into` must be a tuple of pools, one for each of S; got Tensor"),
+        ({"into": (POOL, POOL)}, "`into` must be a tuple .* got 2 of them"),
+        ({"into": (None,)}, r"`into\[0\]` must be a tensor, got NoneType"),
+        ({"into": (POOL.int(),)}, r"`into\[0\]`, a pool, must hold real numbers"),
+        ({"into": (POOL.to("meta"),)}, r"`into\[0\]`, a pool, is on meta, not on cpu"),
+        ({"into": (POOL.mT,)}, r"`into\[0\]`, .* must be \[rows, 3, 4, 5\], got \[6, 3, 5, 4\]"),
+        ({"into": (POOL[:1],)}, r"without `index_after`, `into\[0\]` is a pool of 1 states for 2"),
+        ({"into": (POOL,), "index_after": ROWS.int()[:1]}, r"`index_after` must be integers \[2\]"),
+        ({"into": (POOL[:1],), "index_after": ROWS}, "`index_after` must be below 1, .* `into"),
+    ],
+)  # fmt: skip
+def test_what_pools_and_rows_cannot_be(
+    module: ModuleType, options: dict[str, Any], words: str
+) -> None:
+    q, v = torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 3, 5)
+    with pytest.raises((TypeError, ValueError), match=f"gla_memory_decode: .*{words}"):
+        module.gla_memory_decode(q, q, v, q, POOL, **options)
 
 
 class Kernel:
@@ -260,6 +285,10 @@ def test_what_is_refused_is_refused_after_a_call_like_it(
         module.gla_memory_decode(q, k, v, g, pool[:1])
     with pytest.raises(ValueError, match="shapes must be"):
         module.gla_memory_decode(q, k, v[..., :2, :], g, pool)
-    with pytest.raises(ValueError, match="a pool is on cpu, not on meta"):
+    with pytest.raises(ValueError, match="`S`, a pool, is on cpu, not on meta"):
         module.gla_memory_decode(q.to("meta"), k, v, g, pool)
+    for place, name in enumerate(["q", "k", "v", "log_alpha", "S"]):
+        others = [*(q, k, v, g, pool)[:place], None, *(q, k, v, g, pool)[place + 1 :]]
+        with pytest.raises(TypeError, match=f"`{name}` must be a tensor, got NoneType"):
+            module.gla_memory_decode(*others)
     assert len(launched) == 1
