@@ -1,16 +1,17 @@
-"""How many rows a chunk may have on a GPU: a table by the lengths of tiles, as sizes are known only
-when a file runs."""
+"""How many rows a chunk may have on a GPU: at some sizes, and as a table by the lengths of tiles,
+as sizes are known only when a file runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 
+from archc.diagnostics import ArchError, fail
 from archc.ir import chunk as ck
 from archc.ir.kernel import Kernels
 from archc.schedule.devices import REFERENCE, Budget
-from archc.schedule.memory import CHUNKS, Tiles
-from archc.schedule.program import Program, Setting, widths
+from archc.schedule.memory import CHUNKS, Misfit, Tiles, fits
+from archc.schedule.program import Program, Setting, Sizes, widths
 
 LEAST, LONGEST = 16, 256
 """The shortest and the longest block of a dim. What is longer is one class, twice the longest."""
@@ -21,6 +22,9 @@ ENDLESS = 1 << 20
 DTYPES: Mapping[int, str] = {4: "float32", 2: "bfloat16"}
 """A dtype by the bytes of a number."""
 
+
+Sized = tuple[Tiles, Mapping[str, int]]
+"""The tiles of a program, and the bytes of a number of each tensor by its name."""
 
 Table = tuple[dict[str, int], dict[tuple[int, ...], int]]
 """Symbols with their shortest blocks; and how many rows a chunk has at most by (bytes of a number,
@@ -65,25 +69,60 @@ def _sizes(programs: Sequence[Program]) -> list[str]:
 
 
 def _longest(
-    tiles: Sequence[tuple[Tiles, Mapping[str, int]]], sizes: Mapping[str, int], dtype: str,
-    budget: Budget,
+    tiles: Sequence[Sized], sizes: Mapping[str, int], dtype: str, budget: Budget
 ) -> int:  # fmt: skip
-    """The longest chunk that fits, or the bytes that the shortest needs. It is the shortest where
-    float32 is multiplied in blocks: tiles of more rows do not fit into registers beside these."""
+    """The longest chunk that fits, or the bytes that the shortest needs."""
     known = {name: ENDLESS if block > LONGEST else block for name, block in sizes.items()}
-    for chunk in CHUNKS:
-        lengths: dict[object, int] = {}
-        given = {**known, str(ck.CHUNK): chunk}
-        needed = (_shared(each, given, dtype, width, lengths) for each, width in tiles)
-        if all(shared <= budget.shared for shared in needed):
-            wide = dtype == "float32" and any(each.in_blocks for each, _ in tiles)
-            return CHUNKS[-1] if wide else chunk
+    found = longest(tiles, known, dtype, budget)
+    if found is not None:
+        return found
     given, lengths = {**sizes, str(ck.CHUNK): CHUNKS[-1]}, {}
     return max(_shared(each, given, dtype, width, lengths) for each, width in tiles)
 
 
+def longest(
+    tiles: Sequence[Sized], sizes: Sizes, dtype: str, budget: Budget = REFERENCE.budget
+) -> int | None:
+    """The longest chunk with which every program fits, or None. It is the shortest where float32
+    is multiplied in blocks: tiles of more rows do not fit into registers beside these."""
+    for chunk in CHUNKS:
+        lengths: dict[object, int] = {}
+        given = {**sizes, str(ck.CHUNK): chunk}
+        needed = (_shared(each, given, dtype, width, lengths) for each, width in tiles)
+        if all(shared <= budget.shared for shared in needed):
+            wide = dtype == "float32" and any(each.in_blocks for each, _ in tiles)
+            return CHUNKS[-1] if wide else chunk
+    return None
+
+
+def chunk_for(
+    plans: Iterable[Kernels], sizes: Sizes, dtype: str = "bfloat16",
+    budget: Budget = REFERENCE.budget,
+) -> int:  # fmt: skip
+    """The longest chunk with which every kernel of some graphs fits: that which a file takes at
+    such sizes. Raises ArchError E0701 if there is none."""
+    listed = [(each, widths(plan, dtype)) for plan in plans for each in plan.kernels]
+    found = longest([(Tiles(Program(each)), width) for each, width in listed], sizes, dtype, budget)
+    if found is not None:
+        return found
+    given = {**sizes, str(ck.CHUNK): CHUNKS[-1]}
+    misfits = (fits(each, Setting(given, dtype, width), budget) for each, width in listed)
+    raise no_plan(next(filter(None, misfits)), sizes, CHUNKS[-1], dtype)
+
+
+def no_plan(misfit: Misfit, sizes: Mapping[str, object], chunk: int, dtype: str) -> ArchError:
+    """The error for sizes at which not even the shortest chunk fits."""
+    shown = ", ".join(f"{name} = {size}" for name, size in sorted(sizes.items()))
+    return fail(
+        "E0701",
+        "no tile plan fits: the tiles of a chunk are too large for the memory of a program",
+        notes=[f"{misfit}, in chunks of {chunk} in {dtype}", f"with {shown}"],
+        helps=["make the dims of the state smaller, or use `--backend eager`, which has no tiles"],
+    )
+
+
 def _shared(
-    tiles: Tiles, sizes: Mapping[str, int], dtype: str, width: Mapping[str, int],
+    tiles: Tiles, sizes: Sizes, dtype: str, width: Mapping[str, int],
     lengths: dict[object, int],
 ) -> int:  # fmt: skip
     """Bytes of shared memory of a program; `lengths` are those of axes, for all programs."""

@@ -9,17 +9,16 @@ the operands of its next steps ahead. Every other tile is in registers as long a
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from archc.diagnostics import ArchError, fail
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node, Type
-from archc.ir.kernel import BLOCK, LIGHT, WHOLE, Kernel, Kernels
+from archc.ir.kernel import BLOCK, LIGHT, WHOLE, Kernel
 from archc.schedule.devices import REFERENCE, Budget
-from archc.schedule.program import OUTER, STATE, WIDE, Key, Program, Setting, Sizes, Step, widths
+from archc.schedule.program import OUTER, STATE, WIDE, Key, Program, Setting, Step
 
 CHUNKS = (64, 32, 16)
 """Lengths of chunks that kernels are made for, the best first."""
@@ -78,35 +77,6 @@ def spills(kernel: Kernel, setting: Setting, budget: Budget = REFERENCE.budget) 
     """Why a kernel that runs is slow: its tiles do not fit into the registers of a processor."""
     needed, most = on_chip(Program(kernel, setting)).registers, WIDE * budget.registers
     return Misfit(kernel.name, "registers", needed, most) if needed > most else None
-
-
-def chunk_for(
-    plans: Iterable[Kernels], sizes: Sizes, dtype: str = "bfloat16",
-    budget: Budget = REFERENCE.budget, among: Sequence[int] = CHUNKS,
-) -> int:  # fmt: skip
-    """The first of some lengths of a chunk with which every kernel of some graphs fits. Raises
-    ArchError E0701 if there is none."""
-    listed = [(each, widths(plan, dtype)) for plan in plans for each in plan.kernels]
-    misfit: Misfit | None = None
-    for chunk in among:
-        given = {**sizes, str(ck.CHUNK): chunk}
-        found = (fits(each, Setting(given, dtype, width), budget) for each, width in listed)
-        misfit = next((each for each in found if each is not None), None)
-        if misfit is None:
-            return chunk
-    assert misfit is not None, "chunks of some length"
-    raise no_plan(misfit, sizes, among[-1], dtype)
-
-
-def no_plan(misfit: Misfit, sizes: Mapping[str, object], chunk: int, dtype: str) -> ArchError:
-    """The error for sizes at which not even the shortest chunk fits."""
-    shown = ", ".join(f"{name} = {size}" for name, size in sorted(sizes.items()))
-    return fail(
-        "E0701",
-        "no tile plan fits: the tiles of a chunk are too large for the memory of a program",
-        notes=[f"{misfit}, in chunks of {chunk} in {dtype}", f"with {shown}"],
-        helps=["make the dims of the state smaller, or use `--backend eager`, which has no tiles"],
-    )
 
 
 class Tiles:

@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from archc.schedule.fitting import Table, fitting
-from archc.schedule.memory import AHEAD, STAGES, chunk_for
+from archc.schedule.fitting import DTYPES, Table, chunk_for, fitting
+from archc.schedule.memory import AHEAD, STAGES
 from tests.gpu.memories import SPECS
 from tests.schedule.test_memory import SIZES, cut
 
@@ -61,6 +61,17 @@ def test_no_bundled_recurrence_is_too_large(spec: str) -> None:
     for dtype, K, V in product(("float32", "bfloat16", "float16"), (16, 256), (16, 256)):
         sizes = {**SIZES, "K": K, "V": V, "D": max(K, V), "N": K}
         assert chunk_for(cut(spec), sizes, dtype) >= 16
+
+
+@pytest.mark.parametrize("spec", ["kda", "gla", "gated_delta_product", "mesa"])
+def test_plans_have_the_chunks_that_files_take(spec: str) -> None:
+    """At heads that are alike, and not; more steps a token are for the plan to know."""
+    symbols, rows = table(spec)
+    for number, K, V in product(DTYPES, (64, 128, 256), (64, 128, 256)):
+        sizes = {"K": K, "V": V, "N": K}
+        blocks = (sizes[symbol] for symbol in symbols)
+        taken = rows.get((number, *blocks), 64)
+        assert chunk_for(cut(spec), {**SIZES, **sizes}, DTYPES[number]) == taken, (number, K, V)
 
 
 def test_longer_chunks_never_fit_where_shorter_dims_do_not() -> None:

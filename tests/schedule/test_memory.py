@@ -13,7 +13,8 @@ from archc.diagnostics import ArchError
 from archc.ir import layer as ir
 from archc.ir.kernel import Kernels
 from archc.schedule.devices import DEVICES, REFERENCE
-from archc.schedule.memory import chunk_for, fits, on_chip, spills
+from archc.schedule.fitting import chunk_for
+from archc.schedule.memory import fits, on_chip, spills
 from archc.schedule.program import Program, Setting, widths
 
 SIZES = {"batch": 1, "T": 4096, "H": 2, "d": 256, "n": 2}
