@@ -14,7 +14,7 @@ from archc.specfile import import_source
 from archc.syntax.parse import parse
 from tests import fuzz
 
-LIMIT = 1.0
+LIMIT = 2.0
 """Seconds of processor time that one spec may take."""
 
 

@@ -26,6 +26,10 @@ WHOLE, BLOCK = 128 * 128, 64
 """A product takes a matrix between dims from memory whole if it has so many elements at most, else
 in blocks of so many indices of a dim that is summed."""
 
+FEW, NEAR = 4, 64
+"""Programs whose tiles have three dims have so many indices of one of them, where another one is no
+longer than that."""
+
 LIGHT = (ir.Elementwise, ir.Constant, ck.Chunks, ck.Tokens, ck.Expand)
 """Ops that may be done at some indices after others: none makes more than the elements there."""
 
@@ -44,9 +48,10 @@ class Kernel:
     """One launch. `loads` are nodes that are read from the buffer of that name, `stores` the nodes
     that are written; `ends` are states of the walked Fold that are written after its last chunk.
     `split` is an axis of which every program has a block of `most` at most, and so is `rows`, an
-    axis of the grid. `exact`: its products of matrices are in float32 whatever the data are; those
-    of `in_parts` are too, made of products of the two parts of a number.
-    `why` says for a reader how it was cut.
+    axis of the grid. Of `split` it has FEW indices where the dim `beside` it is not longer than
+    NEAR: tiles then have both dims for every row, else one of them goes index by index. `exact`:
+    its products of matrices are in float32 whatever the data are; those of `in_parts` are too, made
+    of products of the two parts of a number. `why` says for a reader how it was cut.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Kernel:
     most: int = 64
     exact: bool = False
     in_parts: frozenset[int] = frozenset()
+    beside: Axis | None = None
 
 
 @dataclass(frozen=True, eq=False)

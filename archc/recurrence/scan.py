@@ -46,7 +46,8 @@ def diagonal(
     given = {"kept": kept, "local": local}
     last = {name: in_last_row(frame, id) for name, id in given.items() if id is not None}
     start = starts(frame, state, initial, last, _step)
-    return carried(frame, state, _step(frame, start, given), start, initial)
+    filled = all(frame.has(id, (frame.stream.name,)) for id in (decay, write) if id is not None)
+    return carried(frame, state, _step(frame, start, given), start, initial, filled)
 
 
 def _step(frame: Frame, state: int, given: Mapping[str, int | None]) -> int:
@@ -111,13 +112,23 @@ def starts(
     return frame.add(ir.Result(name), frame.add(op, *given.values(), initial))
 
 
-def carried(frame: Frame, state: ir.State, rows: int, start: int, initial: int) -> Carried:
-    """The state after every row, and before every chunk -> before and after tokens, and at last."""
+def carried(
+    frame: Frame, state: ir.State, rows: int, start: int, initial: int, filled: bool = False
+) -> Carried:
+    """The state after every row, and before every chunk -> before and after tokens, and at last.
+
+    `filled`: a chunk is filled up with tokens that change nothing, so that the state after the last
+    chunk is the one after the last token, and no state of a token need be kept for that.
+    """
     rows = in_rows(frame, rows)
     first = frame.fn("eq", frame.add(ir.Position(frame.row)), frame.number(0))
     before = frame.fn("where", first, start, frame.add(ck.Move(frame.row.name, 1), rows))
     after = _ordered(frame, state, frame.joined(rows))
-    final = frame.add(ck.Last(frame.stream.name), after, initial)
+    if filled:
+        ended = frame.add(ir.Result(state.name), frame.graph[start].operands[0])
+        final = frame.add(ck.Last(frame.chunk.name), ended, initial)
+    else:
+        final = frame.add(ck.Last(frame.stream.name), after, initial)
     return Carried(
         _ordered(frame, state, frame.joined(before)), after, _ordered(frame, state, final)
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.kernel import NARROW, SUMMED, Buffer, Kernel, Kernels
+from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Buffer, Kernel, Kernels
 from archc.schedule.cost import again
 from archc.schedule.program import Program, Step
 from archc.schedule.quotients import exact_states
@@ -20,6 +20,7 @@ REASONS: Mapping[str, str] = {
     "waits": "every chunk at once, with what {} found at each",
     "pairs": "every chunk at once, with pairs of rows that decay by sums that {} stored",
     "split": "each has {} of {}, which no op looks across",
+    "few": "each has {} of {} where {} is {} at most, else {}: no op looks across it",
     "rows": "each has {} of {}, so that weights are loaded once for all of them",
     "undivided": "each has all dims: ops look across every one",
     # buffers
@@ -101,6 +102,9 @@ def _split(kernel: Kernel) -> Decision:
         return Decision("rows", (str(kernel.most), f"`{kernel.rows.name}`"))
     if kernel.split is None:
         return Decision("undivided")
+    if kernel.beside is not None:
+        about = f"`{kernel.split.name}`", f"`{kernel.beside.name}`", str(NEAR), str(kernel.most)
+        return Decision("few", (str(FEW), *about))
     return Decision("split", (str(kernel.most), f"`{kernel.split.name}`"))
 
 

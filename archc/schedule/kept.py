@@ -106,7 +106,7 @@ class Kept:
     def _read_anew(self, id: int, known: dict[int, list[int]]) -> list[int]:
         node = self.graph[id]
         stands = id in self._ids or id in self.graph.outputs.values() or id in self.levels.host
-        again = self.levels.light(node) or self._larger(node)
+        again = self.levels.light(node) or self._larger(node) or self._scans(node)
         if stands or not again or isinstance(node.op, ir.Input):
             return [id]
         every = (o for operand in node.operands for o in self._read(operand, known))
@@ -130,6 +130,13 @@ class Kept:
         """Whether a value is made of one that stands by chunks and rows."""
         made_of = (id, *self.graph.ancestors(id))
         return any(isinstance(self.graph[each].op, ck.Tokens) for each in made_of)
+
+    def _scans(self, node: Node) -> bool:
+        """Whether a scan of several dims is as well done twice: to load what it is made of is less
+        than to write it and to read it. Not in gradients, which have sums over its dims."""
+        dims = [a for a in node.type.axes if a.kind == "dim" and a.name not in self.heads]
+        linear = isinstance(node.op, ck.Scan) and node.op.matrix is None
+        return self.levels.fused and linear and len(dims) > 2
 
     def _larger(self, node: Node) -> bool:
         """Whether a product of matrices is larger than its factors."""

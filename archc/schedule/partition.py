@@ -107,7 +107,7 @@ class _Partition:
         return [
             Kernel(
                 title, self.graph, loads, home, grid, split, why=why, most=most,
-                in_parts=self.kept.exact,
+                in_parts=self.kept.exact, beside=self._beside(nodes, split),
             )
         ]  # fmt: skip
 
@@ -166,6 +166,20 @@ class _Partition:
             or (axis.kind == "stream" and axis.name != self.stream.name and not walked)
         )  # fmt: skip
 
+    def _beside(self, nodes: Iterable[Node], split: Axis | None) -> Axis | None:
+        """The other dim of what has two for every row, among scans of such: all of it would be in
+        registers, with a part of the first."""
+        if split is None or not any(len(self._dims(n)) > 1 for n in self.graph if _scans(n)):
+            return None
+        wide = [self._dims(n) for n in nodes if _has_rows(n) and split in self._dims(n)]
+        others = dict.fromkeys(axis for dims in wide for axis in dims if axis != split)
+        return next(iter(others)) if len(others) == 1 else None
+
+    def _dims(self, node: Node) -> list[Axis]:
+        """The dims of a value that a program holds for a row."""
+        dims = [axis for axis in node.type.axes if axis.kind == "dim" and axis.size != ck.CHUNK]
+        return [axis for axis in dims if axis.name not in self.heads]
+
     def _split_between(self, nodes: list[Node], stores: list[int]) -> Axis | None:
         """A dim that every stored value has and no op crosses."""
         crossed = {name for node in nodes for name in crossing(self.graph, node)}
@@ -175,6 +189,17 @@ class _Partition:
             if fits and axis.name not in crossed and everywhere:
                 return axis
         return None
+
+
+def _scans(node: Node) -> bool:
+    """Whether a node is a scan of numbers along the rows of a chunk."""
+    return isinstance(node.op, ck.Scan) and node.op.matrix is None
+
+
+def _has_rows(node: Node) -> bool:
+    """Whether a value is one for each token."""
+    streams = any(a.kind == "stream" and not _counts_chunks(a) for a in node.type.axes)
+    return streams or any(axis.size == ck.CHUNK for axis in node.type.axes)
 
 
 def _counts_chunks(axis: Axis) -> bool:

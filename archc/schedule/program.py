@@ -12,7 +12,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
-from archc.ir.kernel import NARROW, SUMMED, Kernel, Kernels
+from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Kernel, Kernels
 from archc.ir.sizes import Number, evaluate
 from archc.schedule.steps import ALONG
 
@@ -167,13 +167,19 @@ class Program:
             self.known[axis.size] = math.ceil(evaluate(axis.size, self.setting.sizes))
         return self.known[axis.size]
 
+    @property
+    def most(self) -> int:
+        """How many indices of what is split a program has at most."""
+        beside = self.kernel.beside
+        return FEW if beside is not None and self.size(beside) <= NEAR else self.kernel.most
+
     def length(self, axis: Axis) -> int:
         """How much of an axis a program has at a time."""
         kernel = self.kernel
         if not self.is_tiled(axis):
             return 1
         if axis.name in (each.name for each in (kernel.split, kernel.rows) if each is not None):
-            return min(self.kernel.most, self.size(axis))
+            return min(self.most, self.size(axis))
         if axis.kind == "stream":
             return int(self.setting.sizes[str(ck.CHUNK)])
         return self.size(axis)
@@ -229,7 +235,7 @@ class Program:
         kernel, rows = self.kernel, self.kernel.rows
         blocks = [axis for axis in (kernel.split, rows) if axis is not None]
         own = [axis for axis in kernel.grid if rows is None or axis.name != rows.name]
-        several = math.prod(math.ceil(self.size(axis) / kernel.most) for axis in blocks)
+        several = math.prod(math.ceil(self.size(axis) / self.most) for axis in blocks)
         return several * math.prod(map(self.size, own))
 
     def loads(self) -> Iterator[Step]:

@@ -23,7 +23,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
 from archc.ir.graph import Graph
-from archc.ir.kernel import BLOCK, NARROW, SUMMED, Buffer
+from archc.ir.kernel import BLOCK, FEW, NARROW, NEAR, SUMMED, Buffer
 
 TORCH = {"int": "torch.int32", "bool": "torch.bool"}
 
@@ -186,7 +186,7 @@ class KernelFunction(GraphFunction):
         blocks = []
         for block, size in sorted(made.blocks.items()):
             if block != "ROWS":
-                most = f", {made.most}" if made.is_split(block) else ""
+                most = f", {self.most(made)}" if made.is_split(block) else ""
                 blocks.append(f"{block}=block_of({self.size(size)}{most})")
                 if block in made.cut:
                     blocks.append(f"{block}_PART=block_of({self.size(size)}, {BLOCK})")
@@ -229,11 +229,18 @@ class KernelFunction(GraphFunction):
                 found.append(" * ".join([*rows, *(self._block(made, a) for a in dims), each]))
         return found
 
+    def most(self, made: KernelWriter) -> str:
+        """How many indices of what is split a program has at most."""
+        beside = made.kernel.beside
+        if beside is None:
+            return str(made.most)
+        return f"{FEW} if {self.size(beside.size)} <= {NEAR} else {made.most}"
+
     def _block(self, made: KernelWriter, axis: Axis) -> str:
         """How long a tile along an axis is."""
         if axis.size == CHUNK:
             return "chunk"
-        most = f", {made.most}" if made.is_split(made.block(axis)) else ""
+        most = f", {self.most(made)}" if made.is_split(made.block(axis)) else ""
         return f"block_of({self.size(axis.size)}{most})"
 
     def _argument(self, id: int) -> str:
@@ -330,6 +337,6 @@ class KernelFunction(GraphFunction):
         ]
         split = made.kernel.split
         if split is not None:
-            block = f"block_of({self.size(split.size)}, {made.most})"
+            block = f"block_of({self.size(split.size)}, {self.most(made)})"
             found.insert(0, f"-(-{self.body.size(split.size).at(UNARY)} // {block})")
         return " * ".join(found) or "1"

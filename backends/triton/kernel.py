@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from archc.backends.triton.lines import Lines, NotInKernel, NotWhole
@@ -15,7 +16,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.ir.kernel import WHOLE, Kernel
+from archc.ir.kernel import NEAR, WHOLE, Kernel
 
 ROW = "i"
 """The label of tokens: they are the rows of a chunk."""
@@ -69,6 +70,17 @@ class KernelWriter(Lines):
             self._walk()
 
     def _store_all(self) -> None:
+        """Store every value; with few indices of what is split, if the dim beside it is short."""
+        beside = self.kernel.beside
+        if beside is not None:
+            with self.branch(f"if {self.block(beside)} <= {NEAR}:"):
+                self.has_few = True
+                self._store_each_value()
+                self.has_few = False
+        with self.branch("else:") if beside is not None else nullcontext():
+            self._store_each_value()
+
+    def _store_each_value(self) -> None:
         for name, id in self.kernel.stores.items():
             self._store(name, id)
 
@@ -128,7 +140,7 @@ class KernelWriter(Lines):
 
     def _deep(self, id: int) -> list[Axis]:
         """The dims of what makes a value deep; none if it is not."""
-        if self.frame.outer is not None or not self.scans_matrices():
+        if self.has_few or self.frame.outer is not None or not self.scans_matrices():
             return []
         graph, stack, seen = self.frame.graph, [id], set[int]()
         while stack:

@@ -60,6 +60,7 @@ class Lines:
         self.cut: set[str] = set()
         self.pieces: set[str] = set()
         self.looped = ""
+        self.has_few = False
 
     @property
     def most(self) -> int:

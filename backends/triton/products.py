@@ -33,7 +33,8 @@ def contract(kernel: KernelWriter, node: Node, place: Place) -> Tile:
             x = reduced(kernel, x, label)
         return x
     order = tuple(index.label for index in out.values() if index.label)
-    if _wide(owns, summed) and all(_light(kernel, operand) for operand in node.operands):
+    light = not kernel.has_few and all(_light(kernel, operand) for operand in node.operands)
+    if _wide(owns, summed) and light:
         return _in_turn(kernel, node, owns, summed)
     if _wide(owns, summed) and any(map(kernel.is_deep, node.operands)):
         made = kernel.attempt(lambda: _in_turn(kernel, node, owns, summed))

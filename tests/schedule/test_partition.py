@@ -15,7 +15,7 @@ from archc.schedule import decisions
 from archc.schedule.outer import with_sums_of_rows
 from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
-from archc.schedule.program import Program
+from archc.schedule.program import Program, Setting
 
 OWN = Path(__file__).parents[1] / "backends" / "triton" / "recurrences"
 """Recurrences unlike the bundled ones."""
@@ -160,3 +160,22 @@ def test_a_vector_is_kept_as_it_is_a_matrix_may_be_narrow() -> None:
     widths = {b.type.names: b.width for b in found.buffers}
     assert widths["batch", "n", "H", "K"] == WIDE
     assert widths["batch", "n", "H", "K", "V"] == NARROW
+
+
+def test_scans_of_two_dims_have_few_indices_of_one() -> None:
+    """All of the other is there for every row, if it is short; which it is, calls decide. Where
+    nothing learns a scan is done twice, and nothing is kept of any token."""
+    fold = fold_of("mamba")
+    before, _, after = cut("mamba").kernels
+    assert [(k.split.name, k.beside.name) for k in (before, after)] == [("D", "N")] * 2
+    sizes = {axis.size.name: 2048 for axis in (before.split, fold.stream)}
+    short, long = (
+        Program(before, Setting({**sizes, "N": N, "batch": 1, ck.CHUNK.name: 64})).most
+        for N in (16, 80)
+    )  # fmt: skip
+    assert (short, long) == (4, 64)
+    graph = without(fold.chunked.forward, fold.chunked.saved)
+    found = partition(graph, "memory", fold.stream, fold.heads, {}, fused=True)
+    tokens = [b.name for b in found.buffers if {"i", "t"} & {*b.type.names}]
+    assert tokens == ["o"]
+    assert all(each.beside is None for each in cut("gla").kernels)

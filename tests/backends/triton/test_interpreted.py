@@ -56,8 +56,9 @@ def test_layers_with_dims_that_are_no_powers_of_2() -> None:
 
 
 def test_recurrences_unlike_the_bundled_ones() -> None:
-    """A memory that is written with what another gives, and decays on both sides of a state."""
-    checks = [f"layer {OWN / name}.arch 20 4" for name in ("cascade", "two_sided")]
+    """A memory that is written with what another gives, decays on both sides of a state, and
+    channels with states of any length."""
+    checks = [f"layer {OWN / name}.arch 20 4" for name in ("cascade", "two_sided", "channels")]
     assert not wrong(errors(*checks))
 
 
@@ -68,6 +69,12 @@ def test_recurrences_unlike_the_bundled_ones() -> None:
 def test_heads_of_256(spec: str) -> None:
     """Products and stores of states in blocks, and a solve with one."""
     assert not wrong(errors(f"wide {spec} 200 256", f"wide {spec} 256 130"))
+
+
+@pytest.mark.slow
+def test_channels_with_long_states() -> None:
+    """Too long to stand beside each other for every row: an index goes after the other."""
+    assert not wrong(errors(f"layer {OWN / 'channels.arch'} 17 66"))
 
 
 @pytest.mark.parametrize("shape", ["16 6 20", "64 60 60"])
