@@ -66,7 +66,7 @@ SHAPES = (
 NORMAL = ("delta", "linear_attention_simple")
 """Whose tests draw normal numbers; others draw positive ones, which have more in common."""
 
-CHANNELS = ("mamba", "ssm_selective")
+CHANNELS = ("channels", "mamba", "ssm_selective")
 """Whose K are channels, with a program each: many of them show nothing new, and take long."""
 
 QUOTED = (

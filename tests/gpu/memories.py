@@ -32,7 +32,7 @@ _HERE = Path(__file__).parents[1] / "backends" / "triton"
 OWN = {
     path.stem: path
     for path in sorted(_HERE.glob("*/*.arch"))
-    if path.stem in ("cascade", "momentum", "outer_decay", "turning", "two_deltas")
+    if path.stem in ("cascade", "channels", "momentum", "outer_decay", "turning", "two_deltas")
 }
 """Recurrences that nothing in the compiler was written for, which pass the same tests."""
 

@@ -34,6 +34,7 @@ ROLES: dict[str, Mapping[str, str]] = {
     "slstm": dict.fromkeys(("R_i", "R_f", "R_z", "R_o"), "matrix") | {"n": "sum", "m": "maximum"},
     "mesa": {"lam": "rand", "A": "square"},
     "momentum": dict.fromkeys(("alpha", "eta", "theta"), "beta"),
+    "channels": {"a": "decay"},
     "turning": {"r": "decay"},
     "two_deltas": {"e": "unit", "b": "beta", "c": "beta"},
 }
@@ -57,6 +58,8 @@ def shape_of(case: Case, axes: tuple[str, ...]) -> list[int]:
     known = {"B": case.B, "T": case.T, "H": case.H, "K": case.K, "V": case.V, "n": 2, "N": 4}
     if case.spec in ("mamba", "ssm_selective"):
         known |= {"D": case.K, "N": 16}
+    if case.spec == "channels":
+        known |= {"N": case.V}
     if case.spec == "turning":
         known |= {"N": case.K}
     known |= {"D": case.K}
