@@ -10,7 +10,7 @@ backend emits each node from its op.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from archc.dims import Axis
@@ -104,3 +104,15 @@ class Kernels:
     kernels: tuple[Kernel, ...]
     buffers: tuple[Buffer, ...]
     host: Mapping[int, str] = field(default_factory=dict)
+
+
+def warps(kernel: Kernel, read: Iterable[Type], parts: bool) -> int:
+    """How many warps a program has that reads values of these types: more where it has much to
+    hold. That is a walk back the state and its gradient, or a matrix in float32 or in `parts`, and
+    so what reads two states."""
+    if kernel.walk is not None:
+        return 8 if kernel.exact or kernel.graph[kernel.walk].op.reverse else 4
+    grid = {axis.name for axis in kernel.grid}
+    dims = [[a for a in type.axes if a.kind == "dim" and a.name not in grid] for type in read]
+    states = [axes for axes in dims if sum(axis.size != ck.CHUNK for axis in axes) > 1]
+    return 8 if len(states) > 1 or parts else 4

@@ -16,7 +16,7 @@ from functools import cached_property
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node, Type
-from archc.ir.kernel import BLOCK, LIGHT, WHOLE, Kernel
+from archc.ir.kernel import BLOCK, LIGHT, WHOLE, Kernel, warps
 from archc.schedule.devices import REFERENCE, Budget
 from archc.schedule.program import OUTER, STATE, WIDE, Key, Program, Setting, Step
 
@@ -29,6 +29,13 @@ number: as the launches of a generated file do (`settings_of`)."""
 
 MARGIN = 1.125
 """What stands in shared memory beside the operands of the largest product, as a factor."""
+
+THREADS, REGISTERS = 32, 255
+"""Threads of a warp, and the most registers that one has."""
+
+EASE = 2 / 3
+"""The part of its registers that tiles may have, so that none is spilled for sure. In the others
+are addresses and masks, and tiles once more: a sum wants them otherwise than a product does."""
 
 GROUP = 64
 """Rows from which on products read their operands from shared memory (wgmma)."""
@@ -74,8 +81,10 @@ def fits(kernel: Kernel, setting: Setting, budget: Budget = REFERENCE.budget) ->
 
 
 def spills(kernel: Kernel, setting: Setting, budget: Budget = REFERENCE.budget) -> Misfit | None:
-    """Why a kernel that runs is slow: its tiles do not fit into the registers of a processor."""
-    needed, most = on_chip(Program(kernel, setting)).registers, WIDE * budget.registers
+    """Why a kernel may be slow: its tiles do not surely fit into the registers of its threads."""
+    tiles = Tiles(Program(kernel, setting))
+    most = int(EASE * WIDE * min(budget.registers, THREADS * REGISTERS * tiles.warps))
+    needed = tiles.registers()
     return Misfit(kernel.name, "registers", needed, most) if needed > most else None
 
 
@@ -138,9 +147,36 @@ class Tiles:
         for place, step in enumerate(self.order):
             if not self._is_view(step):
                 held[step.key] = self._area(step.key)
-            peak = max(peak, sum(held.values()))
+            peak = max(peak, sum(held.values()) + self._beside(step, held))
             held = {key: area for key, area in held.items() if self.last.get(key, -1) > place}
         return WIDE * peak
+
+    def _beside(self, step: Step, held: Collection[Key]) -> int:
+        """Elements that are needed beside what is `held` while pairs of rows are made: all that
+        decays alike is made at once, level by level, from what each is made from; at a level there
+        are the decay, what decays, and their product, and a matrix of pairs both ways."""
+        if step.load is not None or not isinstance(step.node.op, PAIRED):
+            return 0
+        alike = self._alike(step)
+        keys = {key for s in alike for each in s.operands for key in self._sources(each)}
+        keys |= {s.key for s in alike}
+        rows, dims = tile_of_rows(self.program, step)
+        mixes = any(not isinstance(s.node.op, ck.Gram) for s in alike)
+        level = 3 * rows * min(dims, self.program.kernel.most) + mixes * rows * rows
+        return sum(map(self._area, keys.difference(held))) + level
+
+    def _alike(self, step: Step) -> list[Step]:
+        """Pairs of rows that decay as those of a step do."""
+        alike = [s for s in self.order if s.load is None and isinstance(s.node.op, PAIRED)]
+        return [s for s in alike if s.operands[-1] == step.operands[-1]]
+
+    @property
+    def warps(self) -> int:
+        """How many warps the program has."""
+        kernel, steps = self.program.kernel, self.program.steps.values()
+        loaded = {s.load: s.node.type for s in steps if s.load and s.load not in kernel.stores}
+        parts = any(s.key[1] in kernel.in_parts for s in self.products if s.key[0] == OUTER)
+        return warps(kernel, loaded.values(), parts and not kernel.exact)
 
     # --- shared memory ---
 
@@ -287,8 +323,7 @@ class Tiles:
         rows, dims = tile_of_rows(program, step)
         if isinstance(op, ck.Inverse):
             return self._exact(rows * rows, rows * rows)
-        alike = [s for s in self.order if s.load is None and isinstance(s.node.op, PAIRED)]
-        alike = [s for s in alike if s.operands[-1] == step.operands[-1]]
+        alike = self._alike(step)
         grams = sum(isinstance(s.node.op, ck.Gram) for s in alike)
         dims = min(dims, program.kernel.most) if grams == len(alike) else dims
         mixes = len({s.operands[0] for s in alike if not isinstance(s.node.op, ck.Gram)})

@@ -23,7 +23,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
 from archc.ir.graph import Graph
-from archc.ir.kernel import BLOCK, FEW, NARROW, NEAR, SUMMED, Buffer
+from archc.ir.kernel import BLOCK, FEW, NARROW, NEAR, SUMMED, Buffer, warps
 
 TORCH = {"int": "torch.int32", "bool": "torch.bool"}
 
@@ -204,17 +204,10 @@ class KernelFunction(GraphFunction):
         )
 
     def _warps(self, made: KernelWriter) -> int:
-        """More where a program has much to hold: a walk back the state and its gradient, or a
-        matrix in float32 or in parts, and so what reads two states."""
-        kernel, graph = made.kernel, made.kernel.graph
-        if kernel.walk is not None:
-            return 8 if kernel.exact or graph[kernel.walk].op.reverse else 4
-        read = [n for name, n in made.arguments.items() if name not in kernel.stores]
-        dims = [
-            [a for a in n.type.axes if a.kind == "dim" and a.name not in made.grid] for n in read
-        ]
-        states = [axes for axes in dims if sum(axis.size != CHUNK for axis in axes) > 1]
-        return 8 if len(states) > 1 or "tile_exact_dot" in made.pieces else 4
+        """How many warps a program has."""
+        stores = made.kernel.stores
+        read = [node.type for name, node in made.arguments.items() if name not in stores]
+        return warps(made.kernel, read, "tile_exact_dot" in made.pieces)
 
     def loaded(self, made: KernelWriter, launch: Launch) -> list[str]:
         """How many bytes of each matrix a walk loads at every chunk."""

@@ -16,6 +16,7 @@ from multiprocessing import get_context
 
 import archc
 from archc.derivation.planned import Conditions, plans_of
+from archc.ir.kernel import Kernel
 from archc.schedule.memory import spills
 from archc.schedule.program import Setting
 from tests.backends.triton.launches import (
@@ -47,19 +48,23 @@ def usual(spec: str, dim: int, dtype: str = "bfloat16", chunk: int = 64) -> Case
     return Case(spec, dtype, chunk, K=dim, V=dim, T=chunk + 6)
 
 
-def promised(case: Case) -> set[str]:
-    """Kernels of which the plan says that what they hold fits into registers."""
+def planned(case: Case) -> dict[str, tuple[Kernel, Setting]]:
+    """The kernels that the plan of a case has, by name, and their setting."""
     names = {arg.name for arg in archc.load(case.spec).layer.args}
     sizes = {"d": 2 * case.K, "H": case.H, "K": case.K, "V": case.V, "D": case.K}
     spec = archc.load(case.spec, **{n: size for n, size in sizes.items() if n in names})
     wanted = Conditions(case.B, case.T, case.chunk, case.dtype)
     return {
-        kernel.name
+        kernel.name: (kernel, Setting(plan.setting.sizes, case.dtype, part.widths))
         for plan in plans_of(spec.layer, wanted)
         for part in plan.parts
         for kernel in part.kernels.kernels
-        if spills(kernel, Setting(plan.setting.sizes, case.dtype, part.widths)) is None
     }
+
+
+def promised(case: Case) -> set[str]:
+    """Kernels of which the plan says that what they hold fits into registers."""
+    return {name for name, given in planned(case).items() if spills(*given) is None}
 
 
 def machine_code_of(case: Case, key: str) -> MachineCode:
