@@ -43,10 +43,20 @@ def generated(job: Job) -> tuple[ModuleType, Peer]:
     names = vars(module)
     if "launch_class" not in names:
         raise ValueError(f"{job.title} has no kernels for chunks of tokens")
-    for name, made in list(names.items()):
-        if hasattr(made, "fn") and hasattr(made, "__getitem__") and not name.startswith("tile_"):
-            names[name] = Watched(name, made, names["launch_class"])
+    for name, made in kernels_of(module).items():
+        names[name] = Watched(name, made, names["launch_class"])
     return module, own(getattr(module, job.function), module, job)
+
+
+def kernels_of(module: ModuleType) -> dict[str, Any]:
+    """What a file launches, by name: its functions for Triton that no other of them calls. Those
+    must stay what they are, as Triton looks at what a kernel's names stand for."""
+    made = {
+        name: each for name, each in vars(module).items()
+        if hasattr(each, "fn") and hasattr(each, "__getitem__")
+    }  # fmt: skip
+    called = {name for each in made.values() for name in each.fn.__code__.co_names}
+    return {name: each for name, each in made.items() if name not in called}
 
 
 class Watched:

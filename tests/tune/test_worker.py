@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from archc.backends.load import load
+
+import archc
+from archc.compile import lowered, whole_in_kernels
+from archc.ir.plan import Plan
+from archc.tune.worker import kernels_of
 
 pytest.importorskip("triton")
+
+
+def test_what_kernels_call_stays_what_it_is() -> None:
+    """Triton copies what a kernel's names stand for, unless it is a function of its own kind."""
+    text = whole_in_kernels(Plan(lowered(archc.load("linear_attention_simple").layer)))
+    launched = {*re.findall(r"launch_kernel\(\n? *(\w+_kernels_\w+),", text)}
+    module = load(text, "linear_attention_simple")
+    steps = {name for name in vars(module) if name.endswith("_step")}
+    assert hasattr(module, "packed_row")
+    assert kernels_of(module).keys() == launched | steps
 
 
 @pytest.mark.slow
