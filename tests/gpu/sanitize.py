@@ -7,6 +7,10 @@
 Each spec and tool is a process of its own; what is read or written out of bounds, raced for or read
 before it is written makes it fail. Memory is not cached, so that the end of a tensor is the end of
 its memory.
+
+Several lanes of a warp may hold one element of a tile, and Triton lets all of them write it to
+shared memory by one instruction. Where it is a sum, they may have added it up with other roundings:
+racecheck tells of such writes too. They are counted apart, and are no race between programs' parts.
 """
 
 from __future__ import annotations
@@ -28,10 +32,26 @@ import torch
 from tests.gpu.cases import Case
 from tests.gpu.measure import launched
 from tests.gpu.memories import memories
+from tests.gpu.record import where
 from tests.gpu.values import values_for
 
 FOUND = 9
 """What a watched process ends with where something was found."""
+
+WRITES = re.compile(
+    r"Potential (?P<kind>\w+) hazard.*\n"
+    r".*?(?P<one>Write|Read) Thread \((?P<first>\d+),0,0\) at (?P<here>\S+).*\n"
+    r".*?(?P<other>Write|Read) Thread \((?P<second>\d+),0,0\) at (?P<there>\S+)"
+)
+"""What racecheck says of two threads that touch the same bytes."""
+
+WARP = 32
+
+TOLD = {
+    "initcheck": ["--track-unused-memory", "no", "--print-limit", "5"],
+    "racecheck": ["--racecheck-report", "hazard", "--print-limit", "100000"],
+}
+"""What a tool is asked for in words of its own."""
 
 Row = dict[str, object]
 ROOT = Path(__file__).parents[2]
@@ -74,10 +94,9 @@ def watched(spec: str, tool: str) -> tuple[str, str, bool, str]:
     if program is None:
         return spec, tool, False, "there is no compute-sanitizer"
     own = _once(spec)
-    command = [program, "--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", "5", *own]
+    told = TOLD.get(tool, ["--print-limit", "5"])
+    command = [program, "--tool", tool, "--error-exitcode", str(FOUND), *told, *own]
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    if tool == "initcheck":
-        command[3:3] = ["--track-unused-memory", "no"]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
@@ -85,7 +104,23 @@ def watched(spec: str, tool: str) -> tuple[str, str, bool, str]:
     last = " | ".join(dict.fromkeys(found[:2] + found[-1:])) or "said nothing"
     if done.returncode not in (0, FOUND):
         last += f" | the program ended with {done.returncode}: {done.stderr.strip()[-300:]}"
-    return spec, tool, done.returncode == 0, last
+    right = done.returncode == 0
+    if tool == "racecheck" and done.returncode == FOUND:
+        races, alike = raced(done.stdout)
+        right, last = races == 0 < alike, f"{races} races, {alike} bytes that lanes of a warp share"
+    return spec, tool, right, last
+
+
+def raced(said: str) -> tuple[int, int]:
+    """How many pairs of threads race, and how many are lanes of a warp that write at once."""
+    pairs = list(WRITES.finditer(said))
+    assert len(pairs) == said.count("hazard detected"), "racecheck says it in other words"
+    alike = [
+        each for each in pairs
+        if each["kind"] == "WAW" and each["here"] == each["there"]
+        and int(each["first"]) // WARP == int(each["second"]) // WARP
+    ]  # fmt: skip
+    return len(pairs) - len(alike), len(alike)
 
 
 def all_watched(
@@ -110,6 +145,7 @@ def main() -> int:
     parser.add_argument("--tools", nargs="*", default=["memcheck", "racecheck"])
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--once", help="the launches of one spec, in this process")
+    parser.add_argument("--commit", help="what was run, where git does not know")
     parser.add_argument("-o", "--output", type=Path)
     given = parser.parse_args()
     if given.once:
@@ -119,7 +155,9 @@ def main() -> int:
     rows = all_watched(given.specs, given.tools, given.workers)
     if given.output is not None:
         runs = [asdict(replace(case, spec="")) for case in cases("")]
-        given.output.write_text(json.dumps({"cases": runs, "rows": rows}, indent=1) + "\n")
+        found = {**where("cuda"), "cases": runs, "rows": rows}
+        found["commit"] = given.commit or found["commit"]
+        given.output.write_text(json.dumps(found, indent=1) + "\n")
     return int(not all(row["right"] for row in rows))
 
 

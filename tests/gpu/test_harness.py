@@ -14,6 +14,7 @@ from tests.gpu.measure import GATE, GRADIENT, OUTPUT, costs, exact, limit, relat
 from tests.gpu.memories import SPECS, memories
 from tests.gpu.pool import SPOILED, run_all
 from tests.gpu.rounded import raised, solves
+from tests.gpu.sanitize import raced
 from tests.gpu.sweep import cases_of
 from tests.gpu.values import values_for
 
@@ -160,3 +161,19 @@ def test_small_cases_under_the_interpreter(spec: str, monkeypatch: pytest.Monkey
     done = list(run_all(given, "cpu", workers=1, seconds=36_000, patience=36_000))
     assert len(done) == len(given)
     assert not [f"{one[0]}: {line}" for one in done for line in record.problems(one)]
+
+
+SAID = """
+========= Error: Potential WAW hazard detected at __shared__ 0x428 in block (2,0,0) :
+=========     Write Thread (79,0,0) at gla_memory_kernels_pairs+0x2130 in <generated>:1635
+=========     Write Thread ({}) at gla_memory_kernels_pairs+{} in <generated>:1635
+=========     Current Value : 52, Incoming Value : 53
+"""
+
+
+def test_lanes_of_a_warp_that_write_one_sum_are_no_race() -> None:
+    alike, warps, later = ("80,0,0", "0x2130"), ("96,0,0", "0x2130"), ("80,0,0", "0x2140")
+    said = "".join(SAID.format(*each) for each in (alike, warps, later, alike))
+    assert raced(said) == (2, 2)
+    with pytest.raises(AssertionError, match="other words"):
+        raced("Potential RAW hazard detected, and so on")
