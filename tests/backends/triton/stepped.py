@@ -11,6 +11,7 @@ was written.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -70,6 +71,9 @@ def by_the_loop(function: Callable[..., Any], *given: Any, **options: Any) -> An
     return made
 
 
+NORMALISERS = {"n", "z"}
+"""Names of states that others are divided by, in the specs."""
+
 IN_PLACE, ELSEWHERE, BY_ROW = "in place", "elsewhere", "by row"
 """Where states go: into the rows that they came from, into rows of other pools; or no rows said."""
 
@@ -83,7 +87,8 @@ def on_pools(
     rows, batch = states[0].shape[0] + 3, states[0].shape[0]
     index, after = torch.randperm(rows)[:batch], torch.randperm(rows)[:batch]
     index[0] = -1 if way == IN_PLACE else index[0]
-    pools = [some_states(rows, *s.shape[1:]) for s in states]
+    names = [*inspect.signature(function).parameters][len(captures) :]
+    pools = [some_states(name, rows, *s.shape[1:]) for name, s in zip(names, states, strict=False)]
     into = [torch.randn_like(p) for p in pools] if way == ELSEWHERE else None
 
     def run(how: Callable[..., Any], given: list, change: Callable[[Any], Any]) -> tuple:
@@ -115,9 +120,10 @@ def on_pools(
         print(f"{function.__name__} again: {0.0 if again else 1.0}")
 
 
-def some_states(*shape: int) -> Tensor:
-    """Random states; square ones can be solved."""
+def some_states(name: str, *shape: int) -> Tensor:
+    """Random states; square ones can be solved, and normalisers are sums of positive weights."""
     x = torch.randn(shape, dtype=torch.float64)
+    x = x.abs() + 0.1 if name in NORMALISERS else x
     return x @ x.mT / shape[-1] if shape[-1] == shape[-2] else x
 
 
