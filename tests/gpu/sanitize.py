@@ -107,20 +107,22 @@ def watched(spec: str, tool: str) -> tuple[str, str, bool, str]:
     right = done.returncode == 0
     if tool == "racecheck" and done.returncode == FOUND:
         races, alike = raced(done.stdout)
-        right, last = races == 0 < alike, f"{races} races, {alike} bytes that lanes of a warp share"
+        right = not races and alike > 0
+        last = f"{len(races)} races, {alike} bytes that lanes of a warp share"
+        last += "".join(f" | {text}" for text in races[:3])
     return spec, tool, right, last
 
 
-def raced(said: str) -> tuple[int, int]:
-    """How many pairs of threads race, and how many are lanes of a warp that write at once."""
+def raced(said: str) -> tuple[list[str], int]:
+    """The pairs of threads that race, and how many are lanes of a warp that write at once."""
     pairs = list(WRITES.finditer(said))
     assert len(pairs) == said.count("hazard detected"), "racecheck says it in other words"
-    alike = [
-        each for each in pairs
-        if each["kind"] == "WAW" and each["here"] == each["there"]
-        and int(each["first"]) // WARP == int(each["second"]) // WARP
+    races = [
+        " ".join(each.groups()) for each in pairs
+        if each["kind"] != "WAW" or each["here"] != each["there"]
+        or int(each["first"]) // WARP != int(each["second"]) // WARP
     ]  # fmt: skip
-    return len(pairs) - len(alike), len(alike)
+    return races, len(pairs) - len(races)
 
 
 def all_watched(

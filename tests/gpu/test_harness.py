@@ -174,6 +174,8 @@ SAID = """
 def test_lanes_of_a_warp_that_write_one_sum_are_no_race() -> None:
     alike, warps, later = ("80,0,0", "0x2130"), ("96,0,0", "0x2130"), ("80,0,0", "0x2140")
     said = "".join(SAID.format(*each) for each in (alike, warps, later, alike))
-    assert raced(said) == (2, 2)
+    races, shared = raced(said)
+    assert shared == 2 and [text.split()[4] for text in races] == ["Write", "Write"]
+    assert [text.split()[5] for text in races] == ["96", "80"]
     with pytest.raises(AssertionError, match="other words"):
         raced("Potential RAW hazard detected, and so on")
