@@ -11,6 +11,7 @@ process down leaves the others standing.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -279,6 +280,8 @@ def main(arguments: list[str]) -> None:
         print(json.dumps(first(job, rest[0])))
     elif mode == "fill":
         fill(job, rest[0], int(rest[1]), int(rest[2]))
+        sys.stderr.flush()
+        os._exit(0)  # all is done; threads of PyTorch that are left may abort a process as it ends
     else:
         with Path(rest[0]).open("w", encoding="utf-8") as out:
 
