@@ -19,9 +19,9 @@ from tests.recurrence.rebuilt import folds
 def test_bundled_specs_have_forms_at_once(name: str) -> None:
     made = elaborate(parse(read(name)), None, {}, import_source)
     for fold in folds(simplify(made)):
-        start = time.perf_counter()
+        start = time.process_time()
         found = normal_forms(fold)
-        assert time.perf_counter() - start < 0.5
+        assert time.process_time() - start < 0.5
         assert sorted(s for each in found for s in each.states) == sorted(
             s.name for s in fold.states
         )
