@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
+from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+
+
+def counts_chunks(axis: Axis) -> bool:
+    """Whether an axis counts the chunks of a stream."""
+    return axis.kind == "stream" and axis.size.has(ck.CHUNK)
+
+
+def own_dims(node: Node, heads: Collection[str]) -> list[Axis]:
+    """The dims of a value that a program holds: all but heads, of which it has one."""
+    return [a for a in node.type.axes if a.kind == "dim" and a.name not in heads]
+
+
+def scans_numbers(node: Node) -> bool:
+    """Whether a node is a scan along the rows of a chunk that no matrix is applied in."""
+    return isinstance(node.op, ck.Scan) and node.op.matrix is None
 
 
 def crossing(graph: Graph, node: Node) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import NARROW, SUMMED, WIDE
+from archc.schedule.axes import counts_chunks, own_dims, scans_numbers
 from archc.schedule.levels import PAIRED, Levels
 from archc.schedule.quotients import exact_products, exact_states
 
@@ -134,9 +135,8 @@ class Kept:
     def _scans(self, node: Node) -> bool:
         """Whether a scan of several dims is as well done twice: to load what it is made of is less
         than to write it and to read it. Not in gradients, which have sums over its dims."""
-        dims = [a for a in node.type.axes if a.kind == "dim" and a.name not in self.heads]
-        linear = isinstance(node.op, ck.Scan) and node.op.matrix is None
-        return self.levels.fused and linear and len(dims) > 2
+        deep = len(own_dims(node, self.heads)) > 2
+        return self.levels.fused and scans_numbers(node) and deep
 
     def _larger(self, node: Node) -> bool:
         """Whether a product of matrices is larger than its factors."""
@@ -196,8 +196,7 @@ class Kept:
 
     def _one_each(self, axis: Axis) -> bool:
         """Whether a program has one of an axis: of a batch, of heads, of chunks."""
-        chunks = axis.kind == "stream" and axis.size.has(ck.CHUNK)
-        return axis.kind == "batch" or axis.name in self.heads or chunks
+        return axis.kind == "batch" or axis.name in self.heads or counts_chunks(axis)
 
     def bytes(self, id: int) -> int:
         """About how many bytes of a value a chunk of one head has."""

@@ -11,7 +11,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.schedule.axes import crossing
+from archc.schedule.axes import crossing, own_dims
 
 CHUNKS, PAIRS, WALKS = 0, 1, 2
 """Kinds of levels: done for every chunk at once, the same with pairs of rows that decay, and along
@@ -101,7 +101,7 @@ class Levels:
         if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
             return False
         kinds = [{axis.kind for axis in self.graph[o].type.axes} for o in node.operands]
-        dims = [self._own_dims(self.graph[o]) for o in node.operands]
+        dims = [len(own_dims(self.graph[o], self.heads)) for o in node.operands]
         each, shared = sorted(range(2), key=lambda at: kinds[at] == {"dim"})
         summed = {label for labels in node.op.ins for label in labels} - {*dict(node.op.out)}
         return kinds[shared] == {"dim"} != kinds[each] and dims[shared] > 2 and bool(summed)
@@ -112,10 +112,6 @@ class Levels:
         users = self.graph.users(node.id)
         made = [self.graph[operand].op for operand in node.operands]
         return named and isinstance(made[0], ir.Result) and bool(users) and {*users} <= {*host}
-
-    def _own_dims(self, node: Node) -> int:
-        """How many dims of a value a program holds."""
-        return sum(axis.kind == "dim" and axis.name not in self.heads for axis in node.type.axes)
 
     def _once(self, node: Node) -> bool:
         """Whether a value is one for a whole sequence, and no kernel makes it in passing."""
@@ -222,8 +218,8 @@ class Levels:
 
     def _is_deep(self, node: Node) -> bool:
         """Whether a value has two dims for every row: in a walk its tile would be one of three."""
-        own = {axis.name for axis in node.type.axes if axis.kind == "dim"} - set(self.heads)
-        return len(own) > 2 and any(axis.size == ck.CHUNK for axis in node.type.axes)
+        deep = len(own_dims(node, self.heads)) > 2
+        return deep and any(axis.size == ck.CHUNK for axis in node.type.axes)
 
     def _level(self, node: Node, before: int, found: Mapping[int, int]) -> int:
         if isinstance(node.op, ir.Fold):

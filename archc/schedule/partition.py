@@ -23,7 +23,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernel, Kernels
-from archc.schedule.axes import crossing
+from archc.schedule.axes import counts_chunks, crossing, own_dims, scans_numbers
 from archc.schedule.kept import Kept
 from archc.schedule.levels import CHUNKS, PAIRS, Levels, kind_of, split_of
 
@@ -158,7 +158,7 @@ class _Partition:
         for node in nodes:
             axes |= {axis.name: axis for axis in node.type.axes}
         if not walked:
-            axes |= {a.name: a for node in self.graph for a in node.type.axes if _counts_chunks(a)}
+            axes |= {a.name: a for node in self.graph for a in node.type.axes if counts_chunks(a)}
         order = sorted(axes.values(), key=lambda a: (a.kind != "batch", a.kind == "dim"))
         return tuple(
             axis for axis in order
@@ -169,7 +169,7 @@ class _Partition:
     def _beside(self, nodes: Iterable[Node], split: Axis | None) -> Axis | None:
         """The other dim of what has two for every row, among scans of such: all of it would be in
         registers, with a part of the first."""
-        if split is None or not any(len(self._dims(n)) > 1 for n in self.graph if _scans(n)):
+        if split is None or not any(len(self._dims(n)) > 1 for n in self.graph if scans_numbers(n)):
             return None
         wide = [self._dims(n) for n in nodes if _has_rows(n) and split in self._dims(n)]
         others = dict.fromkeys(axis for dims in wide for axis in dims if axis != split)
@@ -177,8 +177,7 @@ class _Partition:
 
     def _dims(self, node: Node) -> list[Axis]:
         """The dims of a value that a program holds for a row."""
-        dims = [axis for axis in node.type.axes if axis.kind == "dim" and axis.size != ck.CHUNK]
-        return [axis for axis in dims if axis.name not in self.heads]
+        return [axis for axis in own_dims(node, self.heads) if axis.size != ck.CHUNK]
 
     def _split_between(self, nodes: list[Node], stores: list[int]) -> Axis | None:
         """A dim that every stored value has and no op crosses."""
@@ -191,16 +190,7 @@ class _Partition:
         return None
 
 
-def _scans(node: Node) -> bool:
-    """Whether a node is a scan of numbers along the rows of a chunk."""
-    return isinstance(node.op, ck.Scan) and node.op.matrix is None
-
-
 def _has_rows(node: Node) -> bool:
     """Whether a value is one for each token."""
-    streams = any(a.kind == "stream" and not _counts_chunks(a) for a in node.type.axes)
+    streams = any(a.kind == "stream" and not counts_chunks(a) for a in node.type.axes)
     return streams or any(axis.size == ck.CHUNK for axis in node.type.axes)
-
-
-def _counts_chunks(axis: Axis) -> bool:
-    return axis.kind == "stream" and axis.size.has(ck.CHUNK)

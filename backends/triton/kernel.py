@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from archc.backends.triton.lines import Lines, NotInKernel, NotWhole
@@ -72,13 +71,13 @@ class KernelWriter(Lines):
     def _store_all(self) -> None:
         """Store every value; with few indices of what is split, if the dim beside it is short."""
         beside = self.kernel.beside
-        if beside is not None:
-            with self.branch(f"if {self.block(beside)} <= {NEAR}:"):
-                self.has_few = True
-                self._store_each_value()
-                self.has_few = False
-        with self.branch("else:") if beside is not None else nullcontext():
+        if beside is None:
             self._store_each_value()
+            return
+        for header in (f"if {self.block(beside)} <= {NEAR}:", "else:"):
+            self.has_few = header != "else:"
+            with self.branch(header):
+                self._store_each_value()
 
     def _store_each_value(self) -> None:
         for name, id in self.kernel.stores.items():
