@@ -9,15 +9,16 @@ the operands of its next steps ahead. Every other tile is in registers as long a
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.graph import Node, Type
+from archc.ir.graph import Type
 from archc.ir.kernel import BLOCK, LIGHT, WHOLE, Kernel, warps
 from archc.schedule.devices import REFERENCE, Budget
+from archc.schedule.operands import PAIRED, is_product, summed, tile_of_rows
 from archc.schedule.program import OUTER, STATE, WIDE, Key, Program, Setting, Step
 
 CHUNKS = (64, 32, 16)
@@ -184,6 +185,7 @@ class Tiles:
         """Bytes of the operands of the largest product, and of what a walk loads ahead."""
         ahead = self.ahead
         largest = max((self._operands(step, ahead) for step in self.products), default=0)
+        largest = max(largest, self._across(ahead))
         inside = max(map(self._inside, self.special), default=0)
         inside += sum(map(self._solving, self.special))
         steps = [self.program.steps[key] for key in ahead]
@@ -194,6 +196,32 @@ class Tiles:
     def products(self) -> list[Step]:
         """The products of matrices."""
         return [step for step in self.order if self._multiplies(step)]
+
+    def _across(self, ahead: Collection[Key]) -> int:
+        """Bytes of the operands of a float32 product and of those that were made for one before and
+        are read again after it, where these are most: what is made stays in shared memory, both
+        parts, by what is summed."""
+        if self.setting.dtype != "float32":
+            return 0
+        own = [0] * len(self.products)
+        stays: dict[object, list[int]] = {}
+        for place, step in enumerate(self.products):
+            share = max(map(self._share, step.operands))
+            for key, names in zip(step.operands, summed(step), strict=True):
+                area = self._held(key, ahead) // share
+                if self._is_loaded(key):
+                    own[place] += area
+                    continue
+                first, _, most = stays.get((key, names), (place, place, 0))
+                stays[key, names] = [first, place, max(most, area)]
+        for first, last, area in stays.values():
+            for place in range(first, last + 1):
+                own[place] += area
+        return self._pair(max(own, default=0), 0)
+
+    def _is_loaded(self, key: Key) -> bool:
+        steps = (self.program.steps.get(each) for each in self._sources(key))
+        return all(step is None or step.load is not None for step in steps)
 
     @cached_property
     def special(self) -> list[Step]:
@@ -286,22 +314,18 @@ class Tiles:
         exact, sources = self.setting.dtype == "float32", self._sources(key)
         if not exact and set(sources) <= {*ahead}:
             return 0
-        rows = int(self.setting.sizes[str(ck.CHUNK)])
         steps = [self.program.steps.get(each) for each in sources]
-        if rows >= GROUP or not all(s and s.load and not s.each for s in steps):
+        if self.program.rows >= GROUP or not all(s and s.load and not s.each for s in steps):
             return self._area(key)
-        right = all(self.summed.get(s.key, set()) <= {s.node.type.names[-1]} for s in steps if s)
+        right = all(self.summed_of.get(s.key, set()) <= {s.node.type.names[-1]} for s in steps if s)
         return 0 if right else self._area(key) // (1 + exact)
 
     @cached_property
-    def summed(self) -> dict[Key, set[str]]:
+    def summed_of(self) -> dict[Key, set[str]]:
         """Over which axes products sum each operand."""
         found: dict[Key, set[str]] = {}
         for step in self.products:
-            kept = {label for label, _ in step.node.op.out}
-            for labels, key in zip(step.node.op.ins, step.operands, strict=True):
-                axes = zip(labels, self._type(key).axes, strict=True)
-                names = {axis.name for label, axis in axes if label not in kept}
+            for names, key in zip(summed(step), step.operands, strict=True):
                 for source in self._sources(key):
                     found.setdefault(source, set()).update(names)
         return found
@@ -337,49 +361,13 @@ class Tiles:
             return 0
         areas = [self._area(key) // self._share(key) for key in step.operands]
         largest = max(areas, default=0) * WIDE
-        return largest if int(self.setting.sizes[str(ck.CHUNK)]) < GROUP else 4 * largest
+        return largest if self.program.rows < GROUP else 4 * largest
 
     def _exact(self, a: int, b: int) -> int:
         """Operands in float32 whatever the data: of the inverse of a matrix, which is made in two
         products at a time."""
         copies = 2 if self.setting.dtype == "float32" else 1
         return copies * WIDE * (a + b)
-
-
-PAIRED = (ck.Gram, ck.Mix, ck.GateGradient)
-
-
-def tile_of_rows(program: Program, step: Step) -> tuple[int, int]:
-    """The rows of a chunk, and the dims that decay or, of an inverse, the rows again."""
-    op = step.node.op
-    if isinstance(op, ck.Inverse):
-        (rows,) = program.tile([step.node.type.axis(op.row)])
-        return rows, rows
-    axes = program.steps[step.operands[-1]].node.type.axes
-    (rows,) = program.tile(axis for axis in axes if axis.name == op.row)
-    return rows, math.prod(program.tile(axis for axis in axes if axis.name != op.row))
-
-
-def is_product(program: Program, step: Step) -> bool:
-    """Whether a Contract is a product of matrices: both factors have a dim of their own, and one is
-    summed."""
-    op = step.node.op
-    if not isinstance(op, ir.Contract) or len(op.ins) != 2:
-        return False
-    labels = [
-        _tiled(program, step.graph[o], ins)
-        for ins, o in zip(op.ins, step.node.operands, strict=True)
-    ]
-    kept = {label for label, _ in op.out}
-    summed = {label for each in labels for label in each} - kept
-    rows, cols = ([label for label in each if label not in summed] for each in labels)
-    return len(summed) == len(rows) == len(cols) == 1 and rows != cols
-
-
-def _tiled(program: Program, node: Node, labels: Iterable[str]) -> list[str]:
-    """The labels of an operand along which a program has a vector."""
-    pairs = zip(labels, node.type.axes, strict=True)
-    return [label for label, axis in pairs if program.tile([axis])]
 
 
 def _renames(op: ir.Contract) -> bool:

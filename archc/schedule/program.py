@@ -184,6 +184,16 @@ class Program:
             return int(self.setting.sizes[str(ck.CHUNK)])
         return self.size(axis)
 
+    @cached_property
+    def each_token(self) -> list[Axis]:
+        """The axes of the steps of a token."""
+        return [self.axes[name] for name in sorted(self.inner) if name in self.axes]
+
+    @property
+    def rows(self) -> int:
+        """How many rows a chunk has: one for each step of a token."""
+        return int(self.setting.sizes[str(ck.CHUNK)]) * math.prod(map(self.length, self.each_token))
+
     def tile(self, axes: Iterable[Axis]) -> list[int]:
         """The dims of a tile, each a power of 2 of at least 16; axes of one index are none. The
         steps of a token are no dim: they are rows."""
@@ -214,11 +224,15 @@ class Program:
         return math.prod(self.size(axis) for axis in axes)
 
     @cached_property
+    def axes(self) -> dict[str, Axis]:
+        """The axes of all values, by name."""
+        graphs = [self.kernel.graph, *([self.fold.op.body] if self.fold else [])]
+        return {a.name: a for graph in graphs for node in graph for a in node.type.axes}
+
+    @cached_property
     def lengths(self) -> dict[str, int]:
         """How much of each axis a program has at a time, by name."""
-        graphs = [self.kernel.graph, *([self.fold.op.body] if self.fold else [])]
-        axes = {a.name: a for graph in graphs for node in graph for a in node.type.axes}
-        return {name: self.length(axis) for name, axis in axes.items()}
+        return {name: self.length(axis) for name, axis in self.axes.items()}
 
     @cached_property
     def chunks(self) -> int:

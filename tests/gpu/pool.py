@@ -21,6 +21,10 @@ ROOT = Path(__file__).parents[2]
 SPOILED = ("CUDA error", "Triton Error [CUDA]", "CUDA out of memory")
 """What is said by a process whose later launches mean nothing."""
 
+FULL, TRIES, WAIT = "out of memory", 4, 5
+"""What is said where other workers have the GPU's memory; how often a case is tried, and how many
+seconds later."""
+
 GRACE = 20
 """Seconds that a case may end after there should be an end."""
 
@@ -57,6 +61,17 @@ class Worker:
         found = json.loads(line)
         if any(word in found.get("failed", "") for word in SPOILED):
             self.stop()
+        return found
+
+    def run_in_turn(self, case: Case, repeat: bool, patience: float, end: float) -> dict[str, Any]:
+        """What became of a case before some end, tried again where there was no memory left."""
+        found: dict[str, Any] = {}
+        for left in reversed(range(TRIES)):
+            found = self.run(case, repeat, min(patience, end + GRACE - time.monotonic()))
+            if FULL not in found.get("failed", "") or not left or time.monotonic() + WAIT > end:
+                break
+            self.stop()
+            time.sleep(WAIT)
         return found
 
     def _start(self) -> subprocess.Popen[str]:
@@ -128,7 +143,7 @@ def run_all(
                 left = end - time.monotonic()
                 if left < 0:
                     break
-                found = worker.run(case, number == 0, min(patience, left + GRACE))
+                found = worker.run_in_turn(case, number == 0, patience, end)
                 if not found.get("late") or left + GRACE > patience:
                     done.put((case, found))
         worker.stop()

@@ -3,12 +3,13 @@ that end, errors that are seen."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
 import torch
 
-from tests.gpu import cases, extremes, record, worker
+from tests.gpu import cases, extremes, pool, record, worker
 from tests.gpu.cases import Case
 from tests.gpu.measure import GATE, GRADIENT, OUTPUT, costs, exact, limit, relative
 from tests.gpu.memories import SPECS, memories
@@ -122,6 +123,16 @@ def test_kernels_round_corrections_as_any_chunked_form(monkeypatch: pytest.Monke
     assert record.problems((ALIKE, found)) == []
     error, most = found["errors"]["out rwkv7_memory: S"]
     assert OUTPUT < error < most
+
+
+def test_a_case_without_memory_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = {"failed": "Triton Error [CUDA]: out of memory"}
+    said = [full, {"seconds": 1}, *[full] * pool.TRIES]
+    monkeypatch.setattr(pool, "WAIT", 0)
+    monkeypatch.setattr(pool.Worker, "run", lambda *_: said.pop(0))
+    end = time.monotonic() + 600
+    assert pool.Worker("cpu").run_in_turn(SMALL, False, 60, end) == {"seconds": 1}
+    assert pool.Worker("cpu").run_in_turn(SMALL, False, 60, end) == full and not said
 
 
 def test_random_cases_are_the_same_ones_every_time() -> None:

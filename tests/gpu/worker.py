@@ -40,6 +40,7 @@ def result(line: str, device: str) -> dict[str, object]:
             made["repeats"] = repeats(case, device)
         if device == "cuda":  # launches that are still under way fail here
             torch.cuda.synchronize()
+            torch.cuda.empty_cache()  # other workers need it
     except FAILURES as error:
         lines = traceback.format_exception(error)
         made = {"failed": f"{type(error).__name__}: {error}"[:300], "trace": "".join(lines)[-3000:]}
