@@ -203,9 +203,9 @@ def tile_matrix_scan(
 ):  # fmt: skip
     """h[i] = A h[i - 1] + x[i], REVERSE: h[i] = A h[i + 1] + x[i], for x [ROWS, DIMS] and A_t
     transposed: sums of 2, 4, 8, ... addends, with the matrix squared from each to the next; row by
-    row where there is no room to square it."""
+    row where there is no room to square it: of few rows products want it in two forms at once."""
     i = tl.arange(0, ROWS)
-    if DIMS > 128:
+    if DIMS > (128 if ROWS >= 64 else 64):
         h = tl.zeros((DIMS,), tl.float32)
         for step in range(ROWS):
             here = (i == (ROWS - 1 - step if REVERSE else step))[:, None]

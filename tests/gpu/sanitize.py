@@ -8,9 +8,10 @@ Each spec and tool is a process of its own; what is read or written out of bound
 before it is written makes it fail. Memory is not cached, so that the end of a tensor is the end of
 its memory.
 
-Several lanes of a warp may hold one element of a tile, and Triton lets all of them write it to
-shared memory by one instruction. Where it is a sum, they may have added it up with other roundings:
-racecheck tells of such writes too. They are counted apart, and are no race between programs' parts.
+Several threads may hold one element of a tile, and Triton lets all of them write it to shared
+memory by one instruction. Where it is a sum, they may have added it up with other roundings:
+racecheck tells of such writes too, byte by byte. They are counted apart, and are no race: the
+threads are lanes of one warp, or the numbers that they write differ in their lowest byte alone.
 """
 
 from __future__ import annotations
@@ -39,13 +40,14 @@ FOUND = 9
 """What a watched process ends with where something was found."""
 
 WRITES = re.compile(
-    r"Potential (?P<kind>\w+) hazard.*\n"
+    r"Potential (?P<kind>\w+) hazard detected at __shared__ 0x(?P<byte>\w+) .*\n"
     r".*?(?P<one>Write|Read) Thread \((?P<first>\d+),0,0\) at (?P<here>\S+).*\n"
     r".*?(?P<other>Write|Read) Thread \((?P<second>\d+),0,0\) at (?P<there>\S+)"
 )
 """What racecheck says of two threads that touch the same bytes."""
 
-WARP = 32
+WARP, NUMBER = 32, 4
+"""Lanes of a warp, and bytes of a float32 number, the lowest of which comes first."""
 
 TOLD = {
     "initcheck": ["--track-unused-memory", "no", "--print-limit", "5"],
@@ -108,19 +110,20 @@ def watched(spec: str, tool: str) -> tuple[str, str, bool, str]:
     if tool == "racecheck" and done.returncode == FOUND:
         races, alike = raced(done.stdout)
         right = not races and alike > 0
-        last = f"{len(races)} races, {alike} bytes that lanes of a warp share"
+        last = f"{len(races)} races, {alike} bytes of sums that several threads hold"
         last += "".join(f" | {text}" for text in races[:3])
     return spec, tool, right, last
 
 
 def raced(said: str) -> tuple[list[str], int]:
-    """The pairs of threads that race, and how many are lanes of a warp that write at once."""
+    """The pairs of threads that race, and how many write one sum at once."""
     pairs = list(WRITES.finditer(said))
     assert len(pairs) == said.count("hazard detected"), "racecheck says it in other words"
     races = [
         " ".join(each.groups()) for each in pairs
         if each["kind"] != "WAW" or each["here"] != each["there"]
-        or int(each["first"]) // WARP != int(each["second"]) // WARP
+        or (int(each["first"]) // WARP != int(each["second"]) // WARP
+            and int(each["byte"], 16) % NUMBER)
     ]  # fmt: skip
     return races, len(pairs) - len(races)
 
