@@ -48,7 +48,7 @@ from archc.schedule.products import products_before
 from archc.schedule.prologue import prologues
 from archc.schedule.quotients import quotients_again
 from archc.schedule.segments import segments
-from archc.schedule.steps import steps, tokenwise
+from archc.schedule.steps import in_spans, steps, tokenwise
 from archc.source import Source
 from archc.specfile import import_source
 from archc.syntax.parse import parse
@@ -123,7 +123,9 @@ def prepared(graph: Graph, heads: Collection[str]) -> Graph:
     return with_sums(with_sums_of_rows(without_outer_sums(graph, heads), heads), heads)
 
 
-SCHEDULE = Schedule(prepared, partition, tokenwise, steps, with_gradient, fitting, segments)
+SCHEDULE = Schedule(
+    prepared, partition, tokenwise, steps, with_gradient, fitting, segments, in_spans
+)
 """How recurrences become kernels."""
 
 

@@ -33,6 +33,7 @@ NOTHING = "no recurrence: nothing is carried from token to token, and there is n
 
 LOOP = "a loop over the tokens, in PyTorch: there is no kernel"
 
+ASIDE = {"initial_indent": " " * 4, "subsequent_indent": " " * 4}
 INDENTED = {"initial_indent": " " * 6, "subsequent_indent": " " * 8}
 """How what is said of a kernel is indented."""
 
@@ -73,6 +74,7 @@ def _lines(plan: Planned) -> Iterator[str]:
         yield f"  {part.title}: {_total(part)}"
         yield _kernel_table(plan, part)
         yield from _too_large(plan, part)
+        yield from textwrap.wrap(part.states, COLUMNS, **ASIDE)
         for kernel in part.kernels.kernels:
             yield from _of_kernel(plan, part, kernel)
         yield ""
@@ -330,6 +332,7 @@ def _part_json(plan: Planned, part: Part) -> dict[str, Any]:
         "seconds": {"at best": part.cost.ideal, "expected": part.cost.expected},
         "bytes": part.cost.bytes,
         "share": part.cost.share,
+        "states": part.states,
         "kernels": [_kernel_json(plan, part, each, costs[each.name]) for each in kernels.kernels],
         "buffers": [
             {

@@ -3,6 +3,7 @@ what they are."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,11 +11,13 @@ from typing import Any
 
 from archc.backends.eager.chunked import without
 from archc.backends.eager.naming import region_name
+from archc.backends.eager.region import ends_with
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import written
 from archc.backends.triton.step_ops import STEP_OPS
 from archc.backends.triton.steps import steps_source
 from archc.compile import SCHEDULE, for_kernels, lowered, with_epilogues, with_prologues
+from archc.derivation.amounts import in_short
 from archc.derivation.entering import Entering, entering
 from archc.derivation.leaving import Leaving, leaving
 from archc.diagnostics import did_you_mean, fail
@@ -22,12 +25,13 @@ from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernels
-from archc.ir.sizes import Number, callee_sizes, resolve_sizes
+from archc.ir.sizes import Number, callee_sizes, evaluate, resolve_sizes
 from archc.schedule.cost import Total, total
 from archc.schedule.devices import DEVICES, REFERENCE, Device
 from archc.schedule.fitting import chunk_for
 from archc.schedule.memory import CHUNKS, fits
-from archc.schedule.program import Setting, widths
+from archc.schedule.program import WIDE, Setting, widths
+from archc.schedule.steps import in_spans, span
 
 SIZES = {"d": 4096, "H": 32, "K": 128, "V": 128, "G": 8, "e": 4096, "f": 16384, "N": 128, "n": 2}
 """Sizes of a plan where a spec has no default of its own; any other name is 64."""
@@ -74,12 +78,13 @@ def conditions(given: Mapping[str, Any]) -> Conditions:
 @dataclass(frozen=True, eq=False)
 class Part:
     """The kernels of a recurrence's form or of its gradient, the bytes of a number of each tensor,
-    and their cost."""
+    their cost, and what becomes of the states before each token, where these are kept."""
 
     title: str
     kernels: Kernels
     widths: Mapping[str, int]
     cost: Total
+    states: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,22 +210,48 @@ def _all_steps(
     form = SCHEDULE.with_gradient(own) if parts else None
     if form is None or form.backward is None:
         return parts
+    kept = {"forward to learn": _kept(node.op, setting)}
+    results = _results(graph, node)
+    own = {*node.op.captures, *results, *map(cotangent, results)}
     for title, each in (("forward to learn", form.forward), ("gradient", form.backward)):
         for fold in (n for n in each if isinstance(n.op, ir.Fold)):
-            parts += _steps(title, each, fold, f"{name}_walk", setting, device)
+            made = _steps(title, each, fold, f"{name}_walk", setting, device, own)
+            parts += tuple(replace(part, states=kept.get(title, "")) for part in made)
     return parts
 
 
+def _kept(op: ir.Fold, setting: Setting) -> str:
+    """What becomes of the states before each token, which the gradient needs."""
+    sizes = setting.sizes
+    numbers = sum(math.prod(int(evaluate(a.size, sizes)) for a in s.axes) for s in op.states)
+    tokens = int(evaluate(op.stream.size, sizes))
+    bytes = in_short(WIDE * numbers * tokens)
+    length = span(tokens, numbers) if in_spans(op) else tokens
+    if length == tokens:
+        return f"the states before each token are kept for the gradient: {bytes}B"
+    return (
+        f"learned from in spans of {length} tokens: the states before each of {tokens:,} would"
+        f" take {bytes}B, so the gradient makes those of a span again"
+    )
+
+
 def _results(graph: Graph, node: Node) -> list[str]:
-    """The results of a recurrence that something reads."""
-    users = [graph[user].op for user in graph.users(node.id)]
-    return list(dict.fromkeys(op.name for op in users if isinstance(op, ir.Result)))
+    """The results of a recurrence that something reads; a state after the last token is none."""
+    found = {}
+    for user in graph.users(node.id):
+        name, readers = graph[user].op.name, [graph[each] for each in graph.users(user)]
+        ends = readers and all(ends_with(node, name, each) for each in readers)
+        if isinstance(graph[user].op, ir.Result) and not ends:
+            found[name] = None
+    return list(found)
 
 
 def _steps(
-    title: str, graph: Graph, node: Node, name: str, setting: Setting, device: Device
-) -> tuple[Part, ...]:
-    """The kernel that walks the tokens, if there can be one."""
+    title: str, graph: Graph, node: Node, name: str, setting: Setting, device: Device,
+    narrow: Collection[str] | None = None,
+) -> tuple[Part, ...]:  # fmt: skip
+    """The kernel that walks the tokens, if there can be one; `narrow`: what is in the dtype of the
+    data, where not all is."""
     own = SCHEDULE.tokenwise(graph, node, _results(graph, node))
     kernel = SCHEDULE.steps(own, name)
     try:
@@ -228,10 +259,14 @@ def _steps(
     except NotInKernel:
         return ()
     buffers = tuple(Buffer(each, own[id].type) for each, id in own.outputs.items())
-    return (_part(title, Kernels(own, (kernel,), buffers), setting, device),)
+    moved = {*own.outputs, *(n.op.name for n in own if isinstance(n.op, ir.Input))}
+    wide = moved - set(narrow) if narrow is not None else ()
+    return (_part(title, Kernels(own, (kernel,), buffers), setting, device, wide),)
 
 
-def _part(title: str, kernels: Kernels, setting: Setting, device: Device) -> Part:
-    width = widths(kernels, setting.dtype)
+def _part(
+    title: str, kernels: Kernels, setting: Setting, device: Device, wide: Collection[str] = ()
+) -> Part:
+    width = {**widths(kernels, setting.dtype), **dict.fromkeys(wide, WIDE)}
     own = Setting(setting.sizes, setting.dtype, width)
     return Part(title, kernels, width, total(kernels, own, device))

@@ -87,3 +87,20 @@ def _free(op: ir.Fold) -> Axis | None:
     state = max(op.states, key=lambda s: len(s.axes))
     free = [a for a in state.axes if a.kind == "dim" and a.name not in {*crossed, *op.heads}]
     return free[-1] if free else None
+
+
+def in_spans(op: ir.Fold) -> bool:
+    """Whether a gradient may keep states between spans of tokens alone: where one is a matrix, the
+    states before every token may be more than all else."""
+    dims = ([a for a in s.axes if a.kind == "dim" and a.name not in op.heads] for s in op.states)
+    return any(len(each) > 1 for each in dims)
+
+
+ROOM = 1 << 30
+"""Bytes that the states before every token may take, where they could be made again."""
+
+
+def span(tokens: int, numbers: int) -> int:
+    """How many tokens are learned from at a time, where the states are so many numbers: all, or
+    about the square root of them (as `span_of` of a generated file says)."""
+    return tokens if 4 * tokens * numbers <= ROOM else max(16, int(tokens**0.5) + 1)

@@ -10,6 +10,7 @@ from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.ops import OPS
 
 from archc.dims import Axis
+from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Kernel, Kernels, Segments
@@ -23,7 +24,8 @@ class Schedule:
     itself, of which `steps` makes the kernel of that name that walks its tokens; `with_gradient`
     adds to such a graph its gradient. `fitting` says how many rows a chunk may have: the symbols
     that decide with the shortest blocks of them, and the table (`rows_that_fit`). `segments` is how
-    a walk of a chunked form of these tokens goes in segments, or why it goes whole."""
+    a walk of a chunked form of these tokens goes in segments, or why it goes whole. `in_spans`:
+    whether a recurrence token by token is learned from in spans of tokens."""
 
     prepare: Callable[[Graph, Collection[str]], Graph]
     partition: Callable[[Graph, str, Axis, Collection[str], Mapping[int, str], bool], Kernels]
@@ -32,6 +34,7 @@ class Schedule:
     with_gradient: Callable[[Graph], ChunkForm | None]
     fitting: Callable[[Sequence[Kernels]], tuple[Mapping[str, int], Mapping[tuple[int, ...], int]]]
     segments: Callable[[Kernel, Axis], Segments | str]
+    in_spans: Callable[[ir.Fold], bool]
 
 
 def written(

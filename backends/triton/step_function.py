@@ -58,7 +58,7 @@ class StepFunction(Again):
     ):  # fmt: skip
         if not fold.tokens:
             raise NotInKernel("no argument tells how many tokens there are")
-        self.fold, self.eager = fold, eager
+        self.fold, self.eager, self.schedule = fold, eager, schedule
         graph: Graph = schedule.tokenwise(fold.scope.graph, fold.node, fold.results)
         given = dict(fold.values)
         for state in fold.op.states:
@@ -161,9 +161,29 @@ class StepFunction(Again):
         ops, names = self.training.ops, self.training.inputs
         tensors = ", ".join(names[n] for n in ops.forward.inputs)
         with writer.block(f"if {self.in_a_graph()} or {ops.forward.name}_fits({tensors}):"):
+            self._spans(writer)
             count = len(self.training.outputs)
             writer.call(f"return {ops.name}(", ops.given, f")[:{count}]")
         ops.refuse(writer)
+
+    def _spans(self, writer: Writer) -> None:
+        """The lines that learn from spans of tokens, where states are matrices: those before every
+        token may be more than all else. In a graph of any number of tokens they are kept."""
+        fold = self.fold
+        if not self.schedule.in_spans(fold.op):
+            return
+        fold.scope.file.pieces |= {"span_of", "in_spans"}
+        tokens, states = [fold.arguments[n] for n in fold.tokens], [*fold.states.values()]
+        count = f"{tokens[0]}.shape[1]"
+        numbers = " + ".join(f"{state}.numel()" for state in states)
+        span = fold.body.names.fresh("span")
+        writer.line(f"{span} = span_of({count}, {numbers})")
+        with writer.block(f"if {span} < {count} and not torch.compiler.is_compiling():"):
+            ops, results = self.training.ops, len(self.training.outputs)
+            called = f"{ops.name}({', '.join(ops.given)})[:{results}]"
+            run = f"lambda {', '.join([*tokens, *states])}: {called}"
+            given = [run, span, f"[{', '.join(tokens)}]", f"[{', '.join(states)}]"]
+            writer.call("return in_spans(", [*given, *["reverse=True"] * fold.op.reverse], ")")
 
     def _note(self) -> None:
         """What the head of the file says of it."""

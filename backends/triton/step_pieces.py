@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -65,6 +66,28 @@ def by_steps(*tensors: Tensor) -> bool:
     """Whether a kernel may walk the tokens: on a GPU, where nothing learns."""
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     return on_gpu(*tensors) and not learns
+
+
+def span_of(tokens: int, numbers: int) -> int:
+    """How many tokens are learned from at a time, where the states are so many numbers: all, or
+    about the square root, where the states before each would take more than a gigabyte."""
+    return tokens if tokens * numbers * 4 <= 1 << 30 else max(16, int(tokens**0.5) + 1)
+
+
+def in_spans(run: Callable, span: int, tokens: list, states: list, reverse: bool = False) -> tuple:
+    """What `run(*tokens, *states)` makes, of a span of tokens after the other; `reverse`: from the
+    last on. Only the states between them are kept: the gradient runs each span again, for the
+    states inside of it (Chen et al. 2016, arXiv 1604.06174)."""
+    from torch.utils.checkpoint import checkpoint
+
+    firsts, made = range(0, tokens[0].shape[1], span), []
+    for first in reversed(firsts) if reverse else firsts:
+        own = [x[:, first : first + span] for x in tokens]
+        found = checkpoint(run, *own, *states, use_reentrant=False, preserve_rng_state=False)
+        states = found[-len(states) :]
+        made.append(found[: -len(states)])
+    made = made[::-1] if reverse else made
+    return *(torch.cat(parts, 1) for parts in zip(*made, strict=True)), *states
 
 
 def step_numbers(dtype: torch.dtype) -> dict:

@@ -81,6 +81,22 @@ def test_a_loop_is_one_kernel_and_what_has_none_says_so() -> None:
     assert "there is no kernel" in as_text(plans("swiglu"))
 
 
+def test_states_that_are_matrices_are_made_again_where_they_are_too_many() -> None:
+    """4 bytes of 2 states of 128 x 128, 32 heads of 2 sequences, before each of T tokens."""
+    spec = Path(__file__).parents[1] / "backends/triton/cells/momentum.arch"
+    layer = archc.load(str(spec)).layer
+    (many,), (few,) = (list(plans_of(layer, conditions({"T": T}))) for T in (8192, 100))
+    text = as_text([many])
+    assert "in spans of 91 tokens: the states before each of 8,192 would take 68.7 GB" in text
+    assert "the states before each token are kept for the gradient: 839 MB" in as_text([few])
+    _, forward, gradient = many.parts
+    states = 4 * 2 * 128 * 128 * 32 * 2 * 8192
+    assert forward.widths["M[t-1]"] == gradient.widths["M[t-1]"] == 4
+    assert not {"M", "P"} & {*forward.kernels.graph.outputs}
+    assert forward.cost.bytes > states < gradient.cost.bytes
+    assert "spans of 91" in as_json([many])[0]["parts"][1]["states"]
+
+
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
