@@ -30,8 +30,8 @@ SPECS = (
 """Every bundled spec with a recurrence, but for those that call another's."""
 
 CELLS = Path(__file__).parent / "cells"
-"""Recurrences that go token by token, without a chunked form or with one that no program could hold:
-nothing in the compiler was written for them."""
+"""Recurrences that go token by token, without a chunked form or with one that no program could
+hold: nothing in the compiler was written for them."""
 
 LIMIT, ROUNDED = 1e-4, 2e-2
 """How large errors may be in float32, and where what enters and leaves is bfloat16."""
