@@ -163,8 +163,9 @@ def _watched(device: str) -> Iterator[None]:
         return
     from tests.backends.triton.memory import guarded
     from tests.backends.triton.narrow import rounding
+    from tests.backends.triton.quick import quick_scans
 
-    with guarded(), rounding():
+    with guarded(), rounding(), quick_scans():
         yield
 
 

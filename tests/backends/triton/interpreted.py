@@ -30,6 +30,7 @@ from archc.ir.plan import Plan, examples
 from archc.ir.sizes import evaluate
 from tests.backends.triton.memory import guarded
 from tests.backends.triton.narrow import rounding
+from tests.backends.triton.quick import quick_scans
 from tests.gpu.cases import Case
 from tests.gpu.measure import measure
 
@@ -106,7 +107,7 @@ def in_both(module: ModuleType, what: Callable[[bool], Named], close: float = 1e
     told = as_told(module, close)
     ops = {name: vars(module)[name] for name in told}
     vars(module).update(told)
-    with guarded(), rounding():
+    with guarded(), rounding(), quick_scans():
         found = what(True)
     vars(module).update(ops)
     module.by_kernels, torch.empty = decide, new

@@ -23,6 +23,8 @@ from archc.ir import layer as ir
 from archc.ir.plan import examples
 from archc.ir.sizes import evaluate
 from tests.backends.triton.interpreted import Named, file_of, narrow, with_gaps
+from tests.backends.triton.memory import guarded
+from tests.backends.triton.quick import quick_scans
 
 BEFORE = 5
 """How many tokens each sequence has had before."""
@@ -92,7 +94,8 @@ def with_kernels(module: ModuleType, small: nn.Module, *given: Any) -> Named:
     module.by_kernels, torch.empty = lambda chunk, *given: True, with_gaps
     try:
         values = given_to(small, *given[:2])
-        return with_gradients(packed(small, *given), values)
+        with guarded(), quick_scans():
+            return with_gradients(packed(small, *given), values)
     finally:
         module.by_kernels, torch.empty = decide, new
 

@@ -27,6 +27,7 @@ from archc.ir.sizes import evaluate
 from tests.backends.triton.interpreted import file_of, narrow, run, with_gaps
 from tests.backends.triton.memory import guarded
 from tests.backends.triton.narrow import rounding
+from tests.backends.triton.quick import quick_scans
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -147,7 +148,7 @@ def check(spec: str, tokens: int, unit: int, dtype: str = "float32") -> None:
     calls = calls_of(module, layer, tokens, unit)
     module.by_steps = decide if DEVICE == "cuda" else lambda *given: True
     torch.empty = with_gaps
-    with guarded(), rounding():
+    with guarded(), rounding(), quick_scans():
         for call in calls:
             for way in (IN_PLACE, ELSEWHERE, BY_ROW):
                 on_pools(*call, way, dtype)
@@ -174,7 +175,7 @@ def check_training(spec: str, tokens: int, unit: int) -> None:
     made = getattr(module, layer.name)(**arguments(sizes))
     made.load_state_dict(narrow(exact.state_dict()))
     made = made.to(DEVICE)
-    with guarded():
+    with guarded(), quick_scans():
         found = run(made, {n: small(x) for n, x in inputs.items()}, [*made.named_parameters()])
     assert any("Learning" in type(node).__name__ for node in nodes_of(made, inputs))
     module.on_gpu, torch.empty = decide, new
