@@ -267,6 +267,7 @@ def _steps(
 def _part(
     title: str, kernels: Kernels, setting: Setting, device: Device, wide: Collection[str] = ()
 ) -> Part:
-    width = {**widths(kernels, setting.dtype), **dict.fromkeys(wide, WIDE)}
+    width = dict(widths(kernels, setting.dtype))
+    width |= {name: WIDE for name in wide if width.get(name) == setting.data}
     own = Setting(setting.sizes, setting.dtype, width)
     return Part(title, kernels, width, total(kernels, own, device))

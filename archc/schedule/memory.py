@@ -2,8 +2,9 @@
 shared memory.
 
 Estimates from the graph, not from machine code. Both operands of a product are in shared memory
-while it is done, the second twice over where a float32 product is three in tf32, and a walk loads
-the operands of its next steps ahead. Every other tile is in registers as long as it is needed.
+while it is done, twice over where a float32 product is three in tf32, and then what is made for one
+product stays there for the next that reads it; a walk loads the operands of its next steps ahead.
+Every other tile is in registers as long as it is needed.
 """
 
 from __future__ import annotations

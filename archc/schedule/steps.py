@@ -23,6 +23,9 @@ ALONG = "along the tokens"
 ROWS = 16
 """How many sequences a program has, where it has several."""
 
+ROOM = 1 << 30
+"""Bytes that the states before every token may take, where they could be made again."""
+
 
 def tokenwise(graph: Graph, node: Node, wanted: Collection[str]) -> Graph:
     """A Fold by itself: inputs named as its captures, and `S[0]` for each state; outputs: the
@@ -94,10 +97,6 @@ def in_spans(op: ir.Fold) -> bool:
     states before every token may be more than all else."""
     dims = ([a for a in s.axes if a.kind == "dim" and a.name not in op.heads] for s in op.states)
     return any(len(each) > 1 for each in dims)
-
-
-ROOM = 1 << 30
-"""Bytes that the states before every token may take, where they could be made again."""
 
 
 def span(tokens: int, numbers: int) -> int:
