@@ -3,11 +3,16 @@ gradients, and the states before every token are never there at once."""
 
 from __future__ import annotations
 
+import weakref
+from typing import Any, ClassVar
+
 import pytest
+import torch
+from torch import Tensor
 
 pytest.importorskip("triton")
 
-from archc.backends.triton.step_pieces import span_of
+from archc.backends.triton.step_pieces import in_spans, span_of
 
 from archc.schedule.steps import span
 from tests.backends.triton.processes import printed
@@ -23,6 +28,49 @@ def test_a_span_is_about_the_square_root_of_all_tokens() -> None:
     assert span_of(20, 2**30) == 16
     sizes = [(8192, 2**15), (8192, 2**15 + 1), (20, 2**30), (1, 1), (100_000, 2**20)]
     assert [span_of(*each) for each in sizes] == [span(*each) for each in sizes]
+
+
+class Summed(torch.autograd.Function):
+    """S[t] = S[t-1] + x[t], which keeps the states of all tokens for its gradient."""
+
+    kept: ClassVar[list[weakref.ref[Tensor]]] = []
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+        states = S[:, None] + x.cumsum(1)
+        Summed.kept.append(weakref.ref(states))
+        ctx.save_for_backward(states)
+        return states.square(), states[:, -1].clone()
+
+    @staticmethod
+    def backward(ctx: Any, d_y: Tensor, d_S: Tensor) -> tuple[Tensor, Tensor]:
+        (states,) = ctx.saved_tensors
+        d_states = 2 * states * d_y
+        d_states[:, -1] += d_S
+        return d_states.flip(1).cumsum(1).flip(1), d_states.sum(1)
+
+
+def test_states_inside_of_a_span_are_not_kept() -> None:
+    x, S = torch.randn(2, 23, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
+    given = (x.requires_grad_(), S.requires_grad_())
+    y, last = in_spans(Summed.apply, 7, [x], [S])
+    assert len(Summed.kept) == 4 and not [each for each in Summed.kept if each() is not None]
+    wanted = Summed.apply(*given)
+    assert torch.allclose(y, wanted[0]) and torch.allclose(last, wanted[1])
+    made, all_at_once = (
+        torch.autograd.grad(y.sum() + 3 * last.sum(), given) for y, last in ((y, last), wanted)
+    )
+    assert all(torch.allclose(a, b) for a, b in zip(made, all_at_once, strict=True))
+
+
+def test_what_runs_from_the_last_token_on_goes_in_spans_from_there() -> None:
+    def run(x: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+        y, first = Summed.apply(x.flip(1), S)
+        return y.flip(1), first
+
+    x, S = torch.randn(2, 23, 3), torch.randn(2, 3)
+    for found, wanted in zip(in_spans(run, 7, [x], [S], True), run(x, S), strict=True):
+        assert torch.allclose(found, wanted, atol=1e-5)
 
 
 def test_gradients_are_the_same_to_the_bit() -> None:
