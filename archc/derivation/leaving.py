@@ -40,9 +40,10 @@ def leaving(
         sizes = (evaluate(axis.size, setting.sizes) for axis in found.output.type.axes)
         bytes = int(math.prod(sizes)) * setting.data
         ends = in_words(graph, found.last.id) if found.moves else None
-        saved = (bytes * each for each in (found.forward, found.backward))
+        forward, backward = bytes * found.forward, bytes * found.backward
+        name, rule = found.output.op.name, found.stop.rule
         why = _why(graph, fold, found, readers(place))
-        yield Leaving(found.output.op.name, bytes, ends, *saved, found.stop.rule, why)
+        yield Leaving(name, bytes, ends, forward, backward, rule, why)
 
 
 def _why(graph: Graph, fold: Node, found: Epilogue, kernels: int) -> str:

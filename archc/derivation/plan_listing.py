@@ -33,9 +33,6 @@ NOTHING = "no recurrence: nothing is carried from token to token, and there is n
 
 LOOP = "a loop over the tokens, in PyTorch: there is no kernel"
 
-ASIDE = {"initial_indent": " " * 4, "subsequent_indent": " " * 4}
-INDENTED = {"initial_indent": " " * 6, "subsequent_indent": " " * 8}
-"""How what is said of a kernel is indented."""
 
 WORDS = {
     "memory": "bytes", "products": "products", "arithmetic": "others",
@@ -74,7 +71,7 @@ def _lines(plan: Planned) -> Iterator[str]:
         yield f"  {part.title}: {_total(part)}"
         yield _kernel_table(plan, part)
         yield from _too_large(plan, part)
-        yield from textwrap.wrap(part.states, COLUMNS, **ASIDE)
+        yield from _wrapped(part.states, 4, 4)
         for kernel in part.kernels.kernels:
             yield from _of_kernel(plan, part, kernel)
         yield ""
@@ -217,7 +214,7 @@ def _divided(plan: Planned, found: Division) -> Iterator[str]:
     """Whether a walk goes in segments, and why."""
     have = f"{found.programs:,} programs for {found.processors} processors"
     if found.why:
-        yield from textwrap.wrap(f"goes whole: {found.why}", COLUMNS, **INDENTED)
+        yield from _wrapped(f"goes whole: {found.why}", 6, 8)
         return
     if not found.length:
         yield f"      goes whole: {have}, {found.chunks:,} chunks"
@@ -226,6 +223,11 @@ def _divided(plan: Planned, found: Division) -> Iterator[str]:
     times = f"expected {in_time(found.split)} in place of {in_time(found.whole)}"
     yield f"      in {found.segments} segments of {found.length} chunks: {have}"
     yield f"      that is {more}; {times}"
+
+
+def _wrapped(text: str, first: int, then: int) -> list[str]:
+    """The lines of a text, indented by so many columns."""
+    return textwrap.wrap(text, COLUMNS, initial_indent=" " * first, subsequent_indent=" " * then)
 
 
 def _buffer_table(plan: Planned, part: Part) -> str:

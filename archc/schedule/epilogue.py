@@ -53,7 +53,7 @@ def epilogues(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
 def considered(graph: Graph, fold: Node) -> Iterator[Epilogue]:
     """What follows each output of a Fold, and how much of it moves."""
     for user in graph.users(fold.id):
-        *found, stop = following(graph, fold, graph[user])
+        found, stop = following(graph, fold, graph[user])
         saved = [sum(f.forward + f.backward for f in found[:end]) for end in range(len(found) + 1)]
         end = saved.index(max(saved))
         if end < len(found):
@@ -68,7 +68,7 @@ def _layer(
     if layer in done:
         return done[layer]
     graph, places = layer.graph.copy(), {node.id: (node.id,) for node in layer.graph}
-    changed = False
+    new, changed = layer, False
     for id, call in layer.calls:
         callee = _layer(call.callee, differentiate, done)
         graph.replace_op(id, replace(call, callee=callee))
@@ -79,8 +79,8 @@ def _layer(
     if changed:
         new = replace(layer, graph=graph.renumbered(places.__getitem__))
         verify(new)
-    done[layer] = new if changed else layer
-    return done[layer]
+    done[layer] = new
+    return new
 
 
 def _move(

@@ -11,7 +11,7 @@ after the other as the layer has them, less what the kernels read and write in t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from archc.ir import layer as ir
@@ -55,15 +55,12 @@ class Stop:
     about: tuple[int, ...] = ()
 
 
-def following(graph: Graph, fold: Node, result: Node) -> Iterator[Follower | Stop]:
-    """The ops that follow an output of a Fold, one after the other, and at last why no more do."""
-    value = result
-    while True:
-        found = _next(graph, fold, value)
-        yield found
-        if isinstance(found, Stop):
-            return
-        value = found.node
+def following(graph: Graph, fold: Node, result: Node) -> tuple[list[Follower], Stop]:
+    """The ops that follow an output of a Fold, one after the other, and why no more do."""
+    found: list[Follower] = []
+    while not isinstance(last := _next(graph, fold, found[-1].node if found else result), Stop):
+        found.append(last)
+    return found, last
 
 
 def _next(graph: Graph, fold: Node, value: Node) -> Follower | Stop:

@@ -205,8 +205,7 @@ def tile_matrix_scan(
     transposed: sums of 2, 4, 8, ... addends, with the matrix squared from each to the next; row by
     row where there is no room to square it: of few rows products want it in two forms at once."""
     i = tl.arange(0, ROWS)
-    most: tl.constexpr = 128 if ROWS >= 64 else 64
-    if most < DIMS:
+    if DIMS > 128 or (DIMS > 64 and ROWS < 64):
         h = tl.zeros((DIMS,), tl.float32)
         for step in range(ROWS):
             here = (i == (ROWS - 1 - step if REVERSE else step))[:, None]

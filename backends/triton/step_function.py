@@ -161,14 +161,15 @@ class StepFunction(Again):
         ops, names = self.training.ops, self.training.inputs
         tensors = ", ".join(names[n] for n in ops.forward.inputs)
         with writer.block(f"if {self.in_a_graph()} or {ops.forward.name}_fits({tensors}):"):
-            self._spans(writer)
             count = len(self.training.outputs)
+            self._spans(writer, f"{ops.name}({', '.join(ops.given)})[:{count}]")
             writer.call(f"return {ops.name}(", ops.given, f")[:{count}]")
         ops.refuse(writer)
 
-    def _spans(self, writer: Writer) -> None:
-        """The lines that learn from spans of tokens, where states are matrices: those before every
-        token may be more than all else. In a graph of any number of tokens they are kept."""
+    def _spans(self, writer: Writer, call: str) -> None:
+        """The lines that learn from spans of tokens, each by a call, where states are matrices:
+        those before every token may be more than all else. In a graph of any number of tokens they
+        are kept."""
         fold = self.fold
         if not self.schedule.in_spans(fold.op):
             return
@@ -179,9 +180,7 @@ class StepFunction(Again):
         span = fold.body.names.fresh("span")
         writer.line(f"{span} = span_of({count}, {numbers})")
         with writer.block(f"if {span} < {count} and not torch.compiler.is_compiling():"):
-            ops, results = self.training.ops, len(self.training.outputs)
-            called = f"{ops.name}({', '.join(ops.given)})[:{results}]"
-            run = f"lambda {', '.join([*tokens, *states])}: {called}"
+            run = f"lambda {', '.join([*tokens, *states])}: {call}"
             given = [run, span, f"[{', '.join(tokens)}]", f"[{', '.join(states)}]"]
             writer.call("return in_spans(", [*given, *["reverse=True"] * fold.op.reverse], ")")
 
