@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from archc.dims import Axis
@@ -16,9 +16,9 @@ def counts_chunks(axis: Axis) -> bool:
     return axis.kind == "stream" and axis.size.has(ck.CHUNK)
 
 
-def own_dims(node: Node, heads: Collection[str]) -> list[Axis]:
+def own_dims(axes: Iterable[Axis], heads: Collection[str]) -> list[Axis]:
     """The dims of a value that a program holds: all but heads, of which it has one."""
-    return [a for a in node.type.axes if a.kind == "dim" and a.name not in heads]
+    return [a for a in axes if a.kind == "dim" and a.name not in heads]
 
 
 def scans_numbers(node: Node) -> bool:

@@ -135,7 +135,7 @@ class Kept:
     def _scans(self, node: Node) -> bool:
         """Whether a scan of several dims is as well done twice: to load what it is made of is less
         than to write it and to read it. Not in gradients, which have sums over its dims."""
-        deep = len(own_dims(node, self.heads)) > 2
+        deep = len(own_dims(node.type.axes, self.heads)) > 2
         return self.levels.fused and scans_numbers(node) and deep
 
     def _larger(self, node: Node) -> bool:

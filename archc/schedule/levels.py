@@ -12,6 +12,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.schedule.axes import crossing, own_dims
+from archc.schedule.operands import PAIRED
 
 CHUNKS, PAIRS, WALKS = 0, 1, 2
 """Kinds of levels: done for every chunk at once, the same with pairs of rows that decay, and along
@@ -22,8 +23,6 @@ CHEAP = (
     ck.Expand, ck.AtLast, ck.Detach,
 )  # fmt: skip
 """Ops that may be done again where their value is needed: they cost no more than memory does."""
-
-PAIRED = (ck.Gram, ck.Mix, ck.GateGradient)
 
 ANYWHERE = (ck.Sums, ck.Move, ck.Select, ir.Reduce, *CHEAP)
 """Ops that stand as well in a kernel with pairs."""
@@ -101,7 +100,7 @@ class Levels:
         if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
             return False
         kinds = [{axis.kind for axis in self.graph[o].type.axes} for o in node.operands]
-        dims = [len(own_dims(self.graph[o], self.heads)) for o in node.operands]
+        dims = [len(own_dims(self.graph[o].type.axes, self.heads)) for o in node.operands]
         each, shared = sorted(range(2), key=lambda at: kinds[at] == {"dim"})
         summed = {label for labels in node.op.ins for label in labels} - {*dict(node.op.out)}
         return kinds[shared] == {"dim"} != kinds[each] and dims[shared] > 2 and bool(summed)
@@ -218,7 +217,7 @@ class Levels:
 
     def _is_deep(self, node: Node) -> bool:
         """Whether a value has two dims for every row: in a walk its tile would be one of three."""
-        deep = len(own_dims(node, self.heads)) > 2
+        deep = len(own_dims(node.type.axes, self.heads)) > 2
         return deep and any(axis.size == ck.CHUNK for axis in node.type.axes)
 
     def _level(self, node: Node, before: int, found: Mapping[int, int]) -> int:

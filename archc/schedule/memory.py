@@ -185,8 +185,7 @@ class Tiles:
     def shared(self) -> int:
         """Bytes of the operands of the largest product, and of what a walk loads ahead."""
         ahead = self.ahead
-        largest = max((self._operands(step, ahead) for step in self.products), default=0)
-        largest = max(largest, self._across(ahead))
+        largest = self._across(ahead) if self._is_exact else self._operands(ahead)
         inside = max(map(self._inside, self.special), default=0)
         inside += sum(map(self._solving, self.special))
         steps = [self.program.steps[key] for key in ahead]
@@ -202,8 +201,6 @@ class Tiles:
         """Bytes of the operands of a float32 product and of those that were made for one before and
         are read again after it, where these are most: what is made stays in shared memory, both
         parts, by what is summed."""
-        if self.setting.dtype != "float32":
-            return 0
         own = [0] * len(self.products)
         stays: dict[object, list[int]] = {}
         for place, step in enumerate(self.products):
@@ -218,7 +215,7 @@ class Tiles:
         for first, last, area in stays.values():
             for place in range(first, last + 1):
                 own[place] += area
-        return self._pair(max(own, default=0), 0)
+        return 2 * WIDE * max(own, default=0)
 
     def _is_loaded(self, key: Key) -> bool:
         steps = (self.program.steps.get(each) for each in self._sources(key))
@@ -273,16 +270,25 @@ class Tiles:
                 found.add(key)
         return found
 
-    def _operands(self, step: Step, ahead: Collection[Key]) -> int:
-        """Bytes of the operands of a product, beside what is loaded ahead in its own dtype. Of an
-        exact one with data of 16 bits both parts of the smaller operand are there, and one of them
-        once more for what follows."""
-        frame, id = step.key
-        most = max(map(self._share, step.operands))
-        if frame == OUTER and id in self.program.kernel.in_parts and self.setting.data < WIDE:
-            small, large = sorted(self._area(key) // most for key in step.operands)
-            return self._pair(3 * small, large)
-        return self._pair(*(self._held(key, ahead) // most for key in step.operands))
+    @property
+    def _is_exact(self) -> bool:
+        """Whether the operands of products are of 32 bits, in two parts."""
+        return self.setting.dtype == "float32"
+
+    def _operands(self, ahead: Collection[Key]) -> int:
+        """Bytes of the operands of the largest product, beside what is loaded ahead in its own
+        dtype. Of an exact one both parts of the smaller operand are there, and one of them once
+        more for what follows."""
+        most = 0
+        for step in self.products:
+            frame, id = step.key
+            share = max(map(self._share, step.operands))
+            if frame == OUTER and id in self.program.kernel.in_parts:
+                small, large = sorted(self._area(key) // share for key in step.operands)
+                most = max(most, 3 * small + large)
+            else:
+                most = max(most, sum(self._held(key, ahead) // share for key in step.operands))
+        return most * self.setting.data
 
     def _share(self, key: Key) -> int:
         """In how many blocks an operand is taken: of a large matrix from memory in several, and so
@@ -312,7 +318,7 @@ class Tiles:
         """Elements of an operand that stand in shared memory. Products of many rows read them
         there; with few a tile goes from memory right into the registers where a product wants it,
         if what lies side by side is summed."""
-        exact, sources = self.setting.dtype == "float32", self._sources(key)
+        exact, sources = self._is_exact, self._sources(key)
         if not exact and set(sources) <= {*ahead}:
             return 0
         steps = [self.program.steps.get(each) for each in sources]
@@ -331,11 +337,6 @@ class Tiles:
                     found.setdefault(source, set()).update(names)
         return found
 
-    def _pair(self, a: int, b: int) -> int:
-        """Bytes of two operands of so many elements."""
-        copies = 2 if self.setting.dtype == "float32" else 1
-        return copies * (a + b) * self.setting.data
-
     def _multiplies(self, step: Step) -> bool:
         return step.load is None and is_product(self.program, step)
 
@@ -352,7 +353,7 @@ class Tiles:
         grams = sum(isinstance(s.node.op, ck.Gram) for s in alike)
         dims = min(dims, program.kernel.most) if grams == len(alike) else dims
         mixes = len({s.operands[0] for s in alike if not isinstance(s.node.op, ck.Gram)})
-        exact = 2 if self.setting.dtype == "float32" else 1
+        exact = 2 if self._is_exact else 1
         area = grams * 2 * rows * dims + mixes * (rows * rows + rows * dims)
         return exact * self.setting.data * area
 
@@ -367,7 +368,7 @@ class Tiles:
     def _exact(self, a: int, b: int) -> int:
         """Operands in float32 whatever the data: of the inverse of a matrix, which is made in two
         products at a time."""
-        copies = 2 if self.setting.dtype == "float32" else 1
+        copies = 2 if self._is_exact else 1
         return copies * WIDE * (a + b)
 
 

@@ -16,7 +16,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.kernel import Kernel
-from archc.schedule.axes import crossing
+from archc.schedule.axes import crossing, own_dims
 
 ALONG = "along the tokens"
 
@@ -78,8 +78,7 @@ def _products_with_weights(op: ir.Fold) -> Iterator[Node]:
         for one, other in ((0, 1), (1, 0)):
             shared = "batch" not in body[node.operands[one]].type.names
             meets = node.operands[other] in carried and (labels[0] & labels[1]) - kept
-            axes = body[node.operands[other]].type.axes
-            vector = sum(axis.kind == "dim" and axis.name not in op.heads for axis in axes) == 1
+            vector = len(own_dims(body[node.operands[other]].type.axes, op.heads)) == 1
             if shared and vector and meets and labels[one] - labels[other]:
                 yield node
 
@@ -95,8 +94,7 @@ def _free(op: ir.Fold) -> Axis | None:
 def in_spans(op: ir.Fold) -> bool:
     """Whether a gradient may keep states between spans of tokens alone: where one is a matrix, the
     states before every token may be more than all else."""
-    dims = ([a for a in s.axes if a.kind == "dim" and a.name not in op.heads] for s in op.states)
-    return any(len(each) > 1 for each in dims)
+    return any(len(own_dims(state.axes, op.heads)) > 1 for state in op.states)
 
 
 def span(tokens: int, numbers: int) -> int:

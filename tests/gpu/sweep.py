@@ -2,7 +2,7 @@
 
     python -m tests.gpu.sweep first                 # 22 specs; compiling takes minutes
     python -m tests.gpu.sweep random -n 1000 --seconds 240
-    python -m tests.gpu.sweep first peers hard quoted random -o benchmarks/results/gpu_tests.json
+    python -m tests.gpu.sweep first peers --seconds 600 -o benchmarks/results/gpu_peers.json
 
 Ends with 1 if anything is wrong. `--device cpu` runs under Triton's interpreter, in float32 (set
 TRITON_INTERPRET=1).
