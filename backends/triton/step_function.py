@@ -169,7 +169,7 @@ class StepFunction(Again):
     def _spans(self, writer: Writer, call: str) -> None:
         """The lines that learn from spans of tokens, each by a call, where states are matrices:
         those before every token may be more than all else. In a graph of any number of tokens they
-        are kept."""
+        are kept, and nothing is asked of that number."""
         fold = self.fold
         if not self.schedule.in_spans(fold.op):
             return
@@ -178,11 +178,12 @@ class StepFunction(Again):
         count = f"{tokens[0]}.shape[1]"
         numbers = " + ".join(f"{state}.numel()" for state in states)
         span = fold.body.names.fresh("span")
-        writer.line(f"{span} = span_of({count}, {numbers})")
-        with writer.block(f"if {span} < {count} and not torch.compiler.is_compiling():"):
-            run = f"lambda {', '.join([*tokens, *states])}: {call}"
-            given = [run, span, f"[{', '.join(tokens)}]", f"[{', '.join(states)}]"]
-            writer.call("return in_spans(", [*given, *["reverse=True"] * fold.op.reverse], ")")
+        with writer.block("if not torch.compiler.is_compiling():"):
+            writer.line(f"{span} = span_of({count}, {numbers})")
+            with writer.block(f"if {span} < {count}:"):
+                run = f"lambda {', '.join([*tokens, *states])}: {call}"
+                given = [run, span, f"[{', '.join(tokens)}]", f"[{', '.join(states)}]"]
+                writer.call("return in_spans(", [*given, *["reverse=True"] * fold.op.reverse], ")")
 
     def _note(self) -> None:
         """What the head of the file says of it."""

@@ -16,6 +16,7 @@ from archc.backends.triton.step_pieces import in_spans, span_of
 
 from archc.schedule.steps import span
 from tests.backends.triton.processes import printed
+from tests.gpu.memories import memories
 
 THERE_AND_BACK = "7 7 7 2 2 7 7 7"
 """Tokens of spans, of 23: forward, and each again from the last on."""
@@ -75,6 +76,21 @@ def test_what_runs_from_the_last_token_on_goes_in_spans_from_there() -> None:
 
 def test_gradients_are_the_same_to_the_bit() -> None:
     assert printed("spans", "plain") == [f"spans: {THERE_AND_BACK}", "same: True"]
+
+
+def test_a_graph_asks_nothing_of_the_number_of_tokens() -> None:
+    """It would be another graph for more of them: all states are kept in one."""
+    (memory,) = memories("momentum")
+
+    def never(tokens: int, numbers: int) -> int:
+        raise AssertionError("a graph depends on the number of tokens")
+
+    vars(memory.module)["span_of"] = never
+    run = torch.compile(getattr(memory.module, memory.name), fullgraph=True, backend="eager")
+    for T in (20, 33):
+        q, v, a = torch.randn(1, T, 2, 5), torch.randn(1, T, 2, 3), torch.rand(1, T, 2)
+        given = (q.requires_grad_(), q, v, a, a, a, *torch.zeros(2, 1, 2, 5, 3))
+        assert run(*given)[0].shape == (1, T, 2, 3)
 
 
 def test_packed_sequences_go_in_spans_too() -> None:
