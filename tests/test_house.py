@@ -104,8 +104,8 @@ def test_files_and_functions_are_short() -> None:
     long = []
     for path in PYTHON:
         lines = path.read_text(encoding="utf-8").split("\n")
-        if len(lines) > 401:
-            long.append(f"{relative(path)}: {len(lines) - 1} lines, at most 400")
+        if len(lines) > 601:
+            long.append(f"{relative(path)}: {len(lines) - 1} lines, at most 600")
         long += [
             f"{relative(path)}:{number}: {len(line)} columns, at most 100"
             for number, line in enumerate(lines, 1)
