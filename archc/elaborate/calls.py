@@ -9,6 +9,7 @@ import sympy
 from archc.diagnostics import did_you_mean
 from archc.dims import BATCH, Axis, apply
 from archc.elaborate import index, layers, matrix, ops, select, statements
+from archc.elaborate.heads import require_groups
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import AbstractLayer, FunctionRef, LayerRef, Tensor, Value
 from archc.ir import layer as ir
@@ -108,8 +109,10 @@ def reduction(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, 
             "E0209", f"`{name}` needs its axes", node.func.span, helps=[f"write `{name}[K](...)`"]
         )
     value = ops.tensor(scope, arguments(scope, node, [1])[0], node.args[0].value.span)
+    if value.type.dtype == "bool" or (value.type.dtype == "int" and name == "mean"):
+        value = ops.node(scope, ir.Elementwise("real"), value, span=node.span)
     if len(items) == 1 and isinstance(items[0], tree.Compare):
-        return grouped(scope, value, items[0], node.span)
+        return grouped(scope, name, value, items[0], node.span)
     axes = reduced_axes(scope, value, items, node.span)
     if scope.pair is not None and scope.pair.read.name in {axis.name for axis in axes}:
         fill = NEUTRAL.get(name)
@@ -144,16 +147,29 @@ def reduced_axes(
     return tuple(found)
 
 
-def grouped(scope: Scope, value: Tensor, item: tree.Compare, span: Span) -> Tensor:
-    """`sum[H in G](p)`: the sum over the heads of each group."""
+def grouped(scope: Scope, name: str, value: Tensor, item: tree.Compare, span: Span) -> Tensor:
+    """`sum[H in G](p)`, `max[H in G](p)`: over the heads of each group."""
     if item.ops != ("in",):
-        raise scope.error("E0205", "expected `sum[H in G](...)`", item.span)
+        raise scope.error("E0205", f"expected `{name}[H in G](...)`", item.span)
     heads, groups = scope.axis(item.terms[0])[0], scope.axis(item.terms[1])[0]
     reduced_axes(scope, value, (item.terms[0],), span)
-    at = ops.node(scope, ir.Position(heads), span=span)
-    share = ops.constant(scope, sympy.floor(heads.size / groups.size), span)
-    to = ops.node(scope, ir.Elementwise("floordiv"), at, share, span=span)
-    return ops.node(scope, ir.Scatter(heads.name, groups), value, to, span=span)
+    if heads.name == groups.name:
+        return value
+    if groups.name in value.type.names:
+        raise scope.error("E0206", f"the value has an axis `{groups}` already", item.span)
+    require_groups(scope, heads, groups, span)
+    share = sympy.floor(heads.size / groups.size)
+    if name in ("sum", "mean"):
+        at = ops.plain(
+            scope, "floordiv", [ops.node(scope, ir.Position(heads), span=span), share], span
+        )
+        total = ops.node(scope, ir.Scatter(heads.name, groups), value, at, span=span)
+        return ops.plain(scope, "div", [total, share], span) if name == "mean" else total
+    each = Axis(f"{heads.name}_in_{groups.name}", share)
+    first = ops.plain(scope, "mul", [ops.node(scope, ir.Position(groups), span=span), share], span)
+    at = ops.plain(scope, "add", [first, ops.node(scope, ir.Position(each), span=span)], span)
+    members = ops.node(scope, ir.Gather(heads.name), value, at, span=span)
+    return ops.reduce(scope, name, members, [each], span)
 
 
 def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
