@@ -15,6 +15,7 @@ from archc.elaborate.values import Frame, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.typing import layer_graph
+from archc.source import Span
 from archc.syntax import tree
 
 
@@ -158,8 +159,34 @@ def _chosen(inner: Scope, node: tree.Attend, axis: Axis) -> Tensor:
     _, info = inner.context.streams[others[0].name]
     assert info is not None
     read = expr.position(inner, axis, node.span)
-    block = ops.plain(inner, "floordiv", [read, info.stride], node.span)
-    return ops.node(inner, ir.Gather(others[0].name), value, block, span=node.span)
+    if info.covers:
+        block = ops.plain(inner, "floordiv", [read, info.stride], node.span)
+        return ops.node(inner, ir.Gather(others[0].name), value, block, span=node.span)
+    return _in_a_block(inner, value, others[0], info, read, node.span)
+
+
+def _in_a_block(
+    inner: Scope, chosen: Tensor, blocks: Axis, info: BlockStream, read: Tensor, span: Span
+) -> Tensor:
+    """Whether a block that is chosen, and complete at the reader, holds the token read: blocks may
+    overlap, or leave tokens between them and at the end."""
+    assert inner.frame.parent is not None
+    outer = inner.frame.parent  # how many blocks there are is known there
+    place = Tensor(outer, outer.graph.add(ir.Position(blocks), span=span))
+    first = ops.plain(inner, "mul", [inner.frame.bring(place), info.stride], span)
+    last = ops.plain(inner, "add", [first, info.size - 1], span)
+
+    def both(*conditions: Value) -> Tensor:
+        return ops.plain(inner, "real", [ops.plain(inner, "and", conditions, span)], span)
+
+    reader = expr.position(inner, TIME, span)
+    taken = both(chosen, ops.plain(inner, "le", [last, reader], span))
+    holds = both(*(ops.plain(inner, "le", pair, span) for pair in ([first, read], [read, last])))
+    axes = {axis.name: axis for value in (taken, holds) for axis in value.axes}
+    out = ops.arranged([(name, axis) for name, axis in axes.items() if name != blocks.name])
+    op = ir.Contract((taken.type.names, holds.type.names), out)
+    count = ops.node(inner, op, taken, holds, span=span)
+    return ops.plain(inner, "gt", [count, sympy.Integer(0)], span)
 
 
 def _bounds(inner: Scope, node: tree.Attend, variable: str) -> tuple[sympy.Expr | None, bool]:

@@ -41,11 +41,13 @@ class Along:
 
 @dataclass(frozen=True)
 class BlockStream:
-    """A stream of blocks: which stream it divides, how long a block is and where each starts."""
+    """A stream of blocks: which stream it divides, how long a block is and where each starts;
+    whether they lie side by side and hold every token, those of a block that is not full too."""
 
     source: str
     size: sympy.Expr
     stride: sympy.Expr
+    covers: bool = False
 
 
 @dataclass(eq=False)
