@@ -10,6 +10,7 @@ from archc.dims import T_SEEN, TIME, Axis, stream
 from archc.elaborate import expr, ops
 from archc.elaborate.heads import Define, heads_of, live_entries, node_name
 from archc.elaborate.mentions import free_names
+from archc.elaborate.reach import reach
 from archc.elaborate.scope import Along, BlockStream, PairScope, Scope
 from archc.elaborate.values import Frame, Tensor, Value
 from archc.ir import layer as ir
@@ -43,7 +44,7 @@ def attend(
             frame.graph.outputs[name] = _exported(inner, frame.bring(value), node).node
     frame.graph.prune()
     entries = live_entries(frame)
-    window, causal = _bounds(inner, node, variable)
+    window, causal = _reach(inner, node, variable, source)
     captures = tuple((name, role) for name, role, _ in entries)
     op = ir.Pair(TIME, axis, source, captures, frame.graph, pair.path, window, causal)
     made = ops.node(scope, op, *(outer for _, _, outer in entries), span=node.span)
@@ -53,6 +54,31 @@ def attend(
     return {
         name: ops.node(scope, ir.Result(name), made, span=node.span) for name in frame.graph.outputs
     }
+
+
+def _reach(
+    inner: Scope, node: tree.Attend, variable: str, source: str
+) -> tuple[sympy.Expr | None, bool]:
+    """The window, and whether no token read lies ahead; of the layer's own tokens, a spec says
+    where it is meant that one does."""
+    _, blocks = inner.context.streams.get(variable, (None, None))
+    blocks = None if source == "t" else blocks
+    window, causal = reach(inner, node, variable, blocks)
+    own = source == "t" or blocks is not None
+    if own and not causal and not node.both_ways:
+        range = node.range.span.text
+        raise inner.error(
+            "E0308",
+            f"this `{node.keyword}` may read tokens that have not been seen yet",
+            node.range.span,
+            "not only the past",
+            helps=[
+                f"end it at the token itself: `{variable} {'ending ' if blocks else ''}<= t`",
+                f"if it looks both ways, say so: `{node.keyword} all {range}`; the layer then needs"
+                " the whole sequence at once",
+            ],
+        )
+    return window, causal
 
 
 def _exported(inner: Scope, value: Tensor, node: tree.Attend) -> Tensor:
@@ -187,26 +213,6 @@ def _in_a_block(
     op = ir.Contract((taken.type.names, holds.type.names), out)
     count = ops.node(inner, op, taken, holds, span=span)
     return ops.plain(inner, "gt", [count, sympy.Integer(0)], span)
-
-
-def _bounds(inner: Scope, node: tree.Attend, variable: str) -> tuple[sympy.Expr | None, bool]:
-    """How many of the latest tokens are read at most, and whether none lies ahead of the reader."""
-    if node.everything or not isinstance(node.range, tree.Compare):
-        return None, False
-    window, causal = None, node.ending
-    terms, links = node.range.terms, node.range.ops
-    for left, op, right in zip(terms, links, terms[1:], strict=False):
-        if isinstance(left, tree.Name) and left.id == variable and isinstance(right, tree.Name):
-            causal |= right.id == "t" and op in ("<", "<=")
-        back = (
-            isinstance(left, tree.Binary) and left.op == "-" and getattr(left.left, "id", "") == "t"
-        )
-        if back and getattr(right, "id", "") == variable and op in ("<", "<="):
-            assert isinstance(left, tree.Binary)
-            width = inner.evaluate(left.right)
-            if isinstance(width, sympy.Expr):
-                window = width if op == "<" else width + 1
-    return window, causal
 
 
 def along(scope: Scope, node: tree.Along) -> Tensor:

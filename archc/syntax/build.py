@@ -29,6 +29,9 @@ MAX_BLOCKS = 12
 MAX_NAME = 60
 """Longest name, in characters."""
 
+RANGES = ("all", "ending", "chain", "all ending", "all chain")
+"""How the tokens that an `attend` reads are written."""
+
 N = TypeVar("N", bound=tree.Node)
 Kids = Sequence[Any]
 
@@ -245,6 +248,10 @@ class Builder:
         assert place is not None
         return span, "all", tree.Name(place, self.name_of(token))
 
+    def both_ways(self, span: Span, kids: Kids) -> tuple[Span, str, tree.Expr]:
+        _, kind, range = next(k for k in kids if isinstance(k, tuple))
+        return span, f"all {kind}", range
+
     def ending_range(self, span: Span, kids: Kids) -> tuple[Span, str, tree.Expr]:
         place = self.place(kids[0])
         assert place is not None
@@ -255,15 +262,16 @@ class Builder:
         return span, "chain", self.compare(span, kids)
 
     def attend(self, span: Span, kids: Kids) -> tree.Attend:
-        range = next(k for k in kids if isinstance(k, tuple) and k[1] in ("all", "ending", "chain"))
-        everything, ending = range[1] == "all", range[1] == "ending"
+        range = next(k for k in kids if isinstance(k, tuple) and k[1] in RANGES)
+        words = range[1].split()
         body = self.nodes(kids)
         return tree.Attend(
             span,
             str(kids[0]),
             range[2],
-            everything,
-            ending,
+            words == ["all"],
+            "ending" in words,
+            "all" in words,
             self.option(kids, "chosen"),
             body=body,
             **self.heads(kids),
