@@ -45,7 +45,8 @@ def outputs(
     for declared, value in zip(inputs, values, strict=True):
         body.names[declared.name] = value
     _without_rules(body, target.decl)
-    return statements.run(body, _without_face(target.decl))
+    with scope.session.calling(target.decl, node.span):
+        return statements.run(body, _without_face(target.decl))
 
 
 def _without_rules(body: Scope, decl: tree.Decl) -> None:

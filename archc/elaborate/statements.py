@@ -71,7 +71,7 @@ def run(scope: Scope, decl: tree.Decl) -> dict[str, Tensor]:
 def _check_use(scope: Scope, decl: tree.Decl, outputs: Mapping[str, Tensor]) -> None:
     """A layer gives something, and uses what it trains."""
     if not outputs:
-        scope.error(
+        raise scope.error(
             "E0211",
             f"`{decl.name}` has no output",
             decl.header,
@@ -194,10 +194,11 @@ def _assign(scope: Scope, stmt: tree.Assign, exported: set[str]) -> None:
             helps=["split an axis with `a, b, c = value by 3`"],
         )
     target = stmt.targets[0]
+    state = scope.state(target.name)
+    _refuse_another_token(scope, stmt, target)
     at_time = (
         target.items is not None and len(target.items) == 1 and _is_time(scope, target.items[0])
     )
-    state = scope.state(target.name)
     if at_time and state is None and not scope.frame.region:
         raise scope.error(
             "E0216",
@@ -220,9 +221,27 @@ def _assign(scope: Scope, stmt: tree.Assign, exported: set[str]) -> None:
 
 def _is_time(scope: Scope, item: tree.Expr) -> bool:
     """Whether a target's bracket is an index variable rather than a shape."""
-    if isinstance(item, tree.Name):
-        return scope.index(item.id) is not None and scope.axis_named(item.id) is None
-    return isinstance(item, tree.Binary)
+    return (
+        isinstance(item, tree.Name)
+        and scope.index(item.id) is not None
+        and scope.axis_named(item.id) is None
+    )
+
+
+def _refuse_another_token(scope: Scope, stmt: tree.Assign, target: tree.Target) -> None:
+    """Refuse a target such as `S[t+1]`, which is not of the token at hand."""
+    item = target.items[0] if target.items is not None and len(target.items) == 1 else None
+    if not isinstance(item, tree.Binary) or not _is_time(scope, item.left):
+        return
+    at, state = item.left.span.text, scope.state(target.name)
+    if state is not None:
+        state.after = Lazy(target.name, stmt.span, _refused)
+    raise scope.error(
+        "E0216",
+        f"`{target.span.text}` cannot be given a value: it is of another token",
+        target.span,
+        helps=[f"write `{target.name}[{at}] = ...`, with `[{at}-1]` for the token before"],
+    )
 
 
 def _named(scope: Scope, value: Value, target: tree.Target, stmt: tree.Node) -> Value:

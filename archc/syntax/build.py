@@ -15,6 +15,7 @@ from lark import Token
 from archc.diagnostics import Report
 from archc.source import Source, Span
 from archc.syntax import tree
+from archc.syntax.habits import of_name
 from archc.syntax.names import canonical, operator, reserved
 
 BATCH = "batch"
@@ -103,12 +104,12 @@ class Builder:
                 "E0016", f"a name of more than {MAX_NAME} characters", self.place(token)
             )
         if reserved(name):
-            helps = ["`lam` is the usual spelling"] if name == "lambda" else []
+            helps = ["`lam` is the usual spelling"] if name == "lambda" else of_name(name)
             raise self.report.error(
                 "E0015",
                 f"`{name}` is a reserved name",
                 self.place(token),
-                "choose another",
+                "" if helps else "choose another",
                 helps=helps,
             )
         return name
