@@ -4,7 +4,7 @@
     compose.py      how a program is written, by hand or by a lowering
     verifier.py     what no program may do: types, layout, reads outside a buffer, double stores
     resources.py    registers, shared memory, bytes, operations and time, as folds over a program
-    interpreter.py  all programs of a launch in lockstep on torch tensors: the oracle of every printer
+    interpreter.py  all programs of a launch in lockstep on torch tensors: the oracle of printers
     pretty.py       a listing for a reader
 
 A backend prints a program with one line an op and decides nothing (backends/triton/printer.py).

@@ -17,7 +17,7 @@ are one, so that a lowering may ask for a value as often as it likes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -64,18 +64,31 @@ Number = int | float | sympy.Expr
 Length = int | sympy.Expr
 
 COMPARED = ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not")
-PURE = (Scalar, ProgramId, Iota, Full, Apply, Cast, Reduce, Scan, Sort, Dot, Transpose, Relabel, Reshape, Pick, Random)  # fmt: skip
+PURE = (
+    Scalar, ProgramId, Iota, Full, Apply, Cast, Random, Reduce, Scan, Sort, Dot, Transpose, Relabel,
+    Reshape, Pick,
+)  # fmt: skip
 """Ops that make the same value of the same operands, wherever they stand."""
 
 
 def ceil_div(a: Length, b: Length) -> sympy.Expr:
     """How many blocks of `b` cover `a`."""
-    return sympy.ceiling(sympy.sympify(a, strict=True) / b)
+    return sympy.ceiling(as_size(a) / b)
+
+
+def as_size(number: Length) -> sympy.Expr:
+    """A whole number as a size."""
+    return number if isinstance(number, sympy.Expr) else sympy.Integer(number)
 
 
 def size(symbol: str) -> sympy.Symbol:
     """The symbol of a size or of a constant of that name."""
     return sympy.Symbol(symbol, integer=True, positive=True)
+
+
+def real(symbol: str) -> sympy.Symbol:
+    """The symbol of a real number of that name."""
+    return sympy.Symbol(symbol, real=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +265,7 @@ class Composer:
 
     def reals(self, *names: str) -> tuple[sympy.Symbol, ...]:
         """Real numbers that may differ from launch to launch."""
-        return self._numbers([sympy.Symbol(name, real=True) for name in names])
+        return self._numbers([real(name) for name in names])
 
     def _numbers(self, symbols: list[sympy.Symbol]) -> tuple[sympy.Symbol, ...]:
         self.numbers += symbols
@@ -274,13 +287,13 @@ class Composer:
         self, name: str, dtype: str = "f32", strided: bool = False, doc: str = "", **axes: Length
     ) -> Buffer:
         """Memory with named axes, in the order of the tensor's dims."""
-        sized = tuple((axis, sympy.sympify(n, strict=True)) for axis, n in axes.items())
+        sized = tuple((axis, as_size(n)) for axis, n in axes.items())
         self.buffers.append(Buffer(name, sized, dtype, strided, doc))
         return self.buffers[-1]
 
     def program(self, axis: str, count: Length) -> Tile:
         """The place of a program along a new axis of the grid."""
-        self.grid.append((axis, sympy.sympify(count, strict=True)))
+        self.grid.append((axis, as_size(count)))
         return self.put(ProgramId(axis), type=Type("i64"), name=f"i_{axis}")
 
     # --- values ---
@@ -325,7 +338,7 @@ class Composer:
 
     def iota(self, name: str, length: Length) -> Tile:
         """0, 1, 2, ... along a new dim."""
-        dim = Dim(name, sympy.sympify(length, strict=True))
+        dim = Dim(name, as_size(length))
         return self.put(Iota(dim), type=Type("i32", (dim,)), name=f"i_{name}")
 
     def full(self, number: float, *dims: Dim, dtype: str = "f32") -> Tile:
@@ -389,7 +402,9 @@ class Composer:
         narrow = kind(buffer.dtype) == "real" and buffer.dtype not in ("f32", "f64")
         return made.to("f32") if wide and narrow else made
 
-    def load_block(self, buffer: Buffer, *start: Tile | Number, wide: bool = False, **dims: Dim) -> Tile:  # noqa: E501
+    def load_block(
+        self, buffer: Buffer, *start: Tile | Number, wide: bool = False, **dims: Dim
+    ) -> Tile:
         """A block of a buffer from a first index of each axis on, by the copy engine."""
         places = self._places(buffer, start)
         kept = tuple((axis, dims[axis]) for axis, _ in buffer.axes if axis in dims)
@@ -524,12 +539,14 @@ def _hint(op: Op) -> str:
             return type(op).__name__.lower()
 
 
+RANKS = {"bool": 0, "i32": 1, "i64": 2, "f16": 3, "bf16": 3, "f32": 5, "f64": 6}
+
+
 def _common(tiles: Sequence[Tile], function: str) -> str:
     """The dtype of a result: real before integer before truth, the wider of two."""
     of = tiles[1:] if function == "where" else tiles
     found = [tile.dtype for tile in of]
-    ranks: Mapping[str, int] = {"bool": 0, "i32": 1, "i64": 2, "f16": 3, "bf16": 3, "f32": 5, "f64": 6}
-    return "f32" if function == "real" else max(found, key=lambda dtype: ranks.get(dtype, 4))
+    return "f32" if function == "real" else max(found, key=lambda dtype: RANKS.get(dtype, 4))
 
 
 def _with_note(statement: Statement, note: str) -> Statement:

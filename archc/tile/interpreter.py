@@ -168,7 +168,11 @@ class Interpreter:
     # --- memory ---
 
     def elements(
-        self, statement: Statement, buffer: Buffer, index: Sequence[Value], masks: Sequence[Value],
+        self,
+        statement: Statement,
+        buffer: Buffer,
+        index: Sequence[Value],
+        masks: Sequence[Value],
         names: Sequence[str],
     ) -> tuple[Tensor, Tensor]:
         """The element of a buffer at each place, counted as if it were contiguous, and whether it
@@ -227,7 +231,8 @@ class Interpreter:
 
     def _mine(self, flat: Tensor) -> Tensor:
         """The program that each place belongs to."""
-        return torch.arange(flat.shape[0]).reshape(-1, *(1 for _ in flat.shape[1:])).expand(flat.shape)
+        programs = torch.arange(flat.shape[0]).reshape(-1, *(1 for _ in flat.shape[1:]))
+        return programs.expand(flat.shape)
 
 
 def _where(statement: Statement) -> str:
@@ -266,7 +271,7 @@ def _apply(m: Interpreter, s: Statement) -> None:
     names = s.results[0].type.names
     given = [m.seen(value, names) for value in s.operands]
     if s.op.function in ("mod", "floordiv") and any((x < 0).any() for x in given):
-        raise WrongProgram(f"{_where(s)} divides a negative number, which GPUs and Python round apart")
+        raise WrongProgram(f"{_where(s)} divides a negative number, which GPUs round otherwise")
     m.make(s, FUNCTIONS[s.op.function](*given))
 
 
@@ -364,7 +369,7 @@ def _store(m: Interpreter, s: Statement) -> None:
     names = tuple(dict.fromkeys(name for each in index for name in each.type.names))
     flat, mask = m.elements(s, s.op.buffer, index, masks, names)
     data = m.seen(value, names)
-    shape = torch.broadcast_shapes(flat.shape, data.shape, m.active[:, None].shape[:1] + flat.shape[1:])
+    shape = torch.broadcast_shapes(flat.shape, data.shape, (m.programs, *flat.shape[1:]))
     m.write(s, s.op.buffer, flat.expand(shape), mask.expand(shape), data)
 
 
@@ -464,7 +469,8 @@ MULTIPLIERS, KEYS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
 
 def uniform(seed: Tensor, counter: Tensor) -> Tensor:
     """Numbers in [0, 1) of Philox 4x32-10, as Triton's `rand` makes them."""
-    c = [counter & WORD, (counter >> 32) & WORD, torch.zeros_like(counter), torch.zeros_like(counter)]
+    none = torch.zeros_like(counter)
+    c = [counter & WORD, (counter >> 32) & WORD, none, none]
     key = [seed & WORD, (seed >> 32) & WORD]
     for _ in range(ROUNDS):
         high0, low0 = _product(MULTIPLIERS[0], c[0])

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import sympy
-
 from archc.backends.expression import number
 from archc.backends.triton.elementwise import TEXT
+
 from archc.tile.language import (
     Apply,
     Atomic,
@@ -303,7 +303,8 @@ def _dot(p: Printer, s: Statement) -> Iterator[str]:
 def _transpose(p: Printer, s: Statement) -> Iterator[str]:
     (x,) = s.operands
     order = ", ".join(str(x.type.place(name)) for name in s.op.order)
-    return p.inline(s, f"tl.permute({p.name(x)}, ({order}))" if len(s.op.order) > 2 else f"tl.trans({p.name(x)})")  # noqa: E501
+    text = f"tl.permute({p.name(x)}, ({order}))"
+    return p.inline(s, text if len(s.op.order) > 2 else f"tl.trans({p.name(x)})")
 
 
 def _relabel(p: Printer, s: Statement) -> Iterator[str]:

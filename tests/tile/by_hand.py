@@ -62,7 +62,8 @@ def _shifted(p, start, T, H, K, h, shift, BLOCK_T: tl.constexpr, BLOCK_K: tl.con
     rows = start + shift + tl.arange(0, BLOCK_T)
     cols = tl.arange(0, BLOCK_K)
     mask = ((rows >= 0) & (rows < T))[:, None] & (cols < K)[None, :]
-    return tl.load(p + rows[:, None] * (H * K) + h * K + cols[None, :], mask=mask, other=0).to(tl.float32)
+    at = rows[:, None] * (H * K) + h * K + cols[None, :]
+    return tl.load(p + at, mask=mask, other=0).to(tl.float32)
 
 
 @triton.jit
@@ -94,7 +95,7 @@ def short_convolution(
     x1 = _shifted(p, start, T, H, K, h, -1, BLOCK_T, BLOCK_K)
     x2 = _shifted(p, start, T, H, K, h, -2, BLOCK_T, BLOCK_K)
     x3 = _shifted(p, start, T, H, K, h, -3, BLOCK_T, BLOCK_K)
-    u, b_y, r = _unit(x0, x1, x2, x3, c0, c1, c2, c3)
+    _, b_y, _ = _unit(x0, x1, x2, x3, c0, c1, c2, c3)
     rows = start + tl.arange(0, BLOCK_T)
     mask = (rows < T)[:, None] & (cols < K)[None, :]
     tl.store(y + b * T * H * K + rows[:, None] * (H * K) + h * K + cols[None, :], b_y, mask=mask)
@@ -124,8 +125,7 @@ def short_convolution_gradient(
     c1 = tl.load(taps + H * K, mask=in_k, other=0)
     c2 = tl.load(taps + 2 * H * K, mask=in_k, other=0)
     c3 = tl.load(taps + 3 * H * K, mask=in_k, other=0)
-    start = block * BLOCK_T
-    p, d = x + b * T * H * K, dy + b * T * H * K
+    p, d, start = x + b * T * H * K, dy + b * T * H * K, block * BLOCK_T
     xm3 = _shifted(p, start, T, H, K, h, -3, BLOCK_T, BLOCK_K)
     xm2 = _shifted(p, start, T, H, K, h, -2, BLOCK_T, BLOCK_K)
     xm1 = _shifted(p, start, T, H, K, h, -1, BLOCK_T, BLOCK_K)
@@ -148,8 +148,29 @@ def short_convolution_gradient(
     u, y, r = _unit(xp3, xp2, xp1, x0, c0, c1, c2, c3)
     acc += c3[None, :] * _du(u, y, r, _shifted(d, start, T, H, K, h, 3, BLOCK_T, BLOCK_K))
     rows = start + tl.arange(0, BLOCK_T)
-    mask = (rows < T)[:, None] & in_k[None, :]
-    tl.store(dx + b * T * H * K + rows[:, None] * (H * K) + h * K + cols[None, :], acc, mask=mask)
+    at = b * T * H * K + rows[:, None] * (H * K) + h * K + cols[None, :]
+    tl.store(dx + at, acc, mask=(rows < T)[:, None] & in_k[None, :])
+
+
+@triton.jit
+def _attend(
+    b_q, k, v, n, rows, m, total, acc, T, H, K, SCALE, CAP,
+    IO: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_K: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """The online softmax after one more block of keys."""
+    s, cols = n * BLOCK_S + tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_K)
+    mask = (s < T)[:, None] & (cols < K)[None, :]
+    at = s[:, None] * (H * K) + cols[None, :]
+    b_k = tl.load(k + at, mask=mask, other=0)
+    b_v = tl.load(v + at, mask=mask, other=0)
+    score = tl.dot(b_q, tl.trans(b_k)) * (SCALE / CAP)
+    score = CAP * (2 * tl.sigmoid(2 * score) - 1)
+    if MASKED:
+        score = tl.where((rows[:, None] >= s[None, :]) & (s < T)[None, :], score, float("-inf"))
+    m_new = tl.maximum(m, tl.max(score, axis=1))
+    p = tl.exp(score - m_new[:, None])
+    decay = tl.exp(m - m_new)
+    return m_new, total * decay + tl.sum(p, axis=1), tl.dot(p.to(IO), b_v, acc * decay[:, None])
 
 
 @triton.jit
@@ -164,7 +185,6 @@ def capped_attention(
     b = (pid // blocks // H).to(tl.int64)
     rows = block * BLOCK_T + tl.arange(0, BLOCK_T)
     cols = tl.arange(0, BLOCK_K)
-    keys = tl.arange(0, BLOCK_S)
     in_k = cols < K
     base = b * T * H * K + h * K
     b_q = tl.load(
@@ -172,43 +192,24 @@ def capped_attention(
         mask=(rows < T)[:, None] & in_k[None, :], other=0,
     )  # fmt: skip
     m = tl.full([BLOCK_T], float("-inf"), dtype=tl.float32)
-    l = tl.zeros([BLOCK_T], dtype=tl.float32)
+    total = tl.zeros([BLOCK_T], dtype=tl.float32)
     acc = tl.zeros([BLOCK_T, BLOCK_K], dtype=tl.float32)
     whole = block * BLOCK_T // BLOCK_S
     for n in range(0, whole):
-        s = n * BLOCK_S + keys
-        mask = (s < T)[:, None] & in_k[None, :]
-        at = base + s[:, None] * (H * K) + cols[None, :]
-        b_k = tl.load(k + at, mask=mask, other=0)
-        b_v = tl.load(v + at, mask=mask, other=0)
-        score = tl.dot(b_q, tl.trans(b_k)) * (SCALE / CAP)
-        score = CAP * (2 * tl.sigmoid(2 * score) - 1)
-        m_new = tl.maximum(m, tl.max(score, axis=1))
-        p = tl.exp(score - m_new[:, None])
-        decay = tl.exp(m - m_new)
-        l = l * decay + tl.sum(p, axis=1)
-        acc = tl.dot(p.to(IO), b_v, acc * decay[:, None])
-        m = m_new
+        m, total, acc = _attend(
+            b_q, k + base, v + base, n, rows, m, total, acc, T, H, K, SCALE, CAP,
+            IO, BLOCK_S, BLOCK_K, False,
+        )  # fmt: skip
     for n in range(whole, whole + BLOCK_T // BLOCK_S):
-        s = n * BLOCK_S + keys
-        mask = (s < T)[:, None] & in_k[None, :]
-        at = base + s[:, None] * (H * K) + cols[None, :]
-        b_k = tl.load(k + at, mask=mask, other=0)
-        b_v = tl.load(v + at, mask=mask, other=0)
-        score = tl.dot(b_q, tl.trans(b_k)) * (SCALE / CAP)
-        score = CAP * (2 * tl.sigmoid(2 * score) - 1)
-        score = tl.where((rows[:, None] >= s[None, :]) & (s < T)[None, :], score, float("-inf"))
-        m_new = tl.maximum(m, tl.max(score, axis=1))
-        p = tl.exp(score - m_new[:, None])
-        decay = tl.exp(m - m_new)
-        l = l * decay + tl.sum(p, axis=1)
-        acc = tl.dot(p.to(IO), b_v, acc * decay[:, None])
-        m = m_new
+        m, total, acc = _attend(
+            b_q, k + base, v + base, n, rows, m, total, acc, T, H, K, SCALE, CAP,
+            IO, BLOCK_S, BLOCK_K, True,
+        )  # fmt: skip
     tl.store(
-        o + base + rows[:, None] * (H * K) + cols[None, :], acc / l[:, None],
+        o + base + rows[:, None] * (H * K) + cols[None, :], acc / total[:, None],
         mask=(rows < T)[:, None] & in_k[None, :],
     )  # fmt: skip
-    tl.store(lse + (b * H + h) * T + rows, m + tl.log(l), mask=rows < T)
+    tl.store(lse + (b * H + h) * T + rows, m + tl.log(total), mask=rows < T)
 
 
 @triton.jit
@@ -262,6 +263,18 @@ def cell(
 
 
 @triton.jit
+def _solved(N1, u):
+    """(I - N)^-1 u."""
+    N2 = tl.dot(N1, N1).to(tl.float16)
+    N4 = tl.dot(N2, N2).to(tl.float16)
+    N8 = tl.dot(N4, N4).to(tl.float16)
+    u = tl.dot(N8, u.to(tl.float16), u)
+    u = tl.dot(N4, u.to(tl.float16), u)
+    u = tl.dot(N2, u.to(tl.float16), u)
+    return tl.dot(N1, u.to(tl.float16), u)
+
+
+@triton.jit
 def delta_sweep(
     q, k, g, v, o, beta, S_end, B, T, H, K, V,
     IO: tl.constexpr, C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
@@ -298,20 +311,11 @@ def delta_sweep(
         A = tl.where(row[:, None] >= row[None, :], tl.dot(qd, kt), 0.0).to(IO)
         S_io = S.to(IO)
         u = b_beta[:, None] * (b_v - tl.dot(kd, S_io))
-        N1 = N.to(tl.float16)
-        N2 = tl.dot(N1, N1).to(tl.float16)
-        N4 = tl.dot(N2, N2).to(tl.float16)
-        N8 = tl.dot(N4, N4).to(tl.float16)
-        u = tl.dot(N8, u.to(tl.float16), u)
-        u = tl.dot(N4, u.to(tl.float16), u)
-        u = tl.dot(N2, u.to(tl.float16), u)
-        u = tl.dot(N1, u.to(tl.float16), u).to(IO)
+        u = _solved(N.to(tl.float16), u).to(IO)
         tl.store(o + at_v, tl.dot(A, u, tl.dot(qd, S_io)), mask=mask_v)
         S = tl.dot(tl.trans((kg * last[None, :]).to(IO)), u, S * last[:, None])
-    tl.store(
-        S_end + (b * H + h) * K * V + i_k[:, None] * V + i_v[None, :], S,
-        mask=in_k[:, None] & in_v[None, :],
-    )  # fmt: skip
+    at = (b * H + h) * K * V + i_k[:, None] * V + i_v[None, :]
+    tl.store(S_end + at, S, mask=in_k[:, None] & in_v[None, :])
 
 
 @triton.jit

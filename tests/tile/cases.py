@@ -68,7 +68,8 @@ def gated_rmsnorm(draw: Drawn, R: int = 13, D: int = 60, BLOCK_R: int = 4) -> Ca
     y = _gated_rmsnorm(x.double(), g.double(), gain.double())
     tensors = {"x": x, "g": g, "y": draw.empty(R, D), "gain": gain.to(draw.wide)}
     constants = {"BLOCK_R": BLOCK_R, "BLOCK_D": block(D), "IO": draw.name}
-    return Case(programs.gated_rmsnorm(), tensors, {"R": R, "D": D, "EPS": 1e-5}, constants, {"y": y})
+    sizes = {"R": R, "D": D, "EPS": 1e-5}
+    return Case(programs.gated_rmsnorm(), tensors, sizes, constants, {"y": y})
 
 
 def gated_rmsnorm_gradient(
@@ -166,7 +167,9 @@ def top_indices(draw: Drawn, R: int = 5, S: int = 150, N: int = 16, BLOCK_S: int
     return Case(programs.top_indices(), tensors, {"R": R, "S": S}, constants, {"found": found})
 
 
-def cell(draw: Drawn, T: int = 6, B: int = 3, D: int = 40, BLOCK_D: int = 16, PART: int = 16) -> Case:
+def cell(
+    draw: Drawn, T: int = 6, B: int = 3, D: int = 40, BLOCK_D: int = 16, PART: int = 16
+) -> Case:
     """Against torch.nn.LSTM, whose input weights are the identity."""
     lstm = torch.nn.LSTM(4 * D, D, bias=False, dtype=torch.float64, device=draw.device)
     a = draw.normal(T, 4, B, D)
@@ -240,7 +243,7 @@ def _scan_gradient(
     W: Tensor, Q: Tensor, Kend: Tensor, A: Tensor, decay: Tensor, d_o: Tensor
 ) -> tuple[Tensor, Tensor]:
     """d U of the scan, and the gradient of the state after each chunk."""
-    B, H, chunks, C, K = W.shape
+    B, H, chunks, _, K = W.shape
     S = torch.zeros(B, H, K, d_o.shape[-1], dtype=W.dtype, device=W.device)
     U = torch.zeros_like(d_o, requires_grad=True)
     states, loss = [], torch.zeros((), dtype=W.dtype, device=W.device)
@@ -271,7 +274,7 @@ def errors(case: Case) -> dict[str, float]:
     """How far each output is from what it must be: |made - expected| / |expected|."""
     found = {}
     for name, expected in case.expected.items():
-        made, expected = case.tensors[name].double(), expected.detach()
+        made, wanted = case.tensors[name].double(), expected.detach().double()
         made = made.sum(SUMMED[name]) if name in SUMMED else made
-        found[name] = float((made - expected).norm() / expected.double().norm())
+        found[name] = float(((made - wanted).norm() / wanted.norm()).detach())
     return found

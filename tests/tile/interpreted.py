@@ -1,6 +1,6 @@
 """Printed programs in Triton's interpreter, in a process of their own (TRITON_INTERPRET=1):
 
-    TRITON_INTERPRET=1 python -m tests.tile.interpreted
+TRITON_INTERPRET=1 python -m tests.tile.interpreted
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 
 from tests.tile import by_hand
 from tests.tile.cases import CASES, Drawn, errors
-from tests.tile.launched import DTYPES, launcher, programs
+from tests.tile.launched import compiled_in, launcher, programs
 
 ALONE = "cell"
 """Programs with a barrier: Triton's interpreter runs one program after the other."""
@@ -33,7 +33,7 @@ def main() -> int:
             else:
                 ordered = [case.tensors[buffer.name] for buffer in case.program.buffers]
                 numbers = [case.sizes[symbol.name] for symbol in case.program.sizes]
-                fixed = {n: DTYPES.get(str(case.constants[n]), case.constants[n]) for n in case.program.constants}
+                fixed = compiled_in(case.program, case.constants)
                 count = programs(case.program, case.sizes, case.constants)
                 getattr(by_hand, name)[(count,)](*ordered, *numbers, **fixed)
             found = errors(case)

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-
 from archc.backends.load import load
 from archc.backends.triton.printer import to_triton
+from torch import Tensor
+
 from archc.tile.language import LoadBlock, Program, statements
 
 HEAD = """import triton
@@ -39,6 +39,11 @@ def programs(program: Program, sizes: Mapping[str, Any], constants: Mapping[str,
     return count
 
 
+def compiled_in(program: Program, constants: Mapping[str, int | str]) -> dict[str, Any]:
+    """The constants of a program as Triton takes them."""
+    return {name: DTYPES.get(str(constants[name]), constants[name]) for name in program.constants}
+
+
 def launcher(
     program: Program,
     tensors: Mapping[str, Tensor],
@@ -53,9 +58,9 @@ def launcher(
         tensor = tensors[buffer.name]
         given += [tensor, *(tensor.stride() if buffer.strided else ())]
     given += [sizes[symbol.name] for symbol in program.sizes]
-    fixed = {name: DTYPES.get(str(constants[name]), constants[name]) for name in program.constants}
+    fixed = compiled_in(program, constants)
     options = {"num_warps": program.warps, "num_stages": program.ahead, **options}
-    if program.cooperative and not isinstance(kernel, triton.runtime.interpreter.InterpretedFunction):
+    if program.cooperative:
         options["launch_cooperative_grid"] = True
     if any(isinstance(each.op, LoadBlock) for each in statements(program.body)):
         triton.set_allocator(_workspace)

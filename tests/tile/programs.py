@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from archc.tile.compose import Composer, Tile, ceil_div
+from archc.tile.compose import Composer, Tile, ceil_div, real
 from archc.tile.language import Buffer, Dim, Program
 
 NEVER = float("-inf")
@@ -44,7 +44,8 @@ def gated_rmsnorm_gradient() -> Program:
     k.dtypes("IO")
     rows, D, each = k.sizes("R", "D", "BLOCKS")
     BLOCK_R, BLOCK_D = k.lengths("BLOCK_R", "BLOCK_D")
-    x, g, dy, dx, dg = (k.buffer(name, r=rows, d=D, dtype="IO") for name in ("x", "g", "dy", "dx", "dg"))
+    names = ("x", "g", "dy", "dx", "dg")
+    x, g, dy, dx, dg = (k.buffer(name, r=rows, d=D, dtype="IO") for name in names)
     gain, (eps,) = k.buffer("gain", d=D), k.reals("EPS")
     programs = ceil_div(rows, BLOCK_R * each)
     dgain = k.buffer("dgain", p=programs, d=D)
@@ -159,53 +160,54 @@ def short_convolution_gradient() -> Program:
 
 def capped_attention() -> Program:
     """o = softmax(cap tanh(q k / (cap sqrt(K)))) v, causal: an online softmax over blocks of keys,
-    and the log of the sum for a gradient."""
+    and the log of the sum for a gradient. Blocks that every reader sees whole need no mask."""
     k = Composer("capped_attention", "A block of readers walks the keys before them.", 8, 3)
     (IO,) = k.dtypes("IO")
     B, T, H, K = k.sizes("B", "T", "H", "K")
-    scale, cap = k.reals("SCALE", "CAP")
+    k.reals("SCALE", "CAP")
     BLOCK_T, BLOCK_S, BLOCK_K = k.lengths("BLOCK_T", "BLOCK_S", "BLOCK_K")
     q, key, v, o = (k.buffer(n, b=B, t=T, h=H, k=K, dtype="IO") for n in ("q", "k", "v", "o"))
     lse = k.buffer("lse", b=B, h=H, t=T)
     b, h = k.program("b", B), k.program("h", H)
-    block = k.program("block", ceil_div(T, BLOCK_T))
-    late = (ceil_div(T, BLOCK_T) - 1 - block).named("late", "the longest rows first")
-    first = (late * BLOCK_T).named("first")
-    i = k.iota("k", BLOCK_K)
-    t = (first + k.iota("t", BLOCK_T)).named("t")
+    late = ceil_div(T, BLOCK_T) - 1 - k.program("block", ceil_div(T, BLOCK_T))
+    first = (late.named("late", "the longest rows first") * BLOCK_T).named("first")
+    i, t = k.iota("k", BLOCK_K), (first + k.iota("t", BLOCK_T)).named("t")
     in_t, in_k = (t < T).named("in_t"), (i < K).named("in_k")
     b_q = k.load(q, b, t, h, i, where=(in_t, in_k), wide=False)
     rows, columns = Dim("t", BLOCK_T), Dim("v", BLOCK_K)
     start = (k.full(NEVER, rows), k.full(0.0, rows), k.full(0.0, rows, columns))
-    for each, name in zip(start, ("m", "l", "acc"), strict=True):
-        each.named(name)
-    bound = (k.lift(scale) / cap).named("bound")
-
-    def turn(at: Tile, carried: tuple[Tile, ...], masked: bool) -> tuple[Tile, ...]:
-        m, l, acc = carried
-        s = ((at * BLOCK_S).named("early") + k.iota("s", BLOCK_S)).named("s")
-        in_s = (s < T).named("in_s")
-        b_k = k.load(key, b, s, h, i, where=(in_s, in_k), wide=False)
-        b_v = k.load(v, b, s, h, i, where=(in_s, in_k), wide=False).along(k="v")
-        score = b_q.dot(b_k) * bound
-        score = (k.lift(cap) * k.apply("tanh", score)).named("score", "cap tanh(q k / cap)")
-        if masked:
-            score = k.where((t >= s) & in_s, score, NEVER)
-        m_next = k.apply("max", m, score.max("s")).named("m_next")
-        p = k.apply("exp", score - m_next).named("p")
-        decay = k.apply("exp", m - m_next).named("decay")
-        summed = l * decay + p.sum("s")
-        return m_next, summed, p.to(IO).dot(b_v, acc * decay)
-
+    carried = [each.named(n) for each, n in zip(start, ("m", "total", "acc"), strict=True)]
     whole = first // BLOCK_S
-    with k.loop(0, whole, *start, index="n") as inner:
-        inner.next(*turn(inner.index, inner.carried, masked=False))
-    with k.loop(whole, whole + BLOCK_T // BLOCK_S, *inner.results, index="n") as edge:
-        edge.next(*turn(edge.index, edge.carried, masked=True))
-    m, l, acc = edge.results
-    k.store(o, b, t, h, i.along(k="v"), value=acc / l, where=(in_t, in_k.along(k="v")))
-    k.store(lse, b, h, t, value=m + k.apply("log", l), where=[in_t])
+    for low, high, seen in ((0, whole, None), (whole, whole + BLOCK_T // BLOCK_S, t)):
+        with k.loop(low, high, *carried) as turn:
+            s = ((turn.index * BLOCK_S).named("early") + k.iota("s", BLOCK_S)).named("s")
+            in_s = (s < T).named("in_s")
+            b_k, b_v = (
+                k.load(each, b, s, h, i, where=(in_s, in_k), wide=False) for each in (key, v)
+            )
+            visible = None if seen is None else (seen >= s) & in_s
+            turn.next(*_softmax(k, b_q.dot(b_k), b_v.along(k="v"), visible, turn.carried, IO))
+        carried = [*turn.results]
+    m, total, acc = carried
+    k.store(o, b, t, h, i.along(k="v"), value=acc / total, where=(in_t, in_k.along(k="v")))
+    k.store(lse, b, h, t, value=m + k.apply("log", total), where=[in_t])
     return k.done()
+
+
+def _softmax(
+    k: Composer, product: Tile, v: Tile, visible: Tile | None, carried: tuple[Tile, ...], IO: str
+) -> tuple[Tile, ...]:
+    """The largest score so far, the sum of weights, and the sum of weighted values, with a block of
+    keys more."""
+    (m, total, acc), SCALE, CAP = carried, real("SCALE"), real("CAP")
+    bent = k.apply("tanh", product * (k.lift(SCALE) / CAP))
+    score = (k.lift(CAP) * bent).named("score", "cap tanh(q k / cap)")
+    if visible is not None:
+        score = k.where(visible, score, NEVER)
+    m_next = k.apply("max", m, score.max("s")).named("m_next")
+    p = k.apply("exp", score - m_next).named("p")
+    decay = k.apply("exp", m - m_next).named("decay")
+    return m_next, total * decay + p.sum("s"), p.to(IO).dot(v, acc * decay)
 
 
 LATEST = 1 << 30
@@ -245,7 +247,7 @@ def cell() -> Program:
     gates, h[t] goes through memory, and a barrier ends a token. `a` are the gates' inputs, in the
     order input, forget, candidate, output."""
     k = Composer("cell", "h, c of every token; programs share h through memory, token by token.", 8)
-    (IO,) = k.dtypes("IO")
+    k.dtypes("IO")
     T, B, D = k.sizes("T", "B", "D")
     BLOCK_B, BLOCK_D, PART = k.lengths("BLOCK_B", "BLOCK_D", "PART")
     a = k.buffer("a", t=T, gate=4, b=B, d=D, dtype="IO")
@@ -276,71 +278,89 @@ def cell() -> Program:
     return k.done()
 
 
+@dataclass(frozen=True)
+class Chunk:
+    """One chunk of a sweep that is being written: its operands in float32, and its tokens."""
+
+    q: Tile
+    k: Tile
+    g: Tile
+    v: Tile
+    beta: Tile
+    t: Tile
+    in_t: Tile
+
+
 def delta_sweep(blocks: bool = False) -> Program:
     """A delta rule with a decay a channel, all of it in one sweep along the sequence:
 
         S[t] = (I - beta k k') diag(alpha) S[t-1] + beta k v',   o = S[t]' q
 
-    Chunks of C tokens, with G the running sum of log alpha in a chunk, q' = q exp(G),
-    k' = k exp(G), k" = k exp(-G):
+    A program has one head and a block of V; `_chunk` says what becomes of a chunk. `blocks`: tiles
+    are read by the copy engine."""
+    k = Composer("delta_sweep", "Scores, solve, state and output of a chunk, chunk by chunk.", 4, 3)
+    (IO,) = k.dtypes("IO")
+    B, T, H, K, V = k.sizes("B", "T", "H", "K", "V")
+    C, BLOCK_K, BLOCK_V = k.lengths("C", "BLOCK_K", "BLOCK_V")
+    keyed = [k.buffer(n, b=B, t=T, h=H, k=K, dtype="IO") for n in ("q", "k", "log_alpha")]
+    v, o = (k.buffer(n, b=B, t=T, h=H, v=V, dtype="IO") for n in ("v", "o"))
+    beta, end = k.buffer("beta", b=B, t=T, h=H, dtype="IO"), k.buffer("S_end", b=B, h=H, k=K, v=V)
+    b, h, part = k.program("b", B), k.program("h", H), k.program("v", ceil_div(V, BLOCK_V))
+    i = k.iota("k", BLOCK_K)
+    j = ((part * BLOCK_V).named("first_v") + k.iota("v", BLOCK_V)).named("i_part")
+    in_k, in_v = (i < K).named("in_k"), (j < V).named("in_v")
+    dims = {"t": Dim("t", C), "k": Dim("k", BLOCK_K), "v": Dim("v", BLOCK_V)}
+
+    def read(first: Tile) -> Chunk:
+        t = (first + k.iota("t", C)).named("t")
+        in_t = (t < T).named("in_t")
+        if blocks:
+            rows, columns = {n: dims[n] for n in "tk"}, {n: dims[n] for n in "tv"}
+            found = [k.load_block(each, b, first, h, 0, wide=True, **rows) for each in keyed]
+            found.append(k.load_block(v, b, first, h, part * BLOCK_V, wide=True, **columns))
+        else:
+            found = [k.load(each, b, t, h, i, where=(in_t, in_k)) for each in keyed]
+            found.append(k.load(v, b, t, h, j, where=(in_t, in_v)))
+        return Chunk(*found, k.load(beta, b, t, h, where=[in_t]), t, in_t)
+
+    start = k.full(0.0, dims["k"], dims["v"]).named("S")
+    with k.loop(0, ceil_div(T, C), start, ahead=3) as turn:
+        chunk = read((turn.index * C).named("first"))
+        made, S = _chunk(k, chunk, turn.carried[0], IO)
+        k.store(o, b, chunk.t, h, j, value=made, where=(chunk.in_t, in_v))
+        turn.next(S)
+    k.store(end, b, h, i, j, value=turn.results[0], where=(in_k, in_v))
+    return k.done()
+
+
+def _chunk(k: Composer, c: Chunk, S: Tile, IO: str) -> tuple[Tile, Tile]:
+    """The output of a chunk and the state after it. With G the running sum of log alpha,
+    q' = q exp(G), k' = k exp(G) and k" = k exp(-G):
 
         u = (I + beta tril(k' k", -1))^-1 beta (v - k' S),   o = q' S + tril(q' k") u
         S = exp(G_C) S + (k" exp(G_C))^T u
 
     exp(-G) stays finite as log alpha is at least -5 and a chunk has 16 tokens. The inverse is the
-    product (I + N)(I + N^2)(I + N^4)(I + N^8), as N^16 is 0. `blocks`: by the copy engine."""
-    k = Composer("delta_sweep", "Scores, solve, state and output of a chunk, chunk by chunk.", 4, 3)
-    (IO,) = k.dtypes("IO")
-    B, T, H, K, V = k.sizes("B", "T", "H", "K", "V")
-    C, BLOCK_K, BLOCK_V = k.lengths("C", "BLOCK_K", "BLOCK_V")
-    q, key, g = (k.buffer(n, b=B, t=T, h=H, k=K, dtype="IO") for n in ("q", "k", "log_alpha"))
-    v, o = (k.buffer(n, b=B, t=T, h=H, v=V, dtype="IO") for n in ("v", "o"))
-    beta, end = k.buffer("beta", b=B, t=T, h=H, dtype="IO"), k.buffer("S_end", b=B, h=H, k=K, v=V)
-    b, h, part = k.program("b", B), k.program("h", H), k.program("v", ceil_div(V, BLOCK_V))
-    i, x = k.iota("k", BLOCK_K), k.iota("v", BLOCK_V)
-    j = ((part * BLOCK_V).named("first_v") + x).named("i_part")
-    in_k, in_v = (i < K).named("in_k"), (j < V).named("in_v")
-    row, column = k.iota("t", C), k.iota("s", C)
-    dims = Dim("t", C), Dim("k", BLOCK_K), Dim("v", BLOCK_V)
-    start = k.full(0.0, dims[1], dims[2]).named("S")
-    with k.loop(0, ceil_div(T, C), start, ahead=3) as turn:
-        first = (turn.index * C).named("first")
-        t = (first + row).named("t")
-        in_t = (t < T).named("in_t")
-        if blocks:
-            b_q, b_k, b_g = (
-                k.load_block(each, b, first, h, 0, wide=True, t=dims[0], k=dims[1])
-                for each in (q, key, g)
-            )
-            b_v = k.load_block(v, b, first, h, part * BLOCK_V, wide=True, t=dims[0], v=dims[2])
-        else:
-            b_q, b_k, b_g = (k.load(e, b, t, h, i, where=(in_t, in_k)) for e in (q, key, g))
-            b_v = k.load(v, b, t, h, j, where=(in_t, in_v))
-        b_beta = k.load(beta, b, t, h, where=[in_t])
-        (S,) = turn.carried
-        G = b_g.scan("sum", "t").named("G")
-        grown = k.apply("exp", G).named("decay")
-        end_decay = k.apply("exp", b_g.sum("t")).named("end_decay", "exp(G_C)")
-        q_decayed = (b_q * grown).to(IO).named("q_decayed")
-        k_decayed = (b_k * grown).to(IO).named("k_decayed")
-        k_grown = (b_k / grown).named("k_grown", "k exp(-G)")
-        k_columns = k_grown.to(IO).along(t="s")
-        below = (row > column).named("below")
-        N = k.where(below, -(b_beta * k_decayed.dot(k_columns)), 0.0).named("N")
-        A = k.where(row >= column, q_decayed.dot(k_columns), 0.0).named("scores")
-        S_io = S.to(IO)
-        right = (b_beta * (b_v - k_decayed.dot(S_io))).named("right")
-        solved = _neumann(k, N, right, IO).named("u")
-        u_io = solved.to(IO).along(t="s")
-        made = A.to(IO).dot(u_io, q_decayed.dot(S_io)).named("b_o", "q' S + tril(q' k\") u")
-        k.store(o, b, t, h, j, value=made, where=(in_t, in_v))
-        k_end = (k_grown * end_decay).to(IO).along(t="s").named("k_end")
-        turn.next(k_end.dot(u_io, S * end_decay).named("S_next"))
-    k.store(end, b, h, i, j, value=turn.results[0], where=(in_k, in_v))
-    return k.done()
+    product (I + N)(I + N^2)(I + N^4)(I + N^8), as N^16 is 0."""
+    decay = k.apply("exp", c.g.scan("sum", "t").named("G")).named("decay")
+    end_decay = k.apply("exp", c.g.sum("t")).named("end_decay", "exp(G_C)")
+    q_decayed = (c.q * decay).to(IO).named("q_decayed")
+    k_decayed = (c.k * decay).to(IO).named("k_decayed")
+    k_grown = (c.k / decay).named("k_grown", "k exp(-G)")
+    k_columns = k_grown.to(IO).along(t="s")
+    (tokens,) = (dim for dim in c.k.dims if dim.name == "t")
+    row, column = k.iota("t", tokens.length), k.iota("s", tokens.length)
+    N = k.where(row > column, -(c.beta * k_decayed.dot(k_columns)), 0.0).named("N")
+    A = k.where(row >= column, q_decayed.dot(k_columns), 0.0).named("scores")
+    S_io = S.to(IO)
+    right = (c.beta * (c.v - k_decayed.dot(S_io))).named("right")
+    u = _neumann(N, right).named("u").to(IO).along(t="s")
+    o = A.to(IO).dot(u, q_decayed.dot(S_io)).named("b_o", "q' S + tril(q' k\") u")
+    k_end = (k_grown * end_decay).to(IO).along(t="s").named("k_end")
+    return o, k_end.dot(u, S * end_decay).named("S_next")
 
 
-def _neumann(k: Composer, N: Tile, right: Tile, dtype: str) -> Tile:
+def _neumann(N: Tile, right: Tile) -> Tile:
     """(I - N)^-1 right for a strictly lower N of 16 rows: right is multiplied by I + N^8, I + N^4,
     I + N^2 and I + N, in this order."""
     powers = [N]
@@ -390,6 +410,5 @@ def delta_scan_gradient() -> Program:
         b_W = k.load(W, b, h, n, t, i, where=[in_k], wide=False).along(t="s")
         b_Q = k.load(Q, b, h, n, t, i, where=[in_k], wide=False)
         b_decay = k.load(decay, b, h, n, i, where=[in_k])
-        moved = b_Q.dot(b_do, dS * b_decay)
-        turn.next(moved - b_W.dot(d_u_made.to(IO)))
+        turn.next(b_Q.dot(b_do, dS * b_decay) - b_W.dot(d_u_made.to(IO)))
     return k.done()

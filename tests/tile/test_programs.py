@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from archc.tile.interpreter import run
 from tests.tile.cases import CASES, Drawn, errors
