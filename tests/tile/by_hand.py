@@ -284,8 +284,7 @@ def delta_sweep(
     part = pid % parts
     h = (pid // parts) % H
     b = (pid // parts // H).to(tl.int64)
-    row, i_k = tl.arange(0, C), tl.arange(0, BLOCK_K)
-    i_v = part * BLOCK_V + tl.arange(0, BLOCK_V)
+    row, i_k, i_v = tl.arange(0, C), tl.arange(0, BLOCK_K), part * BLOCK_V + tl.arange(0, BLOCK_V)
     in_k, in_v = i_k < K, i_v < V
     S = tl.zeros([BLOCK_K, BLOCK_V], dtype=tl.float32)
     for n in tl.range(0, tl.cdiv(T, C), num_stages=3):
@@ -314,8 +313,8 @@ def delta_sweep(
         u = _solved(N.to(tl.float16), u).to(IO)
         tl.store(o + at_v, tl.dot(A, u, tl.dot(qd, S_io)), mask=mask_v)
         S = tl.dot(tl.trans((kg * last[None, :]).to(IO)), u, S * last[:, None])
-    at = (b * H + h) * K * V + i_k[:, None] * V + i_v[None, :]
-    tl.store(S_end + at, S, mask=in_k[:, None] & in_v[None, :])
+    S_end += (b * H + h) * K * V
+    tl.store(S_end + i_k[:, None] * V + i_v[None, :], S, mask=in_k[:, None] & in_v[None, :])
 
 
 @triton.jit
