@@ -8,6 +8,7 @@ import sympy
 
 from archc.dims import T_SEEN, TIME, Axis, stream
 from archc.elaborate import expr, ops
+from archc.elaborate.clashes import check_index, index_of
 from archc.elaborate.heads import Define, heads_of, live_entries, node_name
 from archc.elaborate.mentions import free_names
 from archc.elaborate.reach import reach
@@ -102,7 +103,9 @@ def _read_axis(scope: Scope, node: tree.Attend) -> tuple[str, Axis, str]:
         terms = node.range.terms[:1] if node.ending else node.range.terms
         names = [n for term in terms for n in free_names(term) if n != "t"]
         streams = scope.context.streams
-        names = [n for n in names if n in streams or scope.find(n) is None]
+        written, names = names, [n for n in names if n in streams or scope.find(n) is None]
+        if not names:
+            index_of(scope, node, written)
     if len(set(names)) != 1:
         raise scope.error(
             "E0314",
@@ -115,6 +118,7 @@ def _read_axis(scope: Scope, node: tree.Attend) -> tuple[str, Axis, str]:
             ],
         )
     name = names[0]
+    check_index(scope, node, name)
     known = scope.context.streams.get(name)
     if known is not None and (known[1] is None or known[1].size != 1):
         return name, known[0], name
@@ -227,6 +231,9 @@ def along(scope: Scope, node: tree.Along) -> Tensor:
             node.span,
             helps=["inside `attend s <= t`, write `sum r in (s, t]: ...`"],
         )
+    if scope.index(node.index) is not None or scope.axis_named(node.index) is not None:
+        what = "a dim" if scope.index(node.index) is None else "an index"
+        raise scope.error("E0210", f"`{node.index}` is {what} already", node.span)
     pair.path = pair.path or stream(node.index, pair.read.size)
     inner = scope.child(indices={node.index: Along("path", pair.path, pair.source)})
     value = ops.tensor(inner, inner.evaluate(node.body), node.body.span)

@@ -24,7 +24,12 @@ def blocks(scope: Scope, node: tree.Blocks) -> Scope:
         width = Axis(node.size.span.text if size.is_number else f"{node.index}_size", size)
     count = sympy.Max(0, sympy.floor((TIME.size - size) / stride) + 1)
     axis = stream(node.index, count)
-    scope.context.streams[node.index] = (axis, BlockStream("t", size, stride))
+    made = BlockStream("t", size, stride)
+    known = scope.context.streams.get(node.index, (axis, made))
+    if known != (axis, made) or scope.axis_named(node.index) is not None:
+        what = "a dim" if known == (axis, made) else "another sequence"
+        raise scope.error("E0210", f"`{node.index}` is {what} already", node.span)
+    scope.context.streams[node.index] = known
     scope.context.widths[node.index] = width
     return scope.child(indices={node.index: Along("block", axis)})
 
@@ -88,7 +93,7 @@ def _may_be_left_out(graph: Graph, start: int) -> bool:
             continue
         seen.add(key)
         node = home[place]
-        if isinstance(node.op, ir.Constant) and node.op.value.is_infinite is not False:
+        if isinstance(node.op, ir.Constant) and node.op.value.has(-sympy.oo, sympy.oo):
             return True
         if isinstance(node.op, ir.Result):
             owner = home[node.operands[0]].op
@@ -158,6 +163,8 @@ def route(scope: Scope, node: tree.Route) -> tuple[Scope, Tensor, Axis]:
     else:
         weight = ops.tensor(weighing, weighing.evaluate(node.weight), node.weight.span)
     weight = _where_chosen(weighing, weight, node.span)
+    if scope.index(node.index) is not None or scope.axis_named(node.index) not in (None, (axis,)):
+        raise scope.error("E0210", f"`{node.index}` is an index or a dim already", node.span)
     inner = scope.child(
         hidden=scope.hidden | {axis.name},
         indices={node.index: Along("route", axis)},

@@ -14,6 +14,7 @@ from archc.elaborate.arguments import declare_arguments
 from archc.elaborate.attend import attend
 from archc.elaborate.binding import declare, force
 from archc.elaborate.chunk_rules import chunk, chunk_order
+from archc.elaborate.clashes import check_names
 from archc.elaborate.conditions import require
 from archc.elaborate.finish import finish
 from archc.elaborate.law import check_laws
@@ -42,6 +43,7 @@ def elaborate_layer(
     `symbolic` are the sizes a caller binds, which stay symbols whatever their value."""
     context = Context(decl.name, Frame(layer_graph()))
     scope = Scope(session, context, module, context.frame, indices={"t": Along("reader", TIME)})
+    check_names(scope, decl)
     declare_arguments(scope, decl, given, symbolic)
     outputs = run(scope, decl)
     return finish(context, decl, outputs)
@@ -111,6 +113,7 @@ def _output(scope: Scope, stmt: tree.Output, outputs: dict[str, Tensor]) -> None
 def run_function(body: Scope, decl: tree.Decl) -> Value:
     """The value of a library function's `return`."""
     check_placement(body, decl)
+    check_names(body, decl)
     stmts = tuple(stmt for stmt in decl.body if not isinstance(stmt, tree.Return))
     scope = define(body, stmts, set())
     returned = [stmt for stmt in decl.body if isinstance(stmt, tree.Return)]
