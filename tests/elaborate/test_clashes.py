@@ -24,7 +24,8 @@ INDICES = {
     "    attend b ending <= t:\n        o = softmax(x[t].T @ k[b]) @ k[b]\n",
     "r": "    f = sum[d](x)\n    attend s <= t:\n"
     "        o = softmax(sum r in (s, t]: f[r]) @ x[s]\n",
-    "e": "    param W_r[d, E]; W[E, d, d']\n    route e in top(1, x @ W_r):\n        o = x @ W[e]\n",
+    "e": "    param W_r[d, E]; W[E, d, d']\n    route e in top(1, x @ W_r):\n"
+    "        o = x @ W[e]\n",
     "l": "    o = x\n    repeat 2 as l:\n        o = o + l * x\n",
 }
 
