@@ -216,14 +216,20 @@ class Reach:
     """By file and test, as bits."""
 
     def tests_for(self, mutant: Mutant) -> list[str]:
-        """Those that reach its line, the nearest first, and then the quickest. A line that only an
-        import reaches may matter to all that reach anything in its file."""
+        """Those that reach its line, the nearest first, and then the quickest; then others of their
+        files, which may use what these have made. A line that only an import reaches may matter to
+        all that reach anything in its file."""
         tests = self.lines.get(mutant.file, {})
-        found = [test for test, lines in tests.items() if lines >> mutant.line & 1]
-        if not found and "" in tests and tests[""] >> mutant.line & 1:
-            found = [*tests]
-        known = [test for test in found if test in self.seconds]
-        return sorted(known, key=lambda test: (-near(mutant.file, test), self.seconds[test], test))
+        found = {test for test, lines in tests.items() if lines >> mutant.line & 1}
+        if found == {""}:
+            found = {*tests}
+        homes = {test.partition("::")[0] for test in found}
+        beside = {test for test in self.seconds if test.partition("::")[0] in homes}
+
+        def order(test: str) -> tuple[bool, int, float, str]:
+            return test not in found, -near(mutant.file, test), self.seconds[test], test
+
+        return sorted((found & self.seconds.keys()) | beside, key=order)
 
     def slices(self, mutant: Mutant) -> list[list[str]]:
         """The same in parts that take about as long as is meant."""

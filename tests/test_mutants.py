@@ -89,17 +89,20 @@ MUTANT = Mutant("archc/algebra/fold.py", 3, "another flag", "x = True", "x = Fal
 
 
 def test_near_and_quick_tests_come_first() -> None:
-    """Only those that reach the line, and pass; parts are no longer than is meant."""
+    """Those that reach the line, and pass, before those beside them; parts are no longer than is
+    meant."""
     seconds = {"tests/ir/test_a.py::a": 1.0, "tests/algebra/test_fold.py::b": 20.0,
-               "tests/algebra/test_c.py::c": 9.0, "tests/ir/test_d.py::d": 70.0}  # fmt: skip
-    lines = dict.fromkeys([*seconds, "tests/ir/test_failing.py::e"], 1 << 3)
-    lines["tests/algebra/test_other.py::f"] = 1 << 4
+               "tests/algebra/test_c.py::c": 9.0, "tests/ir/test_d.py::d": 70.0,
+               "tests/algebra/test_fold.py::beside": 1.0, "tests/ir/test_e.py::f": 1.0}  # fmt: skip
+    lines = dict.fromkeys([*[*seconds][:4], "tests/ir/test_failing.py::e"], 1 << 3)
+    lines["tests/ir/test_e.py::f"] = 1 << 4
     reach = Reach(seconds, {MUTANT.file: lines})
     b, c, a, d = [f"tests/{name}" for name in (
         "algebra/test_fold.py::b", "algebra/test_c.py::c", "ir/test_a.py::a", "ir/test_d.py::d",
     )]  # fmt: skip
-    assert reach.tests_for(MUTANT) == [b, c, a, d]
-    assert reach.slices(MUTANT) == [[b], [c, a], [d]]
+    beside = "tests/algebra/test_fold.py::beside"
+    assert reach.tests_for(MUTANT) == [b, c, a, d, beside]
+    assert reach.slices(MUTANT) == [[b], [c, a], [d], [beside]]
 
 
 def test_what_is_known_stays_known(tmp_path: Path) -> None:
