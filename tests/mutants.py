@@ -27,7 +27,6 @@ import argparse
 import heapq
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -102,22 +101,27 @@ def draw(root: Path, count: int, seed: int) -> list[Mutant]:
 def drawn(
     root: Path, lines: list[tuple[int, list[Mutant]]], count: int, room: str, seed: int
 ) -> Iterator[Mutant]:
-    """The mutants of a room: as many of one kind as of another, and one of a line."""
-    chance = random.Random(f"{seed} {room}")
+    """The mutants of a room: as many of one kind as of another, and one of a line. Each has a place
+    in the draw of its own, so that changes elsewhere leave it there."""
+
+    def place(mutant: Mutant) -> str:
+        return sha256(f"{seed} {mutant.id}".encode()).hexdigest()
+
     kinds: dict[str, list[Mutant]] = defaultdict(list)
     for _, choices in lines:
         for each in choices:
             kinds[each.kind.partition(":")[0]].append(each)
     for each in kinds.values():
-        chance.shuffle(each)
-    taken = set[tuple[str, int]]()
+        each.sort(key=place)
+    order = sorted(kinds, key=lambda kind: sha256(f"{seed} {room} {kind}".encode()).digest())
+    taken = set[object]()
     while count and any(kinds.values()):
-        for kind in chance.sample(sorted(kinds), len(kinds)):
+        for kind in order:
             mutant = kinds[kind].pop() if count and kinds[kind] else None
-            if mutant is None or (mutant.file, mutant.line) in taken or mutant.id in EQUIVALENT:
+            if mutant is None or {(mutant.file, mutant.line), mutant.id} & (taken | {*EQUIVALENT}):
                 continue
             if is_another((root / mutant.file).read_text("utf-8"), mutant):
-                taken.add((mutant.file, mutant.line))
+                taken |= {(mutant.file, mutant.line), mutant.id}
                 yield mutant
                 count -= 1
 
