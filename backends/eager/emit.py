@@ -150,6 +150,10 @@ def header(plan: Plan, notes: list[str]) -> list[str]:
         paragraphs[-1] += "".join(
             f"\n    {form:<{width}}  {bound:.0e}" for form, bound in plan.verified
         )
+    if plan.unseen:
+        lines = [f"    {printable(line)}" for line in plan.unseen]
+        first = "In no small instance that was tried had these anything to choose:"
+        paragraphs.append("\n".join([first, *lines]))
     if plan.check is not None:
         paragraphs.append("Run this file to check it again here, and to see how fast it is.")
     writer.docstring([*paragraphs, *notes])

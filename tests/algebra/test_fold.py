@@ -68,6 +68,7 @@ def test_a_scale_of_scores_moves_to_the_queries(score: str) -> None:
         "tau / (9 + q[t].T @ k[s])",
         "tau / (q[t].T @ k[s])",
         "3 / (q[t].T @ k[s])",
+        "3 / (q[t].T @ k[s] + v[t].T @ k[s])",
     ],
 )
 def test_what_no_query_can_take_stays(score: str) -> None:
