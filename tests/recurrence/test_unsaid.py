@@ -43,11 +43,13 @@ def warnings(
         ),
         (
             "f = 1 - rate * sigmoid(x @ W)", ", rate = 0.5",
-            "`rate > 0 and rate <= 1` is not known", "require rate > 0; require rate <= 1", "f = 1 - rate * sigmoid(x @ W)",
+            "`rate > 0 and rate <= 1` is not known", "require rate > 0; require rate <= 1",
+            "f = 1 - rate * sigmoid(x @ W)",
         ),
         (
             "f = sigmoid(x @ W) * share", ", share = 0.5",
-            "`share > 0 and share <= 1` is not known", "require share > 0; require share <= 1", "f = sigmoid(x @ W) * share",
+            "`share > 0 and share <= 1` is not known", "require share > 0; require share <= 1",
+            "f = sigmoid(x @ W) * share",
         ),
         ("f = 2 * sigmoid(x @ W)", "", "", "chunk: bound f <= 1", "f = 2 * sigmoid(x @ W)"),
         ("f = tanh(x @ W)", "", "", "chunk: bound f > 0, bound f <= 1", "f = tanh(x @ W)"),
