@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import sympy
 import torch
@@ -54,8 +53,7 @@ class Evaluation:
 @dataclass
 class Scope:
     """What the ops of one graph can see. `sizes` grows by the sizes that inputs bring (batch, T);
-    `like` is a scalar of the evaluation's dtype and device; `watch` is shown each value as it is
-    computed."""
+    `like` is a scalar of the evaluation's dtype and device."""
 
     sizes: dict[str, Number]
     inputs: Mapping[str, Named]
@@ -65,7 +63,6 @@ class Scope:
     like: Tensor
     found: Evaluation
     prefix: str = ""
-    watch: Callable[[Node, str, Sequence[Any], Any], None] | None = None
     numbers: dict[sympy.Expr, Number] = field(default_factory=dict)
 
     def number(self, value: sympy.Expr) -> Number:

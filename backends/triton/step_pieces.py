@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 import triton.language as tl
-from archc.backends.eager.op_pieces import transformed
-from archc.backends.triton.pieces import has_triton, kernel, needs_gradient
+from archc.backends.triton.pieces import has_triton, kernel
 from torch import Tensor
 
 
@@ -65,7 +64,8 @@ def on_gpu(*tensors: Tensor) -> bool:
 
 def by_steps(*tensors: Tensor) -> bool:
     """Whether a kernel may walk the tokens: on a GPU, where nothing learns."""
-    return on_gpu(*tensors) and not needs_gradient(*tensors)
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return on_gpu(*tensors) and not learns
 
 
 def span_of(tokens: int, numbers: int) -> int:
@@ -156,8 +156,6 @@ def check_learns(name: str, *tensors: Tensor) -> None:
     """Refuse tensors that learn: states are written in place."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         raise ValueError(f"{name} has no gradient: call it under torch.no_grad()")
-    if transformed(*tensors):
-        raise ValueError(f"{name} has no transforms of torch.func, and no derivative forward")
 
 
 def shares_memory(x: Tensor, y: Tensor) -> bool:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from archc.backends.eager.graph_function import GraphFunction
-from archc.backends.eager.library import REFUSED
-from archc.backends.eager.op import kind_of
 from archc.backends.eager.scope import write_sizes
-from archc.backends.triton.library import KernelOps
-from archc.backends.triton.op import KernelOp
+from archc.backends.triton.library import REFUSED, Ops
+from archc.backends.triton.op import Op, kind_of
 from archc.backends.writer import Writer, quoted
 
 
-class WalkOp(KernelOp):
+class WalkOp(Op):
     """One op under construction: `fast` has one kernel, `eager` is a loop in PyTorch."""
 
     last: tuple[str, ...] = ()
@@ -88,7 +86,7 @@ class WalkOp(KernelOp):
             writer.call("made = each_alone(", given, ")")
 
 
-class WalkOps(KernelOps):
+class WalkOps(Ops):
     """The ops of one recurrence without chunks."""
 
     kind = WalkOp

@@ -1,1 +1,0 @@
-"""What generated kernels call when they run. Only this folder of archc imports triton."""
