@@ -4,7 +4,7 @@
       -> tree     syntax/      what it says, nothing looked up
       -> layer IR elaborate/   names, shapes and the one meaning of `@`; few ops (ir/layer.py)
       -> layer IR algebra/     equal values for less work; the memory of a layer alone (cut.py)
-      -> Plan     compile.py   THE pipeline; a small instance is held against ir/meaning.py
+      -> Plan     compile.py   THE pipeline; selfcheck.py holds a small instance against meaning.py
       -> text     backends/    a standalone Python file
       -> module   api.py       `archc.load("my.arch").module(d=2304, H=32)`
 

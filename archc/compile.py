@@ -11,8 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import metadata
-from itertools import islice
-from types import ModuleType
 from typing import Any
 
 from archc.algebra.absorb import absorb
@@ -21,17 +19,14 @@ from archc.algebra.simplify import simplify
 from archc.autodiff.builder import NoGradient
 from archc.autodiff.reverse import gradient
 from archc.backends.eager import emit as eager
-from archc.backends.load import load
-from archc.backends.renamed import arguments, weights
 from archc.backends.triton import emit as triton
 from archc.backends.triton.schedule import Schedule
-from archc.diagnostics import InternalError, fail
 from archc.elaborate.elaborate import elaborate
 from archc.given_laws import with_laws
 from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph
-from archc.ir.plan import Check, Expected, Plan, examples
+from archc.ir.plan import Plan
 from archc.ir.verify import verify
 from archc.numerics.gates import gates_in_logs
 from archc.recurrence.chunked import chunked
@@ -49,6 +44,7 @@ from archc.schedule.prologue import prologues
 from archc.schedule.quotients import quotients_again
 from archc.schedule.segments import segments
 from archc.schedule.steps import in_spans, steps, tokenwise
+from archc.selfcheck import checked
 from archc.source import Source
 from archc.specfile import import_source
 from archc.syntax.parse import parse
@@ -153,9 +149,6 @@ def whole_in_kernels(plan: Plan) -> str:
 BACKENDS: Mapping[str, Callable[[Plan], str]] = {"eager": eager.emit, "triton": whole_in_kernels}
 """Plan -> source text, by name."""
 
-SMALL, LARGER = 4, 16
-"""About how long the dims of the instances are that a file is checked with, and timed with."""
-
 
 def compile_source(
     source: Source,
@@ -223,7 +216,7 @@ def file_of(
     """The file of an elaborated layer, with its self-check."""
     emit = BACKENDS[backend]
     plan = Plan(lowered(layer, dump), metadata.version("archc"), command)
-    text = emit(checked(plan, layer, emit))
+    text = checked(plan, layer, emit)
     dump("source", text)
     return text
 
@@ -239,84 +232,3 @@ def function_of(layer: ir.Layer, name: str, backend: str = "eager") -> str:
     if backend == "triton":
         return triton.emit_function(for_kernels(layer), name, SCHEDULE)
     return eager.emit_function(layer, name)
-
-
-# --- the self-check -----------------------------------------------------------------------------
-
-
-def checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str]) -> Plan:
-    """The plan with a small instance of the layer, the numbers that the layer's meaning gives
-    for it, and how near the file's own forms come. Where no instance fits, the plan as it is."""
-    import torch  # takes a second: only where numbers are needed
-
-    larger = next(examples(plan.layer, LARGER), None)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the instance is small: more would only wait for one another
-    try:
-        for small in islice(examples(plan.layer, SMALL), 20):
-            draft = replace(plan, check=Check(small, larger or small))
-            module = load(emit(draft), layer.name)
-            try:
-                expected = meaning_of(layer, module, small)
-            except IndexError:
-                continue  # an index that the spec computes is out of range for these sizes
-            check = Check(small, larger or small, expected)
-            return replace(plan, check=check, verified=tuple(verified(layer, module, expected)))
-    finally:
-        torch.set_num_threads(threads)
-    return plan
-
-
-ELEMENTS = 8
-"""How many numbers of each output a file carries."""
-
-
-def meaning_of(layer: ir.Layer, module: ModuleType, sizes: Mapping[str, Any]) -> Expected:
-    """Some elements of each output of the instance that the file makes, by the oracle."""
-    import torch
-
-    from archc.ir.meaning import evaluate
-
-    instance, inputs, _ = module.example(arguments(sizes), 2, 9, "cpu", torch.float64)
-    found = evaluate(layer, inputs, weights(instance), sizes)
-    hold_promises(layer, found.values)
-    expected = {}
-    for name, value in found.outputs.items():
-        flat = value.detach().flatten().tolist()
-        places = range(0, len(flat), max(1, len(flat) // ELEMENTS))
-        expected[name] = {place: flat[place] for place in islice(places, ELEMENTS)}
-    return expected
-
-
-def hold_promises(layer: ir.Layer, values: Mapping[str, Any], path: str = "") -> None:
-    """Refuse a promise of `chunk: bound`, of the layer or of one that it calls, that the values of
-    the instance break. Inputs of the layer are drawn to keep it."""
-    for _, call in layer.calls:
-        hold_promises(call.callee, values, f"{path}{call.path}.")
-    for bound in layer.chunk.bounds:
-        value = values.get(path + bound.name)
-        if value is None or not value.numel():
-            continue
-        low, high = float(value.min()), float(value.max())
-        if low < bound.low or high > bound.high:
-            worst = low if low < bound.low else high
-            raise fail(
-                "E0223",
-                f"`{bound.text}` does not hold: `{bound.name}` is {worst:.6g} in a small instance",
-                bound.span,
-                helps=["change the expression, or leave the promise out"],
-            )
-
-
-def verified(layer: ir.Layer, module: ModuleType, expected: Expected) -> list[tuple[str, float]]:
-    """Every form of the file and a bound on its error; raises InternalError for one that is
-    wrong."""
-    given = {name: (tuple(values), tuple(values.values())) for name, values in expected.items()}
-    rows = []
-    for form, error, limit in module.checks(given):
-        if not error <= limit:
-            raise InternalError(
-                f"`{layer.name}`, {form}: an error of {error:.1e}, above {limit:.0e}"
-            )
-        rows.append((form, limit))
-    return rows

@@ -7,8 +7,9 @@ called. One dataclass feeds the terminal, JSON and editors.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from archc.source import Span
 
@@ -27,6 +28,10 @@ class Label:
     text: str
 
 
+IN_CALL, CALLED = "in this call", "called here"
+"""Remarks under a call, where the mistake is in what it gives, or in what it calls."""
+
+
 @dataclass(frozen=True)
 class Diagnostic:
     """One finding: a code, a message, where, why, and what to do about it."""
@@ -38,6 +43,31 @@ class Diagnostic:
     notes: tuple[str, ...] = ()
     helps: tuple[str, ...] = ()
     severity: str = "error"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "others", tuple(self.others))
+        object.__setattr__(self, "notes", tuple(self.notes))
+        object.__setattr__(self, "helps", tuple(self.helps))
+
+    def at_call(self, call: Span) -> Diagnostic:
+        """The finding at the call that it comes from, and where in what is called it was found."""
+        if self.label is None or self._called:
+            return self
+        inside = Label(self.label.span, self.label.text or "found here")
+        others = (each for each in self.others if not call.holds(each.span))
+        return replace(self, label=Label(call, IN_CALL), others=(inside, *others))
+
+    def called_from(self, call: Span) -> Diagnostic:
+        """The finding where it is, and the call that led there."""
+        if self.label is None or self._called:
+            return self
+        return replace(self, others=(*self.others, Label(call, CALLED)))
+
+    @property
+    def _called(self) -> bool:
+        """Whether a call is shown already: the nearest is enough."""
+        shown = [each for each in (self.label, *self.others) if each is not None]
+        return any(each.text in (IN_CALL, CALLED) for each in shown)
 
     def render(self) -> str:
         """The finding as a terminal shows it, without colour."""
@@ -116,19 +146,23 @@ class Report:
 
         Raises ArchError itself when there have been MOST_FINDINGS.
         """
-        self.diagnostics.append(
+        return self.add(
             Diagnostic(
                 code,
                 message,
                 Label(span, label) if span else None,
-                tuple(Label(s, text) for s, text in others if s),
+                tuple(labels(others)),
                 tuple(notes),
                 tuple(helps),
             )
         )
+
+    def add(self, found: Diagnostic) -> Refused:
+        """Record a finding, as `error` does."""
+        self.diagnostics.append(found)
         if len(self.diagnostics) >= MOST_FINDINGS:
             self.check()
-        return Refused(message)
+        return Refused(found.message)
 
     def check(self) -> None:
         """Raise `ArchError` with everything collected, if anything was, in source order."""
@@ -150,63 +184,137 @@ def fail(
     return ArchError(report.diagnostics)
 
 
+def labels(places: Iterable[tuple[Span | None, str]]) -> Iterator[Label]:
+    """Remarks at those places that are known."""
+    return (Label(span, text) for span, text in places if span)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> tuple[str, ...]:
     """A help line that names the nearest known name, or nothing."""
     names = sorted(set(known))
     if len(names) > MOST_NAMES:
         return ()
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    plain = name.lower().replace("_", "")
+    same = [each for each in names if each.lower().replace("_", "") == plain]
+    near = same or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if not same and len(name) <= 3:  # of three letters, another one is no misprint
+        near = [each for each in near if each in name or name in each]
     return (f"did you mean `{near[0]}`?",) if near else ()
 
 
 def render(finding: Diagnostic) -> str:
     """A finding with its source lines and carets, in plain text."""
-    lines = [f"{finding.severity}[{finding.code}]: {finding.message}"]
+    lines = [f"{finding.severity}[{finding.code}]: {visible(finding.message)}"]
     labels = [label for label in (finding.label, *finding.others) if label]
     width = max((len(str(label.span.line)) for label in labels), default=1)
     if finding.label:
         span = finding.label.span
         lines.append(f"{' ' * width}--> {span.source.name}:{span.line}:{span.column}")
     lines += _excerpts(finding, labels, width)
-    lines += [f"{' ' * width} = note: {note}" for note in finding.notes]
-    lines += [f"{' ' * width} = help: {text}" for text in finding.helps]
+    lines += [f"{' ' * width} = note: {visible(note)}" for note in finding.notes]
+    lines += [f"{' ' * width} = help: {visible(text)}" for text in finding.helps]
     return "\n".join(lines)
 
 
 def _excerpts(finding: Diagnostic, labels: Sequence[Label], width: int) -> list[str]:
-    """The labelled source lines, each once, in order; one of another file gets its own arrow."""
+    """The labelled source lines, each once, in order; those of another file below an arrow."""
     if finding.label is None:
         return []
     lines: list[str] = [" " * width + " |"]
-    home, last = finding.label.span.source, 0
-    here = [label for label in labels if label.span.source is home]
-    for label in sorted(here, key=lambda label: (label.span.line, label.span.start)):
-        if label.span.line != last:
-            if last and label.span.line > last + 1:
-                lines.append("." * width)
-            lines.append(f"{label.span.line:>{width}} | {_shown(home.line(label.span.line))}")
-        last = label.span.line
-        lines.append(" " * width + " | " + _marks(label, "^" if label is finding.label else "-"))
-    for label in labels:
-        if label.span.source is not home:
-            source = label.span.source
-            lines.append(f"{' ' * width}--> {source.name}:{label.span.line}:{label.span.column}")
-            lines.append(f"{label.span.line:>{width}} | {_shown(source.line(label.span.line))}")
-            lines.append(" " * width + " | " + _marks(label, "-"))
+    home = finding.label.span.source
+    lines += _of_file([label for label in labels if label.span.source is home], finding, width)
+    for other in dict.fromkeys(label.span.source for label in labels):
+        if other is not home:
+            there = [label for label in labels if label.span.source is other]
+            at = there[0].span
+            lines.append(f"{' ' * width}--> {other.name}:{at.line}:{at.column}")
+            lines += _of_file(there, finding, width)
     return [*lines, " " * width + " |"] if finding.notes or finding.helps else lines
 
 
-def _shown(line: str, limit: int = 160) -> str:
-    """A source line that cannot disturb a terminal: no control characters, bounded length."""
-    text = "".join(
-        char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line[: limit + 1]
+def _of_file(labels: Sequence[Label], finding: Diagnostic, width: int) -> list[str]:
+    """The labelled lines of one file, with their marks."""
+    lines, last = list[str](), 0
+    ordered = sorted(labels, key=lambda label: (label.span.line, label.span.start))
+    for label in ordered:
+        line = label.span.line
+        if line != last:
+            here = [each for each in ordered if each.span.line == line]
+            excerpt = _Excerpt.around(finding.label if finding.label in here else here[0])
+            if last and line > last + 1:
+                lines.append("." * width)
+            lines.append(f"{line:>{width}} | {excerpt.shown}")
+        last = line
+        lines.append(" " * width + " | " + excerpt.marks(label, finding.label is label))
+    return lines
+
+
+# --- a source line on a terminal ------------------------------------------------------------------
+
+MOST_SHOWN = 160
+"""Most characters of a source line that are shown."""
+
+
+@dataclass(frozen=True)
+class _Excerpt:
+    """A source line from its character `start` up to `end`, as a terminal shows it."""
+
+    line: str
+    start: int
+    end: int
+
+    @classmethod
+    def around(cls, label: Label | None) -> _Excerpt:
+        """The line of a label: whole, or the part of a long one that the label is in."""
+        assert label is not None
+        line = label.span.source.line(label.span.line)
+        if len(line) <= MOST_SHOWN:
+            return cls(line, 0, len(line))
+        start = max(0, min(label.span.column - 1 - MOST_SHOWN // 4, len(line) - MOST_SHOWN))
+        return cls(line, start, start + MOST_SHOWN)
+
+    @property
+    def before(self) -> str:
+        """What stands for the characters that are left out in front."""
+        return "…" if self.start else ""
+
+    @property
+    def shown(self) -> str:
+        """The text, without anything that a terminal would not show or would act upon."""
+        after = "…" if self.end < len(self.line) else ""
+        return self.before + visible(self.line[self.start : self.end]) + after
+
+    def marks(self, label: Label, primary: bool) -> str:
+        """Marks under the part of a label that lies here, and its text."""
+        first = min(max(label.span.column - 1, self.start), self.end)
+        last = min(first + label.span.end - label.span.start, self.end)
+        while first > self.start and first < len(self.line) and not cells(self.line[first]):
+            first -= 1  # a mark above or below a letter is shown with its letter
+        indent = cells(self.before + visible(self.line[self.start : first]))
+        length = max(1, cells(visible(self.line[first:last])))
+        mark = "^" if primary else "-"
+        return f"{' ' * indent}{mark * length} {visible(label.text)}".rstrip()
+
+
+TAB = "→   "
+"""How a tab is shown: wherever it stands, as wide as an indentation."""
+
+
+def visible(text: str) -> str:
+    """A text in which everything can be seen: tabs, spaces of other kinds, control characters."""
+    return "".join(
+        TAB if char == "\t" else char if char.isprintable() else f"<U+{ord(char):04X}>"
+        for char in text
     )
-    return text if len(text) <= limit else text[:limit] + "…"
 
 
-def _marks(label: Label, mark: str) -> str:
-    """Carets under the part of the span that lies on its first line."""
-    line = label.span.source.line(label.span.line)
-    room = max(1, len(line) - label.span.column + 1)
-    length = max(1, min(label.span.end - label.span.start, room, 160))
-    return f"{' ' * min(label.span.column - 1, 160)}{mark * length} {label.text}".rstrip()
+def cells(text: str) -> int:
+    """How many cells of a terminal a text takes: two for wide letters, none for marks on them."""
+    return sum(
+        0
+        if unicodedata.category(char) in ("Mn", "Me")
+        else 2
+        if unicodedata.east_asian_width(char) in ("W", "F")
+        else 1
+        for char in text
+    )

@@ -33,7 +33,7 @@ class Source:
         """Text of a 1-based line, without its newline."""
         start = self.starts[number - 1]
         end = self.text.find("\n", start)
-        return self.text[start:] if end < 0 else self.text[start:end]
+        return (self.text[start:] if end < 0 else self.text[start:end]).rstrip("\r")
 
     @cached_property
     def sha256(self) -> str:
@@ -68,6 +68,12 @@ class Span:
     def where(self) -> str:
         """`my.arch:21`, as generated code cites it."""
         return f"{self.source.name}:{self.line}"
+
+    def holds(self, other: Span) -> bool:
+        """Whether another span lies in this one."""
+        return (
+            self.source is other.source and self.start <= other.start and other.end <= self.end
+        )
 
     def to(self, other: Span) -> Span:
         """The stretch from this span's start to the other's end."""

@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from archc.algebra import cut
-from archc.backends.eager.emit import class_name
+from archc.backends.eager.emit import class_name, emit
 from archc.backends.eager.memory import memory_of
 from archc.backends.writer import snake
 from archc.bench.job import DECODE, Entering, Input, Job, Work
 from archc.bench.traffic import compulsory, stays_wide
 from archc.compile import elaborated, function_of, text_of, with_chunks
+from archc.diagnostics import InternalError
 from archc.ir import layer as ir
 from archc.ir.sizes import Number, evaluate, resolve_sizes
+from archc.selfcheck import rewritten
 from archc.specfile import read, split
+
+LIMIT = 1e-9
+"""How far the layer whose memory is cut out may be from the spec."""
 
 WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a number."""
@@ -41,10 +46,15 @@ def subject(spec: str, shape: tuple[int, int, int, int], asked: Request, folder:
     """Write what a process needs to measure a spec at a shape into `folder`, and the job.
 
     Raises ArchError for a spec or sizes that are wrong, NoMemory (a ValueError) for a layer without
-    a memory of its own, ValueError for one whose inputs are no real numbers.
+    a memory of its own, ValueError for one whose inputs are no real numbers, InternalError where
+    the memory that the oracle is given is not that of the spec as written.
     """
     where, inside = split(spec)
-    layer = with_chunks(elaborated(read(where), inside, asked.given))
+    written = elaborated(read(where), inside, asked.given)
+    layer = with_chunks(written)
+    off = rewritten(written, layer, emit)
+    if not off <= LIMIT:
+        raise InternalError(f"`{layer.name}`, the graph after algebra: an error of {off:.1e}")
     memory, before = cut.op(layer), cut.entering(layer)
     function = f"{snake(layer.name)}_memory_alone"
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import click
 
 from archc.commands.arguments import set_option
 from archc.commands.console import Console, coloured
-from archc.commands.stages import layer_of
+from archc.commands.stages import layer_of, warnings_of
 from archc.diagnostics import ArchError, Diagnostic
 
 
@@ -29,26 +29,33 @@ from archc.diagnostics import ArchError, Diagnostic
 def command(
     ctx: click.Context, specs: tuple[str, ...], given: Mapping[str, Any], form: str
 ) -> None:
-    """Every finding of every SPEC is printed; the exit status is 1 if there is one."""
+    """Every finding of every SPEC is printed; the exit status is 1 if one is an error.
+
+    Warnings are about what is right but may not be meant: --quiet leaves them out.
+    """
     console = ctx.ensure_object(Console)
     found: list[Diagnostic] = []
     for spec in specs:
         try:
-            layer_of(spec, given)
+            found += warnings_of(layer_of(spec, given))
         except ArchError as error:
             found += error.diagnostics
-    text = FORMS[form](found)
+    errors = [finding for finding in found if finding.severity == "error"]
+    text = FORMS[form](errors if console.quiet else found)
     if text:
         click.echo(text)
-    console.say(_summary(len(specs), len(found)))
-    ctx.exit(1 if found else 0)
+    console.say(_summary(len(specs), len(errors), len(found) - len(errors)))
+    ctx.exit(1 if errors else 0)
 
 
-def _summary(specs: int, findings: int) -> str:
-    checked = "1 spec" if specs == 1 else f"{specs} specs"
-    if not findings:
-        return f"{checked} checked, nothing to report"
-    return f"{checked} checked, {findings} {'error' if findings == 1 else 'errors'}"
+def _summary(specs: int, errors: int, warnings: int) -> str:
+    counted = [_counted(errors, "error")] if errors else []
+    counted += [_counted(warnings, "warning")] if warnings else []
+    return f"{_counted(specs, 'spec')} checked, {', '.join(counted) or 'nothing to report'}"
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def full(found: Sequence[Diagnostic]) -> str:

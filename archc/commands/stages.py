@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from archc.diagnostics import Diagnostic
 from archc.elaborate.elaborate import elaborate
-from archc.ir.layer import Layer
+from archc.ir.layer import Fold, Layer
 from archc.ir.text import called_layers
 from archc.ir.verify import verify
 from archc.specfile import import_source, read, split
@@ -18,6 +19,26 @@ from archc.syntax.parse import parse
 
 Given = Mapping[str, Any]
 """Sizes and options by name, as `--set` gives them."""
+
+
+def warnings_of(layer: Layer) -> tuple[Diagnostic, ...]:
+    """What is right but may not be meant: states that stay a loop, as `archc compile` says it.
+
+    Whether there is something to say is found from the layer as it is written, which takes a tenth
+    of a second; what is said, from the layer that chunked forms are derived from.
+    """
+    graphs = [each.graph for each in called_layers(layer)]
+    if not any(isinstance(node.op, Fold) for graph in graphs for node in graph):
+        return ()
+    from archc.numerics.gates import gates_in_logs  # passes: only where there is a recurrence
+    from archc.recurrence.decays import decays
+    from archc.recurrence.loops import loops
+
+    if not loops(gates_in_logs(layer, decays)):
+        return ()
+    from archc.compile import before_chunks
+
+    return loops(before_chunks(layer))
 
 
 def tree_of(spec: str) -> tree.File:

@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from archc.derivation.page import Page, para
+from archc.backends.eager.emit import emit
+from archc.compile import before_chunks
+from archc.derivation.page import Checked, Page, Step, para
 from archc.derivation.step_algebra import algebra
 from archc.derivation.study import studies_of
 from archc.ir import layer as ir
+from archc.selfcheck import rewritten
 
 
 def page_of(layer: ir.Layer, sizes: Mapping[str, int], about: str = "", source: str = "") -> Page:
     """The derivation of an elaborated layer; `sizes` are numbers for its dims, if any are given."""
     studies = list(studies_of(layer))
+    whole = algebra(layer)
     if not studies:
-        return Page(layer.name, about, source, (para(NOTHING),), (algebra(layer),))
+        return Page(layer.name, about, source, (para(NOTHING),), (whole,))
+    whole = replace(whole, steps=(*whole.steps, _beside_the_spec(layer)))
     from archc.derivation.chapters import chapter  # torch takes a second
 
     told = [chapter(study, sizes if study.layer.name == layer.name else {}) for study in studies]
-    return Page(layer.name, about, source, (para(INTRO),), (*told, algebra(layer)))
+    return Page(layer.name, about, source, (para(INTRO),), (*told, whole))
+
+
+def _beside_the_spec(layer: ir.Layer) -> Step:
+    """The graph that everything on the page is derived from, against the spec as it is written."""
+    error = rewritten(layer, before_chunks(layer), emit)
+    blocks = (para(WRITTEN), Checked("the layer after algebra", "a small instance", error, LIMIT))
+    return Step("Beside the spec", blocks)
+
+
+LIMIT = 1e-9
+"""The largest relative error of the graph after algebra."""
+WRITTEN = (
+    "Algebra puts products in another order, and moves scales to where they cost less, before"
+    " anything else is derived. So the layer that results is run beside the equations as they are"
+    " written, op by op in float64."
+)
 
 
 INTRO = (

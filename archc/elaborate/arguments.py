@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,13 @@ def declare_arguments(
             raise scope.error("E0210", f"argument `{name}` is declared twice", parameter.span)
         default = scope.evaluate(parameter.default) if parameter.default is not None else None
         value = given.get(name)
+        if isinstance(value, Option) and name in sizes and not isinstance(default, Option):
+            raise scope.error(
+                "E0503",
+                f"`{name}` of `{decl.name}` must be a size, a whole number that is not negative, "
+                f"but it is {reprlib.repr(value.value)}",
+                parameter.span,
+            )
         if isinstance(value, LayerRef | Option) or (
             name not in symbolic and _settles(value, default)
         ):

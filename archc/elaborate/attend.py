@@ -8,13 +8,16 @@ import sympy
 
 from archc.dims import T_SEEN, TIME, Axis, stream
 from archc.elaborate import expr, ops
+from archc.elaborate.clashes import check_index, index_of
 from archc.elaborate.heads import Define, heads_of, live_entries, node_name
 from archc.elaborate.mentions import free_names
+from archc.elaborate.reach import reach
 from archc.elaborate.scope import Along, BlockStream, PairScope, Scope
 from archc.elaborate.values import Frame, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.typing import layer_graph
+from archc.source import Span
 from archc.syntax import tree
 
 
@@ -42,7 +45,7 @@ def attend(
             frame.graph.outputs[name] = _exported(inner, frame.bring(value), node).node
     frame.graph.prune()
     entries = live_entries(frame)
-    window, causal = _bounds(inner, node, variable)
+    window, causal = _reach(inner, node, variable, source)
     captures = tuple((name, role) for name, role, _ in entries)
     op = ir.Pair(TIME, axis, source, captures, frame.graph, pair.path, window, causal)
     made = ops.node(scope, op, *(outer for _, _, outer in entries), span=node.span)
@@ -52,6 +55,31 @@ def attend(
     return {
         name: ops.node(scope, ir.Result(name), made, span=node.span) for name in frame.graph.outputs
     }
+
+
+def _reach(
+    inner: Scope, node: tree.Attend, variable: str, source: str
+) -> tuple[sympy.Expr | None, bool]:
+    """The window, and whether no token read lies ahead; of the layer's own tokens, a spec says
+    where it is meant that one does."""
+    _, blocks = inner.context.streams.get(variable, (None, None))
+    blocks = None if source == "t" else blocks
+    window, causal = reach(inner, node, variable, blocks)
+    own = source == "t" or blocks is not None
+    if own and not causal and not node.both_ways:
+        range = node.range.span.text
+        raise inner.error(
+            "E0308",
+            f"this `{node.keyword}` may read tokens that have not been seen yet",
+            node.range.span,
+            "not only the past",
+            helps=[
+                f"end it at the token itself: `{variable} {'ending ' if blocks else ''}<= t`",
+                f"if it looks both ways, say so: `{node.keyword} all {range}`; the layer then needs"
+                " the whole sequence at once",
+            ],
+        )
+    return window, causal
 
 
 def _exported(inner: Scope, value: Tensor, node: tree.Attend) -> Tensor:
@@ -75,7 +103,9 @@ def _read_axis(scope: Scope, node: tree.Attend) -> tuple[str, Axis, str]:
         terms = node.range.terms[:1] if node.ending else node.range.terms
         names = [n for term in terms for n in free_names(term) if n != "t"]
         streams = scope.context.streams
-        names = [n for n in names if n in streams or scope.find(n) is None]
+        written, names = names, [n for n in names if n in streams or scope.find(n) is None]
+        if not names:
+            index_of(scope, node, written)
     if len(set(names)) != 1:
         raise scope.error(
             "E0314",
@@ -88,6 +118,7 @@ def _read_axis(scope: Scope, node: tree.Attend) -> tuple[str, Axis, str]:
             ],
         )
     name = names[0]
+    check_index(scope, node, name)
     known = scope.context.streams.get(name)
     if known is not None and (known[1] is None or known[1].size != 1):
         return name, known[0], name
@@ -158,28 +189,34 @@ def _chosen(inner: Scope, node: tree.Attend, axis: Axis) -> Tensor:
     _, info = inner.context.streams[others[0].name]
     assert info is not None
     read = expr.position(inner, axis, node.span)
-    block = ops.plain(inner, "floordiv", [read, info.stride], node.span)
-    return ops.node(inner, ir.Gather(others[0].name), value, block, span=node.span)
+    if info.covers:
+        block = ops.plain(inner, "floordiv", [read, info.stride], node.span)
+        return ops.node(inner, ir.Gather(others[0].name), value, block, span=node.span)
+    return _in_a_block(inner, value, others[0], info, read, node.span)
 
 
-def _bounds(inner: Scope, node: tree.Attend, variable: str) -> tuple[sympy.Expr | None, bool]:
-    """How many of the latest tokens are read at most, and whether none lies ahead of the reader."""
-    if node.everything or not isinstance(node.range, tree.Compare):
-        return None, False
-    window, causal = None, node.ending
-    terms, links = node.range.terms, node.range.ops
-    for left, op, right in zip(terms, links, terms[1:], strict=False):
-        if isinstance(left, tree.Name) and left.id == variable and isinstance(right, tree.Name):
-            causal |= right.id == "t" and op in ("<", "<=")
-        back = (
-            isinstance(left, tree.Binary) and left.op == "-" and getattr(left.left, "id", "") == "t"
-        )
-        if back and getattr(right, "id", "") == variable and op in ("<", "<="):
-            assert isinstance(left, tree.Binary)
-            width = inner.evaluate(left.right)
-            if isinstance(width, sympy.Expr):
-                window = width if op == "<" else width + 1
-    return window, causal
+def _in_a_block(
+    inner: Scope, chosen: Tensor, blocks: Axis, info: BlockStream, read: Tensor, span: Span
+) -> Tensor:
+    """Whether a block that is chosen, and complete at the reader, holds the token read: blocks may
+    overlap, or leave tokens between them and at the end."""
+    assert inner.frame.parent is not None
+    outer = inner.frame.parent  # how many blocks there are is known there
+    place = Tensor(outer, outer.graph.add(ir.Position(blocks), span=span))
+    first = ops.plain(inner, "mul", [inner.frame.bring(place), info.stride], span)
+    last = ops.plain(inner, "add", [first, info.size - 1], span)
+
+    def both(*conditions: Value) -> Tensor:
+        return ops.plain(inner, "real", [ops.plain(inner, "and", conditions, span)], span)
+
+    reader = expr.position(inner, TIME, span)
+    taken = both(chosen, ops.plain(inner, "le", [last, reader], span))
+    holds = both(*(ops.plain(inner, "le", pair, span) for pair in ([first, read], [read, last])))
+    axes = {axis.name: axis for value in (taken, holds) for axis in value.axes}
+    out = ops.arranged([(name, axis) for name, axis in axes.items() if name != blocks.name])
+    op = ir.Contract((taken.type.names, holds.type.names), out)
+    count = ops.node(inner, op, taken, holds, span=span)
+    return ops.plain(inner, "gt", [count, sympy.Integer(0)], span)
 
 
 def along(scope: Scope, node: tree.Along) -> Tensor:
@@ -194,6 +231,9 @@ def along(scope: Scope, node: tree.Along) -> Tensor:
             node.span,
             helps=["inside `attend s <= t`, write `sum r in (s, t]: ...`"],
         )
+    if scope.index(node.index) is not None or scope.axis_named(node.index) is not None:
+        what = "a dim" if scope.index(node.index) is None else "an index"
+        raise scope.error("E0210", f"`{node.index}` is {what} already", node.span)
     pair.path = pair.path or stream(node.index, pair.read.size)
     inner = scope.child(indices={node.index: Along("path", pair.path, pair.source)})
     value = ops.tensor(inner, inner.evaluate(node.body), node.body.span)

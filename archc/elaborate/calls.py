@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import sympy
 
 from archc.diagnostics import did_you_mean
-from archc.dims import BATCH, Axis, apply
+from archc.dims import BATCH, Axis, apply, axes_text
 from archc.elaborate import index, layers, matrix, ops, select, statements
+from archc.elaborate.heads import require_groups
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import AbstractLayer, FunctionRef, LayerRef, Tensor, Value
 from archc.ir import layer as ir
 from archc.source import Span
-from archc.syntax import tree
+from archc.syntax import habits, tree
 
 UNARY = (
     *("exp", "log", "sqrt", "rsqrt", "abs", "sign", "floor", "sin", "cos", "erf"),
@@ -38,6 +39,9 @@ NEUTRAL: dict[str, sympy.Expr] = {
 }  # fmt: skip
 """What a token that may not be read contributes to a reduction over the tokens read."""
 
+MOST_QUOTED = 40
+"""Longest expression that a help line repeats, in characters."""
+
 REDUCTIONS = ("sum", "mean", "max", "min", "prod")
 
 
@@ -55,7 +59,7 @@ def call(scope: Scope, node: tree.Call) -> Value:
                 "E0204",
                 f"no function or layer `{func.id}`",
                 func.span,
-                helps=did_you_mean(func.id, known),
+                helps=habits.of_name(func.id) or did_you_mean(func.id, known),
             )
     target = scope.evaluate(node.func)
     if isinstance(target, FunctionRef):
@@ -66,13 +70,23 @@ def call(scope: Scope, node: tree.Call) -> Value:
         "E0204",
         f"`{node.func.span.text}` is not a function or layer",
         node.func.span,
-        helps=["a product is written with `*` or `@`"],
+        helps=["`.T` stands without brackets behind it"]
+        if isinstance(node.func, tree.Transpose)
+        else ["a product is written with `*` or `@`"],
     )
 
 
 def arguments(scope: Scope, node: tree.Call, count: Sequence[int]) -> list[Value]:
     """Positional arguments of a built-in, counted."""
-    if any(argument.name for argument in node.args) or len(node.args) not in count:
+    named = next((argument for argument in node.args if argument.name), None)
+    if named is not None and named.name is not None:
+        raise scope.error(
+            "E0209",
+            f"`{node.func.span.text}` has no argument `{named.name}`",
+            named.span,
+            helps=habits.of_name(named.name),
+        )
+    if len(node.args) not in count:
         wanted = " or ".join(str(n) for n in count)
         raise scope.error(
             "E0209",
@@ -105,11 +119,13 @@ def reduction(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, 
                 return apply(EXACT[name], *values)
             return ops.elementwise(scope, name, values, node.span)
         raise scope.error(
-            "E0209", f"`{name}` needs its axes", node.func.span, helps=[f"write `{name}[K](...)`"]
+            "E0209", f"`{name}` needs its axes", node.func.span, helps=[over(scope, name, node)]
         )
     value = ops.tensor(scope, arguments(scope, node, [1])[0], node.args[0].value.span)
+    if value.type.dtype == "bool" or (value.type.dtype == "int" and name == "mean"):
+        value = ops.node(scope, ir.Elementwise("real"), value, span=node.span)
     if len(items) == 1 and isinstance(items[0], tree.Compare):
-        return grouped(scope, value, items[0], node.span)
+        return grouped(scope, name, value, items[0], node.span)
     axes = reduced_axes(scope, value, items, node.span)
     if scope.pair is not None and scope.pair.read.name in {axis.name for axis in axes}:
         fill = NEUTRAL.get(name)
@@ -117,6 +133,20 @@ def reduction(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, 
             raise scope.error("E0209", f"`{name}` over the tokens read is not defined", node.span)
         value = matrix.masked(scope, value, fill, node.span)
     return ops.reduce(scope, name, value, axes, node.span)
+
+
+def over(scope: Scope, name: str, node: tree.Call) -> str:
+    """How to call a function over a dim, with one that its first argument has."""
+    if not node.args:
+        return f"write `{name}[K](...)`"
+    text = node.args[0].value.span.text
+    value = scope.evaluate(node.args[0].value)
+    axes = scope.visible(value) if isinstance(value, Tensor) else ()
+    if not axes or len(text) > MOST_QUOTED:
+        text = text if len(text) <= MOST_QUOTED else "..."
+        return f"write `{name}[{axes[-1] if axes else 'K'}]({text})`"
+    more = f"; `{text}` is {axes_text(axes)}" if len(axes) > 1 else ""
+    return f"write `{name}[{axes[-1]}]({text})`{more}"
 
 
 def reduced_axes(
@@ -144,16 +174,29 @@ def reduced_axes(
     return tuple(found)
 
 
-def grouped(scope: Scope, value: Tensor, item: tree.Compare, span: Span) -> Tensor:
-    """`sum[H in G](p)`: the sum over the heads of each group."""
+def grouped(scope: Scope, name: str, value: Tensor, item: tree.Compare, span: Span) -> Tensor:
+    """`sum[H in G](p)`, `max[H in G](p)`: over the heads of each group."""
     if item.ops != ("in",):
-        raise scope.error("E0205", "expected `sum[H in G](...)`", item.span)
+        raise scope.error("E0205", f"expected `{name}[H in G](...)`", item.span)
     heads, groups = scope.axis(item.terms[0])[0], scope.axis(item.terms[1])[0]
     reduced_axes(scope, value, (item.terms[0],), span)
-    at = ops.node(scope, ir.Position(heads), span=span)
-    share = ops.constant(scope, sympy.floor(heads.size / groups.size), span)
-    to = ops.node(scope, ir.Elementwise("floordiv"), at, share, span=span)
-    return ops.node(scope, ir.Scatter(heads.name, groups), value, to, span=span)
+    if heads.name == groups.name:
+        return value
+    if groups.name in value.type.names:
+        raise scope.error("E0206", f"the value has an axis `{groups}` already", item.span)
+    require_groups(scope, heads, groups, span)
+    share = sympy.floor(heads.size / groups.size)
+    if name in ("sum", "mean"):
+        at = ops.plain(
+            scope, "floordiv", [ops.node(scope, ir.Position(heads), span=span), share], span
+        )
+        total = ops.node(scope, ir.Scatter(heads.name, groups), value, at, span=span)
+        return ops.plain(scope, "div", [total, share], span) if name == "mean" else total
+    each = Axis(f"{heads.name}_in_{groups.name}", share)
+    first = ops.plain(scope, "mul", [ops.node(scope, ir.Position(groups), span=span), share], span)
+    at = ops.plain(scope, "add", [first, ops.node(scope, ir.Position(each), span=span)], span)
+    members = ops.node(scope, ir.Gather(heads.name), value, at, span=span)
+    return ops.reduce(scope, name, members, [each], span)
 
 
 def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
@@ -167,7 +210,7 @@ def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ..
             "E0209",
             "`softmax` without an axis is for scores of an `attend`",
             node.span,
-            helps=["over a dim: `softmax[N](x)`"],
+            helps=[f"over a dim: {over(scope, name, node)}"],
         )
     values = arguments(scope, node, [1, 2])
     score = ops.tensor(scope, values[0], node.args[0].value.span)
@@ -335,14 +378,25 @@ def function(scope: Scope, target: FunctionRef, node: tree.Call) -> Value:
     decl = target.decl
     if len(target.axes) != len(decl.axes):
         if len(decl.axes) != 1 or not target.axes:
-            wanted = (
-                f"`{decl.name}[{', '.join(decl.axes)}](...)`"
-                if decl.axes
-                else f"`{decl.name}(...)`"
+            axes = f"[{', '.join(decl.axes)}]" if decl.axes else ""
+            single = len(decl.axes) == 1 and not target.axes
+            raise scope.error(
+                "E0209",
+                f"`{decl.name}` is called `{decl.name}{axes}(...)`",
+                node.span,
+                helps=[over(scope, decl.name, node)] if single else [],
             )
-            raise scope.error("E0209", f"`{decl.name}` is called {wanted}", node.span)
         target = FunctionRef(decl, (tuple(axis for axes in target.axes for axis in axes),))
     bound = layers.bind(scope, decl, node)
+    with scope.session.calling(decl, node.span):
+        return _in_place(scope, target, node, bound)
+
+
+def _in_place(
+    scope: Scope, target: FunctionRef, node: tree.Call, bound: Mapping[str, Value]
+) -> Value:
+    """The value of a function whose axes and arguments are known."""
+    decl = target.decl
     body = scope.child(
         dims=dict(zip(decl.axes, target.axes, strict=True)),
         site=scope.site or node.span,
@@ -353,24 +407,38 @@ def function(scope: Scope, target: FunctionRef, node: tree.Call) -> Value:
         if value is None:
             value = body.evaluate(parameter.default) if parameter.default else None
         if value is None:
-            raise scope.error("E0209", f"`{decl.name}` needs `{parameter.name}`", node.span)
+            raise scope.error(
+                "E0209",
+                f"`{decl.name}` needs `{parameter.name}`",
+                node.span,
+                others=[(decl.header, "declared here")],
+                helps=[f"write `{decl.name}(..., {parameter.name} = ...)`"],
+            )
         body.names[parameter.name] = value
         if parameter.axes is not None:
-            _bind_axes(body, scope, parameter, value, node.span)
+            _bind_axes(body, scope, decl, parameter, value, node.span)
     return statements.run_function(body, decl)
 
 
 def _bind_axes(
-    body: Scope, scope: Scope, parameter: tree.Parameter, value: Value, span: Span
+    body: Scope,
+    scope: Scope,
+    decl: tree.Decl,
+    parameter: tree.Parameter,
+    value: Value,
+    span: Span,
 ) -> None:
     """`w[W]` binds W to the last axis of the argument."""
     names = [item.id for item in parameter.axes or () if isinstance(item, tree.Name)]
     axes = scope.visible(value) if isinstance(value, Tensor) else ()
     if len(axes) < len(names):
+        found = f"is {ops.shape(scope, value)}" if isinstance(value, Tensor) else "is a number"
         raise scope.error(
             "E0301",
-            f"`{parameter.name}` needs at least {len(names)} dims, [{', '.join(names)}]",
+            f"`{parameter.name}` of `{decl.name}` ends in [{', '.join(names)}], and this {found}",
             span,
+            others=[(parameter.span, "declared here")],
+            helps=[f"give it a value with dims, such as `param {parameter.name}[d, 4]`"],
         )
     for name, axis in zip(names, axes[len(axes) - len(names) :], strict=True):
         body.dims.setdefault(name, (axis,))

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 import sympy
 
-from archc.dims import Axis
+from archc.dims import Axis, apply
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import Frame, Tensor
 from archc.ir import layer as ir
+from archc.source import Span
 from archc.syntax import tree
 
 Define = Callable[[Scope, Sequence[tree.Stmt]], tuple[list[str], Scope]]
@@ -36,10 +37,18 @@ def heads_of(
         raise scope.error("E0202", f"`{node.grouped}` is not a dim of this layer", node.span)
     if groups[0].name == axes[0].name:
         return tuple(axes), None
-    condition = sympy.Eq(sympy.Mod(axes[0].size, groups[0].size), 0)
-    text = f"{axes[0].size} % {groups[0].size} == 0"
-    scope.context.requirements.append(ir.Requirement(condition, text, node.span))
+    require_groups(scope, axes[0], groups[0], node.span)
     return tuple(axes), (axes[0], groups[0])
+
+
+def require_groups(scope: Scope, heads: Axis, groups: Axis, span: Span) -> None:
+    """Groups of heads are of one size: no head is left over."""
+    condition = apply(sympy.Eq, apply(sympy.Mod, heads.size, groups.size), sympy.Integer(0))
+    text = f"{heads.size} % {groups.size} == 0"
+    if condition is sympy.false:
+        raise scope.error("E0401", f"`{text}` does not hold", span, "groups of one size")
+    if condition is not sympy.true:
+        scope.context.requirements.append(ir.Requirement(condition, text, span))
 
 
 def node_name(tensor: Tensor, fallback: str) -> str:

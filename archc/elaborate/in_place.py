@@ -9,6 +9,7 @@ import sympy
 
 from archc.dims import TIME, Axis
 from archc.elaborate import layers, statements
+from archc.elaborate.clashes import check_names
 from archc.elaborate.scope import Along, Scope
 from archc.elaborate.values import LayerRef, Tensor
 from archc.syntax import tree
@@ -28,6 +29,7 @@ def outputs(
     scope: Scope, target: LayerRef, values: Sequence[Tensor], node: tree.Expr
 ) -> dict[str, Tensor]:
     """Every output of a layer in place; `values` are what its inputs stand for."""
+    check_names(scope, target.decl)
     inputs = layers.inputs_of(target.decl)
     sizes, axes = layers.infer(scope, target, inputs, values, node)
     body = _scope(scope, target, axes, node)
@@ -45,7 +47,8 @@ def outputs(
     for declared, value in zip(inputs, values, strict=True):
         body.names[declared.name] = value
     _without_rules(body, target.decl)
-    return statements.run(body, _without_face(target.decl))
+    with scope.session.calling(target.decl, node.span):
+        return statements.run(body, _without_face(target.decl))
 
 
 def _without_rules(body: Scope, decl: tree.Decl) -> None:

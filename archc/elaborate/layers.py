@@ -7,15 +7,19 @@ from collections.abc import Mapping, Sequence
 
 import sympy
 
-from archc.diagnostics import did_you_mean
+from archc.diagnostics import Refused, did_you_mean
 from archc.dims import Axis, at, number_symbol, size_symbol
 from archc.elaborate import in_place, ops, statements
-from archc.elaborate.scope import Scope
+from archc.elaborate.scope import OF_VALUES, Scope
 from archc.elaborate.values import AbstractLayer, LayerRef, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.typing import layer_graph
 from archc.source import Span
-from archc.syntax import tree
+from archc.syntax import habits, tree
+
+
+OF_SIZES = ("E04", "E05")
+"""Codes of what is wrong with the sizes that a layer is given."""
 
 
 def bind(scope: Scope, decl: tree.Decl, node: tree.Call) -> dict[str, Value]:
@@ -29,6 +33,7 @@ def bind(scope: Scope, decl: tree.Decl, node: tree.Call) -> dict[str, Value]:
                 f"`{decl.name}` takes {len(names)} arguments, not {len(node.args)}",
                 node.span,
                 others=[(decl.header, "declared here")],
+                helps=habits.of_name(decl.name),
             )
         name = argument.name or names[place]
         if name not in names:
@@ -37,7 +42,7 @@ def bind(scope: Scope, decl: tree.Decl, node: tree.Call) -> dict[str, Value]:
                 f"`{decl.name}` has no argument `{name}`",
                 argument.span,
                 others=[(decl.header, "declared here")],
-                helps=did_you_mean(name, names),
+                helps=did_you_mean(name, names) or habits.of_name(name),
             )
         if name in bound:
             raise scope.error("E0209", f"argument `{name}` is given twice", argument.span)
@@ -256,12 +261,33 @@ def instantiate(
     key = tuple(sorted((name, _key(value)) for name, value in closed.items()))
     layer = _known_layer(scope, target, key, given)
     if layer is None:
-        layer = statements.elaborate_layer(
-            scope.session, target.module, target.decl, {**given, **closed}, symbolic=set(outer)
-        )
+        layer = _elaborated(scope, target, {**given, **closed}, set(outer), bool(closed), node)
         settled = tuple(r for r in layer.requirements if r.settled)
         scope.session.layers.append((target.decl, key, settled, layer))
     return layer, _bind_symbols(scope, layer, outer, node)
+
+
+def _elaborated(
+    scope: Scope,
+    target: LayerRef,
+    values: Mapping[str, Value],
+    symbolic: set[str],
+    options: bool,
+    node: tree.Call,
+) -> ir.Layer:
+    """The layer of a callee; what is wrong in it is shown with the call. It is the call's doing
+    where it depends on sizes, or on options that the call gives."""
+    session, decl = scope.session, target.decl
+    found = len(session.report.diagnostics)
+    try:
+        with session.calling(decl, node.span):
+            return statements.elaborate_layer(session, target.module, decl, values, symbolic)
+    except Refused:
+        for place, each in enumerate(session.report.diagnostics[found:], found):
+            by_call = each.code.startswith(OF_VALUES if options else OF_SIZES)
+            shown = (each.at_call if by_call else each.called_from)(node.span)
+            session.report.diagnostics[place] = shown
+        raise
 
 
 def _bind_symbols(

@@ -24,9 +24,21 @@ def check_placement(scope: Scope, decl: tree.Decl) -> None:
     found = list(_misplaced(decl.body, forbidden, f"`{decl.name}`, a {decl.kind}"))
     for stmt, place in found:
         word = stmt.span.text.split()[0].rstrip(":")
-        scope.error("E0221", f"`{word}` does not belong into {place}", stmt.span, "misplaced")
+        message = f"`{word}` does not belong into {place}"
+        scope.error("E0221", message, stmt.span, "misplaced", helps=_instead(stmt, function))
     if found:
         raise Refused(decl.name)
+
+
+def _instead(stmt: tree.Stmt, function: bool) -> list[str]:
+    """What to write for a misplaced statement, and where."""
+    if isinstance(stmt, tree.Return) and not function:
+        return [f"write `output y = {stmt.value.span.text}`: a layer has outputs"]
+    if isinstance(stmt, tree.Output) and function:
+        return ["write `return`: a function has one value"]
+    if function:
+        return ["make it an argument of the function"]
+    return ["write it in front of the block, or behind it"]
 
 
 def _misplaced(

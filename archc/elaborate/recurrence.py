@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import sympy
 
+from archc.diagnostics import Refused
 from archc.dims import BATCH, TIME, Axis
 from archc.elaborate import ops
 from archc.elaborate.heads import Define, heads_of, live_entries, node_name
@@ -17,7 +18,7 @@ from archc.ir import layer as ir
 from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Type
 from archc.ir.typing import layer_graph
-from archc.syntax import tree
+from archc.syntax import habits, tree
 
 
 @dataclass(eq=False)
@@ -42,9 +43,26 @@ class StateRef:
             )
         if steps == 1:
             return self.before
+        if self.after is None:
+            raise self.never_updated(scope)
         value = scope.lookup(self.decl.name, node.span)
         assert isinstance(value, Tensor)
         return value
+
+    def never_updated(self, scope: Scope) -> Refused:
+        """The error for a state whose new value the recurrence does not say."""
+        name = self.decl.name
+        near = [each for each in scope.names if habits.of_value(each, {name})]
+        helps = [f"write `{name}[t] = ...` once in the block"]
+        if near:
+            helps = [f"write `{name}[t] = ...`: `{near[0]}` is another name, and no state"]
+        return scope.error(
+            "E0313",
+            f"the recurrence never says what `{name}[t]` is",
+            self.decl.span,
+            "declared here",
+            helps=helps,
+        )
 
 
 def recurrence(
@@ -146,13 +164,7 @@ def _initial(scope: Scope, ref: StateRef) -> Tensor:
 def _update(inner: Scope, ref: StateRef) -> Tensor:
     """The state after the token, in its own axes; a memory that is not chosen stays as it is."""
     if ref.after is None:
-        raise inner.error(
-            "E0313",
-            f"the recurrence never says what `{ref.decl.name}[t]` is",
-            ref.decl.span,
-            "declared here",
-            helps=[f"write `{ref.decl.name}[t] = ...` once in the block"],
-        )
+        raise ref.never_updated(inner)
     value = ops.tensor(inner, inner.lookup(ref.decl.name, ref.decl.span), ref.after.span)
     if value.type.dtype != "real":  # a condition counts as 0 or 1
         value = ops.node(inner, ir.Elementwise("real"), value, span=ref.after.span)

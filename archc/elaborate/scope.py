@@ -6,25 +6,40 @@ run share, `Context` what one layer collects: its arguments, decisions and requi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
 
-from archc.diagnostics import ArchError, Refused, Report, did_you_mean
+from archc.diagnostics import (
+    ArchError,
+    Diagnostic,
+    Label,
+    Refused,
+    Report,
+    did_you_mean,
+    labels,
+)
 from archc.dims import MAX_SIZE, TIME, Axis, Undefined, at, exact
 from archc.elaborate.values import Frame, FunctionRef, LayerRef, Lazy, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.chunk import NO_RULES, ChunkRules
 from archc.source import Source, Span
-from archc.syntax import tree
+from archc.syntax import habits, tree
 
 MAX_NESTING = 60
 """Deepest chain of names that need one another, of calls and of expressions, counted together."""
 
 MAX_STEPS = 8_000
 """Most expressions to elaborate, those of functions and layers once for each use in place."""
+
+ROUNDS = 3
+"""A call that is entered so often inside of itself goes round in a circle."""
+
+OF_VALUES = ("E03", "E04", "E05", "E0207")
+"""Codes of what is wrong with the values that a body is given, rather than with the body."""
 
 MAX_RANK = 20
 """Most axes of a value."""
@@ -41,11 +56,13 @@ class Along:
 
 @dataclass(frozen=True)
 class BlockStream:
-    """A stream of blocks: which stream it divides, how long a block is and where each starts."""
+    """A stream of blocks: which stream it divides, how long a block is and where each starts;
+    whether they lie side by side and hold every token, those of a block that is not full too."""
 
     source: str
     size: sympy.Expr
     stride: sympy.Expr
+    covers: bool = False
 
 
 @dataclass(eq=False)
@@ -86,6 +103,22 @@ class Session:
     )
     depth: int = 0
     steps: int = 0
+    calls: list[tuple[tree.Decl, Span]] = field(default_factory=list)
+
+    @contextmanager
+    def calling(self, decl: tree.Decl, span: Span) -> Iterator[None]:
+        """While the body of a function or layer is looked at, which is called at a place."""
+        self.calls.append((decl, span))
+        try:
+            yield
+        finally:
+            self.calls.pop()
+
+    def circle(self) -> list[tuple[tree.Decl, Span]]:
+        """The calls that go round in a circle, if some do: the innermost round of them."""
+        last = self.calls[-1:]
+        again = [n for n, (decl, span) in enumerate(self.calls) if last and span is last[0][1]]
+        return self.calls[again[-2] + 1 :][::1] if len(again) >= ROUNDS else []
 
 
 @dataclass(eq=False)
@@ -146,12 +179,32 @@ class Scope:
     # --- findings ---
 
     def error(self, code: str, message: str, span: Span, label: str = "", **more: Any) -> Refused:
-        """Report an error; use as `raise scope.error(...)`."""
-        return self.session.report.error(code, message, span, label, **more)
+        """Report an error; use as `raise scope.error(...)`.
+
+        What is found in the body of a function, or of a layer in place, is shown at its call too.
+        """
+        found = Diagnostic(
+            code, message, Label(span, label), tuple(labels(more.pop("others", ()))), **more
+        )
+        if self.site is not None and not self.site.holds(span):
+            library = any(
+                decl.span.source is span.source for decl in self.session.library.values()
+            )
+            by_call = library or code.startswith(OF_VALUES)
+            found = (found.at_call if by_call else found.called_from)(self.site)
+        return self.session.report.add(found)
 
     def endless(self, message: str, span: Span) -> ArchError:
         """The error that ends a run: whatever else is looked at would run into it again."""
-        self.error("E0208", message, span, helps=["use `repeat` for a stack of layers"])
+        circle = self.session.circle()
+        if circle:
+            message = f"`{circle[0][0].name}` calls itself, and never ends"
+            if len(circle) > 1:
+                ways = ", which calls ".join(f"`{decl.name}`" for decl, _ in circle)
+                message = f"{ways}, which calls `{circle[0][0].name}`, and never ends"
+            span = circle[0][1]
+        helps = ["use `repeat` for a stack of layers"]
+        self.session.report.error("E0208", message, span, helps=helps)
         return ArchError(self.session.report.diagnostics)
 
     # --- names ---
@@ -201,7 +254,8 @@ class Scope:
             declared = self.declared(name)
             if declared is not None:
                 return declared
-            helps = [*did_you_mean(name, self.known())]
+            known = self.known()
+            helps = [*(habits.of_value(name, known) or did_you_mean(name, known))]
             if self.axis_named(name) is not None:
                 helps = [f"`{name}` is a dim here; its positions are `index[{name}]`"]
             elif not helps:
@@ -299,10 +353,17 @@ class Scope:
                 f"`{item.id}` is not a dim of this layer",
                 item.span,
                 "unknown size",
-                helps=[*did_you_mean(item.id, known)]
+                helps=[*(habits.of_dim(item.id) or did_you_mean(item.id, known))]
                 or [f"sizes are the layer's arguments: `layer Name({item.id}, ...)`"],
             )
-        raise self.error("E0205", "a shape holds names of dims and whole numbers", item.span)
+        raise self.error(
+            "E0205",
+            "a shape holds names of dims and whole numbers",
+            item.span,
+            helps=habits.of_name("dim")
+            if isinstance(item, tree.Unary)
+            else [f"give the size a name: `layer Name(..., n = {item.span.text}):`, and write `n`"],
+        )
 
     def dim_names(self) -> set[str]:
         """Dims that are visible here."""

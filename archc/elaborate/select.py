@@ -9,6 +9,7 @@ from archc.elaborate import expr, ops
 from archc.elaborate.scope import Along, BlockStream, Scope
 from archc.elaborate.values import Tensor
 from archc.ir import layer as ir
+from archc.ir.graph import Graph
 from archc.source import Span
 from archc.syntax import tree
 
@@ -23,7 +24,12 @@ def blocks(scope: Scope, node: tree.Blocks) -> Scope:
         width = Axis(node.size.span.text if size.is_number else f"{node.index}_size", size)
     count = sympy.Max(0, sympy.floor((TIME.size - size) / stride) + 1)
     axis = stream(node.index, count)
-    scope.context.streams[node.index] = (axis, BlockStream("t", size, stride))
+    made = BlockStream("t", size, stride)
+    known = scope.context.streams.get(node.index, (axis, made))
+    if known != (axis, made) or scope.axis_named(node.index) is not None:
+        what = "a dim" if known == (axis, made) else "another sequence"
+        raise scope.error("E0210", f"`{node.index}` is {what} already", node.span)
+    scope.context.streams[node.index] = known
     scope.context.widths[node.index] = width
     return scope.child(indices={node.index: Along("block", axis)})
 
@@ -51,19 +57,51 @@ def on_blocks(scope: Scope, node: tree.OnBlocks) -> Tensor:
     size = _count(scope, node.size)
     count = sympy.ceiling(T_SEEN / size)
     large = stream(f"{small.name}_{node.size.span.text}", count)
-    scope.context.streams[large.name] = (large, BlockStream(info.source, size, size))
+    scope.context.streams[large.name] = (large, BlockStream(info.source, size, size, covers=True))
     overlap = _overlap(scope, small, info, large, size, node.span)
-    mapped = ops.node(
-        scope,
-        ir.Contract(
-            (value.type.names, (small.name, large.name)),
-            ops.arranged([(a.name, a) for a in (*value.axes, large) if a.name != small.name]),
-        ),
-        value,
-        overlap,
-        span=node.span,
-    )
+    mapped = _mapped(scope, value, overlap, small, large, node.span)
     return _forced(scope, node, mapped, large, size)
+
+
+def _mapped(
+    scope: Scope, value: Tensor, overlap: Tensor, small: Axis, large: Axis, span: Span
+) -> Tensor:
+    """The scores of large blocks, summed over the small ones that they share tokens with.
+
+    A small block that may not be read, with a score of -inf, adds nothing; where none may be read,
+    nor may the large one.
+    """
+    out = ops.arranged([(a.name, a) for a in (*value.axes, large) if a.name != small.name])
+    op = ir.Contract((value.type.names, (small.name, large.name)), out)
+    if not _may_be_left_out(value.frame.graph, value.node):
+        return ops.node(scope, op, value, overlap, span=span)
+    readable = ops.plain(scope, "gt", [value, -sympy.oo], span)
+    score = ops.plain(scope, "where", [readable, value, sympy.Integer(0)], span)
+    total = ops.node(scope, op, score, overlap, span=span)
+    counted = ops.plain(scope, "real", [readable], span)
+    shared = ops.node(scope, op, counted, overlap, span=span)
+    seen = ops.plain(scope, "gt", [shared, sympy.Integer(0)], span)
+    return ops.plain(scope, "where", [seen, total, -sympy.oo], span)
+
+
+def _may_be_left_out(graph: Graph, start: int) -> bool:
+    """Whether a value may be the -inf of what may not be read; a softmax makes it a weight of 0."""
+    ahead, seen = [(graph, start)], set[tuple[int, int]]()
+    while ahead:
+        home, place = ahead.pop()
+        if (key := (id(home), place)) in seen:
+            continue
+        seen.add(key)
+        node = home[place]
+        if isinstance(node.op, ir.Constant) and node.op.value.has(-sympy.oo, sympy.oo):
+            return True
+        if isinstance(node.op, ir.Result):
+            owner = home[node.operands[0]].op
+            if isinstance(owner, ir.Pair | ir.Fold):
+                ahead.append((owner.body, owner.body.outputs[node.op.name]))
+        if not isinstance(node.op, ir.Softmax):
+            ahead += [(home, operand) for operand in node.operands]
+    return False
 
 
 def _overlap(
@@ -125,6 +163,8 @@ def route(scope: Scope, node: tree.Route) -> tuple[Scope, Tensor, Axis]:
     else:
         weight = ops.tensor(weighing, weighing.evaluate(node.weight), node.weight.span)
     weight = _where_chosen(weighing, weight, node.span)
+    if scope.index(node.index) is not None or scope.axis_named(node.index) not in (None, (axis,)):
+        raise scope.error("E0210", f"`{node.index}` is an index or a dim already", node.span)
     inner = scope.child(
         hidden=scope.hidden | {axis.name},
         indices={node.index: Along("route", axis)},

@@ -14,6 +14,7 @@ from archc.elaborate.arguments import declare_arguments
 from archc.elaborate.attend import attend
 from archc.elaborate.binding import declare, force
 from archc.elaborate.chunk_rules import chunk, chunk_order
+from archc.elaborate.clashes import check_names
 from archc.elaborate.conditions import require
 from archc.elaborate.finish import finish
 from archc.elaborate.law import check_laws
@@ -42,6 +43,7 @@ def elaborate_layer(
     `symbolic` are the sizes a caller binds, which stay symbols whatever their value."""
     context = Context(decl.name, Frame(layer_graph()))
     scope = Scope(session, context, module, context.frame, indices={"t": Along("reader", TIME)})
+    check_names(scope, decl)
     declare_arguments(scope, decl, given, symbolic)
     outputs = run(scope, decl)
     return finish(context, decl, outputs)
@@ -71,7 +73,7 @@ def run(scope: Scope, decl: tree.Decl) -> dict[str, Tensor]:
 def _check_use(scope: Scope, decl: tree.Decl, outputs: Mapping[str, Tensor]) -> None:
     """A layer gives something, and uses what it trains."""
     if not outputs:
-        scope.error(
+        raise scope.error(
             "E0211",
             f"`{decl.name}` has no output",
             decl.header,
@@ -111,6 +113,7 @@ def _output(scope: Scope, stmt: tree.Output, outputs: dict[str, Tensor]) -> None
 def run_function(body: Scope, decl: tree.Decl) -> Value:
     """The value of a library function's `return`."""
     check_placement(body, decl)
+    check_names(body, decl)
     stmts = tuple(stmt for stmt in decl.body if not isinstance(stmt, tree.Return))
     scope = define(body, stmts, set())
     returned = [stmt for stmt in decl.body if isinstance(stmt, tree.Return)]
@@ -194,10 +197,11 @@ def _assign(scope: Scope, stmt: tree.Assign, exported: set[str]) -> None:
             helps=["split an axis with `a, b, c = value by 3`"],
         )
     target = stmt.targets[0]
+    state = scope.state(target.name)
+    _refuse_another_token(scope, stmt, target)
     at_time = (
         target.items is not None and len(target.items) == 1 and _is_time(scope, target.items[0])
     )
-    state = scope.state(target.name)
     if at_time and state is None and not scope.frame.region:
         raise scope.error(
             "E0216",
@@ -220,9 +224,27 @@ def _assign(scope: Scope, stmt: tree.Assign, exported: set[str]) -> None:
 
 def _is_time(scope: Scope, item: tree.Expr) -> bool:
     """Whether a target's bracket is an index variable rather than a shape."""
-    if isinstance(item, tree.Name):
-        return scope.index(item.id) is not None and scope.axis_named(item.id) is None
-    return isinstance(item, tree.Binary)
+    return (
+        isinstance(item, tree.Name)
+        and scope.index(item.id) is not None
+        and scope.axis_named(item.id) is None
+    )
+
+
+def _refuse_another_token(scope: Scope, stmt: tree.Assign, target: tree.Target) -> None:
+    """Refuse a target such as `S[t+1]`, which is not of the token at hand."""
+    item = target.items[0] if target.items is not None and len(target.items) == 1 else None
+    if not isinstance(item, tree.Binary) or not _is_time(scope, item.left):
+        return
+    at, state = item.left.span.text, scope.state(target.name)
+    if state is not None:
+        state.after = Lazy(target.name, stmt.span, _refused)
+    raise scope.error(
+        "E0216",
+        f"`{target.span.text}` cannot be given a value: it is of another token",
+        target.span,
+        helps=[f"write `{target.name}[{at}] = ...`, with `[{at}-1]` for the token before"],
+    )
 
 
 def _named(scope: Scope, value: Value, target: tree.Target, stmt: tree.Node) -> Value:

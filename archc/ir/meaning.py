@@ -37,13 +37,15 @@ def evaluate(
     states: Mapping[str, Tensor] | None = None,
     layers: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
     dtype: torch.dtype = torch.float64,
+    watch: Callable[..., None] | None = None,
 ) -> Evaluation:
     """What the layer computes from its inputs, outside training (dropout keeps everything).
 
     inputs: by name, each with the axes of its declaration after batch and stream (`[B, T, ...]`);
     params: by dotted path (`W_q`, `layers.0.mixer.W_q`); sizes: as `resolve_sizes` takes them;
     states: initial states of recurrences by dotted name, in place of those of the spec; layers:
-    what layers that are arguments of the spec do, by path (one that is missing does nothing).
+    what layers that are arguments of the spec do, by path (one that is missing does nothing);
+    watch: is shown every node with its prefix, operands and value, in bodies at every token.
     Without an optional input, outputs that need it are left out. Raises ArchError for sizes that
     are refused, ValueError for a tensor of a wrong shape, KeyError for one that is missing,
     IndexError for an index (a token id) out of range.
@@ -57,7 +59,7 @@ def evaluate(
         if op.name in inputs or not op.optional
     }
     known = resolve_sizes(layer, sizes)
-    scope = Scope(known, given, params, states or {}, layers or {}, like, Evaluation())
+    scope = Scope(known, given, params, states or {}, layers or {}, like, Evaluation(), watch=watch)
     outputs = _layer(layer, scope)
     scope.found.outputs = {name: value.data for name, value in outputs.items()}
     return scope.found
@@ -89,6 +91,8 @@ def compute(nodes: Sequence[Node], scope: Scope) -> dict[int, Any]:
         value = MEANING[type(node.op)](node, scope, *operands)
         if isinstance(value, Named):
             value = Named(value.to(node.type.names), node.type.names)
+        if scope.watch is not None:
+            scope.watch(node, scope.prefix, operands, value)
         values[node.id] = value
     return values
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import sympy
 import torch
@@ -53,7 +54,8 @@ class Evaluation:
 @dataclass
 class Scope:
     """What the ops of one graph can see. `sizes` grows by the sizes that inputs bring (batch, T);
-    `like` is a scalar of the evaluation's dtype and device."""
+    `like` is a scalar of the evaluation's dtype and device; `watch` is shown each value as it is
+    computed."""
 
     sizes: dict[str, Number]
     inputs: Mapping[str, Named]
@@ -63,6 +65,7 @@ class Scope:
     like: Tensor
     found: Evaluation
     prefix: str = ""
+    watch: Callable[[Node, str, Sequence[Any], Any], None] | None = None
     numbers: dict[sympy.Expr, Number] = field(default_factory=dict)
 
     def number(self, value: sympy.Expr) -> Number:

@@ -12,6 +12,7 @@ import sympy
 from archc.diagnostics import ArchError
 from archc.dims import Axis
 from archc.ir import layer as ir
+from archc.ir.choices import leaving_out
 from archc.ir.graph import Graph, Node
 from archc.ir.sizes import Number, callee_sizes, evaluate, exact_number, plain, resolve_sizes
 
@@ -23,11 +24,16 @@ value."""
 @dataclass(frozen=True)
 class Check:
     """What a generated file checks about itself: `sizes` of a small instance, those of a larger one
-    for timing, and what the float64 meaning of the layer gave for the small one."""
+    for timing, what the float64 meaning of the layer gave for the small one with so many `tokens`,
+    and how steep it is there along a few directions. `share`: how much of their range parameters
+    are drawn from."""
 
     sizes: Mapping[str, Number]
     speed_sizes: Mapping[str, Number]
     expected: Expected = field(default_factory=dict)
+    slopes: tuple[float, ...] = ()
+    tokens: int = 9
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -35,8 +41,8 @@ class Plan:
     """Everything that a file is made from; equal plans give equal bytes.
 
     `layer` is what the file computes. `command` makes it again, `version` is the compiler's.
-    `verified` lists the forms that were checked, each with a bound on its relative error. Without a
-    `check` the file holds the layer alone.
+    `verified` lists the forms that were checked, each with a bound on its relative error, `unseen`
+    the choices that the check does not exercise. Without a `check` the file holds the layer alone.
     """
 
     layer: ir.Layer
@@ -44,6 +50,7 @@ class Plan:
     command: str = ""
     check: Check | None = None
     verified: tuple[tuple[str, float], ...] = ()
+    unseen: tuple[str, ...] = ()
 
 
 Values = dict[sympy.Symbol, sympy.Expr]
@@ -51,15 +58,27 @@ Values = dict[sympy.Symbol, sympy.Expr]
 TRIES = 200
 """How many instances are looked at before there is said to be none."""
 
+MOST_STEPS = 20_000
+"""How many values of single sizes are tried for them."""
+
 POSITIONS = 128
 """The longest sequence that an instance is run on."""
 
 
-def examples(layer: ir.Layer, unit: int) -> Iterator[dict[str, Number]]:
+def examples(layer: ir.Layer, unit: int, tokens: int | None = None) -> Iterator[dict[str, Number]]:
     """Sizes of instances that meet every requirement, their dims around `unit` and mostly
-    different, so that a dim taken for another one shows."""
-    conditions = tuple(_conditions(layer, {}))
-    for given in islice(_choices(layer, _wishes(layer, unit), conditions, {}), TRIES):
+    different, so that a dim taken for another one shows. With `tokens`, those alone for which each
+    choice leaves something out of so many; none where the spec has no such sizes."""
+    conditions, wishes = tuple(_conditions(layer, {})), _wishes(layer, unit)
+    steps = MOST_STEPS
+    if tokens is not None:
+        choices = leaving_out(layer, {}, tokens)
+        if sympy.false in choices:
+            return
+        _wish_for_fewer(layer, choices, wishes)
+        conditions, steps = (*conditions, *choices), MOST_STEPS // 10
+    budget = iter(range(steps))
+    for given in islice(_choices(layer, wishes, conditions, {}, budget), TRIES):
         try:
             sizes = resolve_sizes(layer, given)
         except ArchError:
@@ -78,19 +97,34 @@ def _choices(
     wishes: Mapping[str, list[Number | None]],
     conditions: Iterable[sympy.Basic],
     known: Values,
+    budget: Iterator[int],
 ) -> Iterator[dict[str, Number]]:
-    """Values for the arguments, the first of each first; what breaks a condition is not pursued."""
+    """Values for the arguments, the first of each first; what breaks a condition is not pursued,
+    and nothing more once the budget of steps is spent."""
     args = [arg for arg in layer.args if arg.symbol is not None]
     if len(known) == len(args):
         yield {a.name: plain(known[a.symbol]) for a in args if known[a.symbol].is_number}
         return
     arg = args[len(known)]
     for wish in wishes[arg.name]:
+        if next(budget, None) is None:
+            return
         value = exact_number(wish) if wish is not None else default_of(arg).subs(known)
         left = [condition.subs(arg.symbol, value) for condition in conditions]
         if sympy.false not in left:
             open = [condition for condition in left if condition != sympy.true]
-            yield from _choices(layer, wishes, open, {**known, arg.symbol: value})
+            yield from _choices(layer, wishes, open, {**known, arg.symbol: value}, budget)
+
+
+def _wish_for_fewer(
+    layer: ir.Layer, choices: Iterable[sympy.Basic], wishes: dict[str, list[Number | None]]
+) -> None:
+    """Add small values of the sizes that choices depend on, where they are free."""
+    of_choices = {symbol.name for choice in choices for symbol in choice.free_symbols}
+    for arg in layer.args:
+        listed = wishes.get(arg.name, [])
+        if arg.name in of_choices and len(listed) > 1:
+            listed[:] = [*(wish for wish in listed if wish not in (1, 2, 3)), 2, 3, 1]
 
 
 def _conditions(layer: ir.Layer, values: Values) -> dict[sympy.Basic, None]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from archc.ir import layer as ir
+from archc.ir.chunk import Bound
+from archc.ir.graph import Node
 from archc.numerics.arithmetic import Interval, both
 from archc.numerics.constants import required
+from archc.numerics.functions import logarithm
 from archc.numerics.interval import Given, intervals
 
 
@@ -14,14 +17,26 @@ def stated(layer: ir.Layer) -> dict[int, Interval]:
     if not layer.chunk.bounds:
         return intervals(layer.graph, given)
     for node in layer.graph:
-        promised = [bound for bound in layer.chunk.bounds if bound.of(node)]
+        limits = (_limit(bound, node) for bound in layer.chunk.bounds)
+        promised = [limit for limit in limits if limit is not None]
         if promised:
             found = _before(layer, node.id, given)
-            for bound in promised:
-                limit = Interval(bound.low, bound.high, bound.open_low, bound.open_high)
+            for limit in promised:
                 found = both(found, limit)
             given[node.id] = found
     return intervals(layer.graph, given)
+
+
+def _limit(bound: Bound, node: Node) -> Interval | None:
+    """What a promise says about a value: about the one it names, or about the logarithm that enters
+    a recurrence in place of it."""
+    limit = Interval(bound.low, bound.high, bound.open_low, bound.open_high)
+    if bound.of(node):
+        return limit
+    log = bound.span is not None and bound.span is node.span
+    if log and node.name is not None and node.name.rstrip("'") == f"log_{bound.name}":
+        return logarithm(limit)
+    return None
 
 
 def _before(layer: ir.Layer, id: int, given: Given) -> Interval:

@@ -14,8 +14,13 @@ from archc.ir.given_law import DRAWS, GivenLaw
 from archc.ir.graph import Graph, Node
 from archc.recurrence.chunked import studies
 from archc.recurrence.derived import Kept
+from archc.recurrence.unsaid import gates_of, unsaid
 from archc.source import Span
 
+LAW = (
+    "if you know how a run of tokens acts as a whole, say so: `chunk: law(Token, Merge, Apply)` "
+    "(`archc explain E0224`)"
+)
 MEANT = "to say that the loop is meant, add `chunk: sequential`"
 
 
@@ -45,6 +50,8 @@ def _believed(law: GivenLaw) -> Diagnostic:
 def warning(layer: ir.Layer, fold: Node, kept: Kept) -> Diagnostic:
     """The warning about one group, which underlines what stands in the way."""
     span = _span(layer.graph, fold, kept) or layer.span
+    missing = list(unsaid(layer, fold, kept))
+    remarks = [each.note for each in missing if each.note]
     names = named(kept.states)
     short = len(kept.reason) <= 60
     verb = "stay a loop" if len(kept.states) > 1 else "stays a loop"
@@ -52,8 +59,14 @@ def warning(layer: ir.Layer, fold: Node, kept: Kept) -> Diagnostic:
         kept.code,
         f"{names} {verb} over the tokens",
         Label(span, kept.reason if short else "because of this"),
-        notes=() if short else (kept.reason,),
-        helps=(*([kept.help] if kept.help else []), MEANT),
+        notes=(*(() if short else (kept.reason,)), *remarks),
+        helps=(
+            *(each.help for each in missing if each.note),
+            *([kept.help] if kept.help else []),
+            *(each.help for each in missing if not each.note),
+            *([LAW] if kept.code == "E0607" else []),
+            MEANT,
+        ),
         severity="warning",
     )
 
@@ -69,12 +82,10 @@ def _span(graph: Graph, fold: Node, kept: Kept) -> Span | None:
     or else at the update of the state."""
     body = fold.op.body
     if kept.node is not None:
-        node = body[kept.node]
-        outside = dict(zip(fold.op.captures, fold.operands, strict=False))
-        if isinstance(node.op, ir.Input) and node.op.name in outside:
-            found = graph[outside[node.op.name]].span
-        else:
-            found = node.span
+        node, gates = body[kept.node], gates_of(graph, fold, kept)
+        inside = None if isinstance(node.op, ir.Input) else node.span
+        spans = (gate.span for gate in gates.values() if gate.span is not None)
+        found = inside or next(spans, None)
         if found is not None:
             return found
     return body[body.outputs[kept.states[0]]].span or fold.span

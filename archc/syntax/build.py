@@ -15,6 +15,7 @@ from lark import Token
 from archc.diagnostics import Report
 from archc.source import Source, Span
 from archc.syntax import tree
+from archc.syntax.habits import of_name
 from archc.syntax.names import canonical, operator, reserved
 
 BATCH = "batch"
@@ -28,6 +29,9 @@ MAX_BLOCKS = 12
 
 MAX_NAME = 60
 """Longest name, in characters."""
+
+RANGES = ("all", "ending", "chain", "all ending", "all chain")
+"""How the tokens that an `attend` reads are written."""
 
 N = TypeVar("N", bound=tree.Node)
 Kids = Sequence[Any]
@@ -100,12 +104,12 @@ class Builder:
                 "E0016", f"a name of more than {MAX_NAME} characters", self.place(token)
             )
         if reserved(name):
-            helps = ["`lam` is the usual spelling"] if name == "lambda" else []
+            helps = ["`lam` is the usual spelling"] if name == "lambda" else of_name(name)
             raise self.report.error(
                 "E0015",
                 f"`{name}` is a reserved name",
                 self.place(token),
-                "choose another",
+                "" if helps else "choose another",
                 helps=helps,
             )
         return name
@@ -245,6 +249,10 @@ class Builder:
         assert place is not None
         return span, "all", tree.Name(place, self.name_of(token))
 
+    def both_ways(self, span: Span, kids: Kids) -> tuple[Span, str, tree.Expr]:
+        _, kind, range = next(k for k in kids if isinstance(k, tuple))
+        return span, f"all {kind}", range
+
     def ending_range(self, span: Span, kids: Kids) -> tuple[Span, str, tree.Expr]:
         place = self.place(kids[0])
         assert place is not None
@@ -255,15 +263,16 @@ class Builder:
         return span, "chain", self.compare(span, kids)
 
     def attend(self, span: Span, kids: Kids) -> tree.Attend:
-        range = next(k for k in kids if isinstance(k, tuple) and k[1] in ("all", "ending", "chain"))
-        everything, ending = range[1] == "all", range[1] == "ending"
+        range = next(k for k in kids if isinstance(k, tuple) and k[1] in RANGES)
+        words = range[1].split()
         body = self.nodes(kids)
         return tree.Attend(
             span,
             str(kids[0]),
             range[2],
-            everything,
-            ending,
+            words == ["all"],
+            "ending" in words,
+            "all" in words,
             self.option(kids, "chosen"),
             body=body,
             **self.heads(kids),

@@ -229,12 +229,14 @@ class Attend(Node):
     """`attend t - w < s <= t in chosen over H grouped G:`, `attend all m over H:`, `index s <= t:`.
 
     `range` is a comparison chain; for `all m` the bare name m, for `b ending <= t` see `ending`.
+    `both_ways` says that tokens which come later are meant too: `all m`, `all s <= t + 1`.
     """
 
     keyword: str
     range: Expr
     everything: bool
     ending: bool
+    both_ways: bool
     chosen: Expr | None
     over: tuple[str, ...]
     grouped: str | None

@@ -1,22 +1,23 @@
 """A recurrence in two forms: by steps where tokens are few, by chunks where they are many.
 
-It becomes a function for the steps, one for the chunks, one for their gradient, a class that tells
-autograd of it, and the function that chooses between the two.
+It becomes a function for the steps, one for the chunks, one for their gradient, ops of torch that
+tell autograd of it, and the function that chooses between the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 
 from archc.backends.eager.fold import FoldFunction
 from archc.backends.eager.graph_function import GraphFunction, plain
+from archc.backends.eager.library import Ops
 from archc.backends.eager.naming import region_name
+from archc.backends.eager.op import lies_packed
 from archc.backends.eager.region import extra_arguments
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import Text
-from archc.backends.writer import Writer, snake
+from archc.backends.writer import Writer
 
 from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm, cotangent, final, start
@@ -24,23 +25,6 @@ from archc.ir.graph import Graph, Node
 
 STEPS = 16
 """Fewer tokens than these are done one by one."""
-
-
-def autograd_title(scope: Scope, function: str, kind: str = "") -> str:
-    """A new name for the class that tells autograd of a function's gradient."""
-    rest = function.removeprefix(snake(scope.layer)).split("_")
-    return scope.file.names.fresh(scope.layer + "".join(map(str.capitalize, rest)) + kind)
-
-
-@contextmanager
-def autograd_class(scope: Scope, title: str, forward: str, backward: str) -> Iterator[Writer]:
-    """That class, written to the file: what is inside writes its methods."""
-    writer = Writer()
-    with writer.block(f"class {title}(torch.autograd.Function):"):
-        writer.docstring([f"`{forward}`, and `{backward}` as its gradient."])
-        writer.line()
-        yield writer
-    scope.file.sections.append(writer.text())
 
 
 def without(graph: Graph, names: Sequence[str]) -> Graph:
@@ -76,6 +60,7 @@ class ChunkedFunction(FoldFunction):
             self.given[start(state.name)] = Value(Text(""), layout, DATA)
             self.outputs[final(state.name)] = layout
         self.results_and_ends = [plain(name) for name in self.outputs]
+        self.together = False
 
     def call(self) -> dict[str, Value]:
         """Write the functions and the line that calls the last of them; the results by name."""
@@ -88,25 +73,20 @@ class ChunkedFunction(FoldFunction):
             self.needed[self.stepping.name] = self.stepping.extra
         forward = self._forward(self._function(self.form.forward, "chunks", list(self.inputs)))
         backward = self._backward(self._gradient("gradient"))
-        both, fast = (forward, backward), None
-        if self.scope.file.by_kernels is not None and backward is not None:
-            fast = self._by_kernels()
+        fast = self._by_kernels() if self.scope.file.by_kernels is not None and backward else None
         extra = {name: text for found in self.needed.values() for name, text in found.items()}
         self.extra = {name: extra[name] for name in sorted(extra)}
-        if fast is not None:
-            self.scope.file.by_ops(self, both, fast)
+        if backward is None:
+            self._choice(forward)
+        elif fast is not None:
+            self.scope.file.by_ops(self, (forward, backward), fast)
         else:
-            wanted = list(forward.inputs if backward is None else self.inputs)
-            self._choice(self._applied(forward, backward), wanted)
+            both = forward, backward
+            self.together = self.packed and all(map(lies_packed, both))
+            Ops(self, both, both).write()
         self.name = self.title
         chunk = [self.scope.ask(self.scope.chunk)] if self.scope.chunk else []
         return self.write_call([*self.extra.values(), *chunk])
-
-    def _applied(self, forward: GraphFunction, backward: GraphFunction | None) -> str:
-        """What is called for the chunked form: that with a gradient, if it has one."""
-        if backward is None:
-            return forward.name
-        return f"{self._autograd(forward, backward)}.apply"
 
     # --- the functions of the graphs ---
 
@@ -181,79 +161,11 @@ class ChunkedFunction(FoldFunction):
             return f"{states} after the {last} token,"
         return f"{results} at every token, and {states} after the {last},"
 
-    # --- the class and the choice ---
+    # --- the choice ---
 
-    def _autograd(self, forward: GraphFunction, backward: GraphFunction) -> str:
-        """The class that tells autograd of the gradient; its name."""
-        title = autograd_title(self.scope, self.title)
-        with autograd_class(self.scope, title, forward.name, backward.name) as writer:
-            self._class_forward(writer, forward, backward)
-            writer.line()
-            self._class_backward(writer, backward)
-        return title
-
-    def _kept(self, backward: GraphFunction) -> tuple[list[str], list[str]]:
-        """What the gradient needs beside what arrives: tensors, and the rest."""
-        known = {**self.inputs, **{name: plain(name) for name in self.form.saved}}
-        names = [name for name in backward.inputs if name in known]
-        tensors = [known[name] for name in names if not backward.is_number(name)]
-        rest = [known[name] for name in names if backward.is_number(name)]
-        return tensors, [*rest, *backward.extra, "chunk"]
-
-    def _class_forward(
-        self, writer: Writer, forward: GraphFunction, backward: GraphFunction
-    ) -> None:
-        tensors, rest = self._kept(backward)
-        saved = [plain(name) for name in self.form.saved]
-        made = [*self.results_and_ends, *saved]
-        if saved and tensors[-len(saved) :] == saved:
-            tensors[-len(saved) :] = ["*saved"]
-            made[-len(saved) :] = ["*saved"]
-        writer.line("@staticmethod")
-        every = [*self.inputs.values(), *self.extra, "chunk"]
-        writer.call("def forward(", ["ctx", *every], "):")
-        writer.depth += 1
-        given = [self.inputs[name] for name in forward.inputs]
-        left = ", ".join(made) + ("," if len(made) == 1 else "")
-        writer.call(f"{left} = {forward.name}(", [*given, *forward.extra, "chunk"], ")")
-        writer.call("ctx.save_for_backward(", tensors, ")")
-        writer.line("ctx.chunk = chunk" if rest == ["chunk"] else f"ctx.rest = {', '.join(rest)}")
-        whole = [plain(n) for n in self.results if self._dtype(n) != "real"]
-        if whole:
-            writer.call("ctx.mark_non_differentiable(", whole, ")")
-        writer.line(f"return {', '.join(self.results_and_ends)}")
-        writer.depth -= 1
-
-    def _class_backward(self, writer: Writer, backward: GraphFunction) -> None:
-        tensors, rest = self._kept(backward)
-        writer.line("@staticmethod")
-        writer.line("@torch.autograd.function.once_differentiable")
-        arriving = [plain(cotangent(name)) for name in self.outputs]
-        writer.call("def backward(", ["ctx", *arriving], "):")
-        writer.depth += 1
-        known = {**self.inputs, **{name: plain(name) for name in self.form.saved}}
-        given = [known.get(name, plain(name)) for name in backward.inputs]
-        if not any(map(backward.is_number, backward.inputs)):
-            options = "ctx.chunk" if rest == ["chunk"] else "*ctx.rest"
-            given = ["*ctx.saved_tensors", *given[len(tensors) :], options]
-        else:
-            if tensors:
-                writer.line(f"{', '.join(tensors)}{',' * (len(tensors) == 1)} = ctx.saved_tensors")
-            writer.line(f"{', '.join(rest)} = ctx.rest")
-            given += [*backward.extra, "chunk"]
-        slots = [plain(cotangent(name)) for name in self.inputs]
-        missing = ["None"] * (len(self.extra) + 1)
-        if slots == self.gradients:
-            writer.call(f"return *{backward.name}(", given, f"), {', '.join(missing)}")
-        else:
-            left = ", ".join(self.gradients) + ("," if len(self.gradients) == 1 else "")
-            writer.call(f"{left} = {backward.name}(", given, ")")
-            slots = [name if name in self.gradients else "None" for name in slots]
-            writer.line(f"return {', '.join([*slots, *missing])}")
-        writer.depth -= 1
-
-    def _choice(self, chunks: str, wanted: list[str]) -> None:
-        """The function that takes steps for few tokens and chunks for many."""
+    def _choice(self, forward: GraphFunction) -> None:
+        """The function that takes steps for few tokens and chunks for many, where autograd finds
+        the gradient."""
         writer, size = Writer(), self.constants()
         every = [*self.inputs.values(), *self.extra]
         borders = ["cu_seqlens=None"] * self.packed
@@ -268,14 +180,14 @@ class ChunkedFunction(FoldFunction):
             self.write_steps(writer, list(self.inputs.values()), list(self.needed[self.name]))
         self._cast(writer, real)
         writer.line(f"chunk = min(chunk, max({length}, 1))")
-        given = [self.inputs[name] for name in wanted]
-        given += [*self.extra] if chunks.endswith(".apply") else self._own_extra(chunks)
+        wanted = list(forward.inputs)
+        given = [*(self.inputs[name] for name in wanted), *self._own_extra(forward.name)]
         made, ends = [plain(name) for name in self.results], [*self.states.values()]
         if self.in_runs(wanted):
-            made = self.write_runs(writer, chunks, given)
+            made = self.write_runs(writer, forward.name, given)
         else:
             ends = self.results_and_ends[len(made) :]
-            self.write_run(writer, chunks, [*made, *ends], given)
+            self.write_run(writer, forward.name, [*made, *ends], given)
         kept = map(self._returned, self.results, made, [real] * len(made))
         writer.line(f"return {', '.join([*kept, *ends])}")
         self.scope.file.sections.append(writer.text())
@@ -294,8 +206,8 @@ class ChunkedFunction(FoldFunction):
 
     def write_run(self, writer: Writer, chunks: str, made: list[str], given: list[str]) -> None:
         """The call for all chunks."""
-        one = len(made) == 1 and not chunks.endswith(".apply")
-        left = ", ".join(made) + (", *_" if chunks.endswith("op") else "," * one)
+        left = ", ".join(made) + (", *_" if self.form.saved else "")
+        left += "," * (left == made[0] and not chunks.endswith("op"))
         writer.call(f"{left} = {chunks}(", [*given, "chunk"], ")")
 
     def in_runs(self, wanted: list[str]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from archc.backends.eager.file import File
 from archc.backends.eager.function import write_function
+from archc.backends.eager.library import named
 from archc.backends.eager.module import write_class
 from archc.backends.eager.parts import Parts
 from archc.backends.eager.selfcheck import FORMS, forms, self_check
@@ -48,7 +49,8 @@ def emit(
         sections += ["# --- self-check: run this file ---", *checks, definitions]
         sections.append('if __name__ == "__main__":\n    main()')
     body = "\n\n\n".join(text.strip("\n") for text in sections)
-    return "\n".join([*header(plan, kernel_notes(file)), whole(body)])
+    text = "\n".join([*header(plan, kernel_notes(file)), whole(body)])
+    return named(text) if file.spaced else text
 
 
 KERNEL_CHECKS = {"check_kernels": "by_kernels", "check_steps": "by_steps"}
@@ -74,7 +76,7 @@ def emit_function(
     classes = {id(layer): file.names.fresh(layer.name)}
     write_function(Parts(file, layer, EMITTERS, classes, root=True), name)
     body = "\n\n\n".join(text.strip("\n") for text in with_pieces(file))
-    return whole(body)
+    return named(whole(body)) if file.spaced else whole(body)
 
 
 def whole(body: str) -> str:
@@ -101,7 +103,7 @@ def all_pieces() -> dict[str, str]:
     """The text of every function that files are made of."""
     return {
         **functions("pieces.py"), **functions("packed_pieces.py"), **functions("chunk_pieces.py"),
-        **functions("op_pieces.py", "archc.backends.triton"),
+        **functions("op_pieces.py"),
         **functions("pieces.py", "archc.backends.triton"),
         **functions("together_pieces.py", "archc.backends.triton"),
         **functions("launch_pieces.py", "archc.backends.triton"),
@@ -150,6 +152,10 @@ def header(plan: Plan, notes: list[str]) -> list[str]:
         paragraphs[-1] += "".join(
             f"\n    {form:<{width}}  {bound:.0e}" for form, bound in plan.verified
         )
+    if plan.unseen:
+        lines = [f"    {printable(line)}" for line in plan.unseen]
+        first = "In no small instance that was tried had these anything to choose:"
+        paragraphs.append("\n".join([first, *lines]))
     if plan.check is not None:
         paragraphs.append("Run this file to check it again here, and to see how fast it is.")
     writer.docstring([*paragraphs, *notes])
@@ -157,9 +163,9 @@ def header(plan: Plan, notes: list[str]) -> list[str]:
 
 
 def kernel_notes(file: File) -> list[str]:
-    """What the head of the file says of its kernels."""
+    """What the head of the file says of its ops and kernels."""
     if file.by_kernels is None:
-        return []
+        return [OPS] * file.spaced
     refused = ["\n".join(["By PyTorch alone:", *file.refused])] if file.refused else []
     if not file.notes:
         return refused or ["No recurrence is here, so that there is no kernel in this file."]
@@ -173,10 +179,10 @@ def kernel_notes(file: File) -> list[str]:
     return ["\n".join([first, second, third, *file.notes]), *refused, *ops, ASSEMBLER, last]
 
 
-OPS = """Recurrences are ops of torch (`torch.ops`, in a namespace of this file), which
+OPS = """Recurrences by chunks are ops of torch (`torch.ops`, in a namespace of this file), which
 torch.compile takes as they are: one graph for any number of tokens. Autocast does not reach into
-them: results have the narrowest dtype of what enters, states at least float32. Strides may be any.
-Gradients of gradients are refused."""
+them: results have a dtype of what enters, states at least float32. Strides may be any. Gradients
+of gradients and derivatives in forward mode are refused, token by token they are there."""
 """What a file says of the ops in it."""
 
 ASSEMBLER = """A process that imports this file with Triton 3.5 or 3.6 takes the newer of the two

@@ -137,10 +137,7 @@ def contract(scope: Scope, node: Node) -> Value:
     if NUMBER in {value.kind for value in values} or (
         set(ins[0]) | set(ins[1]) == set(out) and not repeated
     ):
-        left, right = (
-            v.text if v.kind == NUMBER else aligned(v.text, i, out)
-            for v, i in zip(values, ins, strict=True)
-        )
+        left, right = (_within(v, i, out) for v, i in zip(values, ins, strict=True))
         return Value(binary("*", OPERATORS["mul"][1], left, right), layout, kind)
     if kind != DATA:
         values, kind = [scope.as_data(value) for value in values], DATA
@@ -154,6 +151,18 @@ def contract(scope: Scope, node: Node) -> Value:
     if batched is not None:
         return Value(batched, layout, kind)
     return Value(einsum([value.text for value in values], ins, out), layout, kind)
+
+
+def _within(value: Value, labels: Sequence[str], out: Sequence[str]) -> Text:
+    """One operand, summed over what neither the other nor the result has."""
+    if value.kind == NUMBER:
+        return value.text
+    kept = [label for label in out if label in labels]
+    if len(set(labels)) < len(labels):
+        return aligned(einsum([value.text], [labels], kept), kept, out)
+    summed = [label for label in labels if label not in kept]
+    text = call(f"{value.text.at(ATOM)}.sum", dims(labels, summed)) if summed else value.text
+    return aligned(text, [label for label in labels if label in kept], out)
 
 
 def _batched(

@@ -22,7 +22,7 @@ FORMS = {
     "check_values": ("the whole sequence, against the meaning of the spec", "1e-6"),
     "check_pieces": ("a prompt, then pieces of any length, against the whole", "1e-9"),
     "check_chunks": ("chunks of tokens, against one token after the other", "1e-8"),
-    "check_gradients": ("gradients, against differences", "1e-6"),
+    "check_gradients": ("gradients, against the meaning of the spec", "1e-6"),
     "check_kernels": ("kernels in float32, against float64 without them", "1e-3"),
     "check_steps": ("kernels of a few tokens, the same way", "1e-3"),
 }
@@ -41,6 +41,7 @@ def self_check(
     _table(
         writer, "SPEED_SIZES", {quoted(attribute(n)): repr(v) for n, v in check.speed_sizes.items()}
     )
+    writer.line(f"TOKENS = {check.tokens}")
     writer.line("EXPECTED = {")
     for name, elements in check.expected.items():
         values = ", ".join(f"{value:.6e}" for value in elements.values())
@@ -50,9 +51,10 @@ def self_check(
             writer.line(f"        {line}")
         writer.line("    ),")
     writer.line("}")
+    writer.line(f"SLOPES = ({', '.join(f'{slope:.6e}' for slope in check.slopes)})")
     writer.line()
     writer.line()
-    _example(writer, layer, layers, classes)
+    _example(writer, layer, layers, classes, check.share)
     writer.line()
     writer.line()
     writer.line("FORMS = [")
@@ -104,8 +106,9 @@ def _table(writer: Writer, name: str, items: Mapping[str, str]) -> None:
 
 
 def _example(
-    writer: Writer, layer: ir.Layer, layers: Sequence[ir.Layer], classes: Mapping[int, str]
-) -> None:
+    writer: Writer, layer: ir.Layer, layers: Sequence[ir.Layer], classes: Mapping[int, str],
+    share: float,
+) -> None:  # fmt: skip
     """`example(sizes, ...)`: an instance whose parameters and inputs need no random numbers."""
     given = [
         f"{attribute(c.path)}=nn.Identity()" for _, c in layer.calls if c.callee.kind == "argument"
@@ -120,7 +123,8 @@ def _example(
         writer.line('kind = {"device": device, "dtype": dtype}')
         writer.call(f"layer = {classes[id(layer)]}(", ["**sizes", *given, "**kind"], ")")
         _table(writer, "ranges", ranges)
-        writer.line("fill(layer, ranges)")
+        near = "" if share == 1 else f", {share}"
+        writer.line(f"fill(layer, ranges{near})")
         writer.line("inputs = {")
         for node, op in layer.inputs:
             writer.line(f"    {quoted(identifier(op.name))}: {_input(layer, node, op)},")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ from archc.backends.eager import emit as eager
 from archc.backends.eager.fold import FoldFunction
 from archc.backends.eager.scope import Scope
 from archc.backends.triton.function import KernelFunction
-from archc.backends.triton.library import DIGEST, Ops
+from archc.backends.triton.library import KernelOps
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_function import StepFunction
@@ -26,17 +25,12 @@ TUNED = """if "ARCHC_TUNED" in os.environ:  # a file that `archc tune` wrote
 
 def emit(plan: Plan, schedule: Schedule) -> str:
     """The whole file; `schedule` says how recurrences become kernels."""
-    return _named(eager.emit(plan, *_writers(schedule)))
+    return eager.emit(plan, *_writers(schedule))
 
 
 def emit_function(layer: ir.Layer, name: str, schedule: Schedule) -> str:
     """A file with the function of a layer that has no parameters."""
-    return _named(eager.emit_function(layer, name, *_writers(schedule)))
-
-
-def _named(text: str) -> str:
-    """A text with the digest of what it was in the names of its ops."""
-    return text.replace(DIGEST, hashlib.sha256(text.encode()).hexdigest()[: len(DIGEST)])
+    return eager.emit_function(layer, name, *_writers(schedule))
 
 
 def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
@@ -61,6 +55,6 @@ def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
         return made
 
     def by_ops(*given: Any) -> None:
-        Ops(*given).write()
+        KernelOps(*given).write()
 
     return by_kernels, by_steps, by_ops

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import sympy
 from archc.backends.eager.graph_function import GraphFunction
+from archc.backends.eager.op import is_state
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, Value
 from archc.backends.expression import UNARY, Text
@@ -29,11 +30,6 @@ TORCH = {"int": "torch.int32", "bool": "torch.bool"}
 
 
 PIECES = (*LAUNCHING, "block_of", "numbers_of", "settings_of")
-
-
-def is_state(name: str) -> bool:
-    """Whether a value is a state before the first token or after the last, or its gradient."""
-    return name.endswith(("[0]", "[T]"))
 
 
 VIEWS = (ir.Constant, ck.Expand, ck.Select)

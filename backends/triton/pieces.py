@@ -9,6 +9,7 @@ import warnings
 import torch
 import triton
 import triton.language as tl
+from archc.backends.eager.op_pieces import transformed
 from torch import Tensor
 
 
@@ -96,9 +97,22 @@ def processors_of(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+def knows_borders(chunk: int | None, *tensors: Tensor) -> bool:
+    """Whether an op is given packed sequences as they are: to kernels, which know their borders;
+    and where torch compiles, as how many there are and how long is then no part of a graph."""
+    compiling = chunk is not None and torch.compiler.is_compiling()
+    return compiling or by_kernels(chunk, *tensors)
+
+
+def own(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The values in memory that is nobody else's, one row after the other."""
+    return x.to(dtype).clone(memory_format=torch.contiguous_format)
+
+
 def needs_gradient(*tensors: Tensor) -> bool:
-    """Whether autograd will ask for gradients of some of these."""
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    """Whether autograd will ask for gradients of some of these, or a transform may."""
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return learns or transformed(*tensors)
 
 
 def narrowest(*tensors: Tensor) -> torch.dtype:

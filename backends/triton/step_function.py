@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from archc.backends.eager.fits import write_fits, write_refusal
 from archc.backends.eager.fold import FoldFunction
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.region import argument_list, extra_arguments
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import DATA, Value
 from archc.backends.expression import Text
-from archc.backends.triton.fits import write_fits, write_refusal
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_gradient import StepGradient

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 import triton.language as tl
-from archc.backends.triton.pieces import has_triton, kernel
+from archc.backends.eager.op_pieces import transformed
+from archc.backends.triton.pieces import has_triton, kernel, needs_gradient
 from torch import Tensor
 
 
@@ -64,8 +65,7 @@ def on_gpu(*tensors: Tensor) -> bool:
 
 def by_steps(*tensors: Tensor) -> bool:
     """Whether a kernel may walk the tokens: on a GPU, where nothing learns."""
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return on_gpu(*tensors) and not learns
+    return on_gpu(*tensors) and not needs_gradient(*tensors)
 
 
 def span_of(tokens: int, numbers: int) -> int:
@@ -156,6 +156,8 @@ def check_learns(name: str, *tensors: Tensor) -> None:
     """Refuse tensors that learn: states are written in place."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         raise ValueError(f"{name} has no gradient: call it under torch.no_grad()")
+    if transformed(*tensors):
+        raise ValueError(f"{name} has no transforms of torch.func, and no derivative forward")
 
 
 def shares_memory(x: Tensor, y: Tensor) -> bool:

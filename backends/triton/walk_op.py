@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from archc.backends.eager.graph_function import GraphFunction
+from archc.backends.eager.library import REFUSED
+from archc.backends.eager.op import kind_of
 from archc.backends.eager.scope import write_sizes
-from archc.backends.triton.library import REFUSED, Ops
-from archc.backends.triton.op import Op, kind_of
+from archc.backends.triton.library import KernelOps
+from archc.backends.triton.op import KernelOp
 from archc.backends.writer import Writer, quoted
 
 
-class WalkOp(Op):
+class WalkOp(KernelOp):
     """One op under construction: `fast` has one kernel, `eager` is a loop in PyTorch."""
 
     last: tuple[str, ...] = ()
@@ -86,7 +88,7 @@ class WalkOp(Op):
             writer.call("made = each_alone(", given, ")")
 
 
-class WalkOps(Ops):
+class WalkOps(KernelOps):
     """The ops of one recurrence without chunks."""
 
     kind = WalkOp

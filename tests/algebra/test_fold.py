@@ -45,6 +45,7 @@ SCORES = {
     "divided": "q[t].T @ k[s] / sqrt(K)",
     "multiplied": "3 * (q[t].T @ k[s])",
     "a temperature for each head": "tau * (q[t].T @ k[s])",
+    "a temperature behind": "(q[t].T @ k[s]) * tau",
     "a sum": "(q[t].T @ k[s] + v[t].T @ k[s]) / sqrt(K)",
 }
 
@@ -59,9 +60,19 @@ def test_a_scale_of_scores_moves_to_the_queries(score: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "score", ["q[t].T @ k[s]", "tanh(q[t].T @ k[s]) * 3", "(q[t].T @ k[s] - 1) / 3"]
+    "score",
+    [
+        "q[t].T @ k[s]",
+        "tanh(q[t].T @ k[s]) * 3",
+        "(q[t].T @ k[s] - 1) / 3",
+        "tau / (9 + q[t].T @ k[s])",
+        "tau / (q[t].T @ k[s])",
+        "3 / (q[t].T @ k[s])",
+        "3 / (q[t].T @ k[s] + v[t].T @ k[s])",
+    ],
 )
 def test_what_no_query_can_take_stays(score: str) -> None:
+    """What is divided by scores is no scale of theirs, either."""
     layer = made(score)
     assert fold(layer) is layer
 

@@ -53,3 +53,38 @@ def test_colour_is_for_terminals():
     assert "\x1b[31m\x1b[1merror[E0201]\x1b[0m" in shown
     plain = CliRunner(env={"NO_COLOR": "1"}).invoke(archc, ["check", "-"], input=BAD, color=True)
     assert "\x1b[" not in plain.stdout
+
+
+GROWS = (
+    "layer Forget(d, H, K):\n    input q[H, K], k[H, K], a[H]\n    recurrence S[K, K'] over H:\n"
+    "        S[t] = exp(a) * S[t-1] + k @ k.T\n        o    = S[t].T @ q\n    output o\n"
+)
+
+
+def test_warnings_are_those_of_compile(tmp_path: Path):
+    """What stays a loop is said before a file is written; it is no error."""
+    (tmp_path / "grows.arch").write_text(GROWS)
+    done = run("check", "grows.arch", "kda")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("warning[E0602]: `S` stays a loop over the tokens\n")
+    assert "2 specs checked, 1 warning\n" in done.stderr
+    compiled = run("compile", "grows.arch", "-o", "grows.py").stderr
+    assert compiled.startswith(done.stdout)
+    assert run("--quiet", "check", "grows.arch").stdout == ""
+    data = json.loads(run("check", "grows.arch", "--output-format", "json").stdout)
+    assert [(each["code"], each["severity"]) for each in data] == [("E0602", "warning")]
+    line = run("check", "grows.arch", "--output-format", "github").stdout
+    assert line.startswith("::warning file=grows.arch,line=")
+
+
+def test_a_loop_that_is_meant_is_no_warning(tmp_path: Path):
+    text = GROWS.replace("    recurrence", "    chunk: sequential\n    recurrence")
+    done = run("check", "-", stdin=text)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "nothing to report" in done.stderr
+
+
+def test_a_text_for_a_size_is_one_finding():
+    done = run("check", "kda", "--set", "K=foo", "--output-format", "concise")
+    assert done.exit_code == 1
+    assert [line.split(": ")[1] for line in done.stdout.splitlines()] == ["error[E0503]"]

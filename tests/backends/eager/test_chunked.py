@@ -97,7 +97,7 @@ def test_without_a_gradient_of_its_own_autograd_does_it(monkeypatch: pytest.Monk
         return graph.add(replace(node.op, chunked=form), *node.operands)
 
     bare = load(emit(Plan(rewrite(layer, [rule]))), "bare")
-    assert not hasattr(bare, "CorrectedMemory")
+    assert not hasattr(bare, "corrected_memory_op")
     module = bare.Corrected(dtype=torch.float64, **SIZES)
     given = inputs(37)
     steps = results(made(), given, monkeypatch, 10**9)
@@ -109,7 +109,7 @@ def test_runs_of_chunks_carry_the_state(monkeypatch: pytest.MonkeyPatch) -> None
     given = inputs(150)
     wanted = results(made(), given, monkeypatch, 0)
 
-    def runs(xs: list[Tensor], chunk: int) -> list:
+    def runs(xs: list[Tensor], chunk: int, reverse: bool = False) -> list:
         return list(zip(*(x.split(chunk, 1) for x in xs), strict=True))
 
     monkeypatch.setattr(home(made()), "runs_of_chunks", runs)

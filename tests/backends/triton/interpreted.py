@@ -89,7 +89,7 @@ def as_told(module: ModuleType, close: float) -> dict[str, Any]:
             for x, told in zip(made, like, strict=True):
                 have, want = ((y.shape, y.dtype, y.stride()) for y in (x, told))
                 assert have == want, f"{op}: {have}, and not {want}"
-            other = getattr(module, f"{op._opname}_inference_op", None)
+            other = getattr(module, f"{op.op._opname}_inference_op", None)
             for x, same in zip(made, () if other is None else other(*given), strict=False):
                 torch.testing.assert_close(x, same, rtol=close, atol=close)
             return made

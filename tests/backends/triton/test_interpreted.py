@@ -56,9 +56,10 @@ def test_layers_with_dims_that_are_no_powers_of_2() -> None:
 
 
 def test_recurrences_unlike_the_bundled_ones() -> None:
-    """A memory that is written with what another gives, decays on both sides of a state, and
-    channels with states of any length."""
-    checks = [f"layer {OWN / name}.arch 20 4" for name in ("cascade", "two_sided", "channels")]
+    """A memory that is written with what another gives, decays on both sides of a state, channels
+    with states of any length, and states of three dims."""
+    names = "cascade", "two_sided", "channels", "third_order"
+    checks = [f"layer {OWN / name}.arch 20 4" for name in names]
     assert not wrong(errors(*checks))
 
 

@@ -33,7 +33,7 @@ class Recorder:
 
     def __call__(self, *given: Any) -> Any:
         kept = [x.detach().clone() if isinstance(x, Tensor) else x for x in given]
-        self.calls.append((self.op, kept))
+        self.calls.append((self.op.op, kept))
         return self.op(*given)
 
 
@@ -290,7 +290,7 @@ def test_an_old_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_step_is_an_op_too() -> None:
     module, (_, given) = home("gla")[0], memory(tokens=3)
     with torch.no_grad():
-        done = torch.library.opcheck(module.gla_memory_once_op, tuple(given.values()))
+        done = torch.library.opcheck(module.gla_memory_once_op.op, tuple(given.values()))
         assert set(done.values()) == {"SUCCESS"}
         made = module.gla_memory_once_op(*given.values())
         for one, other in zip(made, module.gla_memory(*given.values()), strict=True):
@@ -347,7 +347,7 @@ def test_torch_has_no_complaint_about_packed_sequences() -> None:
     given, borders = packed(3, 0, 70)
     module = home("gla")[0]
     leaves = [x.requires_grad_() for x in given.values()]
-    done = torch.library.opcheck(module.gla_memory_op, (*leaves, borders, 16))
+    done = torch.library.opcheck(module.gla_memory_op.op, (*leaves, borders, 16))
     assert set(done.values()) == {"SUCCESS"}
     o, _, *saved = module.gla_memory_op(*leaves, borders, 16)
     told = module.gla_memory_forward_fake(*leaves, borders, 16)

@@ -31,14 +31,11 @@ def wrong(*checks: str) -> dict[str, float]:
     return {name: float(error) for name, error in errors.items() if not float(error) < LIMIT}
 
 
-def test_one_decay_for_each_head() -> None:
-    """No token, one, a few, one more than a chunk has."""
-    assert not wrong("gated_delta 4 0,1,15,65,0")
-
-
-def test_decays_for_each_dim_and_corrections() -> None:
-    """One less than a chunk has, too."""
-    assert not wrong("kda 4 15,0,1,63")
+def test_sequences_of_every_length() -> None:
+    """No token, one, a few, one less and one more than a chunk has: with one decay for each head,
+    with decays for each dim and corrections, with several steps a token."""
+    checks = "gated_delta 4 0,1,15,65,0", "kda 4 15,0,1,63", "gated_delta_product 4 3,0,18"
+    assert not wrong(*checks)
 
 
 @pytest.mark.slow

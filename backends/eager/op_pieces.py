@@ -1,4 +1,4 @@
-"""Functions around kernels, of ops of torch: printed into files, never imported by them."""
+"""Functions around the ops of torch that do chunks: printed into files, never imported by them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from archc.backends.eager.chunk_pieces import runs_of_chunks
-from archc.backends.triton.pieces import by_kernels
 from torch import Tensor
 
 STEPS = 16
@@ -27,52 +26,104 @@ def new_op(
     gradient: Callable, keep: Callable | None = None,
 ) -> Callable:  # fmt: skip
     """An op of torch: what it does, what its results look like, and what its gradient is, from what
-    it keeps."""
+    it keeps. It is called by the function that comes back, whose `op` it is."""
     title, _, _ = schema.partition("(")
     name = f"{space.ns}::{title}"
     space.define(schema, tags=torch.Tag.pt2_compliant_tag)
     space.impl(title, function, "CompositeExplicitAutograd")
     torch.library.register_fake(name, fake, lib=space)
     op = getattr(getattr(torch.ops, space.ns), title).default
-    if keep is None:
-        torch.library.register_autograd(name, gradient, lib=space)
-    else:
-        space.impl(title, learning(op, gradient, keep), "Autograd")
-    return op
+    learning, alone = learning_of(op, gradient, keep), len(op._schema.returns) == 1
+    space.impl(title, with_autograd(op, learning, alone), "Autograd")
 
-
-def learning(op: Callable, gradient: Callable, keep: Callable) -> Callable:
-    """What `torch.library.register_autograd` makes of an op, in a third of the time a call."""
-
-    def run(*given):
-        with torch._C._AutoDispatchBelowAutograd():
+    def call(*given):
+        if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
             return op(*given)
+        made = learning.apply(*given)  # torch.func knows functions of autograd, no ops
+        return made[0] if alone else made
+
+    call.op = op
+    return call
+
+
+def learning_of(op: Callable, gradient: Callable, keep: Callable | None) -> type:
+    """What autograd and `torch.func` are told of an op; its results are always a tuple there."""
 
     class Learning(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, *given):
-            made = run(*given)
-            keep(ctx, given, made)
-            return made
+        def forward(*given):
+            with torch._C._AutoDispatchBelowAutograd():
+                made = op(*given)
+            return made if isinstance(made, tuple) else (made,)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            if keep is not None:
+                keep(ctx, inputs, output)
 
         @staticmethod
         def backward(ctx, *arriving):
             return gradient(ctx, *arriving)
 
+        @staticmethod
+        def jvp(ctx, *tangents):
+            raise RuntimeError(
+                "a recurrence by chunks has no derivative in forward mode (torch.func.jvp, jacfwd, "
+                "hessian, torch.autograd.forward_ad); token by token it has one: with chunk=None, "
+                "or STEPS, in the head of its file, above the number of tokens"
+            )
+
+        @staticmethod
+        def vmap(info, in_dims, *given):
+            made = []
+            for i in range(info.batch_size):
+                own = zip(given, in_dims, strict=True)
+                each = [x if place is None else x.select(place, i) for x, place in own]
+                made.append(Learning.apply(*each))
+            stacked = tuple(torch.stack(xs) for xs in zip(*made, strict=True))
+            return stacked, (0,) * len(stacked)
+
+    return Learning
+
+
+def with_autograd(op: Callable, learning: type, alone: bool) -> Callable:
+    """What torch does with an op where there may be gradients: what it makes of one with
+    `torch.library.register_autograd`, in a third of the time a call."""
+    tangent_of = torch.autograd.forward_ad.unpack_dual
+
     def call(*given):
-        tensors = (x for x in given if isinstance(x, Tensor))
-        if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-            return Learning.apply(*given)
-        return run(*given)
+        tensors = [x for x in given if isinstance(x, Tensor)]
+        if torch._C._are_functorch_transforms_active():
+            raise RuntimeError(
+                f"{op} cannot be transformed by torch.func as an op: call the function of its "
+                "file, and torch.compile what torch.func is not inside of"
+            )
+        learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        if learns or any(tangent_of(x).tangent is not None for x in tensors):
+            made = learning.apply(*given)
+            return made[0] if alone else made
+        with torch._C._AutoDispatchBelowAutograd():
+            return op(*given)
 
     return call
+
+
+def transformed(*tensors: Tensor) -> bool:
+    """Whether a transform of torch.func, or forward mode, looks at what is done with these."""
+    if torch.compiler.is_compiling():
+        return False
+    tangents = map(torch.autograd.forward_ad.unpack_dual, tensors)
+    return torch._C._are_functorch_transforms_active() or any(
+        x.tangent is not None for x in tangents
+    )
 
 
 def no_second_gradient(ctx: Any, *given: Tensor) -> None:
     """The gradient of a gradient: refused."""
     raise RuntimeError(
         "a recurrence by chunks has a gradient, but no gradient of that gradient; token by token "
-        "(with STEPS, in the head of its file, above the number of tokens) it has one"
+        "(with chunk=None, or STEPS, in the head of its file, above the number of tokens) it has "
+        "one"
     )
 
 
@@ -173,13 +224,6 @@ def check_together(op: str, *tensors: Tensor) -> None:
             raise ValueError(f"{op}: its tensors must be on one device, got {devices}")
 
 
-def knows_borders(chunk: int | None, *tensors: Tensor) -> bool:
-    """Whether an op is given packed sequences as they are: to kernels, which know their borders;
-    and where torch compiles, as how many there are and how long is then no part of a graph."""
-    compiling = chunk is not None and torch.compiler.is_compiling()
-    return compiling or by_kernels(chunk, *tensors)
-
-
 def each_alone(
     run: Callable, cu_seqlens: Tensor, chunk: int, given: list, kinds: str, made_kinds: str
 ) -> tuple:
@@ -218,11 +262,6 @@ def wrong_shapes(op: str, wanted: str, *tensors: Tensor) -> ValueError:
 def present(function: Callable) -> Callable:
     """A function without those of its results that are None."""
     return lambda *given: tuple(x for x in function(*given) if x is not None)
-
-
-def own(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The values in memory that is nobody else's, one row after the other."""
-    return x.to(dtype).clone(memory_format=torch.contiguous_format)
 
 
 def in_dtype(dtype: torch.dtype, given: tuple) -> list:

@@ -1,0 +1,85 @@
+"""A name is a value or an index of tokens, experts, blocks or layers, never both in one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from archc.elaborate.mentions import names_defined, walk
+from archc.elaborate.scope import Scope
+from archc.source import Span
+from archc.syntax import tree
+
+MEANINGS: dict[type[tree.Node], str] = {
+    tree.Input: "the index of another sequence",
+    tree.Along: "the index of a sum or product along the sequence",
+    tree.Blocks: "the index of blocks",
+    tree.Route: "the index of a route",
+    tree.Repeat: "the index of a `repeat`",
+}
+
+
+def check_names(scope: Scope, decl: tree.Decl) -> None:
+    """Refuse a value, size or further index that has the name of an index."""
+    indices = {name: (what, span) for name, what, span in _indices(decl)}
+    if decl.kind != "function" or _has_blocks(decl):
+        if "t" in indices:
+            what, span = indices["t"]
+            raise scope.error("E0210", f"`t` is the token at hand, and {what}", span, "again here")
+        indices["t"] = ("the token at hand", None)
+    for name, span in _values(decl):
+        if name in indices:
+            what, first = indices[name]
+            raise scope.error(
+                "E0210",
+                f"`{name}` is {what} already",
+                span,
+                "again here",
+                others=[(first, "an index here")] if first else [],
+                helps=["give the value another name"],
+            )
+
+
+def index_of(scope: Scope, node: tree.Attend, names: list[str]) -> None:
+    """Refuse an `attend` that has no index, as all names in its range are values."""
+    used = {
+        part.items[0].id
+        for part in walk(node.body)
+        if isinstance(part, tree.Index) and isinstance(part.items[0], tree.Name)
+    }
+    taken = [name for name in names if name in used] or names
+    if taken:
+        raise scope.error(
+            "E0210",
+            f"`{taken[-1]}` is a value or size already, so it is no index of tokens",
+            node.range.span,
+            "choose another index",
+        )
+
+
+def check_index(scope: Scope, node: tree.Attend, name: str) -> None:
+    """Refuse a value in the body of an `attend` that has the name of its index."""
+    if name in names_defined(node.body):
+        raise scope.error(
+            "E0210", f"`{name}` is the index of this `{node.keyword}` already", node.span
+        )
+
+
+def _has_blocks(decl: tree.Decl) -> bool:
+    return any(isinstance(part, tree.Recurrence | tree.Attend) for part in walk(decl.body))
+
+
+def _indices(decl: tree.Decl) -> Iterator[tuple[str, str, Span]]:
+    """Names of indices, what they are and where; those of an `attend` are known later."""
+    for part in walk(decl.body):
+        what = MEANINGS.get(type(part))
+        name = getattr(part, "along", None) if isinstance(part, tree.Input) else None
+        name = getattr(part, "index", name)
+        if what and name:
+            yield name, what, part.span
+
+
+def _values(decl: tree.Decl) -> Iterator[tuple[str, Span]]:
+    """Names of sizes, options, inputs, parameters, states and values, where they are declared."""
+    for part in walk((decl.params, decl.body)):
+        if isinstance(part, tree.Parameter | tree.Declared | tree.StateDecl | tree.Target):
+            yield part.name, part.span

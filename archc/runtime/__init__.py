@@ -1,0 +1,1 @@
+"""What generated kernels call when they run. Only this folder of archc imports triton."""

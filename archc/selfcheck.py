@@ -1,0 +1,377 @@
+"""The self-check of a file that is written: a small instance, the numbers that the layer's meaning
+gives for it, and how near every form of the file comes.
+
+The meaning is that of the layer as it was elaborated, before any pass: a pass that changes what a
+layer computes is found out here, with all outputs and all gradients, before anything is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from archc.backends.eager.selfcheck import in_chunks
+from archc.backends.load import load
+from archc.backends.renamed import Weights, arguments
+from archc.diagnostics import InternalError, fail
+from archc.ir import layer as ir
+from archc.ir.choices import Seen
+from archc.ir.graph import Node
+from archc.ir.plan import Check, Expected, Plan, examples
+from archc.ir.sizes import Number
+from archc.source import Span
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SMALL, LARGER = 4, 16
+"""About how long the dims of the instances are that a file is checked with, and timed with."""
+
+LENGTHS = (9, 24, 80)
+"""How many tokens an instance may have: the first of these that every choice leaves some of."""
+
+TRIES = 20
+"""Instances that are looked at for each length."""
+
+ELEMENTS = 8
+"""How many numbers of each output a file carries."""
+
+BATCH = 2
+SHARES = (1.0, 0.5, 0.25, 0.125)
+"""How far parameters are drawn from the middle of their range: nearer, where a layer is so deep
+that rounding alone would change what it computes."""
+
+STEADY = 1e-8
+NUDGE, MOVED = 1e-13, 1e-7
+"""Errors below the first raise no doubt. A layer is shaky if a relative change like the second in
+all that enters changes results by more than the third."""
+
+LIMIT = 1e-6
+"""The largest relative error of an output or a gradient, in float64."""
+
+ALL = "all outputs and gradients, against the meaning"
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A small instance of a layer that a file makes: the sizes, its inputs and parameters that
+    learn (`values`), and its outputs by the oracle. `unseen`: choices that are none in it."""
+
+    code: ModuleType
+    sizes: Mapping[str, Number]
+    tokens: int
+    module: Any
+    inputs: Mapping[str, Tensor]
+    values: Sequence[Tensor]
+    outputs: Mapping[str, Tensor]
+    unseen: Sequence[Span | None]
+
+    @cached_property
+    def gradients(self) -> list[Tensor]:
+        """The gradients of a fixed sum of the outputs, by the oracle."""
+        return self.code.gradients_of(tuple(self.outputs.values()), self.values)
+
+
+def checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str]) -> str:
+    """The file of an elaborated layer, with a small instance and the numbers that the layer's
+    meaning gives for it; every form of it is held against them. Where no instance fits, the file
+    without a check."""
+    import torch  # takes a second: only where numbers are needed
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the instance is small: more would only wait for one another
+    try:
+        return _checked(plan, layer, emit)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str]) -> str:
+    larger = next(examples(plan.layer, LARGER), None)
+    for share in SHARES:
+        found = _drawn(plan, layer, emit, larger, share)
+        if found is None:
+            return emit(plan)
+        hold_numbers(layer, found.module, found.inputs, found.sizes, found.outputs)
+        check = Check(
+            found.sizes, larger or found.sizes, _expected(found), _slopes(found), found.tokens,
+            share,
+        )  # fmt: skip
+        forms = (*((form, limit) for form, _, limit in found.code.FORMS), (ALL, LIMIT))
+        unseen = _lines(found.unseen)
+        text = emit(replace(plan, check=check, verified=forms, unseen=unseen))
+        measured = list(_measured(plan, layer, load(text, layer.name), found, check))
+        if max(error for _, error, _ in measured) < STEADY or not _shaky(layer, found):
+            break
+    else:
+        raise fail(
+            "E0507",
+            f"rounding alone changes what small instances of `{layer.name}` compute",
+            layer.span,
+            notes=["so no code can be held against it"],
+            helps=["a layer in which a small change grows so much cannot be trained either"],
+        )
+    for form, error, limit in measured:
+        if not error <= limit:
+            raise InternalError(
+                f"`{layer.name}`, {form}: an error of {error:.1e}, above {limit:.0e}"
+            )
+    return text
+
+
+def _drawn(
+    plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str],
+    larger: Mapping[str, Number] | None, share: float,
+) -> Instance | None:  # fmt: skip
+    """The best instance of a layer."""
+    drafts: list[ModuleType] = []
+
+    def drawn(sizes: Mapping[str, Number], tokens: int) -> Instance:
+        if not drafts:
+            text = emit(replace(plan, check=Check(sizes, larger or sizes, share=share)))
+            drafts.append(load(text, layer.name))
+        return instance(layer, drafts[0], sizes, tokens)
+
+    return best(plan.layer, LENGTHS, drawn)
+
+
+def _measured(
+    plan: Plan, layer: ir.Layer, code: ModuleType, found: Instance, check: Check
+) -> Iterator[tuple[str, float, float]]:
+    """Every form, its error and the largest that is right: the file's own checks, then all numbers;
+    those of more tokens than a chunk has too, where the file cannot hold chunks against tokens."""
+    given = {name: (tuple(at), tuple(at.values())) for name, at in check.expected.items()}
+    yield from code.checks(given, check.slopes)
+    yield ALL, apart(found), LIMIT
+    if in_chunks(plan.layer) and "check_chunks" not in vars(code):
+        longer = instance(layer, code, found.sizes, code.CHUNK + 5, batch=1)
+        yield f"{ALL}, of {longer.tokens} tokens", apart(longer), LIMIT
+
+
+def _shaky(layer: ir.Layer, found: Instance) -> bool:
+    """Whether changes as small as those of rounding change much of what the layer computes."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    outputs, gradients = tuple(found.outputs.values()), found.gradients
+    kept = [value.detach().clone() for value in found.values]
+    with torch.no_grad():
+        for value in found.values:
+            noise = torch.randn(value.shape, generator=generator, dtype=value.dtype)
+            value.mul_(1 + NUDGE * noise)
+    moved = tuple(_meaning(layer, found.module, found.inputs, found.sizes).outputs.values())
+    slopes = found.code.gradients_of(moved, found.values)
+    with torch.no_grad():
+        for value, old in zip(found.values, kept, strict=True):
+            value.copy_(old)
+    return max(_distance(moved, outputs), _distance(slopes, gradients)) > MOVED
+
+
+# --- the instance -------------------------------------------------------------------------------
+
+
+def best(
+    layer: ir.Layer,
+    lengths: Sequence[int],
+    drawn: Callable[[Mapping[str, Number], int], Instance],
+    given: Mapping[str, Any] | None = None,
+) -> Instance | None:
+    """The first instance that shows both sides of every choice, or else the one that shows most;
+    None if the layer takes none that was tried. `drawn` makes one, or refuses: ArchError for sizes,
+    IndexError where an index that the spec computes is out of range for them."""
+    found: Instance | None = None
+    for sizes, tokens in _candidates(layer, lengths):
+        try:
+            made = drawn({**sizes, **(given or {})}, tokens)
+        except IndexError:
+            continue
+        if found is None or len(made.unseen) < len(found.unseen):
+            found = made
+        if not made.unseen:
+            break
+    return found
+
+
+def _candidates(
+    layer: ir.Layer, lengths: Sequence[int]
+) -> Iterator[tuple[Mapping[str, Number], int]]:
+    """Sizes and lengths to try: those first for which every choice leaves something out."""
+    for tokens in lengths:
+        for sizes in islice(examples(layer, SMALL, tokens), TRIES):
+            yield sizes, tokens
+    for sizes in islice(examples(layer, SMALL), TRIES):
+        yield sizes, lengths[0]
+
+
+def instance(
+    layer: ir.Layer, code: ModuleType, sizes: Mapping[str, Number], tokens: int, batch: int = BATCH
+) -> Instance:
+    """The instance that a file makes, with what the meaning of the layer gives for it."""
+    import torch
+
+    module, inputs, _ = code.example(arguments(sizes), batch, tokens, "cpu", torch.float64)
+    values = [x for x in (*inputs.values(), *module.parameters()) if x.is_floating_point()]
+    for value in values:
+        value.requires_grad_()
+    seen = Seen()
+    found = _meaning(layer, module, inputs, sizes, seen)
+    hold_promises(layer, found.values)
+    unseen = seen.one_sided()
+    return Instance(code, sizes, tokens, module, inputs, values, found.outputs, unseen)
+
+
+def _meaning(
+    layer: ir.Layer, module: Any, inputs: Mapping[str, Tensor], sizes: Mapping[str, Number],
+    watch: Callable[..., None] | None = None,
+) -> Any:  # fmt: skip
+    from archc.ir.meaning import evaluate
+
+    params = Weights({**dict(module.named_parameters()), **dict(module.named_buffers())})
+    return evaluate(layer, inputs, params, sizes, watch=watch)
+
+
+def hold_promises(layer: ir.Layer, values: Mapping[str, Any], path: str = "") -> None:
+    """Refuse a promise of `chunk: bound`, of the layer or of one that it calls, that the values of
+    the instance break. Inputs of the layer are drawn to keep it."""
+    for _, call in layer.calls:
+        hold_promises(call.callee, values, f"{path}{call.path}.")
+    for bound in layer.chunk.bounds:
+        value = values.get(path + bound.name)
+        if value is None or not value.numel():
+            continue
+        low, high = value.min().item(), value.max().item()
+        if low < bound.low or high > bound.high:
+            worst = low if low < bound.low else high
+            raise fail(
+                "E0223",
+                f"`{bound.text}` does not hold: `{bound.name}` is {worst:.6g} in a small instance",
+                bound.span,
+                helps=["change the expression, or leave the promise out"],
+            )
+
+
+def hold_numbers(
+    layer: ir.Layer, module: Any, inputs: Mapping[str, Tensor], sizes: Mapping[str, Number],
+    outputs: Mapping[str, Tensor],
+) -> None:  # fmt: skip
+    """Refuse a layer whose own meaning is no finite number where an instance draws its inputs and
+    parameters: nothing could be held against it."""
+    bad = [name for name, y in outputs.items() if not bool(y.isfinite().all())]
+    if not bad:
+        return
+    finder = _Broken()
+    _meaning(layer, module, inputs, sizes, finder)
+    span = finder.first.span if finder.first is not None else None
+    raise fail(
+        "E0507",
+        f"`{bad[0]}` of `{layer.name}` is {finder.shown} in a small instance",
+        span or layer.span,
+        f"the first value that is {finder.shown}",
+        notes=["so no code can be held against it"],
+        helps=[
+            "keep its argument where it is defined, as in `sqrt(relu(x) + eps)`",
+            "or say where an input lies: `chunk: bound x >= 0`; an instance then draws it there",
+        ],
+    )
+
+
+class _Broken:
+    """Finds the first value that is not finite though what it is made of is."""
+
+    def __init__(self) -> None:
+        self.first: Node | None = None
+        self.shown = "no finite number"
+
+    def __call__(self, node: Node, prefix: str, operands: Sequence[Any], value: Any) -> None:
+        """Look at one value: NaN is worse than an infinity, which a mask may well have."""
+        data = getattr(value, "data", None)
+        if data is None or not data.is_floating_point() or self.shown == "nan":
+            return
+        before = [each.data for each in operands if hasattr(each, "names")]
+        fresh = not any(bool(each.isnan().any()) for each in before)
+        if bool(data.isnan().any()) and fresh:
+            self.first, self.shown = node, "nan"
+        elif self.first is None and not isinstance(node.op, ir.Constant | ir.Param):
+            finite = not any(bool(each.isinf().any()) for each in before)
+            if bool(data.isinf().any()) and finite:
+                self.first, self.shown = node, "inf"
+
+
+# --- what is held against it --------------------------------------------------------------------
+
+
+def _expected(found: Instance) -> Expected:
+    """Some elements of each output."""
+    expected = {}
+    for name, value in found.outputs.items():
+        flat = value.detach().flatten().tolist()
+        places = range(0, len(flat), max(1, len(flat) // ELEMENTS))
+        expected[name] = {place: flat[place] for place in islice(places, ELEMENTS)}
+    return expected
+
+
+def _slopes(found: Instance) -> tuple[float, ...]:
+    """How steep the outputs are along the directions of the file; what is far below the steepest
+    is 0, as its digits are rounding."""
+    slopes = found.code.slopes(found.gradients)
+    least = 1e-10 * max((abs(slope) for slope in slopes), default=0.0)
+    return tuple(slope if abs(slope) > least else 0.0 for slope in slopes)
+
+
+def _lines(spans: Sequence[Span | None]) -> tuple[str, ...]:
+    """Choices as a reader finds them: the place, and the words of the spec."""
+    found = [f"{s.where}: {' '.join(s.text.split())}" for s in spans if s is not None]
+    return tuple(dict.fromkeys(found))
+
+
+def apart(found: Instance) -> float:
+    """The error of the module's outputs and gradients, the worst of all."""
+    made = found.module(**found.inputs)
+    made = made if isinstance(made, tuple) else (made,)
+    gradients = found.code.gradients_of(made, found.values)
+    outputs = _distance(made, tuple(found.outputs.values()))
+    return max(outputs, _distance(gradients, found.gradients))
+
+
+def rewritten(layer: ir.Layer, after: ir.Layer, emit: Callable[[Plan], str]) -> float:
+    """The error of what passes made of an elaborated layer, both by the oracle; 0 where no instance
+    fits."""
+    import torch
+
+    def drawn(sizes: Mapping[str, Number], tokens: int) -> Instance:
+        code = load(emit(Plan(after, check=Check(sizes, sizes))), layer.name)
+        return instance(layer, code, sizes, tokens)
+
+    found = best(after, LENGTHS, drawn)
+    if found is None:
+        return 0.0
+    with torch.no_grad():
+        made = _meaning(after, found.module, found.inputs, found.sizes)
+    return _distance(tuple(made.outputs.values()), tuple(found.outputs.values()))
+
+
+def _distance(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+    """The largest difference of a tensor against its largest value, or a thousandth of the largest
+    of all; where what is wanted is not finite (a slope at a corner), nothing is."""
+    if len(found) != len(wanted):
+        return math.inf
+    wanted = [y.detach().double() for y in wanted]
+    finite = [y.isfinite() for y in wanted]
+    sizes = [
+        float(y[f].abs().max()) if bool(f.any()) else 0.0
+        for y, f in zip(wanted, finite, strict=True)
+    ]
+    least = max(1e-3 * max(sizes, default=0.0), 1e-30)
+    errors = [0.0]
+    for x, y, f, size in zip(found, wanted, finite, sizes, strict=True):
+        if x.shape != y.shape:
+            return math.inf
+        if bool(f.any()):
+            error = float((x.detach().double()[f] - y[f]).abs().max()) / max(size, least)
+            errors.append(error if math.isfinite(error) else math.inf)
+    return max(errors)

@@ -1,0 +1,510 @@
+"""What people write who come from PyTorch, NumPy, Python or LaTeX, and what a spec says instead.
+
+One table, read by the diagnostics, shown in docs/from_pytorch.md, and tried by the tests: `wrong`
+gets the advice of its row, `right` compiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Habit:
+    """`found`: names, or a pattern of text; `write`: the advice; an example of both in `place`."""
+
+    found: str
+    write: str
+    wrong: str
+    right: str
+    place: str = "layer"
+
+
+STEP, READ, FILE = "recurrence", "attend", "file"
+"""Where an example stands, if not among the statements of a layer."""
+
+SAME = frozenset(
+    "exp log sqrt rsqrt abs sign floor sin cos erf sigmoid logsigmoid softplus tanh relu where "
+    "gelu elu solve".split()
+)
+"""Functions that have one name and one meaning there and here."""
+
+MODULES = frozenset(
+    "torch nn F np numpy jnp jax lax math tf einops functional scipy linalg special init".split()
+)
+"""Names of modules that functions are taken from there."""
+
+# fmt: off
+NAMES = (
+    # --- on each element ---
+    Habit("swish SiLU", "`silu(x)`", "z = swish(x)", "z = silu(x)"),
+    Habit("sigma", "`sigmoid(x)`", "z = sigma(x)", "z = sigmoid(x)"),
+    Habit("relu6 ReLU6", "`min(max(x, 0), 6)`", "z = relu6(x)", "z = min(max(x, 0), 6)"),
+    Habit(
+        "clamp clip clamp_min clamp_max hardtanh", "`min(max(x, low), high)`",
+        "z = clamp(x, min=0, max=1)", "z = min(max(x, 0), 1)",
+    ),
+    Habit(
+        "leaky_relu LeakyReLU prelu", "`where(x > 0, x, 0.01 * x)`",
+        "z = leaky_relu(x)", "z = where(x > 0, x, 0.01 * x)",
+    ),
+    Habit(
+        "gelu_new gelu_fast gelu_pytorch_tanh", "`gelu_tanh(x)`; `gelu(x)` is the exact one",
+        "z = gelu_new(x)", "z = gelu_tanh(x)",
+    ),
+    Habit(
+        "quick_gelu gelu_sigmoid", "`x * sigmoid(1.702 * x)`",
+        "z = quick_gelu(x)", "z = x * sigmoid(1.702 * x)",
+    ),
+    Habit("mish Mish", "`x * tanh(softplus(x))`", "z = mish(x)", "z = x * tanh(softplus(x))"),
+    Habit(
+        "hardsigmoid hard_sigmoid", "`min(max(x / 6 + 0.5, 0), 1)`",
+        "z = hardsigmoid(x)", "z = min(max(x / 6 + 0.5, 0), 1)",
+    ),
+    Habit(
+        "hardswish hard_swish", "`x * min(max(x / 6 + 0.5, 0), 1)`",
+        "z = hardswish(x)", "z = x * min(max(x / 6 + 0.5, 0), 1)",
+    ),
+    Habit(
+        "selu SELU", "`1.0507 * elu(x, alpha = 1.67326)`",
+        "z = selu(x)", "z = 1.0507 * elu(x, alpha = 1.67326)",
+    ),
+    Habit("relu2 sqrelu", "`squared_relu(x)`", "z = relu2(x)", "z = squared_relu(x)"),
+    Habit(
+        "glu GLU geglu reglu", "the two halves as two projections: `(x @ W) * sigmoid(x @ V)`",
+        "z = glu(x)", "param W, V[d, H]\nz = (x @ W) * sigmoid(x @ V)",
+    ),
+    Habit("square pow", "`x ** 2`", "z = square(x)", "z = x ** 2"),
+    Habit("reciprocal", "`1 / x`", "z = reciprocal(x)", "z = 1 / x"),
+    Habit("neg negative", "`-x`", "z = neg(x)", "z = -x"),
+    Habit("add sub subtract", "`x + b`, `x - b`", "z = add(x, b)", "z = x + b"),
+    Habit("mul multiply", "`x * b`, which broadcasts by name", "z = mul(x, b)", "z = x * b"),
+    Habit("div divide true_divide", "`x / b`", "z = div(x, b)", "z = x / b"),
+    Habit("maximum", "`max(x, b)`", "z = maximum(x, b)", "z = max(x, b)"),
+    Habit("minimum", "`min(x, b)`", "z = minimum(x, b)", "z = min(x, b)"),
+    Habit("log1p", "`log(1 + x)`", "z = log1p(x)", "z = log(1 + x)"),
+    Habit("expm1", "`exp(x) - 1`", "z = expm1(x)", "z = exp(x) - 1"),
+    Habit("exp2", "`exp(log(2) * x)`", "z = exp2(x)", "z = exp(log(2) * x)"),
+    Habit("log2", "`log(x) / log(2)`", "z = log2(x)", "z = log(x) / log(2)"),
+    Habit("log10", "`log(x) / log(10)`", "z = log10(x)", "z = log(x) / log(10)"),
+    Habit("ceil", "`-floor(-x)`", "z = ceil(x)", "z = -floor(-x)"),
+    Habit("round", "`floor(x + 0.5)`", "z = round(x)", "z = floor(x + 0.5)"),
+    Habit("tan", "`sin(x) / cos(x)`", "z = tan(x)", "z = sin(x) / cos(x)"),
+    Habit("heaviside", "`where(x > 0, 1, 0)`", "z = heaviside(x)", "z = where(x > 0, 1, 0)"),
+    Habit(
+        "logical_and bitwise_and", "`x > 0 and b > 0`",
+        "z = where(logical_and(x > 0, b > 0), x, b)", "z = where(x > 0 and b > 0, x, b)",
+    ),
+    Habit(
+        "logical_or bitwise_or", "`x > 0 or b > 0`",
+        "z = where(logical_or(x > 0, b > 0), x, b)", "z = where(x > 0 or b > 0, x, b)",
+    ),
+    Habit(
+        "logical_not", "`not (x > 0)`",
+        "z = where(logical_not(x > 0), x, b)", "z = where(not (x > 0), x, b)",
+    ),
+    Habit(
+        "True", "`true`, without a capital",
+        "layer L(d, gate = True):\n    input x[d]\n    output y[d] = x if gate else 2 * x",
+        "layer L(d, gate = true):\n    input x[d]\n    output y[d] = x if gate else 2 * x", FILE,
+    ),
+    Habit(
+        "False", "`false`, without a capital",
+        "layer L(d, gate = False):\n    input x[d]\n    output y[d] = x if gate else 2 * x",
+        "layer L(d, gate = false):\n    input x[d]\n    output y[d] = x if gate else 2 * x", FILE,
+    ),
+    Habit(
+        "None", "`none`, without a capital",
+        "layer L(d, cap = None):\n    input x[d]\n    output y[d] = x if cap == none else 2 * x",
+        "layer L(d, cap = none):\n    input x[d]\n    output y[d] = x if cap == none else 2 * x",
+        FILE,
+    ),
+    Habit("pi", "`3.141592653589793`", "z = sin(pi * x)", "z = sin(3.141592653589793 * x)"),
+    Habit("e", "`exp(x)` for e to the x", "z = e ** x", "z = exp(x)"),
+    Habit("tensor as_tensor Tensor", "the number itself, `0.5`",
+          "z = x * tensor(0.5)", "z = x * 0.5"),
+    # --- over dims ---
+    Habit(
+        "dim axis dims keepdim keepdims",
+        "the dim by its name, in brackets: `softmax[d](x)`; in an `attend`, `softmax` has none",
+        "o = softmax(q[t].T @ k[s], dim=-1) @ v[s]", "o = softmax(q[t].T @ k[s]) @ v[s]", READ,
+    ),
+    Habit(
+        "softmax Softmax", "`softmax[d](x)` over a dim; `softmax(score)` is for an `attend`",
+        "z = x.softmax(-1)", "z = softmax[d](x)",
+    ),
+    Habit("sum", "`sum[d](x)`: the dim by its name", "z = x.sum(-1)", "z = sum[d](x)"),
+    Habit("mean", "`mean[d](x)`: the dim by its name", "z = x.mean(-1)", "z = mean[d](x)"),
+    Habit("max amax", "`max[d](x)`: the dim by its name", "z = x.amax(-1)", "z = max[d](x)"),
+    Habit("min amin", "`min[d](x)`: the dim by its name", "z = x.amin(-1)", "z = min[d](x)"),
+    Habit("prod", "`prod[d](x)`: the dim by its name", "z = x.prod(-1)", "z = prod[d](x)"),
+    Habit(
+        "var variance", "`mean[d]((x - mean[d](x)) ** 2)`",
+        "z = var(x)", "z = mean[d]((x - mean[d](x)) ** 2)",
+    ),
+    Habit(
+        "std", "`sqrt(mean[d]((x - mean[d](x)) ** 2))`",
+        "z = std(x)", "z = sqrt(mean[d]((x - mean[d](x)) ** 2))",
+    ),
+    Habit(
+        "logsumexp", "`m + log(sum[d](exp(x - m)))` with `m = max[d](x)`",
+        "z = logsumexp(x)", "m = max[d](x)\nz = m + log(sum[d](exp(x - m)))",
+    ),
+    Habit(
+        "log_softmax LogSoftmax", "`x - m - log(sum[d](exp(x - m)))` with `m = max[d](x)`",
+        "z = log_softmax(x)", "m = max[d](x)\nz = x - m - log(sum[d](exp(x - m)))",
+    ),
+    Habit("normalize", "`l2norm[d](x)`", "z = normalize(x, dim=-1)", "z = l2norm[d](x)"),
+    Habit(
+        "norm vector_norm", "`sqrt(sum[d](x ** 2))`; `l2norm[d](x)` divides by it",
+        "z = norm(x)", "z = sqrt(sum[d](x ** 2))",
+    ),
+    Habit(
+        "layer_norm LayerNorm", "`layernorm[d](x) * gain + bias`, with `param gain[d] = 1; "
+        "bias[d] = 0`",
+        "z = LayerNorm(d)(x)", "param gain[d] = 1; bias[d] = 0\nz = layernorm[d](x) * gain + bias",
+    ),
+    Habit(
+        "rms_norm RMSNorm", "`rmsnorm[d](x) * gain`, with `param gain[d] = 1`",
+        "z = RMSNorm(x)", "param gain[d] = 1\nz = rmsnorm[d](x) * gain",
+    ),
+    Habit(
+        "group_norm GroupNorm", "a norm over one of two dims: `layernorm[K](q)` with `q[H, K]`",
+        "z = group_norm(q)", "z = layernorm[K](q)",
+    ),
+    Habit(
+        "batch_norm BatchNorm1d", "a norm of each token, `layernorm[d](x)`: none looks at the "
+        "batch",
+        "z = BatchNorm1d(d)(x)", "z = layernorm[d](x)",
+    ),
+    Habit("argmax", "`top(1, x)`, which marks the best", "z = where(argmax(x), x, 0)",
+          "z = where(top(1, x), x, 0)"),
+    Habit("topk", "`top(2, x)`, which marks the 2 best", "z = where(topk(x, 2), x, 0)",
+          "z = where(top(2, x), x, 0)"),
+    # --- layers and losses ---
+    Habit(
+        "Linear Dense linear", "`x @ W + c`, with `param W[d, H]; c[H] = 0`",
+        "z = Linear(d, H)(x)", "param W[d, H]; c[H] = 0\nz = x @ W + c",
+    ),
+    Habit(
+        "Embedding embedding", "`E[tokens]`, with `input tokens in vocab` and `param E[vocab, d]`",
+        "z = Embedding(H, d)(i)", "param E[H, d]\nz = E[i]",
+    ),
+    Habit("Dropout", "`dropout(x, 0.1)`", "z = Dropout(0.1)(x)", "z = dropout(x, 0.1)"),
+    Habit(
+        "Conv1d conv1d causal_conv1d causal_conv1d_fn",
+        "`shortconv(x, w)`, with `param w[d, 4]` for 4 tokens",
+        "z = conv1d(x)", "param w[d, 4]\nz = shortconv(x, w)",
+    ),
+    Habit(
+        "scaled_dot_product_attention MultiheadAttention sdpa flash_attn_func",
+        "a block `attend s <= t over H:` with `o = softmax(q[t].T @ k[s] / sqrt(K)) @ v[s]`",
+        "z = scaled_dot_product_attention(q, k, v)",
+        "attend s <= t over H:\n    z = softmax(q[t].T @ k[s] / sqrt(K)) @ v[s]",
+    ),
+    Habit(
+        "GRU RNN GRUCell RNNCell", "a block `recurrence h[K] over H:` with the update of `h[t]`",
+        "z = RNN(d)(k)", "recurrence z[K] over H:\n    z[t] = tanh(z[t-1] + k)",
+    ),
+    Habit(
+        "Sequential ModuleList", "one statement after the other; `repeat 4 as l:` is a stack",
+        "z = Sequential(x)", "z = x\nrepeat 4 as l:\n    z = z + tanh(z)",
+    ),
+    Habit("Parameter register_buffer", "`param w[d] = 1`", "z = x * Parameter(d)",
+          "param w[d] = 1\nz = x * w"),
+    Habit(
+        "CrossEntropyLoss NLLLoss nll_loss", "`cross_entropy[K](logits, i)`, for each token",
+        "z = CrossEntropyLoss()(x, i)", "z = cross_entropy[H](a, i)",
+    ),
+    Habit(
+        "MSELoss mse_loss", "`mean[d]((x - b) ** 2)`", "z = mse_loss(x, b)",
+        "z = mean[d]((x - b) ** 2)",
+    ),
+    # --- products ---
+    Habit("matmul mm bmm", "`x @ W`", "z = matmul(x, U)", "z = x @ U"),
+    Habit(
+        "einsum tensordot", "`x @ W` over the dims that both have, or `sum[d](x * b)` over any",
+        'z = einsum("d,d->", x, b)', "z = sum[d](x * b)",
+    ),
+    Habit(
+        "dot inner vdot", "`k.T @ q` in a `recurrence` or an `attend`, elsewhere `sum[d](x * b)`",
+        "z = dot(x, b)", "z = sum[d](x * b)",
+    ),
+    Habit(
+        "outer ger", "`k @ v.T` in a `recurrence` or an `attend`",
+        "S[t] = S[t-1] + outer(k, v)", "S[t] = S[t-1] + k @ v.T", STEP,
+    ),
+    Habit(
+        "transpose permute swapaxes t mT movedim",
+        "`v.T` in a `recurrence` or an `attend`; elsewhere dims go by name, in any order",
+        "S[t] = S[t-1] + k @ v.transpose(-1, -2)", "S[t] = S[t-1] + k @ v.T", STEP,
+    ),
+    Habit("eye", "`I`, which takes its size from what it meets",
+          "S[t] = (eye(K) - k @ k.T) @ S[t-1] + k @ v.T",
+          "S[t] = (I - k @ k.T) @ S[t-1] + k @ v.T", STEP),
+    Habit("diag_embed", "`diag(k)`", "S[t] = diag_embed(k) @ S[t-1] + k @ v.T",
+          "S[t] = diag(k) @ S[t-1] + k @ v.T", STEP),
+    Habit("inv inverse pinv", "`solve(A, b)`, which is the inverse of A times b",
+          "S[t] = S[t-1] + k @ v.T\nr = inv(S[t] + I) @ q",
+          "S[t] = S[t-1] + k @ v.T\nr = solve(S[t] + I, q)", STEP),
+    # --- shapes ---
+    Habit(
+        "view reshape flatten unflatten rearrange",
+        "the dims that you want in the parameter: with `param W[d, H, K]`, `x @ W` is `[H, K]`",
+        "z = (x @ U).view(H, K)", "param W[d, H, K]\nz = x @ W",
+    ),
+    Habit(
+        "unsqueeze squeeze expand expand_as broadcast_to repeat_interleave tile",
+        "leave it out: values meet by the names of their dims, as `a[H]` and `k[H, K]` in `a * k`",
+        "z = a.unsqueeze(-1) * k", "z = a * k",
+    ),
+    Habit(
+        "to float half double bfloat16 type contiguous clone cuda cpu",
+        "leave it out: the caller's tensors say which dtype and device",
+        "z = x.float() * b", "z = x * b",
+    ),
+    Habit(
+        "cat concat concatenate stack hstack",
+        "a projection of each, and their sum: `x @ W + b @ V`",
+        "z = cat([x, b])", "param W, V[d, H]\nz = x @ W + b @ V",
+    ),
+    Habit(
+        "split chunk unbind", "`f, g = u by 2` with a last dim of size 2",
+        "f, g = x.chunk(2)\nz = f * g", "param W[d, H, 2]\nf, g = x @ W by 2\nz = f * g",
+    ),
+    Habit(
+        "zeros zeros_like full empty", "`0`: a number meets any shape, and a state is 0 at first",
+        "z = x + zeros(d)", "z = x + 0",
+    ),
+    Habit("ones ones_like", "`1`: a number meets any shape", "z = ones_like(x) - x", "z = 1 - x"),
+    Habit(
+        "arange linspace", "`index[d]` along a dim, `position(x)` along the tokens",
+        "z = x * arange(d)", "z = x * index[d]",
+    ),
+    Habit(
+        "rand randn randn_like rand_like",
+        "a parameter that starts so: `param w[d] = normal(0, 1)`",
+        "z = x * randn(d)", "param w[d] = normal(0, 1)\nz = x * w",
+    ),
+    Habit(
+        "shape size numel ndim len", "the dim itself, which is its size: `x / sqrt(d)`",
+        "z = x / sqrt(x.shape)", "z = x / sqrt(d)",
+    ),
+    Habit("weight", "the parameter itself: `x @ U`", "z = x @ U.weight", "z = x @ U"),
+    # --- along the tokens ---
+    Habit(
+        "cumsum", "a state: `recurrence c[d]:` with `c[t] = c[t-1] + x`",
+        "z = cumsum(x)", "recurrence z[d]:\n    z[t] = z[t-1] + x",
+    ),
+    Habit(
+        "cumprod", "a state: `recurrence p[d] = 1:` with `p[t] = p[t-1] * x`",
+        "z = cumprod(x)", "recurrence z[d] = 1:\n    z[t] = z[t-1] * x",
+    ),
+    Habit("roll shift pad", "`x[t-1]`, which is 0 before the first token",
+          "z = x - roll(x, 1)", "z = x - x[t-1]"),
+    Habit(
+        "tril triu mask causal_mask masked_fill attn_mask is_causal causal",
+        "leave it out: the range says what is read, `attend s <= t over H:` the past alone",
+        "o = softmax(q[t].T @ k[s] + causal_mask) @ v[s]", "o = softmax(q[t].T @ k[s]) @ v[s]",
+        READ,
+    ),
+    Habit(
+        "gather index_select take_along_dim", "`take[d](x, i)`, or `E[i]` for rows of a table",
+        "z = gather(x, i)", "z = take[d](x, i)",
+    ),
+    Habit("one_hot", "`where(index[H] == i, 1, 0)`", "z = one_hot(i)",
+          "z = where(index[H] == i, 1, 0)"),
+    Habit(
+        "detach stop_gradient no_grad", "leave it out: no value can be kept from being trained",
+        "z = x.detach() * b", "z = x * b",
+    ),
+)
+"""By the name of a function, class, method, attribute or argument."""
+
+GREEK = (
+    "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|mu|nu|xi|pi|rho|sigma|tau|phi|chi|"
+    "psi|omega"
+)
+
+TEXTS = (
+    # --- lines ---
+    Habit(
+        r"^[ ]*for\b.*", "`repeat 4 as l:` for a stack; a loop over the tokens is a `recurrence`",
+        "z = x\nfor l in range(4):\n    z = z + tanh(z)",
+        "z = x\nrepeat 4 as l:\n    z = z + tanh(z)",
+    ),
+    Habit(
+        r"^[ ]*while\b.*", "`repeat 4 as l:`: how often must be known when compiling",
+        "z = x\nwhile d > 2:\n    z = z + tanh(z)",
+        "z = x\nrepeat 4 as l:\n    z = z + tanh(z)",
+    ),
+    Habit(
+        r"^[ ]*(?:if|elif|else)\b.*",
+        "`z = a if K > 2 else b` for sizes and options, `z = where(x > 0, a, b)` for each token",
+        "if x > 0:\n    z = x", "z = where(x > 0, x, b)",
+    ),
+    Habit(
+        r"^[ ]*(?:async +)?def\b.*", "`layer Name(d):`, or `function name(x):`",
+        "def L(d):\n    input x[d]\n    output y[d] = x",
+        "layer L(d):\n    input x[d]\n    output y[d] = x", FILE,
+    ),
+    Habit(
+        r"^[ ]*class\b.*", "`layer Name(d):`, with the sizes as arguments",
+        "class L(Module):\n    input x[d]\n    output y[d] = x",
+        "layer L(d):\n    input x[d]\n    output y[d] = x", FILE,
+    ),
+    Habit(
+        r"^[ ]*(?:from\b.*\bimport|import)\b(?!.*\bfrom\s*\").*",
+        'leave it out: functions are there; a layer comes by `import Name from "file.arch"`',
+        "import torch\nlayer L(d):\n    input x[d]\n    output y[d] = x",
+        "layer L(d):\n    input x[d]\n    output y[d] = x", FILE,
+    ),
+    Habit(
+        r"^[ ]*@[ ]*[A-Za-z_].*", "leave it out: a layer has no decorators",
+        "@compile\nlayer L(d):\n    input x[d]\n    output y[d] = x",
+        "layer L(d):\n    input x[d]\n    output y[d] = x", FILE,
+    ),
+    Habit(r"^[ ]*assert\b.*", "`require d % H == 0`", "assert d % H == 0\nz = x",
+          "require d % H == 0\nz = x"),
+    Habit(
+        r"^[ ]*(?:print|raise|pass|with|try|del|global)\b.*",
+        "leave it out: a spec only says what is computed; `archc show` prints its stages",
+        "print(x)\nz = x", "z = x",
+    ),
+    Habit(
+        r"^[ ]*(?:parameters?|params|weights?|buffers?)\b.*", "`param w[d]`",
+        "weights w[d]\nz = x * w", "param w[d]\nz = x * w",
+    ),
+    Habit(r"^[ ]*(?:let|const|var)\b.*", "`z = x`, without a word in front", "let z = x", "z = x"),
+    Habit(
+        r"^[ ]*param +\w+ *\(.*", "`param w[d]`: dims stand in square brackets",
+        "param w(d)\nz = x * w", "param w[d]\nz = x * w",
+    ),
+    Habit(
+        r"^[ ]*attend +(?!all\b)\w+ *(?::|over\b|in\b|grouped\b).*|^[ ]*attend *(?::|over\b).*",
+        "the range of tokens that are read: `attend s <= t over H:`, `attend t - 64 < s <= t over "
+        "H:` or `attend all m over H:`",
+        "attend s over H:\n    z = softmax(q[t].T @ k[s]) @ v[s]",
+        "attend s <= t over H:\n    z = softmax(q[t].T @ k[s]) @ v[s]",
+    ),
+    Habit(
+        r"^[ ]*recurrence +\w+ *(?::|over\b|,).*|^[ ]*recurrence *:.*",
+        "the state with its dims: `recurrence z[K] over H:`, or `z[]` for a single number",
+        "recurrence z over H:\n    z[t] = z[t-1] + k",
+        "recurrence z[K] over H:\n    z[t] = z[t-1] + k",
+    ),
+    Habit(
+        r"^[ ]*output +\w+(?:\[[^]]*\])? *,.*",
+        "a statement for each: `output y = x; output z = b`",
+        "output y, z = x, b", "output y = x; output z = b",
+    ),
+    Habit(r"^[ ]*\w+ *==.*", "`z = x`, with one sign", "z == x", "z = x"),
+    Habit(
+        r"f(?:\"[^\"\n]*\"?|'[^'\n]*'?)", 'a docstring in `"""`, or a text in `"`, without an f',
+        'layer L(d):\n    f"""of {d}"""\n    input x[d]\n    output y[d] = x',
+        'layer L(d):\n    """of d"""\n    input x[d]\n    output y[d] = x', FILE,
+    ),
+    Habit(
+        r"'''(?:.*''')?", 'a docstring in `"""`',
+        "layer L(d):\n    '''A layer.'''\n    input x[d]\n    output y[d] = x",
+        'layer L(d):\n    """A layer."""\n    input x[d]\n    output y[d] = x', FILE,
+    ),
+    Habit(
+        r"(?<!\w)'[^'\n]*'", 'a text in `"`',
+        "layer L(d, gate = 'exp'):\n    input x[d]\n    output y[d] = x",
+        'layer L(d, gate = "exp"):\n    input x[d]\n    output y[d] = x',
+        FILE,
+    ),
+    Habit(
+        r"\*\*? *(?:kwargs|args|options|opts)\b",
+        "every argument by its name, with a default: `layer L(d, eps = 1e-5):`",
+        "layer L(d, **kwargs):\n    input x[d]\n    output y[d] = x",
+        "layer L(d, eps = 1e-5):\n    input x[d]\n    output y[d] = x", FILE,
+    ),
+    Habit(
+        r"\w+ *: *(?:int|float|bool|str|Tensor|Optional|list|List|tuple)\b",
+        "the name alone: sizes are whole numbers, options say by their default what they are",
+        "layer L(d: int):\n    input x[d]\n    output y[d] = x",
+        "layer L(d):\n    input x[d]\n    output y[d] = x", FILE,
+    ),
+    Habit(
+        r"->.*(?=:)|->", "leave it out: `output y[d] = ...` says what comes out",
+        "layer L(d) -> y:\n    input x[d]\n    output y[d] = x",
+        "layer L(d):\n    input x[d]\n    output y[d] = x", FILE,
+    ),
+    Habit(
+        r"\blambda\b[^:\n]*:?", "a function of the file: `function f(u):` with `return 2 * u`",
+        "f = lambda u: 2 * u\nz = f(x)", "z = 2 * x",
+    ),
+    # --- operators ---
+    Habit(
+        r"([A-Za-z_]\w*)(?:\[t\])? *(?:\*\*|//|[-+*/@%])=",
+        "what it becomes: `S[t] = S[t-1] + ...` for a state; any other name has one value only",
+        "S += k @ v.T", "S[t] = S[t-1] + k @ v.T", STEP,
+    ),
+    Habit(r":=|<-|←", "`=`", "z := x", "z = x"),
+    Habit(
+        r"\^ *(?:\{ *)?(?:T\b|\\top|⊤|\\intercal)(?: *\})?|⊤", "`.T` for the transpose: `k @ v.T`",
+        "S[t] = S[t-1] + k @ v^T", "S[t] = S[t-1] + k @ v.T", STEP,
+    ),
+    Habit(r"\^", "`**` for a power: `x ** 2`", "z = x^2", "z = x ** 2"),
+    Habit(r"&&?", "`and`", "z = where(x > 0 && b > 0, x, b)", "z = where(x > 0 and b > 0, x, b)"),
+    Habit(r"\|\|?", "`or`", "z = where(x > 0 || b > 0, x, b)", "z = where(x > 0 or b > 0, x, b)"),
+    Habit(r"!(?!=)|~", "`not`", "z = where(!(x > 0), x, b)", "z = where(not (x > 0), x, b)"),
+    Habit(
+        r"\?[^:\n]*:?", "`x if K > 2 else b` for sizes, `where(x > 0, x, b)` for each token",
+        "z = x > 0 ? x : b", "z = where(x > 0, x, b)",
+    ),
+    Habit(r"//[^\n]*", "`#` before a comment; `//` divides", "z = x // a remark",
+          "z = x # a remark"),
+    Habit(r"/\*.*", "`#` before a comment", "/* a remark */\nz = x", "# a remark\nz = x"),
+    Habit(
+        r"\[[^\[\]\n]*(?::|\.\.\.)[^\[\]\n]*\]?",
+        "the dim by its name: `take[d](x, 0)` is entry 0 of d; batch and time are never written",
+        "z = x[:, 0]", "z = take[d](x, 0)",
+    ),
+    Habit(
+        r"\b([A-Za-z]\w*)\((t|s)( *- *\d+)?\)", "`{1}[{2}{3}]`: a token stands in square brackets",
+        "S(t) = S(t-1) + k @ v.T", "S[t] = S[t-1] + k @ v.T", STEP,
+    ),
+    Habit(
+        r"\b([A-Za-z]\w*)_\{ *([a-z])( *- *\d+)? *\}",
+        "`{1}[{2}{3}]`; at the token at hand, a value stands without an index",
+        "S[t] = S_{t-1} + k @ v.T", "S[t] = S[t-1] + k @ v.T", STEP,
+    ),
+    # --- LaTeX ---
+    Habit(rf"\\(?:var)?({GREEK})(?![A-Za-z])", "`{1}`, or the letter itself",
+          r"S[t] = \alpha * S[t-1] + k @ v.T", "S[t] = alpha * S[t-1] + k @ v.T", STEP),
+    Habit(r"\\lambda(?![A-Za-z])", "`lam`, or `λ`", r"z = \lambda * x", "lam = 2\nz = lam * x"),
+    Habit(r"\\d?frac(?![A-Za-z]).*", "`a / b`", r"z = \frac{x}{2}", "z = x / 2"),
+    Habit(r"\\(?:cdot|times|odot|circ)(?![A-Za-z])|[×·∙⋅∘]",
+          "`*` for each element, `@` for matrices",
+          r"z = x \odot b", "z = x * b"),
+    Habit(r"\\otimes(?![A-Za-z])|⊗", "`k @ v.T` for an outer product",
+          r"S[t] = S[t-1] + k \otimes v", "S[t] = S[t-1] + k @ v.T", STEP),
+    Habit(r"\\sqrt(?![A-Za-z]).*", "`sqrt(x)`", r"z = \sqrt{x ** 2 + 1}", "z = sqrt(x ** 2 + 1)"),
+    Habit(r"\\sum(?![A-Za-z]).*", "`sum[d](x)`", r"z = \sum_i x", "z = sum[d](x)"),
+    Habit(r"\\(?:exp|log|tanh|max|min|sin|cos)(?![A-Za-z])", "the name without the backslash",
+          r"z = \exp(x)", "z = exp(x)"),
+    Habit(r"\\[A-Za-z]+", "plain names and operators: LaTeX is not read",
+          r"z = \mathbf{x}", "z = x"),
+    # --- characters ---
+    Habit("÷", "`/`", "z = x ÷ b", "z = x / b"),
+    Habit("²", "`** 2`", "z = x²", "z = x ** 2"),
+    Habit("³", "`** 3`", "z = x³", "z = x ** 3"),
+    Habit("[–—]", "`-`", "z = x – b", "z = x - b"),
+    Habit(
+        "[“”„].*", 'a text in `"`',
+        "layer L(d, gate = “exp”):\n    input x[d]\n    output y[d] = x",
+        'layer L(d, gate = "exp"):\n    input x[d]\n    output y[d] = x',
+        FILE,
+    ),
+    Habit(r"‖.*‖", "`sqrt(sum[d](x ** 2))`, or `abs(x)`", "z = ‖x‖",
+          "z = sqrt(sum[d](x ** 2))"),
+    Habit(r"[{}]", "round brackets around expressions, square ones around dims",
+          "z = {x + b} * 2", "z = (x + b) * 2"),
+    Habit(r"= *\([^()\n]*,[^()\n]*\)", "a statement for each value: there are no tuples",
+          "f, g = (x, b)\nz = f + g", "f = x; g = b\nz = f + g"),
+    Habit(r";[ ]*$", "leave it out: `;` stands between two statements", "z = x;", "z = x"),
+)
+"""By how a part of a line looks, the first that fits; {1} is what a group of the pattern found."""

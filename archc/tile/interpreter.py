@@ -1,0 +1,489 @@
+"""Tile programs run on torch tensors, all programs of a launch in lockstep: the oracle of printers.
+
+Every value is a tensor `[programs, *dims]` (or `[1, *dims]`, where all programs have the same one).
+A statement is done for all programs before the next one, so that a barrier means something. In
+float64 (`exact`) every real value has its digits; else each has those of its dtype, and products of
+matrices are summed in float32.
+
+What a GPU would not tell is an error here: a place outside a buffer that no mask hides, an element
+that two programs or two places of a tile store at once, and an element that a program reads after
+another one wrote it, without a barrier between them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import sympy
+import torch
+from torch import Tensor
+
+from archc.ir.meaning_ops import FUNCTIONS
+from archc.tile.language import (
+    Apply,
+    Atomic,
+    Barrier,
+    Block,
+    Buffer,
+    Cast,
+    Dot,
+    For,
+    Full,
+    If,
+    Iota,
+    Load,
+    LoadBlock,
+    Op,
+    Pick,
+    Program,
+    ProgramId,
+    Random,
+    Reduce,
+    Relabel,
+    Reshape,
+    Scalar,
+    Scan,
+    Sort,
+    Statement,
+    Store,
+    Transpose,
+    Type,
+    Value,
+    kind,
+)
+
+TORCH = {
+    "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
+    "i32": torch.int32, "i64": torch.int64, "bool": torch.bool,
+}  # fmt: skip
+
+
+class WrongProgram(Exception):
+    """A program did what none may do; the message names the buffer and the value."""
+
+
+@dataclass
+class Written:
+    """Who wrote each element of a buffer last, and between which barriers (-1: nobody)."""
+
+    program: Tensor
+    barriers: Tensor
+
+
+def run(
+    program: Program,
+    tensors: Mapping[str, Tensor],
+    sizes: Mapping[str, int],
+    constants: Mapping[str, int | str],
+    exact: bool = False,
+) -> None:
+    """Run a launch: buffers by name are read and written in place.
+
+    `sizes` are the numbers of the launch, `constants` lengths of blocks and names of dtypes. With
+    `exact`, real values have float64 whatever their dtype is. Raises WrongProgram.
+    """
+    Interpreter(program, tensors, {**sizes, **constants}, exact).run()
+
+
+class Interpreter:
+    """One launch: what stands in each buffer, and the values of all programs."""
+
+    def __init__(
+        self,
+        program: Program,
+        tensors: Mapping[str, Tensor],
+        known: Mapping[str, int | str],
+        exact: bool,
+    ):
+        self.program, self.tensors, self.known, self.exact = program, tensors, known, exact
+        self.values: dict[Value, Tensor] = {}
+        counts = [self.size(count) for _, count in program.grid]
+        self.programs = math.prod(counts)
+        places = torch.arange(self.programs)
+        self.places: dict[str, Tensor] = {}
+        for (axis, _), count in reversed(list(zip(program.grid, counts, strict=True))):
+            self.places[axis] = places % count
+            places = places // count
+        self.active = torch.ones(self.programs, dtype=torch.bool)
+        self.barriers = 0
+        self.written: dict[str, Written] = {}
+        for buffer in program.buffers:
+            self._check_tensor(buffer)
+
+    def _check_tensor(self, buffer: Buffer) -> None:
+        shape = [self.size(size) for _, size in buffer.axes]
+        tensor = self.tensors[buffer.name]
+        if list(tensor.shape) != shape:
+            raise WrongProgram(f"`{buffer.name}` is {list(tensor.shape)}, its axes say {shape}")
+        empty = torch.full((tensor.numel(),), -1)
+        self.written[buffer.name] = Written(empty, empty.clone())
+
+    def size(self, size: sympy.Expr) -> int:
+        """An expression in whole sizes as a number."""
+        return int(self.number(size))
+
+    def number(self, size: sympy.Expr) -> sympy.Expr:
+        """An expression in sizes as a number."""
+        return size.subs({symbol: self.known[symbol.name] for symbol in size.free_symbols})
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The dtype that values have here."""
+        if self.exact and kind(name) == "real":
+            return torch.float64
+        return TORCH[name if name in TORCH else str(self.known[name])]
+
+    def shape(self, type: Type) -> list[int]:
+        """Lengths of the dims of a type."""
+        return [self.size(dim.length) for dim in type.dims]
+
+    def run(self) -> None:
+        """All statements, in order."""
+        self.block(self.program.body)
+
+    def block(self, block: Block) -> None:
+        """The statements of a block."""
+        for statement in block.statements:
+            OPS[type(statement.op)](self, statement)
+
+    # --- values ---
+
+    def __getitem__(self, value: Value) -> Tensor:
+        return self.values[value]
+
+    def seen(self, value: Value, names: Sequence[str]) -> Tensor:
+        """A value among dims of these names: one that it lacks has length 1."""
+        found, own = self.values[value], value.type.names
+        shape, place = [found.shape[0]], iter(found.shape[1:])
+        shape += [next(place) if name in own else 1 for name in names]
+        return found.reshape(shape)
+
+    def make(self, statement: Statement, data: Tensor) -> None:
+        """Set the value of a statement, in its dtype."""
+        (result,) = statement.results
+        self.values[result] = data.to(self.dtype(result.type.dtype))
+
+    # --- memory ---
+
+    def elements(
+        self,
+        statement: Statement,
+        buffer: Buffer,
+        index: Sequence[Value],
+        masks: Sequence[Value],
+        names: Sequence[str],
+    ) -> tuple[Tensor, Tensor]:
+        """The element of a buffer at each place, counted as if it were contiguous, and whether it
+        is touched; raises WrongProgram for one that is outside."""
+        lengths = self.tensors[buffer.name].shape
+        mask = self.active.reshape(-1, *(1 for _ in names))
+        for each in masks:
+            mask = mask & self.seen(each, names)
+        flat: Tensor = torch.zeros((), dtype=torch.int64)
+        for (axis, _), value, length in zip(buffer.axes, index, lengths, strict=True):
+            at = self.seen(value, names).long()
+            wrong = ((at < 0) | (at >= length)) & mask
+            if wrong.any():
+                worst = at.expand(wrong.shape)[wrong][0]
+                raise WrongProgram(
+                    f"{_where(statement)} is outside of `{buffer.name}`: {axis} = {int(worst)} of"
+                    f" {length}"
+                )
+            flat = flat * length + at.clamp(0, max(0, length - 1))
+        return torch.broadcast_tensors(flat, mask)
+
+    def read(self, statement: Statement, buffer: Buffer, flat: Tensor, mask: Tensor) -> Tensor:
+        """Elements of a buffer; raises WrongProgram where another program may be writing one."""
+        data = self.tensors[buffer.name]
+        if not data.numel():
+            return torch.zeros(flat.shape, dtype=data.dtype)
+        written = self.written[buffer.name]
+        mine = self._mine(flat)
+        others = (written.program[flat] >= 0) & (written.program[flat] != mine)
+        if (others & (written.barriers[flat] == self.barriers) & mask).any():
+            raise WrongProgram(
+                f"{_where(statement)} reads what another program wrote to `{buffer.name}`, and no"
+                " barrier stands between them"
+            )
+        return data.reshape(-1)[flat]
+
+    def write(
+        self, statement: Statement, buffer: Buffer, flat: Tensor, mask: Tensor, data: Tensor
+    ) -> None:
+        """Set elements of a buffer; raises WrongProgram for one that is set twice at once."""
+        at = flat[mask]
+        if at.unique().numel() != at.numel():
+            raise WrongProgram(f"{_where(statement)} stores an element of `{buffer.name}` twice")
+        tensor = self.tensors[buffer.name]
+        values = data.expand(mask.shape)[mask].to(tensor.dtype)
+        tensor[_unravel(at, tensor.shape)] = values
+        written = self.written[buffer.name]
+        mine = self._mine(flat)[mask]
+        before, when = written.program[at], written.barriers[at]
+        if ((before >= 0) & (before != mine) & (when == self.barriers)).any():
+            raise WrongProgram(
+                f"{_where(statement)} stores what another program stored in `{buffer.name}`, and no"
+                " barrier stands between them"
+            )
+        written.program[at], written.barriers[at] = mine, self.barriers
+
+    def _mine(self, flat: Tensor) -> Tensor:
+        """The program that each place belongs to."""
+        programs = torch.arange(flat.shape[0]).reshape(-1, *(1 for _ in flat.shape[1:]))
+        return programs.expand(flat.shape)
+
+
+def _where(statement: Statement) -> str:
+    """How messages name a statement."""
+    what = type(statement.op).__name__.lower()
+    return f"the {what} of `{statement.results[0].name}`" if statement.results else f"a {what}"
+
+
+def _unravel(flat: Tensor, shape: Sequence[int]) -> tuple[Tensor, ...]:
+    return tuple(torch.unravel_index(flat, tuple(shape)))
+
+
+# --- ops ----------------------------------------------------------------------------------------
+
+
+def _scalar(m: Interpreter, s: Statement) -> None:
+    size = s.op.size
+    dtype = torch.int64 if size.is_integer else torch.float64
+    m.make(s, torch.tensor([float(m.number(size))], dtype=torch.float64).to(dtype))
+
+
+def _program_id(m: Interpreter, s: Statement) -> None:
+    m.make(s, m.places[s.op.axis])
+
+
+def _iota(m: Interpreter, s: Statement) -> None:
+    m.make(s, torch.arange(m.size(s.op.dim.length))[None])
+
+
+def _full(m: Interpreter, s: Statement) -> None:
+    shape, dtype = (1, *m.shape(s.op.type)), m.dtype(s.op.type.dtype)
+    m.make(s, torch.full(shape, s.op.number, dtype=dtype))
+
+
+def _apply(m: Interpreter, s: Statement) -> None:
+    names = s.results[0].type.names
+    given = [m.seen(value, names) for value in s.operands]
+    if s.op.function in ("mod", "floordiv") and any((x < 0).any() for x in given):
+        raise WrongProgram(f"{_where(s)} divides a negative number, which GPUs round otherwise")
+    m.make(s, FUNCTIONS[s.op.function](*given))
+
+
+def _cast(m: Interpreter, s: Statement) -> None:
+    if not s.op.bits:
+        return m.make(s, m[s.operands[0]])
+    given = m[s.operands[0]]
+    bits = given.to(torch.float32).view(torch.int32) if given.is_floating_point() else given
+    found = bits if kind(s.op.dtype) == "int" else bits.to(torch.int32).view(torch.float32)
+    return m.make(s, found)
+
+
+def _random(m: Interpreter, s: Statement) -> None:
+    seed, counter = (m[value].long() for value in s.operands)
+    seed = seed.reshape(-1, *(1 for _ in counter.shape[1:]))
+    m.make(s, uniform(seed, counter))
+
+
+def _reduce(m: Interpreter, s: Statement) -> None:
+    (x,) = s.operands
+    m.make(s, REDUCE[s.op.function](m[x], 1 + x.type.place(s.op.dim)))
+
+
+def _scan(m: Interpreter, s: Statement) -> None:
+    (x,) = s.operands
+    axis = 1 + x.type.place(s.op.dim)
+    given = m[x].flip(axis) if s.op.reverse else m[x]
+    made = SCAN[s.op.function](given, axis)
+    m.make(s, made.flip(axis) if s.op.reverse else made)
+
+
+def _sort(m: Interpreter, s: Statement) -> None:
+    down = s.op.descending or s.op.most is not None
+    made = torch.sort(m[s.operands[0]], -1, descending=down)[0]
+    m.make(s, made if s.op.most is None else made[..., : m.size(s.op.most.length)])
+
+
+def _dot(m: Interpreter, s: Statement) -> None:
+    a, b = (m[value] for value in s.operands[:2])
+    wide = torch.float64 if m.exact else torch.float32
+    made = a.to(wide) @ b.to(wide)
+    m.make(s, made + m[s.operands[2]] if len(s.operands) > 2 else made)
+
+
+def _transpose(m: Interpreter, s: Statement) -> None:
+    (x,) = s.operands
+    m.make(s, m[x].permute(0, *(1 + x.type.place(name) for name in s.op.order)))
+
+
+def _relabel(m: Interpreter, s: Statement) -> None:
+    m.make(s, m[s.operands[0]])
+
+
+def _reshape(m: Interpreter, s: Statement) -> None:
+    given = m[s.operands[0]]
+    m.make(s, given.reshape(given.shape[0], *m.shape(s.results[0].type)))
+
+
+def _pick(m: Interpreter, s: Statement) -> None:
+    x, index = s.operands
+    programs = max(m[x].shape[0], m[index].shape[0])
+    given = m[x].expand(programs, *m[x].shape[1:])
+    at = m[index].long().expand(programs, *m[index].shape[1:])
+    m.make(s, torch.gather(given, 1 + x.type.place(s.op.dim), at))
+
+
+def _load(m: Interpreter, s: Statement) -> None:
+    count, names = len(s.op.buffer.axes), s.results[0].type.names
+    flat, mask = m.elements(s, s.op.buffer, s.operands[:count], s.operands[count:], names)
+    found = m.read(s, s.op.buffer, flat, mask)
+    m.make(s, torch.where(mask, found, torch.tensor(s.op.fill, dtype=found.dtype)))
+
+
+def _load_block(m: Interpreter, s: Statement) -> None:
+    blocked, buffer = dict(s.op.dims), s.op.buffer
+    names, lengths = s.results[0].type.names, m.tensors[buffer.name].shape
+    mask = m.active.reshape(-1, *(1 for _ in names))
+    flat: Tensor = torch.zeros((), dtype=torch.int64)
+    for (axis, _), start, length in zip(buffer.axes, s.operands, lengths, strict=True):
+        at = m[start].long().reshape(-1, *(1 for _ in names))
+        if axis in blocked:
+            along = torch.arange(m.size(blocked[axis].length))
+            after = len(names) - 1 - names.index(blocked[axis].name)
+            at = at + along.reshape(-1, *(1 for _ in range(after)))
+        mask = mask & (at >= 0) & (at < length)
+        flat = flat * length + at.clamp(0, max(0, length - 1))
+    flat, mask = torch.broadcast_tensors(flat, mask)
+    found = m.read(s, buffer, flat, mask)
+    m.make(s, torch.where(mask, found, torch.zeros((), dtype=found.dtype)))
+
+
+def _store(m: Interpreter, s: Statement) -> None:
+    count = len(s.op.buffer.axes)
+    index, value, masks = s.operands[:count], s.operands[count], s.operands[count + 1 :]
+    names = tuple(dict.fromkeys(name for each in index for name in each.type.names))
+    flat, mask = m.elements(s, s.op.buffer, index, masks, names)
+    data = m.seen(value, names)
+    shape = torch.broadcast_shapes(flat.shape, data.shape, (m.programs, *flat.shape[1:]))
+    m.write(s, s.op.buffer, flat.expand(shape), mask.expand(shape), data)
+
+
+def _atomic(m: Interpreter, s: Statement) -> None:
+    """Program after program, place after place: one of the orders that a GPU may take."""
+    buffer, count = s.op.buffer, len(s.op.buffer.axes)
+    names = s.results[0].type.names
+    flat, mask = m.elements(s, buffer, s.operands[:count], (), names)
+    given = m.seen(s.operands[count], names).expand(flat.shape)
+    tensor, made = m.tensors[buffer.name], torch.zeros(flat.shape, dtype=torch.int64)
+    rows = tensor.reshape(-1)
+    for place in itertools.product(*map(range, flat.shape)):
+        if mask[place]:
+            at = flat[place]
+            made[place] = rows[at]
+            rows[at] = ATOMIC[s.op.function](rows[at], given[place])
+    tensor.copy_(rows.reshape(tensor.shape))
+    m.make(s, made)
+
+
+def _barrier(m: Interpreter, s: Statement) -> None:
+    if not m.active.all():
+        raise WrongProgram("a barrier that not every program comes to")
+    if (m[s.operands[0]] != m.barriers).any():
+        raise WrongProgram(f"barrier {m.barriers} is counted as {m[s.operands[0]].tolist()}")
+    m.barriers += 1
+
+
+def _for(m: Interpreter, s: Statement) -> None:
+    start, stop = (m[value].long() for value in s.operands[:2])
+    (body,) = s.blocks
+    index, *carried = body.arguments
+    for value, given in zip(carried, s.operands[2:], strict=True):
+        m.values[value] = m[given]
+    outer = m.active
+    first, last = int(start.min()), int(stop.max())
+    for turn in range(first, last):
+        m.active = outer & (start <= turn) & (turn < stop)
+        m.values[index] = torch.tensor([turn], dtype=torch.int32)
+        m.block(body)
+        made = [m[value] for value in body.yields]
+        for value, new in zip(carried, made, strict=True):
+            m.values[value] = _chosen(m.active, new, m[value])
+    m.active = outer
+    for result, value in zip(s.results, carried, strict=True):
+        m.values[result] = m[value]
+
+
+def _chosen(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """`new` in active programs, else `old`."""
+    if active.all():
+        return new
+    return torch.where(active.reshape(-1, *(1 for _ in new.shape[1:])), new, old)
+
+
+def _if(m: Interpreter, s: Statement) -> None:
+    outer, condition = m.active, m[s.operands[0]].bool()
+    for block, holds in zip(s.blocks, (condition, ~condition), strict=True):
+        m.active = outer & holds
+        if m.active.any():
+            m.block(block)
+    m.active = outer
+
+
+OPS: dict[type[Op], Callable[[Interpreter, Statement], None]] = {
+    Scalar: _scalar, ProgramId: _program_id, Iota: _iota, Full: _full, Apply: _apply, Cast: _cast,
+    Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Dot: _dot, Transpose: _transpose,
+    Relabel: _relabel, Reshape: _reshape, Pick: _pick, Load: _load, Store: _store,
+    LoadBlock: _load_block, Atomic: _atomic, Barrier: _barrier, For: _for, If: _if,
+}  # fmt: skip
+
+REDUCE: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "sum": lambda x, dim: x.sum(dim),
+    "max": lambda x, dim: x.amax(dim),
+    "min": lambda x, dim: x.amin(dim),
+    "argmax": lambda x, dim: (x == x.amax(dim, keepdim=True)).int().argmax(dim),
+    "argmin": lambda x, dim: (x == x.amin(dim, keepdim=True)).int().argmax(dim),
+}
+SCAN: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "sum": lambda x, dim: x.cumsum(dim),
+    "product": lambda x, dim: x.cumprod(dim),
+    "max": lambda x, dim: x.cummax(dim)[0],
+    "min": lambda x, dim: x.cummin(dim)[0],
+}
+ATOMIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": torch.add,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
+
+
+# --- random numbers -----------------------------------------------------------------------------
+
+ROUNDS, WORD = 10, 0xFFFFFFFF
+MULTIPLIERS, KEYS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
+
+
+def uniform(seed: Tensor, counter: Tensor) -> Tensor:
+    """Numbers in [0, 1) of Philox 4x32-10, as Triton's `rand` makes them."""
+    none = torch.zeros_like(counter)
+    c = [counter & WORD, (counter >> 32) & WORD, none, none]
+    key = [seed & WORD, (seed >> 32) & WORD]
+    for _ in range(ROUNDS):
+        high0, low0 = _product(MULTIPLIERS[0], c[0])
+        high1, low1 = _product(MULTIPLIERS[1], c[2])
+        c = [high1 ^ c[1] ^ key[0], low1, high0 ^ c[3] ^ key[1], low0]
+        key = [(key[0] + KEYS[0]) & WORD, (key[1] + KEYS[1]) & WORD]
+    signed = torch.where(c[0] >= 1 << 31, c[0] - (1 << 32), c[0])
+    positive = torch.where(signed < 0, -signed - 1, signed)
+    return positive.to(torch.float32) * 4.6566127342e-10
+
+
+def _product(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The high and the low 32 bits of a product of two numbers of 32 bits."""
+    low, high = (b & 0xFFFF) * a, (b >> 16) * a
+    whole_low = (low & WORD) + ((high & 0xFFFF) << 16)
+    return (low >> 32) + (high >> 16) + (whole_low >> 32), whole_low & WORD

@@ -1,0 +1,333 @@
+"""The language of tile programs: typed SSA values on tiles, loops, branches and memory.
+
+A *launch* runs many *programs* of one `Program` side by side, one for each place of its grid. A
+value is a tile: a small array with named dims (`[t, K]`), or a scalar, which is a tile without
+dims. Every value is made once, by one `Statement`; a loop carries values from turn to turn.
+
+Dims have a name and a block length, which is a number or an expression over the program's
+constants. Names say what lines up: elementwise ops broadcast by name, `Dot` sums over the dim that
+its operands share. A dim is padded: its length is a block, and the places beyond the tensor's size
+are masked where memory is read or written.
+
+Memory is buffers with named axes. A load or a store has one index an axis, which is a scalar or an
+integer tile; there are no pointers to compute with.
+
+Nothing here knows of layouts in registers, warps or text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import sympy
+
+from archc.source import Span
+
+REALS = ("f16", "bf16", "f32", "f64")
+DTYPES = (*REALS, "i32", "i64", "bool")
+"""Dtypes with a fixed meaning. Any other name is a constant of the program: a real dtype that is
+given at launch, as the dtype of the data."""
+
+
+def kind(dtype: str) -> str:
+    """Whether a dtype holds real numbers, integers or truth values."""
+    return {"i32": "int", "i64": "int", "bool": "bool"}.get(dtype, "real")
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A dim of a tile: what it runs along, and the length of its block."""
+
+    name: str
+    length: sympy.Expr
+
+
+@dataclass(frozen=True)
+class Type:
+    """The type of a value: a dtype, and dims from the outermost to the innermost."""
+
+    dtype: str
+    dims: tuple[Dim, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the dims, in order."""
+        return tuple(dim.name for dim in self.dims)
+
+    def place(self, name: str) -> int:
+        """The position of a dim; ValueError if there is none of that name."""
+        return self.names.index(name)
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """One value; `name` is for readers, and unique in a program."""
+
+    name: str
+    type: Type
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory that a launch is given: named axes with their sizes, in the order of the tensor's
+    dims, and a dtype. `strided`: the tensor may be any view, and its strides are arguments; else
+    it is contiguous in the order of the axes. `optional`: it may be missing at launch."""
+
+    name: str
+    axes: tuple[tuple[str, sympy.Expr], ...]
+    dtype: str
+    strided: bool = False
+    doc: str = ""
+
+
+# --- ops: values without operands ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A size of the launch: an expression over the program's sizes and constants."""
+
+    size: sympy.Expr
+
+
+@dataclass(frozen=True)
+class ProgramId:
+    """The place of this program along an axis of the grid."""
+
+    axis: str
+
+
+@dataclass(frozen=True)
+class Iota:
+    """0, 1, 2, ... along a dim."""
+
+    dim: Dim
+
+
+@dataclass(frozen=True)
+class Full:
+    """A tile of one number."""
+
+    number: float
+    type: Type
+
+
+# --- ops: arithmetic ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A function of `archc.ir.layer.ELEMENTWISE`, broadcast by the names of dims."""
+
+    function: str
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The same number in another dtype; `bits` keeps the bits instead (32 bits to 32 bits)."""
+
+    dtype: str
+    bits: bool = False
+
+
+@dataclass(frozen=True)
+class Random:
+    """Numbers evenly distributed in [0, 1): a function of a seed and a counter (Philox 4x32 of ten
+    rounds, Salmon et al. 2011), so that a gradient makes the same ones again."""
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """`sum`, `max`, `min`, `argmax` or `argmin` along a dim, which goes. Of equal numbers, the
+    first one is chosen."""
+
+    function: str
+    dim: str
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The running `sum`, `product`, `max` or `min` along a dim, from its end if `reverse`."""
+
+    function: str
+    dim: str
+    reverse: bool = False
+
+
+@dataclass(frozen=True)
+class Sort:
+    """A tile sorted along its last dim; where `most` is given, only the largest so many, from the
+    largest on."""
+
+    descending: bool = False
+    most: Dim | None = None
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A product of matrices `[m, k] @ [k, n]`, added to a third operand if there is one, summed in
+    float32. `precision` is of float32 operands: `ieee`, `tf32` or `tf32x3`."""
+
+    precision: str = "ieee"
+
+
+# --- ops: the same numbers, arranged otherwise --------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """Dims in another order."""
+
+    order: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Relabel:
+    """Dims with other names."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """One dim as several, or several as one, the last of them fastest."""
+
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Pick:
+    """Elements along a dim, at the indices of a second operand, which has the same dims."""
+
+    dim: str
+
+
+# --- ops: memory --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Load:
+    """Read a buffer: operands are an index for each axis, then masks. Where a mask is false nothing
+    is read, and the value is `fill`."""
+
+    buffer: Buffer
+    fill: float = 0.0
+
+
+@dataclass(frozen=True)
+class Store:
+    """Write a buffer: operands are an index for each axis, the value, then masks. `exclusive` says
+    of indices that are read from memory that no two are the same: checked when it runs."""
+
+    buffer: Buffer
+    exclusive: bool = False
+
+
+@dataclass(frozen=True)
+class LoadBlock:
+    """Read a block of a buffer through a descriptor (the copy engine of newer GPUs): operands are
+    the first index of each axis. Axes in `dims` get a tile dim; the others one index. Places beyond
+    the buffer's size are 0. The last axis is contiguous, and is one of them."""
+
+    buffer: Buffer
+    dims: tuple[tuple[str, Dim], ...]
+
+
+@dataclass(frozen=True)
+class Atomic:
+    """Add, `max` or `min` into a buffer at once, and give what was there: operands as of a store.
+    The order of real sums would change from run to run: only integers have `add`."""
+
+    buffer: Buffer
+    function: str = "add"
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """Wait until every program of the launch is here. Operands: how many barriers there were before
+    this one. `counter` is one integer, 0 at launch; all programs must be on the GPU at once."""
+
+    counter: Buffer
+
+
+# --- ops: control -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class For:
+    """A loop: operands are the first index, the one after the last, then what is carried into the
+    first turn. Its block takes the index and what is carried, and yields what the next turn gets.
+    `ahead` is how many turns loads may be issued ahead (None: the compiler's choice)."""
+
+    ahead: int | None = None
+
+
+@dataclass(frozen=True)
+class If:
+    """A branch on a scalar: two blocks without arguments that yield values of the same types."""
+
+
+Op = (
+    Scalar | ProgramId | Iota | Full | Apply | Cast | Random | Reduce | Scan | Sort | Dot
+    | Transpose | Relabel | Reshape | Pick
+    | Load | Store | LoadBlock | Atomic | Barrier | For | If
+)  # fmt: skip
+
+
+# --- programs -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """One op, what it is given, and what it makes. `note` is the equation that it stands for, and
+    `span` the place in a spec that it comes from."""
+
+    op: Op
+    operands: tuple[Value, ...] = ()
+    results: tuple[Value, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    note: str = ""
+    span: Span | None = None
+
+
+@dataclass(eq=False)
+class Block:
+    """Statements in order, with the values that enter and those that leave."""
+
+    arguments: tuple[Value, ...] = ()
+    statements: list[Statement] = field(default_factory=list)
+    yields: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What one launch runs. `sizes` are numbers of the launch, `constants` numbers and dtypes that
+    the machine code is made for; `grid` says how many programs there are along each axis, the last
+    of them fastest. `cooperative`: all programs run at once, as a barrier needs it."""
+
+    name: str
+    doc: str
+    buffers: tuple[Buffer, ...]
+    sizes: tuple[sympy.Symbol, ...]
+    constants: tuple[str, ...]
+    grid: tuple[tuple[str, sympy.Expr], ...]
+    body: Block
+    warps: int = 4
+    ahead: int = 3
+    cooperative: bool = False
+
+
+def statements(block: Block) -> Iterator[Statement]:
+    """Every statement of a block and of the blocks in it, in the order of the text."""
+    for statement in block.statements:
+        yield statement
+        for inner in statement.blocks:
+            yield from statements(inner)
+
+
+def memory(op: Op) -> Buffer | None:
+    """The buffer that an op reads or writes, if any."""
+    if isinstance(op, Load | Store | LoadBlock | Atomic):
+        return op.buffer
+    return op.counter if isinstance(op, Barrier) else None

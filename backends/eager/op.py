@@ -1,0 +1,330 @@
+"""The functions of one op of torch: what it does, and what its results are like.
+
+What is real has one of these dtypes, whichever way it is done:
+
+    data     that of what enters: results at every token
+    wide     float32, or float64 where the states are: states, and what the gradient needs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import sympy
+from archc.backends.eager.arguments import symbols_in
+from archc.backends.eager.fits import write_fits, write_refusal
+from archc.backends.eager.graph_function import GraphFunction, plain
+from archc.backends.eager.scope import Scope, write_sizes
+from archc.backends.lines import words
+from archc.backends.writer import Writer, quoted
+
+from archc.dims import Axis
+from archc.ir.chunk import CHUNK, cotangent
+from archc.ir.graph import Type
+
+if TYPE_CHECKING:
+    from archc.backends.eager.chunked import ChunkedFunction
+
+
+TORCH = {"int": "torch.int64", "bool": "torch.bool"}
+"""The dtypes of results that are not real."""
+
+
+def is_state(name: str) -> bool:
+    """Whether a value is a state before the first token or after the last, or its gradient."""
+    return name.endswith(("[0]", "[T]"))
+
+
+class Op(GraphFunction):
+    """One op under construction: `eager` does it in PyTorch, `fast` is what may do it instead."""
+
+    def __init__(
+        self, owner: ChunkedFunction, name: str, eager: GraphFunction, fast: GraphFunction
+    ) -> None:
+        order = list(fast.inputs)
+        super().__init__(fast.scope, fast.graph, name, fast.given, order, fast.stream)
+        self.owner, self.eager, self.fast = owner, eager, fast
+        self.tensors = [a for n, a in self.arguments.items() if not self.is_number(n)]
+        real = {
+            name: self.arguments[name] for name, node in self.inputs.items()
+            if node.type.dtype == "real" and not self.is_number(name)
+        }  # fmt: skip
+        self.layouts = {a: tuple(self.layout(n)) for n, a in self.arguments.items()}
+        self.real = list(real.values())
+        self.decisive = [a for n, a in real.items() if n not in owner.form.saved]
+        self.data = [a for n, a in real.items() if not is_state(n)] or self.real
+        self.state = ([a for n, a in real.items() if is_state(n)] or self.real)[0]
+        self.kept = {self.arguments[n]: n for n in owner.form.saved if n in self.inputs}
+        self.body.sources = self._told_by(self.body)
+        self.packed, self.sequences = self._takes_packed(), self.body.names.fresh("sequences")
+        self.every = [*self.arguments.values(), *owner.extra, *self.options]
+        self.results = {n: each for n, each in fast.returned.items() if n not in fast.absent}
+
+    def _takes_packed(self) -> bool:
+        """Whether it is given packed sequences as they are."""
+        return self.owner.together
+
+    def _told_by(self, body: Scope) -> dict[str, list[tuple[str, int]]]:
+        """Which shapes tell a length: none of what is kept for the gradient."""
+        return {
+            name: [each for each in places if each[0] not in self.kept]
+            for name, places in body.sources.items()
+        }
+
+    def _define(self, writer: Writer, name: str, arguments: Sequence[str], doc: list[str]) -> None:
+        writer.call(f"def {name}(", list(arguments), "):")
+        writer.depth += 1
+        writer.docstring(doc)
+
+    def _append(self, writer: Writer) -> None:
+        self.scope.file.sections.append(writer.text())
+
+    def is_real(self, result: str) -> bool:
+        """Whether a result holds real numbers."""
+        return self.graph[self.graph.outputs[result]].type.dtype == "real"
+
+    # --- dtypes ---
+
+    def _widths(self, used: Collection[str]) -> list[str]:
+        """The lines that name dtypes."""
+        lines = {
+            "data": f"data = {self.data[0]}.dtype",
+            "wide": f"wide = torch.promote_types({self.state}.dtype, torch.float32)",
+        }
+        return [line for name, line in lines.items() if name in used]
+
+    def _dtype(self, name: str, eager: bool = False) -> str:
+        """The dtype of a result; `eager`: where PyTorch does it."""
+        if not self.is_real(name):
+            return TORCH[self.graph[self.graph.outputs[name]].type.dtype]
+        value = name.removeprefix(cotangent(""))
+        if value != name and value in self.arguments and not is_state(value):
+            return f"{self.arguments[value]}.dtype"
+        along = self.stream.name in self.graph[self.graph.outputs[name]].type.names
+        return "data" if along and name in self.owner.outputs else "wide"
+
+    # --- what its results are like ---
+
+    def fake(self) -> str:
+        """The function that tells the shapes and dtypes of the results; its name."""
+        writer, name = Writer(), f"{self.name}_fake"
+        made = [self._output(each, layout) for each, layout in self.results.items()]
+        used = set(words(made))
+        head = [*self._head(used), *self._widths(used)]
+        doc = f"What the results of `{self.name}` are like, without their values."
+        self._define(writer, name, self.every, [doc])
+        write_sizes(writer, self.body)
+        writer.include(head)
+        if len(made) > 1:
+            writer.returns(made)
+        else:
+            writer.line(f"return {made[0]}")
+        self._append(writer)
+        return name
+
+    def _output(self, name: str, layout: Sequence[str]) -> str:
+        type = self.graph[self.graph.outputs[name]].type
+        streams = any(axis.kind == "stream" for axis in type.axes)
+        lengths = [self._length(type.axis(axis), streams) for axis in layout]
+        shape = ", ".join(lengths) + "," * (len(layout) == 1)
+        if name in self.owner.form.saved:
+            shape = " * ".join(lengths) + ","
+        return f"{self.tensors[0]}.new_empty(({shape}), dtype={self._dtype(name)})"
+
+    def _length(self, axis: Axis, streams: bool = True) -> str:
+        if self.packed and axis.kind == "batch" and not streams:
+            return self.sequences
+        return "chunk" if axis.size == CHUNK else self.body.length(axis).text
+
+    def _head(self, used: Collection[str]) -> list[str]:
+        """The lines that count the chunks, and packed sequences."""
+        lines, used = super()._head(used), set(used)
+        counts = [name for name in self.counts if name in used]
+        if not self.packed or not (counts or self.sequences in used):
+            return lines
+        batch = self.body.ask(self.body.lengths["batch"])
+        tokens = self.body.ask(self.body.lengths[self.stream.name]) if counts else ""
+        rows = f"({tokens} + {self.sequences} * (chunk - 1)) // chunk"
+        return [
+            *lines,
+            f"{self.sequences} = {batch}",
+            "if cu_seqlens is not None:",
+            f"    {self.sequences} = cu_seqlens.shape[0] - 1",
+            *(f"    {name} = {rows}" for name in counts),
+        ]
+
+    # --- what it does ---
+
+    def fits(self) -> str:
+        """The function that looks at shapes, before a kernel reads what is not there; its name."""
+        body, name = self._body_again(), f"{self.owner.title}_fits"
+        axes = {
+            argument: [self.inputs[input].type.axis(each) for each in self.layout(input)]
+            for input, argument in self.arguments.items() if argument in self.tensors
+        }  # fmt: skip
+        rows = f"{body.lengths['batch']} if cu_seqlens is None else cu_seqlens.shape[0] - 1"
+        before = [f"{self.sequences} = {rows}"] * self.packed
+
+        def known(argument: str, axis: Axis, streams: bool) -> str:
+            return self._known(body, axis, streams)
+
+        text = write_fits(name, self._looked_at(), body, axes, known, before)
+        self.scope.file.sections.append(text)
+        return name
+
+    def refuse(self, writer: Writer, fits: str, names: Mapping[str, str] | None = None) -> None:
+        """Lines that refuse shapes that do not fit; `names`: how its tensors are called there."""
+        known = {a: a if names is None else names[n] for n, a in self.arguments.items()}
+        looked = [known.get(each, each) for each in self._looked_at()]
+        layouts = {known[a]: self.layouts[a] for a in self.tensors}
+        write_refusal(writer, f"{fits}({', '.join(looked)})", self.owner.title, layouts)
+
+    def check_tensors(self, writer: Writer, names: Mapping[str, str]) -> None:
+        """The line that refuses what is no tensor; `names`: how its inputs are called there."""
+        tensors = [names[n] for n in self.arguments if not self.is_number(n)]
+        given = [quoted(self.owner.title), quoted(" ".join(tensors)), *tensors]
+        writer.call("check_tensors(", given, ")")
+
+    def _body_again(self) -> Scope:
+        """A scope that nothing is asked of yet."""
+        given = self.scope, self.graph, self.name, self.given, list(self.inputs), self.stream
+        body = GraphFunction(*given).body
+        body.sources = self._told_by(body)
+        return body
+
+    def _looked_at(self) -> list[str]:
+        """What tells which shapes fit."""
+        return [*self.tensors, *["cu_seqlens"] * self.packed]
+
+    def _known(self, body: Scope, axis: Axis, streams: bool) -> str:
+        """The name of a length that the shape of an argument tells."""
+        if axis.kind == "batch" and self.packed:
+            body.ask(body.lengths["batch"])
+            if not streams:
+                return self.sequences
+        name = body.lengths.get(axis.name)
+        if name is None and axis.size.is_Symbol:
+            name = body.sizes.get(str(axis.size))
+        return body.ask(name) if name in body.sources else ""
+
+    def function(self, fits: str = "") -> str:
+        """The function that does it; its name. `fits`: that of what looks at shapes first."""
+        writer = Writer()
+        one = "[0]" if len(self.results) == 1 else ""
+        writer.line("@as_op")
+        self._define(writer, self.name, self.every, [self.done()])
+        if fits:
+            self.refuse(writer, fits)
+        if self.kept:
+            self._in_shape(writer)
+        saved = len(set(self.owner.form.saved) & set(self.results))
+        self._by_kernels(writer)
+        writer.call("check_together(", [quoted(self.owner.title), *self.decisive], ")")
+        dtypes = [self._dtype(name, eager=True) for name in self.results]
+        writer.include(self._widths({"wide", *dtypes}))
+        given = [*self.arguments.values()]
+        writer.call("given = (", given, ",)" if len(given) == 1 else ")")
+        self._in_pytorch(writer)
+        before, after = (f"flat({saved}, ", ")") if saved else ("", one)
+        made = "made" if len(self.eager.returned) == len(self.results) else "made[:{}]"
+        made = made.format(len(self.results))
+        writer.call(f"return {before}settled(", [made, "given", *dtypes], f"){after}")
+        self._append(writer)
+        return self.name
+
+    def done(self) -> str:
+        """What it says of itself."""
+        return f"`{self.eager.name}`, as an op of torch."
+
+    def _by_kernels(self, writer: Writer) -> None:
+        """Lines that leave it to kernels, where there are some."""
+
+    def _in_shape(self, writer: Writer) -> None:
+        """Lines that give what is kept its shape again."""
+        body = self._body_again()
+        self.body, own = body, self.body
+        lines = []
+        for argument, name in self.kept.items():
+            shape = ", ".join(self._length(axis) for axis in self.inputs[name].type.axes)
+            lines.append(f"{argument} = {argument}.view({shape})")
+        head = self._head(set(words(lines)))
+        body.asked.discard("chunk")
+        write_sizes(writer, body)
+        writer.include([*head, *lines])
+        self.body = own
+
+    def _in_pytorch(self, writer: Writer) -> None:
+        """Lines that do it in PyTorch: packed sequences each by itself."""
+        rest = [*self.eager.extra, "chunk"]
+        run, given = self._present(self.eager), "*in_dtype(wide, given)"
+        if not self.packed:
+            writer.line(f"made = {run}({', '.join([given, *rest])})")
+            return
+        with writer.block("if cu_seqlens is None:"):
+            writer.line(f"made = {run}({', '.join([given, *rest])})")
+        with writer.block("else:"):
+            kinds = "".join(kind_of(node.type, self.layout(n)) for n, node in self.inputs.items())
+            made = "".join(self._made_kind(name) for name in self.results)
+            alone = f"lambda *own: {run}({', '.join(['*own', *rest])})"
+            parts = [alone, "cu_seqlens", "chunk", "in_dtype(wide, given)"]
+            writer.call("made = each_alone(", [*parts, quoted(kinds), quoted(made)], ")")
+
+    def _made_kind(self, name: str) -> str:
+        type = self.graph[self.graph.outputs[name]].type
+        return kind_of(type, self.results[name])
+
+    def _present(self, function: GraphFunction) -> str:
+        """A function without the gradients that it has none of."""
+        assert function.absent == self.fast.absent, f"{function.name}: other gradients are 0"
+        return f"present({function.name})" if function.absent else function.name
+
+    def schema(self) -> str:
+        """The types of its arguments and results, by name."""
+        made = ", ".join(f"Tensor {plain(name)}" for name in self.results)
+        return f"({arguments_of(self, self.every)}) -> ({made})"
+
+
+def kind_of(type: Type, layout: Sequence[str]) -> str:
+    """A letter for what runs along the tokens, or the chunks, has a row for each sequence, or is of
+    all together."""
+    streams = [axis for axis in type.axes if axis.kind == "stream"]
+    if not any(axis.kind == "batch" for axis in type.axes):
+        return "-"
+    if not streams:
+        return "s"
+    assert layout.index(streams[0].name) == 1, f"tokens in another place: {layout}"
+    return "n" if streams[0].size.has(CHUNK) else "t"
+
+
+def lies_packed(function: GraphFunction) -> bool:
+    """Whether packed sequences can be cut out of all that a function takes and gives."""
+    graph, tokens = function.graph, function.stream.size
+    counts = {
+        a.size for n in graph for a in n.type.axes if a.size.has(CHUNK) and a.kind == "stream"
+    }
+    found = [(node.type, function.layout(name)) for name, node in function.inputs.items()]
+    found += [(graph[graph.outputs[n]].type, layout) for n, layout in function.returned.items()]
+    for type, layout in found:
+        streams = [axis.name for axis in type.axes if axis.kind == "stream"]
+        if streams and (layout[0] != "batch" or layout[1:2] != (streams[0],)):
+            return False
+    return counts <= {sympy.ceiling(tokens / CHUNK)}
+
+
+OPTIONS = {"chunk": "int", "training": "bool", "cu_seqlens": "Tensor?"}
+
+
+def arguments_of(function: GraphFunction, every: Sequence[str]) -> str:
+    """`Tensor q, Tensor k, Scalar eps, int chunk`: arguments with their types."""
+    named = {argument: name for name, argument in function.arguments.items()}
+    symbols = {str(s): s for node in function.graph for s in symbols_in((node.op, node.type))}
+    kinds = {}
+    for argument in every:
+        if argument in named:
+            kinds[argument] = "Scalar" if function.is_number(named[argument]) else "Tensor"
+        elif argument in symbols and not symbols[argument].is_integer:
+            kinds[argument] = "bool" if argument == "training" else "Scalar"
+        else:
+            kinds[argument] = OPTIONS.get(argument, "SymInt")
+    return ", ".join(f"{kind} {argument}" for argument, kind in kinds.items())

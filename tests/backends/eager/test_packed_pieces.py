@@ -1,0 +1,154 @@
+"""What generated files do along packed sequences, against a loop over the sequences: lengths of
+every kind, empty ones first, last and next to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate, pairwise
+
+import pytest
+import torch
+from archc.backends.eager import packed_pieces as pieces
+from torch import Tensor
+
+CHUNK = 4
+LENGTHS = ([0, 0, 5, 9, 0, 4, 0], [1], [0, 0, 3], [8, 1, 0], [4, 4, 4])
+
+Whole = Callable[[Tensor], Tensor]
+"""What becomes of the tokens [T, 2] of one sequence."""
+
+
+def values(tokens: int) -> Tensor:
+    """Real numbers [1, T, 2] below zero, so that zeros from elsewhere are noticed."""
+    generator = torch.Generator().manual_seed(tokens)
+    return torch.randn(1, tokens, 2, generator=generator, dtype=torch.float64) - 5
+
+
+def borders(lengths: list[int]) -> Tensor:
+    return torch.tensor([0, *accumulate(lengths)])
+
+
+def sequences(x: Tensor, lengths: list[int]) -> list[Tensor]:
+    """The tokens [T, 2] of each."""
+    return [x[0, a:b] for a, b in pairwise(borders(lengths).tolist())]
+
+
+def rows_of(lengths: list[int]) -> Tensor:
+    return pieces.packed_tables(borders(lengths), sum(lengths), CHUNK)[1]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_the_last_of_each(lengths: list[int], reverse: bool) -> None:
+    """Of one that is empty, what stands for it."""
+    x, empty = values(sum(lengths)), 100 + values(len(lengths))[0]
+    found = pieces.last_of_each(x, empty, rows_of(lengths), reverse)
+    place = 0 if reverse else -1
+    each = zip(sequences(x, lengths), empty, strict=True)
+    wanted = [tokens[place] if len(tokens) else instead for tokens, instead in each]
+    assert torch.equal(found, torch.stack(wanted))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("tokens", [0, 1, 7])
+def test_the_last_of_a_batch(tokens: int, reverse: bool) -> None:
+    x, empty = values(2 * tokens).reshape(2, tokens, 2), 100 + values(2)[0]
+    found = pieces.last_of_each(x, empty, None, reverse)
+    assert torch.equal(found, x[:, 0 if reverse else -1] if tokens else empty)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_at_the_last_of_each(lengths: list[int], reverse: bool) -> None:
+    """Zero at every other token; of an empty one nothing is left."""
+    state = values(len(lengths))[0]
+    found = pieces.at_last_of_each(state, sum(lengths), rows_of(lengths), reverse)
+    wanted = torch.zeros_like(found[0])
+    for (first, end), one in zip(pairwise(borders(lengths).tolist()), state, strict=True):
+        if end > first:
+            wanted[first if reverse else end - 1] = one
+    assert found.shape == (1, sum(lengths), 2) and torch.equal(found[0], wanted)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_tokens_before(lengths: list[int], reverse: bool) -> None:
+    found = pieces.tokens_before(values(sum(lengths)), rows_of(lengths), reverse)
+    wanted = [n for length in lengths for n in (range(length)[::-1] if reverse else range(length))]
+    assert found.shape == (sum(lengths), 1) and found.flatten().tolist() == wanted
+
+
+def along(x: Tensor, of_prefix: Whole, reverse: bool = False) -> Tensor:
+    """What becomes of the tokens up to each (with `reverse` from each on) of one sequence."""
+    parts = [x[t:] if reverse else x[: t + 1] for t in range(len(x))]
+    return torch.stack([of_prefix(part) for part in parts]) if parts else x
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_sums_of_each(lengths: list[int], reverse: bool, exclusive: bool) -> None:
+    """And of a batch, which is one sequence."""
+    x = values(sum(lengths))
+    for parts, rows in ((sequences(x, lengths), rows_of(lengths)), ([x[0]], None)):
+        found = pieces.sums_of_each(x, rows, reverse, exclusive)
+        wanted = [along(part, lambda p: p.sum(0), reverse) - exclusive * part for part in parts]
+        torch.testing.assert_close(found[0], torch.cat(wanted), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_the_largest_since_the_start(lengths: list[int]) -> None:
+    x = values(sum(lengths))
+    found = pieces.since_start(x, torch.maximum, rows_of(lengths))
+    wanted = [along(part, lambda p: p.amax(0)) for part in sequences(x, lengths)]
+    assert torch.equal(found[0], torch.cat(wanted))
+
+
+NOTHING = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
+
+
+@pytest.mark.parametrize("kind", NOTHING)
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_the_whole_of_each(lengths: list[int], kind: str) -> None:
+    """Of nothing, what changes nothing; of a batch, the same."""
+    x = values(sum(lengths))
+    function = {"sum": torch.sum, "max": torch.amax, "min": torch.amin}[kind]
+    nothing = torch.full((2,), NOTHING[kind], dtype=x.dtype)
+    wanted = [function(part, 0) if len(part) else nothing for part in sequences(x, lengths)]
+    found = pieces.whole_of_each(x, kind, rows_of(lengths))
+    torch.testing.assert_close(found, torch.stack(wanted), rtol=0, atol=1e-12)
+    found = pieces.whole_of_each(x, kind, None)
+    torch.testing.assert_close(found[0], function(x[0], 0), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_chunks_of_each(lengths: list[int], steps: int) -> None:
+    """No chunk has rows of two sequences, also where a token has several; the last is filled up."""
+    rows = CHUNK * steps
+    x = values(sum(lengths) * steps)
+    table, _ = pieces.packed_tables(borders(lengths), sum(lengths), CHUNK)
+    parts = sequences(x, [length * steps for length in lengths])
+    cut = [chunk for part in parts for chunk in part.split(rows) if len(chunk)]
+    wanted = [torch.cat([c, c.new_full((rows - len(c), 2), 7.0)]) for c in cut]
+    found = pieces.chunks_of_each(x, rows, table, fill=7.0, steps=steps)[0]
+    assert torch.equal(found[table[:, 0] >= 0], torch.stack(wanted))
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_tables(lengths: list[int]) -> None:
+    """Chunks of each sequence, in its order, and no other tokens in them."""
+    table, rows = pieces.packed_tables(borders(lengths), sum(lengths), CHUNK)
+    counts = [-(-length // CHUNK) for length in lengths]
+    high = [*accumulate(counts)]
+    own = [i for i, count in enumerate(counts) for _ in range(count)]
+    assert table[: len(own), 0].tolist() == own and (table[len(own) :, 0] == -1).all()
+    starts, ends = borders(lengths)[:-1], borders(lengths)[1:]
+    wanted = torch.stack([torch.arange(len(lengths)), starts, ends], 1)
+    assert torch.equal(rows[:, [0, 2, 3]], wanted) and not rows[:, 6].any()
+    assert rows[:, 4].tolist() == [0, *high[:-1]] and rows[:, 5].tolist() == high
+    assert torch.equal(table[: len(own)], rows[own])
+    first = [row[1] + CHUNK * n for n, row in enumerate(table[: len(own)].tolist())]
+    assert first == [s for length, s in zip(lengths, starts.tolist(), strict=True)
+                     for s in range(s, s + length, CHUNK)]  # fmt: skip
+    assert torch.equal(pieces.by_chunks(rows)[:, 2:], rows[:, 4:6])

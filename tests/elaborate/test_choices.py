@@ -1,0 +1,97 @@
+"""Attends to the tokens of chosen blocks, against loops that choose as the spec says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.elaborate.forms import agree
+
+T, D = 11, 3
+HEAD = "layer L(d, n, size, stride, pick):\n    input x[d], v[d]\n"
+BODY = """    blocks b of size every stride:
+        k = mean[size](x[b])
+    attend b ending <= t:
+        g = x[t].T @ k[b]
+        p = softmax(g)
+    chosen = top(n, {score})
+    attend s <= t in chosen:
+        o = softmax(x[t].T @ x[s]) @ v[s]
+    output o
+"""
+
+
+def values(seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, T, D, generator=generator, dtype=torch.float64)
+
+
+def scores_of_blocks(x: Tensor, t: int, size: int, stride: int, weigh: bool) -> Tensor:
+    """The score of each block that is complete at t."""
+    starts = range(0, t - size + 2, stride)
+    scores = torch.tensor([float(x[t] @ x[a : a + size].mean(0)) for a in starts])
+    return scores.double().softmax(0) if weigh and len(scores) else scores.double()
+
+
+def read(x: Tensor, v: Tensor, t: int, tokens: list[int]) -> Tensor:
+    """Softmax attention of token t to these tokens; zeros if there is none."""
+    if not tokens:
+        return torch.zeros(D, dtype=torch.float64)
+    return (x[tokens] @ x[t]).softmax(0) @ v[tokens]
+
+
+def in_small_blocks(x: Tensor, v: Tensor, n: int, size: int, stride: int, weigh: bool) -> Tensor:
+    """Each token reads the tokens of the n best complete blocks."""
+    rows = []
+    for t in range(T):
+        scores = scores_of_blocks(x, t, size, stride, weigh)
+        best = scores.argsort(descending=True, stable=True)[:n].tolist()
+        tokens = {s for b in best for s in range(b * stride, b * stride + size)}
+        rows.append(read(x, v, t, sorted(tokens)))
+    return torch.stack(rows)
+
+
+def in_large_blocks(
+    x: Tensor, v: Tensor, n: int, size: int, stride: int, pick: int, weigh: bool
+) -> Tensor:
+    """Each token reads the tokens of the n best large blocks: scores are summed over the small ones
+    by the strides that both share."""
+    rows = []
+    for t in range(T):
+        scores = scores_of_blocks(x, t, size, stride, weigh)
+        large: dict[int, float] = {}
+        for c in range(t // pick + 1):
+            shared = [
+                max(0, min(b * stride + size, (c + 1) * pick) - max(b * stride, c * pick)) / stride
+                for b in range(len(scores))
+            ]
+            if weigh or any(shared):
+                large[c] = sum(s * float(score) for s, score in zip(shared, scores, strict=True))
+        best = sorted(large, key=lambda c: (-large[c], c))[:n]
+        tokens = {s for c in best for s in range(c * pick, (c + 1) * pick) if s <= t}
+        rows.append(read(x, v, t, sorted(tokens)))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("stride", [2, 4])
+@pytest.mark.parametrize("score", ["g", "p"])
+def test_of_blocks_that_overlap_and_that_do_not(score: str, stride: int) -> None:
+    x, v = values(0), values(1)
+    wanted = [in_small_blocks(*pair, 2, 4, stride, score == "p") for pair in zip(x, v, strict=True)]
+    sizes = {"d": D, "n": 2, "size": 4, "stride": stride, "pick": 4}
+    agree(HEAD + BODY.format(score=score), {"x": x, "v": v}, torch.stack(wanted), **sizes)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("score", ["g", "p", "2 * g"])
+def test_of_larger_blocks_by_scores_and_by_weights(score: str, stride: int) -> None:
+    """A score of a block that is not complete is -inf: it adds nothing, and is no reason to leave
+    a large block out."""
+    x, v = values(0), values(1)
+    wanted = [
+        in_large_blocks(*pair, 2, 2, stride, 4, score == "p") for pair in zip(x, v, strict=True)
+    ]
+    sizes = {"d": D, "n": 2, "size": 2, "stride": stride, "pick": 4}
+    text = HEAD + BODY.format(score=f"{score} on blocks of pick")
+    agree(text, {"x": x, "v": v}, torch.stack(wanted), **sizes)
