@@ -223,7 +223,9 @@ def _exponent(b: Builder, node: Node, d: int) -> int | None:
     base, exponent = node.operands
     if exponent not in b.active:
         return None
-    zero = b.number(0)
+    number, zero = b.value(base), b.number(0)
+    if number is not None and number.is_positive:
+        return _unless_zero(b, d, b.mul(d, b.mul(node.id, b.number(sympy.log(number)))))
     product = b.mul(d, b.mul(node.id, b.fn("log", base)))
     flat = b.fn("and", b.fn("eq", base, zero), b.fn("ge", exponent, zero))
     return b.fn("where", b.fn("or", flat, b.fn("eq", d, zero)), zero, product)

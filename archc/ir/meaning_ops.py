@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import sympy
@@ -159,7 +160,7 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "div": torch.div,
     "pow": torch.pow,
     "mod": torch.remainder,
-    "floordiv": torch.floor_divide,
+    "floordiv": partial(torch.div, rounding_mode="floor"),  # `floor_divide` has no gradient
     "max": torch.maximum,
     "min": torch.minimum,
     "eq": torch.eq,

@@ -46,10 +46,12 @@ class Levels:
     ) -> None:
         self.graph, self.heads, self.fused = graph, heads, fused
         self.walk: dict[int, int] = {}
+        rows = "programs walk the chunks, and this walks the rows of each"
+        host = {n.id: rows for n in graph if _walks_rows(n)} | dict(host)
         ends = {n.id: end for n in graph if (end := ended(graph, n)) is not None}
         self.ends = {id: end for id, end in ends.items() if end[0] not in host}
         across = "it looks across what different programs have"
-        self.host = {n.id: across for n in graph if self._for_host(n)} | dict(host)
+        self.host = {n.id: across for n in graph if self._for_host(n)} | host
         shared = "all chunks share a factor that no program has room for: it is one product of them"
         self.host = {n.id: shared for n in graph if self._shares(n)} | self.host
         named = "it gives what a walk made other names"
@@ -268,6 +270,11 @@ def reads_sums(node: Node) -> bool:
 def _next(level: int, kind: int) -> int:
     """The first level of a kind from this one on."""
     return level + (kind - level) % 3
+
+
+def _walks_rows(node: Node) -> bool:
+    """Whether a Fold goes along the rows of the chunks."""
+    return isinstance(node.op, ir.Fold) and node.op.stream.kind == "dim"
 
 
 def ended(graph: Graph, node: Node) -> tuple[int, str] | None:

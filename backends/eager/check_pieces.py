@@ -104,19 +104,18 @@ def check_chunks(expected: dict, steep: tuple, device: str) -> float:
     found = []
     for made in (outputs_of(layer(**inputs)), in_pieces(layer, inputs, own, counts)):
         along = [y for y in made if y.dim() > 1]
-        loss = sum((y * wave(f"y{i}", *y.shape, device=device)).sum() for i, y in enumerate(along))
-        learns = loss.requires_grad
-        gradients = torch.autograd.grad(loss, values, allow_unused=True) if learns else ()
-        found.append([y.detach() for y in (*along, *gradients) if y is not None])
+        found.append([y.detach() for y in (*along, *gradients_of(along, values))])
     return max(distance(one, other) for one, other in zip(*found, strict=True))
 
 
-def gradients_of(outputs: tuple, values: list) -> list[Tensor]:
-    """The gradients of a fixed sum of the outputs."""
-    total = sum((y * wave(f"y{i}", *y.shape, device=y.device)).sum() for i, y in enumerate(outputs))
-    if not total.requires_grad:
+def gradients_of(outputs: tuple | list, values: list) -> list[Tensor]:
+    """The gradients of a fixed sum of the outputs; 0 for a value that they do not depend on."""
+    like = enumerate(outputs)
+    parts = [(y * wave(f"y{i}", *y.shape, device=y.device, dtype=y.dtype)).sum() for i, y in like]
+    learns = [part for part in parts if part.requires_grad]
+    if not learns:
         return [torch.zeros_like(x) for x in values]
-    found = torch.autograd.grad(total, values, allow_unused=True)
+    found = torch.autograd.grad(learns, values, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for g, x in zip(found, values, strict=True)]
 
 
@@ -154,11 +153,7 @@ def check_kernels(expected: dict, steep: tuple, device: str) -> float:
         for value in values:
             value.requires_grad_()
         made = outputs_of(layer(**inputs))
-        loss = sum(
-            (y * wave(f"y{i}", *y.shape, device=device).to(dtype)).sum() for i, y in enumerate(made)
-        )
-        gradients = torch.autograd.grad(loss, values, allow_unused=True)
-        found.append([y.detach().double() for y in (*made, *gradients) if y is not None])
+        found.append([y.detach().double() for y in (*made, *gradients_of(made, values))])
     exact, narrow = found
     return max(distance(one, other) for one, other in zip(narrow, exact, strict=True))
 

@@ -309,7 +309,7 @@ def gram(scope: Scope, node: Node) -> Value:
     """`decayed_gram(q, k, decays)`."""
     op = node.op
     outer = [n for n in scope.node_layout(node) if n not in (op.row, op.col.name)]
-    rows = Rows(scope, outer, op.row, op.over)
+    rows = Rows(scope, outer, op.row, op.over, node.operands)
     a, b = (rows.of(operand) for operand in node.operands[:2])
     factors = decays(rows, node.operands[2], op.exclusive, op.anchor)
     name = "gram_from_middle" if op.anchor == "middle" else "decayed_gram"
@@ -324,7 +324,7 @@ def mix(scope: Scope, node: Node) -> Value:
     rest = [name for name in scope.node_layout(node) if name != op.row]
     inner = [name for name in rest if name not in weights.layout]
     outer = [name for name in rest if name in weights.layout]
-    rows = Rows(scope, outer, op.row, inner)
+    rows = Rows(scope, outer, op.row, inner, node.operands)
     factors = decays(rows, node.operands[2], op.exclusive, op.anchor)
     matrix = aligned(weights.text, weights.layout, [*outer, op.row, op.col])
     name = "mix_from_middle" if op.anchor == "middle" else "decayed_mix"

@@ -41,11 +41,17 @@ def settled(scope: Scope, node: Node, text: Text, have: Sequence[str], kind: str
 
 
 class Rows:
-    """How values stand as rows: [outer..., row, K], where K is all of `inner` in one dim."""
+    """How values stand as rows: [outer..., row, K], where K is all of `inner` in one dim; of these,
+    some of `values` may lack dims that others have."""
 
-    def __init__(self, scope: Scope, outer: Sequence[str], row: str, inner: Sequence[str]):
+    def __init__(
+        self, scope: Scope, outer: Sequence[str], row: str, inner: Sequence[str],
+        values: Sequence[int],
+    ):  # fmt: skip
         self.scope, self.outer, self.row, self.inner = scope, list(outer), row, list(inner)
         self.sizes: dict[str, str] = {}
+        for id in values:
+            self._learn(id)
 
     def of(self, id: int) -> Text:
         """A value as rows; dims that it lacks are 1, or missing on the left."""
@@ -53,7 +59,6 @@ class Rows:
         if not value.bound and len(value.text.text) > 30:
             self.scope.bind(id)
             value = self.scope.values[id]
-        self._learn(id)
         layout = [*self.outer, self.row, *self.inner]
         text = aligned(value.text, value.layout, layout)
         if len(self.inner) == 1:
@@ -62,7 +67,7 @@ class Rows:
             return Text(f"{text.at(ATOM)}[..., None]")
         places = [i for i, name in enumerate(layout) if name in value.layout]
         kept = len(layout) - len(self.inner) - (places[0] if places else len(layout))
-        sizes = [self.sizes.get(name, "-1") for name in self.inner]
+        sizes = [self.sizes[name] for name in self.inner]
         text = call(f"{text.at(ATOM)}.expand", *["-1"] * max(kept, 0), *sizes)
         return call(f"{text}.flatten", str(-len(self.inner)))
 
@@ -114,7 +119,7 @@ def decay_of_rows(graph: Graph, node: Node) -> tuple[tuple[int, ...], partial] |
 def _decay(scope: Scope, node: Node, gram: Node, reverse: bool) -> Value:
     """`decays[-1][1]`."""
     op, (outer, inner) = gram.op, _gram_axes(scope.graph, gram)
-    rows = Rows(scope, outer, op.row, inner)
+    rows = Rows(scope, outer, op.row, inner, gram.operands)
     factors = decays(rows, sums_of(scope.graph, node), op.exclusive, op.anchor)
     text = Text(f"{factors}[-1][{0 if reverse else 1}]")
     return settled(scope, node, text, [*outer, op.row, *inner])
@@ -179,7 +184,7 @@ def gradients(scope: Scope, node: Node, owner: int, place: int) -> Value:
     names = [name for name in _names(scope.graph, gate) if name != op.row]
     outer = [name for name in names if name in weights.layout]
     inner = [name for name in names if name not in weights.layout]
-    rows = Rows(scope, outer, op.row, inner)
+    rows = Rows(scope, outer, op.row, inner, gate.operands)
     if owner not in scope.joint:
         d = aligned(weights.text, weights.layout, [*outer, op.row, op.col])
         a, b = (rows.of(operand) for operand in gate.operands[1:3])

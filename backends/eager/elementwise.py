@@ -83,7 +83,17 @@ def applied(scope: Scope, node: Node, values: Sequence[Value], layout: Layout) -
     if fn in CLAMP and any(numbers):
         bound, tensor = texts[numbers.index(True)], texts[numbers.index(False)]
         return Value(call(f"{tensor.at(ATOM)}.clamp", f"{CLAMP[fn]}={bound}"), layout, kind)
+    if fn == "floordiv" and kind != INT:
+        return Value(_quotient(texts, numbers), layout, kind)
     return Value(_of_tensors(fn, texts), layout, kind)
+
+
+def _quotient(texts: Sequence[Text], numbers: Sequence[bool]) -> Text:
+    """floor(a / b) of reals, whose gradient is 0; that of `//` is refused by torch."""
+    above, below = texts
+    if numbers[0]:
+        above = call("torch.full_like", below, above)
+    return call("torch.div", above, below, 'rounding_mode="floor"')
 
 
 def laid_out(value: Value, layout: Layout) -> Text:

@@ -9,7 +9,7 @@ from typing import Any
 from archc.backends.writer import Names
 
 _TOP_LEVEL = """
-    wave fill outputs_of distance check_values check_pieces check_gradients check_kernels
+    wave fill outputs_of distance slopes check_values check_pieces check_gradients check_kernels
     check_steps checks speed timed seconds main example TITLE SIZES SPEED_SIZES EXPECTED FORMS
     SPACE
 """

@@ -31,7 +31,7 @@ REFUSED = "no_second_gradient"
 PIECES = {
     "new_op", REFUSED, "no_gradient", "as_op", "few", "rows_of_chunk", "in_runs", "joined",
     "check_tensors", "check_together", "wrong_shapes", "in_a_graph", "each_alone", "present",
-    "in_dtype", "settled", "flat", "or_zero",
+    "in_dtype", "settled", "flat", "result_kind", "or_zero",
 }  # fmt: skip
 
 
@@ -115,7 +115,7 @@ class Ops:
         borders = ["cu_seqlens"] * op.packed
         writer.call("ctx.save_for_backward(", [*tensors, *borders], ")")
         writer.line(f"ctx.rest = ({', '.join(rest)}{',' * bool(rest)})")
-        like = [f"({plain(n)}.shape, {plain(n)}.dtype)" for n in self._arriving()]
+        like = [f"result_kind({plain(n)})" for n in self._arriving()]
         writer.call("ctx.like = (", like, ",)" if len(like) == 1 else ")")
         if none:
             writer.call("ctx.mark_non_differentiable(", none, ")")
@@ -155,7 +155,7 @@ class Ops:
         writer.line(f"{'*kept, cu_seqlens' if packed else 'kept'} = ctx.saved_tensors")
         for place, result in enumerate(self._arriving()):
             d = arriving[result]
-            writer.line(f"{d} = or_zero({d}, ctx.like[{place}], kept[0])")
+            writer.line(f"{d} = or_zero({d}, ctx.like[{place}])")
         ends = [arriving[n] for n in self._arriving()]
         if numbers:
             writer.line(f"{', '.join(tensors)}{',' * (len(tensors) == 1)} = kept")

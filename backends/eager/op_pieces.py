@@ -289,6 +289,14 @@ def flat(last: int, made: tuple) -> tuple:
     return *made[:first], *(x.view(-1) for x in made[first:])
 
 
-def or_zero(d: Tensor | None, like: tuple, x: Tensor) -> Tensor:
+def result_kind(x: Tensor) -> tuple:
+    """What a 0 like a tensor needs: its shape, dtype and device."""
+    return x.shape, x.dtype, x.device
+
+
+def or_zero(d: Tensor | None, kind: tuple) -> Tensor:
     """A gradient; where nothing depends on the value, a single 0 in its shape."""
-    return x.new_zeros((), dtype=like[1]).expand(like[0]) if d is None else d
+    if d is not None:
+        return d
+    shape, dtype, device = kind
+    return torch.zeros((), dtype=dtype, device=device).expand(shape)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import sympy
-from archc.backends.triton.elementwise import TEXT, UNBOUNDED, ZERO_AT_ZERO
+from archc.backends.triton.elementwise import PROMOTING, TEXT, TILED, UNBOUNDED, ZERO_AT_ZERO
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.naming import size_name
@@ -56,11 +56,14 @@ def elementwise(kernel: KernelWriter, node: Node, place: Place) -> Tile:
         return replace(tiles[0], kind=REAL, text=f"{float(tiles[0].text)}")
     if fn == "real" and tiles[0].kind == BOOL:
         return Tile(kernel.let("chosen", f"tl.where({texts[0]}, 1.0, 0.0)"), labels, REAL)
-    texts = [
-        text if text.replace(".", "").replace("_", "").isalnum() or "[" in text else f"({text})"
-        for text in texts
-    ]
-    made = kernel.let(node.name or _word(fn), TEXT[fn](*texts))
+    if kind == REAL and fn not in PROMOTING:
+        texts = [
+            f"({text}).to(tl.float32)" if tile.kind == INT and not _is_number(text) else text
+            for tile, text in zip(tiles, texts, strict=True)
+        ]
+    written = TEXT[fn](*map(_operand, texts))
+    kernel.pieces |= {piece for piece in TILED if f"{piece}(" in written}
+    made = kernel.let(node.name or _word(fn), written)
     return Tile(made, labels, kind, clean, finite, **of_product(labels, *tiles))
 
 

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+PRODUCTS = 8
+"""The largest whole exponent for which a power is written as products."""
+
+
+def _power(x: str, y: str) -> str:
+    """`x * x * x` for an exponent that is a small whole number, `tile_power(x, y)` else."""
+    count = y.removesuffix(".0")
+    if x.isidentifier() and count.isdigit() and 1 <= int(count) <= PRODUCTS:
+        return " * ".join([x] * int(count))
+    return f"tile_power({x}, {y})"
+
+
 TEXT: dict[str, Callable[..., str]] = {
     "neg": lambda x: f"-{x}",
     "exp": lambda x: f"tl.exp({x})",
@@ -27,8 +39,9 @@ TEXT: dict[str, Callable[..., str]] = {
     "sub": lambda x, y: f"{x} - {y}",
     "mul": lambda x, y: f"{x} * {y}",
     "div": lambda x, y: f"{x} / {y}",
-    "mod": lambda x, y: f"{x} % {y}",
-    "floordiv": lambda x, y: f"{x} // {y}",
+    "pow": _power,
+    "mod": lambda x, y: f"tile_remainder({x}, {y})",
+    "floordiv": lambda x, y: f"tile_quotient({x}, {y})",
     "max": lambda x, y: f"tl.maximum({x}, {y})",
     "min": lambda x, y: f"tl.minimum({x}, {y})",
     "eq": lambda x, y: f"{x} == {y}",
@@ -43,10 +56,16 @@ TEXT: dict[str, Callable[..., str]] = {
 }
 """Operands are names or numbers, so that no brackets are needed."""
 
+TILED = frozenset(("tile_power", "tile_remainder", "tile_quotient"))
+"""What these texts call that is no function of Triton."""
+
+PROMOTING = frozenset(("real", "add", "sub", "mul", "max", "min", "where"))
+"""Functions of reals that take integers beside them; others are given reals alone."""
+
 ZERO_AT_ZERO = frozenset(
     ("neg", "abs", "sign", "floor", "sin", "erf", "tanh", "relu", "real", "add", "sub")
 )
 """Functions that are 0 where all of their operands are."""
 
-UNBOUNDED = frozenset(("div", "mod", "floordiv", "log", "rsqrt", "sqrt", "exp"))
+UNBOUNDED = frozenset(("div", "pow", "mod", "floordiv", "log", "rsqrt", "sqrt", "exp"))
 """Functions that may be infinite or undefined where their operands are finite."""

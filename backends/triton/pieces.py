@@ -163,6 +163,31 @@ def tile_decay(before, sums, columns, stride, inside, later, row, level):
 
 
 @kernel
+def tile_power(x, y):
+    """x ** y; of a negative x where y is whole, and 1 where y is 0."""
+    x, y = tl.broadcast(tl.cast(x, tl.float32), tl.cast(y, tl.float32))
+    size = tl.exp(y * tl.log(tl.abs(x)))
+    half = 0.5 * y
+    found = tl.where((x < 0.0) & (tl.floor(half) != half), -size, size)
+    found = tl.where((x < 0.0) & (tl.floor(y) != y), float("nan"), found)
+    return tl.where((y == 0.0) | (x == 1.0), 1.0, found)
+
+
+@kernel
+def tile_remainder(x, y):
+    """x - y * floor(x / y), with the sign of y: `%` of Triton has that of x."""
+    rest = x % y
+    return tl.where(rest * y < 0, rest + y, rest)
+
+
+@kernel
+def tile_quotient(x, y):
+    """floor(x / y): `//` of Triton is for integers, and rounds towards 0."""
+    whole = x - tile_remainder(x, y)
+    return tl.floor(whole / y + 0.5) if whole.dtype.is_floating() else whole // y
+
+
+@kernel
 def tile_exact_dot(a, b, DOT: tl.constexpr, PRECISION: tl.constexpr):
     """a @ b in float32, whatever the data are: what is wider than bfloat16, whose range is that of
     float32, is the nearest number of it and the nearest to the rest."""

@@ -5,7 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-ELEMENTWISE = frozenset(("where", "exp", "log", "maximum", "minimum", "abs", "sigmoid", "sqrt"))
+from archc.backends.triton.elementwise import TILED
+
+ELEMENTWISE = TILED | {
+    "where", "exp", "log", "maximum", "minimum", "abs", "sigmoid", "sqrt", "rsqrt", "floor", "sin",
+    "cos", "erf",
+}  # fmt: skip
 """Functions whose result is laid out as their operands are."""
 
 
