@@ -1,0 +1,262 @@
+"""What generated files do around their kernels, each function by itself, and the functions of
+Triton that kernels share, against formulas of PyTorch in float64."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+import triton.language as tl
+from archc.backends.triton import op_pieces as op
+from archc.backends.triton import pieces
+from archc.backends.triton import step_pieces as step
+
+from tests.backends.triton.processes import printed
+
+GPU, OTHER, CPU = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
+BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+
+
+def on(device: torch.device, dtype: torch.dtype = F32, count: int = 1, learns: bool = False) -> Any:
+    """What stands in for a tensor."""
+    return SimpleNamespace(
+        device=device, dtype=dtype, numel=lambda: count, requires_grad=learns,
+        is_cuda=device.type == "cuda",
+    )  # fmt: skip
+
+
+# --- where kernels run --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
+def test_kernels_run_on_one_gpu_in_their_dtypes(dtype: torch.dtype) -> None:
+    assert pieces.by_kernels(16, on(GPU, dtype)) and step.on_gpu(on(GPU, dtype))
+    for chunk in (32, 64):
+        assert pieces.by_kernels(chunk, on(GPU, dtype), on(GPU))
+    assert not [chunk for chunk in (1, 8, 15, 17, 48, 128) if pieces.by_kernels(chunk, on(GPU))]
+    for wrong in (on(CPU, dtype), on(OTHER, dtype), on(GPU, F64), on(GPU, torch.int64)):
+        assert not pieces.by_kernels(16, on(GPU, dtype), wrong)
+        assert not step.on_gpu(on(GPU, dtype), wrong)
+        assert wrong.device == OTHER or not pieces.by_kernels(16, wrong)
+        assert wrong.device == OTHER or not step.on_gpu(wrong)
+
+
+def test_kernels_that_walk_tokens_do_not_learn_and_want_numbers() -> None:
+    assert step.by_steps(on(GPU)) and not step.by_steps(on(CPU))
+    assert not step.on_gpu(on(GPU), on(GPU, count=0))
+    learns = on(GPU), on(GPU, learns=True)
+    assert not step.by_steps(*learns) and pieces.needs_gradient(*learns)
+    assert not pieces.needs_gradient(on(GPU))
+    with torch.no_grad():
+        assert step.by_steps(*learns) and not pieces.needs_gradient(*learns)
+
+
+# --- how large tiles and programs are -----------------------------------------------------------
+
+
+def test_tiles_are_powers_of_2() -> None:
+    """As short as hold a dim, at least what products of matrices take, and at most as is said."""
+    for size in range(1, 300):
+        wanted = next(2**n for n in range(20) if 2**n >= size)
+        assert pieces.block_of(size) == max(16, wanted)
+        assert pieces.block_of(size, 64) == min(64, max(16, wanted))
+        assert step.step_block(size) == max(16, wanted)
+        assert step.step_block(size, 1) == wanted
+    assert pieces.block_of(1 << 20) == 1 << 20 and pieces.block_of((1 << 20) + 1) == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("size", "others", "least", "programs", "wanted"),
+    [
+        (128, 128, 16, 10_000, 64),  # 8192 numbers
+        (128, 64, 16, 10_000, 128),
+        (128, 8192, 16, 10_000, 16),  # as little as products take
+        (128, 8192, 1, 10_000, 1),
+        (128, 64, 16, 4 * 132, 128),
+        (128, 64, 16, 4 * 132 - 1, 64),  # a program more for each
+        (128, 64, 16, 2 * 132, 64),
+        (128, 64, 16, 1, 16),
+        (96, 64, 16, 176, 32),  # 176 * 3 programs are 4 a processor
+        (128, 64, 1, 1, 16),
+        (128, 64, 32, 1, 32),
+    ],
+)  # fmt: skip
+def test_blocks_of_a_state(size: int, others: int, least: int, programs: int, wanted: int) -> None:
+    assert step.step_part(size, others, least, programs) == wanted
+
+
+def test_warps_hold_64_numbers_a_thread_or_a_few_more() -> None:
+    found = [step.step_warps(n, 8) for n in (0, 1, 2341, 2342, 4682, 4683, 9363, 9364, 10**6)]
+    assert found == [1, 1, 1, 2, 2, 4, 4, 8, 8]
+    assert step.step_warps(10**6, 4) == 4
+
+
+def test_room_of_a_program_that_walks_tokens() -> None:
+    assert step.step_fits(1 << 15, 0, 10**9, F32) and not step.step_fits((1 << 15) + 1, 0, 0, F32)
+    room = 227 * 1024 - 16 * 1024
+    for dtype, each in ((F32, 8), (BF16, 2), (F16, 2)):
+        most = (room - 4 * 100) // each
+        assert step.step_fits(1, most, 100, dtype) and not step.step_fits(1, most + 1, 100, dtype)
+
+
+def test_chunks_are_loaded_ahead_where_there_is_room() -> None:
+    def stages(dtype: torch.dtype, *loaded: int) -> int:
+        found = pieces.settings_of(dtype, 4, *loaded)
+        assert found.keys() == {"num_warps", "num_stages"} and found["num_warps"] == 4
+        return found["num_stages"]
+
+    assert stages(BF16) == stages(F32) == 1  # it walks nothing
+    assert [stages(BF16, n) for n in (1, 77_482, 77_483, 116_224, 116_225, 10**6)] == [
+        3, 3, 2, 2, 1, 1,
+    ]  # fmt: skip
+    assert [stages(F32, n) for n in (32_768, 32_769, 49_152, 49_153)] == [3, 2, 2, 1]
+    assert stages(BF16, 77_000, 483) == 2
+
+
+def test_how_kernels_count() -> None:
+    assert pieces.narrowest(on(CPU, F32), on(CPU, BF16), on(CPU, F64)) == BF16
+    assert pieces.narrowest(on(CPU, F16), on(CPU, BF16)) == F16
+    assert [pieces.sums_of(dtype) for dtype in (F32, BF16, F16)] == [F64, F32, F32]
+    kinds = {BF16: tl.bfloat16, F16: tl.float16, F32: tl.float32}
+    for dtype, dot in kinds.items():
+        wide = dtype == F32
+        sums, solve = (tl.float64, "tf32x3") if wide else (tl.float32, "fp16")
+        assert pieces.numbers_of(dtype, 32) == {
+            "ROWS": 32, "LEVELS": 5, "DOT": dot, "SUMS": sums, "SOLVE": solve,
+            "PRECISION": "tf32x3",
+        }  # fmt: skip
+        assert step.step_numbers(dtype) == {"DOT": dot, "PRECISION": "tf32x3"}
+    assert pieces.processors_of(CPU) == 0 and pieces.chunks_of_segment(1, 10_000, CPU) == 0
+
+
+def test_chunks_are_no_longer_than_the_tokens() -> None:
+    """But for a GPU, where one length has one kernel."""
+    x = torch.zeros(1)
+    found = {tokens: op.rows_of_chunk(64, tokens, x) for tokens in (0, 1, 16, 17, 32, 33, 64, 999)}
+    assert found == {0: 16, 1: 16, 16: 16, 17: 32, 32: 32, 33: 64, 64: 64, 999: 64}
+    assert op.rows_of_chunk(8, 100, x) == 8 and op.rows_of_chunk(1, 100, x) == 1
+    gpu: Any = on(GPU)
+    assert op.rows_of_chunk(64, 3, gpu) == 64
+    assert [op.few(n) for n in (1, 15, 16)] == [True, True, False] and not op.in_a_graph(5)
+
+
+def test_rows_that_fit() -> None:
+    """A table by the bytes of a number and the blocks of the sizes, each from its shortest on."""
+    table = {(2, 128, 64): 32, (4, 128, 64): 16, (2, 512, 64): 1_000_000}
+
+    def rows(chunk: int, dtype: torch.dtype, K: int, V: int) -> int:
+        return op.rows_that_fit("o", table, chunk, dtype, K=(K, 16), V=(V, 64))
+
+    assert rows(64, BF16, 128, 64) == rows(64, BF16, 65, 3) == 32
+    assert rows(16, BF16, 128, 64) == 16 and rows(64, F32, 128, 64) == 16
+    assert rows(64, BF16, 64, 64) == rows(64, BF16, 128, 65) == 64
+    for K in (257, 512, 100_000):
+        with pytest.raises(ValueError, match=rf"o: no tile plan fits K = {K}, V = 64 .*1,000,000"):
+            rows(64, BF16, K, 64)
+    assert rows(64, BF16, 256, 64) == 64
+
+
+# --- ops of packed sequences, and their results -------------------------------------------------
+
+
+def test_each_of_packed_sequences_alone() -> None:
+    """Values along tokens and along chunks, one a sequence, and one of all: given and made."""
+    lengths, chunk = [3, 0, 5, 4], 4
+    bounds = torch.tensor([0, 3, 3, 8, 12])
+    x, state, weight = torch.randn(1, 12, 2), torch.randn(4, 2), torch.randn(2)
+    counts = [-(-n // chunk) for n in lengths]
+    marks = torch.arange(1.0, 7.0).reshape(1, 6, 1)
+    seen: list[list[float]] = []
+
+    def run(x: Tensor, marks: Tensor, state: Tensor, weight: Tensor, number: int) -> tuple:
+        assert number == 7 and x.shape[0] == marks.shape[0] == state.shape[0] == 1
+        seen.append(marks.flatten().tolist())
+        chunks = torch.full((1, marks.shape[1], 2), float(x.shape[1]))
+        return x * weight, state + x.sum(1), x.sum((0, 1)), chunks
+
+    given = [x, marks, state, weight, 7]
+    y, after, total, chunks = op.each_alone(run, bounds, chunk, given, "tns--", "ts-n")
+    assert seen == [[1.0], [], [2.0, 3.0], [4.0]] and sum(counts) == 4
+    torch.testing.assert_close(y, x * weight)
+    parts = [x[0, a:b].sum(0) for a, b in pairwise(bounds.tolist())]
+    torch.testing.assert_close(after, state + torch.stack(parts))
+    torch.testing.assert_close(total, x.sum((0, 1)))
+    room = (12 + 4 * (chunk - 1)) // chunk
+    assert chunks[0, :, 0].tolist() == [3.0, 5.0, 5.0, 4.0] + [0.0] * (room - 4)
+
+
+def test_results_own_their_memory() -> None:
+    """One row after the other, in the dtypes that are asked for; none is another, or was given."""
+    x = torch.randn(3, 4)
+    made = op.settled((x, x.mT, x[:1]), (x, 5), F32, F32, F64)
+    assert [y.dtype for y in made] == [F32, F32, F64] and all(y.is_contiguous() for y in made)
+    for y, wanted in zip(made, (x, x.mT, x[:1]), strict=True):
+        assert torch.equal(y, wanted.to(y.dtype))
+    places = [y.untyped_storage().data_ptr() for y in (x, *made)]
+    assert len({*places}) == 4
+    y = torch.randn(3)
+    one, other = op.settled((y, y), (x,), F32, F32)
+    assert one is y and not step.shares_memory(one, other)
+    assert step.shares_memory(x, x[1:]) and not step.shares_memory(x, None)
+    kept = op.own(x.mT, F32)
+    assert kept.is_contiguous() and torch.equal(kept, x.mT) and not step.shares_memory(kept, x)
+    assert not step.shares_memory(op.own(x, F32), x)
+
+
+def test_values_on_their_way_through_an_op() -> None:
+    x, index = torch.randn(2, 3), torch.tensor([1])
+    wide, same, number = op.in_dtype(F64, (x, index, 3))
+    assert torch.equal(wide, x.double()) and same is index and number == 3
+    made = op.flat(2, (x, x, x))
+    assert [y.shape for y in made] == [(2, 3), (6,), (6,)]
+    assert op.flat(0, (x,))[0] is x
+    assert op.or_zero(x, (x.shape, x.dtype), x) is x
+    zero = op.or_zero(None, ((4, 5), F64), x)
+    assert zero.shape == (4, 5) and zero.dtype == F64 and not zero.any()
+    assert op.present(lambda *given: (None, *given, None))(1, 2) == (1, 2)
+    assert op.joined([x]) is x and torch.equal(op.joined([x, x]), torch.cat([x, x], 1))
+
+
+def test_autocast_does_not_reach_into_an_op() -> None:
+    run = op.as_op(lambda number, x, y: x @ y)
+    x = torch.randn(3, 3)
+    with torch.autocast("cpu", BF16):
+        assert (x @ x).dtype == BF16 and run(1, x, x).dtype == F32
+    assert torch.equal(run(1, x, x), x @ x)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, F64])
+def test_rows_of_a_pool(dtype: torch.dtype) -> None:
+    """Negative: zeros to begin with, and nothing is written."""
+    pool = torch.randn(5, 2, 3).to(dtype)
+    index = torch.tensor([4, -1, 0])
+    wide = F64 if dtype == F64 else F32
+    found = step.rows_of_pool(pool, index, 3)
+    assert found.dtype == wide
+    assert torch.equal(found, torch.stack([pool[4], torch.zeros_like(pool[0]), pool[0]]).to(wide))
+    assert torch.equal(step.rows_of_pool(pool, None, 2), pool[:2].to(wide))
+    for rows, count in ((index, 3), (None, 3)):
+        into, new = pool.clone(), torch.randn(count, 2, 3)
+        step.rows_to_pool(into, rows, new)
+        wanted = pool.clone()
+        for row, value in zip([4, None, 0] if rows is not None else range(3), new, strict=True):
+            if row is not None:
+                wanted[row] = value.to(dtype)
+        assert torch.equal(into, wanted)
+
+
+# --- functions of Triton ------------------------------------------------------------------------
+
+
+def test_functions_that_kernels_share() -> None:
+    """In a process of its own, under the interpreter."""
+    found = dict(line.rsplit(": ", 1) for line in printed("interpreted_pieces", "every"))
+    assert len(found) >= 20
+    assert not {what: error for what, error in found.items() if not float(error) < 2e-6}
