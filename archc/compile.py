@@ -19,6 +19,7 @@ from archc.algebra.simplify import simplify
 from archc.autodiff.builder import NoGradient
 from archc.autodiff.reverse import gradient
 from archc.backends.eager import emit as eager
+from archc.backends.renamed import check_spelling
 from archc.backends.triton import emit as triton
 from archc.backends.triton.schedule import Schedule
 from archc.elaborate.elaborate import elaborate
@@ -178,6 +179,7 @@ def elaborated(
     dump("tree", file)
     layer = elaborate(file, name, given or {}, import_source)
     verify(layer)
+    check_spelling(layer)
     layer = with_laws(layer)
     dump("layer", layer)
     return layer

@@ -66,6 +66,12 @@ T_SEEN = size_symbol("T_seen")
 """How many tokens there have been in all: T, and those before it when a sequence is continued."""
 
 
+def counts_tokens(name: str) -> bool:
+    """Whether a size of this name is the length of a sequence: `T`, `T_seen`, `T_m`. No spec gives
+    one of these: what is called with says how long sequences are."""
+    return name == "T" or name.startswith("T_")
+
+
 def stream(name: str, size: sympy.Expr | None = None) -> Axis:
     """A sequence axis other than the layer's own time, e.g. `m` of another sequence."""
     return Axis(name, size_symbol(f"T_{name}") if size is None else size, "stream")

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from archc.algebra import cut
 from archc.backends.eager.graph_file import emit_graphs
 from archc.backends.load import load as load_text
-from archc.backends.writer import identifier, snake
+from archc.backends.eager.memory import memory_of
+from archc.backends.writer import Names, snake
 from archc.compile import before_chunks
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -70,7 +71,11 @@ class CompositionLaw:
         )
         self.states = tuple(state for each in law.rounds for state in each.states)
         self.parts = tuple(part for each in law.rounds for part in each.parts)
-        self.Summary: Any = namedtuple(f"{self.name}Summary", map(identifier, self.parts))
+        self.fields = _fields(memory)
+        fields = Names(("count", "index"))  # what every tuple has
+        self.Summary: Any = namedtuple(
+            f"{self.name}Summary", [fields.fresh(part.lstrip("_")) for part in self.parts]
+        )
         graphs, titles = {}, {}
         for r, each in enumerate(law.rounds):
             for kind in ("summary", "merge", "apply"):
@@ -108,10 +113,10 @@ class CompositionLaw:
 
     def apply(self, summary: Any, state: Any) -> Any:
         """The state after a run, from that before it: a named tuple, as `Spec.op` has it."""
-        known = {**dict(zip(self.parts, summary, strict=True)), **_starts(state)}
+        known = {**dict(zip(self.parts, summary, strict=True)), **self._starts(state)}
         found = [self._run("apply", r, known) for r in range(self.rounds)]
         ends = {name: x for part in found for name, x in part.items()}
-        return state._replace(**{identifier(n): ends[ck.final(n)] for n in self.states})
+        return state._replace(**{self.fields[n]: ends[ck.final(n)] for n in self.states})
 
     @property
     def rounds(self) -> int:
@@ -145,10 +150,16 @@ class CompositionLaw:
                 for piece, start in zip(pieces, states, strict=False)
             ]
             for i, part in enumerate(parts):
-                found = self._run("apply", r, {**part, **_starts(states[i])})
-                ends = {identifier(n): found[ck.final(n)] for n in each.states}
+                found = self._run("apply", r, {**part, **self._starts(states[i])})
+                ends = {self.fields[n]: found[ck.final(n)] for n in each.states}
                 states[i + 1] = states[i + 1]._replace(**ends)
         return states
+
+    def _starts(self, state: Any) -> dict[str, Tensor]:
+        """The fields of a state as inputs of the graphs."""
+        if state is None:
+            return {}
+        return {ck.start(name): getattr(state, field) for name, field in self.fields.items()}
 
     def _length(self, inputs: Sequence[Tensor]) -> int:
         """How many tokens there are."""
@@ -163,7 +174,7 @@ class CompositionLaw:
     def _known(self, inputs: Sequence[Tensor], state: Any) -> dict[str, Tensor]:
         """Inputs of the graphs; summaries are as wide as states, in float32 at least."""
         wide = [x.float() if x.is_floating_point() and x.itemsize < 4 else x for x in inputs]
-        return {**dict(zip(self.arguments, wide, strict=True)), **_starts(state)}
+        return {**dict(zip(self.arguments, wide, strict=True)), **self._starts(state)}
 
     def _run(
         self,
@@ -193,9 +204,13 @@ TITLES = {
 }
 
 
-def _starts(state: Any) -> dict[str, Tensor]:
-    """The fields of a state as inputs of the graphs."""
-    return {} if state is None else {ck.start(name): x for name, x in state._asdict().items()}
+def _fields(memory: ir.Layer) -> dict[str, str]:
+    """The field of a memory's state, by the name that the spec has for it."""
+    found = {}
+    for field in memory_of(memory).fields:
+        if field.kind == "state":
+            found[memory.graph[field.node].op.states[field.place].name] = field.name
+    return found
 
 
 def split(
@@ -218,7 +233,7 @@ def split(
             for x, along in zip(inputs, law.streams, strict=True)
         ]
         *_, state = op(*nothing, **options)
-    more = set(state._fields) - {identifier(name) for name in law.states}
+    more = set(state._fields) - {law.fields[name] for name in law.states}
     if more:
         raise ValueError(f"the state holds more than the law tells: {', '.join(sorted(more))}")
     pieces = law.pieces(inputs, parts)

@@ -19,6 +19,7 @@ from archc.algebra.cut import NoMemory, memory_of
 from archc.algebra.simplify import simplify
 from archc.api import Origin, origin_of
 from archc.backends.renamed import weights
+from archc.backends.writer import identifier
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.meaning import evaluate
@@ -89,7 +90,9 @@ def _by_name(
 ) -> dict[str, Tensor]:
     """The inputs of a layer by name."""
     takes = [op.name for _, op in layer.inputs]
-    given = {**dict(zip(takes, inputs, strict=False)), **named}
+    own = {identifier(name): name for name in takes}
+    by_name = {own.get(name, name): value for name, value in named.items()}
+    given = {**dict(zip(takes, inputs, strict=False)), **by_name}
     missing = [op.name for _, op in layer.inputs if not op.optional and op.name not in given]
     if missing or len(inputs) > len(takes) or given.keys() - takes:
         raise TypeError(f"{layer.name} takes {', '.join(takes)}")

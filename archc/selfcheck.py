@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from archc.backends.eager.selfcheck import in_chunks
 from archc.backends.load import load
-from archc.backends.renamed import Weights, arguments
+from archc.backends.renamed import Weights, arguments, declared
 from archc.diagnostics import InternalError, fail
 from archc.ir import layer as ir
 from archc.ir.choices import Seen
@@ -232,7 +232,7 @@ def _meaning(
     from archc.ir.meaning import evaluate
 
     params = Weights({**dict(module.named_parameters()), **dict(module.named_buffers())})
-    return evaluate(layer, inputs, params, sizes, watch=watch)
+    return evaluate(layer, declared(layer, inputs), params, sizes, watch=watch)
 
 
 def hold_promises(layer: ir.Layer, values: Mapping[str, Any], path: str = "") -> None:

@@ -1,15 +1,79 @@
 """Words of a spec that a generated file spells otherwise, as they have a meaning there already: a
-parameter or a size `F` is `F_` in a file that imports that word."""
+parameter or a size `F` is `F_` in a file that imports that word.
+
+Code E0019: two names of a layer that a file would spell alike.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from archc.backends.writer import attribute
+from archc.backends.writer import attribute, identifier
+
+from archc.diagnostics import Report
+from archc.ir import layer as ir
+from archc.ir.graph import Graph
+from archc.source import Span
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+Spelling = Callable[[str], str]
+
+
+def check_spelling(layer: ir.Layer) -> None:
+    """Refuse a layer, or one that it calls, where two names would be one in Python."""
+    report = Report()
+    _check(layer, report, set())
+    report.check()
+
+
+def _check(layer: ir.Layer, report: Report, done: set[int]) -> None:
+    done.add(id(layer))
+    known: dict[tuple[Spelling, str], str] = {}
+    for spelling, name, span in _names(layer):
+        other = known.setdefault((spelling, spelling(name)), name)
+        if other != name:
+            report.error(
+                "E0019",
+                f"`{other}` and `{name}` are one name in Python: `{spelling(name)}`",
+                span or layer.span,
+                helps=["choose another for one of them"],
+            )
+    for _, call in layer.calls:
+        if call.callee.kind != "argument" and id(call.callee) not in done:
+            _check(call.callee, report, done)
+
+
+def spelled(layer: ir.Layer) -> set[str]:
+    """How a file spells what a layer names."""
+    return {spelling(name) for spelling, name, _ in _names(layer)}
+
+
+def _names(layer: ir.Layer) -> Iterator[tuple[Spelling, str, Span | None]]:
+    """What a layer names, how a file spells it, and where it stands: attributes of its module,
+    then values."""
+    for arg in layer.args:
+        yield attribute, arg.name, None
+    for id, param in layer.params:
+        yield attribute, param.name, layer.graph[id].span
+    for id, call in layer.calls:
+        yield attribute, call.path.split(".")[0], layer.graph[id].span
+    yield from _values(layer.graph)
+
+
+def _values(graph: Graph) -> Iterator[tuple[Spelling, str, Span | None]]:
+    """The inputs, named values and states of a graph."""
+    for node in graph:
+        if isinstance(node.op, ir.Input):
+            yield identifier, node.op.name, node.span
+        elif node.name and not isinstance(node.op, ir.Param):
+            yield identifier, node.name, node.span
+        if isinstance(node.op, ir.Fold):
+            yield from ((identifier, state.name, node.span) for state in node.op.states)
+            yield from _values(node.op.body)
 
 
 class Weights(dict[str, "Tensor"]):
@@ -25,6 +89,17 @@ class Weights(dict[str, "Tensor"]):
 def weights(module: nn.Module) -> Weights:
     """The parameters of a module."""
     return Weights(module.state_dict())
+
+
+def declared(layer: ir.Layer, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Inputs of a layer as the spec names them, from those that its module takes."""
+    names = {identifier(op.name): op.name for _, op in layer.inputs}
+    return {names[name]: value for name, value in given.items()}
+
+
+def entering(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Inputs of a memory as its function takes them, from those that the spec names."""
+    return {identifier(name): value for name, value in given.items()}
 
 
 def arguments(given: Mapping[str, Any]) -> dict[str, Any]:

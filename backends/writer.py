@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import resources
 
 from archc.backends.lines import broken, laid_out
 
@@ -20,6 +21,14 @@ PYTHON = frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | frozenset(d
 """Words that no generated name may be: they mean something else in Python."""
 
 _MODULE = """
+    _archc _apply _backward_hooks _backward_pre_hooks _buffers _call_impl _compiled_call_impl
+    _forward_hooks _forward_hooks_always_called _forward_hooks_with_kwargs _forward_pre_hooks
+    _forward_pre_hooks_with_kwargs _get_backward_hooks _get_backward_pre_hooks _get_name
+    _is_full_backward_hook _load_from_state_dict _load_state_dict_post_hooks
+    _load_state_dict_pre_hooks _maybe_warn_non_full_backward_hook _modules _named_members
+    _non_persistent_buffers_set _parameters _register_load_state_dict_pre_hook
+    _register_state_dict_hook _replicate_for_data_parallel _save_to_state_dict _slow_forward
+    _state_dict_hooks _state_dict_pre_hooks _version _wrapped_call_impl
     T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda
     double dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter
     get_submodule half initial_state ipu load_state_dict modules mtia named_buffers
@@ -34,26 +43,28 @@ _MODULE = """
 MODULE = frozenset(_MODULE.split())
 """Attributes that every module of a generated file has; a parameter must not hide one."""
 
-_RESERVED = """
-    torch math sys time F nn Tensor NamedTuple Callable self state return_state sizes factory
-    device dtype made layer past pos wide like real weight draw check_sizes check_numbers
-    whole_quotient check_input check_real check_index check_state inverse_softplus shift_tokens
-    window_tokens short_convolution block_tokens last_tokens extreme_of masked_softmax
-    combined_between combined_between_for_each products_between_for_each products_between top_of
-    take_at one_hot_rows without_autocast chunk CHUNK STEPS ctx cu_seqlens states Any
-    sequence_bounds run_packed state_rows joined_states to_chunks to_tokens sums_from_end
-    moved sums_before sums_after last_of first_of placed unwindowed rows_of scan_rows
-    linear_step max_plus_step matrix_step spans spans_gradient halves halves_of_rows corners
-    with_corners to_power decays_between decayed_gram decayed_mix decayed_gram_gradients
-    runs_of_chunks sum_of_rows block_product
-    one_by_one once_for with_pasts packed_tables last_of_each check_packed check_borders chunk_rows
-    sequence_rows tokens_before since_start sums_of_each whole_of_each by_chunks chunks_of_each
-    at_last_of_each segment_tables sequence_of_segment
-    few joined in_runs rows_of_chunk needs_gradient by_steps by_kernels
-    launched_again remember_launch likeness shares_memory
-    from_middle gram_from_middle mix_from_middle inverse_unit_lower conjugate_gradients
+_FIXED = """
+    torch math sys time os json hashlib threading warnings F nn Tensor NamedTuple Callable Any
+    FunctionType ThreadPoolExecutor TorchDispatchMode triton tl self state return_state sizes
+    factory device dtype made layer past pos wide like real weight draw chunk CHUNK STEPS ctx
+    cu_seqlens states halves corners saved given training
 """
-RESERVED = frozenset(_RESERVED.split())
+"""What generated functions import, and what their own lines call things."""
+
+PIECES = ("archc.backends.eager", "archc.backends.triton")
+"""Packages with files of pieces, `*pieces.py`."""
+
+
+def _pieces() -> Iterator[str]:
+    """The names of all functions and classes that files are made of."""
+    for package in PIECES:
+        for file in resources.files(package).iterdir():
+            if file.name.endswith("pieces.py"):
+                text = file.read_text("utf-8")
+                yield from re.findall(r"^(?:def|class) (\w+)", text, re.MULTILINE)
+
+
+RESERVED = frozenset((*_FIXED.split(), *_pieces()))
 """What generated functions call things of their own: modules, pieces, and their fixed locals."""
 
 

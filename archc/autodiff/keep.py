@@ -19,7 +19,7 @@ from typing import Any
 import sympy
 
 from archc.autodiff.whole import whole
-from archc.dims import T_SEEN, TIME, Axis
+from archc.dims import T_SEEN, TIME, Axis, counts_tokens
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk_count import CHUNK_OPERATIONS
@@ -155,7 +155,7 @@ def _sample(expr: sympy.Expr) -> float:
     """An expression in sizes at the sample sizes."""
     value: Any = expr
     for symbol in sorted(expr.free_symbols, key=str):
-        value = value.subs(symbol, TOKENS if str(symbol).startswith("T") else SIZE)
+        value = value.subs(symbol, TOKENS if counts_tokens(str(symbol)) else SIZE)
     return float(value) if value.is_finite else float(SIZE)
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from archc.backends.renamed import entering
+from archc.backends.writer import identifier
 from archc.bench.drawn import load_file
 from archc.bench.job import COMPILED, EAGER, OURS, Job
 
@@ -85,11 +87,11 @@ def own(function: Callable[..., Any], module: Any, job: Job) -> Peer:
         return tuple(outputs), tuple(after)
 
     def sequence(inputs: Inputs, final: bool) -> Made:
-        return split(function(**inputs))
+        return split(function(**entering(inputs)))
 
     def step(inputs: Inputs, states: Sequence[Tensor]) -> Made:
         assert state is not None
-        return split(function(**inputs, state=state(*states)))
+        return split(function(**entering(inputs), state=state(*states)))
 
     return Peer(sequence, (_on_pools(module, job) or step) if job.states else None)
 
@@ -102,13 +104,13 @@ def _on_pools(module: Any, job: Job) -> Callable[[Inputs, Sequence[Tensor]], Mad
         return None
     (decode,) = found
     takes = list(signature(decode).parameters)
-    wanted = {*(each.name for each in job.enters), *job.states}
+    wanted = {*map(identifier, (*(each.name for each in job.enters), *job.states))}
     if {*takes[: len(wanted)]} != wanted:
         return None
 
     def step(inputs: Inputs, states: Sequence[Tensor]) -> Made:
-        pools = dict(zip(job.states, states, strict=True))
-        output, *after = decode(**inputs, **pools)
+        pools = entering(dict(zip(job.states, states, strict=True)))
+        output, *after = decode(**entering(inputs), **pools)
         return (output,), tuple(after)
 
     return step

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from archc.backends.eager.emit import emit
 from archc.backends.eager.memory import Memory
 from archc.backends.load import load
-from archc.backends.renamed import Weights, arguments, weights
+from archc.backends.renamed import Weights, arguments, declared, weights
 from archc.compile import before_chunks, lowered
 from archc.derivation.checks import checks
 from archc.derivation.study import studies_of
@@ -58,14 +58,16 @@ class Instance:
 
     def meaning(self, inputs: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> list[Tensor]:
         """The outputs, by the oracle."""
-        return list(evaluate(self.layer, inputs, params, self.sizes).outputs.values())
+        given = declared(self.layer, inputs)
+        return list(evaluate(self.layer, given, params, self.sizes).outputs.values())
 
     @cached_property
     def expected(self) -> list[Tensor]:
         """The outputs of the whole sequence, by the oracle."""
         params = weights(self.module)
         with torch.no_grad():
-            found = evaluate(self.layer, self.inputs, params, self.sizes, watch=self.seen)
+            given = declared(self.layer, self.inputs)
+            found = evaluate(self.layer, given, params, self.sizes, watch=self.seen)
         hold_numbers(self.layer, self.module, self.inputs, self.sizes, found.outputs)
         return list(found.outputs.values())
 
@@ -198,7 +200,8 @@ def rewritten(instance: Instance) -> float:
     is held against that of this graph."""
     after, params = before_chunks(instance.layer), weights(instance.module)
     with torch.no_grad():
-        found = evaluate(after, instance.inputs, params, instance.sizes).outputs
+        given = declared(after, instance.inputs)
+        found = evaluate(after, given, params, instance.sizes).outputs
     return distance(list(found.values()), instance.expected)
 
 

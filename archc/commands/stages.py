@@ -1,6 +1,6 @@
 """From a SPEC on the command line to the first stages of its compilation.
 
-Passes and backends stay out of this module: `archc check` has no time to import them.
+Passes and what writes files stay out of this module: `archc check` has no time to import them.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from archc.backends.renamed import check_spelling
 from archc.diagnostics import Diagnostic
 from archc.elaborate.elaborate import elaborate
 from archc.ir.layer import Fold, Layer
@@ -50,6 +51,7 @@ def layer_of(spec: str, given: Given) -> Layer:
     """The layer IR of what `spec` names, with the given sizes and options."""
     layer = elaborate(tree_of(spec), split(spec)[1], given, import_source)
     verify(layer)
+    check_spelling(layer)
     if not any(each.chunk.laws for each in called_layers(layer)):
         return layer
     from archc.given_laws import with_laws  # passes: only where there is something to prove

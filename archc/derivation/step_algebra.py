@@ -11,6 +11,7 @@ from archc.derivation.costs import cost_math
 from archc.derivation.maths import EQUALS, Fence, Math, Name, named, row, transposed
 from archc.derivation.page import Block, Chapter, Formula, Inline, Step, Table, para
 from archc.derivation.work import at_sizes, given, in_numbers
+from archc.dims import counts_tokens
 from archc.ir import layer as ir
 from archc.recurrence.classify import classify
 
@@ -100,7 +101,7 @@ def _example(layer: ir.Layer, made: Decision) -> Table:
     """The ways in numbers, for one token that reads many and for many at once."""
     costs = [e for option in made.options for e in (option.flops, option.bytes, option.cache)]
     sizes = {**at_sizes(layer, *costs), "H": HEADS}
-    shown = given({n: size for n, size in sizes.items() if not n.startswith("T")}, *costs)
+    shown = given({n: size for n, size in sizes.items() if not counts_tokens(n)}, *costs)
     one, many = {**sizes, "T": 1, "T_seen": LONG}, {**sizes, "T": LONG, "T_seen": LONG}
     rows = [
         (

@@ -8,7 +8,7 @@ from typing import Any
 
 import sympy
 
-from archc.dims import Axis, Undefined, number_symbol, size_symbol
+from archc.dims import Axis, Undefined, counts_tokens, number_symbol, size_symbol
 from archc.elaborate.mentions import names_called, names_of_sizes
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import AbstractLayer, LayerRef, Option, Value
@@ -25,6 +25,8 @@ def declare_arguments(
         name = parameter.name
         if name in scope.names:
             raise scope.error("E0210", f"argument `{name}` is declared twice", parameter.span)
+        if counts_tokens(name):
+            raise _of_a_sequence(scope, parameter)
         default = scope.evaluate(parameter.default) if parameter.default is not None else None
         value = given.get(name)
         if isinstance(value, Option) and name in sizes and not isinstance(default, Option):
@@ -50,6 +52,18 @@ def declare_arguments(
                 raise scope.error("E0404", str(error), parameter.span) from None
             if default is None or isinstance(default, sympy.Expr) or name in sizes:
                 scope.dims[name] = (Axis(name, symbol),)
+
+
+def _of_a_sequence(scope: Scope, parameter: tree.Parameter) -> Refused:
+    """A size with the name that archc gives to the length of a sequence."""
+    return scope.error(
+        "E0015",
+        f"`{parameter.name}` is a reserved name",
+        parameter.span,
+        "a size of a layer cannot have it",
+        notes=["`T` and `T_...` are how many tokens there are, which no spec declares"],
+        helps=["call a size that is fixed, as that of a table, `length`"],
+    )
 
 
 def _fractional(value: Value) -> bool:

@@ -32,11 +32,8 @@ def emit(
     that launch kernels for chunks, `by_steps` those whose kernels walk tokens, `by_ops` the ops
     of torch that call them."""
     file = File(by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops)
-    classes = dict[int, str]()
     layers = called_first(plan.layer)
-    for layer in layers[::-1]:
-        classes[id(layer)] = file.names.fresh(layer.name)
-        file.names.fresh(f"{classes[id(layer)]}State")
+    classes = file.classes_of(layers[::-1])
     for layer in layers:
         write_class(Parts(file, layer, EMITTERS, classes, layer is plan.layer))
     sections = with_pieces(file)
@@ -59,7 +56,7 @@ KERNEL_CHECKS = {"check_kernels": "by_kernels", "check_steps": "by_steps"}
 
 def class_name(layer: ir.Layer) -> str:
     """The name of a layer's class in the file that is written for it."""
-    return File().names.fresh(layer.name)
+    return File().classes_of(called_first(layer)[::-1])[id(layer)]
 
 
 def emit_function(
@@ -73,7 +70,7 @@ def emit_function(
     ...)`."""
     file = File(by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops)
     file.names.fresh(name)
-    classes = {id(layer): file.names.fresh(layer.name)}
+    classes = file.classes_of([layer])
     write_function(Parts(file, layer, EMITTERS, classes, root=True), name)
     body = "\n\n\n".join(text.strip("\n") for text in with_pieces(file))
     return named(whole(body)) if file.spaced else whole(body)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from archc.backends.renamed import spelled
 from archc.backends.writer import Names
+
+from archc.ir import layer as ir
 
 _TOP_LEVEL = """
     wave fill outputs_of distance slopes check_values check_pieces check_gradients check_kernels
@@ -15,6 +18,11 @@ _TOP_LEVEL = """
 """
 TOP_LEVEL = frozenset(_TOP_LEVEL.split())
 """What a file defines beside its layers."""
+
+
+def state_of(name: str) -> str:
+    """The class of what a layer's class remembers."""
+    return f"{name}State"
 
 
 @dataclass
@@ -36,6 +44,20 @@ class File:
     refused: list[str] = field(default_factory=list)
     ending: list[str] = field(default_factory=list)
     constants: dict[str, int] = field(default_factory=dict)
+
+    def classes_of(self, layers: Sequence[ir.Layer]) -> dict[int, str]:
+        """The class of each layer, by its identity, the first as near to its own name as can be.
+        No other name of the file is one that a value has: functions must see both."""
+        spoken = {name for layer in layers for name in spelled(layer)}
+        found = dict[int, str]()
+        for layer in layers:
+            name = self.names.fresh(layer.name)
+            while {state_of(name), *([name] if found else [])} & (spoken | self.names.taken - {name}):
+                name = self.names.fresh(layer.name)
+            self.names.taken.add(state_of(name))
+            found[id(layer)] = name
+        self.names.taken |= spoken
+        return found
 
     def constant(self, name: str, value: int) -> str:
         """The name of a number at the head of the file; another number has another name."""

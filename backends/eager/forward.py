@@ -6,7 +6,7 @@ from archc.backends.eager.memory import stream_of
 from archc.backends.eager.packed import ARGUMENT, DOC, ONE_BY_ONE, in_one_run, write_packed
 from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.scope import Scope, write_sizes
-from archc.backends.eager.value import KIND_OF, Value
+from archc.backends.eager.value import KIND_OF, Value, length_name
 from archc.backends.expression import MUL, POWER, Text
 from archc.backends.writer import Writer, attribute, identifier, quoted
 
@@ -213,7 +213,12 @@ class Forward:
         return ", ".join(f"{quoted(axis.name)}: {scope.size(axis.size)}" for axis in dims)
 
     def _axes(self, op: ir.Input) -> str:
-        return " ".join(shape_of(op.type.names)[1:-1].split(", "))
+        every = [axis for _, each in self.layer.inputs for axis in each.type.axes]
+        dims = {axis.name for axis in every if axis.kind == "dim"}
+        lengths = {
+            axis.name: length_name(axis.name, dims) for axis in every if axis.kind != "dim"
+        }
+        return " ".join(lengths.get(name, name) for name in op.type.names)
 
     def _start(self, writer: Writer) -> None:
         """The state to start from."""

@@ -33,7 +33,7 @@ def emit_graphs(
     file = File()
     for name in graphs:
         file.names.fresh(name)
-    parts = Parts(file, layer, EMITTERS, {id(layer): file.names.fresh(layer.name)}, root=True)
+    parts = Parts(file, layer, EMITTERS, file.classes_of([layer]), root=True)
     arguments = {}
     for name, graph in graphs.items():
         scope = parts.scope("", {})

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from archc.backends.eager.arguments import Arguments
-from archc.backends.eager.file import File
+from archc.backends.eager.file import File, state_of
 from archc.backends.eager.memory import memory_of
 from archc.backends.eager.scope import Emitters, Scope
 from archc.backends.eager.value import DATA, Value, shape_text
@@ -24,7 +24,7 @@ class Parts:
     ):
         self.file, self.layer, self.emitters = file, layer, emitters
         self.classes, self.name = classes, classes[id(layer)]
-        self.state = f"{self.name}State"
+        self.state = state_of(self.name)
         self.arguments = Arguments(layer, file, root)
         self.memory = memory_of(layer)
         self.sizes = {symbol: f"self.{name}" for symbol, name in self.arguments.names.items()}

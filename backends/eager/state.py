@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from archc.backends.eager import carry
 from archc.backends.eager.calls import reach
+from archc.backends.eager.file import state_of
 from archc.backends.eager.memory import Field
 from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.scope import Scope
@@ -35,7 +36,7 @@ def state_class(parts: Parts) -> Writer:
 def annotation(parts: Parts, field: Field) -> str:
     """The type of a field."""
     if field.kind == "layer":
-        return f"{parts.classes[id(parts.layer.graph[field.node].op.callee)]}State"
+        return state_of(parts.classes[id(parts.layer.graph[field.node].op.callee)])
     return {"layers": "tuple", "other": "Tensor | None", "pos": "int"}.get(field.kind, "Tensor")
 
 

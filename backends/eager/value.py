@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from archc.backends.expression import Text
@@ -35,4 +36,11 @@ def shape_text(value: Value) -> str:
     """`[B, T, H, K]`: the comment behind a line; "" for a single number."""
     if not value.layout or value.kind == NUMBER:
         return ""
-    return "[" + ", ".join(STREAMS.get(name, name) for name in value.layout) + "]"
+    return "[" + ", ".join(length_name(name, value.layout) for name in value.layout) + "]"
+
+
+def length_name(name: str, dims: Collection[str]) -> str:
+    """What the length of a sequence is called beside some dims, or a dim itself: `B` for that of
+    the batch, unless a dim is called that."""
+    letter = STREAMS.get(name, name)
+    return name if letter in dims else letter

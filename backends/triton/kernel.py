@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from archc.backends.triton.lines import Lines, NotInKernel, NotWhole
 from archc.backends.triton.micro import Micro
+from archc.backends.triton.naming import program_name
 from archc.backends.triton.tile import REAL, Index, Tile
 from archc.backends.writer import identifier
 
@@ -58,7 +59,7 @@ class KernelWriter(Lines):
     def write(self) -> None:
         """All lines of the kernel's body."""
         for name, axis in self.grid.items():
-            self.indices[name] = Index("n" if axis.kind == "stream" else f"p_{identifier(name)}")
+            self.indices[name] = Index("n" if axis.kind == "stream" else program_name(name))
         every = [axis for node in self.kernel.graph for axis in node.type.axes]
         for axis in every:
             if axis.kind == "stream" and axis.name not in (self.tokens, *self.indices):

@@ -31,19 +31,33 @@ RESERVED = {
 """Words that lines of kernels use."""
 
 
+STEPS = {
+    "slot", "slot_after", "t", "t_first", "t_next", "first", "last", "blocks", "B", "BLOCKS",
+    "index_p", "index_batch", "index_after_p", "index_after_batch",
+}  # fmt: skip
+"""Words that lines of kernels use which go token by token, besides those of all kernels."""
+
+
 def size_name(size: sympy.Symbol) -> str:
     """What kernels call a size or an option."""
     if size == ck.CHUNK:
         return "ROWS"
-    name = str(size)
-    return f"{name}_size" if name in RESERVED - {"T"} else name
+    name = identifier(str(size))
+    taken = name in (RESERVED | STEPS) - {"T"} or name.split("_")[0] in FIRST
+    return f"{name}_size" if taken else name
+
+
+def program_name(axis: str) -> str:
+    """What a program calls its place along a dim: `p_H`."""
+    name = f"p_{identifier(axis)}"
+    return f"{name}_" if name in SEQUENCE else name
 
 
 def pointers(kernel: Kernel) -> dict[str, str]:
     """What a kernel calls each of its tensors: `pointer`, unless two would have a name in common,
     as a value `S_0` and the state `S` before the first token would."""
     found: dict[str, str] = {}
-    used = set[str]()
+    used = _sizes(kernel) | RESERVED | STEPS
     for name in sorted({*kernel.loads.values(), *kernel.stores, *kernel.ends.values()}):
         base = pointer(name)
         while used & _names(kernel, base):
@@ -62,6 +76,11 @@ def _names(kernel: Kernel, base: str) -> set[str]:
 def taken(kernel: Kernel) -> set[str]:
     """Names that values cannot have: sizes, and how axes of tensors are walked."""
     found = set(RESERVED)
-    sizes = {s for n in kernel.graph for axis in n.type.axes for s in axis.size.free_symbols}
-    found |= {size_name(size) for size in sizes}
+    found |= _sizes(kernel)
     return found.union(*(_names(kernel, base) for base in pointers(kernel).values()))
+
+
+def _sizes(kernel: Kernel) -> set[str]:
+    """What a kernel calls its sizes."""
+    axes = (axis for node in kernel.graph for axis in node.type.axes)
+    return {size_name(symbol) for axis in axes for symbol in axis.size.free_symbols}

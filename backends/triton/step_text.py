@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import sympy
-from archc.backends.triton.naming import size_name
+from archc.backends.triton.naming import program_name, size_name
 from archc.backends.triton.steps import StepsWriter
 from archc.backends.triton.text import filled
 from archc.backends.writer import Writer, identifier
@@ -69,12 +69,12 @@ def _programs(made: StepsWriter) -> list[str]:
         lines += [f"block = program % {count}", f"program = program // {count}"]
     for axis in reversed(kernel.grid[1:]):
         length = made.size(axis.size)
-        lines += [f"p_{identifier(axis.name)} = program % {length}"]
+        lines += [f"{program_name(axis.name)} = program % {length}"]
         lines += [f"program = program // {length}"]
     if kernel.rows is not None:
         lines.append("row = program * ROWS + tl.arange(0, ROWS)")
     else:
-        lines.append(f"p_{identifier(kernel.grid[0].name)} = program")
+        lines.append(f"{program_name(kernel.grid[0].name)} = program")
     for block in sorted({*made.blocks} - {"ROWS", "PART"}):
         lines.append(f"i_{block.removeprefix('B_')} = tl.arange(0, {block})")
     if made.blocks_in_turn:

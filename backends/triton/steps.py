@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from archc.backends.triton.kernel import KernelWriter, before
 from archc.backends.triton.lines import Place
+from archc.backends.triton.naming import STEPS, program_name
 from archc.backends.triton.tile import REAL, Index, Tile
 from archc.backends.writer import identifier
 
@@ -25,13 +26,6 @@ BACK = "tl.cast(T - 1, tl.int64)", "T - 1 - step", "tl.maximum(t - 1, 0)"
 ROW, ROW_OF_ANY = "row < B", "(row < B) & (T > 0)"
 """Which rows there are; of sequences of no token not even the first can be read."""
 
-LOCALS = {
-    READ, WRITTEN, "t", "t_first", "t_next", "first", "last", "blocks", "B", "BLOCKS", "index_p",
-    "index_batch", "index_after_p", "index_after_batch",
-}  # fmt: skip
-"""Words that lines of these kernels use, besides those of all kernels."""
-
-
 class StepsWriter(KernelWriter):
     """Writes one kernel. Of its graph the initial states, and the states in the end, are rows of
     pools. `numbers`: captures that are Python numbers, given by value. `blocks_in_turn`: a state
@@ -47,7 +41,7 @@ class StepsWriter(KernelWriter):
         super().__init__(kernel, emitters, tokens)
         self.numbers, self.clean = numbers, dict(clean)
         self.first_clean: dict[str, frozenset[str]] = {}
-        self.names.taken |= LOCALS
+        self.names.taken |= STEPS
         assert kernel.walk is not None
         self.fold = kernel.graph[kernel.walk]
         op: ir.Fold = self.fold.op
@@ -62,7 +56,7 @@ class StepsWriter(KernelWriter):
         """All lines of the kernel's body."""
         kernel, op = self.kernel, self.fold.op
         for name in self.grid:
-            self.indices[name] = Index(f"p_{identifier(name)}")
+            self.indices[name] = Index(program_name(name))
         if kernel.rows is not None:
             name = kernel.rows.name
             self.indices[name] = Index("row", name, True, ROW)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import sympy
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.lines import INDICES
-from archc.backends.triton.naming import SEQUENCE, size_name
+from archc.backends.triton.naming import SEQUENCE, program_name, size_name
 from archc.backends.writer import Writer, identifier
 
 from archc.ir import chunk as ck
@@ -66,7 +66,7 @@ def _programs(made: KernelWriter) -> list[str]:
         lines.append(f"block = program % tl.cdiv({made.size(split.size)}, {block})")
         lines.append(f"program = program // tl.cdiv({made.size(split.size)}, {block})")
     for axis in reversed(grid):
-        name = "n" if axis.kind == "stream" else f"p_{identifier(axis.name)}"
+        name = "n" if axis.kind == "stream" else program_name(axis.name)
         length = "CHUNKS" if axis.kind == "stream" else made.size(axis.size)
         if axis is grid[0]:
             lines.append(f"{name} = program")

@@ -64,8 +64,8 @@ def test_names_are_handed_out_once():
 
 
 def test_attributes_do_not_hide_those_of_modules():
-    public = {name for name in dir(torch.nn.Module()) if not name.startswith("_")}
-    assert public <= MODULE
+    known = {name for name in dir(torch.nn.Module()) if not name.startswith("__")}
+    assert known <= MODULE
     assert attribute("half") == "half_" and attribute("W_q") == "W_q"
 
 
