@@ -16,8 +16,8 @@ SPEC = """block {Block}({size_a}, {option_a} = 2.0):
 
 layer {Layer}({size_b}, {size_c}, {size_d}, {size_e}, {option_b} = 0.5):
     input {input_b}[{size_b}], {input_c}[{size_c}]
-    param {param_b}, {param_c}[{size_b}, {size_c}, {size_d}]; {param_d}[{size_b}, {size_c}, {size_e}]
-    param {param_e}[{size_c}, {size_e}, {size_b}]
+    param {param_b}, {param_c}[{size_b}, {size_c}, {size_d}]
+    param {param_d}[{size_b}, {size_c}, {size_e}]; {param_e}[{size_c}, {size_e}, {size_b}]
     {value_a} = {input_b} @ {param_b}
     {value_b} = {input_b} @ {param_c} * {option_b}
     {value_c} = {input_b} @ {param_d}

@@ -63,7 +63,7 @@ def attempt(names: dict[str, str], *backends: str) -> None:
     if len({*others.values()}) < len(others):
         others = {slot: word + LETTERS[i % 15] * 2 for i, (slot, word) in enumerate(others.items())}
     for backend in backends:
-        first, second = (text_of(archc.parse(spec(each)).layer, backend) for each in (others, names))
+        first, second = (text_of(archc.parse(spec(n)).layer, backend) for n in (others, names))
         compile(second, "<names>", "exec")
         alike = compare(first, second)
         assert alike > len(ast.parse(second).body) // 3

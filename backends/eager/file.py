@@ -52,7 +52,8 @@ class File:
         found = dict[int, str]()
         for layer in layers:
             name = self.names.fresh(layer.name)
-            while {state_of(name), *([name] if found else [])} & (spoken | self.names.taken - {name}):
+            taken = spoken | self.names.taken - {name}
+            while {state_of(name), *([name] if found else [])} & taken:
                 name = self.names.fresh(layer.name)
             self.names.taken.add(state_of(name))
             found[id(layer)] = name
