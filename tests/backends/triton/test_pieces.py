@@ -3,18 +3,15 @@ Triton that kernels share, against formulas of PyTorch in float64."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 pytest.importorskip("triton")
 
 import triton.language as tl
-from archc.backends.triton import op_pieces as op
 from archc.backends.triton import pieces
 from archc.backends.triton import step_pieces as step
 
@@ -136,100 +133,16 @@ def test_how_kernels_count() -> None:
     assert pieces.processors_of(CPU) == 0 and pieces.chunks_of_segment(1, 10_000, CPU) == 0
 
 
-def test_chunks_are_no_longer_than_the_tokens() -> None:
-    """But for a GPU, where one length has one kernel."""
-    x = torch.zeros(1)
-    found = {tokens: op.rows_of_chunk(64, tokens, x) for tokens in (0, 1, 16, 17, 32, 33, 64, 999)}
-    assert found == {0: 16, 1: 16, 16: 16, 17: 32, 32: 32, 33: 64, 64: 64, 999: 64}
-    assert op.rows_of_chunk(8, 100, x) == 8 and op.rows_of_chunk(1, 100, x) == 1
-    gpu: Any = on(GPU)
-    assert op.rows_of_chunk(64, 3, gpu) == 64
-    assert [op.few(n) for n in (1, 15, 16)] == [True, True, False] and not op.in_a_graph(5)
+# --- pools of states ----------------------------------------------------------------------------
 
 
-def test_rows_that_fit() -> None:
-    """A table by the bytes of a number and the blocks of the sizes, each from its shortest on."""
-    table = {(2, 128, 64): 32, (4, 128, 64): 16, (2, 512, 64): 1_000_000}
-
-    def rows(chunk: int, dtype: torch.dtype, K: int, V: int) -> int:
-        return op.rows_that_fit("o", table, chunk, dtype, K=(K, 16), V=(V, 64))
-
-    assert rows(64, BF16, 128, 64) == rows(64, BF16, 65, 3) == 32
-    assert rows(16, BF16, 128, 64) == 16 and rows(64, F32, 128, 64) == 16
-    assert rows(64, BF16, 64, 64) == rows(64, BF16, 128, 65) == 64
-    for K in (257, 512, 100_000):
-        with pytest.raises(ValueError, match=rf"o: no tile plan fits K = {K}, V = 64 .*1,000,000"):
-            rows(64, BF16, K, 64)
-    assert rows(64, BF16, 256, 64) == 64
-
-
-# --- ops of packed sequences, and their results -------------------------------------------------
-
-
-def test_each_of_packed_sequences_alone() -> None:
-    """Values along tokens and along chunks, one a sequence, and one of all: given and made."""
-    lengths, chunk = [3, 0, 5, 4], 4
-    bounds = torch.tensor([0, 3, 3, 8, 12])
-    x, state, weight = torch.randn(1, 12, 2), torch.randn(4, 2), torch.randn(2)
-    counts = [-(-n // chunk) for n in lengths]
-    marks = torch.arange(1.0, 7.0).reshape(1, 6, 1)
-    seen: list[list[float]] = []
-
-    def run(x: Tensor, marks: Tensor, state: Tensor, weight: Tensor, number: int) -> tuple:
-        assert number == 7 and x.shape[0] == marks.shape[0] == state.shape[0] == 1
-        seen.append(marks.flatten().tolist())
-        chunks = torch.full((1, marks.shape[1], 2), float(x.shape[1]))
-        return x * weight, state + x.sum(1), x.sum((0, 1)), chunks
-
-    given = [x, marks, state, weight, 7]
-    y, after, total, chunks = op.each_alone(run, bounds, chunk, given, "tns--", "ts-n")
-    assert seen == [[1.0], [], [2.0, 3.0], [4.0]] and sum(counts) == 4
-    torch.testing.assert_close(y, x * weight)
-    parts = [x[0, a:b].sum(0) for a, b in pairwise(bounds.tolist())]
-    torch.testing.assert_close(after, state + torch.stack(parts))
-    torch.testing.assert_close(total, x.sum((0, 1)))
-    room = (12 + 4 * (chunk - 1)) // chunk
-    assert chunks[0, :, 0].tolist() == [3.0, 5.0, 5.0, 4.0] + [0.0] * (room - 4)
-
-
-def test_results_own_their_memory() -> None:
-    """One row after the other, in the dtypes that are asked for; none is another, or was given."""
+def test_memory_of_ones_own() -> None:
     x = torch.randn(3, 4)
-    made = op.settled((x, x.mT, x[:1]), (x, 5), F32, F32, F64)
-    assert [y.dtype for y in made] == [F32, F32, F64] and all(y.is_contiguous() for y in made)
-    for y, wanted in zip(made, (x, x.mT, x[:1]), strict=True):
-        assert torch.equal(y, wanted.to(y.dtype))
-    places = [y.untyped_storage().data_ptr() for y in (x, *made)]
-    assert len({*places}) == 4
-    y = torch.randn(3)
-    one, other = op.settled((y, y), (x,), F32, F32)
-    assert one is y and not step.shares_memory(one, other)
-    assert step.shares_memory(x, x[1:]) and not step.shares_memory(x, None)
-    kept = op.own(x.mT, F32)
+    kept = pieces.own(x.mT, F32)
     assert kept.is_contiguous() and torch.equal(kept, x.mT) and not step.shares_memory(kept, x)
-    assert not step.shares_memory(op.own(x, F32), x)
-
-
-def test_values_on_their_way_through_an_op() -> None:
-    x, index = torch.randn(2, 3), torch.tensor([1])
-    wide, same, number = op.in_dtype(F64, (x, index, 3))
-    assert torch.equal(wide, x.double()) and same is index and number == 3
-    made = op.flat(2, (x, x, x))
-    assert [y.shape for y in made] == [(2, 3), (6,), (6,)]
-    assert op.flat(0, (x,))[0] is x
-    assert op.or_zero(x, (x.shape, x.dtype), x) is x
-    zero = op.or_zero(None, ((4, 5), F64), x)
-    assert zero.shape == (4, 5) and zero.dtype == F64 and not zero.any()
-    assert op.present(lambda *given: (None, *given, None))(1, 2) == (1, 2)
-    assert op.joined([x]) is x and torch.equal(op.joined([x, x]), torch.cat([x, x], 1))
-
-
-def test_autocast_does_not_reach_into_an_op() -> None:
-    run = op.as_op(lambda number, x, y: x @ y)
-    x = torch.randn(3, 3)
-    with torch.autocast("cpu", BF16):
-        assert (x @ x).dtype == BF16 and run(1, x, x).dtype == F32
-    assert torch.equal(run(1, x, x), x @ x)
+    assert not step.shares_memory(pieces.own(x, F32), x)
+    assert step.shares_memory(x, x[1:]) and not step.shares_memory(x, x.clone())
+    assert not step.shares_memory(x, None)
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16, F64])
