@@ -151,7 +151,7 @@ class Spec:
 
     def classify(self) -> tuple[Class, ...]:
         """What kind of memory each of the layer's recurrences and attends is, and why."""
-        return classify(self.layer)
+        return classify(before_chunks(self.layer))
 
     def _warn(self, layer: ir.Layer) -> None:
         """Tell, once, of recurrences that stay a loop though nobody asked for it."""

@@ -7,10 +7,11 @@ of a derivative. Everything is computed in float64, by the meaning of the layer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +19,10 @@ from torch import Tensor, nn
 from archc.algebra.cut import NoMemory, memory_of
 from archc.algebra.simplify import simplify
 from archc.api import Origin, origin_of
-from archc.backends.renamed import weights
-from archc.backends.writer import identifier
+from archc.backends.writer import attribute, identifier
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.initial import all_params
 from archc.ir.meaning import evaluate
 from archc.ir.meaning_ops import Named
 from archc.recurrence.mixer import Mixer, entering, mixer
@@ -72,9 +73,11 @@ def mixer_matrix(layer: nn.Module, *inputs: Tensor, **named: Tensor) -> MixerMat
     """
     origin = origin_of(layer)
     model = simplify(origin.layer)
+    params = {path: _inside(layer, path) for path, _, _ in all_params(model, origin.sizes)}
     run = _Run(
         replace(origin, layer=model),
-        deepcopy(layer).double().requires_grad_(False),
+        {path: x.detach().double() for path, x in params.items()},
+        {path: _in_float64(_inside(layer, path)) for path in _given_layers(model)},
         _by_name(model, inputs, named),
     )
     try:
@@ -99,12 +102,37 @@ def _by_name(
     return given
 
 
+def _inside(module: nn.Module, path: str) -> Any:
+    """A parameter or layer of a module by its path in the spec: its value, where it is computed from
+    others (`torch.nn.utils.parametrize`), of modules that `torch.compile` may have wrapped."""
+    found: Any = module
+    for part in path.split("."):
+        name = part if part.isdigit() else attribute(part)
+        found = getattr(getattr(found, "_orig_mod", found), name)
+    return getattr(found, "_orig_mod", found)
+
+
+def _given_layers(layer: ir.Layer, prefix: str = "") -> Iterator[str]:
+    """The paths of layers that are arguments of a spec."""
+    for _, call in layer.calls:
+        if call.callee.kind == "argument":
+            yield prefix + call.path
+        else:
+            yield from _given_layers(call.callee, f"{prefix}{call.path}.")
+
+
+def _in_float64(module: nn.Module) -> nn.Module:
+    """A copy of a module, whose weights stay what they are."""
+    return deepcopy(module).double().requires_grad_(False)
+
+
 @dataclass(frozen=True)
 class _Run:
-    """Computes values of a layer with the weights of a module."""
+    """Computes values of a layer with the weights of a module, and the layers that it was given."""
 
     origin: Origin
-    module: nn.Module
+    params: Mapping[str, Tensor]
+    layers: Mapping[str, nn.Module]
     inputs: Mapping[str, Tensor]
 
     def __call__(
@@ -116,8 +144,8 @@ class _Run:
         part.prune([n.id for n in part if isinstance(n.op, ir.Input) and n.op.name in given])
         layer = replace(self.origin.layer, graph=part)
         inputs = {op.name: given[op.name] for _, op in layer.inputs}
-        modules, params = dict(self.module.named_modules()), weights(self.module)
-        return evaluate(layer, inputs, params, self.origin.sizes, layers=modules).outputs
+        sizes, layers = self.origin.sizes, self.layers
+        return evaluate(layer, inputs, self.params, sizes, layers=layers).outputs
 
     def at_once(self) -> int:
         """How many times the batch may be repeated in one go."""

@@ -244,3 +244,29 @@ def test_refusals() -> None:
         archc.mixer_matrix(layer)
     with pytest.raises(TypeError, match="GLA takes x"):
         archc.mixer_matrix(layer, values["x"], values["x"])
+
+
+class Doubled(nn.Module):
+    """A parametrization: twice the weight."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+@pytest.mark.parametrize("name", ["gla", "transformer"])
+def test_modules_that_are_compiled_or_parametrised(name: str) -> None:
+    """The weights are what a module computes with, wherever PyTorch keeps them."""
+    layer, values = built(name)
+    wanted = archc.mixer_matrix(layer, **values).data
+    compiled = torch.compile(layer, backend="eager")
+    assert torch.equal(archc.mixer_matrix(compiled, **values).data, wanted)
+
+    path = next(path for path, _ in layer.named_parameters())
+    owner, _, weight = path.rpartition(".")
+    doubled = copy.deepcopy(layer)
+    dict(doubled.named_parameters())[path].data.mul_(2)
+    wanted = archc.mixer_matrix(doubled, **values).data
+    torch.nn.utils.parametrize.register_parametrization(
+        layer.get_submodule(owner), weight, Doubled()
+    )
+    assert torch.equal(archc.mixer_matrix(layer, **values).data, wanted)

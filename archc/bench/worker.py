@@ -52,14 +52,21 @@ def calls_of(peer: Peer, inputs: dict[str, Tensor], what: str) -> Call:
     given = [*leaves.values()]
     with torch.no_grad():
         first = sequence(inputs, False)[0][0]
-    torch.manual_seed(1)  # the same for all
-    slope = torch.randn_like(first)
+    slope = slope_of(first, given[0].dtype)
 
     def both() -> object:
         outputs, _ = sequence(leaves, False)
         return torch.autograd.grad(outputs[0], given, slope, allow_unused=True)
 
     return both
+
+
+def slope_of(output: Tensor, narrow: torch.dtype) -> Tensor:
+    """What the gradient of an output is taken along: the same numbers for all who are compared,
+    whichever dtype and strides their outputs have."""
+    generator = torch.Generator(output.device).manual_seed(1)
+    drawn = torch.randn(output.shape, generator=generator, device=output.device)
+    return drawn.to(narrow).to(output.dtype)
 
 
 class Measuring:
@@ -146,7 +153,7 @@ class Measuring:
             for value, x, y in zip(names, found, ours, strict=True)
             if y is not None
         }
-        limits = {value: limit(self.job, value) for value in apart}
+        limits = {value: 2 * limit(self.job, value) for value in apart}  # each may be off by one
         self.note({"apart": apart, "limits": limits, "what": what, "contender": name})
 
     def _decode(self, oracle: Oracle, batch: int) -> None:
