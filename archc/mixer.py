@@ -103,8 +103,8 @@ def _by_name(
 
 
 def _inside(module: nn.Module, path: str) -> Any:
-    """A parameter or layer of a module by its path in the spec: its value, where it is computed from
-    others (`torch.nn.utils.parametrize`), of modules that `torch.compile` may have wrapped."""
+    """A parameter or layer of a module by its path in the spec: the value that it computes with
+    (`torch.nn.utils.parametrize`), of modules that `torch.compile` may have wrapped."""
     found: Any = module
     for part in path.split("."):
         name = part if part.isdigit() else attribute(part)

@@ -203,3 +203,12 @@ def test_source_picture_and_repr():
     assert spec._repr_html_().startswith("<svg")
     assert repr(spec) == "<archc layer SwiGLU(d, f) of swiglu.arch>"
     assert spec.layer.name == spec.name == "SwiGLU"
+
+
+def test_classes_are_those_of_the_command_line():
+    """Of the graph after algebra, in which the product of a delta rule is a correction."""
+    from archc.commands.profile import profile
+
+    for name in ("delta", "gla", "mom"):
+        texts = [found.text for found in archc.load(name).classify()]
+        assert "; ".join(dict.fromkeys(texts)) == profile(name).memory

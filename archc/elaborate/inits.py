@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import sympy
 
 from archc.elaborate.scope import Scope
-from archc.ir.layer import Init
+from archc.ir.layer import Init, Requirement
 from archc.syntax import tree
 
 DISTRIBUTIONS = {"normal": 2, "uniform": 2, "loguniform": 2}
@@ -13,9 +15,23 @@ FUNCTIONS = ("exp", "log", "neg", "inverse_softplus", "logit")
 
 
 def initial(scope: Scope, node: tree.Expr | None) -> Init:
-    """`= 1`, `= uniform(0, 1)`, `= log(uniform(1, 16))`; nothing means the default."""
+    """`= 1`, `= uniform(0, 1)`, `= log(uniform(1, 16))`; nothing means the default. What can be no
+    finite number is refused, or where sizes decide it, becomes a requirement."""
     if node is None:
         return Init("default", ())
+    found = _read(scope, node)
+    for condition, rule in _rules(found):
+        if condition == sympy.false:
+            text = " ".join(node.span.text.split())
+            raise scope.error("E0218", f"`{text}` is no initial value: {rule}", node.span)
+        if condition != sympy.true:
+            text = f"{node.span.text}: {rule}"
+            scope.context.requirements.append(Requirement(condition, text, node.span))
+    return found
+
+
+def _read(scope: Scope, node: tree.Expr) -> Init:
+    """An initial value as it is written."""
     if isinstance(node, tree.Unary) and node.op == "-":
         return Init("neg", (initial(scope, node.arg),))
     if isinstance(node, tree.Call) and isinstance(node.func, tree.Name):
@@ -38,6 +54,69 @@ def initial(scope: Scope, node: tree.Expr | None) -> Init:
         node.span,
         helps=[f"known: a number, {', '.join(DISTRIBUTIONS)}, and {', '.join(FUNCTIONS)} of these"],
     )
+
+
+Rule = tuple[sympy.Basic, str]
+"""A condition and what it says."""
+
+LARGEST, SMALLEST = sympy.Float(1.7e308), sympy.Float(1e-300)
+MOST_EXPONENT = 700
+"""Numbers beyond these, and exponentials of more, are none in float64."""
+
+
+def _rules(init: Init) -> Iterator[Rule]:
+    """What must hold so that every number drawn is finite."""
+    for value in (arg for arg in init.args if isinstance(arg, sympy.Expr)):
+        yield from _finite(value)
+    low, high = _ends(init.args[0]) if init.fn in FUNCTIONS else (sympy.nan, sympy.nan)
+    drawn = init.fn in FUNCTIONS and init.args[0].fn != "value"
+    above = sympy.Ge if drawn else sympy.Gt  # an end of what is drawn is as good as never met
+    match init.fn:
+        case "normal":
+            yield sympy.Ge(init.args[1], 0), "a deviation must not be negative"
+        case "uniform":
+            yield sympy.Le(*init.args), "the first number must be at most the second"
+        case "loguniform":
+            yield sympy.Gt(init.args[0], 0), "the first number must be above 0"
+            yield sympy.Le(*init.args), "the first number must be at most the second"
+        case "log" | "inverse_softplus":
+            yield above(low, 0), f"{init.fn} is for numbers above 0"
+        case "logit":
+            yield sympy.And(above(low, 0), above(1, high)), "logit is for numbers between 0 and 1"
+        case "exp" if high != sympy.oo:
+            yield sympy.Le(high, MOST_EXPONENT), "its exponential is no number of float64"
+
+
+def _finite(value: sympy.Expr) -> Iterator[Rule]:
+    """A number that float64 has."""
+    if value.is_finite is False:
+        yield sympy.false, "it is not finite"
+    elif value.is_number and value != 0:
+        size = sympy.Abs(value)
+        yield sympy.Le(size, LARGEST), "it is too large for float64"
+        yield sympy.Ge(size, SMALLEST), "it is too small for float64"
+
+
+def _ends(init: Init) -> tuple[sympy.Expr, sympy.Expr]:
+    """Between which numbers an initial value lies."""
+    match init.fn:
+        case "value":
+            return init.args[0], init.args[0]
+        case "uniform" | "loguniform":
+            return init.args
+        case "normal" | "default":
+            return -sympy.oo, sympy.oo
+    low, high = _ends(init.args[0])
+    match init.fn:
+        case "neg":
+            return -high, -low
+        case "exp":
+            return sympy.exp(low), sympy.exp(high)
+        case "log":
+            return sympy.log(low), sympy.log(high)
+        case "logit":
+            return sympy.log(low / (1 - low)), sympy.log(high / (1 - high))
+    return sympy.log(sympy.exp(low) - 1), sympy.log(sympy.exp(high) - 1)
 
 
 def _is_random(node: tree.Expr) -> bool:
