@@ -103,7 +103,8 @@ class Spec:
         return module
 
     def _arguments_that_are_layers(self) -> list[str]:
-        return [call.path for _, call in self.layer.calls if call.callee.kind == "argument"]
+        paths = (call.path for _, call in self.layer.calls if call.callee.kind == "argument")
+        return list(dict.fromkeys(paths))
 
     def _decided(self, sizes: Mapping[str, Any]) -> ir.Layer:
         """The layer for these sizes: elaborated anew if they decide a condition, or are options

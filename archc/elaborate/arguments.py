@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -11,6 +12,7 @@ import sympy
 from archc.dims import Axis, Undefined, counts_tokens, number_symbol, size_symbol
 from archc.elaborate.mentions import names_called, names_of_sizes
 from archc.elaborate.scope import Scope
+from archc.elaborate.tied import bound, mentioned_often
 from archc.elaborate.values import AbstractLayer, LayerRef, Option, Value
 from archc.ir import layer as ir
 from archc.syntax import tree
@@ -39,9 +41,12 @@ def declare_arguments(
         if isinstance(value, LayerRef | Option) or (
             name not in symbolic and _settles(value, default)
         ):
-            _settle(scope, name, value if value is not None else default, given)
+            settled = value if value is not None else default
+            inside = replace(scope, several=mentioned_often(decl.body))
+            _settle(scope, name, bound(inside, name, settled), given)
         elif value is None and default is None and name in called and name not in symbolic:
             scope.names[name] = AbstractLayer(name)
+            scope.context.paths.add(name)  # one layer, however often it is applied
             scope.context.args.append(ir.Arg(name, None))
         else:
             is_size = default is None or (name in sizes and not _fractional(default))

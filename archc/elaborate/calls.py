@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import sympy
 
 from archc.diagnostics import did_you_mean
 from archc.dims import BATCH, Axis, apply, axes_text
-from archc.elaborate import index, layers, matrix, ops, select, statements
+from archc.elaborate import index, layers, matrix, ops, select, statements, tied
 from archc.elaborate.heads import require_groups
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import AbstractLayer, FunctionRef, LayerRef, Tensor, Value
@@ -402,6 +403,7 @@ def _in_place(
         site=scope.site or node.span,
         parent=None,
     )
+    body = replace(body, several=tied.mentioned_often(decl.body))
     for parameter in decl.params:
         value = bound.get(parameter.name)
         if value is None:
@@ -414,7 +416,7 @@ def _in_place(
                 others=[(decl.header, "declared here")],
                 helps=[f"write `{decl.name}(..., {parameter.name} = ...)`"],
             )
-        body.names[parameter.name] = value
+        body.names[parameter.name] = tied.bound(body, parameter.name, value)
         if parameter.axes is not None:
             _bind_axes(body, scope, decl, parameter, value, node.span)
     return statements.run_function(body, decl)

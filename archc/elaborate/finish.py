@@ -20,7 +20,7 @@ def finish(context: Context, decl: tree.Decl, outputs: Mapping[str, Tensor]) -> 
     graph.outputs = {name: context.frame.bring(tensor).node for name, tensor in outputs.items()}
     graph.prune(keep=[n.id for n in graph if isinstance(n.op, ir.Input)])
     for node in list(graph):
-        if isinstance(node.op, ir.Param) and node.op.init.fn == "default":
+        if isinstance(node.op, ir.Param) and node.op.init == ir.Init("default", ()):
             init = ir.Init("default", (contracted_size(graph, node),))
             graph.replace_op(node.id, ir.Param(node.op.name, node.op.axes, init))
     unique = {(str(r.condition), r.text): r for r in context.requirements}

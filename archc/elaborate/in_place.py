@@ -4,11 +4,12 @@ caller's graph."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import sympy
 
 from archc.dims import TIME, Axis
-from archc.elaborate import layers, statements
+from archc.elaborate import layers, statements, tied
 from archc.elaborate.clashes import check_names
 from archc.elaborate.scope import Along, Scope
 from archc.elaborate.values import LayerRef, Tensor
@@ -33,12 +34,14 @@ def outputs(
     inputs = layers.inputs_of(target.decl)
     sizes, axes = layers.infer(scope, target, inputs, values, node)
     body = _scope(scope, target, axes, node)
+    body = replace(body, several=tied.mentioned_often(target.decl.body))
     for parameter in target.decl.params:
         value = sizes.get(parameter.name)
         if value is None and parameter.default is not None:
             value = body.evaluate(parameter.default)
         if value is None:
             raise scope.error("E0311", f"`{target.decl.name}` needs `{parameter.name}`", node.span)
+        value = tied.bound(body, parameter.name, value)
         body.names[parameter.name] = value
         if isinstance(value, sympy.Expr) and parameter.name not in body.dims:
             taken = scope.axis_named(parameter.name) is not None

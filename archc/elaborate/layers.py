@@ -9,14 +9,13 @@ import sympy
 
 from archc.diagnostics import Refused, did_you_mean
 from archc.dims import Axis, at, number_symbol, size_symbol
-from archc.elaborate import in_place, ops, statements
+from archc.elaborate import in_place, ops, statements, tied
 from archc.elaborate.scope import OF_VALUES, Scope
 from archc.elaborate.values import AbstractLayer, LayerRef, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.typing import layer_graph
 from archc.source import Span
 from archc.syntax import habits, tree
-
 
 OF_SIZES = ("E04", "E05")
 """Codes of what is wrong with the sizes that a layer is given."""
@@ -55,9 +54,10 @@ def call(scope: Scope, target: LayerRef | AbstractLayer, node: tree.Call) -> Val
     if isinstance(target, AbstractLayer):
         return _abstract(scope, target, node)
     inputs = inputs_of(target.decl)
-    applied = isinstance(node.func, tree.Call) or bool(target.sizes) or _gives_tensors(scope, node)
+    applied = isinstance(node.func, tree.Call) or target.called or _gives_tensors(scope, node)
     if not applied:
-        return LayerRef(target.decl, target.module, tuple(bind(scope, target.decl, node).items()))
+        given = tuple(bind(scope, target.decl, node).items())
+        return LayerRef(target.decl, target.module, given, called=True)
     if any(argument.name for argument in node.args) or len(node.args) != len(inputs):
         raise scope.error(
             "E0209",
@@ -66,7 +66,7 @@ def call(scope: Scope, target: LayerRef | AbstractLayer, node: tree.Call) -> Val
             others=[(target.decl.header, "declared here")],
         )
     values = [ops.tensor(scope, scope.evaluate(a.value), a.value.span) for a in node.args]
-    if scope.extra or not _keeps_parameters(target.decl):
+    if target.instance is None and (scope.extra or not _keeps_parameters(target.decl)):
         return in_place.applied(scope, target, values, node)
     return apply(scope, target, inputs, values, node)
 
@@ -108,9 +108,7 @@ def _abstract(scope: Scope, target: AbstractLayer, node: tree.Call) -> Tensor:
     graph.outputs["y"] = graph.add(ir.Input("x", value.type), name="x", span=node.span)
     span = node.span
     layer = ir.Layer(target.name, "argument", "", (), graph, span.source, span)
-    made = ops.node(
-        scope, ir.Call(layer, scope.context.path(target.name), (), ()), value, span=span
-    )
+    made = ops.node(scope, ir.Call(layer, target.name, (), ()), value, span=span)
     return ops.node(scope, ir.Result("y"), made, span=span)
 
 
@@ -188,7 +186,8 @@ def apply(
     """A Call node: the callee is elaborated once for all uses that take the same branches."""
     sizes, axes = infer(scope, target, inputs, values, node)
     layer, args = instantiate(scope, target, sizes, node)
-    path = scope.prefix + scope.context.path(snake(target.decl.name))
+    named = target.instance.name if target.instance else snake(target.decl.name)
+    path = scope.prefix + scope.context.path(named)
     values = [
         ops.relabel(scope, value, [(axis, axis) for axis in scope.visible(value)], node.span)
         for value in values
@@ -206,6 +205,8 @@ def apply(
         numbers.append(_typed(scope, value, declared, node.span))
     outer = _caller_axes(scope, layer, args, axes)
     op = ir.Call(layer, path, tuple(args.items()), outer)
+    if target.instance is not None:
+        op, numbers = tied.use(scope, target.instance, op, numbers, node.span)
     made = ops.node(scope, op, *numbers, span=node.span)
     if len(layer.graph.outputs) != 1:
         raise scope.error(
@@ -255,6 +256,7 @@ def instantiate(
             if known is not None:
                 given[name] = known
         elif isinstance(value, LayerRef):
+            tied.check_argument(scope, value, node.span)
             closed[name] = _close(scope, name, value, outer, given)
         else:
             closed[name] = value
@@ -335,7 +337,7 @@ def _close(
             given[symbol.name] = known
         symbols.append(symbol)
         sizes.append((size, symbol))
-    return LayerRef(ref.decl, ref.module, tuple(sizes), tuple(symbols))
+    return LayerRef(ref.decl, ref.module, tuple(sizes), tuple(symbols), called=True)
 
 
 def _key(value: Value) -> object:

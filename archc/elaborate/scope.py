@@ -101,6 +101,7 @@ class Session:
     layers: list[tuple[tree.Decl, tuple, tuple[ir.Requirement, ...], ir.Layer]] = field(
         default_factory=list
     )
+    lifted: dict[int, Any] = field(default_factory=dict)
     depth: int = 0
     steps: int = 0
     calls: list[tuple[tree.Decl, Span]] = field(default_factory=list)
@@ -135,15 +136,19 @@ class Context:
     )
     widths: dict[str, Axis] = field(default_factory=dict)
     params: dict[str, Span] = field(default_factory=dict)
-    paths: dict[str, int] = field(default_factory=dict)
+    paths: set[str] = field(default_factory=set)
     chunk: ChunkRules = NO_RULES
     laws: list[Any] = field(default_factory=list)
     choices: list[str] = field(default_factory=list)
 
     def path(self, name: str) -> str:
         """A name for a sub-layer, unique in this layer: `swiglu`, `swiglu_2`."""
-        self.paths[name] = self.paths.get(name, 0) + 1
-        return name if self.paths[name] == 1 else f"{name}_{self.paths[name]}"
+        made, count = name, 1
+        while made in self.paths:
+            count += 1
+            made = f"{name}_{count}"
+        self.paths.add(made)
+        return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +171,7 @@ class Scope:
     routed: tuple[Tensor, Axis] | None = None
     grouped: tuple[Axis, Axis] | None = None
     carried: frozenset[str] = frozenset()
+    several: frozenset[str] = frozenset()
     prefix: str = ""
     site: Span | None = None
     parent: Scope | None = None
@@ -187,9 +193,7 @@ class Scope:
             code, message, Label(span, label), tuple(labels(more.pop("others", ()))), **more
         )
         if self.site is not None and not self.site.holds(span):
-            library = any(
-                decl.span.source is span.source for decl in self.session.library.values()
-            )
+            library = any(decl.span.source is span.source for decl in self.session.library.values())
             by_call = library or code.startswith(OF_VALUES)
             found = (found.at_call if by_call else found.called_from)(self.site)
         return self.session.report.add(found)

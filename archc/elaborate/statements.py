@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
 
 from archc.diagnostics import Refused
 from archc.dims import BATCH, TIME, stream
-from archc.elaborate import inits, ops, select
+from archc.elaborate import inits, ops, select, tied
 from archc.elaborate.arguments import declare_arguments
 from archc.elaborate.attend import attend
 from archc.elaborate.binding import declare, force
@@ -127,6 +128,7 @@ def run_function(body: Scope, decl: tree.Decl) -> Value:
 
 def define(scope: Scope, stmts: Sequence[tree.Stmt], exported: set[str]) -> Scope:
     """Bind what the statements define; returns the scope in which all of it is visible."""
+    scope = replace(scope, several=tied.mentioned_often(stmts))
     for stmt in sorted(stmts, key=chunk_order):
         try:
             scope = DEFINE[type(stmt)](scope, stmt, exported) or scope
@@ -213,7 +215,7 @@ def _assign(scope: Scope, stmt: tree.Assign, exported: set[str]) -> None:
 
     def compute() -> Value:
         scope.axes(plain.items or ())
-        value = scope.evaluate(stmt.value)
+        value = tied.bound(scope, target.name, scope.evaluate(stmt.value))
         return _named(scope, value, plain, stmt)
 
     lazy = Lazy(target.name, stmt.span, compute)

@@ -55,12 +55,15 @@ class Option:
 
 @dataclass(frozen=True, eq=False)
 class LayerRef:
-    """A layer to call, with the sizes given so far."""
+    """A layer to call, with the sizes given so far. `called`: it is one that a call has made, with
+    weights of its own; `instance`: those that it shares with its other uses (`tied.py`)."""
 
     decl: tree.Decl
     module: Any
     sizes: tuple[tuple[str, Any], ...] = ()
     symbols: tuple[sympy.Symbol, ...] = ()
+    called: bool = False
+    instance: Any = None
 
 
 @dataclass(frozen=True)

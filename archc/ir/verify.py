@@ -58,7 +58,9 @@ def _check_layer(layer: ir.Layer) -> None:
     check_graph(layer.graph, where)
     require(bool(layer.graph.outputs), f"{where} has no output")
     _distinct((op.name for _, op in layer.params), f"{where}: parameter")
-    _distinct((call.path for _, call in layer.calls), f"{where}: path of a called layer")
+    own = [call.path for _, call in layer.calls if call.callee.kind != "argument"]
+    given = {call.path for _, call in layer.calls if call.callee.kind == "argument"}
+    _distinct([*own, *given], f"{where}: path of a called layer")
     _check_symbols(layer, where)
 
 

@@ -49,6 +49,7 @@ def _init(parts: Parts) -> Writer:
     """`__init__`: sizes, parameters, sub-layers."""
     writer, arguments, layer = Writer(margin=len(INDENT)), parts.arguments, parts.layer
     given = [call.path for _, call in layer.calls if call.callee.kind == "argument"]
+    given = list(dict.fromkeys(given))  # one that is applied twice is one
     required = [text for text in arguments.parameters() if "=" not in text]
     optional = [text for text in arguments.parameters() if "=" in text]
     modules = [f"{attribute(path)}: nn.Module" for path in given]
