@@ -36,10 +36,10 @@ SIZES: Mapping[str, dict[str, int]] = {
     "short_convolution_gradient": {"B": 2, "T": 8192, "H": 32, "K": 128, "BLOCK_T": 16},
     "capped_attention": {"B": 2, "T": 8192, "H": 32, "K": 128, "BLOCK_T": 128, "BLOCK_S": 64},
     "top_indices": {"R": 2048, "S": 65_536, "N": 64, "BLOCK_S": 1024},
-    "cell": {"T": 1024, "B": 16, "D": 1024, "BLOCK_D": 16, "PART": 64},
+    "cell": {"T": 1024, "B": 16, "D": 1024, "BLOCK_D": 16, "PART": 256},
     "delta_sweep": {"B": 2, "T": 8192, "H": 32, "K": 128, "V": 128, "BLOCK_V": 64},
     "delta_scan_gradient": {
-        "B": 2, "chunks": 128, "H": 32, "K": 128, "V": 128, "C": 64, "BLOCK_V": 32,
+        "B": 2, "chunks": 128, "H": 32, "K": 128, "V": 128, "C": 64, "BLOCK_V": 64,
     },
 }  # fmt: skip
 

@@ -294,7 +294,7 @@ class Composer:
     def program(self, axis: str, count: Length) -> Tile:
         """The place of a program along a new axis of the grid."""
         self.grid.append((axis, as_size(count)))
-        return self.put(ProgramId(axis), type=Type("i64"), name=f"i_{axis}")
+        return self.put(ProgramId(axis), type=Type("i32"), name=f"i_{axis}")
 
     # --- values ---
 

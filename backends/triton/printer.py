@@ -99,7 +99,7 @@ class Printer:
         """The place of a program along each axis of the grid, the last of them fastest."""
         if not self.program.grid:
             return
-        yield f"{INDENT}program = tl.program_id(0).to(tl.int64)"
+        yield f"{INDENT}program = tl.program_id(0)"
         (first, _), *rest = self.program.grid
         for axis, count in reversed(rest):
             yield f"{INDENT}p_{axis} = program % {_size(count)}"
@@ -164,34 +164,34 @@ class Printer:
 
     def address(self, buffer: Buffer, index: Sequence[Value], dims: Sequence[str]) -> str:
         """The pointer of an element for each index: first what all elements of a tile share."""
-        parts = [(axis, *self._split(value)) for (axis, _), value in self._indexed(buffer, index)]
-        shared = [(axis, self._wide(scalar)) for axis, scalar, _ in parts if scalar is not None]
+        axes = [axis for axis, _ in buffer.axes]
+        parts = [(a, *self._split(value)) for a, value in zip(axes, index, strict=True)]
+        shared = {axis: scalar for axis, scalar, _ in parts if scalar is not None}
+        shared = {axis: each for axis, each in shared.items() if self.name(each) != "0"}
         own = [
             f"{self.seen(tile, dims)}{_times(self._stride(buffer, axis))}"
             for axis, _, tile in parts
             if tile is not None
         ]
-        offset = self._offset(buffer, {axis: text for axis, text in shared if text != "0"})
+        offset = self._offset(buffer, shared)
         base = f"{buffer.name}_p{f' + {offset}' if offset else ''}"
         return " + ".join([f"({base})" if own and offset else base, *own])
 
-    def _indexed(
-        self, buffer: Buffer, index: Sequence[Value]
-    ) -> list[tuple[tuple[str, sympy.Expr], Value]]:
-        return list(zip(buffer.axes, index, strict=True))
-
-    def _offset(self, buffer: Buffer, places: dict[str, str]) -> str:
-        """How far it is to an element: of a strided buffer a sum, else `(b * T + t) * H + h`."""
+    def _offset(self, buffer: Buffer, places: dict[str, Value]) -> str:
+        """How far it is to an element: of a strided buffer a sum, else `(b * T + t) * H + h`. The
+        first term is in 64 bits, and so is what is added to it."""
         if buffer.strided:
-            terms = (f"{text} * {stride(buffer, axis)}" for axis, text in places.items())
+            terms = (f"{self._wide(v)} * {stride(buffer, axis)}" for axis, v in places.items())
             return " + ".join(terms)
         text, level = "", 0
         for axis, size in buffer.axes:
             if text:
                 text = f"({text}) * {_size(size)}" if level else f"{text} * {_size(size)}"
                 level = 0
-            if axis in places:
-                text, level = (f"{text} + {places[axis]}", 1) if text else (places[axis], 0)
+            if axis in places and text:
+                text, level = f"{text} + {self.name(places[axis])}", 1
+            elif axis in places:
+                text = self._wide(places[axis])
         return text
 
     def mask(self, masks: Sequence[Value], dims: Sequence[str]) -> str:

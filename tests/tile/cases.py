@@ -226,9 +226,10 @@ def delta_scan_gradient(
     BLOCK_V: int = 16,
 ) -> Case:  # fmt: skip
     """Against autograd through the forward scan."""
-    W, Q, Kend = (0.2 * draw.normal(B, H, chunks, C, K + n)[..., :K] for n in range(3))
+    small = 0.4 / (C**0.5 + K**0.5)  # a product of two of them shrinks what it is applied to
+    W, Q, Kend = (small * draw.normal(B, H, chunks, C, K + n)[..., :K] for n in range(3))
     W, Q, Kend = W.contiguous(), Q.contiguous(), Kend.contiguous()
-    A, d_o = 0.2 * draw.normal(B, H, chunks, C, C), draw.normal(B, H, chunks, C, V)
+    A, d_o = small * draw.normal(B, H, chunks, C, C), draw.normal(B, H, chunks, C, V)
     decay = torch.sigmoid(draw.normal(B, H, chunks, K).double()).to(draw.wide)
     d_u, d_S = _scan_gradient(*(x.double() for x in (W, Q, Kend, A, decay, d_o)))
     tensors = {"w_decayed": W, "q_decayed": Q, "k_end": Kend, "scores": A, "chunk_decay": decay}

@@ -246,7 +246,7 @@ def cell() -> Program:
     """An LSTM's tokens on the whole GPU: each program has BLOCK_D of the D channels of all four
     gates, h[t] goes through memory, and a barrier ends a token. `a` are the gates' inputs, in the
     order input, forget, candidate, output."""
-    k = Composer("cell", "h, c of every token; programs share h through memory, token by token.", 8)
+    k = Composer("cell", "h, c of every token; programs share h through memory, token by token.", 4)
     k.dtypes("IO")
     T, B, D = k.sizes("T", "B", "D")
     BLOCK_B, BLOCK_D, PART = k.lengths("BLOCK_B", "BLOCK_D", "PART")

@@ -1,0 +1,207 @@
+"""Integers of a program as sums: constants, places in the grid, places in a tile, turns of loops.
+
+At sizes that are known, every integer value is a constant plus multiples of *atoms*, and each atom
+has a range. What is no such sum (a number read from memory, a remainder) is an atom itself, with a
+range if one can be told. From these, `verifier.py` tells which elements of a buffer are touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sympy
+
+from archc.tile.language import (
+    Apply,
+    Cast,
+    Dim,
+    For,
+    Full,
+    Iota,
+    Program,
+    ProgramId,
+    Relabel,
+    Scalar,
+    Statement,
+    Transpose,
+    Value,
+    kind,
+    statements,
+)
+
+Range = tuple[float, float]
+"""The least and the largest number; infinite where nothing is known."""
+
+ANY: Range = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class Atom:
+    """What numbers differ by: a place in the grid or in a dim of a tile, a turn, or any value."""
+
+    key: str | Dim | Value
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return self.key if isinstance(self.key, str) else self.key.name
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A constant and multiples of atoms."""
+
+    constant: int
+    terms: tuple[tuple[Atom, int], ...] = ()
+
+    def __add__(self, other: Sum) -> Sum:
+        terms = dict(self.terms)
+        for atom, factor in other.terms:
+            terms[atom] = terms.get(atom, 0) + factor
+        kept = tuple((atom, factor) for atom, factor in terms.items() if factor)
+        return Sum(self.constant + other.constant, kept)
+
+    def times(self, factor: int) -> Sum:
+        """The sum multiplied by a number."""
+        if not factor:
+            return Sum(0)
+        return Sum(self.constant * factor, tuple((a, f * factor) for a, f in self.terms))
+
+    def divided(self, divisor: int) -> Sum | None:
+        """The sum divided by a number, if every part of it is a multiple of that."""
+        parts = (self.constant, *(factor for _, factor in self.terms))
+        if divisor <= 0 or any(part % divisor for part in parts):
+            return None
+        return Sum(self.constant // divisor, tuple((a, f // divisor) for a, f in self.terms))
+
+    def renamed(self, names: Mapping[str, Dim]) -> Sum:
+        """The same along other dims, by the names of those that change."""
+        terms = []
+        for atom, factor in self.terms:
+            new = names.get(atom.key.name) if isinstance(atom.key, Dim) else None
+            terms.append((atom if new is None else Atom(new), factor))
+        return Sum(self.constant, tuple(terms))
+
+    def __sub__(self, other: Sum) -> Sum:
+        return self + other.times(-1)
+
+
+class Integers:
+    """The integers of a program at some sizes: each as a sum, and its range."""
+
+    def __init__(self, program: Program, known: Mapping[str, int | float | str]):
+        self.known = {name: value for name, value in known.items() if not isinstance(value, str)}
+        self.made: dict[Value, Statement] = {}
+        self.ranges: dict[Atom, Range] = {}
+        self._sums: dict[Value, Sum] = {}
+        for axis, count in program.grid:
+            self.ranges[Atom(axis)] = (0, self.size(count) - 1)
+        for statement in statements(program.body):
+            self.made |= dict.fromkeys(statement.results, statement)
+            if isinstance(statement.op, For):
+                low, high = statement.operands[:2]
+                atom = Atom(statement.blocks[0].arguments[0])
+                self.ranges[atom] = (self.range(low)[0], self.range(high)[1] - 1)
+
+    def size(self, size: sympy.Expr) -> int:
+        """An expression in sizes as a number."""
+        return int(size.subs({symbol: self.known[symbol.name] for symbol in size.free_symbols}))
+
+    def sum(self, value: Value) -> Sum:
+        """A value as a sum; an atom of its own where it is none."""
+        if value not in self._sums:
+            found = self._of(value)
+            if found is None:
+                atom = Atom(value)
+                self.ranges.setdefault(atom, self._told(value))
+                found = Sum(0, ((atom, 1),))
+            self._sums[value] = found
+        return self._sums[value]
+
+    def range(self, value: Value) -> Range:
+        """The least and the largest that a value may be."""
+        return self.range_of(self.sum(value))
+
+    def range_of(self, total: Sum) -> Range:
+        """The least and the largest that a sum may be."""
+        low = high = float(total.constant)
+        for atom, factor in total.terms:
+            ends = [end * factor for end in self.ranges[atom]]
+            low, high = low + min(ends), high + max(ends)
+        return low, high
+
+    def _of(self, value: Value) -> Sum | None:
+        made = self.made.get(value)
+        if made is None or kind(value.type.dtype) != "int":
+            return None
+        match made.op:
+            case Scalar(size):
+                return Sum(self.size(size))
+            case Full(number):
+                return Sum(int(number))
+            case ProgramId(axis):
+                return Sum(0, ((Atom(axis), 1),))
+            case Iota(dim):
+                atom = Atom(dim)
+                self.ranges[atom] = (0, self.size(dim.length) - 1)
+                return Sum(0, ((atom, 1),))
+            case Cast(_, False) | Relabel() | Transpose():
+                return self._through(made)
+            case Apply(function):
+                return self._applied(function, made)
+        return None
+
+    def _through(self, made: Statement) -> Sum | None:
+        """The same numbers; along other names, the atoms of a tile have those."""
+        (operand,) = made.operands
+        if kind(operand.type.dtype) != "int":
+            return None
+        found = self.sum(operand)
+        if not isinstance(made.op, Relabel):
+            return found
+        renamed = found.renamed(
+            dict(zip(operand.type.names, made.results[0].type.dims, strict=True))
+        )
+        for (old, _), (new, _) in zip(found.terms, renamed.terms, strict=True):
+            self.ranges[new] = self.ranges[old]
+        return renamed
+
+    def _applied(self, function: str, made: Statement) -> Sum | None:
+        if any(kind(value.type.dtype) != "int" for value in made.operands):
+            return None
+        given = [self.sum(value) for value in made.operands]
+        match function:
+            case "add":
+                return given[0] + given[1]
+            case "sub":
+                return given[0] - given[1]
+            case "neg":
+                return given[0].times(-1)
+            case "mul":
+                for a, b in (given, given[::-1]):
+                    if not a.terms:
+                        return b.times(a.constant)
+            case "floordiv" if not given[1].terms:
+                return given[0].divided(given[1].constant)
+        return None
+
+    def _told(self, value: Value) -> Range:
+        """The range of what is no sum: a quotient, a remainder, the larger of two."""
+        made = self.made.get(value)
+        if made is None or not isinstance(made.op, Apply):
+            return ANY
+        if any(kind(each.type.dtype) != "int" for each in made.operands):
+            return ANY
+        ends = [self.range(each) for each in made.operands]
+        match made.op.function:
+            case "floordiv" if ends[1][0] == ends[1][1] > 0:
+                return ends[0][0] // ends[1][0], ends[0][1] // ends[1][0]
+            case "mod" if ends[1][0] == ends[1][1] > 0:
+                return 0, ends[1][0] - 1
+            case "max":
+                return max(e[0] for e in ends), max(e[1] for e in ends)
+            case "min":
+                return min(e[0] for e in ends), min(e[1] for e in ends)
+        return ANY
