@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import sympy
 
+from archc.ir.sizes import evaluate
 from archc.tile.language import (
     Apply,
     Cast,
@@ -107,7 +108,7 @@ class Integers:
 
     def size(self, size: sympy.Expr) -> int:
         """An expression in sizes as a number."""
-        return int(size.subs({symbol: self.known[symbol.name] for symbol in size.free_symbols}))
+        return int(evaluate(size, self.known))
 
     def sum(self, value: Value) -> Sum:
         """A value as a sum; an atom of its own where it is none."""

@@ -351,7 +351,11 @@ class Composer:
         if ELEMENTWISE.get(function) != len(operands):
             raise ValueError(f"no function `{function}` of {len(operands)} operands")
         tiles = [each for each in operands if isinstance(each, Tile)]
+        if function == "real":
+            return tiles[0].to("f32")
         like = next((t.dtype for t in tiles if t.dtype != "bool"), "f32")
+        if function == "add" and operands[1] == 0 and kind(like) == "int":
+            return tiles[0]
         lifted = [self.lift(each, like) for each in operands]
         dims: dict[str, Dim] = {}
         for tile in sorted(lifted, key=lambda tile: (-len(tile.dims), tile.dtype == "bool")):
@@ -546,7 +550,7 @@ def _common(tiles: Sequence[Tile], function: str) -> str:
     """The dtype of a result: real before integer before truth, the wider of two."""
     of = tiles[1:] if function == "where" else tiles
     found = [tile.dtype for tile in of]
-    return "f32" if function == "real" else max(found, key=lambda dtype: RANKS.get(dtype, 4))
+    return max(found, key=lambda dtype: RANKS.get(dtype, 4))
 
 
 def _with_note(statement: Statement, note: str) -> Statement:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from archc.ir.meaning_ops import FUNCTIONS
+from archc.ir.sizes import Number, evaluate
 from archc.tile.language import (
     Apply,
     Atomic,
@@ -125,9 +126,9 @@ class Interpreter:
         """An expression in whole sizes as a number."""
         return int(self.number(size))
 
-    def number(self, size: sympy.Expr) -> sympy.Expr:
+    def number(self, size: sympy.Expr) -> Number:
         """An expression in sizes as a number."""
-        return size.subs({symbol: self.known[symbol.name] for symbol in size.free_symbols})
+        return evaluate(size, {n: v for n, v in self.known.items() if not isinstance(v, str)})
 
     def dtype(self, name: str) -> torch.dtype:
         """The dtype that values have here."""

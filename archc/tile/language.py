@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import sympy
 
@@ -280,10 +281,10 @@ Op = (
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """One op, what it is given, and what it makes. `note` is the equation that it stands for, and
-    `span` the place in a spec that it comes from."""
+    """One op (an `Op`), what it is given, and what it makes. `note` is the equation that it stands
+    for, and `span` the place in a spec that it comes from."""
 
-    op: Op
+    op: Any
     operands: tuple[Value, ...] = ()
     results: tuple[Value, ...] = ()
     blocks: tuple[Block, ...] = ()

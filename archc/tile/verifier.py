@@ -40,6 +40,7 @@ from archc.tile.language import (
     memory,
     statements,
 )
+from archc.tile.resources import Launch, Room
 
 NARROW = ("f16", "bf16")
 LEAST = 16
@@ -180,10 +181,13 @@ def _shown(type: Type) -> str:
 # --- at sizes that are known --------------------------------------------------------------------
 
 
-def verify_launch(program: Program, known: Mapping[str, int | float | str]) -> list[Refusal]:
-    """What is wrong with a launch of a program: `known` has its sizes and its constants."""
+def verify_launch(
+    program: Program, known: Mapping[str, int | float | str], room: Room | None = None
+) -> list[Refusal]:
+    """What is wrong with a launch of a program: `known` has its sizes and its constants, `room`
+    says what a device has for one program (None: it is not asked)."""
     integers = Integers(program, known)
-    found: list[Refusal] = []
+    found: list[Refusal] = [] if room is None else [*_room(Launch(program, known), room)]
     for statement in statements(program.body):
         found += _lengths(statement, integers)
         if isinstance(statement.op, Load | Store | Atomic):
@@ -191,6 +195,20 @@ def verify_launch(program: Program, known: Mapping[str, int | float | str]) -> l
         if isinstance(statement.op, Store):
             found += _twice(program, statement, integers)
     return found
+
+
+def _room(launch: Launch, room: Room) -> Iterator[Refusal]:
+    """Whether what is held at a time fits into registers, and what products read into shared
+    memory."""
+    chip, name = launch.on_chip(), launch.largest().name
+    if chip.shared > room.shared:
+        reason = (
+            f"a program needs {chip.shared} bytes of shared memory, and there are {room.shared}"
+        )
+        yield Refusal(name, f"{reason}; this value is the largest")
+    if chip.held > 4 * room.registers:
+        reason = f"a program holds {chip.held} bytes in registers, and there are"
+        yield Refusal(name, f"{reason} {4 * room.registers}; this value is the largest")
 
 
 def _lengths(s: Statement, integers: Integers) -> Iterator[Refusal]:

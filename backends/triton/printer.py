@@ -99,8 +99,11 @@ class Printer:
         """The place of a program along each axis of the grid, the last of them fastest."""
         if not self.program.grid:
             return
-        yield f"{INDENT}program = tl.program_id(0)"
         (first, _), *rest = self.program.grid
+        if not rest:
+            yield f"{INDENT}p_{first} = tl.program_id(0)"
+            return
+        yield f"{INDENT}program = tl.program_id(0)"
         for axis, count in reversed(rest):
             yield f"{INDENT}p_{axis} = program % {_size(count)}"
             yield f"{INDENT}program = program // {_size(count)}"
@@ -395,7 +398,7 @@ class _Itself(dict[str, str]):
 def _size(size: sympy.Expr) -> str:
     """An expression in sizes, in brackets unless it is one word."""
     blocks = {each: _blocks(each) for each in size.atoms(sympy.ceiling)}
-    text = str(number(size.subs(blocks), _Itself()))
+    text = str(number(size.xreplace(blocks), _Itself()))
     return text if text.replace("_", "").isalnum() or size in blocks else f"({text})"
 
 

@@ -1,16 +1,66 @@
-"""Seven programs by hand: right in float64 under the interpreter of tile programs."""
+"""Programs by hand: right in float64 under the interpreter of tile programs, and, printed, in
+Triton's own."""
 
 from __future__ import annotations
 
-import pytest
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-from archc.tile.interpreter import run
+import pytest
+import torch
+from archc.backends.triton.printer import to_triton
+
+from archc.tile.interpreter import run, uniform
+from archc.tile.pretty import listing
+from archc.tile.verifier import verify
 from tests.tile.cases import CASES, Drawn, errors
+from tests.tile.ops import OPS
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_programs_are_right_in_float64(name: str) -> None:
     case = CASES[name](Drawn())
     run(case.program, case.tensors, case.sizes, case.constants, exact=True)
-    limit = 1e-6 if name == "delta_sweep" else 1e-12
+    limit = 1e-6 if name == "delta_sweep" else 1e-12  # float16 inside of the solve
     assert max(errors(case).values()) < limit, errors(case)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_ops_make_what_torch_makes(name: str) -> None:
+    case = OPS[name]()
+    assert not verify(case.program)
+    run(case.program, case.tensors, case.sizes, case.constants)
+    assert max(errors(case).values()) < 1e-6, errors(case)
+
+
+def test_random_numbers_are_those_of_philox() -> None:
+    """Known answers of Random123 (kat_vectors): philox4x32 10, counter and key 0, and all ones."""
+    zero = uniform(torch.tensor([0]), torch.tensor([0]))
+    assert zero.item() == pytest.approx(0x6627E8D5 * 4.6566127342e-10, rel=1e-6)
+    many = uniform(torch.tensor([7]), torch.arange(20_000))
+    assert many.min() >= 0 and many.max() < 1 and abs(many.mean() - 0.5) < 0.01
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_text_and_listing_are_the_same_each_time(name: str) -> None:
+    """The printer decides nothing: two programs that are written alike are one text."""
+    first, again = (CASES[name](Drawn()).program for _ in range(2))
+    assert to_triton(first) == to_triton(again) and listing(first) == listing(again)
+    assert all(len(line) <= 120 for line in listing(first).split("\n"))
+
+
+def test_printed_programs_are_right_in_tritons_interpreter() -> None:
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.tile.interpreted"],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -10,6 +10,7 @@ import torch
 from archc.tile.compose import Composer, Tile, ceil_div, size
 from archc.tile.interpreter import WrongProgram, run
 from archc.tile.language import Buffer, Dim, Program
+from archc.tile.resources import Room
 from archc.tile.verifier import verify, verify_launch
 from tests.tile.cases import CASES, Drawn
 
@@ -155,6 +156,23 @@ def does_not_divide(k: Composer, x: Buffer, y: Buffer, n: Tile) -> None:
 def test_blocks_that_do_not_fit_are_refused(write: Write, known: dict[str, int], said: str) -> None:
     found = refused(written(write), **known)
     assert found and all(line.startswith(said) for line in found), found
+
+
+def large(k: Composer, x: Buffer, y: Buffer, n: Tile) -> None:
+    tile = k.full(1.0, Dim("a", size("BLOCK")), Dim("n", size("BLOCK"))).named("matrix")
+    k.store(y, n, value=(tile.dot(tile.along(a="b")).sum("b")).along(a="n"), where=[n < size("N")])
+
+
+def test_what_a_device_has_no_room_for_is_refused() -> None:
+    program, known = written(large), {"N": 512, "BLOCK": 512}
+    found = [str(each) for each in verify_launch(program, known, Room(shared=232_448))]
+    assert found == [
+        "`matrix`: a program needs 1048576 bytes of shared memory, and there are 232448; this"
+        " value is the largest",
+        "`matrix`: a program holds 1048576 bytes in registers, and there are 262144; this value"
+        " is the largest",
+    ]
+    assert not verify_launch(program, {"N": 512, "BLOCK": 64}, Room(shared=232_448))
 
 
 def narrow(k: Composer, x: Buffer, y: Buffer, n: Tile) -> None:

@@ -1,0 +1,175 @@
+"""A listing of a tile program that a person reads: each value with its type and its equation.
+
+gated_rmsnorm: y = rmsnorm(x) gain silu(g), a block of rows a program.
+  x [r: R, d: D] of IO
+  for each block < ceiling(R/BLOCK_R)
+    x: IO[r, d] = load x[r, d] where in_r, in_d
+    scale: f32[r] = rsqrt(plus_2)          # 1 / sqrt(mean(x^2) + eps)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from archc.tile.language import (
+    Apply,
+    Atomic,
+    Barrier,
+    Block,
+    Buffer,
+    Cast,
+    Dot,
+    For,
+    Full,
+    If,
+    Iota,
+    Load,
+    LoadBlock,
+    Pick,
+    Program,
+    ProgramId,
+    Random,
+    Reduce,
+    Relabel,
+    Reshape,
+    Scalar,
+    Scan,
+    Sort,
+    Statement,
+    Store,
+    Transpose,
+    Type,
+    Value,
+)
+
+SIGNS: Mapping[str, str] = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "eq": "==",
+    "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "and", "or": "or",
+}  # fmt: skip
+NOTE = 44
+"""The column that equations begin in, where there is room."""
+
+
+def listing(program: Program) -> str:
+    """The whole program."""
+    lines = [f"{program.name}: {program.doc}"]
+    lines += [f"  {_buffer(buffer)}" for buffer in program.buffers]
+    for axis, count in program.grid:
+        lines.append(f"  for each {axis} < {count}")
+    lines += _Lister(program).block(program.body, 2)
+    return "\n".join(lines) + "\n"
+
+
+def _buffer(buffer: Buffer) -> str:
+    axes = ", ".join(f"{axis}: {size}" for axis, size in buffer.axes)
+    note = f"   # {buffer.doc}" if buffer.doc else ""
+    return f"{buffer.name} [{axes}] of {buffer.dtype}{', strided' if buffer.strided else ''}{note}"
+
+
+class _Lister:
+    """Which values stand in a line of their own, and which are written where they are used."""
+
+    def __init__(self, program: Program):
+        self.texts: dict[Value, str] = {}
+
+    def block(self, block: Block, depth: int) -> Iterator[str]:
+        """The lines of a block."""
+        indent = "  " * depth
+        for s in block.statements:
+            if isinstance(s.op, For):
+                yield from self._loop(s, depth)
+                continue
+            text = self.text(s)
+            if isinstance(s.op, Scalar | ProgramId | Full | Relabel) and not s.note:
+                self.texts[s.results[0]] = text
+                continue
+            left = ", ".join(f"{v.name}: {_type(v.type)}" for v in s.results)
+            line = f"{indent}{left} = {text}" if left else f"{indent}{text}"
+            yield f"{line:{NOTE}}  # {s.note}" if s.note else line
+            for inner in s.blocks:
+                yield from self.block(inner, depth + 1)
+
+    def _loop(self, s: Statement, depth: int) -> Iterator[str]:
+        """A loop: what it carries stands at its head, what a turn hands on at its end."""
+        (body,) = s.blocks
+        low, high, *given = (self.name(value) for value in s.operands)
+        index, *carried = body.arguments
+        head = f"for {index.name} from {low} below {high}"
+        ahead = "" if s.op.ahead is None else f", loads {s.op.ahead} turns ahead"
+        yield f"{'  ' * depth}{head}{ahead}"
+        for value, start in zip(carried, given, strict=True):
+            yield f"{'  ' * (depth + 1)}carry {value.name} from {start}"
+        yield from self.block(body, depth + 1)
+        for value, following in zip(carried, body.yields, strict=True):
+            yield f"{'  ' * (depth + 1)}next {value.name} = {self.name(following)}"
+        for result, value in zip(s.results, carried, strict=True):
+            self.texts[result] = value.name
+
+    def name(self, value: Value) -> str:
+        """How a value is written."""
+        return self.texts.get(value, value.name)
+
+    def text(self, s: Statement) -> str:
+        """What stands on the right of a line."""
+        given = [self.name(value) for value in s.operands]
+        match s.op:
+            case Scalar(size):
+                return str(size)
+            case ProgramId(axis):
+                return axis
+            case Full(number):
+                return f"{number:g}"
+            case Iota(dim):
+                return f"0, 1, ... below {dim.length}"
+            case Apply(function) if function in SIGNS:
+                return f" {SIGNS[function]} ".join(given)
+            case Apply("neg"):
+                return f"-{given[0]}"
+            case Apply(function):
+                return f"{function}({', '.join(given)})"
+            case Cast(dtype, bits):
+                return f"{given[0]} {'read as' if bits else 'as'} {dtype}"
+            case Random():
+                return f"random({', '.join(given)})"
+            case Reduce(function, dim):
+                return f"{function} over {dim} of {given[0]}"
+            case Scan(function, dim, reverse):
+                way = " from the end" if reverse else ""
+                return f"running {function} along {dim} of {given[0]}{way}"
+            case Sort(_, most):
+                return f"sorted {given[0]}" if most is None else f"top {most.length} of {given[0]}"
+            case Dot(precision):
+                added = f" + {given[2]}" if len(given) > 2 else ""
+                return f"{given[0]} @ {given[1]}{added} ({precision})".removesuffix(" (ieee)")
+            case Pick(dim):
+                return f"{given[0]} along {dim} at {given[1]}"
+            case Transpose() | Relabel():
+                return given[0]
+            case Reshape():
+                return f"{given[0]} reshaped"
+            case If():
+                return f"if {given[0]}"
+            case Barrier():
+                return "barrier"
+        return self._access(s, given)
+
+    def _access(self, s: Statement, given: list[str]) -> str:
+        """A load or a store."""
+        assert isinstance(s.op, Load | Store | LoadBlock | Atomic)
+        count = len(s.op.buffer.axes)
+        at = f"{s.op.buffer.name}[{', '.join(given[:count])}]"
+        rest = given[count:]
+        value = rest.pop(0) if isinstance(s.op, Store | Atomic) else ""
+        where = f" where {', '.join(rest)}" if rest else ""
+        match s.op:
+            case Store():
+                return f"store {at} = {value}{where}"
+            case Atomic(_, function):
+                return f"atomic {function} of {value} to {at}"
+            case LoadBlock():
+                return f"load the block from {at} on"
+        return f"load {at}{where}"
+
+
+def _type(type: Type) -> str:
+    return f"{type.dtype}[{', '.join(type.names)}]" if type.dims else type.dtype

@@ -1,0 +1,240 @@
+"""What a launch of a tile program needs: folds over the program that is printed.
+
+Bytes and operations are exact, of what the program says: masks are taken to hold, a tensor that
+several programs read counts once for memory (`bytes`) and each time for caches (`moved`).
+Registers and shared memory are what the values that are alive together take; a compiler may need
+more for what it moves between layouts. Time is a bound from below: no launch is faster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from archc.tile.affine import Integers
+from archc.tile.language import (
+    Apply,
+    Atomic,
+    Block,
+    Buffer,
+    Dot,
+    For,
+    Load,
+    LoadBlock,
+    Program,
+    Reduce,
+    Relabel,
+    Scan,
+    Sort,
+    Statement,
+    Store,
+    Transpose,
+    Type,
+    Value,
+    kind,
+    statements,
+)
+
+WIDTH = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
+SPECIAL = {
+    "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "sin": 1, "cos": 1, "sigmoid": 2, "logsigmoid": 2,
+    "softplus": 2, "tanh": 2, "erf": 1, "pow": 2, "div": 1,
+}  # fmt: skip
+"""Exponentials, logarithms, roots and quotients in a function of one element."""
+
+LANES, SMALLEST = 32, 16
+"""Threads of a warp; registers of a thread that hold addresses, counters and masks."""
+
+
+@dataclass
+class Work:
+    """What all programs of a launch do: operations in products of matrices, in others, special
+    functions, and bytes by buffer. `bytes` counts each element of a buffer once, `moved` each
+    program's reads and writes."""
+
+    products: float = 0
+    others: float = 0
+    special: float = 0
+    moved: dict[str, float] = field(default_factory=dict)
+    bytes: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OnChip:
+    """What one program holds at a time: bytes in registers and in shared memory, and the registers
+    of a thread that the former are."""
+
+    held: int
+    shared: int
+    registers: int
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a processor has for one program: bytes of shared memory, and registers of 4 bytes."""
+
+    shared: int
+    registers: int = 65_536
+
+
+class Launch:
+    """One launch of a program at sizes that are known."""
+
+    def __init__(self, program: Program, known: Mapping[str, int | float | str]):
+        self.program, self.integers = program, Integers(program, known)
+        self.dtypes = {name: value for name, value in known.items() if isinstance(value, str)}
+        self.programs = math.prod(self.integers.size(count) for _, count in program.grid)
+        self.made = self.integers.made
+
+    def width(self, dtype: str) -> int:
+        """Bytes of one number."""
+        return WIDTH[self.dtypes.get(dtype, dtype)]
+
+    def elements(self, type: Type) -> int:
+        """Numbers of a tile."""
+        return math.prod(self.integers.size(dim.length) for dim in type.dims)
+
+    def bytes_of(self, type: Type) -> int:
+        """Bytes of a tile."""
+        return self.elements(type) * self.width(type.dtype)
+
+    # --- work ---
+
+    def work(self) -> Work:
+        """What all programs do."""
+        total = Work()
+        self._add(self.program.body, self.programs, total)
+        for buffer in self.program.buffers:
+            size = math.prod(self.integers.size(size) for _, size in buffer.axes)
+            moved = total.moved.get(buffer.name, 0)
+            total.bytes[buffer.name] = min(moved, size * self.width(buffer.dtype))
+        return total
+
+    def _add(self, block: Block, times: float, total: Work) -> None:
+        """The work of a block that is done so many times."""
+        for statement in block.statements:
+            self._count(statement, times, total)
+            turns = self.turns(statement) if isinstance(statement.op, For) else 1
+            for inner in statement.blocks:
+                self._add(inner, times * turns, total)
+
+    def turns(self, loop: Statement) -> float:
+        """How many turns a loop has, on average over programs where they differ."""
+        low, high = (self.integers.range(value) for value in loop.operands[:2])
+        return max(0.0, sum(high) / 2 - sum(low) / 2)
+
+    def _count(self, s: Statement, times: float, total: Work) -> None:
+        match s.op:
+            case Dot():
+                a, b, *_ = (value.type for value in s.operands)
+                columns = self.integers.size(b.dims[1].length)
+                total.products += 2 * times * self.elements(a) * columns
+            case Apply(function):
+                count = times * self.elements(s.results[0].type)
+                total.special += SPECIAL.get(function, 0) * count
+                total.others += count
+            case Reduce() | Scan() | Sort():
+                total.others += times * self.elements(s.operands[0].type)
+            case Load() | LoadBlock() | Atomic() | Store():
+                self._move(s.op.buffer, s, times, total)
+
+    def _move(self, buffer: Buffer, s: Statement, times: float, total: Work) -> None:
+        count = len(buffer.axes)
+        values = s.results or s.operands[: count + 1]
+        shape = {dim: None for value in values for dim in value.type.dims}
+        elements = self.elements(Type(buffer.dtype, tuple(shape)))
+        moved = times * elements * self.width(buffer.dtype)
+        total.moved[buffer.name] = total.moved.get(buffer.name, 0) + moved
+
+    # --- on chip ---
+
+    def on_chip(self) -> OnChip:
+        """What a program holds where it holds most."""
+        shared = self._staged() + self._read_once() + self._operands()
+        held = self._alive(self.program.body, set())
+        threads = LANES * self.program.warps
+        return OnChip(held, shared, SMALLEST + -(-held // (4 * threads)))
+
+    def _staged(self) -> int:
+        """Shared memory of loads that are issued turns ahead."""
+        most = 0
+        for statement in statements(self.program.body):
+            if isinstance(statement.op, For):
+                ahead = statement.op.ahead or self.program.ahead
+                loads = [s for s in statement.blocks[0].statements if self._is_staged(s)]
+                most = max(most, ahead * sum(self.bytes_of(s.results[0].type) for s in loads))
+        return most
+
+    def _read_once(self) -> int:
+        """Shared memory of loads outside of loops that go to products alone."""
+        read = [s for s in self.program.body.statements if isinstance(s.op, Load | LoadBlock)]
+        found = (s.results[0].type for s in read if self._is_read_by_products(s))
+        return sum(self.bytes_of(type) for type in found)
+
+    def largest(self) -> Value:
+        """The value that takes most room on chip."""
+        made = [value for value in self.made if value.type.dims]
+        return max(made, key=lambda value: self.bytes_of(value.type))
+
+    def _is_staged(self, s: Statement) -> bool:
+        """Whether a load of a loop is issued ahead: it is of a tile."""
+        if isinstance(s.op, LoadBlock):
+            return True
+        return isinstance(s.op, Load) and bool(s.results[0].type.dims)
+
+    def _operands(self) -> int:
+        """Shared memory of the largest right factor that was made in registers."""
+        found = [0]
+        for s in statements(self.program.body):
+            if isinstance(s.op, Dot) and not self._from_memory(s.operands[1]):
+                found.append(self.bytes_of(s.operands[1].type))
+        return max(found)
+
+    def _from_memory(self, value: Value) -> bool:
+        """Whether a factor is read as it stands in memory, or turned around."""
+        made = self.made.get(value)
+        while made is not None and isinstance(made.op, Transpose | Relabel):
+            made = self.made.get(made.operands[0])
+        return made is not None and isinstance(made.op, Load | LoadBlock)
+
+    def _alive(self, block: Block, after: set[Value]) -> int:
+        """The most bytes in registers of values that are read later, statement by statement."""
+        alive = {self._root(value) for value in after} | {self._root(v) for v in block.yields}
+        most = self._bytes(alive)
+        for statement in reversed(block.statements):
+            alive |= {self._root(value) for value in statement.results}
+            for inner in statement.blocks:
+                most = max(most, self._alive(inner, alive))
+            most = max(most, self._bytes(alive))
+            alive -= {self._root(value) for value in statement.results}
+            alive |= {self._root(value) for value in statement.operands}
+        return max(most, self._bytes(alive))
+
+    def _root(self, value: Value) -> Value:
+        """The value whose registers another one stands in."""
+        made = self.made.get(value)
+        while made is not None and isinstance(made.op, Transpose | Relabel):
+            value = made.operands[0]
+            made = self.made.get(value)
+        return value
+
+    def _bytes(self, values: set[Value]) -> int:
+        """Bytes of registers: scalars, indices and what products read from shared memory need none
+        to speak of."""
+        total = 0
+        for value in values:
+            made = self.made.get(value)
+            index = kind(value.type.dtype) != "real"
+            if value.type.dims and not index and not (made and self._is_read_by_products(made)):
+                total += max(2, self.width(value.type.dtype)) * self.elements(value.type)
+        return total
+
+    def _is_read_by_products(self, made: Statement) -> bool:
+        """Whether a load goes to products alone, which read it from shared memory."""
+        if not isinstance(made.op, Load | LoadBlock):
+            return False
+        (value,) = made.results
+        users = [s for s in statements(self.program.body) if value in map(self._root, s.operands)]
+        passing = (Transpose, Relabel)
+        return bool(users) and all(isinstance(s.op, (Dot, *passing)) for s in users)
