@@ -136,6 +136,11 @@ class _Lister:
             case Scan(function, dim, reverse):
                 way = " from the end" if reverse else ""
                 return f"running {function} along {dim} of {given[0]}{way}"
+        return self._arranged(s, given)
+
+    def _arranged(self, s: Statement, given: list[str]) -> str:
+        """A product, or what arranges elements, or control."""
+        match s.op:
             case Sort(_, most):
                 return f"sorted {given[0]}" if most is None else f"top {most.length} of {given[0]}"
             case Dot(precision):
