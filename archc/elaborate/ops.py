@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 import sympy
+from sympy.logic.boolalg import Boolean
 
 from archc.dims import Axis, axes_text
 from archc.elaborate.scope import MAX_RANK, Scope
@@ -56,6 +57,14 @@ def tensor(scope: Scope, value: Value, span: Span) -> Tensor:
         )
     if isinstance(value, Option):
         raise scope.error("E0207", f"`{span.text}` is an option, not a value per token", span)
+    if isinstance(value, Boolean):
+        raise scope.error(
+            "E0207",
+            f"`{span.text}` holds a condition on numbers where a value per token is needed",
+            span,
+            "it is decided when compiling",
+            helps=["choose with `a if condition else b`"],
+        )
     raise scope.error(
         "E0207", f"`{span.text}` is a layer or function, not a value", span, "not called"
     )

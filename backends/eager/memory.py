@@ -229,11 +229,18 @@ def _made_from_others(graph: Graph, flow: set[str]) -> set[int]:
             stream = stream_of(node.type.axes)
             if stream is not None:
                 (own if stream.name in flow else made).add(node.id)
-        elif any(operand in own for operand in node.operands):
+        elif _along(node, flow) or any(operand in own for operand in node.operands):
             own.add(node.id)
         elif any(operand in made for operand in node.operands):
             made.add(node.id)
     return made
+
+
+def _along(node: Node, flow: set[str]) -> bool:
+    """Whether a node is about the layer's own tokens by itself, as a position or an attend is."""
+    if isinstance(node.op, ir.Position):
+        return node.op.axis.name in flow
+    return isinstance(node.op, ir.Pair) and node.op.reader.name in flow
 
 
 def _made_from_optional(graph: Graph) -> set[int]:

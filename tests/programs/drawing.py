@@ -87,14 +87,14 @@ class Draft:
 
     def depends(self, term: Term) -> bool:
         """Whether a value is made from an input."""
-        return any(each.op == "name" and each.data[0] in self.batched for each in term.walk())
+        return any(each.op == "name" and each.data[0] in self.batched for each in term.live())
 
     def varies(self, term: Term) -> bool:
         """Whether a value differs from token to token."""
         leaves = ("position", "row", "place")
         return any(
             each.op in leaves or (each.op == "name" and each.data[0] in self.varying)
-            for each in term.walk()
+            for each in term.live()
         )
 
     def named(self, *dims: str, stem: str = "u", low: float = -TAME, high: float = TAME) -> Term:
@@ -264,8 +264,9 @@ class Draft:
 
     def condition(self, wanted: frozenset[str], depth: int) -> Term:
         """A comparison whose outcome no rounding changes."""
-        if self.maybe(0.4):
-            left = self.whole(wanted, 1)
+        left = self.whole(wanted, 1)
+        made = any(each.op in ("name", "position", "index") for each in left.walk())
+        if made and self.maybe(0.4):
             ops = ("lt", "le", "gt", "ge", "eq", "ne")
             made = Term(self.one(*ops), (left, number(self.one("1", "2", "3"))), (), left.dims)
         else:

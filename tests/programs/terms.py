@@ -33,6 +33,15 @@ class Term:
         for arg in self.args:
             yield from arg.walk()
 
+    def live(self) -> Iterator[Term]:
+        """The terms in it whose values it is made from: of a choice one, of a position none."""
+        yield self
+        args = (
+            self.args if self.op != "choice" else self.args[:1] if self.data[1] else self.args[1:]
+        )
+        for arg in args if self.op != "position" else ():
+            yield from arg.live()
+
 
 UNARY = (
     *("exp", "log", "sqrt", "rsqrt", "abs", "sign", "floor", "sin", "cos", "erf", "sigmoid"),
