@@ -17,12 +17,16 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import sympy
+
 from archc.algebra import cut
 from archc.backends.eager.graph_file import emit_graphs
-from archc.backends.load import load as load_text
 from archc.backends.eager.memory import memory_of
+from archc.backends.expression import number
+from archc.backends.load import load as load_text
 from archc.backends.writer import Names, snake
 from archc.compile import before_chunks
+from archc.dims import at
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.numerics.stated import stated
@@ -64,7 +68,7 @@ class CompositionLaw:
     """
 
     def __init__(self, memory: ir.Layer, law: Law):
-        self.law, self.name = law, memory.name
+        self.law, self.name, self.memory = law, memory.name, memory
         self.arguments = tuple(op.name for _, op in memory.inputs)
         self.streams = tuple(
             op.type.names.index("t") if "t" in op.type.names else None for _, op in memory.inputs
@@ -98,12 +102,41 @@ class CompositionLaw:
         if state is None and self.rounds > 1:
             later = ", ".join(f"`{name}`" for name in self.law.rounds[1].states)
             raise ValueError(f"{later} read other states at every token: give the `state` before")
+        if not torch_compiles():
+            self._check(inputs)
         known = self._known(inputs, state)
         if any(each.identity is None for each in self.law.rounds) and not self._length(inputs):
             raise ValueError(f"the law that {self.name} gives has no summary of no tokens")
         return self._summary(
             self._run("summary", r, known, chunk, options) for r in range(self.rounds)
         )
+
+    def _check(self, inputs: Sequence[Tensor]) -> None:
+        """Refuse shapes that do not fit together, and sizes that the spec does not allow."""
+        sizes: dict[str, sympy.Integer] = {}
+        types = [op.type for _, op in self.memory.inputs]
+        lengths = []
+        for name, type, x in zip(self.arguments, types, inputs, strict=True):
+            wanted = f"{self.name}: `{name}` must be [{', '.join(type.names)}]"
+            got = f"got a tensor of shape {list(x.shape)}"
+            if x.dim() != len(type.axes):
+                raise ValueError(f"{wanted}, {got}")
+            for axis, length in zip(type.axes, x.shape, strict=True):
+                lengths.append((wanted, got, axis, length))
+                if axis.size.is_Symbol:
+                    sizes.setdefault(str(axis.size), sympy.Integer(length))
+        for wanted, got, axis, length in lengths:
+            size = at(axis.size, sizes)
+            if size.is_number and size != length:
+                raise ValueError(f"{wanted} with {axis.name} = {size}, {got}")
+        for need in self.memory.requirements:
+            if at(need.condition, sizes) == sympy.false:
+                names = {symbol.name: symbol.name for symbol in need.condition.free_symbols}
+                values = ", ".join(f"{name} = {sizes[name]}" for name in sorted(names))
+                text = f"requires {need.text}"
+                if need.settled:
+                    text = f"was made for {number(need.condition, names)}"
+                raise ValueError(f"the law of {self.name} {text}, got {values}")
 
     def merge(self, first: Any, second: Any) -> Any:
         """The summary of two runs, one after the other."""
@@ -211,6 +244,13 @@ def _fields(memory: ir.Layer) -> dict[str, str]:
         if field.kind == "state":
             found[memory.graph[field.node].op.states[field.place].name] = field.name
     return found
+
+
+def torch_compiles() -> bool:
+    """Whether torch.compile looks at what is done: sizes may be symbols of its own then."""
+    import torch
+
+    return torch.compiler.is_compiling()
 
 
 def split(

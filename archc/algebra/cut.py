@@ -154,7 +154,7 @@ def _cut(layer: ir.Layer, inside: Iterable[int], edge: Iterable[int], known: Kno
         for node in given
         if node.span is not None and node.span in unnamed
     ]
-    return replace(layer, kind="layer", doc="\n".join(doc), graph=new, requirements=(), chunk=rules)
+    return replace(layer, kind="layer", doc="\n".join(doc), graph=new, chunk=rules)
 
 
 def _promises(old: Graph, new: Graph, copies: Mapping[int, int], known: Known) -> Iterator[Bound]:

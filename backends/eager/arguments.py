@@ -10,6 +10,7 @@ from typing import Any
 
 import sympy
 from archc.backends.eager.file import File
+from archc.backends.eager.required import write_need
 from archc.backends.expression import Text, number, whole
 from archc.backends.writer import Writer, attribute, quoted
 
@@ -191,14 +192,7 @@ class Arguments:
         names = sorted(symbol.name for symbol in requirement.condition.free_symbols)
         if not names or not set(names) <= set(self.names):
             return
-        broken = number(sympy.Not(requirement.condition), self.names)
-        values = ", ".join(f"{self.names[n]} = {{{self.names[n]}}}" for n in names)
-        text = f"requires {requirement.text}"
-        if requirement.settled:
-            text = f"was compiled for {number(requirement.condition, {n: n for n in names})}"
-        text = f"{self.layer.name} {text}".replace("{", "{{").replace("}", "}}")
-        with writer.block(f"if {broken}:"):
-            writer.call("raise ValueError(", [f"f{quoted(f'{text}, got {values}')}"], ")")
+        write_need(writer, self.layer.name, requirement, {n: self.names[n] for n in names})
 
     def passed(self, call: ir.Call, names: dict[str, str]) -> list[str]:
         """`d=d, K=d // H`: the arguments of a sub-layer, from the caller's."""

@@ -19,10 +19,10 @@ right."""
 
 def write_fits(
     name: str, given: Sequence[str], body: Scope, axes: Mapping[str, Sequence[Axis]],
-    known: Known, before: Sequence[str] = (),
+    known: Known, before: Sequence[str] = (), more: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """The text of the function `name(given)`. `axes`: those of each argument; `before`: lines that
-    come before."""
+    come before; `more`: conditions on sizes."""
     shapes: dict[str, list[str]] = {}
     for argument, own in axes.items():
         streams = any(axis.kind == "stream" for axis in own)
@@ -40,6 +40,7 @@ def write_fits(
             writer.line("return False")
     writer.include([*head.lines, *before])
     equal = [f"{' == '.join(each)} == {shape}" for shape, each in shapes.items()]
+    equal += more
     writer.line("return (")
     writer.include([f"    {'and ' * (at > 0)}{each}" for at, each in enumerate(equal)])
     writer.line(")")
@@ -47,11 +48,13 @@ def write_fits(
 
 
 def write_refusal(
-    writer: Writer, test: str, title: str, layouts: Mapping[str, Sequence[str]]
-) -> None:
+    writer: Writer, test: str, title: str, layouts: Mapping[str, Sequence[str]],
+    more: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Lines that say which shapes would fit, where a test of them fails."""
     with writer.block(f"if not {test}:"):
         writer.line(f"raise wrong_shapes({quoted(title)}, (")
-        listed = literals(argument_list(layouts), writer.room - 4)
+        with_sizes = f" with {', '.join(more)}" if more else ""
+        listed = literals(f"{argument_list(layouts)}{with_sizes}", writer.room - 4)
         writer.include([f"    {line}" for line in listed])
         writer.call("), ", [*layouts], ")")

@@ -6,8 +6,9 @@ from archc.backends.eager.forward import Forward
 from archc.backends.eager.packed import ARGUMENT, write_packed
 from archc.backends.eager.parts import Parts
 from archc.backends.eager.region import argument_list
+from archc.backends.eager.required import told_length, write_needs
 from archc.backends.eager.state import first, state_class
-from archc.backends.writer import Writer
+from archc.backends.writer import Writer, quoted
 
 from archc.ir import layer as ir
 
@@ -45,6 +46,25 @@ class Function(Forward):
     def _checked_dtype(self, op: ir.Input, like: str) -> str:
         """Gates may well be given in a higher precision than the rest."""
         return ""
+
+    def _checks(self, writer: Writer) -> None:
+        """Refuse inputs that do not fit, and sizes that follow from others and do not."""
+        super()._checks(writer)
+        scope, title = self.scope, quoted(self.parts.name)
+        self.needs = Writer(margin=4)
+        write_needs(self.needs, scope, self.parts.name, self.layer.requirements)
+        for id, op in self.own:
+            made = [axis for axis in op.type.axes if axis.kind == "dim" and not axis.size.is_Symbol]
+            sizes = [f"{quoted(a.name)}: {text}" for a in made if (text := told_length(scope, a))]
+            if sizes:
+                name, like = self.names[id], self._checked_against()
+                given = [title, quoted(op.name), name, quoted(self._axes(op))]
+                given += [f"{{{', '.join(sizes)}}}", like]
+                self.needs.call("check_input(", given, ")")
+
+    def _start(self, writer: Writer) -> None:
+        writer.include(self.needs.lines)
+        super()._start(writer)
 
     def _known_sizes(self) -> str:
         return ""

@@ -15,6 +15,7 @@ import sympy
 from archc.backends.eager.arguments import symbols_in
 from archc.backends.eager.fits import write_fits, write_refusal
 from archc.backends.eager.graph_function import GraphFunction, plain
+from archc.backends.eager.required import conditions, told_length
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.lines import words
 from archc.backends.writer import Writer, quoted
@@ -45,6 +46,7 @@ class Op(GraphFunction):
         order = list(fast.inputs)
         super().__init__(fast.scope, fast.graph, name, fast.given, order, fast.stream)
         self.owner, self.eager, self.fast = owner, eager, fast
+        self.needs: list[str] = []
         self.tensors = [a for n, a in self.arguments.items() if not self.is_number(n)]
         real = {
             name: self.arguments[name] for name, node in self.inputs.items()
@@ -169,7 +171,8 @@ class Op(GraphFunction):
         def known(argument: str, axis: Axis, streams: bool) -> str:
             return self._known(body, axis, streams)
 
-        text = write_fits(name, self._looked_at(), body, axes, known, before)
+        self.needs = conditions(body, self.scope.needs)
+        text = write_fits(name, self._looked_at(), body, axes, known, before, self.needs)
         self.scope.file.sections.append(text)
         return name
 
@@ -178,7 +181,8 @@ class Op(GraphFunction):
         known = {a: a if names is None else names[n] for n, a in self.arguments.items()}
         looked = [known.get(each, each) for each in self._looked_at()]
         layouts = {known[a]: self.layouts[a] for a in self.tensors}
-        write_refusal(writer, f"{fits}({', '.join(looked)})", self.owner.title, layouts)
+        test = f"{fits}({', '.join(looked)})"
+        write_refusal(writer, test, self.owner.title, layouts, self.needs)
 
     def check_tensors(self, writer: Writer, names: Mapping[str, str]) -> None:
         """The line that refuses what is no tensor; `names`: how its inputs are called there."""
@@ -203,10 +207,7 @@ class Op(GraphFunction):
             body.ask(body.lengths["batch"])
             if not streams:
                 return self.sequences
-        name = body.lengths.get(axis.name)
-        if name is None and axis.size.is_Symbol:
-            name = body.sizes.get(str(axis.size))
-        return body.ask(name) if name in body.sources else ""
+        return told_length(body, axis)
 
     def function(self, fits: str = "") -> str:
         """The function that does it; its name. `fits`: that of what looks at shapes first."""

@@ -33,6 +33,7 @@ class Parts:
         """A scope over the layer's graph that knows its parameters."""
         scope = Scope(self.layer.graph, self.emitters, self.file, like, self.layer.name)
         scope.sizes, scope.home = dict(sizes), self.layer.source
+        scope.needs = self.layer.requirements
         scope.chunk_size = self.layer.chunk.size or scope.chunk_size
         for node, param in self.layer.params:
             names = tuple(axis.name for axis in param.axes)

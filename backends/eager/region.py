@@ -68,7 +68,7 @@ def graph_scope(
 ) -> Scope:
     """The same for any graph; along `stream` there may be other values than tokens."""
     body = Scope(graph, scope.emitters, scope.file, like, scope.layer)
-    body.home = scope.home
+    body.home, body.needs = scope.home, scope.needs
     given = {identifier(name) for name in arguments}
     spoken = {identifier(inner.name) for inner in graph if inner.name}
     body.names.taken = given | spoken

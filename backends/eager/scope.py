@@ -45,8 +45,9 @@ class Scope:
     first token; `sources` tells from which arguments' shapes a length can be read. What is asked
     for and not found becomes an argument of the function. `home` is the spec whose lines are cited.
     `chunk` is how the length of a chunk is written, where there is a choice; `region` the name of
-    what carries a state through it. `cu_seqlens` is the name of the borders of packed sequences, ""
-    where there is one sequence in each row of the batch; `packed` that of a table of these.
+    what carries a state through it. `needs` are the conditions on sizes. `cu_seqlens` is the name
+    of the borders of packed sequences, "" where there is one sequence in each row of the batch;
+    `packed` that of a table of these.
     """
 
     def __init__(self, graph: Graph, emitters: Emitters, file: File, like: str, layer: str):
@@ -54,6 +55,7 @@ class Scope:
         self.layer, self.training = layer, "training"
         self.cu_seqlens, self.packed = "", ""
         self.home: Source | None = None
+        self.needs: tuple[ir.Requirement, ...] = ()
         self.dtype, self.device = f"{like}.dtype", f"{like}.device"
         self.names, self.writer = Names(), Writer(margin=8)
         self.sizes: dict[str, str] = {}

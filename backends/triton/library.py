@@ -41,6 +41,7 @@ class KernelOps(Ops):
     def _more_ops(self) -> None:
         """The op that keeps nothing for a gradient, and that for few tokens."""
         if self.inference is not None:
+            self.inference.needs = self.forward.needs
             functions = [self.inference.function(self.fits), self.inference.fake()]
             title = f"{self.title}_inference"
             self._new(f"{title}_op", title, self.inference, [*functions, "no_gradient"])

@@ -9,6 +9,7 @@ from archc.backends.eager.fits import write_fits, write_refusal
 from archc.backends.eager.fold import FoldFunction
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.region import argument_list, extra_arguments
+from archc.backends.eager.required import conditions, told_length
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import DATA, Value
 from archc.backends.expression import Text
@@ -96,12 +97,11 @@ class StepFunction(Again):
         def known(argument: str, axis: Axis, streams: bool) -> str:
             if axis.kind == "batch" and argument in self.states.values():
                 return ""
-            length = body.lengths.get(axis.name)
-            if length is None and axis.size.is_Symbol:
-                length = body.sizes.get(str(axis.size))
-            return body.ask(length) if length in body.sources else ""
+            return told_length(body, axis)
 
-        self.scope.file.sections.append(write_fits(name, [*axes], body, axes, known))
+        self.needs = conditions(body, self.scope.needs)
+        text = write_fits(name, [*axes], body, axes, known, more=self.needs)
+        self.scope.file.sections.append(text)
         return f"{name}({', '.join(axes)})"
 
     def _gradient(self, schedule: Schedule, ops: Callable[..., Any]) -> StepGradient | None:
@@ -253,7 +253,7 @@ class StepFunction(Again):
     def _refuse(self, writer: Writer, test: str) -> None:
         """What is refused for its kind or shape."""
         self.check_tensors(writer, self.name)
-        write_refusal(writer, test, self.name, self._tensors())
+        write_refusal(writer, test, self.name, self._tensors(), self.needs)
 
     def _lines(self, writer: Writer) -> None:
         """Checks, the choice of the eager loop, and the launch."""
