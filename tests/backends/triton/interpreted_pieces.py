@@ -12,9 +12,12 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from archc.backends.triton import pieces, step_pieces
+from archc.backends.load import load
+from archc.backends.triton import elementwise, pieces, step_pieces
 from torch import Tensor
 
+from archc.ir.layer import ELEMENTWISE
+from archc.ir.meaning_ops import FUNCTIONS
 from tests.backends.triton.narrow import rounding
 
 Found = Iterator[tuple[str, Tensor, Tensor]]
@@ -217,9 +220,50 @@ def tables() -> Found:
         yield f"row {at} of a table", made, table[at]
 
 
+FUNCTION = """
+import triton
+import triton.language as tl
+from archc.backends.triton.pieces import tile_power, tile_quotient, tile_remainder
+
+@triton.jit
+def function(x_p, y_p, z_p, made_p):
+    i = tl.arange(0, 64)
+    x, y, z = tl.load(x_p + i), tl.load(y_p + i), tl.load(z_p + i)
+    {before}
+    made = {text}
+    tl.store(made_p + i, tl.where(made, 1.0, 0.0) if made.dtype == tl.int1 else made)
+"""
+"""A kernel for one function of elements."""
+
+OF_CONDITIONS = {"and": (0, 1), "or": (0, 1), "not": (0,), "where": (0,)}
+"""Operands that are no numbers."""
+
+ABOVE_0 = {"log", "sqrt", "rsqrt"}
+
+
+def functions() -> Found:
+    """Each function of elements, at 0, at equal operands, and between."""
+    few = torch.tensor([-2.0, -1.0, -0.5, 0.0, 0.25, 1.0, 3.0, 7.0])
+    pair = torch.cartesian_prod(few, few)
+    for name, count in ELEMENTWISE.items():
+        x, y, z = pair[:, 0], pair[:, 1], pair[:, 0] - 2 * pair[:, 1]
+        x = x.abs() + 0.125 if name in ABOVE_0 else x
+        y = torch.where(y == 0, 5.0, y) if name in ("div", "mod", "floordiv") else y
+        y = torch.where(x < 0, y.floor(), y).abs() if name == "pow" else y
+        operands, lines = [x, y, z][:count], []
+        for place in OF_CONDITIONS.get(name, ()):
+            operands[place] = operands[place] > 0
+            lines.append(f"{'xyz'[place]} = {'xyz'[place]} > 0")
+        text = elementwise.TEXT[name](*"xyz"[:count])
+        kernel = load(FUNCTION.format(before="; ".join(lines) or "pass", text=text), name).function
+        exact = [v if v.dtype == torch.bool else v.double() for v in operands]
+        wanted = FUNCTIONS[name](*exact).double()
+        yield name, filled(kernel, (64,), x.contiguous(), y.contiguous(), z.contiguous()), wanted
+
+
 def main() -> None:
     torch.manual_seed(0)
-    for kind in (inverses, scans, products, parts, decays, solutions, steps, tables):
+    for kind in (inverses, scans, products, parts, decays, solutions, steps, tables, functions):
         for what, found, wanted in kind():
             exact = wanted.double()
             error = (found.double() - exact).abs().max() / exact.abs().max().clamp(min=1e-9)
