@@ -46,10 +46,10 @@ def wrong(found: dict[str, float], limit: float = LIMIT) -> dict[str, float]:
 
 
 def test_layers_with_dims_that_are_no_powers_of_2() -> None:
-    """Gates for each dim, a delta rule, several steps a token, a running maximum; T is no multiple
-    of a chunk. And states so large that they are multiplied and stored in blocks, or that a matrix
-    goes along the rows one by one."""
-    tokens = {"kda": 70, "rwkv7": 70, "gated_delta_product": 70, "mlstm": 63}
+    """Gates for each dim, a delta rule, several steps a token, a running maximum, a solve; T is no
+    multiple of a chunk. And states so large that they are multiplied and stored in blocks, or that
+    a matrix goes along the rows one by one."""
+    tokens = {"kda": 70, "rwkv7": 70, "gated_delta_product": 70, "mlstm": 63, "mesa": 17}
     checks = [f"layer {spec} {count} 4" for spec, count in tokens.items()]
     wide = ["wide gated_delta_product 160 130", "wide ssm 130 16"]
     assert not wrong(errors(*checks, *wide))
@@ -57,9 +57,9 @@ def test_layers_with_dims_that_are_no_powers_of_2() -> None:
 
 def test_recurrences_unlike_the_bundled_ones() -> None:
     """A memory that is written with what another gives, decays on both sides of a state, channels
-    with states of any length, and states of three dims."""
-    names = "cascade", "two_sided", "channels", "third_order"
-    checks = [f"layer {OWN / name}.arch 20 4" for name in names]
+    with states of any length, states of three dims, what an output is made into, and a bonus."""
+    names = "cascade", "two_sided", "channels", "third_order", "ended", "bonus_mean"
+    checks = [f"layer {OWN / name}.arch {17 + 3 * (name == 'cascade')} 4" for name in names]
     assert not wrong(errors(*checks))
 
 
@@ -78,10 +78,9 @@ def test_channels_with_long_states() -> None:
     assert not wrong(errors(f"layer {OWN / 'channels.arch'} 17 66"))
 
 
-@pytest.mark.parametrize("shape", ["16 6 20", "64 60 60"])
-def test_gates_that_forget_everything(shape: str) -> None:
+def test_gates_that_forget_everything() -> None:
     """Logarithms of -1000 and -inf, in chunks of 16 and 64, with heads of 6, 20 and 60."""
-    assert not wrong(errors(f"gates gla {shape}"))
+    assert not wrong(errors(*(f"gates gla {shape}" for shape in ("16 6 20", "64 60 60"))))
 
 
 @pytest.mark.slow

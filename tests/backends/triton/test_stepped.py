@@ -60,8 +60,8 @@ def wrong(found: dict[str, float], limit: float = LIMIT) -> dict[str, float]:
 def test_rows_of_pools_of_states() -> None:
     """States that lack the dim that programs share; weights that all sequences share. Rows of the
     pools in any order, none for one sequence, others untouched. No token at all. Gradients of what
-    has no chunks."""
-    assert not wrong(errors("mlstm 1 4", "lstm 3 4", "lstm 0 4", "train lstm 3 4"))
+    has no chunks. A solve at every token."""
+    assert not wrong(errors("mlstm 1 4", "mesa 1 4", "lstm 3 4", "lstm 0 4", "train lstm 3 4"))
 
 
 def test_a_cell_with_parameters_that_sequences_and_heads_share() -> None:
