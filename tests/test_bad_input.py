@@ -73,7 +73,7 @@ SPECS = {
     "deep lists": (body("output y[d] = " + "[" * MANY + "x" + "]" * MANY), "E0007"),
     "deep signs": (body("output y[d] = " + "-" * MANY + "x"), "E0007"),
     "deep indentation": ("layer L(d):\n" + " " * MANY + "input x[d]\n", "E0007"),
-    "deep blocks": (HEAD + "".join(f"{' ' * n}repeat 2 as l:\n" for n in range(4, 150)), "E0012"),
+    "deep blocks": (HEAD + "".join(f"{' ' * n}repeat 2 as l:\n" for n in range(4, 150)), "E0014"),
     "a long sum": (body("output y[d] = " + "+".join(["x"] * MANY)), "E0007"),
     "a long comparison": (body("output y[d] = " + "<".join(["x"] * MANY)), "E0007"),
     "chain forward": (chain(forward=True), "E0005"),

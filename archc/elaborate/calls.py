@@ -60,7 +60,9 @@ def call(scope: Scope, node: tree.Call) -> Value:
                 "E0204",
                 f"no function or layer `{func.id}`",
                 func.span,
-                helps=habits.of_name(func.id) or did_you_mean(func.id, known),
+                helps=["write `index[K]`: the positions along K"]
+                if func.id == "index"
+                else habits.of_name(func.id) or did_you_mean(func.id, known),
             )
     target = scope.evaluate(node.func)
     if isinstance(target, FunctionRef):
@@ -71,10 +73,17 @@ def call(scope: Scope, node: tree.Call) -> Value:
         "E0204",
         f"`{node.func.span.text}` is not a function or layer",
         node.func.span,
-        helps=["`.T` stands without brackets behind it"]
-        if isinstance(node.func, tree.Transpose)
-        else ["a product is written with `*` or `@`"],
+        helps=[_instead_of_call(node.func)],
     )
+
+
+def _instead_of_call(func: tree.Expr) -> str:
+    """What to write where something is called that cannot be."""
+    if isinstance(func, tree.Transpose):
+        return "`.T` stands without brackets behind it"
+    if isinstance(func, tree.Call):
+        return "a layer is given its sizes first, then its inputs: `Layer(d)(x)`"
+    return "a product is written with `*` or `@`"
 
 
 def arguments(scope: Scope, node: tree.Call, count: Sequence[int]) -> list[Value]:
@@ -115,6 +124,13 @@ def reduction(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, 
     """`sum[K](x)`, `max[K](x)`, `sum[H in G](x)`; `max(a, b)` is elementwise."""
     if not items:
         if name in ("max", "min"):
+            if len(node.args) == 1:
+                raise scope.error(
+                    "E0209",
+                    f"`{name}` takes 2 values, or one and its axes",
+                    node.span,
+                    helps=[over(scope, name, node)],
+                )
             values = arguments(scope, node, [2])
             if all(isinstance(value, sympy.Expr) for value in values):
                 return apply(EXACT[name], *values)
@@ -140,7 +156,10 @@ def over(scope: Scope, name: str, node: tree.Call) -> str:
     """How to call a function over a dim, with one that its first argument has."""
     if not node.args:
         return f"write `{name}[K](...)`"
-    text = node.args[0].value.span.text
+    first = node.args[0].value.span
+    text = first.text
+    if name not in REDUCTIONS and name != "softmax":
+        text = Span(first.source, first.start, node.args[-1].span.end).text
     value = scope.evaluate(node.args[0].value)
     axes = scope.visible(value) if isinstance(value, Tensor) else ()
     if not axes or len(text) > MOST_QUOTED:
@@ -202,6 +221,14 @@ def grouped(scope: Scope, name: str, value: Tensor, item: tree.Compare, span: Sp
 
 def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
     """`softmax(score)` in an attend, over the tokens read; `softmax[N](x)` is in the library."""
+    read = scope.pair.read.name if scope.pair is not None else ""
+    if any(isinstance(item, tree.Name) and item.id == read for item in items):
+        raise scope.error(
+            "E0209",
+            f"a `softmax` over the tokens read has no axis: `[{read}]`",
+            node.func.span,
+            helps=["write `softmax(score)`"],
+        )
     if items:
         return function(
             scope, FunctionRef(scope.session.library[name], tuple(map(scope.axis, items))), node
@@ -212,6 +239,14 @@ def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ..
             "`softmax` without an axis is for scores of an `attend`",
             node.span,
             helps=[f"over a dim: {over(scope, name, node)}"],
+        )
+    named = next((argument for argument in node.args if argument.name), None)
+    if named is not None:
+        raise scope.error(
+            "E0209",
+            f"`softmax` has no argument `{named.name}`",
+            named.span,
+            helps=["leave it out: in an `attend`, `softmax` is over the tokens read"],
         )
     values = arguments(scope, node, [1, 2])
     score = ops.tensor(scope, values[0], node.args[0].value.span)

@@ -24,7 +24,12 @@ def require(scope: Scope, stmt: tree.Require, exported: set[str]) -> None:
         text = _requirement_text(scope, stmt.condition.span.text)
         scope.context.requirements.append(ir.Requirement(condition, text, at))
     else:
-        raise scope.error("E0403", "`require` takes a condition on sizes", stmt.condition.span)
+        raise scope.error(
+            "E0403",
+            "`require` takes a condition on sizes",
+            stmt.condition.span,
+            helps=["of a value, it is a promise: `chunk: bound a > 0`"],
+        )
 
 
 def _requirement_text(scope: Scope, text: str) -> str:

@@ -211,7 +211,10 @@ def _member(scope: Scope, left: Value, right: Value, at: tree.Expr) -> bool:
         known = scope.number(left)
         if known is None:
             raise scope.error(
-                "E0402", f"`{left}` has no value here, so this cannot be decided", at.span
+                "E0402",
+                f"`{left}` has no value here, so this cannot be decided",
+                at.span,
+                helps=[f"give a value, e.g. `--set {left}=64`, or a default"],
             )
         scope.context.choices.append(str(known in right.value))
         return any(known == item for item in right.value)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import sympy
 
+from archc.diagnostics import Refused, did_you_mean
 from archc.dims import Axis, apply
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import Frame, Tensor
 from archc.ir import layer as ir
+from archc.source import Span
 from archc.source import Span
 from archc.syntax import tree
 
@@ -28,13 +31,13 @@ def heads_of(
     for name in node.over:
         found = scope.axis_named(name)
         if found is None:
-            raise scope.error("E0202", f"`{name}` is not a dim of this layer", node.span)
+            raise _no_dim(scope, node, "over", name)
         axes.append(found[0])
     if node.grouped is None:
         return tuple(axes), None
     groups = scope.axis_named(node.grouped)
     if groups is None or not axes:
-        raise scope.error("E0202", f"`{node.grouped}` is not a dim of this layer", node.span)
+        raise _no_dim(scope, node, "grouped", node.grouped)
     if groups[0].name == axes[0].name:
         return tuple(axes), None
     require_groups(scope, axes[0], groups[0], node.span)
@@ -49,6 +52,25 @@ def require_groups(scope: Scope, heads: Axis, groups: Axis, span: Span) -> None:
         raise scope.error("E0401", f"`{text}` does not hold", span, "groups of one size")
     if condition is not sympy.true:
         scope.context.requirements.append(ir.Requirement(condition, text, span))
+
+
+def _no_dim(
+    scope: Scope, node: tree.Recurrence | tree.Attend, word: str, name: str
+) -> Refused:
+    """The error for a name in a block's header that is no dim."""
+    text = node.span.text
+    found = re.search(rf"\b{word}\b[^:]*?(?<!\w)({re.escape(name)})(?![\w'])", text)
+    start = node.span.start + (found.start(1) if found else 0)
+    end = start + len(name) if found else node.span.end
+    known = scope.dim_names()
+    return scope.error(
+        "E0202",
+        f"`{name}` is not a dim of this layer",
+        Span(node.span.source, start, end),
+        "unknown size",
+        helps=did_you_mean(name, known)
+        or [f"sizes are the layer's arguments: `layer Name({name}, ...)`"],
+    )
 
 
 def node_name(tensor: Tensor, fallback: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sympy
 
 from archc.dims import Axis
@@ -24,6 +26,16 @@ def index(scope: Scope, node: tree.Index) -> Value:
     if along is not None:
         variable, steps = along
         return AT[variable.role](scope, node, variable, steps)
+    state = scope.state(node.base.id) if isinstance(node.base, tree.Name) else None
+    if state is not None and len(node.items) == 1 and isinstance(node.items[0], tree.Number):
+        raise scope.error(
+            "E0312",
+            f"`{node.span.text}` is the state of no token",
+            node.span,
+            "states are read at `[t]` and `[t-1]`",
+            others=[(state.decl.span, "declared here")],
+            helps=[f"an entry of the state is `take[...]({node.base.span.text}[t], ...)`"],
+        )
     base = scope.evaluate(node.base)
     if isinstance(base, FunctionRef):
         return FunctionRef(base.decl, tuple(scope.axis(item) for item in node.items))
@@ -59,6 +71,7 @@ def _steps(scope: Scope, item: tree.Binary, steps: sympy.Expr) -> int:
             f"`[{item.span.text}]` is a token that has not been seen yet",
             item.span,
             "in the future",
+            helps=[f"the token before is `[{item.left.span.text}-1]`"],
         )
     known = scope.number(steps)
     if known is None or not known.is_Integer or not 0 <= known <= MAX_SHIFT:
@@ -206,13 +219,38 @@ def gather(scope: Scope, node: tree.Index, base: Tensor) -> Tensor:
             f"`{node.span.text}` is not an index",
             node.items[0].span,
             "not an integer per token" if axes else "nothing to choose from",
-            helps=["`[t-1]` is an earlier token, `[s]` a token read, `E[tokens]` a row of a table"],
+            helps=_indices(node, axes),
         )
+    if isinstance(value, sympy.Expr) and value.is_number:
+        _check_entry(scope, node, axes[0], value)
     if scope.pair is not None and scope.pair.read.name in at.type.names:
         # a pair that is not read must not be able to name a row that does not exist
         first = ops.constant(scope, sympy.Integer(0), node.span)
         at = ops.node(scope, ir.Elementwise("where"), scope.pair.mask, at, first, span=node.span)
     return ops.node(scope, ir.Gather(axes[0].name), base, at, span=node.span)
+
+
+def _indices(node: tree.Index, axes: Sequence[Axis]) -> list[str]:
+    """What stands in brackets; integers of a token are declared as such."""
+    known = "`[t-1]` is an earlier token, `[s]` a token read, `E[tokens]` a row of a table"
+    item = node.items[0]
+    if not isinstance(item, tree.Name) or not axes:
+        return [known]
+    return [f"integers are declared so: `input {item.id} in {axes[0]}`", known]
+
+
+def _check_entry(scope: Scope, node: tree.Index, axis: Axis, entry: sympy.Expr) -> None:
+    """Refuse a number in brackets that no entry of a dim has."""
+    if entry >= 0 and not (axis.size.is_number and entry >= axis.size):
+        return
+    size = f"0 to {axis.size - 1}"
+    helps = [f"the last entry is `take[{axis}](..., {axis.size} - 1)`"]
+    raise scope.error(
+        "E0310",
+        f"`{axis}` has no entry {entry}: its entries are {size}",
+        node.items[0].span,
+        helps=[*helps, "an earlier token is `[t-1]`"] if entry < 0 else [],
+    )
 
 
 def take(scope: Scope, axis: Axis, value: Tensor, at: Tensor, span: Span) -> Tensor:

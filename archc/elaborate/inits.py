@@ -132,5 +132,10 @@ def _numbers(scope: Scope, node: tree.Call, count: int) -> tuple[sympy.Expr, ...
     """The arguments of a distribution."""
     values = [scope.evaluate(argument.value) for argument in node.args]
     if len(values) != count or not all(isinstance(value, sympy.Expr) for value in values):
-        raise scope.error("E0218", f"`{node.func.span.text}` takes {count} numbers", node.span)
+        raise scope.error(
+            "E0218",
+            f"`{node.func.span.text}` takes {count} numbers",
+            node.span,
+            helps=["write `normal(mean, std)`, `uniform(low, high)` or `loguniform(low, high)`"],
+        )
     return tuple(value for value in values if isinstance(value, sympy.Expr))

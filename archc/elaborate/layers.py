@@ -41,7 +41,9 @@ def bind(scope: Scope, decl: tree.Decl, node: tree.Call) -> dict[str, Value]:
                 f"`{decl.name}` has no argument `{name}`",
                 argument.span,
                 others=[(decl.header, "declared here")],
-                helps=did_you_mean(name, names) or habits.of_name(name),
+                helps=did_you_mean(name, names)
+                or (habits.of_name(name) if decl.kind == "function" else ())
+                or [f"it has {', '.join(names) or 'none'}"],
             )
         if name in bound:
             raise scope.error("E0209", f"argument `{name}` is given twice", argument.span)
@@ -59,16 +61,30 @@ def call(scope: Scope, target: LayerRef | AbstractLayer, node: tree.Call) -> Val
         given = tuple(bind(scope, target.decl, node).items())
         return LayerRef(target.decl, target.module, given, called=True)
     if any(argument.name for argument in node.args) or len(node.args) != len(inputs):
-        raise scope.error(
-            "E0209",
-            f"`{target.decl.name}` has {len(inputs)} inputs, and {len(node.args)} are given",
-            node.span,
-            others=[(target.decl.header, "declared here")],
-        )
+        raise _wrong_inputs(scope, target, inputs, node)
     values = [ops.tensor(scope, scope.evaluate(a.value), a.value.span) for a in node.args]
     if target.instance is None and (scope.extra or not _keeps_parameters(target.decl)):
         return in_place.applied(scope, target, values, node)
     return apply(scope, target, inputs, values, node)
+
+
+def _wrong_inputs(
+    scope: Scope, target: LayerRef, inputs: Sequence[tree.Declared], node: tree.Call
+) -> Refused:
+    """The error for a layer that is applied to more or fewer inputs, or to inputs by name."""
+    name, count = target.decl.name, len(inputs)
+    message = f"`{name}` has {count} input{'s' * (count != 1)}, and gets {len(node.args)}"
+    if any(argument.name for argument in node.args):
+        message = f"inputs of `{name}` go by their place, not by name"
+    sizes = ", ".join(parameter.name for parameter in target.decl.params)
+    given = ", ".join(declared.name for declared in inputs)
+    return scope.error(
+        "E0209",
+        message,
+        node.span,
+        others=[(target.decl.header, "declared here")],
+        helps=[f"write `{name}({sizes})({given})`: its sizes, then its inputs"],
+    )
 
 
 def inputs_of(decl: tree.Decl) -> list[tree.Declared]:

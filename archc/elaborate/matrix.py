@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sympy
 
 from archc.dims import Axis
@@ -95,7 +97,7 @@ def _matrices(scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span,
                 f"`@` with `{at.text}`, which is {what}",
                 span,
                 others=[(value.origin, "from here")],
-                helps=["scale with `*`"] if not axes else ["name the sum: `sum[K](a * b)`"],
+                helps=_instead(scope, a, axes, spans),
             )
     column_a = len(va) == 1 and not a.row
     row_b = len(vb) == 1 and b.row
@@ -112,11 +114,7 @@ def _matrices(scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span,
 def _trailing(scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span, Span]) -> Tensor:
     """Join the trailing dims of a with equal leading dims of b; more than one way is refused."""
     va, vb = scope.visible(a), scope.visible(b)
-    ways = [
-        count
-        for count in range(1, min(len(va), len(vb)) + 1)
-        if all(joinable(x, y) for x, y in zip(va[-count:], vb[:count], strict=True))
-    ]
+    ways = _ways(va, vb)
     if not ways:
         raise _mismatch(scope, a, b, span, spans)
     if len(ways) > 1:
@@ -135,6 +133,38 @@ def _trailing(scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span,
     return ops.product(scope, a, b, pairs, span)
 
 
+def _ways(left: Sequence[Axis], right: Sequence[Axis]) -> list[int]:
+    """How many trailing dims may be joined with as many leading ones."""
+    return [
+        count
+        for count in range(1, min(len(left), len(right)) + 1)
+        if all(joinable(x, y) for x, y in zip(left[-count:], right[:count], strict=True))
+    ]
+
+
+def _of_heads(scope: Scope, axes: Sequence[Axis]) -> list[str]:
+    """Where a block is over no heads: the dim that may be one of heads, of those of two values. It
+    is none of the states', and none that stands twice."""
+    names = [axis.base for axis in axes]
+    primed = {axis.base for axis in axes if axis.name != axis.base}
+    likely = [name for name in names if name not in scope.state_dims() | primed]
+    if not scope.memory or scope.hidden or not likely or len(axes) < 3:
+        return []
+    name = max(likely, key=lambda name: (names.count(name), -names.index(name)))
+    return [f"if `{name}` is a dim of heads, let the block be for each of them: `over {name}`"]
+
+
+def _instead(
+    scope: Scope, left: Tensor, axes: Sequence[Axis], spans: tuple[Span, Span]
+) -> list[str]:
+    """What to write for a product with a scalar, or with a value of more than two dims."""
+    if axes:
+        return [*_of_heads(scope, axes), "name the sum: `sum[K](a * b)`"]
+    if scope.pair is not None and scope.pair.read.name in left.type.names:
+        return [f"a value of the token read has its index: `[{scope.pair.read}]`"]
+    return ["scale with `*`"]
+
+
 def _mismatch(
     scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span, Span]
 ) -> Exception:
@@ -146,27 +176,36 @@ def _mismatch(
         if scope.memory and len(scope.visible(value)) == 1:
             kind = "a row " if value.row else "a column "
         sides.append(f"`{at.text}` is {kind}{ops.shape(scope, value)}")
-    helps = []
-    if scope.memory and len(va) == 1 == len(vb) and not a.row and not b.row:
-        one, other = spans[0].text, spans[1].text
-        helps = [f"an inner product is `{one}.T @ {other}`, an outer product `{one} @ {other}.T`"]
-    elif scope.memory and len(va) == 2 and joinable(va[0], vb[0]):
-        helps = [f"transpose the matrix: `{spans[0].text}.T @ {spans[1].text}`"]
-    elif {x.base for x in va} & {y.base for y in vb}:
-        shared = next(x.base for x in va if x.base in {y.base for y in vb})
-        helps = [
-            f"`@` joins trailing with leading dims; any other sum is written `sum[{shared}](a * b)`"
-        ]
-    last = va[-1] if va else "nothing"
-    first = vb[0] if vb else "nothing"
+    message = f"`@` cannot join `{va[-1]}` with `{vb[0]}`" if va and vb else ""
     return scope.error(
         "E0301",
-        f"`@` cannot join `{last}` with `{first}`",
+        message or f"`@` with `{(spans[1] if va else spans[0]).text}`, which has no dims",
         span,
         "; ".join(sides),
-        others=[(s, t) for s, t in _origins(scope, a, b, spans)],
-        helps=helps,
+        others=_origins(scope, a, b, spans),
+        helps=_joined(scope, a, b, spans),
     )
+
+
+def _joined(scope: Scope, a: Tensor, b: Tensor, spans: tuple[Span, Span]) -> list[str]:
+    """How two values that `@` cannot join may be multiplied."""
+    va, vb = scope.visible(a), scope.visible(b)
+    left, right = spans[0].text, spans[1].text
+    if not va or not vb:
+        return ["scale with `*`, or give it dims where it is declared: `x[d]`"]
+    if scope.memory and len(va) == 1 == len(vb) and not a.row and not b.row:
+        return [f"an inner product is `{left}.T @ {right}`, an outer product `{left} @ {right}.T`"]
+    helps = _of_heads(scope, (*vb, *va))
+    shared = [x.base for x in va if x.base in {y.base for y in vb}]
+    if scope.memory and len(va) == 2 and joinable(va[0], vb[0]):
+        helps += [f"transpose the matrix: `{left}.T @ {right}`"]
+    elif not scope.memory and len(_ways(vb, va)) == 1:
+        where = "the dims that are joined stand last on the left and first on the right"
+        helps += [f"write `{right} @ {left}`: {where}"]
+    elif shared:
+        other = f"any other sum is written `sum[{shared[0]}](a * b)`"
+        helps += [f"`@` joins trailing with leading dims; {other}"]
+    return helps
 
 
 def _origins(
@@ -198,6 +237,11 @@ def transpose(scope: Scope, value: Value, span: Span) -> Value:
             span,
             "`.T` is for two dims",
             others=[(tensor.origin, "from here")],
+            helps=_of_heads(scope, axes)
+            if scope.memory
+            else ["outside of `recurrence` and `attend`, no value is a row: leave `.T` out"]
+            if len(axes) == 1
+            else [],
         )
     first, second = ops.settle((axes[1], axes[0]), scope.hidden)
     return ops.relabel(scope, tensor, [(axes[1], first), (axes[0], second)], span)

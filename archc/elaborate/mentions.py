@@ -51,6 +51,8 @@ def names_bound(stmt: tree.Stmt) -> list[str]:
         return [item.name for item in stmt.names]
     if isinstance(stmt, tree.Param):
         return [item.name for group in stmt.groups for item in group.names]
+    if isinstance(stmt, tree.Repeat):
+        return names_defined(stmt.body)
     return names_defined([stmt])
 
 

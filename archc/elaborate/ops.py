@@ -166,6 +166,8 @@ def _orientation(scope: Scope, fn: str, tensors: Sequence[Tensor], span: Span) -
     matrices = [value for value in tensors if len(scope.visible(value)) > 1]
     if vectors and matrices and fn in ("add", "sub"):
         raise _mixed_ranks(scope, fn, matrices[0], vectors[0], span)
+    if fn in ("add", "sub") and len(matrices) == 2:
+        _share_a_dim(scope, fn, matrices[0], matrices[1], span)
     for one in vectors:
         for other in vectors:
             a, b = scope.visible(one)[0], scope.visible(other)[0]
@@ -185,6 +187,26 @@ def _orientation(scope: Scope, fn: str, tensors: Sequence[Tensor], span: Span) -
                     helps=["an outer product is written `a @ b.T`"],
                 )
     return bool(vectors) and vectors[0].row and not matrices
+
+
+def _share_a_dim(scope: Scope, fn: str, one: Tensor, other: Tensor, span: Span) -> None:
+    """Refuse a sum of two matrices that have no dim in common: nobody means all pairs of both."""
+    names = {axis.name for axis in scope.visible(one)}
+    if names & {axis.name for axis in scope.visible(other)}:
+        return
+    first = scope.visible(other)[0]
+    raise scope.error(
+        "E0303",
+        f"`{WORDS[fn]}` of a matrix {shape(scope, one)} and a matrix {shape(scope, other)}",
+        span,
+        others=[
+            (one.origin, f"this is {shape(scope, one)}"),
+            (other.origin, f"this is {shape(scope, other)}"),
+        ],
+        helps=[]
+        if scope.hidden
+        else [f"if `{first}` is a dim of heads, let the block be for each of them: `over {first}`"],
+    )
 
 
 def _mixed_ranks(scope: Scope, fn: str, matrix: Tensor, vector: Tensor, span: Span) -> Exception:

@@ -242,6 +242,16 @@ class Scope:
             scope = scope.parent
         return None
 
+    def state_dims(self) -> set[str]:
+        """The dims of the states of the recurrence around this place."""
+        names: set[str] = set()
+        scope: Scope | None = self
+        while scope is not None and scope.frame is self.frame:
+            states = scope.states.values()
+            names |= {axis.base for state in states for axis in state.axes if axis.kind == "dim"}
+            scope = scope.parent
+        return names
+
     def known(self) -> set[str]:
         """Every visible name, for did-you-mean."""
         names: set[str] = set(self.module.decls) | set(self.session.library)

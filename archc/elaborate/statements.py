@@ -196,11 +196,14 @@ def _assign(scope: Scope, stmt: tree.Assign, exported: set[str]) -> None:
             "E0214",
             "several names are given one value",
             stmt.span,
-            helps=["split an axis with `a, b, c = value by 3`"],
+            helps=["a call has one value: a layer that is called has one output"]
+            if isinstance(stmt.value, tree.Call)
+            else ["split an axis with `a, b, c = value by 3`"],
         )
     target = stmt.targets[0]
     state = scope.state(target.name)
-    _refuse_another_token(scope, stmt, target)
+    if _initial_value(scope, target) or _is_another_token(scope, stmt, target):
+        return
     at_time = (
         target.items is not None and len(target.items) == 1 and _is_time(scope, target.items[0])
     )
@@ -233,12 +236,29 @@ def _is_time(scope: Scope, item: tree.Expr) -> bool:
     )
 
 
-def _refuse_another_token(scope: Scope, stmt: tree.Assign, target: tree.Target) -> None:
+def _initial_value(scope: Scope, target: tree.Target) -> bool:
+    """Whether a target is `S[0]`, which is reported, and then as if it were not there."""
+    item = target.items[0] if target.items is not None and len(target.items) == 1 else None
+    state = scope.state(target.name)
+    if not isinstance(item, tree.Number) or state is None:
+        return False
+    header = " ".join(state.decl.span.text.split())
+    scope.error(
+        "E0216",
+        f"`{target.span.text}` is no token: a recurrence says what `{target.name}[t]` is",
+        target.span,
+        helps=[f"the value at first stands in the header: `recurrence {header} = 0 ...:`"],
+    )
+    return True
+
+
+def _is_another_token(scope: Scope, stmt: tree.Assign, target: tree.Target) -> bool:
     """Refuse a target such as `S[t+1]`, which is not of the token at hand."""
     item = target.items[0] if target.items is not None and len(target.items) == 1 else None
+    state = scope.state(target.name)
     if not isinstance(item, tree.Binary) or not _is_time(scope, item.left):
-        return
-    at, state = item.left.span.text, scope.state(target.name)
+        return False
+    at = item.left.span.text
     if state is not None:
         state.after = Lazy(target.name, stmt.span, _refused)
     raise scope.error(
@@ -254,7 +274,8 @@ def _named(scope: Scope, value: Value, target: tree.Target, stmt: tree.Node) -> 
     if not isinstance(value, Tensor):
         if target.items is None:
             return value
-        value = ops.tensor(scope, value, target.span)
+        at = stmt.value.span if isinstance(stmt, tree.Assign) else target.span
+        value = ops.tensor(scope, value, at)
     value = annotated(scope, ops.settled(scope, value, target.span), target)
     node = value.frame.graph[value.node]
     if node.name is None and value.frame is scope.frame:

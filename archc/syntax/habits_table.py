@@ -126,8 +126,8 @@ NAMES = (
     # --- over dims ---
     Habit(
         "dim axis dims keepdim keepdims",
-        "the dim by its name, in brackets: `softmax[d](x)`; in an `attend`, `softmax` has none",
-        "o = softmax(q[t].T @ k[s], dim=-1) @ v[s]", "o = softmax(q[t].T @ k[s]) @ v[s]", READ,
+        "the dim by its name, in brackets: `softmax[d](x)`", "z = dropout(x, dim=1)",
+        "z = dropout(x, 0.1)",
     ),
     Habit(
         "softmax Softmax", "`softmax[d](x)` over a dim; `softmax(score)` is for an `attend`",
@@ -287,6 +287,11 @@ NAMES = (
         "z = x * randn(d)", "param w[d] = normal(0, 1)\nz = x * w",
     ),
     Habit(
+        "xavier_uniform xavier_normal kaiming_uniform kaiming_normal trunc_normal orthogonal",
+        "`normal(0, 0.02)`, `uniform(-1, 1)`, or nothing, which is 1/sqrt(size) of a normal",
+        "param w[d] = xavier_uniform()\nz = x * w", "param w[d] = normal(0, 0.02)\nz = x * w",
+    ),
+    Habit(
         "shape size numel ndim len", "the dim itself, which is its size: `x / sqrt(d)`",
         "z = x / sqrt(x.shape)", "z = x / sqrt(d)",
     ),
@@ -355,7 +360,7 @@ TEXTS = (
     ),
     Habit(
         r"^[ ]*(?:from\b.*\bimport|import)\b(?!.*\bfrom\s*\").*",
-        'leave it out: functions are there; a layer comes by `import Name from "file.arch"`',
+        '`import Name from "file.arch"` for a layer of another file; functions need none',
         "import torch\nlayer L(d):\n    input x[d]\n    output y[d] = x",
         "layer L(d):\n    input x[d]\n    output y[d] = x", FILE,
     ),
@@ -377,11 +382,43 @@ TEXTS = (
     ),
     Habit(r"^[ ]*(?:let|const|var)\b.*", "`z = x`, without a word in front", "let z = x", "z = x"),
     Habit(
-        r"^[ ]*param +\w+ *\(.*", "`param w[d]`: dims stand in square brackets",
+        r"^[ ]*(?:param|input|output) +\w+ *\(.*", "`param w[d]`: dims stand in square brackets",
         "param w(d)\nz = x * w", "param w[d]\nz = x * w",
     ),
     Habit(
-        r"^[ ]*attend +(?!all\b)\w+ *(?::|over\b|in\b|grouped\b).*|^[ ]*attend *(?::|over\b).*",
+        r"^(?:layer|block|model) +\w+ *(?:\[.*\])? *:.*",
+        "`layer L(d):`: sizes stand in round brackets",
+        "layer L[d]:\n    input x[d]\n    output y[d] = x",
+        "layer L(d):\n    input x[d]\n    output y[d] = x", FILE,
+    ),
+    Habit(
+        r"^[ ]*repeat\b(?!.*\bas\b).*", "`repeat 4 as l:`",
+        "z = x\nrepeat 4:\n    z = z + tanh(z)", "z = x\nrepeat 4 as l:\n    z = z + tanh(z)",
+    ),
+    Habit(
+        r"^[ ]*blocks\b(?!.*\bevery\b).*", "`blocks j of 4 every 4:`",
+        "blocks j of 4:\n    m = x[j]\nz = x",
+        "blocks j of 4 every 4:\n    m = x[j]\nz = x",
+    ),
+    Habit(
+        r"^[ ]*chunk *:(?: *\d.*| *size *[=:(].*|[ ]*$)", "`chunk: size 64`",
+        "chunk: size = 64\nz = x", "chunk: size 64\nz = x",
+    ),
+    Habit(r"^[ ]*require\b[^=<>!]*=(?!=).*", "`require H == 4`, with two signs",
+          "require H = 4\nz = x", "require H == 4\nz = x"),
+    Habit(
+        r"^[ ]*attend\b(?:(?!\bover\b).)*(?:,|\band\b).*",
+        "one chain: `attend t - 64 < s <= t over H:`",
+        "attend s <= t, s > t - 64 over H:\n    z = softmax(q[t].T @ k[s]) @ v[s]",
+        "attend t - 64 < s <= t over H:\n    z = softmax(q[t].T @ k[s]) @ v[s]",
+    ),
+    Habit(
+        r"^[ ]*(?:attend|recurrence)\b.*\bfor\b.*", "`over H`; that it is for each token is clear",
+        "recurrence z[K] for H:\n    z[t] = z[t-1] + k",
+        "recurrence z[K] over H:\n    z[t] = z[t-1] + k",
+    ),
+    Habit(
+        r"^[ ]*attend +(?:(?!all\b)\w+ *(?::|over\b|in\b|grouped\b)|(?:all +)?(?::|over\b)).*",
         "the range of tokens that are read: `attend s <= t over H:`, `attend t - 64 < s <= t over "
         "H:` or `attend all m over H:`",
         "attend s over H:\n    z = softmax(q[t].T @ k[s]) @ v[s]",
@@ -448,6 +485,17 @@ TEXTS = (
         "S[t] = S[t-1] + k @ v^T", "S[t] = S[t-1] + k @ v.T", STEP,
     ),
     Habit(r"\^", "`**` for a power: `x ** 2`", "z = x^2", "z = x ** 2"),
+    Habit(
+        r"\bnot +in\b *", "`not (d in [4, 8])`",
+        "layer L(d = 8):\n    input x[d]\n    output y[d] = x if d not in [4, 8] else 2 * x",
+        "layer L(d = 8):\n    input x[d]\n    output y[d] = x if not (d in [4, 8]) else 2 * x",
+        FILE,
+    ),
+    Habit(r"\b\d+_[\d_]*", "the digits alone: `1000`", "z = x * 1_000", "z = x * 1000"),
+    Habit(r"\b0[xXbBoO][\dA-Fa-f]*", "the number in decimal digits: `16`",
+          "z = x * 0x10", "z = x * 16"),
+    Habit(r"(?<![\[:, ])\.\.\.|(?<!\[)\.\.\.(?!\])|…", "all of it: nothing is filled in",
+          "z = x + ... + b", "z = x + b"),
     Habit(r"&&?", "`and`", "z = where(x > 0 && b > 0, x, b)", "z = where(x > 0 and b > 0, x, b)"),
     Habit(r"\|\|?", "`or`", "z = where(x > 0 || b > 0, x, b)", "z = where(x > 0 or b > 0, x, b)"),
     Habit(r"!(?!=)|~", "`not`", "z = where(!(x > 0), x, b)", "z = where(not (x > 0), x, b)"),

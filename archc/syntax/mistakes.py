@@ -25,6 +25,7 @@ SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 STRANGE = re.compile(
     r"[^\n\r\x20-\x7e\u00a0-\uffff]|[\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
 )
+NUMBER = re.compile(r"(?<![\w.])[\d.]+(?:[eE][-+]?\d+)? *$")
 OPERATORS = ("+", "-", "*", "/", "@", "(", ".", "**", "//", "%", "<", ">")
 
 SHOWN = {"_NL": "end of the line", "_INDENT": "indented line", "_DEDENT": "end of the block"}
@@ -200,7 +201,7 @@ def syntax_error(
         return _habit(advice, report)
     if isinstance(error, UnexpectedCharacters):
         return _character(source, at, report)
-    if ended or token is None:
+    if ended or token is None or token.type == "_DEDENT":
         return _ends_early(source, start, text, report)
     if token.type == "_INDENT":
         return _bad_indent(source, start, text, token, report)
@@ -263,7 +264,7 @@ def _unexpected(
     if token.type in SHOWN:
         edge = min(at.start, len(source.text) - 1)
         at = Span(source, edge, edge + 1)
-    elif token.type == "NAME" and (number := re.search(r"[\d.]+ *$", source.text[: at.start])):
+    elif token.type == "NAME" and (number := NUMBER.search(source.text[: at.start])):
         return _no_operator(source, at, number[0].strip(), report)
     shown = f"`{str(token).splitlines()[0]}`" if str(token).strip() else "space"
     found = SHOWN.get(token.type, shown)
@@ -295,6 +296,8 @@ def _no_operator(source: Source, at: Span, left: str, report: Report) -> Refused
         helps = [f"write a comma between dims: `{left}, {right}`"]
     elif left[0].isdigit():
         helps = [f"write `{left} * {right}`"]
+    elif left in habits.SAME:
+        helps = [f"write `{left}({right})`"]
     else:
         helps = [f"write the operator: `{left} * {right}` for each element, `{left} @ {right}` for "
                  "matrices"]
