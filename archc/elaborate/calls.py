@@ -11,7 +11,7 @@ from archc.diagnostics import did_you_mean
 from archc.dims import BATCH, Axis, apply, axes_text
 from archc.elaborate import index, layers, matrix, ops, select, statements, tied
 from archc.elaborate.heads import require_groups
-from archc.elaborate.scope import Scope
+from archc.elaborate.scope import PairScope, Scope
 from archc.elaborate.values import AbstractLayer, FunctionRef, LayerRef, Tensor, Value
 from archc.ir import layer as ir
 from archc.source import Span
@@ -240,6 +240,11 @@ def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ..
             node.span,
             helps=[f"over a dim: {over(scope, name, node)}"],
         )
+    return _over_tokens_read(scope, scope.pair, node)
+
+
+def _over_tokens_read(scope: Scope, pair: PairScope, node: tree.Call) -> Tensor:
+    """`softmax(score)`, or `softmax(score, sink)`, in an attend."""
     named = next((argument for argument in node.args if argument.name), None)
     if named is not None:
         raise scope.error(
@@ -250,17 +255,17 @@ def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ..
         )
     values = arguments(scope, node, [1, 2])
     score = ops.tensor(scope, values[0], node.args[0].value.span)
-    if scope.pair.read.name not in score.type.names:
+    if pair.read.name not in score.type.names:
         raise scope.error(
             "E0301",
             "this score does not depend on the token read",
             node.args[0].value.span,
-            helps=[f"index a value with `[{scope.pair.read.name}]`"],
+            helps=[f"index a value with `[{pair.read.name}]`"],
         )
-    mask = scope.frame.bring(scope.pair.mask)
+    mask = scope.frame.bring(pair.mask)
     sink = [ops.tensor(scope, value, node.args[1].value.span) for value in values[1:]]
-    made = ops.node(scope, ir.Softmax(scope.pair.read.name), score, mask, *sink, span=node.span)
-    scope.pair.softmaxed.add(made.node)
+    made = ops.node(scope, ir.Softmax(pair.read.name), score, mask, *sink, span=node.span)
+    pair.softmaxed.add(made.node)
     return made
 
 
