@@ -44,6 +44,7 @@ from archc.tile.language import (
     Transpose,
     Type,
     Value,
+    kind,
     statements,
 )
 
@@ -53,6 +54,9 @@ DTYPE = {
 }  # fmt: skip
 COMBINE = {"product": "product", "max": "larger", "min": "smaller"}
 """Functions of the runtime that `tl.associative_scan` takes."""
+
+WHOLE = {"floordiv": "//", "mod": "%"}
+"""Of integers that are not negative, C and Python divide alike; nothing else is divided so."""
 
 INDENT = "    "
 WIDTH = 96
@@ -262,8 +266,11 @@ def _full(p: Printer, s: Statement) -> Iterator[str]:
 
 
 def _apply(p: Printer, s: Statement) -> Iterator[str]:
-    names = s.results[0].type.names
-    return p.let(s, TEXT[s.op.function](*(p.seen(value, names) for value in s.operands)))
+    type = s.results[0].type
+    given = [p.seen(value, type.names) for value in s.operands]
+    if s.op.function in WHOLE and kind(type.dtype) == "int":
+        return p.let(s, f" {WHOLE[s.op.function]} ".join(given))
+    return p.let(s, TEXT[s.op.function](*given))
 
 
 def _cast(p: Printer, s: Statement) -> Iterator[str]:
