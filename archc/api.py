@@ -6,9 +6,9 @@ A `Spec` is a layer of a spec, ready to become a module, a function, source text
 from __future__ import annotations
 
 import os
+import textwrap
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,21 +23,27 @@ from archc.compile import (
     elaborated,
     file_of,
     function_of,
-    text_of,
+    kernels_of,
     with_chunks,
 )
 from archc.diagnostics import ArchWarning
 from archc.ir import layer as ir
 from archc.ir.picture import as_svg
-from archc.ir.sizes import Number, callee_sizes, resolve_sizes
+from archc.ir.sizes import resolve_sizes
 from archc.law import CompositionLaw
 from archc.law import of as law_of
+from archc.origin import Imports, Origin, Recipe, backend_here, compiled, tell
 from archc.recurrence.classify import Class, classify
 from archc.recurrence.loops import loops
 from archc.source import Source
 
 if TYPE_CHECKING:
     import torch
+
+
+def _frozen(value: Any) -> Any:
+    """An option that can be compared by value."""
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 OPTION = (type(None), bool, str, list, tuple)
@@ -67,7 +73,8 @@ class Spec:
 
     def __init__(self, source: Source, layer: str | None, given: Mapping[str, Any]):
         self.source_file, self._layer_name, self._given = source, layer, dict(given)
-        self.layer: ir.Layer = elaborated(source, layer, given)
+        self.imports = Imports()
+        self.layer: ir.Layer = elaborated(source, layer, given, importer=self.imports)
         self._warned = False
 
     @property
@@ -80,35 +87,44 @@ class Spec:
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        backend: str = "eager",
+        backend: str = "auto",
         **sizes: Any,
     ) -> torch.nn.Module:
         """A module with sizes by name; what is not given takes the spec's default.
 
         Parameters are named and drawn as in the spec. `module(x)` is the output for a whole
         sequence; `module(x, state=..., return_state=True)` continues one, with any number of
-        tokens. Raises ArchError for sizes that are missing, unknown, no sizes, or break a
-        requirement.
+        tokens. Where torch sees a GPU, tensors on it go through generated kernels, in each call;
+        `backend="eager"` is PyTorch alone. Printed, a module says what of it has kernels. It can be
+        pickled whole. Raises ArchError for sizes that are missing, unknown, no sizes, or break a
+        requirement, ValueError for a backend that there is not.
         """
         modules = {
             name: sizes.pop(name) for name in self._arguments_that_are_layers() if name in sizes
         }
-        layer = self._decided(sizes)
-        self._warn(layer)
+        layer, given = self._decided(sizes)
         known = resolve_sizes(layer, sizes)
-        made = load_text(text_of(layer, backend), snake(layer.name))
-        given = arguments({**known, **modules})
-        module = getattr(made, class_name(layer))(**given, device=device, dtype=dtype)
-        _tell(module, Origin(layer, known))
+        self._warn(layer)
+        spec = (self.source_file.name, self.source_file.text)
+        options = tuple((name, _frozen(value)) for name, value in given.items())
+        recipe = Recipe(spec, self.imports.texts(), self._layer_name, options, backend)
+        made = compiled(recipe, layer)
+        if backend == "triton" and not kernels_of(layer).launched:
+            text = f"no kernel is in the code of `{layer.name}`: {kernels_of(layer)}"
+            warnings.warn(text, ArchWarning, stacklevel=2)
+        values = arguments({**known, **modules})
+        module = getattr(made, class_name(layer))(**values, device=device, dtype=dtype)
+        tell(module, Origin(layer, known, recipe))
         return module
 
     def _arguments_that_are_layers(self) -> list[str]:
         paths = (call.path for _, call in self.layer.calls if call.callee.kind == "argument")
         return list(dict.fromkeys(paths))
 
-    def _decided(self, sizes: Mapping[str, Any]) -> ir.Layer:
+    def _decided(self, sizes: Mapping[str, Any]) -> tuple[ir.Layer, Mapping[str, Any]]:
         """The layer for these sizes: elaborated anew if they decide a condition, or are options
-        (what is no number always is one, whatever stands in its place by default)."""
+        (what is no number always is one, whatever stands in its place by default); and what was
+        given to elaborate it."""
         decided = {
             symbol.name
             for requirement in self.layer.requirements
@@ -122,8 +138,9 @@ class Spec:
             if name in decided | options or isinstance(value, OPTION)
         }
         if not new:
-            return self.layer
-        return elaborated(self.source_file, self._layer_name, {**self._given, **new})
+            return self.layer, self._given
+        given = {**self._given, **new}
+        return elaborated(self.source_file, self._layer_name, given, importer=self.imports), given
 
     @cached_property
     def op(self) -> Callable[..., Any]:
@@ -163,51 +180,19 @@ class Spec:
 
     def _function(self, kind: str, layer: ir.Layer) -> Callable[..., Any]:
         """A function of the layer's own; where torch sees a GPU it has kernels for one."""
-        import torch  # what is made needs it anyway
-
         name = f"{snake(self.name)}_{kind}"
-        backend = "triton" if torch.cuda.is_available() else "eager"
-        return getattr(load_text(function_of(layer, name, backend), name), name)
+        return getattr(load_text(function_of(layer, name, backend_here("auto")), name), name)
 
-    def source(self, backend: str = "eager") -> str:
-        """The standalone Python file, as `archc compile` writes it."""
+    def source(self, backend: str = "auto") -> str:
+        """The standalone Python file, as `archc compile` writes it: the same on every machine, so
+        that kernels are in it only if they are asked for (`backend="triton"`)."""
         return file_of(self.layer, backend)
 
     def __repr__(self) -> str:
         args = ", ".join(arg.name for arg in self.layer.args)
-        return f"<archc {self.layer.kind} {self.name}({args}) of {self.source_file.name}>"
+        head = f"archc {self.layer.kind} {self.name}({args}) of {self.source_file.name}"
+        return f"<{head}\n{textwrap.indent(str(kernels_of(self.layer)), '  ')}>"
 
     def _repr_html_(self) -> str:
         """The picture that a notebook shows."""
         return as_svg(self.layer)
-
-
-# --- what a module was made from ----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The layer IR that a module computes, and the numbers for its sizes."""
-
-    layer: ir.Layer
-    sizes: Mapping[str, Number]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
-        return self  # nothing changes it: copies of a module share it
-
-
-def _tell(module: torch.nn.Module, origin: Origin) -> None:
-    """Let a module, and the layers in it, know what they were made from."""
-    vars(module)["_archc"] = origin
-    for _, call in origin.layer.calls:
-        if call.callee.kind != "argument":
-            sizes = callee_sizes(call, origin.sizes)
-            _tell(module.get_submodule(call.path), Origin(call.callee, sizes))
-
-
-def origin_of(module: torch.nn.Module) -> Origin:
-    """What a module was made from; ValueError for one that archc has not made."""
-    origin = getattr(module, "_archc", None)
-    if not isinstance(origin, Origin):
-        raise ValueError(f"{type(module).__name__} was not made by `Spec.module`, nor is in one")
-    return origin

@@ -8,7 +8,7 @@ The layer IR is verified after elaboration and after every pass; `dump` sees eve
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import metadata
 from typing import Any
@@ -22,7 +22,7 @@ from archc.backends.eager import emit as eager
 from archc.backends.renamed import check_spelling
 from archc.backends.triton import emit as triton
 from archc.backends.triton.schedule import Schedule
-from archc.elaborate.elaborate import elaborate
+from archc.elaborate.elaborate import Importer, elaborate
 from archc.given_laws import with_laws
 from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm
@@ -126,6 +126,30 @@ SCHEDULE = Schedule(
 """How recurrences become kernels."""
 
 
+@dataclass(frozen=True)
+class Kernels:
+    """What a layer's code can do on a GPU, in words: functions that launch kernels, a line each,
+    and recurrences that PyTorch does, with the reason."""
+
+    launched: tuple[str, ...]
+    refused: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if self.launched:
+            return "\n".join(["on a GPU, by kernels:", *self.launched, *self._others()])
+        return "\n".join(self._others() or ["in PyTorch on every device: it has no recurrence"])
+
+    def _others(self) -> list[str]:
+        return ["in PyTorch on every device:", *self.refused] if self.refused else []
+
+
+@lru_cache(maxsize=64)
+def kernels_of(layer: ir.Layer) -> Kernels:
+    """What kernels there are for an elaborated layer."""
+    ready = with_prologues(with_epilogues(_through(PASSES[DERIVING:], before_chunks(layer))))
+    return Kernels(*triton.kernels_in(Plan(for_kernels(ready)), SCHEDULE))
+
+
 def in_kernels(plan: Plan) -> str:
     """The file whose chunked recurrences launch kernels on a GPU."""
     plan = replace(plan, layer=for_kernels(plan.layer))
@@ -147,8 +171,10 @@ def whole_in_kernels(plan: Plan) -> str:
     return in_kernels(replace(plan, layer=with_prologues(with_epilogues(plan.layer))))
 
 
-BACKENDS: Mapping[str, Callable[[Plan], str]] = {"eager": eager.emit, "triton": whole_in_kernels}
-"""Plan -> source text, by name."""
+BACKENDS: Mapping[str, Callable[[Plan], str]] = {
+    "auto": eager.emit, "eager": eager.emit, "triton": whole_in_kernels,
+}  # fmt: skip
+"""Plan -> source text, by name; `auto` is what runs everywhere."""
 
 
 def compile_source(
@@ -173,11 +199,13 @@ def elaborated(
     name: str | None = None,
     given: Mapping[str, Any] | None = None,
     dump: Dump = lambda stage, value: None,
+    importer: Importer = import_source,
 ) -> ir.Layer:
-    """The layer IR that a spec stands for, as it is written there."""
+    """The layer IR that a spec stands for, as it is written there; `importer` finds the texts of
+    its imports."""
     file = parse(source)
     dump("tree", file)
-    layer = elaborate(file, name, given or {}, import_source)
+    layer = elaborate(file, name, given or {}, importer)
     verify(layer)
     check_spelling(layer)
     layer = with_laws(layer)

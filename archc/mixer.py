@@ -11,20 +11,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import ceil, prod
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from archc.algebra.cut import NoMemory, memory_of
 from archc.algebra.simplify import simplify
-from archc.api import Origin, origin_of
-from archc.backends.writer import attribute, identifier
+from archc.backends.renamed import at_path
+from archc.backends.writer import identifier
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.initial import all_params
 from archc.ir.meaning import evaluate
 from archc.ir.meaning_ops import Named
+from archc.origin import Origin, origin_of
 from archc.recurrence.mixer import Mixer, entering, mixer
 
 TOKENS_AT_ONCE = 4096
@@ -73,11 +73,11 @@ def mixer_matrix(layer: nn.Module, *inputs: Tensor, **named: Tensor) -> MixerMat
     """
     origin = origin_of(layer)
     model = simplify(origin.layer)
-    params = {path: _inside(layer, path) for path, _, _ in all_params(model, origin.sizes)}
+    params = {path: at_path(layer, path) for path, _, _ in all_params(model, origin.sizes)}
     run = _Run(
         replace(origin, layer=model),
         {path: x.detach().double() for path, x in params.items()},
-        {path: _in_float64(_inside(layer, path)) for path in _given_layers(model)},
+        {path: _in_float64(at_path(layer, path)) for path in _given_layers(model)},
         _by_name(model, inputs, named),
     )
     try:
@@ -100,16 +100,6 @@ def _by_name(
     if missing or len(inputs) > len(takes) or given.keys() - takes:
         raise TypeError(f"{layer.name} takes {', '.join(takes)}")
     return given
-
-
-def _inside(module: nn.Module, path: str) -> Any:
-    """A parameter or layer of a module by its path in the spec: the value that it computes with
-    (`torch.nn.utils.parametrize`), of modules that `torch.compile` may have wrapped."""
-    found: Any = module
-    for part in path.split("."):
-        name = part if part.isdigit() else attribute(part)
-        found = getattr(getattr(found, "_orig_mod", found), name)
-    return getattr(found, "_orig_mod", found)
 
 
 def _given_layers(layer: ir.Layer, prefix: str = "") -> Iterator[str]:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from archc.api import origin_of
 from archc.dims import TIME
 from archc.ir import layer as ir
 from archc.ir.sizes import Number, callee_sizes, evaluate
+from archc.origin import origin_of
 
 
 @torch.no_grad()

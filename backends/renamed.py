@@ -86,6 +86,16 @@ class Weights(dict[str, "Tensor"]):
         return self[own]
 
 
+def at_path(module: nn.Module, path: str) -> Any:
+    """A parameter or layer of a module by its path in the spec: the value that it computes with
+    (`torch.nn.utils.parametrize`), of modules that `torch.compile` may have wrapped."""
+    found: Any = module
+    for part in path.split("."):
+        name = part if part.isdigit() else attribute(part)
+        found = getattr(getattr(found, "_orig_mod", found), name)
+    return getattr(found, "_orig_mod", found)
+
+
 def weights(module: nn.Module) -> Weights:
     """The parameters of a module."""
     return Weights(module.state_dict())

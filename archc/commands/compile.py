@@ -13,7 +13,7 @@ from archc.commands import files
 from archc.commands.arguments import set_option, spec_argument
 from archc.commands.console import Console
 from archc.commands.stages import Given, layer_of, tree_of
-from archc.compile import Dump, compile_source
+from archc.compile import Dump, compile_source, kernels_of
 from archc.diagnostics import fail
 from archc.ir.layer import Layer
 from archc.ir.text import as_text, option_text
@@ -51,16 +51,20 @@ def command(
         raise click.UsageError("--check compares with a file: name it with -o.")
     console = ctx.ensure_object(Console)
     ready: list[Layer] = []
+    written: list[Layer] = []
 
     def note(stage: str, value: object) -> None:
-        """Keep the layer that the chunked forms are derived from."""
+        """Keep the layer as written, and that which the chunked forms are derived from."""
         if stage != "chunk" and isinstance(value, Layer):
             ready[:] = [value]
+            written.append(value)
 
     with _waiting(spec, console.quiet):
         text = _stage(spec, given, BACKENDS[backend], output, emit, note)
     for layer in ready:
         console.warnings(loops(layer))
+    if BACKENDS[backend] == "triton" and emit == "source" and "triton.jit(" not in text:
+        console.say(f"no kernel is in this file: {kernels_of(written[0])}")
     if check:
         _compare(output, text)
         return

@@ -31,6 +31,16 @@ def emit(
     """The whole file, the same to the byte for the same plan. `by_kernels` writes the functions
     that launch kernels for chunks, `by_steps` those whose kernels walk tokens, `by_ops` the ops
     of torch that call them."""
+    return emitted(plan, by_kernels, by_steps, by_ops)[0]
+
+
+def emitted(
+    plan: Plan,
+    by_kernels: Callable[..., Any] | None = None,
+    by_steps: Callable[..., Any] | None = None,
+    by_ops: Callable[..., Any] | None = None,
+) -> tuple[str, File]:
+    """The same, with what the file was put together from."""
     file = File(by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops)
     layers = called_first(plan.layer)
     classes = file.classes_of(layers[::-1])
@@ -47,7 +57,7 @@ def emit(
         sections.append('if __name__ == "__main__":\n    main()')
     body = "\n\n\n".join(text.strip("\n") for text in sections)
     text = "\n".join([*header(plan, kernel_notes(file)), whole(body)])
-    return named(text) if file.spaced else text
+    return named(text) if file.spaced else text, file
 
 
 KERNEL_CHECKS = {"check_kernels": "by_kernels", "check_steps": "by_steps"}

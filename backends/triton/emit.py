@@ -28,6 +28,12 @@ def emit(plan: Plan, schedule: Schedule) -> str:
     return eager.emit(plan, *_writers(schedule))
 
 
+def kernels_in(plan: Plan, schedule: Schedule) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the file would say of its kernels, and of what stays in PyTorch, a line each."""
+    _, file = eager.emitted(plan, *_writers(schedule))
+    return tuple(file.notes), tuple(file.refused)
+
+
 def emit_function(layer: ir.Layer, name: str, schedule: Schedule) -> str:
     """A file with the function of a layer that has no parameters."""
     return eager.emit_function(layer, name, *_writers(schedule))

@@ -1,0 +1,139 @@
+"""What a module keeps of its making: pickles that other processes load, and what it prints."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import archc
+from archc.diagnostics import ArchError, ArchWarning
+from archc.origin import origin_of
+
+torch.set_num_threads(1)
+
+LOADS = """
+import sys, torch
+x, y, state = torch.load(sys.argv[1] + "/values.pt", weights_only=False)
+for name in ("whole.pt", "inner.pt"):
+    module = torch.load(sys.argv[1] + "/" + name, weights_only=False)
+    made = module(*x[name])
+    print(name, type(module).__name__, float((made - y[name]).abs().max()))
+print(type(state).__name__, [float(each.sum()) for each in state])
+"""
+MIXED = """import Half from "half.arch"
+
+layer Whole(d, kind = "soft"):
+    input x[d]
+    param a[d]
+    S0 = x * a
+    recurrence S[d]:
+        S[t] = sigmoid(x) * S[t-1] + S0
+    gated = sigmoid(x) if kind == "soft" else x
+    output y[d] = Half(d)(S * gated)
+"""
+HALF = "layer Half(d):\n    input x[d]\n    param W[d, d'] = normal(0, 1)\n    output y = x @ W\n"
+
+
+def test_another_process_loads_what_was_pickled(tmp_path: Path):
+    """Of a spec in two files that are gone by then, with an option, a layer of it by itself, and a
+    state to continue from."""
+    (tmp_path / "half.arch").write_text(HALF)
+    (tmp_path / "whole.arch").write_text(MIXED)
+    module = archc.load(tmp_path / "whole.arch").module(d=3, kind="hard")
+    x = torch.randn(2, 20, 3)
+    y, state = module(x, return_state=True)
+    inner = next(each for each in module.children())
+    for name in ("half.arch", "whole.arch"):
+        (tmp_path / name).unlink()
+    torch.save(module, tmp_path / "whole.pt")
+    torch.save(inner, tmp_path / "inner.pt")
+    given, made = {"whole.pt": (x,), "inner.pt": (x,)}, {"whole.pt": y, "inner.pt": inner(x)}
+    torch.save((given, made, state), tmp_path / "values.pt")
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    whole, half, continued = done.stdout.strip().split("\n")
+    assert whole == "whole.pt Whole 0.0" and half == "inner.pt Half 0.0"
+    assert continued.startswith(f"{type(state).__name__} [")
+
+
+def test_a_pickle_has_the_spec_and_no_code():
+    module = archc.load("gla").module(d=8, H=2, r=2)
+    text = pickle.dumps(module)
+    assert b"Gated linear attention" in text and b"S[t] = " in text
+    assert b"def forward" not in text and b"archc_generated" not in text
+    again = pickle.loads(text)
+    assert type(again) is type(module) and origin_of(again).layer is origin_of(module).layer
+    assert copy.deepcopy(module).W_q is not module.W_q
+
+
+def test_a_spec_in_a_pickle_is_compiled_as_any_other():
+    module = archc.load("gla").module(d=8, H=2, r=2)
+    origin = origin_of(module)
+    wrong = replace(origin.recipe, spec=("gla.arch", "layer GLA(d):\n    input x[e]\n"))
+    vars(module)["_archc"] = replace(origin, recipe=wrong)
+    with pytest.raises(ArchError):
+        pickle.loads(pickle.dumps(module))
+    other = replace(origin.recipe, spec=("o.arch", "layer O(d):\n    input x[d]\n    output x\n"))
+    vars(module)["_archc"] = replace(origin, recipe=other)
+    with pytest.raises(ValueError, match="defines no Module `GLA`"):
+        pickle.loads(pickle.dumps(module))
+
+
+def test_another_version_is_told():
+    module = archc.load("swiglu").module(d=8, f=4)
+    origin = origin_of(module)
+    vars(module)["_archc"] = replace(origin, recipe=replace(origin.recipe, version="0.0.1"))
+    with pytest.warns(ArchWarning, match=r"archc 0\.0\.1"):
+        other = pickle.loads(pickle.dumps(module))
+    x = torch.randn(1, 3, 8)
+    assert torch.equal(other(x), module(x))
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_module_takes_kernels_where_torch_sees_a_gpu(monkeypatch: pytest.MonkeyPatch, seen: bool):
+    """Tensors that are not on one are done in PyTorch all the same."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: seen)
+    sizes = {"d": 8, "H": 2, "K": 4, "V": 4, "r": 2}
+    module = archc.load("gla").module(**sizes)
+    eager = archc.load("gla").module(**sizes, backend="eager")
+    eager.load_state_dict(module.state_dict())
+    code = vars(sys.modules[type(module).__module__])
+    assert ("by_kernels" in code) == seen
+    x = torch.randn(2, 40, 8)
+    torch.testing.assert_close(module(x), eager(x))
+    assert ("# on a GPU, by kernels:\n#     gla_memory" in repr(module)) == seen
+    assert ("torch saw no GPU" in repr(module)) == (not seen)
+    assert 'by backend="eager"' in repr(eager) and repr(module).startswith("GLA(d=8, H=2")
+
+
+def test_where_no_kernel_is():
+    with pytest.warns(ArchWarning, match="no kernel is in the code of `SwiGLU`.*no recurrence"):
+        module = archc.load("swiglu").module(d=8, f=4, backend="triton")
+    assert repr(module).endswith("# in PyTorch on every device: it has no recurrence")
+    with pytest.raises(ValueError, match='no backend \'cuda\': known are "auto", "eager"'):
+        archc.load("swiglu").module(d=8, f=4, backend="cuda")
+
+
+def test_a_spec_says_what_it_can_do():
+    assert "on a GPU, by kernels:\n      gla_memory_decode: 1 kernel" in repr(archc.load("gla"))
+    shown = repr(archc.load("swiglu"))
+    assert shown.startswith("<archc layer SwiGLU(d, f) of swiglu.arch\n  in PyTorch on every")
+
+
+def test_compile_says_that_there_is_no_kernel(tmp_path: Path):
+    from tests.console import run
+
+    done = run("compile", "swiglu", "--backend", "triton", "-o", str(tmp_path / "s.py"))
+    assert done.exit_code == 0
+    assert "no kernel is in this file: in PyTorch on every device: it has no rec" in done.stderr
+    done = run("compile", "swiglu", "-o", str(tmp_path / "s.py"))
+    assert "kernel" not in done.stderr
