@@ -19,7 +19,7 @@ CRASH = 4
 
 _MARKS = re.compile(
     r"^(?P<severity>(?:error|warning)\[E\d+\])|^ *(?P<margin>-->|\||=|\d+ \|)"
-    r"|(?P<primary>\^+.*)$|(?<=\| )(?P<secondary> *-+(?: .*)?)$"
+    r"|(?<= \| )(?P<primary> *\^+(?: .*)?)$|(?<= \| )(?P<secondary> *-+(?: .*)?)$"
 )
 _COLOURS = {"severity": "red", "margin": "blue", "primary": "red", "secondary": "blue"}
 

@@ -73,16 +73,20 @@ def call(scope: Scope, node: tree.Call) -> Value:
         "E0204",
         f"`{node.func.span.text}` is not a function or layer",
         node.func.span,
-        helps=[_instead_of_call(node.func)],
+        helps=[_instead_of_call(node, target)],
     )
 
 
-def _instead_of_call(func: tree.Expr) -> str:
+def _instead_of_call(node: tree.Call, target: Value) -> str:
     """What to write where something is called that cannot be."""
+    func = node.func
     if isinstance(func, tree.Transpose):
         return "`.T` stands without brackets behind it"
     if isinstance(func, tree.Call):
         return "a layer is given its sizes first, then its inputs: `Layer(d)(x)`"
+    if isinstance(func, tree.Name) and isinstance(target, Tensor) and len(node.args) == 1:
+        given = node.args[0].value.span.text
+        return f"a product is written with `*` or `@`, a row of a table `{func.id}[{given}]`"
     return "a product is written with `*` or `@`"
 
 
@@ -162,6 +166,8 @@ def over(scope: Scope, name: str, node: tree.Call) -> str:
         text = Span(first.source, first.start, node.args[-1].span.end).text
     value = scope.evaluate(node.args[0].value)
     axes = scope.visible(value) if isinstance(value, Tensor) else ()
+    if isinstance(value, Tensor) and not axes and name in REDUCTIONS:
+        return f"`{text}` is one number for each token; over all of them: `{name}[batch, t](...)`"
     if not axes or len(text) > MOST_QUOTED:
         text = text if len(text) <= MOST_QUOTED else "..."
         return f"write `{name}[{axes[-1] if axes else 'K'}]({text})`"
@@ -361,7 +367,12 @@ def window(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...
         )
     width = scope.axis(items[0])[0]
     if width.name in value.type.names:
-        raise scope.error("E0206", f"the value has an axis `{width}` already", items[0].span)
+        raise scope.error(
+            "E0206",
+            f"the value has an axis `{width}` already",
+            items[0].span,
+            helps=["how many tokens are seen is the size of a dim of its own, the last one"],
+        )
     return ops.node(scope, ir.Window(streams[0].name, width), value, span=node.span)
 
 

@@ -159,6 +159,7 @@ def _captured(scope: Scope, node: tree.Index, variable: Along, steps: int, role:
             f"`{variable.source}`",
             node.span,
             others=[(tensor.origin, "from here")],
+            helps=[f"what runs along `{streams[0]}` is read in a block `attend all {streams[0]}:`"],
         )
     if tensor.frame is scope.frame:
         raise scope.error(

@@ -148,10 +148,20 @@ def _of_heads(scope: Scope, axes: Sequence[Axis]) -> list[str]:
     names = [axis.base for axis in axes]
     primed = {axis.base for axis in axes if axis.name != axis.base}
     likely = [name for name in names if name not in scope.state_dims() | primed]
-    if not scope.memory or scope.hidden or not likely or len(axes) < 3:
+    if not scope.memory or scope.hidden or not likely or len(axes) < 4:
         return []
     name = max(likely, key=lambda name: (names.count(name), -names.index(name)))
     return [f"if `{name}` is a dim of heads, let the block be for each of them: `over {name}`"]
+
+
+def _of_groups(scope: Scope, left: Sequence[Axis], right: Sequence[Axis]) -> list[str]:
+    """Where a block is over heads, and one of two vectors has a dim more."""
+    short, long = sorted((left, right), key=len)
+    if not scope.hidden or scope.grouped is not None or (len(short), len(long)) != (1, 2):
+        return []
+    if short[0].base != long[1].base:
+        return []
+    return [f"if `{long[0]}` is a dim of groups of heads, say so: `grouped {long[0]}`"]
 
 
 def _instead(
@@ -195,7 +205,10 @@ def _joined(scope: Scope, a: Tensor, b: Tensor, spans: tuple[Span, Span]) -> lis
         return ["scale with `*`, or give it dims where it is declared: `x[d]`"]
     if scope.memory and len(va) == 1 == len(vb) and not a.row and not b.row:
         return [f"an inner product is `{left}.T @ {right}`, an outer product `{left} @ {right}.T`"]
-    helps = _of_heads(scope, (*vb, *va))
+    helps = [*_of_heads(scope, (*vb, *va)), *_of_groups(scope, va, vb)]
+    if scope.memory and len(va) == 1 and not a.row and len(vb) == 2 and joinable(va[0], vb[0]):
+        before = f"`{left} @ {right}` has its value in front of the block"
+        return [f"write `{right}.T @ {left}`: a vector is a column here; {before}"]
     shared = [x.base for x in va if x.base in {y.base for y in vb}]
     if scope.memory and len(va) == 2 and joinable(va[0], vb[0]):
         helps += [f"transpose the matrix: `{left}.T @ {right}`"]

@@ -242,15 +242,19 @@ class Scope:
             scope = scope.parent
         return None
 
-    def state_dims(self) -> set[str]:
-        """The dims of the states of the recurrence around this place."""
-        names: set[str] = set()
+    def states_here(self) -> dict[str, Any]:
+        """The states of the recurrence around this place, by name."""
+        found: dict[str, Any] = {}
         scope: Scope | None = self
         while scope is not None and scope.frame is self.frame:
-            states = scope.states.values()
-            names |= {axis.base for state in states for axis in state.axes if axis.kind == "dim"}
+            found |= scope.states
             scope = scope.parent
-        return names
+        return found
+
+    def state_dims(self) -> set[str]:
+        """The dims of those states."""
+        axes = (axis for state in self.states_here().values() for axis in state.axes)
+        return {axis.base for axis in axes if axis.kind == "dim"}
 
     def known(self) -> set[str]:
         """Every visible name, for did-you-mean."""
@@ -288,13 +292,18 @@ class Scope:
 
     def cycle(self, lazy: Lazy, span: Span) -> Refused:
         """A name that needs its own value at the same token."""
+        name = next((each for each in self.states_here() if each == lazy.name), None)
+        name = name or next(iter(self.states_here()), None)
+        help = f"a value of the token before is written `{lazy.name}[t-1]`, in a `recurrence`"
+        if name is not None:
+            help = f"the state before this token is `{name}[t-1]`: `{name}` alone is its new value"
         return self.error(
             "E0203",
             f"`{lazy.name}` depends on itself at the same token",
             span,
             "needed here",
             others=[(lazy.span, "while it is being defined")],
-            helps=[f"a value of the token before is written `{lazy.name}[t-1]`, in a `recurrence`"],
+            helps=[help],
         )
 
     def evaluate(self, node: tree.Expr) -> Value:
@@ -367,7 +376,9 @@ class Scope:
                 f"`{item.id}` is not a dim of this layer",
                 item.span,
                 "unknown size",
-                helps=[*(habits.of_dim(item.id) or did_you_mean(item.id, known))]
+                helps=[f"leave `[{item.id}]` out: it is an index, and no dim"]
+                if self.index(item.id) is not None
+                else [*(habits.of_dim(item.id) or did_you_mean(item.id, known))]
                 or [f"sizes are the layer's arguments: `layer Name({item.id}, ...)`"],
             )
         raise self.error(

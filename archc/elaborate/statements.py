@@ -107,7 +107,7 @@ def _output(scope: Scope, stmt: tree.Output, outputs: dict[str, Tensor]) -> None
         tensor = annotated(scope, tensor, stmt.target)
     else:
         value = scope.lookup(name, stmt.target.span)
-        tensor = ops.tensor(scope, value, stmt.target.span)
+        tensor = ops.tensor(scope, value, stmt.value.span)
     outputs[name] = tensor
 
 

@@ -213,7 +213,7 @@ NAMES = (
     Habit("Parameter register_buffer", "`param w[d] = 1`", "z = x * Parameter(d)",
           "param w[d] = 1\nz = x * w"),
     Habit(
-        "CrossEntropyLoss NLLLoss nll_loss", "`cross_entropy[K](logits, i)`, for each token",
+        "CrossEntropyLoss cross_entropy NLLLoss nll_loss", "`cross_entropy[K](logits, i)`, for each token",
         "z = CrossEntropyLoss()(x, i)", "z = cross_entropy[H](a, i)",
     ),
     Habit(
@@ -485,6 +485,11 @@ TEXTS = (
         "S[t] = S[t-1] + k @ v^T", "S[t] = S[t-1] + k @ v.T", STEP,
     ),
     Habit(r"\^", "`**` for a power: `x ** 2`", "z = x^2", "z = x ** 2"),
+    Habit(
+        r"\bgrouped +by\b *\w*", "`grouped H`, without `by`",
+        "recurrence z[K] over H grouped by H:\n    z[t] = z[t-1] + k",
+        "recurrence z[K] over H grouped H:\n    z[t] = z[t-1] + k",
+    ),
     Habit(
         r"\bnot +in\b *", "`not (d in [4, 8])`",
         "layer L(d = 8):\n    input x[d]\n    output y[d] = x if d not in [4, 8] else 2 * x",

@@ -1,0 +1,134 @@
+"""What the messages of elaboration say to write: one finding, its place, and advice that is true."""
+
+from __future__ import annotations
+
+import pytest
+
+from archc.diagnostics import ArchError, Diagnostic
+from archc.elaborate.elaborate import elaborate
+from archc.source import Source
+from archc.specfile import import_source
+from archc.syntax.parse import parse
+
+HEAD = (
+    "layer A(d):\n    input x[d]\n    param w[d]\n    output y[d] = x * w\n"
+    "layer L(d, H, K, G, n):\n    input x[d], q[H, K], k[H, K], g[G, K]\n"
+    "    input i in H\n    input c[K] along m\n    param W[d, n]; U[n, n']\n    xw = x @ W\n"
+    "    u = xw @ U\n"
+)
+
+
+def findings(*lines: str) -> tuple[Diagnostic, ...]:
+    text = HEAD + "".join(f"    {line}\n" for line in lines)
+    with pytest.raises(ArchError) as refused:
+        elaborate(parse(Source("mine.arch", text)), None, {}, import_source)
+    return refused.value.diagnostics
+
+
+CASES = {
+    "call of a value": (["output y = q(i)"], "E0204", "q", "`q[i]`"),
+    "inputs before sizes": (["output y = A(x)(d)"], "E0204", "A(x)", "`Layer(d)(x)`"),
+    "sizes and inputs": (["output y = A(x, d)"], "E0209", "A(x, d)", "`A(d)(x)`"),
+    "inputs by name": (["output y = A(d)(x = x)"], "E0209", "A(d)(x = x)", "`A(d)(x)`"),
+    "an argument that is not": (["output y = A(dim = d)(x)"], "E0209", "dim = d", "it has d"),
+    "several outputs": (["a, b = A(d)(x)", "output x"], "E0214", "a, b = A(d)(x)", "one value"),
+    "not applied": (["output y = A(d)"], "E0207", "A(d)", None),
+    "a text": (['z = "a"', "output y = z"], "E0207", "z", None),
+    "nothing carried": (["repeat 2 as l:", "    z = x", "output z"], "E0217", None, "`x`"),
+    "a loss of numbers": (
+        ["l = sum[d](x * x)", "output y = mean(l)"], "E0209", "mean", "`mean[batch, t](...)`",
+    ),
+    "a maximum": (["output y = x / max(x)"], "E0209", "max(x)", "`max[d](x)`"),
+    "a norm": (["output y = l2norm(q)"], "E0209", "l2norm(q)", "`l2norm[K](q)`; `q` is [H, K]"),
+    "index in round brackets": (["output y = x * index(d)"], "E0204", "index", "`index[K]`"),
+    "an entry from the end": (["output y = x[-1]"], "E0310", "-1", "`take[d](..., d - 1)`"),
+    "an entry that is not": (["param v[3]", "output y = v[3]"], "E0310", "3", None),
+    "a real index": (["output y = q[x]"], "E0310", "x", "`input x in H`"),
+    "an index of an output": (
+        ["recurrence s[d]:", "    s[t] = s[t-1] + x", "output s[t]"], "E0202", "t", "`[t]` out",
+    ),
+    "a window along a dim of its own": (
+        ["param w[n, d]", "output y = shortconv(x, w)"], "E0206", "shortconv(x, w)", "the last one",
+    ),
+    "a width that is a number": (
+        ["output y = shortconv(x, 4)"], "E0301", "shortconv(x, 4)", "`param w[d, 4]`",
+    ),
+    "a condition on a value": (["require x > 0", "output x"], "E0403", "x > 0", "`chunk: bound"),
+    "one number of two": (
+        ["param w[d] = normal(0.02)", "output y = x * w"], "E0218", "normal(0.02)",
+        "`normal(mean, std)`",
+    ),
+    "a product that is turned": (["output y = W @ x"], "E0301", "W @ x", "`x @ W`"),
+    "a transpose of a token's value": (["output y = x.T"], "E0304", "x.T", "leave `.T` out"),
+    "a product with no dims": (
+        ["l = sum[d](x * x)", "output y = l @ W"], "E0301", "l @ W", "scale with `*`",
+    ),
+    "a column on the left": (
+        ["recurrence s[n]:", "    s[t] = s[t-1] + x @ W", "output s"], "E0301", "x @ W",
+        "`W.T @ x`",
+    ),
+    "a state without an index": (
+        ["recurrence s[n]:", "    s = tanh(xw + U @ s)", "output s"], "E0203", "s", "`s[t-1]`",
+    ),
+    "a state at 0": (
+        ["recurrence s[d]:", "    s[t] = s[t-1] + x", "    o = s[0] * x", "output o"], "E0312",
+        "s[0]", "`take[...](s[t], ...)`",
+    ),
+    "an initial value in the body": (
+        ["recurrence s[d]:", "    s[0] = 0", "    s[t] = s[t-1] + x", "output s"], "E0216", "s[0]",
+        "`recurrence s[d] = 0 ...:`",
+    ),
+    "heads that the block is not over": (
+        ["recurrence S[K, K']:", "    S[t] = S[t-1] + k @ k.T", "output S"], "E0303",
+        "S[t-1] + k @ k.T", "`over H`",
+    ),
+    "heads that an attend is not over": (
+        ["attend s <= t:", "    o = softmax(q[t].T @ k[s]) @ k[s]", "output o"], "E0301",
+        "softmax(q[t].T @ k[s]) @ k[s]", "`over H`",
+    ),
+    "groups": (
+        ["attend s <= t over H:", "    o = softmax(q[t].T @ g[s]) @ k[s]", "output o"], "E0301",
+        "q[t].T @ g[s]", "`grouped G`",
+    ),
+    "heads of another name": (
+        ["attend s <= t over h:", "    o = softmax(q[t].T @ k[s]) @ k[s]", "output o"], "E0202",
+        "h", "`H`",
+    ),
+    "a softmax with the index": (
+        ["attend s <= t over H:", "    o = softmax[s](q[t].T @ k[s]) @ k[s]", "output o"], "E0209",
+        "softmax[s]", "`softmax(score)`",
+    ),
+    "the reader's value in place of the other's": (
+        ["attend s <= t over H:", "    o = softmax(q[t].T @ k[s]) @ k[t]", "output o"], "E0301",
+        "softmax(q[t].T @ k[s]) @ k[t]", "`[s]`",
+    ),
+    "another sequence": (
+        ["attend s <= t over H:", "    o = softmax(q[t].T @ c[s]) @ c[s]", "output o"], "E0306",
+        "c[s]", "`attend all m:`",
+    ),
+    "a token ahead": (["output y = x[t+1]"], "E0308", "t+1", "`[t-1]`"),
+    "a decision on no value": (
+        ["output y = x if n in [1, 2] else 2 * x"], "E0402", "[1, 2]", "`--set n=64`",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_finding_with_its_place_and_what_to_write(name: str) -> None:
+    lines, code, part, says = CASES[name]
+    found = findings(*lines)
+    assert [each.code for each in found] == [code], [each.render() for each in found]
+    (finding,) = found
+    assert finding.label is not None
+    assert part is None or finding.label.span.text == part
+    if says is not None:
+        assert any(says in text for text in finding.helps), finding.render()
+
+
+def test_matrices_that_share_a_dim_are_added() -> None:
+    """Only a sum of two matrices without a common dim is refused: it has four dims."""
+    text = (
+        "layer L(K, V):\n    input k[K], v[V]\n    recurrence S[K, V]:\n"
+        "        S[t] = S[t-1] + k @ v.T + diag(k) @ S[t-1]\n    output S\n"
+    )
+    elaborate(parse(Source("mine.arch", text)), None, {}, import_source)
