@@ -213,7 +213,8 @@ NAMES = (
     Habit("Parameter register_buffer", "`param w[d] = 1`", "z = x * Parameter(d)",
           "param w[d] = 1\nz = x * w"),
     Habit(
-        "CrossEntropyLoss cross_entropy NLLLoss nll_loss", "`cross_entropy[K](logits, i)`, for each token",
+        "CrossEntropyLoss cross_entropy NLLLoss nll_loss",
+        "`cross_entropy[K](logits, i)`, for each token",
         "z = CrossEntropyLoss()(x, i)", "z = cross_entropy[H](a, i)",
     ),
     Habit(

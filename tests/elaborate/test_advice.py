@@ -1,4 +1,4 @@
-"""What the messages of elaboration say to write: one finding, its place, and advice that is true."""
+"""What the messages of elaboration say to write: one finding, its place, and the advice."""
 
 from __future__ import annotations
 
