@@ -20,6 +20,34 @@ layer L(d, e, H, K, D = 3):
         o = softmax(q[t].T @ k[m]) @ v[m]
     output y[d] = x + sum[H](o)
 """,
+    **{
+        f"{what} of positions alone": f"""
+layer L(d, W = 3, length = 64):
+    input x[d]
+    param P[length, d] = normal(0, 1)
+    p = P[t]
+{lines}
+"""
+        for what, lines in {
+            "a convolution": "    param w[d, W]\n    output y = x + shortconv(p, w)",
+            "a window": "    output y = x + max[W](window[W](p))",
+            "an earlier token": "    output y = x + p[t-2]",
+            "an earlier position": "    i = position(p)\n    output y = x * p + i[t-1]",
+            "an earlier condition": "    i = position(x) > 2\n    output y = x + p * i[t-1]",
+            "blocks": "    blocks b of W every 2:\n        k = mean[W](p[b])\n"
+            "    attend b ending <= t:\n        o = softmax(x[t].T @ k[b]) @ k[b]\n"
+            "    output y = x + o",
+            "an attend": "    attend s <= t:\n        o = softmax(p[t].T @ p[s]) @ p[s]\n"
+            "    output y = x + o",
+            "an attend to indices": "    i = position(x) / 9\n    attend s <= t:\n"
+            "        o = softmax(p[t].T @ p[s] + i[s]) @ x[s]\n    output y = o",
+            "a recurrence": "    recurrence h[d]:\n        h[t] = h[t-1] / 2 + p\n"
+            "    output y = x + h",
+            "a count": "    i = position(x)\n    recurrence h[]:\n        h[t] = h[t-1] / 2 + i\n"
+            "    output y = x * p + h",
+            "an output": "    output y = x * p\n    output i = position(x)\n    output p",
+        }.items()
+    },
 }
 
 

@@ -134,6 +134,7 @@ def _pair_capture(pair: PairScope) -> Callable[[Frame, Tensor, str], int]:
 
     def capture(frame: Frame, outer: Tensor, role: str) -> int:
         renamed = {"read": pair.read, "path": pair.path}.get(role)
+        outer = outer if renamed is None else ops.batched(outer)
         axes = tuple(
             renamed if renamed is not None and axis.name == pair.source else axis
             for axis in outer.axes

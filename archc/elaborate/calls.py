@@ -373,6 +373,7 @@ def window(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...
             items[0].span,
             helps=["how many tokens are seen is the size of a dim of its own, the last one"],
         )
+    value = ops.batched(scope.frame.bring(value))
     return ops.node(scope, ir.Window(streams[0].name, width), value, span=node.span)
 
 

@@ -107,7 +107,8 @@ def at_reader(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Va
     stream = next((a.name for a in value.axes if a.kind == "stream"), None)
     if stream is None:
         raise scope.error("E0308", f"`{node.base.span.text}` is the same at every token", node.span)
-    made = home.graph.add(ir.Shift(stream, steps), value.node, span=scope.site or node.span)
+    shifted = ops.batched(value).node
+    made = home.graph.add(ir.Shift(stream, steps), shifted, span=scope.site or node.span)
     return expr.inside(scope, Tensor(home, made, value.row, node.span), node)
 
 
@@ -197,7 +198,7 @@ def at_block(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Val
         )
     width = scope.context.widths[variable.axis.name]
     op = ir.Window(info.source, width, info.stride, variable.axis)
-    return ops.node(scope, op, value, span=node.span)
+    return ops.node(scope, op, ops.batched(scope.frame.bring(value)), span=node.span)
 
 
 def gather(scope: Scope, node: tree.Index, base: Tensor) -> Tensor:

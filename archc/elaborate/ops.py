@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 import sympy
 from sympy.logic.boolalg import Boolean
 
-from archc.dims import Axis, axes_text
+from archc.dims import BATCH, Axis, axes_text
 from archc.elaborate.scope import MAX_RANK, Scope
 from archc.elaborate.values import Identity, Option, Tensor, Value
 from archc.ir import layer as ir
@@ -34,6 +34,19 @@ def node(
 def constant(scope: Scope, value: sympy.Expr, span: Span | None) -> Tensor:
     """A number as a tensor without axes."""
     return node(scope, ir.Constant(value), span=span)
+
+
+def batched(value: Tensor) -> Tensor:
+    """The value with a row for each sequence, where it is made of positions alone and has none:
+    what looks along a sequence keeps tokens of each, and what leaves a layer is of each."""
+    if BATCH in value.axes or not any(axis.kind == "stream" for axis in value.axes):
+        return value
+    graph = value.frame.graph
+    span = graph[value.node].span
+    row, zero = graph.add(ir.Position(BATCH), span=span), graph.add(ir.Constant(sympy.Integer(0)))
+    every = graph.add(ir.Elementwise("ge"), row, zero, span=span)
+    made = graph.add(ir.Elementwise("where"), every, value.node, value.node, span=span)
+    return Tensor(value.frame, made, value.row, value.origin)
 
 
 def shape(scope: Scope, tensor: Tensor) -> str:

@@ -138,7 +138,8 @@ def _token_capture(scope: Scope, node: tree.Recurrence) -> Callable[[Frame, Tens
                 node.states[0].span,
                 others=[(outer.origin, "from here")],
             )
-        name = frame.enter(node_name(outer, "u"), role, outer)
+        text, outer = node_name(outer, "u"), ops.batched(outer)
+        name = frame.enter(text, role, outer)
         axes = tuple(axis for axis in outer.axes if axis.kind != "stream")
         return frame.graph.add(ir.Input(name, Type(axes, outer.type.dtype)), name=name)
 

@@ -108,7 +108,7 @@ def _output(scope: Scope, stmt: tree.Output, outputs: dict[str, Tensor]) -> None
     else:
         value = scope.lookup(name, stmt.target.span)
         tensor = ops.tensor(scope, value, stmt.value.span)
-    outputs[name] = tensor
+    outputs[name] = ops.batched(scope.frame.bring(tensor))
 
 
 def run_function(body: Scope, decl: tree.Decl) -> Value:

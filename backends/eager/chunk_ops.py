@@ -226,7 +226,8 @@ def move(scope: Scope, node: Node) -> Value:
 
 
 def scan(scope: Scope, node: Node) -> Value:
-    """`scan_rows(a, b, h, -2, linear_step)`."""
+    """`scan_rows(a, b, h, -2, linear_step)`; of integers as reals, as a number times them would be
+    of torch's own default dtype."""
     op, layout = node.op, scope.node_layout(node)
     if op.matrix is not None:
         return _scan_matrices(scope, node)
@@ -234,9 +235,9 @@ def scan(scope: Scope, node: Node) -> Value:
     step, seen = "linear_step", Scope.value
     if op.kind == "max-plus":
         step, seen = "max_plus_step", tensor  # torch.maximum takes no numbers
-    a = scope.at(node.operands[0], layout)
-    b = laid_out(seen(scope, node.operands[1]), layout)
-    first = laid_out(seen(scope, node.operands[2]), rest)
+    a = laid_out(scope.real(scope.value(node.operands[0])), layout)
+    b = laid_out(scope.real(seen(scope, node.operands[1])), layout)
+    first = laid_out(scope.real(seen(scope, node.operands[2])), rest)
     scope.file.pieces.add(step)
     dim = str(layout.index(op.axis) - len(layout))
     reverse = "reverse=True" if op.reverse else ""
@@ -248,7 +249,7 @@ def _scan_matrices(scope: Scope, node: Node) -> Value:
     h that the matrices lack, but for one, stand before."""
     op, layout = node.op, scope.node_layout(node)
     row, col = op.matrix
-    a, b, first = (tensor(scope, operand) for operand in node.operands)
+    a, b, first = (scope.real(tensor(scope, operand)) for operand in node.operands)
     free = [name for name in layout if name not in (op.axis, col)]
     column = [name for name in free if name not in a.layout][-1:]
     lead = [name for name in free if name not in column]

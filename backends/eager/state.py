@@ -67,7 +67,7 @@ def initial_state(parts: Parts) -> Writer:
     header = f"def initial_state(self, batch: int, device=None, dtype=None) -> {parts.state}:"
     with writer.block(header):
         writer.docstring(["What is remembered of `batch` sequences before their first token."])
-        if any("**" in item for item in [*items, *scope.writer.lines]):
+        if any("**" in item or 'real["' in item for item in [*items, *scope.writer.lines]):
             writer.line("like = next(self.parameters(), torch.empty(0))")
             writer.line('real = {"device": device or like.device, "dtype": dtype or like.dtype}')
         if "wide" in scope.asked:

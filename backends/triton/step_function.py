@@ -270,12 +270,13 @@ class StepFunction(Again):
         writer.call("check_learns(", [f'"{self.name}"', *real, *states, *after], ")")
         self.launch.write_sizes(writer)
         fits = ", ".join([*real, *states, *after])
-        room = f"step_fits(numbers, weights, moving, {real[0]}.dtype)"
+        data = self._data()
+        room = f"step_fits(numbers, weights, moving, {data}.dtype)"
         with writer.block(f"if not (by_steps({fits}) and {room}):"):
             self._by_the_loop(writer)
         writes = self._writes()
         for name, text in writes.results.items():
-            type, data = self.launch.type_of(name), real[0]
+            type = self.launch.type_of(name)
             room = self.launch.room(type, f"{data}.device", f"{data}.dtype")
             writer.line(f"{text} = {room}")
         self.launch.write(writer, writes)
@@ -286,8 +287,13 @@ class StepFunction(Again):
         layouts = {name: self.layout(name) for name in self.fold.arguments}
         return Given(
             self.arguments, self.states, self.after, results, layouts,
-            f"{self._real()[0]}.dtype", INDICES, "launched",
+            f"{self._data()}.dtype", INDICES, "launched",
         )  # fmt: skip
+
+    def _data(self) -> str:
+        """The tensor whose dtype results have: the first real one, or, of positions alone, a
+        state."""
+        return [*self._real(), *self.states.values()][0]
 
     def _real(self) -> list[str]:
         kinds = {name: self.graph[node.id].type.dtype for name, node in self.inputs.items()}
