@@ -179,33 +179,35 @@ def best(
     layer: ir.Layer,
     lengths: Sequence[int],
     drawn: Callable[[Mapping[str, Number], int], Instance],
-    given: Mapping[str, Any] | None = None,
 ) -> Instance | None:
     """The first instance that shows both sides of every choice, or else the one that shows most;
     None if the layer takes none that was tried. `drawn` makes one, or refuses: ArchError for sizes,
     IndexError where an index that the spec computes is out of range for them."""
     found: Instance | None = None
-    for sizes, tokens in _candidates(layer, lengths):
+    for sizes, tokens, choosing in _candidates(layer, lengths):
+        if found is not None and not choosing:
+            break
         try:
-            made = drawn({**sizes, **(given or {})}, tokens)
+            made = drawn(sizes, tokens)
         except IndexError:
             continue
         if found is None or len(made.unseen) < len(found.unseen):
             found = made
-        if not made.unseen:
+        if not found.unseen:
             break
     return found
 
 
 def _candidates(
     layer: ir.Layer, lengths: Sequence[int]
-) -> Iterator[tuple[Mapping[str, Number], int]]:
-    """Sizes and lengths to try: those first for which every choice leaves something out."""
+) -> Iterator[tuple[Mapping[str, Number], int, bool]]:
+    """Sizes and lengths to try, and whether every choice leaves something out there: those first,
+    of the others one is as good as another."""
     for tokens in lengths:
         for sizes in islice(examples(layer, SMALL, tokens), TRIES):
-            yield sizes, tokens
+            yield sizes, tokens, True
     for sizes in islice(examples(layer, SMALL), TRIES):
-        yield sizes, lengths[0]
+        yield sizes, lengths[0], False
 
 
 def instance(

@@ -6,6 +6,7 @@ import copy
 import pickle
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,3 +138,20 @@ def test_compile_says_that_there_is_no_kernel(tmp_path: Path):
     assert "no kernel is in this file: in PyTorch on every device: it has no rec" in done.stderr
     done = run("compile", "swiglu", "-o", str(tmp_path / "s.py"))
     assert "kernel" not in done.stderr
+
+
+def test_without_triton(monkeypatch: pytest.MonkeyPatch):
+    """Everything is done in PyTorch, which is said once where a GPU is."""
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    text = "layer Alone(d):\n    input x[d]\n    recurrence S[d]:\n        S[t] = S[t-1] / 3 + x\n"
+    module = archc.parse(text + "    output S\n").module(d=3)
+    code = vars(sys.modules[type(module).__module__])
+    assert code["triton"] is None
+    x = torch.randn(1, 30, 3)
+    eager = archc.parse(text + "    output S\n").module(d=3, backend="eager")
+    torch.testing.assert_close(module(x), eager(x))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        assert not any(code["has_triton"]() for _ in range(3))
+    assert ["Triton is not installed" in str(each.message) for each in said] == [True]

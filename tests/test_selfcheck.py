@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import sympy
+from archc.backends.eager.emit import functions
+from archc.backends.eager.file import TOP_LEVEL
 
 import archc
 from archc import compile as pipeline
@@ -239,3 +241,15 @@ def test_a_meaning_that_is_no_number(value: str, shown: str, tmp_path: Path):
 def test_a_promise_keeps_it_a_number():
     text = "layer Root(d):\n    input x[d]\n    output y[d] = sqrt(x)\n    chunk: bound x >= 0\n"
     assert "sqrt" in archc.parse(text).source()
+
+
+@pytest.mark.parametrize("name", ["TOKENS", "SLOPES", "gradients_of", "in_pieces"])
+def test_layers_may_have_the_names_of_the_check(name: str):
+    assert archc.parse(CHANNELS.replace("layer Channels", f"layer {name}")).source()
+
+
+def test_names_of_the_check_are_taken():
+    """What a file defines beside its layers no layer is called by."""
+    assert {*functions("check_pieces.py")} <= TOP_LEVEL
+    assigned = re.findall(r"^([A-Z_]+) = ", archc.parse(CHANNELS).source(), re.M)
+    assert {"TOKENS", "SLOPES"} < {*assigned} <= TOP_LEVEL

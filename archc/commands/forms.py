@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, islice, pairwise
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -81,8 +82,13 @@ def instance_of(layer: Layer, given: Mapping[str, Any], tokens: int) -> Instance
     plan = Plan(lowered(layer))
     reason = f"`{layer.name}` does not accept any that were tried"
     found: Instance | None = None
-    for sizes in _candidates(plan.layer, given, tokens):
-        code = load(emit(replace(plan, check=Check(sizes, sizes))), layer.name)
+    loaded: list[ModuleType] = []
+    for sizes, choosing in _candidates(plan.layer, given, tokens):
+        if found is not None and not choosing:
+            break
+        if not loaded:
+            loaded.append(load(emit(replace(plan, check=Check(sizes, sizes))), layer.name))
+        (code,) = loaded
         module, inputs, own = code.example(arguments(sizes), BATCH, tokens, "cpu", torch.float64)
         instance = Instance(layer, sizes, module, inputs, own, tokens, plan)
         try:
@@ -107,19 +113,20 @@ def instance_of(layer: Layer, given: Mapping[str, Any], tokens: int) -> Instance
 
 def _candidates(
     layer: Layer, given: Mapping[str, Any], tokens: int
-) -> Iterator[Mapping[str, Number]]:
-    """Sizes to try: small ones beside those that are given, then the defaults."""
+) -> Iterator[tuple[Mapping[str, Number], bool]]:
+    """Sizes to try, and whether every choice leaves something out there: small ones beside those
+    that are given, then the defaults."""
     names = {arg.name for arg in layer.args if arg.symbol is not None}
     known = {name: value for name, value in given.items() if name in names}
     refused: ArchError | None = None
-    choosing = islice(examples(layer, SMALL, tokens), TRIES)
-    for small in (*choosing, *islice(examples(layer, SMALL), TRIES)):
-        try:
-            yield resolve_sizes(layer, {**small, **known})
-        except ArchError as error:
-            refused = error
+    for length in (tokens, None):
+        for small in islice(examples(layer, SMALL, length), TRIES):
+            try:
+                yield resolve_sizes(layer, {**small, **known}), length is not None
+            except ArchError as error:
+                refused = error
     try:
-        yield resolve_sizes(layer, known)
+        yield resolve_sizes(layer, known), False
     except ArchError as error:
         refused = refused or error
     if known and refused and refused.diagnostics[0].code != "E0502":  # not just one that is missing

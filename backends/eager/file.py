@@ -12,9 +12,9 @@ from archc.backends.writer import Names
 from archc.ir import layer as ir
 
 _TOP_LEVEL = """
-    wave fill outputs_of distance slopes check_values check_pieces check_gradients check_kernels
-    check_steps checks speed timed seconds main example TITLE SIZES SPEED_SIZES EXPECTED FORMS
-    SPACE
+    wave fill outputs_of distance in_pieces gradients_of slopes check_values check_pieces
+    check_chunks check_gradients check_kernels check_steps checks speed timed seconds main example
+    TITLE SIZES SPEED_SIZES TOKENS EXPECTED SLOPES FORMS SPACE
 """
 TOP_LEVEL = frozenset(_TOP_LEVEL.split())
 """What a file defines beside its layers."""
