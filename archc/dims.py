@@ -6,6 +6,7 @@ different names are never joined by accident. `K'` is another axis of the size o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -20,6 +21,8 @@ MAX_SIZE = 1 << 40
 
 MAX_DIGITS = 400
 """Longer numbers are refused, so that no power takes forever."""
+
+LARGEST = sympy.Integer(int(sys.float_info.max))
 
 MAX_PARTS = 60
 MAX_DEGREE = 8
@@ -78,8 +81,13 @@ def stream(name: str, size: sympy.Expr | None = None) -> Axis:
 
 
 def exact(text: str) -> sympy.Expr:
-    """The exact value of a number as written: `1e-6` is 1/1000000, never a binary fraction."""
-    return sympy.Rational(text)
+    """The exact value of a number as written: `1e-6` is 1/1000000, never a binary fraction.
+
+    Raises Undefined for one that is larger than any number of 64 bits.
+    """
+    value = sympy.Rational(text)
+    _check_real(value)
+    return value
 
 
 UNSOLVED = (sympy.Mod, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge)
@@ -122,8 +130,15 @@ def _check_bounds(value: sympy.Expr) -> None:
         raise Undefined(f"this expression in sizes is of a degree above {MAX_DEGREE}")
     if value.is_number and value.is_extended_real is False:
         raise Undefined("this is not a real number")
+    _check_real(value)
     if isinstance(value, sympy.Rational) and max(abs(value.p), value.q) > 10**MAX_DIGITS:
         raise Undefined(f"this number has more than {MAX_DIGITS} digits")
+
+
+def _check_real(value: sympy.Expr) -> None:
+    """Refuse a number that is beyond the reals of a computer, by far or not."""
+    if isinstance(value, sympy.Rational) and abs(value) > LARGEST:
+        raise Undefined("this number is larger than any real number of 64 bits (1.8e308)")
 
 
 def _degree(value: sympy.Basic) -> float:

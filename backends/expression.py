@@ -104,7 +104,7 @@ def _signed(text: str) -> Text:
 def _rational(expr: sympy.Rational, names: Mapping[str, str]) -> Text:
     """`0.1`, `1e-6` where that is short and exact, `1 / 3` otherwise."""
     if expr.is_integer:
-        return _signed(str(expr))
+        return _signed(str(expr) if abs(expr) < 2**63 else repr(float(expr)))  # torch's integers
     short = repr(int(expr.p) / int(expr.q)).replace("e-0", "e-")
     if sympy.Rational(short) == expr and len(short) < 12:
         return _signed(short)

@@ -45,6 +45,7 @@ def attend(
             frame.graph.outputs[name] = _exported(inner, frame.bring(value), node).node
     frame.graph.prune()
     entries = live_entries(frame)
+    _check_reads(scope, node, variable, frame)
     window, causal = _reach(inner, node, variable, source)
     captures = tuple((name, role) for name, role, _ in entries)
     op = ir.Pair(TIME, axis, source, captures, frame.graph, pair.path, window, causal)
@@ -55,6 +56,18 @@ def attend(
     return {
         name: ops.node(scope, ir.Result(name), made, span=node.span) for name in frame.graph.outputs
     }
+
+
+def _check_reads(scope: Scope, node: tree.Attend, variable: str, frame: Frame) -> None:
+    """Something of the tokens read enters, or nobody knows how many there are."""
+    roles = {role for _, role, _ in live_entries(frame)}
+    if frame.graph.outputs and not roles & {"read", "path"}:
+        raise scope.error(
+            "E0314",
+            f"this `{node.keyword}` reads nothing of the tokens in its range",
+            node.range.span,
+            helps=[f"index a value with `[{variable}]`; positions alone need no `{node.keyword}`"],
+        )
 
 
 def _reach(

@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 from sympy.logic.boolalg import Boolean
 
-from archc.dims import TIME, Axis, apply, exact
+from archc.dims import TIME, Axis, Undefined, apply, exact
 from archc.elaborate import matrix, ops
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import Identity, Option, Tensor, Value
@@ -155,6 +155,8 @@ def binary(scope: Scope, node: tree.Binary) -> Value:
     conditions = [_as_condition(value) for value in (left, right)]
     if node.op in ("and", "or") and None not in conditions:
         return apply(sympy.And if node.op == "and" else sympy.Or, *conditions)
+    if node.op in ("/", "//", "%") and _is_zero(right):
+        raise Undefined("division by zero")
     if node.op == "-" and _is_zero(left):
         return ops.elementwise(scope, "neg", [right], node.span)
     return ops.elementwise(scope, BINARY[node.op], [left, right], node.span)

@@ -6,11 +6,37 @@ from collections.abc import Mapping
 
 import sympy
 
-from archc.elaborate.scope import Context
+from archc.elaborate import ops
+from archc.elaborate.scope import Context, Scope
 from archc.elaborate.values import Tensor
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.syntax import tree
+
+
+def check_outputs(scope: Scope, decl: tree.Decl, outputs: dict[str, Tensor]) -> None:
+    """Refuse outputs that no input enters; a condition is put out as 0 or 1."""
+    graph = scope.context.frame.graph
+    for name, made in list(outputs.items()):
+        value = scope.context.frame.bring(made)
+        before = graph.ancestors(value.node) | {value.node}
+        entered = any(isinstance(graph[id].op, ir.Input) for id in before)
+        if not entered and all(axis.kind == "dim" for axis in value.axes):
+            raise scope.error(
+                "E0222",
+                f"no input enters the output `{name}` of `{decl.name}`",
+                value.origin or decl.header,
+                "the same for all that comes in",
+                helps=[f"make it from an input: `... + 0 * {_an_input(decl)}`"],
+            )
+        if value.type.dtype == "bool":
+            outputs[name] = ops.node(scope, ir.Elementwise("real"), value, span=value.origin)
+
+
+def _an_input(decl: tree.Decl) -> str:
+    """The name of some input of a layer."""
+    names = (item.name for s in decl.body if isinstance(s, tree.Input) for item in s.names)
+    return next(names, "x")
 
 
 def finish(context: Context, decl: tree.Decl, outputs: Mapping[str, Tensor]) -> ir.Layer:

@@ -41,6 +41,9 @@ def _count(scope: Scope, node: tree.Expr) -> sympy.Expr:
         value.is_number and not (value.is_Integer and value >= 1)
     ):
         raise scope.error("E0205", f"`{node.span.text}` is not a number of tokens", node.span)
+    if not value.is_number and not value.is_Symbol:
+        condition, text = sympy.Ge(value, 1, evaluate=False), f"{node.span.text} >= 1"
+        scope.context.requirements.append(ir.Requirement(condition, text, node.span))
     return value
 
 

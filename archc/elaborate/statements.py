@@ -17,7 +17,7 @@ from archc.elaborate.binding import declare, force
 from archc.elaborate.chunk_rules import chunk, chunk_order
 from archc.elaborate.clashes import check_names
 from archc.elaborate.conditions import require
-from archc.elaborate.finish import finish
+from archc.elaborate.finish import check_outputs, finish
 from archc.elaborate.law import check_laws
 from archc.elaborate.mentions import exported_by, names_bound, names_defined, unused_params
 from archc.elaborate.placement import check_placement
@@ -47,6 +47,7 @@ def elaborate_layer(
     check_names(scope, decl)
     declare_arguments(scope, decl, given, symbolic)
     outputs = run(scope, decl)
+    check_outputs(scope, decl, outputs)
     return finish(context, decl, outputs)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import sympy
 
@@ -109,11 +110,21 @@ def _choices(
     for wish in wishes[arg.name]:
         if next(budget, None) is None:
             return
-        value = exact_number(wish) if wish is not None else default_of(arg).subs(known)
-        left = [condition.subs(arg.symbol, value) for condition in conditions]
-        if sympy.false not in left:
+        value = exact_number(wish) if wish is not None else put(default_of(arg), known)
+        left = [put(condition, {arg.symbol: value}) for condition in conditions]
+        if value is not sympy.nan and not {sympy.false, sympy.nan} & set(left):
             open = [condition for condition in left if condition != sympy.true]
             yield from _choices(layer, wishes, open, {**known, arg.symbol: value}, budget)
+
+
+def put(expr: Any, known: Values) -> Any:
+    """An expression or condition with values for some of its symbols; nan where it has none, as
+    with a division by zero."""
+    try:
+        made = expr.subs(known)
+    except (TypeError, ValueError, ZeroDivisionError):  # a comparison or remainder without a value
+        return sympy.nan
+    return sympy.nan if made.has(sympy.zoo, sympy.nan) else made
 
 
 def _wish_for_fewer(
@@ -131,12 +142,12 @@ def _conditions(layer: ir.Layer, values: Values) -> dict[sympy.Basic, None]:
     """What must hold for the symbols of a layer: its requirements, sizes that are whole numbers,
     and the same for the layers it calls. `values` gives the layer's symbols in those of its
     caller."""
-    found = dict.fromkeys(r.condition.subs(values) for r in layer.requirements)
+    found = dict.fromkeys(put(r.condition, values) for r in layer.requirements)
     for axis in {axis.size: axis for axis in _axes(layer.graph) if axis.kind == "dim"}.values():
-        found[sympy.Eq(sympy.Mod(axis.size.subs(values), 1), 0)] = None
+        found[put(sympy.Eq(sympy.Mod(axis.size, 1), 0), values)] = None
     calls = {(id(call.callee), call.sizes): call for _, call in layer.calls}
     for call in calls.values():
-        given = {name: expr.subs(values) for name, expr in call.sizes}
+        given = {name: put(expr, values) for name, expr in call.sizes}
         symbols = [arg.symbol for arg in call.callee.args if arg.symbol is not None]
         found |= _conditions(call.callee, {s: given[s.name] for s in symbols})
     return found

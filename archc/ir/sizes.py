@@ -76,8 +76,9 @@ def exact_number(value: Any) -> sympy.Expr:
 
 
 def plain(value: sympy.Expr) -> Number:
-    """An exact number as a Python one: int where it is whole, else the nearest float."""
-    if value.is_integer:
+    """An exact number as a Python one: int where it is whole and of 64 bits, as torch takes it,
+    else the nearest float."""
+    if value.is_integer and abs(value) < 2**63:
         return int(value)
     return float(value.evalf(30))
 

@@ -12,12 +12,18 @@ from archc.ir.chunk_typing import CHUNK_RULES
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.shapes import Types, arrange, join, require
 
+MOST = 2**63 - 1
+"""The largest whole number that a tensor of integers holds."""
+
 BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}
 INTEGRAL = {"neg", "abs", "sign", "add", "sub", "mul", "mod", "floordiv", "max", "min", "where"}
 
 
 def is_whole(value: sympy.Expr) -> bool:
-    """Whether a number is an integer whatever the sizes (a rounded quotient counts as one)."""
+    """Whether a number is an integer whatever the sizes (a rounded quotient counts as one); one of
+    more than 64 bits is a real, as tensors of integers do not hold it."""
+    if isinstance(value, sympy.Integer) and abs(value) > MOST:
+        return False
     if any(not power.exp.is_Integer for power in value.atoms(sympy.Pow)):
         return False  # asking sympy whether sqrt(K) is an integer costs more than all the rest
     return bool(value.is_integer) or isinstance(value, sympy.floor | sympy.ceiling)

@@ -144,7 +144,11 @@ class Arguments:
         return declared
 
     def _default(self, arg: ir.Arg) -> sympy.Expr | None:
-        return None if arg.default is None else default_of(arg)
+        """The default, unless it is made from an argument that a layer inside is not given: then
+        its caller always says the value."""
+        default = None if arg.default is None else default_of(arg)
+        known = default is not None and {s.name for s in default.free_symbols} <= set(self.names)
+        return default if known else None
 
     def lines(self, writer: Writer) -> None:
         """Fill in defaults, and refuse what is no size or breaks a requirement."""
