@@ -150,8 +150,10 @@ def lay_out(copy: Path) -> None:
         shutil.copy2(path, copy)
     for name in ("backends", "specs"):
         link = copy / "archc" / name
-        if not link.exists():
-            link.symlink_to(Path("..") / name)
+        if link.is_symlink():
+            link.unlink()
+        shutil.rmtree(link, ignore_errors=True)
+        link.symlink_to(Path("..") / name)
     info = copy / "archc-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: archc\nVersion: 0.1.0\n")
@@ -447,14 +449,15 @@ def measure(given: argparse.Namespace, mutants: Sequence[Mutant], results: Resul
     """The map, and then every mutant, for as long as there is time."""
     until = time.monotonic() + given.seconds
     with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:
-        first = Path(scratch) / "0" / "tree"
+        first = Path(scratch).resolve() / "0" / "tree"
         (first.parent / "tmp").mkdir(parents=True)
         first.mkdir()
         lay_out(first)
         copies = [first]
         for number in range(1, given.workers):
-            shutil.copytree(first.parent, Path(scratch) / str(number), symlinks=True)
-            copies.append(Path(scratch) / str(number) / "tree")
+            other = first.parents[1] / str(number)
+            shutil.copytree(first.parent, other, symlinks=True)
+            copies.append(other / "tree")
         kept = given.map or given.output.with_name("reach.json")
         reach = mapped(kept, copies, until, given.tests)
         queue = Queue(mutants, reach, results)
