@@ -25,10 +25,12 @@ from archc.backends.triton.schedule import Schedule
 from archc.elaborate.elaborate import Importer, elaborate
 from archc.given_laws import with_laws
 from archc.ir import layer as ir
+from archc.ir.budget import check_budget
 from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph
 from archc.ir.plan import Plan
 from archc.ir.verify import verify
+from archc.limits import deep_calls
 from archc.numerics.gates import gates_in_logs
 from archc.recurrence.chunked import chunked
 from archc.recurrence.decays import decays
@@ -194,6 +196,7 @@ def compile_source(
     return file_of(layer, backend, command, dump)
 
 
+@deep_calls()
 def elaborated(
     source: Source,
     name: str | None = None,
@@ -207,18 +210,21 @@ def elaborated(
     dump("tree", file)
     layer = elaborate(file, name, given or {}, importer)
     verify(layer)
+    check_budget(layer)
     check_spelling(layer)
     layer = with_laws(layer)
     dump("layer", layer)
     return layer
 
 
+@deep_calls()
 def lowered(layer: ir.Layer, dump: Dump = lambda stage, value: None) -> ir.Layer:
     """The layer IR that backends are given: every pass, each verified."""
     return _through(PASSES, layer, dump)
 
 
 @lru_cache(maxsize=16)
+@deep_calls()
 def before_chunks(layer: ir.Layer) -> ir.Layer:
     """The layer IR that chunked forms are derived from: every pass before that."""
     return _through(PASSES[:DERIVING], layer)
@@ -237,6 +243,7 @@ def _through(
     return layer
 
 
+@deep_calls()
 def file_of(
     layer: ir.Layer,
     backend: str = "eager",
@@ -252,11 +259,13 @@ def file_of(
 
 
 @lru_cache(maxsize=64)
+@deep_calls()
 def text_of(layer: ir.Layer, backend: str = "eager") -> str:
     """The source of an elaborated layer alone, as it is loaded into this process."""
     return BACKENDS[backend](Plan(_through(PASSES[DERIVING:], before_chunks(layer))))
 
 
+@deep_calls()
 def function_of(layer: ir.Layer, name: str, backend: str = "eager") -> str:
     """The source of a function `name` that computes a layer without parameters."""
     if backend == "triton":

@@ -11,6 +11,7 @@ from typing import Any
 from archc.backends.renamed import check_spelling
 from archc.diagnostics import Diagnostic
 from archc.elaborate.elaborate import elaborate
+from archc.ir.budget import check_budget
 from archc.ir.layer import Fold, Layer
 from archc.ir.text import called_layers
 from archc.ir.verify import verify
@@ -51,6 +52,7 @@ def layer_of(spec: str, given: Given) -> Layer:
     """The layer IR of what `spec` names, with the given sizes and options."""
     layer = elaborate(tree_of(spec), split(spec)[1], given, import_source)
     verify(layer)
+    check_budget(layer)
     check_spelling(layer)
     if not any(each.chunk.laws for each in called_layers(layer)):
         return layer

@@ -17,6 +17,7 @@ from archc.elaborate.scope import Context, Scope
 from archc.elaborate.values import Frame, Lazy, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.typing import layer_graph
+from archc.limits import LAYERS, over_budget
 from archc.syntax import tree
 
 MAX_REPEAT = 512
@@ -90,6 +91,9 @@ def stack(
     path = scope.context.path("layers")
     shared: dict[tuple, ir.Layer] = {}
     for place in range(int(known)):
+        scope.session.stacked += 1
+        if scope.session.stacked > LAYERS:
+            raise over_budget(f"loops stack more than {LAYERS} layers", stmt.span)
         values = _stacked(scope, stmt, values, f"{path}.{place}", place, shared, define)
     return values
 

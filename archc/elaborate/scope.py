@@ -104,6 +104,7 @@ class Session:
     lifted: dict[int, Any] = field(default_factory=dict)
     depth: int = 0
     steps: int = 0
+    stacked: int = 0
     calls: list[tuple[tree.Decl, Span]] = field(default_factory=list)
 
     @contextmanager

@@ -14,9 +14,14 @@ from typing import Any, Generic, TypeVar
 import networkx as nx
 
 from archc.dims import Axis
+from archc.limits import AXES, NODES, over_budget
 from archc.source import Span
 
 Op = TypeVar("Op")
+SHORTER = (
+    "write fewer steps, or several layers",
+    "if it is about a recurrence: `chunk: sequential` leaves it a loop over the tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,12 @@ class Graph(Generic[Op]):
 
     def add(self, op: Op, *operands: int, name: str | None = None, span: Span | None = None) -> int:
         """Append a node and return its id."""
+        if len(self) >= NODES:
+            raise over_budget(f"this takes more than {NODES} values at once", span, *SHORTER)
         type = self.infer(op, [self[operand] for operand in operands])
+        if len(type.axes) > AXES:
+            found = f"{len(type.axes)} dims, batch and time among them, and at most {AXES} are done"
+            raise over_budget(found, span)
         node = Node(self._next, op, operands, type, name, span)
         self._next += 1
         self._order = None

@@ -14,9 +14,7 @@ from itertools import permutations
 import sympy
 
 from archc.dims import Axis
-
-MAX_MONOMIALS = 64
-"""Longer sums are not expanded."""
+from archc.limits import MAX_MONOMIALS, MAX_PRODUCTS
 
 MAX_NAME = 400
 """Longer names of symbols are shortened to a digest."""
@@ -61,7 +59,7 @@ Atoms = Mapping[sympy.Symbol, Atom]
 
 
 class TooLong(Exception):
-    """A sum of more than MAX_MONOMIALS products."""
+    """A sum of more than MAX_MONOMIALS products, or MAX_PRODUCTS made in all."""
 
 
 class Table:
@@ -70,6 +68,13 @@ class Table:
     def __init__(self, atoms: Atoms | None = None) -> None:
         self.atoms: dict[sympy.Symbol, Atom] = dict(atoms or {})
         self.deepest: dict[sympy.Symbol, int] = {}
+        self.products = 0
+
+    def spend(self, products: int) -> None:
+        """Count products that are made; of too many, nothing more is multiplied out."""
+        self.products += products
+        if self.products > MAX_PRODUCTS:
+            raise TooLong
 
     # --- symbols ---------------------------------------------------------------------------------
 
@@ -178,6 +183,7 @@ class Table:
         left, right = sympy.Add.make_args(a), sympy.Add.make_args(b)
         if len(left) * len(right) > MAX_MONOMIALS:
             raise TooLong
+        self.spend(len(left) * len(right))
         return bounded(sympy.Add(*(self._once(x * y) for x in left for y in right)))
 
     def _once(self, term: sympy.Expr) -> sympy.Expr:
@@ -239,6 +245,7 @@ class Table:
         """The sum of a product: what lacks the axes comes out, the rest falls into sums that
         share no axis."""
         number, factors = self.split(term)
+        self.spend(len(factors))
         bound = {f"#{i}": axis.renamed(f"#{i}") for i, axis in enumerate(axes)}
         new = {axis.name: b for axis, b in zip(axes, bound.values(), strict=True)}
         inner, bound = self._opened(self.rename(product(1, factors), new), bound)

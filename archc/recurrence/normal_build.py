@@ -17,6 +17,9 @@ from archc.ir.shapes import arrange
 from archc.recurrence.normal_atoms import Atom, Factors, Table, product, total
 from archc.recurrence.normal_form import NormalForm
 
+FEW = 8
+"""Larger powers are made of squares."""
+
 Item = tuple[int, tuple[str, ...]]
 """A node, and a label for each of its axes."""
 
@@ -106,10 +109,18 @@ class Lowering:
 
     def _product(self, powers: Sequence[tuple[int, int]]) -> int:
         """A product of nodes: those of few axes first, so that little is broadcast."""
-        ids = [id for id, power in powers for _ in range(abs(power)) if power > 0]
-        below = [id for id, power in powers for _ in range(abs(power)) if power < 0]
+        ids = [each for id, power in powers if power > 0 for each in self._factors(id, power)]
+        below = [each for id, power in powers if power < 0 for each in self._factors(id, -power)]
         above = self._multiplied(ids) if ids else self._number(sympy.Integer(1))
         return self._add(ir.Elementwise("div"), above, self._multiplied(below)) if below else above
+
+    def _factors(self, id: int, power: int) -> list[int]:
+        """Nodes whose product is a power: the node itself as often, or squares of squares."""
+        found = list[int]()
+        while power > FEW:
+            found += [id] * (power % 2)
+            id, power = self._multiplied([id, id]), power // 2
+        return [*found, *[id] * power]
 
     def _multiplied(self, ids: Sequence[int]) -> int:
         ordered = sorted(ids, key=lambda id: (len(self.graph[id].type.axes), id))

@@ -38,7 +38,7 @@ def reset(writer: Writer, file: File, layer: ir.Layer, names: Mapping[str, str])
 def _fill_line(writer: Writer, line: str, param: str) -> None:
     """One parameter filled; where that is too long, drawn first and copied then."""
     text = line.format(p=param)
-    if len(text) > writer.room:
+    if len(text) > writer.room and "torch.empty_like" in text:
         draw = text.removeprefix(f"{param}.copy_(").removesuffix(")")
         inner = draw[draw.rindex("torch.empty_like") :].rstrip(")")
         inner += ")" * (inner.count("(") - inner.count(")"))

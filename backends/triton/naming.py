@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import sympy
 from archc.backends.writer import identifier
 
@@ -57,30 +59,34 @@ def pointers(kernel: Kernel) -> dict[str, str]:
     """What a kernel calls each of its tensors: `pointer`, unless two would have a name in common,
     as a value `S_0` and the state `S` before the first token would."""
     found: dict[str, str] = {}
-    used = _sizes(kernel) | RESERVED | STEPS
+    used, axes = _sizes(kernel) | RESERVED | STEPS, _axes(kernel)
     for name in sorted({*kernel.loads.values(), *kernel.stores, *kernel.ends.values()}):
         base = pointer(name)
-        while used & _names(kernel, base):
+        while used & _names(axes, base):
             base += "_"
-        used |= _names(kernel, base)
+        used |= _names(axes, base)
         found[name] = base
     return found
 
 
-def _names(kernel: Kernel, base: str) -> set[str]:
+def _axes(kernel: Kernel) -> set[str]:
+    """What a kernel calls its axes."""
+    names = {axis.name for node in kernel.graph for axis in node.type.axes}
+    return {identifier(name) for name in names}
+
+
+def _names(axes: Collection[str], base: str) -> set[str]:
     """A tensor's pointer, and its strides along whatever axes there are."""
-    axes = {axis.name for node in kernel.graph for axis in node.type.axes}
-    return {f"{base}_p", *(f"{base}_{identifier(axis)}" for axis in axes)}
+    return {f"{base}_p", *(f"{base}_{axis}" for axis in axes)}
 
 
 def taken(kernel: Kernel) -> set[str]:
     """Names that values cannot have: sizes, and how axes of tensors are walked."""
-    found = set(RESERVED)
-    found |= _sizes(kernel)
-    return found.union(*(_names(kernel, base) for base in pointers(kernel).values()))
+    found, axes = RESERVED | _sizes(kernel), _axes(kernel)
+    return found.union(*(_names(axes, base) for base in pointers(kernel).values()))
 
 
 def _sizes(kernel: Kernel) -> set[str]:
     """What a kernel calls its sizes."""
-    axes = (axis for node in kernel.graph for axis in node.type.axes)
-    return {size_name(symbol) for axis in axes for symbol in axis.size.free_symbols}
+    sizes = {axis.size for node in kernel.graph for axis in node.type.axes}
+    return {size_name(symbol) for symbol in {s for size in sizes for s in size.free_symbols}}
