@@ -1,9 +1,9 @@
 """The budget of one compilation: how large what is made of a spec may become.
 
-A short spec can stand for something huge: eight loops in one another for two million layers, a
-value squared sixty times for a product of 2**60 factors. Everything that can grow so is counted, and
-refused where it passes its limit (E0009), which takes seconds and some hundreds of megabytes. What
-is counted is work, not time: the same spec gets the same answer on every machine. The bundled specs
+A short spec can stand for something huge: seven loops in one another for two million layers, a
+value squared sixty times for a product of 2**60 factors. Everything that can grow so is counted,
+and refused where it passes its limit (E0009), before it takes 10 seconds or a gigabyte. What is
+counted is work, not time: the same spec gets the same answer on every machine. The bundled specs
 stay below a quarter of each limit but that of dims (6 of 12), and so do real models of 64 layers.
 """
 

@@ -1,4 +1,4 @@
-"""Short specs that stand for something huge: compiled within the budget, or refused and told why."""
+"""Short specs that stand for something huge: compiled within the budget, or refused, and why."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def squared(count: int) -> str:
     """A gate squared so often that it is a product of 2**count."""
     lines = [f"        n{i + 1} = n{i} * n{i}" for i in range(count)]
     return "\n".join(
-        ["layer L(H):", "    input a[H], g[H]", "    recurrence s[] over H:", "        n0 = g", *lines,
-         f"        s[t] = n{count} * s[t-1] + a", "        o = s[t]", "    output o", ""]
+        ["layer L(H):", "    input a[H], g[H]", "    recurrence s[] over H:", "        n0 = g",
+         *lines, f"        s[t] = n{count} * s[t-1] + a", "        o = s[t]", "    output o", ""]
     )  # fmt: skip
 
 
@@ -128,12 +128,13 @@ def test_all_in_time(name: str, backend: str) -> None:
     assert ("E0009" in said) == (name not in DONE)
 
 
-def test_a_value_that_is_too_long_names_its_place() -> None:
-    many = "".join(f"    output y{i}[d] = exp(x) + {i}\n" for i in range(NODES))
-    text = "layer L(d):\n    input x[d]\n" + many
+def test_too_many_values_name_the_place_where_they_are_made() -> None:
+    text = "function F(x):\n    repeat 500 as i:\n        x = sin(x) + cos(x) * exp(x + i)\n"
+    text += "    return x\nlayer L(d):\n    input x[d]\n    output y[d] = F(x)\n"
     with pytest.raises(ArchError) as refused:
         archc.parse(text)
     assert {finding.code for finding in refused.value.diagnostics} == {"E0009"}
+    assert f"more than {NODES} values" in str(refused.value) and "-->" in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["xlstm", "kimi_linear", "mom"])

@@ -1,5 +1,6 @@
-"""What of the budget of a compilation shows in a layer as it was elaborated: how many layers it comes
-to, those that it calls and those that these call counted each time, and how many states it has."""
+"""What of the budget of a compilation shows in a layer as it was elaborated: how many layers it
+comes to, those that it calls and those that these call counted each time, and how many states a
+recurrence has."""
 
 from __future__ import annotations
 
