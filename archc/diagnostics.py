@@ -63,6 +63,13 @@ class Diagnostic:
             return self
         return replace(self, others=(*self.others, Label(call, CALLED)))
 
+    def also(self, span: Span) -> Diagnostic:
+        """The finding, and another place where it is the same."""
+        known = [each.span for each in (self.label, *self.others) if each]
+        if any((each.source, each.start) == (span.source, span.start) for each in known):
+            return self
+        return replace(self, others=(*self.others, Label(span, "here too")))
+
     @property
     def _called(self) -> bool:
         """Whether a call is shown already: the nearest is enough."""

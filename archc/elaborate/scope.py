@@ -6,7 +6,7 @@ run share, `Context` what one layer collects: its arguments, decisions and requi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,6 +34,9 @@ MAX_NESTING = 60
 
 MAX_STEPS = 8_000
 """Most expressions to elaborate, those of functions and layers once for each use in place."""
+
+MOST_PLACES = 3
+"""Most further places at which a name is shown that is not there."""
 
 ROUNDS = 3
 """A call that is entered so often inside of itself goes round in a circle."""
@@ -106,6 +109,7 @@ class Session:
     steps: int = 0
     stacked: int = 0
     calls: list[tuple[tree.Decl, Span]] = field(default_factory=list)
+    missing: dict[tuple, int] = field(default_factory=dict)
 
     @contextmanager
     def calling(self, decl: tree.Decl, span: Span) -> Iterator[None]:
@@ -199,6 +203,22 @@ class Scope:
             found = (found.at_call if by_call else found.called_from)(self.site)
         return self.session.report.add(found)
 
+    def missing(
+        self, code: str, name: str, message: str, span: Span, label: str, helps: Sequence[str]
+    ) -> Refused:
+        """The error for a name that is not there: one for all places where it is used."""
+        session = self.session
+        key = (code, name, self.context, self.site)
+        place = session.missing.get(key)
+        if place is None:
+            refused = self.error(code, f"`{name}` {message}", span, label, helps=helps)
+            session.missing[key] = len(session.report.diagnostics) - 1
+            return refused
+        found = session.report.diagnostics[place]
+        if len(found.others) < MOST_PLACES:
+            session.report.diagnostics[place] = found.also(span)
+        return Refused(found.message)
+
     def endless(self, message: str, span: Span) -> ArchError:
         """The error that ends a run: whatever else is looked at would run into it again."""
         circle = self.session.circle()
@@ -279,7 +299,7 @@ class Scope:
                 helps = [f"`{name}` is a dim here; its positions are `index[{name}]`"]
             elif not helps:
                 helps = [f"declare it: `param {name}[...]`, `input {name}[...]` or `{name} = ...`"]
-            raise self.error("E0201", f"`{name}` is not declared", span, "not found", helps=helps)
+            raise self.missing("E0201", name, "is not declared", span, "not found", helps)
         return found.get(lambda lazy: self.cycle(lazy, span)) if isinstance(found, Lazy) else found
 
     def declared(self, name: str) -> Value | None:
@@ -372,15 +392,16 @@ class Scope:
             if axes is not None:
                 return axes
             known = self.dim_names()
-            raise self.error(
+            helps = [*(habits.of_dim(item.id) or did_you_mean(item.id, known))]
+            if self.index(item.id) is not None:
+                helps = [f"leave `[{item.id}]` out: it is an index, and no dim"]
+            raise self.missing(
                 "E0202",
-                f"`{item.id}` is not a dim of this layer",
+                item.id,
+                "is not a dim of this layer",
                 item.span,
                 "unknown size",
-                helps=[f"leave `[{item.id}]` out: it is an index, and no dim"]
-                if self.index(item.id) is not None
-                else [*(habits.of_dim(item.id) or did_you_mean(item.id, known))]
-                or [f"sizes are the layer's arguments: `layer Name({item.id}, ...)`"],
+                helps or [f"sizes are the layer's arguments: `layer Name({item.id}, ...)`"],
             )
         raise self.error(
             "E0205",

@@ -59,15 +59,16 @@ def run(scope: Scope, decl: tree.Decl) -> dict[str, Tensor]:
     force(scope, decl.body)
     check_laws(scope)
     outputs: dict[str, Tensor] = {}
+    refused = False
     for stmt in decl.body:
         if isinstance(stmt, tree.Output):
             try:
                 _output(scope, stmt, outputs)
             except Refused:
-                continue
-    if len(scope.session.report.diagnostics) == found:
+                refused = True
+    if not refused and len(scope.session.report.diagnostics) == found:
         _check_use(scope, decl, outputs)
-    if len(scope.session.report.diagnostics) > found:
+    if refused or len(scope.session.report.diagnostics) > found:
         raise Refused(decl.name)
     return outputs
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from archc.source import Source, Span
-from archc.syntax.habits_table import MODULES, NAMES, SAME, TEXTS, Habit
+from archc.syntax.habits_table import FILE, MODULES, NAMES, READ, SAME, STEP, TEXTS, Habit
 
 DOTTED = re.compile(r"(?:\b([A-Za-z_]\w*)|(?<=[\])]))((?:\.[A-Za-z_]\w*)+)")
 """`torch.nn.functional.silu`, `x.softmax`, `self.W`, or `.view` behind a bracket."""
@@ -22,6 +22,48 @@ UNWRITTEN = frozenset("B T N L batch batch_size bsz b seq seq_len seqlen length 
 STRINGS = re.compile(r'"""(?s:.)*?"""|"[^"\n]*"')
 
 
+# fmt: off
+RULES = {
+    "self": Habit(
+        "self", "the name alone: a value declared by `param W[d, H]` or `input x[d]`",
+        "z = x * self.b", "z = x * b",
+    ),
+    "module": Habit("torch F nn np", "`{1}(...)`: functions belong to no module",
+                    "z = torch.exp(x)", "z = exp(x)"),
+    "unknown": Habit(
+        "torch F nn np",
+        "leave it out: functions belong to no module, and docs/language.md lists those there are",
+        "z = torch.fft(x) * b", "z = x * b",
+    ),
+    "method": Habit("exp sigmoid tanh", "`{1}({2})`", "z = x.exp()", "z = exp(x)"),
+    "attribute": Habit(
+        "grad data", "leave it out: a value has no attributes or methods, but its transpose `.T`",
+        "z = x.grad * b", "z = x * b",
+    ),
+    "at hand": Habit(
+        "_t", "`{1}`, or `{1}[t]`: a value is of the token at hand",
+        "S[t] = S[t-1] + k_t @ v.T", "S[t] = S[t-1] + k @ v.T", STEP,
+    ),
+    "before": Habit(
+        "_prev _last _old _tm1", "`{1}[t-1]`: the value of the token before",
+        "S[t] = S_prev + k @ v.T", "S[t] = S[t-1] + k @ v.T", STEP,
+    ),
+    "read": Habit(
+        "_s", "`{1}[s]`: the value of the token that an `attend` reads",
+        "o = softmax(q[t].T @ k_s) @ v[s]", "o = softmax(q[t].T @ k[s]) @ v[s]", READ,
+    ),
+    "prime": Habit("'", "`{1}.T` for the transpose", "S[t] = S[t-1] + k @ v'",
+                   "S[t] = S[t-1] + k @ v.T", STEP),
+    "dim": Habit(
+        "B T N L batch seq_len", "leave it out: batch and time are never written",
+        "layer L(d):\n    input x[B, T, d]\n    output y = x",
+        "layer L(d):\n    input x[d]\n    output y = x", FILE,
+    ),
+}
+"""By how a name is put together, or where it stands; {1} is its part that a spec has."""
+# fmt: on
+
+
 @dataclass(frozen=True)
 class Advice:
     """What stands there that a spec does not write, and what it writes instead."""
@@ -30,16 +72,12 @@ class Advice:
     help: str
 
 
-def said(habit: Habit, match: re.Match[str] | None = None) -> str:
-    """The advice of a row, with what its pattern found put in."""
+def said(habit: Habit, *parts: str | None) -> str:
+    """The advice of a row, with what was found put in."""
     text = habit.write
-    if match is not None:
-        text = re.sub(r"\{(\d)\}", lambda place: _part(match, int(place[1])), text)
+    for number, part in enumerate(parts, 1):
+        text = text.replace(f"{{{number}}}", "".join((part or "").split()))
     return text if text.startswith("leave") else f"write {text}"
-
-
-def _part(match: re.Match[str], number: int) -> str:
-    return "".join((match[number] or "").split())
 
 
 @cache
@@ -69,19 +107,17 @@ def of_value(name: str, known: set[str]) -> tuple[str, ...]:
     match = OF_TOKEN.fullmatch(name)
     if match is not None and match[1] in known:
         value, suffix = match[1], match[2]
-        if suffix in ("tm1", "prev", "last", "old"):
-            return (f"write `{value}[t-1]`: the value of the token before",)
-        if suffix == "s":
-            return (f"write `{value}[s]`: the value of the token that an `attend` reads",)
-        return (f"write `{value}`, or `{value}[t]`: a value is of the token at hand",)
+        before = suffix in ("tm1", "prev", "last", "old")
+        rule = "before" if before else "read" if suffix == "s" else "at hand"
+        return (said(RULES[rule], value),)
     if name.endswith("'") and name.rstrip("'") in known:
-        return (f"write `{name.rstrip(chr(39))}.T` for the transpose",)
+        return (said(RULES["prime"], name.rstrip("'")),)
     return of_name(name)
 
 
 def of_dim(name: str) -> tuple[str, ...]:
     """A help line for a dim that is not there, if it is one that a spec never writes."""
-    return ("leave it out: batch and time are never written",) if name in UNWRITTEN else ()
+    return (said(RULES["dim"]),) if name in UNWRITTEN else ()
 
 
 def in_text(source: Source, offset: int) -> Advice | None:
@@ -101,11 +137,15 @@ def _matches(text: str) -> Iterator[tuple[re.Match[str], str]]:
     """What is known of a line: of all of it, of its dotted names, of any other part."""
     lines = [habit for habit in TEXTS if habit.found.startswith("^")]
     for habit in lines:
-        yield from ((match, said(habit, match)) for match in re.finditer(habit.found, text))
+        yield from _found(habit, text)
     yield from ((match, _dotted(match)) for match in DOTTED.finditer(text))
     for habit in TEXTS:
         if habit not in lines:
-            yield from ((match, said(habit, match)) for match in re.finditer(habit.found, text))
+            yield from _found(habit, text)
+
+
+def _found(habit: Habit, text: str) -> Iterator[tuple[re.Match[str], str]]:
+    return ((match, said(habit, *match.groups())) for match in re.finditer(habit.found, text))
 
 
 def _without_comment(line: str) -> str:
@@ -118,14 +158,10 @@ def _dotted(match: re.Match[str]) -> str:
     """What to write for `torch.exp`, `x.exp`, `self.W`."""
     head, last = match[1], match[2].rpartition(".")[2]
     if head == "self":
-        return "write the name alone: a value declared by `param W[d, H]` or `input x[d]`"
+        return said(RULES["self"])
     advice = of_name(last)
     if advice:
         return advice[0]
     if head in MODULES:
-        if last in SAME:
-            return f"write `{last}(...)`: functions belong to no module"
-        return "leave it out: there are no modules; docs/language.md lists the functions"
-    if last in SAME:
-        return f"write `{last}({head or '...'})`"
-    return "leave it out: a value has no attributes or methods, but its transpose `.T`"
+        return said(RULES["module" if last in SAME else "unknown"], last)
+    return said(RULES["method" if last in SAME else "attribute"], last, head or "...")

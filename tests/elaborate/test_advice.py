@@ -132,3 +132,20 @@ def test_matrices_that_share_a_dim_are_added() -> None:
         "        S[t] = S[t-1] + k @ v.T + diag(k) @ S[t-1]\n    output S\n"
     )
     elaborate(parse(Source("mine.arch", text)), None, {}, import_source)
+
+
+def test_a_name_that_is_missing_is_one_finding_for_all_its_places() -> None:
+    """`--set` and typing errors hit many lines at once: the first is marked, then three more."""
+    uses = [f"z{n} = p + x" for n in range(9)]
+    (finding,) = findings(*uses, "output y = x")
+    assert finding.code == "E0201" and finding.label is not None
+    assert [label.span.text for label in finding.others] == ["p", "p", "p"]
+    lines = [label.span.line for label in (finding.label, *finding.others)]
+    assert lines == sorted(set(lines)) and len(lines) == 4
+    shapes = [f"param v{n}[J]" for n in range(3)]
+    (finding,) = findings(*shapes, "output y = x")
+    assert finding.code == "E0202" and len(finding.others) == 2
+
+
+def test_two_missing_names_are_two_findings() -> None:
+    assert len(findings("z = p + x", "w = r + x", "output y = x")) == 2
