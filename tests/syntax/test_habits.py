@@ -102,7 +102,8 @@ def test_the_page_is_the_table(golden: Any) -> None:
     for habit in ROWS:
         wrong = habit.wrong if habit.place != FILE else _differing(habit)[0]
         right = habit.right if habit.place != FILE else _differing(habit)[1]
-        lines.append(f"| {_code(wrong)} | {_cell(advice(habit) or "")} | {_code(right)} |")
+        says = _cell(advice(habit) or "")
+        lines.append(f"| {_code(wrong)} | {says} | {_code(right)} |")
     golden(ROOT / "docs" / "from_pytorch.md", "\n".join(lines) + "\n")
 
 
