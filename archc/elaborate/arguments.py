@@ -9,6 +9,7 @@ from typing import Any
 
 import sympy
 
+from archc.diagnostics import Refused
 from archc.dims import Axis, Undefined, counts_tokens, number_symbol, size_symbol
 from archc.elaborate.mentions import names_called, names_of_sizes
 from archc.elaborate.scope import Scope

@@ -13,7 +13,6 @@ from archc.elaborate.scope import Scope
 from archc.elaborate.values import Frame, Tensor
 from archc.ir import layer as ir
 from archc.source import Span
-from archc.source import Span
 from archc.syntax import tree
 
 Define = Callable[[Scope, Sequence[tree.Stmt]], tuple[list[str], Scope]]

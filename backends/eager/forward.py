@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from archc.backends.eager.memory import stream_of
 from archc.backends.eager.packed import ARGUMENT, DOC, ONE_BY_ONE, in_one_run, write_packed
-from archc.backends.eager.parts import Parts, shape_of
+from archc.backends.eager.parts import Parts
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, Value, length_name
 from archc.backends.expression import MUL, POWER, Text

@@ -108,7 +108,7 @@ def write_packed(writer: Writer, forward: Forward, run: str, kept: bool) -> None
     with writer.block("if cu_seqlens is not None:"):
         if forward.memory.refusal:
             run = f"lambda state, **given: ({run}(**given), None)"
-        arguments = [title, run, "cu_seqlens", *shown, "state"]
+        arguments = [title, run, "cu_seqlens", *shown, "state", *_without_tokens(forward)]
         writer.call("made, states = run_packed(", arguments, ")")
         if forward.memory.refusal:
             writer.line("return made" + (", None" if kept else ""))
@@ -119,6 +119,22 @@ def write_packed(writer: Writer, forward: Forward, run: str, kept: bool) -> None
             state = f"joined_states({title}, states)"
             both = f"return made, {state}"
             writer.line(both if kept else f"return (made, {state}) if return_state else made")
+
+
+def _without_tokens(forward: Forward) -> list[str]:
+    """The places of outputs that have a row for each sequence and not one for each token, and those
+    of outputs that have neither, with their names."""
+    graph, optional = forward.layer.graph, forward.memory.optional
+    outputs = sorted(graph.outputs.items(), key=lambda output: output[1] in optional)
+    rows, whole = [], []
+    for place, (name, id) in enumerate(outputs):
+        axes = graph[id].type.names
+        if "t" not in axes and "batch" in axes:
+            rows.append(str(place))
+        elif "t" not in axes:
+            whole.append(f"({place}, {quoted(name)})")
+    found = {"rows": rows, "whole": whole}
+    return [f"{word}=({', '.join(each)},)" for word, each in found.items() if each]
 
 
 def joinable(memory: Memory) -> bool:

@@ -41,12 +41,20 @@ def sequence_bounds(layer: str, cu_seqlens: Tensor, x: Tensor) -> list[int]:
 
 
 def run_packed(
-    layer: str, run: Callable, cu_seqlens: Tensor, tokens: dict, others: dict, state: Any
+    layer: str,
+    run: Callable,
+    cu_seqlens: Tensor,
+    tokens: dict,
+    others: dict,
+    state: Any,
+    rows: tuple = (),
+    whole: tuple = (),
 ) -> tuple[Any, list]:
     """Outputs and states of sequences that stand one after the other, as if each ran by itself.
 
     `tokens` are inputs [1, T, ...], `others` hold one row a sequence; sequences of equal length
-    run as one batch. Outputs come packed as the inputs are, states as a list.
+    run as one batch. Outputs come packed as the inputs are, states as a list. Outputs at the places
+    `rows` have one row a sequence; those named in `whole` are of all tokens, and no sequence's.
     """
     bounds = sequence_bounds(layer, cu_seqlens, next(x for x in tokens.values() if x is not None))
     count = len(bounds) - 1
@@ -61,14 +69,21 @@ def run_packed(
         }
         given |= {name: state_rows(layer, x, members, count) for name, x in others.items()}
         made, after = run(**given, state=state_rows(layer, state, members, count))
+        for place, name in whole:
+            if place < (len(made) if isinstance(made, tuple) else 1):
+                raise ValueError(
+                    f"{layer}: `{name}` is made from all tokens together, so there is none of "
+                    "sequences that are packed: make it from the other outputs"
+                )
         for row, i in enumerate(members):
             outputs[i] = state_rows(layer, made, [row], len(members))
             states[i] = state_rows(layer, after, [row], len(members))
     every = [outputs[i] for i in range(len(outputs))]
     kept = [states[i] for i in range(len(states))]
     if isinstance(every[0], tuple):
-        return tuple(torch.cat(ys, 1) for ys in zip(*every, strict=True)), kept
-    return torch.cat(every, 1), kept
+        outputs = zip(*every, strict=True)
+        return tuple(torch.cat(y, 0 if i in rows else 1) for i, y in enumerate(outputs)), kept
+    return torch.cat(every, 0 if 0 in rows else 1), kept
 
 
 def state_rows(layer: str, state: Any, rows: list[int], count: int) -> Any:
