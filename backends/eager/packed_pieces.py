@@ -69,12 +69,7 @@ def run_packed(
         }
         given |= {name: state_rows(layer, x, members, count) for name, x in others.items()}
         made, after = run(**given, state=state_rows(layer, state, members, count))
-        for place, name in whole:
-            if place < (len(made) if isinstance(made, tuple) else 1):
-                raise ValueError(
-                    f"{layer}: `{name}` is made from all tokens together, so there is none of "
-                    "sequences that are packed: make it from the other outputs"
-                )
+        refuse_whole(layer, made, whole)
         for row, i in enumerate(members):
             outputs[i] = state_rows(layer, made, [row], len(members))
             states[i] = state_rows(layer, after, [row], len(members))
@@ -84,6 +79,15 @@ def run_packed(
         outputs = zip(*every, strict=True)
         return tuple(torch.cat(y, 0 if i in rows else 1) for i, y in enumerate(outputs)), kept
     return torch.cat(every, 0 if 0 in rows else 1), kept
+
+
+def refuse_whole(layer: str, made: Any, whole: tuple) -> None:
+    """Refuse outputs of all tokens together, if they are there: those of optional inputs, which
+    come last, may have been left out."""
+    for place, name in whole:
+        if place < (len(made) if isinstance(made, tuple) else 1):
+            what = "is made from all tokens together: make it from the other outputs"
+            raise ValueError(f"{layer}: with `cu_seqlens`, `{name}` {what}")
 
 
 def state_rows(layer: str, state: Any, rows: list[int], count: int) -> Any:
