@@ -29,7 +29,7 @@ from archc.compile import (
 from archc.diagnostics import ArchWarning
 from archc.ir import layer as ir
 from archc.ir.picture import as_svg
-from archc.ir.sizes import resolve_sizes
+from archc.ir.sizes import deciding, resolve_sizes
 from archc.law import CompositionLaw
 from archc.law import of as law_of
 from archc.origin import Imports, Origin, Recipe, backend_here, compiled, tell
@@ -125,12 +125,7 @@ class Spec:
         """The layer for these sizes: elaborated anew if they decide a condition, or are options
         (what is no number always is one, whatever stands in its place by default); and what was
         given to elaborate it."""
-        decided = {
-            symbol.name
-            for requirement in self.layer.requirements
-            if requirement.settled
-            for symbol in requirement.condition.free_symbols
-        }
+        decided = deciding(self.layer)
         options = {arg.name for arg in self.layer.args if arg.symbol is None}
         new = {
             name: value

@@ -52,6 +52,28 @@ def callee_sizes(call: ir.Call, sizes: Mapping[str, Number]) -> dict[str, Number
     return {name: evaluate(expr, sizes) for name, expr in call.sizes}
 
 
+def deciding(layer: ir.Layer) -> frozenset[str]:
+    """The arguments on which something was decided when the layer was elaborated: in itself, in the
+    layers that it calls, or by way of a default."""
+    return _deciding(layer, {})
+
+
+def _deciding(layer: ir.Layer, known: dict[int, frozenset[str]]) -> frozenset[str]:
+    if id(layer) in known:
+        return known[id(layer)]
+    settled = (r.condition for r in layer.requirements if r.settled)
+    found = {symbol.name for condition in settled for symbol in condition.free_symbols}
+    for _, call in layer.calls:
+        inner = _deciding(call.callee, known)
+        for name, size in call.sizes:
+            found |= {symbol.name for symbol in size.free_symbols} if name in inner else set()
+    for arg in reversed(layer.args):
+        if arg.name in found and isinstance(arg.default, sympy.Expr):
+            found |= {symbol.name for symbol in arg.default.free_symbols}
+    known[id(layer)] = frozenset(found)
+    return known[id(layer)]
+
+
 def evaluate(expr: sympy.Expr, sizes: Mapping[str, Number]) -> Number:
     """An expression in sizes as a plain number; -oo and oo are infinities.
 

@@ -98,3 +98,31 @@ def test_an_output_that_no_input_enters_is_refused(value: str) -> None:
 def test_a_condition_is_put_out_as_a_number() -> None:
     x = randn(3)
     agree(f"{X}    output y = x > 0\n", {"x": x}, (x > 0).double(), d=3)
+
+
+DECIDED = """
+layer A(d, k):
+    input x[d]
+    param W[d] = 1
+    output y[d] = (x if k == 2 else 2 * x) * W
+
+block B(d, n):
+    input x[d]
+    repeat n as i:
+        x = x + A(d, n + 1)(x)
+    output y[d] = x
+
+layer L(d, wide = 1, n = wide):
+    input x[d]
+    output y = B(d, n)(x)
+"""
+
+
+@pytest.mark.parametrize("size", ["wide", "n"])
+@pytest.mark.parametrize("value", [1, 2, 3])
+def test_a_size_that_decides_something_in_a_layer_inside(size: str, value: int) -> None:
+    """Given when the spec is loaded or when a module is made, it is the same."""
+    x = torch.ones(1, 1, 1)
+    early = archc.parse(DECIDED, **{size: value}).module(d=1)(x)
+    late = archc.parse(DECIDED).module(d=1, **{size: value})(x)
+    assert float(early.detach()) == float(late.detach()) == (2.0 if value == 1 else 3.0**value)
