@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from archc.backends.eager.memory import stream_of
+from archc.backends.eager.memory import Field, stream_of
 from archc.backends.eager.packed import ARGUMENT, DOC, ONE_BY_ONE, in_one_run, write_packed
 from archc.backends.eager.parts import Parts
 from archc.backends.eager.scope import Scope, write_sizes
@@ -94,6 +94,7 @@ class Forward:
         made = [self._output(id) for id in self.layer.graph.outputs.values() if id not in optional]
         if optional:
             self._when_given(made)
+        self.held = self._held()
         writer = self._header()
         writer.depth += 1
         writer.docstring(self._doc())
@@ -237,19 +238,43 @@ class Forward:
         if not memory.refusal:
             self.parts.file.pieces.add("check_state")
             with writer.block("else:"):
-                given = [quoted(name), "state", self.parts.state, self.rows, *self._held()]
-                writer.call("check_state(", given, ")")
+                writer.call("check_state(", self.held, ")")
         if any(field.kind == "pos" for field in memory.fields):
             writer.line("pos = state.pos")
 
     def _held(self) -> list[str]:
-        """The fields of a state that hold tensors, and those that hold states of layers."""
-        found = dict[str, list[str]]()
+        """What a state is held against: the shape of each of its tensors, and which of them are
+        states of recurrences, hold whole numbers, or are states of layers."""
+        found, shapes = dict[str, list[str]](), list[str]()
         for field in self.memory.fields:
-            kind = "layers" if field.kind.startswith("layer") else "tensors"
-            if field.kind not in ("other", "pos"):
+            kind = "layers" if field.kind.startswith("layer") else ""
+            if field.kind != "pos" and not kind:
+                shapes.append(f"{quoted(field.name)}: {self._shape_of(field)}")
+                other = field.kind == "other"
+                dtype = self.layer.graph[field.node].type.dtype if other else field.dtype
+                kind = "wide" if field.kind == "state" else "whole" * (dtype != "real")
+                if other:
+                    found.setdefault("optional", []).append(field.name)
+            if kind:
                 found.setdefault(kind, []).append(field.name)
-        return [f"{kind}={quoted(' '.join(names))}" for kind, names in sorted(found.items())]
+        named = [f"{kind}={quoted(' '.join(names))}" for kind, names in sorted(found.items())]
+        tensors = f"{{{', '.join(shapes)}}}"
+        title, like = quoted(self.parts.name), self._like()
+        return [title, "state", self.parts.state, like, tensors, *named]
+
+    def _shape_of(self, field: Field) -> str:
+        """How long the dims of a tensor in a state are; what it keeps all of may be any."""
+        lengths = []
+        for axis in field.axes:
+            if axis.kind == "batch":
+                lengths.append(self.rows)
+            elif axis.kind == "dim":
+                lengths.append(self.scope.length(axis).text)
+            elif field.kind == "past" and axis.name in self.memory.flow and field.count != 0:
+                lengths.append(self.scope.size(field.count).text)
+            else:
+                lengths.append("None")
+        return f"({', '.join(lengths)}{',' * (len(lengths) == 1)})"
 
     def _first_state(self, writer: Writer) -> None:
         """The line that makes the state before the first token."""

@@ -66,27 +66,49 @@ def check_index(layer: str, name: str, x: Tensor) -> None:
 
 
 def check_state(
-    layer: str, state: NamedTuple, kind: type, batch: int, tensors: str = "", layers: str = ""
-) -> None:
-    """Refuse a state that another layer, or another batch, left behind, and one that lacks what it
-    must hold: `tensors` and `layers` are the fields with tensors, and with states of layers."""
+    layer: str, state: NamedTuple, kind: type, like: Tensor, shapes: dict,
+    wide: str = "", whole: str = "", layers: str = "", optional: str = "",
+) -> None:  # fmt: skip
+    """Refuse a state that another layer, another batch or another precision left behind, and one
+    that lacks what it must hold.
+
+    `shapes` says how long the dims of each tensor are, None where any length is right. Those named
+    in `wide` are at least as exact as float32 and the data, `like`; those in `whole` hold no real
+    numbers, those in `optional` may be None; `layers` are the fields with states of layers.
+    """
     if not isinstance(state, kind):
         raise TypeError(f"{layer}: `state` must be a {kind.__name__}, got {type(state).__name__}")
-    for name in tensors.split():
-        value = getattr(state, name)
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{layer}: `state.{name}` must be a tensor, got {type(value).__name__}")
     for name in layers.split():
         value = getattr(state, name)
         lacks = type(value) is tuple and any(each is None for each in value)
         if lacks or not isinstance(value, tuple):
             got = "one that is None" if lacks else type(value).__name__
             raise TypeError(f"{layer}: `state.{name}` must hold states of layers, got {got}")
-    for name, value in zip(state._fields, state, strict=True):
-        if isinstance(value, Tensor) and value.shape[0] != batch:
-            raise ValueError(
-                f"{layer}: `state.{name}` is of a batch of {value.shape[0]}, the input of {batch}"
-            )
+    for name, shape in shapes.items():
+        value = getattr(state, name)
+        if value is None and name in optional.split():
+            continue
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{layer}: `state.{name}` must be a tensor, got {type(value).__name__}")
+        same = value.dim() == len(shape)
+        if same and shape[0] is not None and value.shape[0] != shape[0]:
+            batch = f"{value.shape[0]}, the input of {shape[0]}"
+            raise ValueError(f"{layer}: `state.{name}` is of a batch of {batch}")
+        for have, want in zip(value.shape, shape, strict=False):
+            same = same and (want is None or have == want)
+        if not same:
+            wanted = ", ".join("any" if want is None else str(want) for want in shape)
+            got = f"got a tensor of shape {list(value.shape)}"
+            raise ValueError(f"{layer}: `state.{name}` must be [{wanted}], {got}")
+        if value.device != like.device:
+            where = f"is on {value.device}, not on {like.device}"
+            raise ValueError(f"{layer}: `state.{name}` {where}")
+        if value.is_floating_point() == (name in whole.split()):
+            wanted = "whole numbers" if name in whole.split() else "real numbers"
+            raise TypeError(f"{layer}: `state.{name}` must hold {wanted}, got {value.dtype}")
+        least = torch.promote_types(like.dtype, torch.float32)
+        if name in wide.split() and torch.promote_types(least, value.dtype) != value.dtype:
+            raise TypeError(f"{layer}: `state.{name}` must be {least} at least, got {value.dtype}")
 
 
 def without_autocast(function: Callable) -> Callable:

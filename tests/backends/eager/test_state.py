@@ -1,0 +1,83 @@
+"""A state that a call cannot continue from is refused by name: of another size, rank, precision,
+kind or device, in modules, functions of a memory and files with kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import archc
+
+TEXT = """layer Kept(d, H, K, width = 3):
+    input x[d]
+    input n in width
+    param W[d, H, K]; c[H, K, width]; E[width, d]
+    k = shortconv(x @ W, c)
+    m = n[t-1]
+    recurrence S[K, K'] over H:
+        S[t] = 0.5 * S[t-1] + k @ k.T
+        o = S[t].T @ k
+    attend s <= t over H:
+        y = softmax(k[t].T @ k[s]) @ o[s]
+    output y
+    output e = E[m]
+"""
+SIZES = {"d": 4, "H": 2, "K": 3}
+
+WRONG: dict[str, tuple[str, Callable[[Tensor], Any], type[Exception], str]] = {
+    "batch": ("S", lambda x: x[:1], ValueError, "of a batch of 1, the input of 2"),
+    "size": ("S", lambda x: x[..., :2], ValueError, r"must be \[2, 2, 3, 3\], got .*2, 2, 3, 2\]"),
+    "rank": ("S", lambda x: x[0, 0], ValueError, r"batch of 3|must be \[2, 2, 3, 3\]"),
+    "more": ("S", lambda x: x[..., None], ValueError, r"must be \[2, 2, 3, 3\], got"),
+    "narrow": ("S", lambda x: x.bfloat16(), TypeError, r"must be torch.float64 at least, got"),
+    "single": ("S", lambda x: x.float(), TypeError, r"must be torch.float64 at least, got"),
+    "whole": ("S", lambda x: x.long(), TypeError, "must hold real numbers, got torch.int64"),
+    "device": ("S", lambda x: x.to("meta"), ValueError, "is on meta, not on cpu"),
+    "nothing": ("S", lambda x: None, TypeError, "must be a tensor, got NoneType"),
+    "past": (
+        "k_past",
+        lambda x: x[:, :1],
+        ValueError,
+        r"must be \[2, 2, 2, 3\], got .*2, 1, 2",
+    ),
+    "seen": ("k_2", lambda x: x[..., :1], ValueError, r"must be \[2, any, 2, 3\], got"),
+    "index": ("m_past", lambda x: x.double(), TypeError, "must hold whole numbers, got"),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "triton"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_modules(wrong: str, backend: str) -> None:
+    module = archc.parse(TEXT).module(**SIZES, backend=backend, dtype=torch.float64)
+    x, n = torch.randn(2, 6, 4, dtype=torch.float64), torch.zeros(2, 6, dtype=torch.int64)
+    *_, state = module(x[:, :4], n[:, :4], return_state=True)
+    module(x[:, 4:], n[:, 4:], state=state)
+    name, change, error, words = WRONG[wrong]
+    bad = state._replace(**{name: change(getattr(state, name))})
+    with pytest.raises(error, match=rf"Kept: `state\.{name}` .*({words})"):
+        module(x[:, 4:], n[:, 4:], state=bad)
+
+
+@pytest.mark.parametrize("wrong", ["batch", "size", "rank", "narrow", "whole", "device", "nothing"])
+def test_functions_of_a_memory(wrong: str) -> None:
+    q = torch.randn(2, 5, 2, 3, dtype=torch.float64)
+    op = archc.load("linear_attention_simple").op
+    _, state = op(q, q, q)
+    _, change, error, words = WRONG[wrong]
+    bad = state._replace(S=change(state.S))
+    with pytest.raises(error, match=rf"`state\.S` .*({words})"):
+        op(q, q, q, state=bad)
+    op(q.float(), q.float(), q.float(), state=state)
+
+
+def test_one_graph_continues() -> None:
+    """What is looked at are shapes and kinds, which a graph knows."""
+    module = archc.load("gla").module(d=8, H=2)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager", dynamic=True)
+    x = torch.randn(2, 9, 8)
+    _, state = compiled(x[:, :5], return_state=True)
+    torch.testing.assert_close(compiled(x[:, 5:], state=state), module(x)[:, 5:])
