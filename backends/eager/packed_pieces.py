@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from archc.backends.eager.chunk_pieces import moved, placed, to_chunks
-from archc.backends.eager.pieces import extreme_of, once_for
+from archc.backends.eager.pieces import extreme_of, once_for, told_by
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -128,10 +128,10 @@ def check_packed(layer: str, cu_seqlens: Tensor, x: Tensor) -> None:
         cu_seqlens.is_cuda and torch.cuda.is_current_stream_capturing()
     ):
         return
-    if cu_seqlens.is_inference():  # torch keeps no account of its changes
+    if cu_seqlens.is_inference():  # torch keeps no account of changes
         sequence_bounds(layer, cu_seqlens, x)
         return
-    seen = (id(cu_seqlens), cu_seqlens._version, x.shape[1])
+    seen = (told_by(cu_seqlens), x.shape[1])
     if getattr(cu_seqlens, "_checked", None) != seen:
         sequence_bounds(layer, cu_seqlens, x)
         cu_seqlens._checked = seen

@@ -129,8 +129,16 @@ def inverse_softplus(x: Tensor) -> Tensor:
     return x + torch.log(-torch.expm1(-x))
 
 
+def told_by(cu_seqlens: Tensor) -> tuple:
+    """What tells of a change of borders: on a CPU the values, as numpy and `.data` change them
+    without a word to torch; on a GPU, where reading them waits, what torch knows of changes."""
+    if cu_seqlens.device.type == "cpu":
+        return id(cu_seqlens), *cu_seqlens.tolist()
+    return id(cu_seqlens), cu_seqlens.data_ptr(), cu_seqlens._version
+
+
 def once_for(cu_seqlens: Tensor, what: tuple, make: Callable) -> Any:
-    """What `make(cu_seqlens)` gives: made once, and again when torch knows of a change in place. A
+    """What `make(cu_seqlens)` gives: made once, and again when there is a change in place. A
     graph, of CUDA or of torch.compile, makes its own each time that it runs, as its borders may be
     others by then."""
     device = cu_seqlens.device
@@ -139,7 +147,7 @@ def once_for(cu_seqlens: Tensor, what: tuple, make: Callable) -> Any:
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return make(cu_seqlens)
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    now = (id(cu_seqlens), cu_seqlens._version, stream)
+    now = (told_by(cu_seqlens), stream)
     before, kept = getattr(cu_seqlens, "_kept", (None, {}))
     if before != now:
         kept = {}

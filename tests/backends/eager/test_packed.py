@@ -121,3 +121,28 @@ def test_values_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     borders[1] = 5
     check("Mixed", borders, x[:, :8])
     assert len(looked) == 3
+
+
+CHANGES: dict[str, Callable[[Tensor], Any]] = {
+    "in place": lambda borders: borders.__setitem__(1, 5),
+    "numpy": lambda borders: borders.numpy().__setitem__(1, 5),
+    "data": lambda borders: borders.data.__setitem__(1, 5),
+    "another storage": lambda borders: setattr(borders, "data", torch.tensor([0, 5, 9])),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "triton"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_borders_that_change_in_place(change: str, backend: str) -> None:
+    """Also where torch is told nothing: tables of the old ones would mix sequences."""
+    module = archc.load("mamba").module(d=4, D=4, N=2, r=2, backend=backend, dtype=torch.float64)
+    x = torch.randn(1, 9, 4, dtype=torch.float64)
+    borders = torch.tensor([0, 4, 9])
+    first = module(x, cu_seqlens=borders)
+    CHANGES[change](borders)
+    wanted = module(x, cu_seqlens=torch.tensor([0, 5, 9]))
+    assert not torch.equal(first, wanted)
+    torch.testing.assert_close(module(x, cu_seqlens=borders), wanted, rtol=0, atol=0)
+    borders.data[1] = 10
+    with pytest.raises(ValueError, match="must ascend"):
+        module(x, cu_seqlens=borders)
