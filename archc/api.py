@@ -141,10 +141,12 @@ class Spec:
     def op(self) -> Callable[..., Any]:
         """The memory alone: `o, state = spec.op(q, k, v, log_alpha, beta, state=None)`.
 
-        Arguments are the values that enter the memory, by their names in the spec, `[B, T, H,
-        D]`; one that is defined as exp(e) enters as e, named `log_...`. The state is a named
-        tuple of the declared states, in float32 at least. Where torch sees a GPU, tensors on it go
-        through generated kernels. Raises ValueError for a layer without a memory.
+        Every memory's has `state`, `chunk` and `cu_seqlens` behind its values, and then, by name,
+        options that no shape tells, with the spec's defaults. Values are those that enter the
+        memory, by their names in the spec, `[B, T, H, D]`; one that is defined as exp(e) enters as
+        e, named `log_...`. The state is a named tuple of the declared states, in float32 at least.
+        Where torch sees a GPU, tensors on it go through generated kernels. Raises ValueError for a
+        layer without a memory.
         """
         self._warn(self.layer)
         return self._function("op", cut.op(with_chunks(self.layer)))

@@ -29,6 +29,8 @@ from archc.compile import before_chunks
 from archc.dims import at
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.plan import default_of
+from archc.ir.sizes import evaluate
 from archc.numerics.stated import stated
 from archc.recurrence.law import Law, Refusal
 from archc.recurrence.law_layer import law_of_layer
@@ -69,6 +71,9 @@ class CompositionLaw:
 
     def __init__(self, memory: ir.Layer, law: Law):
         self.law, self.name, self.memory = law, memory.name, memory
+        args = [arg for arg in memory.args if arg.symbol is not None and arg.default is not None]
+        defaults = {arg.name: default_of(arg) for arg in args}
+        self._defaults = {n: evaluate(x, {}) for n, x in defaults.items() if not x.free_symbols}
         self.arguments = tuple(op.name for _, op in memory.inputs)
         self.streams = tuple(
             op.type.names.index("t") if "t" in op.type.names else None for _, op in memory.inputs
@@ -221,7 +226,7 @@ class CompositionLaw:
         name = f"{kind}_{number}"
         run: Callable[..., tuple[Tensor, ...]] = getattr(self._module, name)
         graph = getattr(self.law.rounds[number], kind)
-        taken, given = self._taken[name], options or {}
+        taken, given = self._taken[name], {**self._defaults, **(options or {})}
         missing = [option for option in taken.options if option not in given]
         if missing:
             raise ValueError(f"{self.name} needs {', '.join(missing)}, which no shape tells")

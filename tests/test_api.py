@@ -212,3 +212,28 @@ def test_classes_are_those_of_the_command_line():
     for name in ("delta", "gla", "mom"):
         texts = [found.text for found in archc.load(name).classify()]
         assert "; ".join(dict.fromkeys(texts)) == profile(name).memory
+
+
+@pytest.mark.parametrize(
+    "spec", ["gla", "lstm", "attention", "mesa", "nsa", "linear_attention_full"]
+)
+def test_one_signature_of_every_memory(spec: str) -> None:
+    """Values, then what every memory takes, then options that have the spec's defaults."""
+    spec_of = archc.load(spec)
+    for run in (spec_of.op, spec_of.fused_op):
+        parameters = inspect.signature(run).parameters
+        positional = [name for name, p in parameters.items() if p.kind is not p.KEYWORD_ONLY]
+        assert positional[-3:] == ["state", "chunk", "cu_seqlens"]
+        found = [parameters[name].default for name in positional[-3:]]
+        assert found == [None, 64, None]
+        given = {arg.name: arg.default for arg in spec_of.layer.args}
+        for name in parameters.keys() - {*positional}:
+            assert parameters[name].default == given[name]
+
+
+def test_a_chunk_is_looked_at_where_there_is_none() -> None:
+    op = archc.load("attention").op
+    q = torch.randn(1, 5, 2, 4)
+    assert torch.equal(op(q, q, q, chunk=None)[0], op(q, q, q)[0])
+    with pytest.raises(ValueError, match="`chunk` must be a number of tokens, at least 1, or None"):
+        op(q, q, q, chunk=0)

@@ -216,9 +216,7 @@ class Forward:
     def _axes(self, op: ir.Input) -> str:
         every = [axis for _, each in self.layer.inputs for axis in each.type.axes]
         dims = {axis.name for axis in every if axis.kind == "dim"}
-        lengths = {
-            axis.name: length_name(axis.name, dims) for axis in every if axis.kind != "dim"
-        }
+        lengths = {axis.name: length_name(axis.name, dims) for axis in every if axis.kind != "dim"}
         return " ".join(lengths.get(name, name) for name in op.type.names)
 
     def _start(self, writer: Writer) -> None:

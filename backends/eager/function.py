@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from archc.backends.eager.arguments import is_size
 from archc.backends.eager.forward import Forward
 from archc.backends.eager.packed import ARGUMENT, write_packed
 from archc.backends.eager.parts import Parts
 from archc.backends.eager.region import argument_list
 from archc.backends.eager.required import told_length, write_needs
 from archc.backends.eager.state import first, state_class
+from archc.backends.expression import number
 from archc.backends.writer import Writer, quoted
 
 from archc.ir import layer as ir
+from archc.ir.plan import default_of
 
 CHUNKS = "`chunk`: how many tokens are done at once; None: one after the other."
+WITHOUT = "`chunk` may be given as to any memory; nothing is done by chunks here."
 
 
 class Function(Forward):
@@ -50,6 +54,8 @@ class Function(Forward):
     def _checks(self, writer: Writer) -> None:
         """Refuse inputs that do not fit, and sizes that follow from others and do not."""
         super()._checks(writer)
+        self.parts.file.pieces.add("check_chunk")
+        writer.line(f"check_chunk({quoted(self.parts.name)}, chunk)")
         scope, title = self.scope, quoted(self.parts.name)
         self.needs = Writer(margin=4)
         write_needs(self.needs, scope, self.parts.name, self.layer.requirements)
@@ -81,18 +87,25 @@ class Function(Forward):
         scope.lengths["batch"] = batch
         scope.asked.discard(self.rows)
         known = {arg.name for arg in self.layer.args if arg.symbol is not None}
-        options = sorted((scope.asked & known) - set(scope.sources))
+        missing = sorted((scope.asked & known) - set(scope.sources))
+        options = [f"{name}{self._default(name)}" for name in missing]
         options += ["training: bool = False"] if "training" in scope.asked else []
         writer = Writer()
         state = [f"state: {self.parts.state} | None = None"]
-        if scope.chunk:
-            size = self.parts.file.constant("CHUNK", scope.chunk_size)
-            state.append(f"chunk: int | None = {size}")
-        state.append(ARGUMENT)
+        size = self.parts.file.constant("CHUNK", scope.chunk_size)
+        state += [f"chunk: int | None = {size}", ARGUMENT]
         self.options = [option.split(":")[0] for option in options]
         every = [*self._signature(), *state, *(["*", *options] if options else [])]
         writer.call(f"def {self.title}(", every, "):")
         return writer
+
+    def _default(self, name: str) -> str:
+        """The kind of an option, and its value where the spec has a number for it."""
+        arg = next(arg for arg in self.layer.args if arg.name == name)
+        kind = "int" if is_size(self.layer, name) else "float"
+        default = None if arg.default is None else default_of(arg)
+        known = default is not None and not default.free_symbols
+        return f": {kind} = {number(default, {})}" if known else f": {kind}"
 
     def _kind(self, dtype: str) -> str:
         return f"device={self.scope.device}, dtype={dtype}"
@@ -106,8 +119,8 @@ class Function(Forward):
         title, *notes = self.layer.doc.split("\n")
         first = f"{title} Returns {made} and the state to continue from."
         notes = ["\n".join(notes)] if notes else []
-        chunks = [CHUNKS] if self.scope.chunk else []
-        return [first, argument_list(shapes), *chunks, self._packed_doc(), *notes]
+        chunks = CHUNKS if self.scope.chunk else WITHOUT
+        return [first, argument_list(shapes), chunks, self._packed_doc(), *notes]
 
     def _one_by_one(self, writer: Writer) -> None:
         """The lines for sequences that stand one after the other."""

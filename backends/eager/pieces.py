@@ -65,6 +65,14 @@ def check_index(layer: str, name: str, x: Tensor) -> None:
         raise TypeError(f"{layer}: `{name}` must hold integers (torch.int64), got {x.dtype}")
 
 
+def check_chunk(layer: str, chunk: int | None) -> None:
+    """Refuse what is no number of tokens."""
+    if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
+        raise ValueError(
+            f"{layer}: `chunk` must be a number of tokens, at least 1, or None, got {chunk!r}"
+        )
+
+
 def check_state(
     layer: str, state: NamedTuple, kind: type, like: Tensor, shapes: dict,
     wide: str = "", whole: str = "", layers: str = "", optional: str = "",
