@@ -73,6 +73,20 @@ def check_chunk(layer: str, chunk: int | None) -> None:
         )
 
 
+def check_kept(layer: str, name: str, x: Tensor, shape: tuple) -> None:
+    """Refuse what has another shape than a tensor of the state; None: any length is right."""
+    same = x.dim() == len(shape)
+    if same and shape[0] is not None and x.shape[0] != shape[0]:
+        batch = f"{x.shape[0]}, the input of {shape[0]}"
+        raise ValueError(f"{layer}: `state.{name}` is of a batch of {batch}")
+    for have, want in zip(x.shape, shape, strict=False):
+        same = same and (want is None or have == want)
+    if not same:
+        wanted = ", ".join("any" if want is None else str(want) for want in shape)
+        got = f"got a tensor of shape {list(x.shape)}"
+        raise ValueError(f"{layer}: `state.{name}` must be [{wanted}], {got}")
+
+
 def check_state(
     layer: str, state: NamedTuple, kind: type, like: Tensor, shapes: dict,
     wide: str = "", whole: str = "", layers: str = "", optional: str = "",
@@ -98,16 +112,7 @@ def check_state(
             continue
         if not isinstance(value, Tensor):
             raise TypeError(f"{layer}: `state.{name}` must be a tensor, got {type(value).__name__}")
-        same = value.dim() == len(shape)
-        if same and shape[0] is not None and value.shape[0] != shape[0]:
-            batch = f"{value.shape[0]}, the input of {shape[0]}"
-            raise ValueError(f"{layer}: `state.{name}` is of a batch of {batch}")
-        for have, want in zip(value.shape, shape, strict=False):
-            same = same and (want is None or have == want)
-        if not same:
-            wanted = ", ".join("any" if want is None else str(want) for want in shape)
-            got = f"got a tensor of shape {list(value.shape)}"
-            raise ValueError(f"{layer}: `state.{name}` must be [{wanted}], {got}")
+        check_kept(layer, name, value, shape)
         if value.device != like.device:
             where = f"is on {value.device}, not on {like.device}"
             raise ValueError(f"{layer}: `state.{name}` {where}")
