@@ -35,13 +35,13 @@ def run(seeds: range, numbers: bool) -> Counter[str]:
 
 
 def test_some_are_written() -> None:
-    found = run(range(20), numbers=False)
-    assert found["ok"] >= 18, "programs are meant to be legal"
+    found = run(range(12), numbers=False)
+    assert found["ok"] >= 11, "programs are meant to be legal"
 
 
 def test_some_compute_what_they_mean() -> None:
-    found = run(range(1000, 1012), numbers=True)
-    assert found["right"] >= 10, "programs are meant to have numbers"
+    found = run(range(1000, 1010), numbers=True)
+    assert found["right"] >= 8, "programs are meant to have numbers"
 
 
 def test_the_same_seed_is_the_same_program() -> None:

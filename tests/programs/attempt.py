@@ -18,15 +18,18 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import torch
+from archc.backends.eager.emit import emit
 from torch import Tensor
 
 import archc
-from archc.compile import text_of
+from archc.compile import lowered, text_of
 from archc.diagnostics import ArchError
 from archc.ir.layer import Layer
 from archc.ir.meaning import evaluate
+from archc.ir.plan import Plan
 from archc.ir.verify import verify
 from archc.origin import origin_of
+from archc.selfcheck import checked as self_checked
 from archc.source import Source
 from archc.syntax.format import format_source
 from tests.programs import meaning
@@ -172,12 +175,7 @@ def formatted(text: str) -> None:
 
 def checked(layer: Layer) -> None:
     """The file with its self-check, as `archc compile` writes it."""
-    from archc.backends.eager.emit import emit
-
-    from archc.compile import checked, lowered
-    from archc.ir.plan import Plan
-
-    compile(emit(checked(Plan(lowered(layer)), layer, emit)), "checked", "exec")
+    compile(self_checked(Plan(lowered(layer)), layer, emit), "checked", "exec")
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -213,9 +211,8 @@ class Numbers:
     def run(self) -> None:
         program = self.program
         self.generator = torch.Generator().manual_seed(program.seed)
-        self.module = self.gate(
-            "module", lambda: self.spec.module(dtype=torch.float64, **program.given)
-        )
+        given = {"dtype": torch.float64, "backend": "eager", **program.given}
+        self.module = self.gate("module", lambda: self.spec.module(**given))
         self.fill()
         inputs = self.inputs(2, TOKENS)
         with torch.no_grad():
