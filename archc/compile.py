@@ -69,17 +69,24 @@ def in_chunks(layer: ir.Layer) -> ir.Layer:
 def for_kernels(layer: ir.Layer) -> ir.Layer:
     """Chunked forms as kernels do best: products of matrices take them less than memory does."""
 
-    def again(graph: Graph, wanted: Sequence[str], given: Sequence[str]) -> Differentiated:
-        return differentiate(graph, wanted, given, again=(ir.Contract,))
+    def again(
+        graph: Graph, wanted: Sequence[str], given: Sequence[str], never: Collection[int] = ()
+    ) -> Differentiated:
+        return differentiate(graph, wanted, given, (ir.Contract,), never)
 
     return quotients_again(inverses_last(without_crowded(layer), again), again)
 
 
 def differentiate(
-    graph: Graph, wanted: Sequence[str], given: Sequence[str], again: tuple[type, ...] = ()
+    graph: Graph,
+    wanted: Sequence[str],
+    given: Sequence[str],
+    again: tuple[type, ...] = (),
+    never: Collection[int] = (),
 ) -> Differentiated:
-    """The gradient of a graph; `again`: ops whose values are never saved for it."""
-    found = gradient(graph, wanted, given, again=again)
+    """The gradient of a graph; `again`: ops that are computed again for it whatever they cost,
+    `never`: values that are not saved."""
+    found = gradient(graph, wanted, given, again=again, never=never)
     return found.forward, found.backward, tuple(saved.name for saved in found.saved)
 
 

@@ -70,15 +70,20 @@ class Gradient:
 
 
 def divide(
-    forward: Graph, graph: Graph, save: bool, stored: Collection[str], again: tuple[type, ...] = ()
+    forward: Graph,
+    graph: Graph,
+    save: bool,
+    stored: Collection[str],
+    again: tuple[type, ...] = (),
+    never: Collection[int] = (),
 ) -> Gradient:
     """Cut a graph of forward and gradient in two; its outputs are those of the gradient. Ops of
-    `again` are never dear."""
+    `again` are never dear, and the values of `never` are not saved."""
     extended = graph.copy()
     given = [n.id for n in graph if isinstance(n.op, ir.Input) and n.id not in forward]
     graph.prune(given)
     later = {id for root in given for id in (root, *graph.descendants(root))}
-    chosen = _cut(graph, later, stored, again) if save else []
+    chosen = _cut(graph, later, stored, again, never) if save else []
     names = _names(graph, chosen, {*forward.outputs})
     extended.outputs = {**forward.outputs, **{name: id for id, name in names.items()}}
     extended.prune([node.id for node in forward if isinstance(node.op, ir.Input | ir.Param)])
@@ -118,13 +123,18 @@ def report(gradient: Gradient) -> str:
 
 
 def _cut(
-    graph: Graph, later: Collection[int], stored: Collection[str], again: tuple[type, ...]
+    graph: Graph,
+    later: Collection[int],
+    stored: Collection[str],
+    again: tuple[type, ...],
+    never: Collection[int],
 ) -> list[int]:
     """The values of the forward to save, in dataflow order."""
     values = [n for n in graph if n.id not in later and not isinstance(n.op, ir.Fold | ir.Pair)]
     held = {n.id for n in values if isinstance(n.op, ir.Input) and n.op.name in stored}
     dear = {n.id for n in values if not isinstance(n.op, again) and _is_dear(graph, n)}
     weights = {n.id: 0 if _is_input(n) and n.id not in held else size(n.type) for n in values}
+    weights |= dict.fromkeys({*never} & {*weights}, 1 + sum(weights.values()))
     reads = {n.id: () if n.id in dear else n.operands for n in values}
     sinks = {read for id in later for read in graph[id].operands if read not in later}
     found = cheapest_cut(weights, reads, sorted(dear | held), sorted(sinks))

@@ -24,12 +24,13 @@ def gradient(
     save: bool = True,
     stored: Collection[str] = (),
     again: tuple[type, ...] = (),
+    never: Collection[int] = (),
 ) -> Gradient:
     """The gradient graph of `forward`: from the cotangents of the outputs `given` (inputs
     `d.<output>`) to those of the inputs `wanted` (outputs `d.<input>`, zeros for an input on which
     nothing depends). Without `save` it computes every value anew that it needs of the forward.
     `stored`: inputs that must be stored if the backward reads them, as states in a loop. `again`:
-    ops that are computed again whatever they cost.
+    ops that are computed again whatever they cost. `never`: values that are not saved.
 
     Raises NoGradient where an op has no derivative, ValueError for a name that is not in the graph
     or that is no real.
@@ -51,7 +52,7 @@ def gradient(
     outputs = {cotangent(name): walk.leave(inputs[name]) for name in wanted}
     graph.outputs = outputs
     unreached = tuple(name for name in wanted if inputs[name].id not in walk.arrived)
-    return replace(divide(forward, graph, save, stored, again), unreached=unreached)
+    return replace(divide(forward, graph, save, stored, again, never), unreached=unreached)
 
 
 def _active(graph: Graph, wanted: Sequence[int]) -> set[int]:

@@ -18,6 +18,9 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
 from archc.ir.typing import layer_graph
 
+REAL = (ck.Gram, ck.Mix, ck.Scan, ck.Inverse)
+"""Ops that take no integers, as a key that is 0 or 1 is."""
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -40,6 +43,8 @@ class Frame:
 
     def add(self, op: object, *operands: int) -> int:
         """A node, unless there is one that is the same."""
+        if isinstance(op, REAL):
+            operands = tuple(map(self.real, operands))
         others = self.graph.users(operands[0]) if operands else [node.id for node in self.graph]
         for id in others:
             if self.graph[id].operands == operands and self.graph[id].op == op:
@@ -47,6 +52,10 @@ class Frame:
         return self.graph.add(op, *operands)
 
     # --- elementwise ---
+
+    def real(self, id: int) -> int:
+        """A value as real numbers."""
+        return id if self.graph[id].type.dtype == "real" else self.fn("real", id)
 
     def number(self, value: int) -> int:
         """A constant."""

@@ -11,16 +11,17 @@ for the caller, and products with these are exact, whatever the data are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.schedule.forms import Differentiate, bare, derived, with_forms
+from archc.schedule.forms import Differentiated, bare, derived, with_forms
 
 
-def quotients_again(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
+def quotients_again(layer: ir.Layer, differentiate: Callable[..., Differentiated]) -> ir.Layer:
     """The layer, its gradients with such quotients computed again."""
 
     def change(form: ck.ChunkForm) -> ck.ChunkForm | None:
@@ -28,7 +29,9 @@ def quotients_again(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
         read = {form.forward.outputs[name] for name in form.saved}
         if not read & {node.id for node in _quotients(form.forward)}:
             return None
-        return derived(form, bare(form), differentiate)
+        graph = bare(form)
+        never = frozenset(node.id for node in _quotients(graph))
+        return derived(form, graph, partial(differentiate, never=never))
 
     return with_forms(layer, change)
 

@@ -197,10 +197,10 @@ class Forward:
                 writer.include(lines)
 
     def _checked_against(self) -> str:
-        """The tensor on whose device inputs must be."""
+        """The tensor on whose device, and in whose dtype, inputs must be."""
         params = [f"self.{attribute(param.name)}" for _, param in self.layer.params]
-        first = self.names[self.layer.inputs[0][0]]
-        return params[0] if params else f"next(self.parameters(), {first})"
+        inputs = sorted(self.layer.inputs, key=lambda each: each[1].type.dtype != "real")
+        return params[0] if params else f"next(self.parameters(), {self.names[inputs[0][0]]})"
 
     def _checked_dtype(self, op: ir.Input, like: str) -> str:
         """The further argument that compares dtypes."""

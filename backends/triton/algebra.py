@@ -22,6 +22,7 @@ REDUCING = {
     "mean": ("tl.sum", "0.0"),
     "max": ("tl.max", "float('-inf')"),
     "min": ("tl.min", "float('inf')"),
+    "prod": ("tl.reduce", "1.0"),
 }
 """Functions that take an axis away, and what changes nothing for them."""
 
@@ -175,7 +176,7 @@ def reduce(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     if node.op.fn == "mean":
         operand = kernel.frame.graph[node.operands[0]].type
         size = sympy.Mul(*(operand.axis(axis).size for axis in node.op.axes))
-        x = replace(x, text=kernel.let("mean", f"{x.text} / ({size})"))
+        x = replace(x, text=kernel.let("mean", f"{x.text} / ({kernel.size(size)})"))
     return x
 
 
@@ -209,7 +210,11 @@ def _sum_in_turn(kernel: KernelWriter, node: Node, place: Place, axis: Axis) -> 
 
 
 def reduced(kernel: KernelWriter, x: Tile, label: str, fn: str = "tl.sum") -> Tile:
-    text = kernel.let(f"{x.text}_{fn[3:]}", f"{fn}({x.text}, {x.labels.index(label)})")
+    given = f"{x.text}, {x.labels.index(label)}"
+    if fn == "tl.reduce":
+        kernel.pieces.add("tile_times")
+        given = f"{given}, tile_times"
+    text = kernel.let(f"{x.text}_{fn[3:]}", f"{fn}({given})")
     return Tile(text, tuple(own for own in x.labels if own != label), x.kind, x.clean - {label})
 
 

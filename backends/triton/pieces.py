@@ -262,6 +262,12 @@ def tile_matrix_scan(
 
 
 @kernel
+def tile_times(a, b):
+    """a * b, as products over a dim take it."""
+    return a * b
+
+
+@kernel
 def tile_linear_step(a, b, a_next, b_next):
     """h -> a h + b, and then h -> a_next h + b_next."""
     return a * a_next, b * a_next + b_next

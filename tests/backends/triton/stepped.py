@@ -186,9 +186,9 @@ def check_training(spec: str, tokens: int, unit: int) -> None:
 
 
 def nodes_of(made: Callable[..., Tensor], inputs: dict[str, Tensor]) -> list[Any]:
-    """What autograd goes through behind a layer's output."""
+    """What autograd goes through behind a layer's outputs."""
     y = made(*map(small, inputs.values()))  # a node lives as long as what it made
-    found, waiting = list[Any](), [y.grad_fn]
+    found, waiting = list[Any](), [x.grad_fn for x in (y if isinstance(y, tuple) else (y,))]
     while waiting:
         node = waiting.pop()
         if node is not None and node not in found:
