@@ -2,23 +2,29 @@
 
 Each verb is a module of `archc.commands` and is imported when it is used: `archc --help` needs
 neither sympy nor torch. Exit status: 0 fine, 1 the spec is refused, 2 wrong usage, 3 numbers
-disagree, 4 a bug in archc.
+disagree, 4 a bug in archc, 130 Ctrl-C.
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
 import gc
 import importlib
 import inspect
+import io
 import os
+import signal
 import sys
-from types import TracebackType
+from types import FrameType, TracebackType
 
 import click
 
-from archc.commands.console import Console, crash
+from archc.commands.console import Console, crash, refused
 from archc.diagnostics import ArchError
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as of other programs of a shell."""
 
 VERBS = {
     "list": "Show the bundled specs: what each is, where it comes from, what it costs.",
@@ -83,6 +89,11 @@ class Verbs(click.Group):
         except ArchError as error:
             ctx.ensure_object(Console).findings(error.diagnostics)
             ctx.exit(1)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # whoever read has enough
+                raise
+            ctx.ensure_object(Console).findings([refused(error)])
+            ctx.exit(1)
 
 
 @click.group(
@@ -105,11 +116,29 @@ def archc(ctx: click.Context, quiet: bool) -> None:
         ctx.color = False
 
 
+class Closed(io.TextIOBase):
+    """A standard output that was closed before the process began."""
+
+    def write(self, text: str) -> int:
+        """Nothing can be written."""
+        raise OSError(errno.EBADF, "it is closed")
+
+
+def _interrupted(signum: int, frame: FrameType | None) -> None:
+    """Ctrl-C ends the process, at once where it is asked for again."""
+    signal.signal(signal.SIGINT, lambda signum, frame: os._exit(INTERRUPTED))
+    raise SystemExit(INTERRUPTED)
+
+
 class _Boundary:
     """The outermost frame: an exception that reaches it is a bug, and is reported as one."""
 
     def __enter__(self) -> None:
-        return None
+        signal.signal(signal.SIGINT, _interrupted)
+        if sys.stdout is None:
+            sys.stdout = Closed()
+        if sys.stderr is None:
+            sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
     def __exit__(
         self,
@@ -117,8 +146,17 @@ class _Boundary:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if isinstance(error, Exception):
-            sys.exit(crash(error))
+        status = error.code if isinstance(error, SystemExit) else 0
+        try:
+            if isinstance(error, Exception):
+                status = crash(error)
+            sys.stdout.flush()
+        except OSError:  # what is left has no reader
+            status = status or 1
+        if status not in (0, None):
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        signal.signal(signal.SIGINT, lambda signum, frame: os._exit(INTERRUPTED))
+        sys.exit(status)
 
 
 def main() -> None:

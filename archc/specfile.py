@@ -51,7 +51,7 @@ def read(spec: str) -> Source:
     large, E0008 unreadable for another reason.
     """
     if spec == "-":
-        return Source(STDIN, _decode(sys.stdin.buffer.read(LIMIT + 1), STDIN))
+        return Source(STDIN, _decode(_standard_input(), STDIN))
     if spec in bundled():
         return _bundled(spec)
     text = _read_path(spec)
@@ -95,6 +95,17 @@ def import_source(name: str, from_source: Source, span: Span | None = None) -> S
 def _bundled(name: str) -> BundledSource:
     text = resources.files("archc.specs").joinpath(name + SUFFIX).read_text(encoding="utf-8")
     return BundledSource(name + SUFFIX, text)
+
+
+def _standard_input() -> bytes:
+    """What is there to read; a process may have been started without a standard input."""
+    reason = "it is closed"
+    if sys.stdin is not None:
+        try:
+            return sys.stdin.buffer.read(LIMIT + 1)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+    raise fail("E0008", "cannot read standard input", notes=(reason,))
 
 
 def _read_path(path: str) -> str | None:

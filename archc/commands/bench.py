@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -214,8 +215,8 @@ def _folder(keep: str | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="archc-bench-") as name:
             yield Path(name)
         return
-    made = Path(keep).resolve()
-    made.mkdir(parents=True, exist_ok=True)
+    made = Path(os.path.realpath(keep))
+    files.make_folder(made)
     yield made
 
 

@@ -62,19 +62,36 @@ def coloured(text: str) -> str:
 
 def crash(error: Exception) -> int:
     """Write the traceback to a file, tell the user, and return the exit status."""
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="archc-crash-", suffix=".txt", delete=False, encoding="utf-8"
-    ) as file:
-        file.write(f"archc {_version()}, Python {sys.version}\n{' '.join(sys.argv)}\n\n")
-        file.writelines(traceback.format_exception(error))
+    where = _crash_file(error)
     brief = str(error).split("\n", 1)[0][:200]
     click.echo(f"archc stopped: {type(error).__name__}: {brief}", err=True)
     click.echo(
         "This is a bug in archc, not in your spec. Please open an issue with the spec, the\n"
-        f"command, and this file: {file.name}",
+        f"command, and this file: {where}",
         err=True,
     )
     return CRASH
+
+
+def _crash_file(error: Exception) -> str:
+    """A new file with the traceback; where none can be written, why."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="archc-crash-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(f"archc {_version()}, Python {sys.version}\n{' '.join(sys.argv)}\n\n")
+            file.writelines(traceback.format_exception(error))
+            return file.name
+    except OSError as refused:
+        return f"(none could be written: {refused.strerror})"
+
+
+def refused(error: OSError) -> Diagnostic:
+    """What the system did not let archc do, E0030."""
+    known = error.filename is not None
+    what = f"read or write `{error.filename}`" if known else "write to standard output"
+    reason = (error.strerror or str(error)).lower()
+    return Diagnostic("E0030", f"cannot {what}", notes=(reason,))
 
 
 def _version() -> str:

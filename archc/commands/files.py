@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 import stat
 import sys
 from pathlib import Path
@@ -26,16 +28,31 @@ def write(output: str, text: str) -> None:
         raise _cannot_write(output, error) from None
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder for a product, with those above it, but no home folder where there is none."""
+    home = Path.home()
+    if not home.exists() and home in (path, *path.parents):
+        raise fail("E0030", f"cannot write to `{path}`", notes=(f"there is no folder `{home}`",))
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(str(path), error) from None
+
+
 def _replace(path: Path, text: str) -> None:
-    target = path.resolve()
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():  # it leads to itself
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     if target.exists() and not target.is_dir() and not target.is_file():  # such as /dev/null
         target.write_text(text, encoding="utf-8")
         return
     if target.is_dir():
         raise IsADirectoryError
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    new = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # nobody's link
     try:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+        with os.fdopen(new, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
         if target.exists():
             if not os.access(target, os.W_OK):
                 raise PermissionError

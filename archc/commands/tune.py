@@ -134,6 +134,6 @@ def _write(found: list[Found], output: str | None, console: Console) -> None:
         here = {key: each.machine[key] for key in ("device", "torch", "triton")}
         kept = record(["archc", *sys.argv[1:]], None)
         made = joined(made or read(path), document(each.settings, each.sources, here, kept))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    files.make_folder(path.parent)
     files.write(str(path), json.dumps(made, indent=1) + "\n")
     console.say(f"{path} written; ARCHC_TUNED={path} makes generated files use it")

@@ -67,7 +67,8 @@ def _cache_file() -> str | None:
     root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = Path(root) / "archc"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, exist_ok=True)  # a home that is missing stays missing
+        folder.mkdir(mode=0o700, exist_ok=True)
     except OSError:
         return None
     return str(folder / f"grammar-{sys.version_info[0]}.{sys.version_info[1]}.lark")
