@@ -46,13 +46,13 @@ SHARES = (1.0, 0.5, 0.25, 0.125)
 """How far parameters are drawn from the middle of their range: nearer, where a layer is so deep
 that rounding alone would change what it computes."""
 
-STEADY = 1e-8
-NUDGE, MOVED = 1e-13, 1e-7
-"""Errors below the first raise no doubt. A layer is shaky if a relative change like the second in
-all that enters changes results by more than the third."""
+STEADY, LIMIT = 1e-10, 1e-9
+"""The largest relative error of outputs and gradients in float64 that raises no doubt, and the
+largest that is right: as small as that, options show that hardly change a value (`eps`, `cap`)."""
 
-LIMIT = 1e-6
-"""The largest relative error of an output or a gradient, in float64."""
+NUDGE, MOVED = 1e-13, 1e-9
+"""A layer is shaky if a relative change like the first in all that enters changes results by more
+than the second."""
 
 ALL = "all outputs and gradients, against the meaning"
 
@@ -93,6 +93,7 @@ def checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str]) -> str:
 
 def _checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str]) -> str:
     larger = next(examples(plan.layer, LARGER), None)
+    text, wrong, shaky = "", list[tuple[str, float, float]](), False
     for share in SHARES:
         found = _drawn(plan, layer, emit, larger, share)
         if found is None:
@@ -102,13 +103,16 @@ def _checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str]) -> str:
             found.sizes, larger or found.sizes, _expected(found), _slopes(found), found.tokens,
             share,
         )  # fmt: skip
-        forms = (*((form, limit) for form, _, limit in found.code.FORMS), (ALL, LIMIT))
+        forms = (*((form, limit) for form, _, limit in found.code.FORMS), (ALL, _limit(found)))
         unseen = _lines(found.unseen)
         text = emit(replace(plan, check=check, verified=forms, unseen=unseen))
         measured = list(_measured(plan, layer, load(text, layer.name), found, check))
-        if max(error for _, error, _ in measured) < STEADY or not _shaky(layer, found):
+        wrong = [row for row in measured if not row[1] <= row[2]]
+        doubtful = wrong or any(form == ALL and error > STEADY for form, error, _ in measured)
+        shaky = bool(doubtful) and _shaky(layer, found)
+        if not shaky:
             break
-    else:
+    if wrong and shaky:
         raise fail(
             "E0507",
             f"rounding alone changes what small instances of `{layer.name}` compute",
@@ -116,11 +120,8 @@ def _checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str]) -> str:
             notes=["so no code can be held against it"],
             helps=["a layer in which a small change grows so much cannot be trained either"],
         )
-    for form, error, limit in measured:
-        if not error <= limit:
-            raise InternalError(
-                f"`{layer.name}`, {form}: an error of {error:.1e}, above {limit:.0e}"
-            )
+    for form, error, limit in wrong:
+        raise InternalError(f"`{layer.name}`, {form}: an error of {error:.1e}, above {limit:.0e}")
     return text
 
 
@@ -147,10 +148,16 @@ def _measured(
     those of more tokens than a chunk has too, where the file cannot hold chunks against tokens."""
     given = {name: (tuple(at), tuple(at.values())) for name, at in check.expected.items()}
     yield from code.checks(given, check.slopes)
-    yield ALL, apart(found), LIMIT
+    yield ALL, apart(found), _limit(found)
     if in_chunks(plan.layer) and "check_chunks" not in vars(code):
         longer = instance(layer, code, found.sizes, code.CHUNK + 5, batch=1)
-        yield f"{ALL}, of {longer.tokens} tokens", apart(longer), LIMIT
+        yield f"{ALL}, of {longer.tokens} tokens", apart(longer), _limit(longer)
+
+
+def _limit(found: Instance) -> float:
+    """The largest error that is right: larger by chunks, which take sums in another order."""
+    few = found.tokens < vars(found.code).get("STEPS", math.inf)
+    return LIMIT if few else 10 * LIMIT
 
 
 def _shaky(layer: ir.Layer, found: Instance) -> bool:

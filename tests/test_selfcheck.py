@@ -51,6 +51,10 @@ ROUTED = """layer Routed(d, N):
         made = x
     output y[d] = made
 """
+NORMED = """layer Normed(d, eps = 1e-7):
+    input x[d]
+    output y[d] = rmsnorm[d](x, eps)
+"""
 SUM = """layer Sum(d):
     input x[d]
     recurrence S[d]:
@@ -124,6 +128,18 @@ def longer_window(graph: Graph, node: Node) -> int | None:
     return graph.add(late, *node.operands)
 
 
+def without_a_cap(graph: Graph, node: Node) -> int | None:
+    """tanh(x) -> x, which is much the same for a score far below its cap."""
+    return node.operands[0] if node.op == ir.Elementwise("tanh") else None
+
+
+def another_eps(graph: Graph, node: Node) -> int | None:
+    """Twice the smallest constant."""
+    if not isinstance(node.op, ir.Constant) or "eps" not in map(str, node.op.value.free_symbols):
+        return None
+    return graph.add(ir.Constant(2 * node.op.value))
+
+
 def wrong_chunks(graph: Graph, node: Node) -> int | None:
     """The chunked form of a recurrence gives twice its result, its loop what it should."""
     if not isinstance(node.op, ir.Fold) or node.op.chunked is None:
@@ -167,6 +183,18 @@ def test_a_wrong_choice_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, m
     plant(monkeypatch, "simplify", make)
     with pytest.raises(InternalError, match="against the meaning"):
         archc.load(name).source()
+
+
+@pytest.mark.parametrize(
+    ("text", "make"), [("capped_attention", without_a_cap), (NORMED, another_eps)]
+)
+def test_a_wrong_option_that_hardly_shows_is_refused(
+    monkeypatch: pytest.MonkeyPatch, text: str, make: Made
+):
+    spec = archc.load(text) if text.isidentifier() else archc.parse(text)
+    plant(monkeypatch, "simplify", make)
+    with pytest.raises(InternalError, match="an error of"):
+        spec.source()
 
 
 def test_verify_and_derive_look_at_the_graph_after_algebra(
