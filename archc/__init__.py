@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from archc.api import Spec, load, parse
     from archc.diagnostics import ArchError, ArchWarning
     from archc.mixer import MixerMatrix, mixer_matrix
+    from archc.nan_search import FirstNaN, first_nan
     from archc.sampling import generate
 
 __all__ = [
-    "ArchError", "ArchWarning", "MixerMatrix", "Spec", "generate", "law", "load", "mixer_matrix",
-    "parse", "plot",
+    "ArchError", "ArchWarning", "FirstNaN", "MixerMatrix", "Spec", "first_nan", "generate", "law",
+    "load", "mixer_matrix", "parse", "plot",
 ]  # fmt: skip
 
 _HOMES = {
@@ -37,6 +38,8 @@ _HOMES = {
     "Spec": "archc.api",
     "generate": "archc.sampling",
     "load": "archc.api",
+    "FirstNaN": "archc.nan_search",
+    "first_nan": "archc.nan_search",
     "mixer_matrix": "archc.mixer",
     "parse": "archc.api",
 }

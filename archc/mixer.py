@@ -77,8 +77,8 @@ def mixer_matrix(layer: nn.Module, *inputs: Tensor, **named: Tensor) -> MixerMat
     run = _Run(
         replace(origin, layer=model),
         {path: x.detach().double() for path, x in params.items()},
-        {path: _in_float64(at_path(layer, path)) for path in _given_layers(model)},
-        _by_name(model, inputs, named),
+        {path: _in_float64(at_path(layer, path)) for path in given_layers(model)},
+        by_name(model, inputs, named),
     )
     try:
         inside = memory_of(model)
@@ -88,7 +88,7 @@ def mixer_matrix(layer: nn.Module, *inputs: Tensor, **named: Tensor) -> MixerMat
     return _norms(run) if found is None else _exact(run, found, inside)
 
 
-def _by_name(
+def by_name(
     layer: ir.Layer, inputs: Sequence[Tensor], named: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """The inputs of a layer by name."""
@@ -102,13 +102,13 @@ def _by_name(
     return given
 
 
-def _given_layers(layer: ir.Layer, prefix: str = "") -> Iterator[str]:
+def given_layers(layer: ir.Layer, prefix: str = "") -> Iterator[str]:
     """The paths of layers that are arguments of a spec."""
     for _, call in layer.calls:
         if call.callee.kind == "argument":
             yield prefix + call.path
         else:
-            yield from _given_layers(call.callee, f"{prefix}{call.path}.")
+            yield from given_layers(call.callee, f"{prefix}{call.path}.")
 
 
 def _in_float64(module: nn.Module) -> nn.Module:
