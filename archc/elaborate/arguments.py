@@ -11,7 +11,7 @@ import sympy
 
 from archc.diagnostics import Refused
 from archc.dims import Axis, Undefined, counts_tokens, number_symbol, size_symbol
-from archc.elaborate.mentions import names_called, names_of_sizes
+from archc.elaborate.mentions import names_called, sizes_of
 from archc.elaborate.scope import Scope
 from archc.elaborate.tied import bound, mentioned_often
 from archc.elaborate.values import AbstractLayer, LayerRef, Option, Value
@@ -23,7 +23,7 @@ def declare_arguments(
     scope: Scope, decl: tree.Decl, given: Mapping[str, Value], symbolic: set[str]
 ) -> None:
     """Bind a layer's sizes and options, and record them as its arguments."""
-    sizes, called = set(names_of_sizes(decl.body, scope.module.decls)), set(names_called(decl))
+    sizes, called = sizes_of(decl, scope.module), set(names_called(decl))
     for parameter in decl.params:
         name = parameter.name
         if name in scope.names:
@@ -50,13 +50,13 @@ def declare_arguments(
             scope.context.paths.add(name)  # one layer, however often it is applied
             scope.context.args.append(ir.Arg(name, None))
         else:
-            is_size = default is None or (name in sizes and not _fractional(default))
+            is_size = name in sizes and (default is None or not _fractional(default))
             exact = default if isinstance(default, sympy.Expr) else None
             try:
                 symbol = _number(scope, name, value, exact, is_size, keep=name in symbolic)
             except Undefined as error:
                 raise scope.error("E0404", str(error), parameter.span) from None
-            if default is None or isinstance(default, sympy.Expr) or name in sizes:
+            if isinstance(default, sympy.Expr) or name in sizes:
                 scope.dims[name] = (Axis(name, symbol),)
 
 

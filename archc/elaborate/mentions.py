@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from archc.elaborate.scope import Module
 from archc.syntax import tree
 
 MAX_CALLS = 60
@@ -82,10 +83,26 @@ def unused_params(stmts: Sequence[tree.Stmt]) -> list[tree.Declared]:
     return [item for item in unused if item.name not in mentioned]
 
 
+def sizes_of(
+    decl: tree.Decl,
+    module: Module,
+    read: dict[int, set[str]] | None = None,
+    depth: int = 0,
+) -> set[str]:
+    """Names that a declaration uses as sizes, those that a size's default is made from among
+    them."""
+    names = names_of_sizes(decl.body, module, read, depth)
+    for parameter in reversed(decl.params):
+        if parameter.name in names and parameter.default is not None:
+            plain = {each.name for each in decl.params if each.default is None}
+            names |= plain & set(free_names(parameter.default))
+    return names
+
+
 def names_of_sizes(
     node: Any,
-    decls: Mapping[str, tree.Decl],
-    read: dict[str, set[str]] | None = None,
+    module: Module,
+    read: dict[int, set[str]] | None = None,
     depth: int = 0,
 ) -> set[str]:
     """Names used where only a size can stand: in shapes, counts of layers and blocks, and as such a
@@ -105,31 +122,33 @@ def names_of_sizes(
             names |= set(free_names((part.size, part.stride)))
         elif isinstance(part, tree.OnBlocks):
             names |= set(free_names((part.size, part.last)))
+        elif isinstance(part, tree.Input | tree.Assign):
+            names |= set(free_names(part.within if isinstance(part, tree.Input) else part.by))
         elif isinstance(part, tree.Call) and isinstance(part.func, tree.Name):
-            names |= _passed_as_sizes(part, part.func.id, decls, read, depth)
+            names |= _passed_as_sizes(part, part.func.id, module, read, depth)
     return names
 
 
 def _passed_as_sizes(
     node: tree.Call,
     called: str,
-    decls: Mapping[str, tree.Decl],
-    read: dict[str, set[str]],
+    module: Module,
+    read: dict[int, set[str]],
     depth: int,
 ) -> set[str]:
     """Names in arguments of a call that the callee uses as sizes."""
-    if called == "top" and node.args:
+    if called in ("top", "size") and node.args:
         return set(free_names(node.args[0].value))
-    callee = decls.get(called)
+    callee, home = module.decls.get(called), module.homes.get(called, module)
     if callee is None or callee.kind == "function" or depth >= MAX_CALLS:
         return set()
-    if called not in read:
-        read[called] = set()
-        read[called] = names_of_sizes(callee.body, decls, read, depth + 1)
+    if id(callee) not in read:
+        read[id(callee)] = set()
+        read[id(callee)] = sizes_of(callee, home, read, depth + 1)
     names: set[str] = set()
     for place, argument in enumerate(node.args):
         known = callee.params[place].name if place < len(callee.params) else ""
-        if (argument.name or known) in read[called]:
+        if (argument.name or known) in read[id(callee)]:
             names |= set(free_names(argument.value))
     return names
 

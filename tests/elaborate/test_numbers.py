@@ -126,3 +126,25 @@ def test_a_size_that_decides_something_in_a_layer_inside(size: str, value: int) 
     early = archc.parse(DECIDED, **{size: value}).module(d=1)(x)
     late = archc.parse(DECIDED).module(d=1, **{size: value})(x)
     assert float(early.detach()) == float(late.detach()) == (2.0 if value == 1 else 3.0**value)
+
+
+@pytest.mark.parametrize("value", ["1 / 2", "-1", "1e-6", "3"])
+def test_an_option_without_a_default_is_any_number(value: str) -> None:
+    """What no shape and no count is made from is a number, in a layer inside and in the layer."""
+    callee = "layer A(d, eps):\n    input x[d]\n    param b[d] = 0\n    output y[d] = x * eps + b\n"
+    text = f"{callee}layer L(d):\n    input x[d]\n    output y = A(d, {value})(x)\n"
+    x, number = randn(3), {"1 / 2": 0.5}.get(value) or float(value)
+    agree(text, {"x": x}, x * number, d=3)
+    torch.testing.assert_close(
+        archc.parse(callee).module(d=3, eps=number, dtype=torch.float64)(x), x * number
+    )
+
+
+def test_a_size_is_known_by_its_use_in_layers_inside_and_in_defaults() -> None:
+    text = (
+        "layer A(d, r, f = 2 * r):\n    input x[d]\n    param W[d, f]; V[f, d]\n"
+        "    output y[d] = x @ W @ V\n"
+        "layer L(d, n):\n    input x[d]\n    output y = A(d, n)(x)\n"
+    )
+    with pytest.raises(ArchError, match="must be a size"):
+        archc.parse(text).module(d=4, n=0.5)
