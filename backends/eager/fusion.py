@@ -8,13 +8,14 @@ recognised by their algebra alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import sympy
 from archc.backends.eager import carry
+from archc.backends.eager.attention import attention
 from archc.backends.eager.chunk_rows import decay_of_rows, joint_gradient
+from archc.backends.eager.fused import Fused
 from archc.backends.eager.value import Value, shape_text
 from archc.backends.expression import ATOM, MUL, Text, binary, call
 from archc.backends.index import aligned, dims, permuted
@@ -26,15 +27,6 @@ if TYPE_CHECKING:
     from archc.backends.eager.scope import Scope
 
 Labels = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Fused:
-    """A node that is emitted as one call of `operands`; what lay between is not written."""
-
-    operands: tuple[int, ...]
-    emit: Callable[[Scope, Node], Value]
-    hint: str
 
 
 def fuse(graph: Graph) -> dict[int, Fused]:
@@ -184,5 +176,5 @@ def decay(graph: Graph, node: Node) -> Fused | None:
 
 
 RULES: tuple[Callable[[Graph, Node], Fused | None], ...] = (
-    silu, gated, dropout, short_convolution, grouping, gradients, decay,
+    silu, gated, attention, dropout, short_convolution, grouping, gradients, decay,
 )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def check_sizes(layer: str, least: int, **sizes: int) -> None:
@@ -273,6 +274,42 @@ def masked_softmax(score: Tensor, mask: Tensor, dim: int, sink: Tensor | None = 
     empty = (logits == -math.inf).all(dim, keepdim=True)
     weights = torch.softmax(logits.masked_fill(empty, 0.0), dim, dtype=wide).masked_fill(empty, 0.0)
     return weights.narrow(dim, 0, score.shape[dim]).to(score.dtype)
+
+
+def softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, dropout: float = 0.0
+) -> Tensor:
+    """softmax(q k) v by torch's own kernels, which lay no weights out; 0 where nothing is read.
+
+    q [B, T, H, K], k [B, S, G, K], v [B, S, G, V], where H is a multiple of G -> [B, T, H, V].
+    With `causal` the last token reads all S, the one before it all but the last, and so on.
+    """
+    T, S, heads = q.shape[1], k.shape[1], max(k.shape[2], v.shape[2])
+    if T == 0 or S == 0:
+        return (q[..., :1] * 0 + (k.sum() + v.sum()) * 0).expand(*q.shape[:3], v.shape[3])
+    if heads == 1 < q.shape[2] and (T == 1 or not causal):  # heads that read the same are readers
+        readers = q.flatten(1, 2).unsqueeze(2)
+        o = softmax_attention(readers, k, v, dropout=dropout)
+        return o.squeeze(2).unflatten(1, q.shape[1:3])
+    exact = q.is_cuda and q.dtype == torch.float32  # for which no kernel shares keys
+    if k.shape[2] != v.shape[2] or (exact and heads < q.shape[2]):
+        heads = q.shape[2] if exact else heads
+        k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
+    width, wide = v.shape[3], max(q.shape[3], v.shape[3])
+    if not q.is_cuda and q.shape[3] != v.shape[3]:  # kernels for a CPU want vectors of one length
+        q, k, v = (F.pad(x, (0, wide - x.shape[3])) for x in (q, k, v))
+    mask = None
+    if causal and 1 < T < S:  # tokens that go on after others
+        mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)
+    o = F.scaled_dot_product_attention(
+        *(x.transpose(1, 2) for x in (q, k, v)),
+        attn_mask=mask,
+        dropout_p=dropout,
+        is_causal=causal and 1 < T == S,
+        scale=1.0,
+        enable_gqa=q.shape[2] != heads,
+    )
+    return o.transpose(1, 2)[..., :width]
 
 
 def combined_between(x: Tensor, readers: int, cumulative: Callable) -> Tensor:
