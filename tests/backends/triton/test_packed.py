@@ -84,3 +84,8 @@ def test_tables_are_made_once_for_borders_that_stay() -> None:
     with torch.inference_mode():
         borders = torch.tensor([0, 3, 9])
         assert module.packed_tables(borders, 9, 4) is not module.packed_tables(borders, 9, 4)
+
+
+def test_a_nan_stays_in_its_sequence() -> None:
+    """What a kernel masks it does not multiply by: outputs, states and gradients of others stay."""
+    assert printed("interpreted_nan", "gla") == ["packed: True, 0", "rows: True, 0"]
