@@ -20,6 +20,17 @@ layer L(d, e, H, K, D = 3):
         o = softmax(q[t].T @ k[m]) @ v[m]
     output y[d] = x + sum[H](o)
 """,
+    "a layer of positions alone": """
+layer Inner(d):
+    input x[d]
+    param w[d] = 1
+    output y = w * x[t-1]
+
+layer L(d, length = 64):
+    input x[d]
+    param P[length, d] = normal(0, 1)
+    output y = x + Inner(d)(P[t])
+""",
     **{
         f"{what} of positions alone": f"""
 layer L(d, W = 3, length = 64):

@@ -204,6 +204,7 @@ def apply(
     layer, args = instantiate(scope, target, sizes, node)
     named = target.instance.name if target.instance else snake(target.decl.name)
     path = scope.prefix + scope.context.path(named)
+    values = [ops.batched(scope.frame.bring(value)) for value in values]
     values = [
         ops.relabel(scope, value, [(axis, axis) for axis in scope.visible(value)], node.span)
         for value in values
