@@ -269,6 +269,9 @@ class Draft:
         if made and self.maybe(0.4):
             ops = ("lt", "le", "gt", "ge", "eq", "ne")
             made = Term(self.one(*ops), (left, number(self.one("1", "2", "3"))), (), left.dims)
+            if self.maybe(0.2):
+                ends = number(self.one("0", "1")), number(self.one("2", "3"))
+                made = Term("between", (ends[0], left, ends[1]), (), left.dims)
         else:
             left = self.draw(wanted, depth - 1)
             right = number(self.one("0.1", "0.25", "0")) if self.maybe(0.7) else self.draw((), 0)

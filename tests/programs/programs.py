@@ -149,6 +149,7 @@ def options(s: Draft) -> list[tuple[str, str, object]]:
     every: list[tuple[str, str, object]] = [
         ("flag", "true", True), ("mode", '"a"', "a"), ("mode", '"a"', "b"), ("few", "none", None),
         ("count", "3", 3), ("count", "3", 4), ("flag", "false", False), ("flag", "false", True),
+        ("full", "[0, 2]", (0, 2)), ("full", "[0, 2]", (1,)),
     ]  # fmt: skip
     return [s.rng.choice(every)]
 

@@ -199,6 +199,8 @@ def _branch(s: Draft, wanted: frozenset[str], depth: int) -> Term | None:
         text, outcome = s.rng.choice(
             [(f'{name} == "a"', value == "a"), (f'{name} != "a"', value != "a")]
         )
+    elif isinstance(value, tuple):
+        text, outcome = s.rng.choice([("0 in full", 0 in value), ("1 in full", 1 in value)])
     elif value is None:
         text, outcome = s.rng.choice([(f"{name} == none", True), (f"{name} != none", False)])
     else:
@@ -234,6 +236,7 @@ def _applied(s: Draft, wanted: frozenset[str], depth: int) -> Term | None:
     if not found:
         return None
     decl, order = s.rng.choice(found), s.order(wanted)
+    s.taken.add(decl.name)  # once, so that its parameters have one path
     args = tuple(s.let(s.draw(order, depth - 1), order) for _ in decl.inputs)
     given = dict(zip(decl.inputs[0].dims, order, strict=True))
     sizes = [given[n] if s.maybe() else f"{n} = {given[n]}" for n, _ in decl.sizes if n in given]
@@ -242,7 +245,6 @@ def _applied(s: Draft, wanted: frozenset[str], depth: int) -> Term | None:
         named = named or "=" in text
         if named and "=" not in text:
             sizes[place] = f"{[n for n, _ in decl.sizes if n in given][place]} = {text}"
-    s.taken.add(decl.name)
     written = f"{decl.name}({', '.join(sizes)})"
     return Term("layer", args, (written, decl.name), order, -TAME, TAME)
 
