@@ -123,9 +123,11 @@ class Comparison:
                 self.name(first.arg, second.arg, scopes, where)
             case ast.Attribute(), ast.Attribute():
                 own = isinstance(first.value, ast.Name) and first.value.id in ("self", "layer")
-                (self.own if own else self.attributes).pair(first.attr, second.attr, where)
+                if own or first.attr != second.attr:  # a tensor's attribute may be a name, too
+                    (self.own if own else self.attributes).pair(first.attr, second.attr, where)
             case ast.keyword(arg=str()), ast.keyword(arg=str()):
-                self.keywords.pair(str(first.arg), str(second.arg), where)
+                if first.arg != second.arg:  # a function of torch may take what is a name, too
+                    self.keywords.pair(str(first.arg), str(second.arg), where)
             case ast.Constant(), ast.Constant():
                 if isinstance(first.value, str) != isinstance(second.value, str) or (
                     first.value != second.value and not isinstance(first.value, str)

@@ -42,7 +42,8 @@ def legal(names: dict[str, str]) -> bool:
     return True
 
 
-CODES = {"E0011", "E0012", "E0013", "E0014", "E0015", "E0019", "E0201", "E0205", "E0210", "E0314"}
+CODES = {"E0011", "E0012", "E0013", "E0014", "E0015", "E0019", "E0201", "E0203", "E0205", "E0210",
+         "E0314"}  # fmt: skip
 """How a name is refused: it is no name there, it is reserved, or something has it already."""
 
 
@@ -71,7 +72,8 @@ def attempt(names: dict[str, str], *backends: str) -> None:
 
 def drawn(seed: int) -> dict[str, str]:
     """A name for each slot; what is refused goes to no slot."""
-    found = dict(zip(SLOTS, random.Random(seed).sample(words(), len(SLOTS)), strict=True))
+    known = [word for word in words() if len(word) > 2]  # no twin of a letter sorts as it does
+    found = dict(zip(SLOTS, random.Random(seed).sample(known, len(SLOTS)), strict=True))
     if not legal(found):
         found = {slot: word for slot, word in found.items() if legal({slot: word})}
     return found
@@ -103,7 +105,7 @@ def test_thousands_of_names(seed: int) -> None:
     file_of(archc.parse(spec(names)).layer)
 
 
-@pytest.mark.parametrize("name", ["T", "T_seen", "T_m"])
+@pytest.mark.parametrize("name", ["T", "T_seen", "T_m", "segment"])
 def test_no_size_is_the_length_of_a_sequence(name: str) -> None:
     with pytest.raises(ArchError, match="E0015") as refused:
         archc.parse(spec({"size_b": name}))

@@ -28,7 +28,7 @@ def declare_arguments(
         name = parameter.name
         if name in scope.names:
             raise scope.error("E0210", f"argument `{name}` is declared twice", parameter.span)
-        if counts_tokens(name):
+        if counts_tokens(name) or name in ("segment", "segments"):
             raise _of_a_sequence(scope, parameter)
         default = scope.evaluate(parameter.default) if parameter.default is not None else None
         value = given.get(name)
@@ -67,7 +67,7 @@ def _of_a_sequence(scope: Scope, parameter: tree.Parameter) -> Refused:
         f"`{parameter.name}` is a reserved name",
         parameter.span,
         "a size of a layer cannot have it",
-        notes=["`T` and `T_...` are how many tokens there are, which no spec declares"],
+        notes=["`T`, `T_...`, `segment` and `segments` are of sequences, which no spec declares"],
         helps=["call a size that is fixed, as that of a table, `length`"],
     )
 
