@@ -76,7 +76,7 @@ def check_ops(made: Checked) -> Iterator[str]:
 
     def recorded(op: Any) -> Callable[..., Any]:
         def call(*given: Any) -> Any:
-            calls.append((op, [x.detach() if isinstance(x, Tensor) else x for x in given]))
+            calls.append((op.op, [x.detach() if isinstance(x, Tensor) else x for x in given]))
             return op(*given)
 
         return call
