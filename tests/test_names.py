@@ -113,7 +113,7 @@ def test_no_size_is_the_length_of_a_sequence(name: str) -> None:
 
 
 def test_two_names_that_are_one_in_python() -> None:
-    assert not legal({"param_a": "half", "option_a": "half_"})
+    assert not legal({"param_b": "half", "option_b": "half_"})
     assert not legal({"input_b": "id", "value_c": "id_"})
     assert legal({"input_b": "id", "param_a": "id_"})  # layers of their own
 
