@@ -119,7 +119,8 @@ def test_a_home_that_is_missing_stays_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "args",
     [["check", "kda"], *(pytest.param([verb, "kda"], marks=pytest.mark.slow) for verb in
-     ("show", "compile", "verify", "derive", "gallery", "list", "doctor", "fmt"))],
+     ("show", "compile", "verify", "derive", "gallery", "fmt")),
+     *(pytest.param([verb], marks=pytest.mark.slow) for verb in ("list", "doctor"))],
     ids=lambda args: args[0],
 )  # fmt: skip
 def test_ctrl_c(args: list[str], after: float) -> None:
