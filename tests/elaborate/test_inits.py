@@ -18,7 +18,7 @@ TEXT = """layer Scaled(d, a = 1):
     ("value", "why"),
     [
         ("-inf", "not finite"),
-        ("1e400", "too large"),
+        ("1e400", "larger than any real number"),
         ("1e-400", "too small"),
         ("normal(0, -1)", "must not be negative"),
         ("normal(inf, 1)", "not finite"),
