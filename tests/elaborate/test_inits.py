@@ -18,7 +18,6 @@ TEXT = """layer Scaled(d, a = 1):
     ("value", "why"),
     [
         ("-inf", "not finite"),
-        ("1e400", "larger than any real number"),
         ("1e-400", "too small"),
         ("normal(0, -1)", "must not be negative"),
         ("normal(inf, 1)", "not finite"),
@@ -37,6 +36,11 @@ def test_what_can_be_no_finite_number_is_refused(value: str, why: str) -> None:
         archc.parse(TEXT.format(value=value))
     (found,) = error.value.diagnostics
     assert found.code == "E0218" and found.label is not None and found.label.span.line == 3
+
+
+def test_a_number_beyond_all_reals_is_refused() -> None:
+    with pytest.raises(ArchError, match=r"E0404.*larger than any real number"):
+        archc.parse(TEXT.format(value="1e400"))
 
 
 def test_what_sizes_decide_is_required_of_them() -> None:
