@@ -63,6 +63,23 @@ def test_the_picture_is_what_the_compiler_draws() -> None:
     assert picture.strip() == as_svg(archc.load("kda").layer).strip()
 
 
-def test_the_readme_names_files_that_exist() -> None:
-    for name in re.findall(r"\]\(([\w/.]+)\)", README) + re.findall(r"`(docs/[\w.]+)`", README):
-        assert (ROOT / name).is_file(), name
+PAPERS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+
+
+def test_papers_link_to_files_that_exist() -> None:
+    for paper in PAPERS:
+        text = re.sub(r"`[^`\n]*`", "", paper.read_text(encoding="utf-8"))
+        links = re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", text)
+        missing = [link for link in links if not (paper.parent / link).is_file()]
+        assert not missing, f"{paper.name}: {missing}"
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 200
+
+
+def test_measurements_name_their_records() -> None:
+    """Every record is spoken of, and every one that is spoken of is there."""
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    records = {path.name for path in (ROOT / "benchmarks" / "results").iterdir()}
+    assert set(re.findall(r"(\w+\.(?:json|txt))`", text)) == records
