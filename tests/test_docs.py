@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
 import archc
+from archc.cli import archc as cli
+from archc.compile import text_of
 from archc.ir.picture import as_svg
 
 ROOT = Path(__file__).parents[1]
 LANGUAGE = (ROOT / "docs" / "language.md").read_text(encoding="utf-8")
+TOY = (ROOT / "docs" / "toy.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -68,7 +75,9 @@ PAPERS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchm
 
 def test_papers_link_to_files_that_exist() -> None:
     for paper in PAPERS:
-        text = re.sub(r"`[^`\n]*`", "", paper.read_text(encoding="utf-8"))
+        text = re.sub(
+            r"```.*?```|`[^`\n]*`", "", paper.read_text(encoding="utf-8"), flags=re.DOTALL
+        )
         links = re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", text)
         missing = [link for link in links if not (paper.parent / link).is_file()]
         assert not missing, f"{paper.name}: {missing}"
@@ -83,3 +92,43 @@ def test_measurements_name_their_records() -> None:
     text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     records = {path.name for path in (ROOT / "benchmarks" / "results").iterdir()}
     assert set(re.findall(r"(\w+\.(?:json|txt))`", text)) == records
+
+
+SHOWN = re.compile(r"`archc (show [^`]+?)`:\n\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def with_toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that holds the spec of docs/toy.md, where commands run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy.arch").write_text(blocks(TOY)[0], encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("paper", ["docs/toy.md"])
+def test_papers_show_what_is_printed(paper: str, with_toy: Path) -> None:
+    """Each line of a box, in order; `...` stands for lines that are left out."""
+    shown = SHOWN.findall((ROOT / paper).read_text(encoding="utf-8"))
+    assert len(shown) >= 5
+    for command, box in shown:
+        done = CliRunner().invoke(cli, shlex.split(command))
+        assert done.exit_code == 0, done.output
+        printed = iter(done.stdout.splitlines())
+        for line in box.splitlines():
+            assert line == "..." or any(line == each for each in printed), f"{command}: {line}"
+
+
+def test_the_toy_is_right_by_hand_and_compiles_as_shown(with_toy: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks(TOY, "python"))],
+        cwd=with_toy,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    text = text_of(archc.load("toy.arch").layer, "triton")
+    after = TOY.split("## 7.")[1]
+    assert len(blocks(after)) == 2
+    for box in blocks(after):
+        assert box in text
