@@ -22,18 +22,42 @@ def grid_barrier(counter_p, before):
 
 
 @triton.jit
-def product(a, b):
-    """a b, for scans."""
+def join_product(a, b):
+    """a b, for scans and products along a dim."""
     return a * b
 
 
 @triton.jit
-def larger(a, b):
+def join_max(a, b):
     """The larger of two, for scans."""
     return tl.maximum(a, b)
 
 
 @triton.jit
-def smaller(a, b):
+def join_min(a, b):
     """The smaller of two, for scans."""
     return tl.minimum(a, b)
+
+
+@triton.jit
+def real_power(x, y):
+    """x ** y; of a negative x where y is whole, and 1 where y is 0."""
+    x, y = tl.broadcast(tl.cast(x, tl.float32), tl.cast(y, tl.float32))
+    size = tl.exp(y * tl.log(tl.abs(x)))
+    half = 0.5 * y
+    found = tl.where((x < 0.0) & (tl.floor(half) != half), -size, size)
+    found = tl.where((x < 0.0) & (tl.floor(y) != y), float("nan"), found)
+    return tl.where((y == 0.0) | (x == 1.0), 1.0, found)
+
+
+@triton.jit
+def real_remainder(x, y):
+    """x - y floor(x / y), with the sign of y: `%` of Triton has that of x."""
+    rest = x % y
+    return tl.where(rest * y < 0, rest + y, rest)
+
+
+@triton.jit
+def real_quotient(x, y):
+    """floor(x / y) of real numbers: `//` of Triton is for integers."""
+    return tl.floor((x - real_remainder(x, y)) / y + 0.5)

@@ -17,7 +17,7 @@ are one, so that a lowering may ask for a value as often as it likes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,9 @@ import sympy
 
 from archc.ir.layer import ELEMENTWISE
 from archc.source import Span
+from archc.tile.handle import Tile
 from archc.tile.language import (
+    PURE,
     Apply,
     Atomic,
     Barrier,
@@ -37,38 +39,31 @@ from archc.tile.language import (
     Dot,
     For,
     Full,
+    Given,
     If,
     Iota,
     Load,
     LoadBlock,
     Op,
-    Pick,
     Program,
     ProgramId,
     Random,
     Reduce,
-    Relabel,
-    Reshape,
     Scalar,
     Scan,
-    Sort,
     Statement,
     Store,
-    Transpose,
     Type,
     Value,
+    While,
     kind,
 )
 
 Number = int | float | sympy.Expr
 Length = int | sympy.Expr
+Join = Callable[[tuple[Tile, ...], tuple[Tile, ...]], Sequence[Tile]]
 
 COMPARED = ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not")
-PURE = (
-    Scalar, ProgramId, Iota, Full, Apply, Cast, Random, Reduce, Scan, Sort, Dot, Transpose, Relabel,
-    Reshape, Pick,
-)  # fmt: skip
-"""Ops that make the same value of the same operands, wherever they stand."""
 
 
 def ceil_div(a: Length, b: Length) -> sympy.Expr:
@@ -91,142 +86,6 @@ def real(symbol: str) -> sympy.Symbol:
     return sympy.Symbol(symbol, real=True)
 
 
-@dataclass(frozen=True, eq=False)
-class Tile:
-    """A value in the hands of the one who writes a program: Python's operators apply."""
-
-    composer: Composer
-    value: Value
-
-    @property
-    def dims(self) -> tuple[Dim, ...]:
-        """The dims of the value."""
-        return self.value.type.dims
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of the value."""
-        return self.value.type.dtype
-
-    def dim(self, name: str) -> Dim:
-        """The dim of that name; ValueError if there is none."""
-        return self.dims[self.value.type.place(name)]
-
-    def named(self, name: str, note: str = "") -> Tile:
-        """The same value under a name for readers, with the equation that it stands for."""
-        return self.composer.named(self, name, note)
-
-    def to(self, dtype: str, bits: bool = False) -> Tile:
-        """The same numbers in another dtype."""
-        if dtype == self.dtype:
-            return self
-        return self.composer.put(Cast(dtype, bits), self, type=Type(dtype, self.dims))
-
-    def along(self, **names: str) -> Tile:
-        """Dims under other names: `k.along(t="s")`."""
-        found = tuple(names.get(dim.name, dim.name) for dim in self.dims)
-        dims = tuple(Dim(name, dim.length) for name, dim in zip(found, self.dims, strict=True))
-        return self.composer.put(Relabel(found), self, type=Type(self.dtype, dims))
-
-    def ordered(self, *names: str) -> Tile:
-        """Dims in this order."""
-        if names == self.value.type.names:
-            return self
-        dims = tuple(self.dim(name) for name in names)
-        return self.composer.put(Transpose(names), self, type=Type(self.dtype, dims))
-
-    def shaped(self, *dims: Dim) -> Tile:
-        """One dim as several, or several as one; the number of elements stays."""
-        return self.composer.put(Reshape(dims), self, type=Type(self.dtype, dims))
-
-    def reduce(self, function: str, dim: str) -> Tile:
-        """`sum`, `max`, `min`, `argmax` or `argmin` along a dim."""
-        rest = tuple(each for each in self.dims if each.name != dim)
-        dtype = "i32" if function.startswith("arg") else self.dtype
-        self.value.type.place(dim)
-        return self.composer.put(Reduce(function, dim), self, type=Type(dtype, rest))
-
-    def sum(self, dim: str) -> Tile:
-        """The sum along a dim."""
-        return self.reduce("sum", dim)
-
-    def max(self, dim: str) -> Tile:
-        """The largest along a dim."""
-        return self.reduce("max", dim)
-
-    def scan(self, function: str, dim: str, reverse: bool = False) -> Tile:
-        """The running sum, product, max or min along a dim."""
-        return self.composer.put(Scan(function, dim, reverse), self, type=self.value.type)
-
-    def sort(self, descending: bool = False, most: Dim | None = None) -> Tile:
-        """Sorted along the last dim; `most`: only the largest so many."""
-        dims = self.dims if most is None else (*self.dims[:-1], most)
-        return self.composer.put(Sort(descending, most), self, type=Type(self.dtype, dims))
-
-    def pick(self, index: Tile, dim: str) -> Tile:
-        """Elements along a dim at the indices of a tile."""
-        return self.composer.put(Pick(dim), self, index, type=Type(self.dtype, index.dims))
-
-    def dot(self, other: Tile, add: Tile | None = None, precision: str = "ieee") -> Tile:
-        """The product of two matrices over the dim that both have, in float32."""
-        return self.composer.dot(self, other, add, precision)
-
-    def __add__(self, other: Any) -> Tile:
-        return self.composer.apply("add", self, other)
-
-    def __radd__(self, other: Any) -> Tile:
-        return self.composer.apply("add", other, self)
-
-    def __sub__(self, other: Any) -> Tile:
-        return self.composer.apply("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Tile:
-        return self.composer.apply("sub", other, self)
-
-    def __mul__(self, other: Any) -> Tile:
-        return self.composer.apply("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Tile:
-        return self.composer.apply("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Tile:
-        return self.composer.apply("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Tile:
-        return self.composer.apply("div", other, self)
-
-    def __floordiv__(self, other: Any) -> Tile:
-        return self.composer.apply("floordiv", self, other)
-
-    def __mod__(self, other: Any) -> Tile:
-        return self.composer.apply("mod", self, other)
-
-    def __neg__(self) -> Tile:
-        return self.composer.apply("neg", self)
-
-    def __lt__(self, other: Any) -> Tile:
-        return self.composer.apply("lt", self, other)
-
-    def __le__(self, other: Any) -> Tile:
-        return self.composer.apply("le", self, other)
-
-    def __gt__(self, other: Any) -> Tile:
-        return self.composer.apply("gt", self, other)
-
-    def __ge__(self, other: Any) -> Tile:
-        return self.composer.apply("ge", self, other)
-
-    def __and__(self, other: Any) -> Tile:
-        return self.composer.apply("and", self, other)
-
-    def __or__(self, other: Any) -> Tile:
-        return self.composer.apply("or", self, other)
-
-    def equals(self, other: Any) -> Tile:
-        """Whether elements are equal (`==` compares values of the program as objects)."""
-        return self.composer.apply("eq", self, other)
-
-
 @dataclass
 class Loop:
     """A loop that is being written: its index, what is carried, and what the next turn gets."""
@@ -237,8 +96,21 @@ class Loop:
     following: tuple[Tile, ...] = ()
 
     def next(self, *values: Tile) -> None:
-        """Hand values to the next turn; after the last one they are the loop's `results`."""
+        """Hand values to the next turn; after the last one they are the loop's `results`. Of a loop
+        that goes on while something holds, that is the first of them."""
         self.following = values
+
+
+@dataclass
+class Branch:
+    """A branch that is being written: what its block gives, and the `results` of both."""
+
+    given: tuple[Tile, ...] = ()
+    results: tuple[Tile, ...] = ()
+
+    def give(self, *values: Tile) -> None:
+        """What others read of this block; the block of `otherwise` gives the same types."""
+        self.given = values
 
 
 class Composer:
@@ -251,6 +123,7 @@ class Composer:
         self.constants: list[str] = []
         self.grid: list[tuple[str, sympy.Expr]] = []
         self.cooperative = False
+        self.varying: list[str] = []
         self.span: Span | None = None
         self._body = Block()
         self._open: list[Block] = [self._body]
@@ -259,8 +132,10 @@ class Composer:
 
     # --- what a launch is given ---
 
-    def sizes(self, *names: str) -> tuple[sympy.Symbol, ...]:
-        """Whole numbers that may differ from launch to launch without new machine code."""
+    def sizes(self, *names: str, varying: bool = False) -> tuple[sympy.Symbol, ...]:
+        """Whole numbers that differ from launch to launch. Machine code may be made anew where 16
+        divides them or they are 1, unless they are `varying`."""
+        self.varying += names if varying else ()
         return self._numbers([size(name) for name in names])
 
     def reals(self, *names: str) -> tuple[sympy.Symbol, ...]:
@@ -283,13 +158,28 @@ class Composer:
         self.constants += names
         return names
 
+    def precisions(self, *names: str) -> tuple[str, ...]:
+        """Precisions of products that machine code is made for."""
+        self.constants += names
+        return names
+
     def buffer(
-        self, name: str, dtype: str = "f32", strided: bool = False, doc: str = "", **axes: Length
+        self,
+        name: str,
+        dtype: str = "f32",
+        strided: bool = False,
+        doc: str = "",
+        optional: bool = False,
+        **axes: Length,
     ) -> Buffer:
         """Memory with named axes, in the order of the tensor's dims."""
         sized = tuple((axis, as_size(n)) for axis, n in axes.items())
-        self.buffers.append(Buffer(name, sized, dtype, strided, doc))
+        self.buffers.append(Buffer(name, sized, dtype, strided, doc, optional))
         return self.buffers[-1]
+
+    def given(self, buffer: Buffer) -> Tile:
+        """Whether an optional buffer is there, for a branch."""
+        return self.put(Given(buffer), type=Type("bool"), name=f"has_{buffer.name}")
 
     def program(self, axis: str, count: Length) -> Tile:
         """The place of a program along a new axis of the grid."""
@@ -332,9 +222,10 @@ class Composer:
         if isinstance(value, sympy.Expr) and not value.is_number:
             dtype = "i32" if value.is_integer else "f32"
             return self.put(Scalar(value), type=Type(dtype), name="size")
-        if kind(like) == "int" and int(value) == value:
+        if kind(like) == "int" and float(value).is_integer():
             return self.put(Full(int(value), Type(like)), type=Type(like))
-        return self.put(Full(float(value), Type("f32")), type=Type("f32"))
+        real = Type("f64" if like == "f64" else "f32")
+        return self.put(Full(float(value), real), type=real)
 
     def iota(self, name: str, length: Length) -> Tile:
         """0, 1, 2, ... along a new dim."""
@@ -397,12 +288,9 @@ class Composer:
         wide: bool = True,
     ) -> Tile:
         """The elements of a buffer at an index for each axis; real ones in float32 if `wide`."""
-        places = self._places(buffer, index)
-        dims: dict[str, Dim] = {}
-        for place in places:
-            dims |= {dim.name: dim for dim in place.dims}
-        type = Type(buffer.dtype, tuple(dims.values()))
-        made = self.put(Load(buffer, fill), *places, *where, type=type, name=buffer.name)
+        places, masks, dims = self._access(buffer, index, where)
+        type = Type(buffer.dtype, dims)
+        made = self.put(Load(buffer, fill), *places, *masks, type=type, name=buffer.name)
         narrow = kind(buffer.dtype) == "real" and buffer.dtype not in ("f32", "f64")
         return made.to("f32") if wide and narrow else made
 
@@ -425,25 +313,41 @@ class Composer:
         exclusive: bool = False,
     ) -> None:
         """Write elements of a buffer at an index for each axis."""
-        places = self._places(buffer, index)
-        dims = list(dict.fromkeys(dim.name for place in places for dim in place.dims))
-        seen = value.ordered(*(name for name in dims if name in value.value.type.names))
-        operands = tuple(tile.value for tile in (*places, seen, *where))
+        places, masks, dims = self._access(buffer, index, where)
+        operands = tuple(tile.value for tile in (*places, _among(value, dims), *masks))
         self._add(Statement(Store(buffer, exclusive), operands, span=self.span))
 
     def atomic(
-        self, buffer: Buffer, *index: Tile | Number, value: Tile, function: str = "add"
+        self,
+        buffer: Buffer,
+        *index: Tile | Number,
+        value: Tile,
+        function: str = "add",
+        where: Sequence[Tile] = (),
     ) -> Tile:
         """Add (or `max`, `min`) into a buffer of integers; what was there before."""
-        places = self._places(buffer, index)
-        type = Type(buffer.dtype, value.dims)
-        return self.put(Atomic(buffer, function), *places, value, type=type)
+        places, masks, dims = self._access(buffer, index, where)
+        seen = _among(value, dims).over(*dims)
+        type = Type(buffer.dtype, dims)
+        return self.put(Atomic(buffer, function), *places, seen, *masks, type=type)
 
     def barrier(self, counter: Buffer, before: Tile | Number) -> None:
         """Wait for all programs of the launch; `before` counts the barriers before this one."""
         self.cooperative = True
         given = self.lift(before, "i32")
         self._add(Statement(Barrier(counter), (given.value,), span=self.span))
+
+    def sync(self) -> None:
+        """Wait for the threads of this program, which then may read what it wrote."""
+        self._add(Statement(Barrier(), span=self.span))
+
+    def _access(
+        self, buffer: Buffer, index: Sequence[Tile | Number], where: Sequence[Tile]
+    ) -> tuple[list[Tile], list[Tile], tuple[Dim, ...]]:
+        """Indices and masks with the dims of all indices in one order, and these dims."""
+        places = self._places(buffer, index)
+        dims = tuple({dim.name: dim for place in places for dim in place.dims}.values())
+        return [_among(p, dims) for p in places], [_among(m, dims) for m in where], dims
 
     def _places(self, buffer: Buffer, index: Sequence[Tile | Number]) -> list[Tile]:
         if len(index) != len(buffer.axes):
@@ -463,7 +367,24 @@ class Composer:
     ) -> Iterator[Loop]:
         """A loop; what it carries is named as what enters it."""
         bounds = [self.lift(start, "i32"), self.lift(stop, "i32")]
-        at = Value(self._fresh(index), Type("i32"))
+        at = Value(self._fresh(index), Type(_common(bounds, "for")))
+        operands = (*bounds, *carried)
+        with self._turn(For(ahead), at, operands, carried) as turn:
+            yield turn
+
+    @contextmanager
+    def repeat(self, going: Tile, *carried: Tile, most: Length) -> Iterator[Loop]:
+        """A loop that goes on while a truth value holds, at most so many turns: the first value
+        that is handed to the next turn says whether there is one."""
+        at = Value(self._fresh(going.value.name), Type("bool"))
+        with self._turn(While(as_size(most)), at, (going, *carried), carried) as turn:
+            yield turn
+
+    @contextmanager
+    def _turn(
+        self, op: Op, at: Value, operands: Sequence[Tile], carried: Sequence[Tile]
+    ) -> Iterator[Loop]:
+        """The block of a loop, which takes `at` and what is carried."""
         inside = tuple(Value(self._fresh(c.value.name), c.value.type) for c in carried)
         block = Block((at, *inside))
         loop = Loop(Tile(self, at), tuple(Tile(self, value) for value in inside))
@@ -471,17 +392,56 @@ class Composer:
             yield loop
         block.yields = tuple(tile.value for tile in loop.following)
         results = tuple(Value(self._fresh(f"{c.value.name}_end"), c.value.type) for c in carried)
-        operands = tuple(tile.value for tile in (*bounds, *carried))
-        self._add(Statement(For(ahead), operands, results, (block,), span=self.span))
+        given = tuple(tile.value for tile in operands)
+        self._add(Statement(op, given, results, (block,), span=self.span))
         loop.results = tuple(Tile(self, value) for value in results)
 
     @contextmanager
-    def branch(self, condition: Tile) -> Iterator[None]:
-        """Statements that are done where a scalar holds, and make nothing for others to read."""
-        block = Block()
+    def branch(self, condition: Tile) -> Iterator[Branch]:
+        """Statements that are done where a scalar holds; `otherwise` may follow."""
+        block, branch = Block(), Branch()
         with self._inside(block):
-            yield
+            yield branch
+        block.yields = tuple(tile.value for tile in branch.given)
         self._add(Statement(If(), (condition.value,), (), (block, Block()), span=self.span))
+
+    @contextmanager
+    def otherwise(self, branch: Branch) -> Iterator[Branch]:
+        """Statements that are done where the scalar of the last branch does not hold; `branch` then
+        has the results of both."""
+        last = self._open[-1].statements.pop()
+        block, other = Block(), Branch()
+        with self._inside(block):
+            yield other
+        block.yields = tuple(tile.value for tile in other.given)
+        names = [tile.value.name for tile in branch.given]
+        results = tuple(
+            Value(self._fresh(n), v.type) for n, v in zip(names, block.yields, strict=True)
+        )
+        both = (last.blocks[0], block)
+        self._add(Statement(last.op, last.operands, results, both, span=last.span))
+        branch.results = tuple(Tile(self, value) for value in results)
+
+    def scan(self, join: Join, dim: str, *tiles: Tile, reverse: bool = False) -> tuple[Tile, ...]:
+        """Several tiles scanned together along a dim: `join` gets an element of each of what comes
+        before, and one of each of what follows."""
+        dims = tuple({d.name: d for tile in tiles for d in tile.dims}.values())
+        given = tuple(tile.over(*dims) for tile in tiles)
+        before, after = (
+            tuple(Value(self._fresh(f"{t.value.name}_{n}"), Type(t.dtype)) for t in given)
+            for n in ("before", "after")
+        )
+        block, known = Block((*before, *after)), self._known
+        self._known = []  # a join is a function of its own: it reads nothing from outside
+        with self._inside(block):
+            first, second = (tuple(Tile(self, v) for v in side) for side in (before, after))
+            block.yields = tuple(tile.value for tile in join(first, second))
+        self._known = known
+        results = tuple(Value(self._fresh(f"{t.value.name}_run"), t.value.type) for t in given)
+        operands = tuple(tile.value for tile in given)
+        op = Scan("", dim, reverse)
+        self._add(Statement(op, operands, results, (block,), span=self.span))
+        return tuple(Tile(self, value) for value in results)
 
     @contextmanager
     def _inside(self, block: Block) -> Iterator[None]:
@@ -506,6 +466,7 @@ class Composer:
             self.warps,
             self.ahead,
             self.cooperative,
+            tuple(self.varying),
         )
 
     def _add(self, statement: Statement) -> None:
@@ -513,8 +474,12 @@ class Composer:
 
     def _fresh(self, name: str) -> str:
         base = "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_") or "v"
-        self._names[base] = self._names.get(base, 0) + 1
-        return base if self._names[base] == 1 else f"{base}_{self._names[base]}"
+        found = base
+        while found in self._names:
+            self._names[base] += 1
+            found = f"{base}_{self._names[base]}"
+        self._names[found] = 1
+        return found
 
 
 WORDS = {
@@ -551,6 +516,15 @@ def _common(tiles: Sequence[Tile], function: str) -> str:
     of = tiles[1:] if function == "where" else tiles
     found = [tile.dtype for tile in of]
     return max(found, key=lambda dtype: RANKS.get(dtype, 4))
+
+
+def _among(tile: Tile, dims: Sequence[Dim]) -> Tile:
+    """A tile with its dims in the order of these."""
+    names = [dim.name for dim in dims if dim.name in tile.value.type.names]
+    missing = [name for name in tile.value.type.names if name not in names]
+    if missing:
+        raise ValueError(f"`{tile.value.name}` has dims {missing}, which no index has")
+    return tile.ordered(*names)
 
 
 def _with_note(statement: Statement, note: str) -> Statement:

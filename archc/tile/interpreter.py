@@ -6,8 +6,9 @@ float64 (`exact`) every real value has its digits; else each has those of its dt
 matrices are summed in float32.
 
 What a GPU would not tell is an error here: a place outside a buffer that no mask hides, an element
-that two programs or two places of a tile store at once, and an element that a program reads after
-another one wrote it, without a barrier between them.
+that two programs or two places of a tile store at once, and an element that one program reads and
+another one writes, in either order, without a barrier between them. A program that reads what it
+wrote itself waits for its own threads in between.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from archc.tile.language import (
     Atomic,
     Barrier,
     Block,
+    Broadcast,
     Buffer,
     Cast,
     Dot,
     For,
     Full,
+    Given,
     If,
     Iota,
     Load,
@@ -53,6 +56,7 @@ from archc.tile.language import (
     Transpose,
     Type,
     Value,
+    While,
     kind,
 )
 
@@ -68,10 +72,15 @@ class WrongProgram(Exception):
 
 @dataclass
 class Written:
-    """Who wrote each element of a buffer last, and between which barriers (-1: nobody)."""
+    """Who wrote and who read each element of a buffer last (-1: nobody, -2: several programs), and
+    how many barriers there were before; of writes also how many times programs had waited for
+    their own threads."""
 
     program: Tensor
     barriers: Tensor
+    syncs: Tensor
+    reader: Tensor
+    read: Tensor
 
 
 def run(
@@ -109,18 +118,19 @@ class Interpreter:
             self.places[axis] = places % count
             places = places // count
         self.active = torch.ones(self.programs, dtype=torch.bool)
-        self.barriers = 0
+        self.barriers = self.syncs = 0
         self.written: dict[str, Written] = {}
         for buffer in program.buffers:
             self._check_tensor(buffer)
 
     def _check_tensor(self, buffer: Buffer) -> None:
+        if buffer.optional and self.tensors.get(buffer.name) is None:
+            return
         shape = [self.size(size) for _, size in buffer.axes]
         tensor = self.tensors[buffer.name]
         if list(tensor.shape) != shape:
             raise WrongProgram(f"`{buffer.name}` is {list(tensor.shape)}, its axes say {shape}")
-        empty = torch.full((tensor.numel(),), -1)
-        self.written[buffer.name] = Written(empty, empty.clone())
+        self.written[buffer.name] = Written(*torch.full((5, tensor.numel()), -1))
 
     def size(self, size: sympy.Expr) -> int:
         """An expression in whole sizes as a number."""
@@ -200,15 +210,27 @@ class Interpreter:
         data = self.tensors[buffer.name]
         if not data.numel():
             return torch.zeros(flat.shape, dtype=data.dtype)
-        written = self.written[buffer.name]
-        mine = self._mine(flat)
-        others = (written.program[flat] >= 0) & (written.program[flat] != mine)
-        if (others & (written.barriers[flat] == self.barriers) & mask).any():
+        written, mine = self.written[buffer.name], self._mine(flat)
+        by, now = written.program[flat], written.barriers[flat] == self.barriers
+        if ((by >= 0) & (by != mine) & now & mask).any():
             raise WrongProgram(
                 f"{_where(statement)} reads what another program wrote to `{buffer.name}`, and no"
                 " barrier stands between them"
             )
+        if ((by == mine) & now & (written.syncs[flat] == self.syncs) & mask).any():
+            raise WrongProgram(
+                f"{_where(statement)} reads what its program wrote to `{buffer.name}`: other"
+                " threads may have written it, and nothing waits for them"
+            )
+        self._note_readers(written, flat[mask], mine[mask])
         return data.reshape(-1)[flat]
+
+    def _note_readers(self, written: Written, at: Tensor, mine: Tensor) -> None:
+        """Who reads elements between these barriers."""
+        before = torch.where(written.read[at] == self.barriers, written.reader[at], mine)
+        written.reader[at], written.read[at] = mine, self.barriers
+        several = (written.reader[at] != mine) | (before != mine)
+        written.reader[at[several]] = -2
 
     def write(
         self, statement: Statement, buffer: Buffer, flat: Tensor, mask: Tensor, data: Tensor
@@ -228,7 +250,13 @@ class Interpreter:
                 f"{_where(statement)} stores what another program stored in `{buffer.name}`, and no"
                 " barrier stands between them"
             )
+        if ((written.read[at] == self.barriers) & (written.reader[at] != mine)).any():
+            raise WrongProgram(
+                f"{_where(statement)} stores what another program read from `{buffer.name}`, and no"
+                " barrier stands between them"
+            )
         written.program[at], written.barriers[at] = mine, self.barriers
+        written.syncs[at] = self.syncs
 
     def _mine(self, flat: Tensor) -> Tensor:
         """The program that each place belongs to."""
@@ -271,9 +299,18 @@ def _full(m: Interpreter, s: Statement) -> None:
 def _apply(m: Interpreter, s: Statement) -> None:
     names = s.results[0].type.names
     given = [m.seen(value, names) for value in s.operands]
-    if s.op.function in ("mod", "floordiv") and any((x < 0).any() for x in given):
-        raise WrongProgram(f"{_where(s)} divides a negative number, which GPUs round otherwise")
+    whole = kind(s.results[0].type.dtype) == "int"
+    if whole and s.op.function in ("mod", "floordiv"):
+        given = [_not_negative(m, s, x) for x in given]
     m.make(s, FUNCTIONS[s.op.function](*given))
+
+
+def _not_negative(m: Interpreter, s: Statement, x: Tensor) -> Tensor:
+    """An operand of a quotient, 1 in programs that do not come here."""
+    active = m.active.reshape(-1, *(1 for _ in x.shape[1:]))
+    if ((x < 0) & active).any():
+        raise WrongProgram(f"{_where(s)} divides a negative number, which GPUs round otherwise")
+    return torch.where(active, x, torch.ones((), dtype=x.dtype))
 
 
 def _cast(m: Interpreter, s: Statement) -> None:
@@ -291,17 +328,43 @@ def _random(m: Interpreter, s: Statement) -> None:
     m.make(s, uniform(seed, counter))
 
 
+def _given(m: Interpreter, s: Statement) -> None:
+    m.make(s, torch.tensor([m.tensors.get(s.op.buffer.name) is not None]))
+
+
 def _reduce(m: Interpreter, s: Statement) -> None:
     (x,) = s.operands
     m.make(s, REDUCE[s.op.function](m[x], 1 + x.type.place(s.op.dim)))
 
 
 def _scan(m: Interpreter, s: Statement) -> None:
-    (x,) = s.operands
-    axis = 1 + x.type.place(s.op.dim)
-    given = m[x].flip(axis) if s.op.reverse else m[x]
-    made = SCAN[s.op.function](given, axis)
-    m.make(s, made.flip(axis) if s.op.reverse else made)
+    axis = 1 + s.operands[0].type.place(s.op.dim)
+    given = [m[x].flip(axis) if s.op.reverse else m[x] for x in s.operands]
+    if s.op.function:
+        made = [SCAN[s.op.function](given[0], axis)]
+    else:
+        made = _joined(m, s.blocks[0], torch.broadcast_tensors(*given), axis)
+    for result, data in zip(s.results, made, strict=True):
+        ordered = data.flip(axis) if s.op.reverse else data
+        m.values[result] = ordered.to(m.dtype(result.type.dtype))
+
+
+def _joined(m: Interpreter, block: Block, given: Sequence[Tensor], axis: int) -> list[Tensor]:
+    """Running joins along an axis; all other places of the tiles are as many programs."""
+    rows = [x.movedim(axis, 0) for x in given]
+    shape, active = rows[0].shape[1:], m.active
+    so_far = [x[0].reshape(-1) for x in rows]
+    found = [so_far]
+    m.active = torch.ones(so_far[0].numel(), dtype=torch.bool)
+    for place in range(1, rows[0].shape[0]):
+        following = [x[place].reshape(-1) for x in rows]
+        m.values.update(zip(block.arguments, (*so_far, *following), strict=True))
+        m.block(block)
+        so_far = [m[value].expand(so_far[0].shape) for value in block.yields]
+        found.append(so_far)
+    m.active = active
+    columns = zip(*found, strict=True)
+    return [torch.stack([x.reshape(shape) for x in each]).movedim(0, axis) for each in columns]
 
 
 def _sort(m: Interpreter, s: Statement) -> None:
@@ -324,6 +387,11 @@ def _transpose(m: Interpreter, s: Statement) -> None:
 
 def _relabel(m: Interpreter, s: Statement) -> None:
     m.make(s, m[s.operands[0]])
+
+
+def _broadcast(m: Interpreter, s: Statement) -> None:
+    found = m.seen(s.operands[0], [dim.name for dim in s.op.dims])
+    m.make(s, found.expand(found.shape[0], *m.shape(s.results[0].type)))
 
 
 def _reshape(m: Interpreter, s: Statement) -> None:
@@ -378,8 +446,11 @@ def _atomic(m: Interpreter, s: Statement) -> None:
     """Program after program, place after place: one of the orders that a GPU may take."""
     buffer, count = s.op.buffer, len(s.op.buffer.axes)
     names = s.results[0].type.names
-    flat, mask = m.elements(s, buffer, s.operands[:count], (), names)
-    given = m.seen(s.operands[count], names).expand(flat.shape)
+    masks = s.operands[count + 1 :]
+    flat, mask = m.elements(s, buffer, s.operands[:count], masks, names)
+    given = m.seen(s.operands[count], names)
+    shape = torch.broadcast_shapes(flat.shape, given.shape)
+    flat, mask, given = flat.expand(shape), mask.expand(shape), given.expand(shape)
     tensor, made = m.tensors[buffer.name], torch.zeros(flat.shape, dtype=torch.int64)
     rows = tensor.reshape(-1)
     for place in itertools.product(*map(range, flat.shape)):
@@ -392,6 +463,9 @@ def _atomic(m: Interpreter, s: Statement) -> None:
 
 
 def _barrier(m: Interpreter, s: Statement) -> None:
+    if s.op.counter is None:
+        m.syncs += 1
+        return
     if not m.active.all():
         raise WrongProgram("a barrier that not every program comes to")
     if (m[s.operands[0]] != m.barriers).any():
@@ -419,6 +493,28 @@ def _for(m: Interpreter, s: Statement) -> None:
         m.values[result] = m[value]
 
 
+def _while(m: Interpreter, s: Statement) -> None:
+    going, *given = s.operands
+    (body,) = s.blocks
+    holds, *carried = body.arguments
+    m.values[holds] = m[going]
+    for value, start in zip(carried, given, strict=True):
+        m.values[value] = m[start]
+    outer, most, turn = m.active, m.size(s.op.most), 0
+    m.active = outer & m[holds]
+    while m.active.any():
+        if turn == most:
+            raise WrongProgram(f"a loop on `{holds.name}` goes on after {most} turns")
+        m.block(body)
+        made = [m[value] for value in body.yields]
+        for value, new in zip(body.arguments, made, strict=True):
+            m.values[value] = _chosen(m.active, new, m[value])
+        m.active, turn = m.active & m[holds], turn + 1
+    m.active = outer
+    for result, value in zip(s.results, carried, strict=True):
+        m.values[result] = m[value]
+
+
 def _chosen(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
     """`new` in active programs, else `old`."""
     if active.all():
@@ -430,13 +526,17 @@ def _if(m: Interpreter, s: Statement) -> None:
     outer, condition = m.active, m[s.operands[0]].bool()
     for block, holds in zip(s.blocks, (condition, ~condition), strict=True):
         m.active = outer & holds
-        if m.active.any():
-            m.block(block)
+        if not m.active.any():
+            continue
+        m.block(block)
+        for result, value in zip(s.results, block.yields, strict=True):
+            m.values[result] = _chosen(m.active, m[value], m.values.get(result, m[value]))
     m.active = outer
 
 
 OPS: dict[type[Op], Callable[[Interpreter, Statement], None]] = {
     Scalar: _scalar, ProgramId: _program_id, Iota: _iota, Full: _full, Apply: _apply, Cast: _cast,
+    Given: _given, Broadcast: _broadcast, While: _while,
     Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Dot: _dot, Transpose: _transpose,
     Relabel: _relabel, Reshape: _reshape, Pick: _pick, Load: _load, Store: _store,
     LoadBlock: _load_block, Atomic: _atomic, Barrier: _barrier, For: _for, If: _if,
@@ -444,6 +544,7 @@ OPS: dict[type[Op], Callable[[Interpreter, Statement], None]] = {
 
 REDUCE: dict[str, Callable[[Tensor, int], Tensor]] = {
     "sum": lambda x, dim: x.sum(dim),
+    "product": lambda x, dim: x.prod(dim),
     "max": lambda x, dim: x.amax(dim),
     "min": lambda x, dim: x.amin(dim),
     "argmax": lambda x, dim: (x == x.amax(dim, keepdim=True)).int().argmax(dim),

@@ -10,7 +10,13 @@ its operands share. A dim is padded: its length is a block, and the places beyon
 are masked where memory is read or written.
 
 Memory is buffers with named axes. A load or a store has one index an axis, which is a scalar or an
-integer tile; there are no pointers to compute with.
+integer tile; there are no pointers to compute with. Offsets of scalars are counted in 64 bits; the
+part of an index that is a tile is multiplied by the stride in its own dtype: i64 where 32 bits may
+not do, as `verify_launch` says.
+
+Integers wrap as their dtype does; quotients and remainders are of integers that are not negative. A
+`max`, `min`, `argmax` or `argmin` of a NaN may drop it, as may `relu`: a program that needs it says
+`where(x != x, x, ...)`. Zeros have no sign.
 
 Nothing here knows of layouts in registers, warps or text.
 """
@@ -73,13 +79,15 @@ class Value:
 class Buffer:
     """Memory that a launch is given: named axes with their sizes, in the order of the tensor's
     dims, and a dtype. `strided`: the tensor may be any view, and its strides are arguments; else
-    it is contiguous in the order of the axes. `optional`: it may be missing at launch."""
+    it is contiguous in the order of the axes. `optional`: it may be missing at launch, and is
+    touched in a branch on `Given` alone."""
 
     name: str
     axes: tuple[tuple[str, sympy.Expr], ...]
     dtype: str
     strided: bool = False
     doc: str = ""
+    optional: bool = False
 
 
 # --- ops: values without operands ---------------------------------------------------------------
@@ -114,6 +122,14 @@ class Full:
     type: Type
 
 
+@dataclass(frozen=True)
+class Given:
+    """Whether an optional buffer is there: known when machine code is made, so that a branch on it
+    costs nothing."""
+
+    buffer: Buffer
+
+
 # --- ops: arithmetic ----------------------------------------------------------------------------
 
 
@@ -140,8 +156,8 @@ class Random:
 
 @dataclass(frozen=True)
 class Reduce:
-    """`sum`, `max`, `min`, `argmax` or `argmin` along a dim, which goes. Of equal numbers, the
-    first one is chosen."""
+    """`sum`, `product`, `max`, `min`, `argmax` or `argmin` along a dim, which goes. Of equal
+    numbers, `argmax` and `argmin` choose the first."""
 
     function: str
     dim: str
@@ -149,7 +165,11 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Scan:
-    """The running `sum`, `product`, `max` or `min` along a dim, from its end if `reverse`."""
+    """The running `sum`, `product`, `max` or `min` along a dim, from its end if `reverse`.
+
+    Without a function, several tiles are scanned together by the statement's own block: it takes an
+    element of each of what comes before, then of what follows, and yields both joined. The join is
+    associative and elementwise: of h -> a h + b it is (a1, b1), (a2, b2) -> (a1 a2, a2 b1 + b2)."""
 
     function: str
     dim: str
@@ -168,7 +188,8 @@ class Sort:
 @dataclass(frozen=True)
 class Dot:
     """A product of matrices `[m, k] @ [k, n]`, added to a third operand if there is one, summed in
-    float32. `precision` is of float32 operands: `ieee`, `tf32` or `tf32x3`."""
+    float32. `precision` is of float32 operands: `ieee`, `tf32` or `tf32x3`, or a constant of the
+    program that is one of them at launch."""
 
     precision: str = "ieee"
 
@@ -188,6 +209,13 @@ class Relabel:
     """Dims with other names."""
 
     names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """The same along further dims."""
+
+    dims: tuple[Dim, ...]
 
 
 @dataclass(frozen=True)
@@ -247,9 +275,11 @@ class Atomic:
 @dataclass(frozen=True)
 class Barrier:
     """Wait until every program of the launch is here. Operands: how many barriers there were before
-    this one. `counter` is one integer, 0 at launch; all programs must be on the GPU at once."""
+    this one. `counter` is one integer, 0 at launch; all programs must be on the GPU at once.
+    Without a counter (and operands) a program waits for its own threads alone, so that it may read
+    what it wrote."""
 
-    counter: Buffer
+    counter: Buffer | None = None
 
 
 # --- ops: control -------------------------------------------------------------------------------
@@ -258,22 +288,40 @@ class Barrier:
 @dataclass(frozen=True)
 class For:
     """A loop: operands are the first index, the one after the last, then what is carried into the
-    first turn. Its block takes the index and what is carried, and yields what the next turn gets.
+    first turn. Its block takes the index (of the wider dtype of both bounds) and what is carried,
+    and yields what the next turn gets.
     `ahead` is how many turns loads may be issued ahead (None: the compiler's choice)."""
 
     ahead: int | None = None
 
 
 @dataclass(frozen=True)
+class While:
+    """A loop that goes on while a truth value holds: operands are the first one, then what is
+    carried into the first turn. Its block takes and yields the same; the results lack the truth
+    value. `most` is how many turns there may be at most: a contract that the interpreter checks."""
+
+    most: sympy.Expr
+
+
+@dataclass(frozen=True)
 class If:
-    """A branch on a scalar: two blocks without arguments that yield values of the same types."""
+    """A branch on a scalar: two blocks without arguments that yield values of the same types, which
+    are the results. A barrier of all programs stands in none."""
 
 
 Op = (
-    Scalar | ProgramId | Iota | Full | Apply | Cast | Random | Reduce | Scan | Sort | Dot
-    | Transpose | Relabel | Reshape | Pick
-    | Load | Store | LoadBlock | Atomic | Barrier | For | If
+    Scalar | ProgramId | Iota | Full | Given | Apply | Cast | Random | Reduce | Scan | Sort | Dot
+    | Transpose | Relabel | Broadcast | Reshape | Pick
+    | Load | Store | LoadBlock | Atomic | Barrier | For | While | If
 )  # fmt: skip
+
+
+PURE = (
+    Scalar, ProgramId, Iota, Full, Apply, Cast, Random, Reduce, Scan, Sort, Dot, Transpose, Relabel,
+    Broadcast, Reshape, Pick, Given,
+)  # fmt: skip
+"""Ops that make the same value of the same operands, wherever they stand."""
 
 
 # --- programs -----------------------------------------------------------------------------------
@@ -304,8 +352,10 @@ class Block:
 @dataclass(frozen=True, eq=False)
 class Program:
     """What one launch runs. `sizes` are numbers of the launch, `constants` numbers and dtypes that
-    the machine code is made for; `grid` says how many programs there are along each axis, the last
-    of them fastest. `cooperative`: all programs run at once, as a barrier needs it."""
+    the machine code is made for; `varying` are sizes that change from call to call, as the
+    number of tokens does: machine code knows nothing of them, not even whether 16 divides them.
+    `grid` says how many programs there are along each axis, the last of them fastest.
+    `cooperative`: all programs run at once, as a barrier needs it."""
 
     name: str
     doc: str
@@ -317,6 +367,7 @@ class Program:
     warps: int = 4
     ahead: int = 3
     cooperative: bool = False
+    varying: tuple[str, ...] = ()
 
 
 def statements(block: Block) -> Iterator[Statement]:
@@ -329,6 +380,6 @@ def statements(block: Block) -> Iterator[Statement]:
 
 def memory(op: Op) -> Buffer | None:
     """The buffer that an op reads or writes, if any."""
-    if isinstance(op, Load | Store | LoadBlock | Atomic):
+    if isinstance(op, Load | Store | LoadBlock | Atomic | Given):
         return op.buffer
     return op.counter if isinstance(op, Barrier) else None

@@ -16,11 +16,13 @@ from archc.tile.language import (
     Atomic,
     Barrier,
     Block,
+    Broadcast,
     Buffer,
     Cast,
     Dot,
     For,
     Full,
+    Given,
     If,
     Iota,
     Load,
@@ -40,6 +42,7 @@ from archc.tile.language import (
     Transpose,
     Type,
     Value,
+    While,
 )
 
 SIGNS: Mapping[str, str] = {
@@ -63,7 +66,11 @@ def listing(program: Program) -> str:
 def _buffer(buffer: Buffer) -> str:
     axes = ", ".join(f"{axis}: {size}" for axis, size in buffer.axes)
     note = f"   # {buffer.doc}" if buffer.doc else ""
-    return f"{buffer.name} [{axes}] of {buffer.dtype}{', strided' if buffer.strided else ''}{note}"
+    return f"{buffer.name} [{axes}] of {buffer.dtype}{_kind(buffer)}{note}"
+
+
+def _kind(buffer: Buffer) -> str:
+    return f"{', strided' if buffer.strided else ''}{', optional' if buffer.optional else ''}"
 
 
 class _Lister:
@@ -76,7 +83,7 @@ class _Lister:
         """The lines of a block."""
         indent = "  " * depth
         for s in block.statements:
-            if isinstance(s.op, For):
+            if isinstance(s.op, For | While):
                 yield from self._loop(s, depth)
                 continue
             text = self.text(s)
@@ -86,23 +93,38 @@ class _Lister:
             left = ", ".join(f"{v.name}: {_type(v.type)}" for v in s.results)
             line = f"{indent}{left} = {text}" if left else f"{indent}{text}"
             yield f"{line:{NOTE}}  # {s.note}" if s.note else line
-            for inner in s.blocks:
-                yield from self.block(inner, depth + 1)
+            yield from self._blocks(s, depth)
+
+    def _blocks(self, s: Statement, depth: int) -> Iterator[str]:
+        """The blocks of a branch, or the join of a scan: each ends in what it yields."""
+        indent = "  " * depth
+        for place, inner in enumerate(s.blocks):
+            if place and (inner.statements or inner.yields):
+                yield f"{indent}else"
+            if inner.arguments:
+                yield f"{indent}  join {', '.join(value.name for value in inner.arguments)}"
+            yield from self.block(inner, depth + 1)
+            if inner.yields:
+                yield f"{indent}  give {', '.join(map(self.name, inner.yields))}"
 
     def _loop(self, s: Statement, depth: int) -> Iterator[str]:
         """A loop: what it carries stands at its head, what a turn hands on at its end."""
         (body,) = s.blocks
-        low, high, *given = (self.name(value) for value in s.operands)
-        index, *carried = body.arguments
-        head = f"for {index.name} from {low} below {high}"
-        ahead = "" if s.op.ahead is None else f", loads {s.op.ahead} turns ahead"
-        yield f"{'  ' * depth}{head}{ahead}"
+        given = [self.name(value) for value in s.operands]
+        if isinstance(s.op, For):
+            head = f"for {body.arguments[0].name} from {given[0]} below {given[1]}"
+            head += "" if s.op.ahead is None else f", loads {s.op.ahead} turns ahead"
+            carried, given, following = body.arguments[1:], given[2:], body.yields
+        else:
+            head = f"while {body.arguments[0].name}, at most {s.op.most} turns"
+            carried, following = body.arguments, body.yields
+        yield f"{'  ' * depth}{head}"
         for value, start in zip(carried, given, strict=True):
             yield f"{'  ' * (depth + 1)}carry {value.name} from {start}"
         yield from self.block(body, depth + 1)
-        for value, following in zip(carried, body.yields, strict=True):
-            yield f"{'  ' * (depth + 1)}next {value.name} = {self.name(following)}"
-        for result, value in zip(s.results, carried, strict=True):
+        for value, after in zip(carried, following, strict=True):
+            yield f"{'  ' * (depth + 1)}next {value.name} = {self.name(after)}"
+        for result, value in zip(s.results, body.arguments[1:], strict=True):
             self.texts[result] = value.name
 
     def name(self, value: Value) -> str:
@@ -135,7 +157,8 @@ class _Lister:
                 return f"{function} over {dim} of {given[0]}"
             case Scan(function, dim, reverse):
                 way = " from the end" if reverse else ""
-                return f"running {function} along {dim} of {given[0]}{way}"
+                joined = f"running {function or 'join'} along {dim} of {', '.join(given)}"
+                return f"{joined}{way}"
         return self._arranged(s, given)
 
     def _arranged(self, s: Statement, given: list[str]) -> str:
@@ -150,12 +173,16 @@ class _Lister:
                 return f"{given[0]} along {dim} at {given[1]}"
             case Transpose() | Relabel():
                 return given[0]
+            case Broadcast():
+                return f"{given[0]} everywhere"
+            case Given(buffer):
+                return f"{buffer.name} is there"
             case Reshape():
                 return f"{given[0]} reshaped"
             case If():
                 return f"if {given[0]}"
-            case Barrier():
-                return "barrier"
+            case Barrier(counter):
+                return "barrier" if counter else "wait for the threads of the program"
         return self._access(s, given)
 
     def _access(self, s: Statement, given: list[str]) -> str:

@@ -32,6 +32,7 @@ from archc.tile.language import (
     Transpose,
     Type,
     Value,
+    While,
     kind,
     statements,
 )
@@ -115,12 +116,15 @@ class Launch:
         """The work of a block that is done so many times."""
         for statement in block.statements:
             self._count(statement, times, total)
-            turns = self.turns(statement) if isinstance(statement.op, For) else 1
+            turns = self.turns(statement) if isinstance(statement.op, For | While) else 1
             for inner in statement.blocks:
                 self._add(inner, times * turns, total)
 
     def turns(self, loop: Statement) -> float:
-        """How many turns a loop has, on average over programs where they differ."""
+        """How many turns a loop has, on average over programs where they differ; of one that goes
+        on while something holds, the most."""
+        if isinstance(loop.op, While):
+            return self.integers.size(loop.op.most)
         low, high = (self.integers.range(value) for value in loop.operands[:2])
         return max(0.0, sum(high) / 2 - sum(low) / 2)
 

@@ -1,5 +1,6 @@
 """Tile programs as Triton: a table with about a line an op. Nothing is decided here.
 
+Names of values stay, but for those that the text needs for something else (`taken`).
 A scalar that is a number or a size, a transposed name and the place in the grid are written where
 they are used; every other value has a line of its own. Addresses are a scalar part in 64 bits and
 a part for each tile index in 32.
@@ -7,23 +8,37 @@ a part for each tile index in 32.
 
 from __future__ import annotations
 
+import ast
+import keyword
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from importlib.resources import files
 
 import sympy
-from archc.backends.expression import number
 from archc.backends.triton.elementwise import TEXT
+from archc.backends.triton.spelling import (
+    INDENT,
+    dtype_text,
+    number_text,
+    shape_text,
+    size_text,
+    times_text,
+    wrapped,
+)
 
 from archc.tile.language import (
     Apply,
     Atomic,
     Barrier,
     Block,
+    Broadcast,
     Buffer,
     Cast,
     Dot,
     For,
     Full,
+    Given,
     If,
     Iota,
     Load,
@@ -42,31 +57,56 @@ from archc.tile.language import (
     Statement,
     Store,
     Transpose,
-    Type,
     Value,
+    While,
     kind,
     statements,
 )
 
-DTYPE = {
-    "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64",
-    "i32": "tl.int32", "i64": "tl.int64", "bool": "tl.int1",
-}  # fmt: skip
-COMBINE = {"product": "product", "max": "larger", "min": "smaller"}
+COMBINE = {"product": "join_product", "max": "join_max", "min": "join_min"}
 """Functions of the runtime that `tl.associative_scan` takes."""
+
+PRECISIONS = ("ieee", "tf32", "tf32x3")
+LITERAL = ("f32", "i32")
+"""What a number without a dtype is to Triton."""
+
+CALLED = {
+    "tile_power": "real_power",
+    "tile_remainder": "real_remainder",
+    "tile_quotient": "real_quotient",
+}
+"""What the functions of `TEXT` that Triton lacks are called in the runtime."""
 
 WHOLE = {"floordiv": "//", "mod": "%"}
 """Of integers that are not negative, C and Python divide alike; nothing else is divided so."""
 
-INDENT = "    "
-WIDTH = 96
-
 
 def to_triton(program: Program) -> str:
-    """The text of a `@triton.jit` function."""
+    """The text of a `@triton.jit` function, after those of the joins of its scans."""
     printer = Printer(program)
-    lines = [*_head(program), *printer.grid(), *printer.descriptors(), *printer.block(program.body)]
-    return "\n".join(["@triton.jit", *lines, ""])
+    body = [*printer.grid(), *printer.descriptors(), *printer.block(program.body)]
+    varying = ", ".join(f'"{name}"' for name in program.varying)
+    decorator = f"@triton.jit(do_not_specialize=[{varying}])" if varying else "@triton.jit"
+    return "\n".join([*printer.joins, decorator, *_head(program), *body, ""])
+
+
+@lru_cache(maxsize=1)
+def runtime_names() -> frozenset[str]:
+    """The functions that printed programs call."""
+    text = files("archc.runtime").joinpath("tiles.py").read_text("utf-8")
+    found = ast.parse(text).body
+    return frozenset(each.name for each in found if isinstance(each, ast.FunctionDef))
+
+
+def taken(program: Program) -> frozenset[str]:
+    """Words that no value may be called by: those of Python and of the runtime, arguments, and
+    places in the grid."""
+    found = {"tl", "triton", "float", "program", program.name, *keyword.kwlist, *runtime_names()}
+    for buffer in program.buffers:
+        found |= {f"{buffer.name}_p", f"{buffer.name}_blocks"}
+        found |= {stride(buffer, axis) for axis, _ in buffer.axes}
+    found |= {symbol.name for symbol in program.sizes} | {*program.constants}
+    return frozenset(found | {f"p_{axis}" for axis, _ in program.grid})
 
 
 def _head(program: Program) -> list[str]:
@@ -93,11 +133,25 @@ class Printer:
         self.texts: dict[Value, str] = {}
         self.made: dict[Value, Statement] = {}
         self.uses: Counter[Value] = Counter()
+        self.own: dict[Value, Block] = {}
+        self.joins: list[str] = []
+        self._mark(program.body, taken(program))
         for statement in statements(program.body):
             self.made |= dict.fromkeys(statement.results, statement)
             self.uses.update(statement.operands)
             for inner in statement.blocks:
                 self.uses.update(inner.yields)
+
+    def _mark(self, block: Block, taken: frozenset[str]) -> None:
+        """In which block each value is made, and another name where its own is taken."""
+        made = (value for statement in block.statements for value in statement.results)
+        for value in (*block.arguments, *made):
+            self.own[value] = block
+            if value.name in taken:
+                self.texts[value] = f"{value.name}_"
+        for statement in block.statements:
+            for inner in statement.blocks:
+                self._mark(inner, taken)
 
     def grid(self) -> Iterator[str]:
         """The place of a program along each axis of the grid, the last of them fastest."""
@@ -109,8 +163,8 @@ class Printer:
             return
         yield f"{INDENT}program = tl.program_id(0)"
         for axis, count in reversed(rest):
-            yield f"{INDENT}p_{axis} = program % {_size(count)}"
-            yield f"{INDENT}program = program // {_size(count)}"
+            yield f"{INDENT}p_{axis} = program % {size_text(count)}"
+            yield f"{INDENT}program = program // {size_text(count)}"
         yield f"{INDENT}p_{first} = program"
 
     def descriptors(self) -> Iterator[str]:
@@ -119,40 +173,58 @@ class Printer:
         for op in dict.fromkeys(ops):
             sizes, blocks = dict(op.buffer.axes), dict(op.dims)
             order = _blocked_last(op)
-            shape = ", ".join(_size(sizes[axis]) for axis in order)
+            shape = ", ".join(size_text(sizes[axis]) for axis in order)
             strides = ", ".join([*(self._stride(op.buffer, axis) for axis in order[:-1]), "1"])
-            block = ", ".join(_size(blocks[a].length) if a in blocks else "1" for a in order)
+            block = ", ".join(size_text(blocks[a].length) if a in blocks else "1" for a in order)
             yield f"{INDENT}{_descriptor(op)} = tl.make_tensor_descriptor("
             yield f"{INDENT * 2}{op.buffer.name}_p, [{shape}], [{strides}], [{block}]"
             yield f"{INDENT})"
 
     def block(self, block: Block, depth: int = 1) -> Iterator[str]:
         """The lines of a block."""
-        if not block.statements:
-            yield f"{INDENT * depth}pass"
         for statement in block.statements:
             if statement.note:
-                yield f"{INDENT * depth}# {statement.note}"
+                yield f"{INDENT * depth}# {' '.join(statement.note.split())}"
             for line in LINES[type(statement.op)](self, statement):
-                yield from _wrapped(INDENT * depth + line)
+                yield from wrapped(INDENT * depth + line)
             yield from self._blocks(statement, depth)
 
     def _blocks(self, statement: Statement, depth: int) -> Iterator[str]:
         """What stands in a loop or a branch."""
-        if isinstance(statement.op, For):
+        if isinstance(statement.op, For | While):
             (body,) = statement.blocks
-            yield from self.block(body, depth + 1)
-            carried, following = body.arguments[1:], body.yields
-            changed = [(a, b) for a, b in zip(carried, following, strict=True) if a is not b]
-            if changed:
-                left = ", ".join(self.name(a) for a, _ in changed)
-                right = ", ".join(self.name(b) for _, b in changed)
-                yield from _wrapped(f"{INDENT * (depth + 1)}{left} = {right}")
+            arguments = body.arguments[1 if isinstance(statement.op, For) else 0 :]
+            yield from self._body(body, arguments, depth + 1)
         if isinstance(statement.op, If):
-            yield from self.block(statement.blocks[0], depth + 1)
-            if statement.blocks[1].statements:
+            yield from self._body(statement.blocks[0], statement.results, depth + 1)
+            if statement.blocks[1].statements or statement.results:
                 yield f"{INDENT * depth}else:"
-                yield from self.block(statement.blocks[1], depth + 1)
+                yield from self._body(statement.blocks[1], statement.results, depth + 1)
+
+    def _body(self, block: Block, targets: Sequence[Value], depth: int) -> Iterator[str]:
+        """The lines of a block, and then what it yields by other names."""
+        lines = [*self.block(block, depth)]
+        pairs = zip(targets, block.yields, strict=True)
+        changed = [(self.name(a), self.name(b)) for a, b in pairs if a is not b]
+        if changed:
+            left, right = (", ".join(side) for side in zip(*changed, strict=True))
+            lines += wrapped(f"{INDENT * depth}{left} = {right}")
+        yield from lines or [f"{INDENT * depth}pass"]
+
+    def carry(
+        self, loop: Statement, given: Sequence[Value], inside: Sequence[Value]
+    ) -> Iterator[str]:
+        """What a loop begins with, by the names that its turns change: a value that is read here
+        alone goes on under its own name, if it is made anew whenever the loop is."""
+        for value, inner in zip(given, inside, strict=True):
+            if self.uses[value] == 1 and value not in self.texts and self._is_beside(value, loop):
+                self.texts[inner] = self.name(value)
+            else:
+                yield f"{self.name(inner)} = {self.name(value)}"
+
+    def _is_beside(self, value: Value, loop: Statement) -> bool:
+        """Whether a value and a loop stand in the same block."""
+        return loop in self.own[value].statements
 
     # --- names ---
 
@@ -167,6 +239,20 @@ class Printer:
             return self.name(value)
         return f"{self.name(value)}[{', '.join(':' if n in own else 'None' for n in names)}]"
 
+    def operand(self, value: Value, statement: Statement) -> str:
+        """An operand of a function: a whole number beside a value of its dtype needs none."""
+        number = self._number_of(value)
+        others = [o for o in statement.operands if self._number_of(o) is None]
+        if number is not None and any(o.type.dtype == value.type.dtype == "i64" for o in others):
+            return number
+        return self.seen(value, statement.results[0].type.names)
+
+    def _number_of(self, value: Value) -> str | None:
+        """A scalar that is one number, as that."""
+        made = self.made.get(value)
+        plain = made is not None and isinstance(made.op, Full) and not value.type.dims
+        return number_text(made.op.number) if made is not None and plain else None
+
     # --- addresses ---
 
     def address(self, buffer: Buffer, index: Sequence[Value], dims: Sequence[str]) -> str:
@@ -176,7 +262,7 @@ class Printer:
         shared = {axis: scalar for axis, scalar, _ in parts if scalar is not None}
         shared = {axis: each for axis, each in shared.items() if self.name(each) != "0"}
         own = [
-            f"{self.seen(tile, dims)}{_times(self._stride(buffer, axis))}"
+            f"{self.seen(tile, dims)}{times_text(self._stride(buffer, axis))}"
             for axis, _, tile in parts
             if tile is not None
         ]
@@ -193,7 +279,7 @@ class Printer:
         text, level = "", 0
         for axis, size in buffer.axes:
             if text:
-                text = f"({text}) * {_size(size)}" if level else f"{text} * {_size(size)}"
+                text = f"({text}) * {size_text(size)}" if level else f"{text} * {size_text(size)}"
                 level = 0
             if axis in places and text:
                 text, level = f"{text} + {self.name(places[axis])}", 1
@@ -218,8 +304,7 @@ class Printer:
 
     def _wide(self, scalar: Value) -> str:
         """A scalar in 64 bits: offsets may be longer than 32."""
-        op = self.made[scalar].op if scalar in self.made else None
-        if scalar.type.dtype == "i64" or isinstance(op, Full):
+        if scalar.type.dtype == "i64":
             return self.name(scalar)
         return f"tl.cast({self.name(scalar)}, tl.int64)"
 
@@ -229,13 +314,13 @@ class Printer:
             return stride(buffer, axis)
         names = [name for name, _ in buffer.axes]
         after = [size for _, size in buffer.axes[names.index(axis) + 1 :]]
-        return _size(sympy.Mul(*after))
+        return size_text(sympy.Mul(*after))
 
     # --- lines ---
 
     def let(self, statement: Statement, text: str) -> Iterator[str]:
         """`value = text`."""
-        yield f"{statement.results[0].name} = {text}"
+        yield f"{self.name(statement.results[0])} = {text}"
 
     def inline(self, statement: Statement, text: str) -> Iterator[str]:
         """No line: the value is written as this text."""
@@ -247,7 +332,7 @@ Line = Callable[[Printer, Statement], Iterator[str]]
 
 
 def _scalar(p: Printer, s: Statement) -> Iterator[str]:
-    return p.inline(s, _size(s.op.size))
+    return p.inline(s, size_text(s.op.size))
 
 
 def _program_id(p: Printer, s: Statement) -> Iterator[str]:
@@ -255,59 +340,90 @@ def _program_id(p: Printer, s: Statement) -> Iterator[str]:
 
 
 def _iota(p: Printer, s: Statement) -> Iterator[str]:
-    return p.let(s, f"tl.arange(0, {_size(s.op.dim.length)})")
+    return p.let(s, f"tl.arange(0, {size_text(s.op.dim.length)})")
 
 
 def _full(p: Printer, s: Statement) -> Iterator[str]:
-    text = _number(s.op.number)
+    text = number_text(s.op.number)
     if not s.op.type.dims:
-        return p.inline(s, text)
-    return p.let(s, f"tl.full({_shape(s.op.type)}, {text}, {_dtype(s.op.type.dtype)})")
+        literal = s.op.type.dtype in LITERAL
+        return p.inline(
+            s, text if literal else f"tl.full((), {text}, {dtype_text(s.op.type.dtype)})"
+        )
+    return p.let(s, f"tl.full({shape_text(s.op.type)}, {text}, {dtype_text(s.op.type.dtype)})")
 
 
 def _apply(p: Printer, s: Statement) -> Iterator[str]:
     type = s.results[0].type
-    given = [p.seen(value, type.names) for value in s.operands]
+    given = [p.operand(value, s) for value in s.operands]
     if s.op.function in WHOLE and kind(type.dtype) == "int":
         return p.let(s, f" {WHOLE[s.op.function]} ".join(given))
-    return p.let(s, TEXT[s.op.function](*given))
+    text = TEXT[s.op.function](*given)
+    for name, called in CALLED.items():
+        text = text.replace(f"{name}(", f"{called}(")
+    return p.let(s, text)
 
 
 def _cast(p: Printer, s: Statement) -> Iterator[str]:
     bits = ", bitcast=True" if s.op.bits else ""
     if not s.results[0].type.dims:  # sizes may be plain numbers, which have no methods
-        return p.let(s, f"tl.cast({p.name(s.operands[0])}, {_dtype(s.op.dtype)}{bits})")
-    return p.let(s, f"{p.name(s.operands[0])}.to({_dtype(s.op.dtype)}{bits})")
+        return p.let(s, f"tl.cast({p.name(s.operands[0])}, {dtype_text(s.op.dtype)}{bits})")
+    return p.let(s, f"{p.name(s.operands[0])}.to({dtype_text(s.op.dtype)}{bits})")
 
 
 def _random(p: Printer, s: Statement) -> Iterator[str]:
     return p.let(s, f"tl.rand({p.name(s.operands[0])}, {p.name(s.operands[1])})")
 
 
+def _given(p: Printer, s: Statement) -> Iterator[str]:
+    return p.inline(s, f"({s.op.buffer.name}_p is not None)")
+
+
 def _reduce(p: Printer, s: Statement) -> Iterator[str]:
     (x,) = s.operands
+    if s.op.function == "product":
+        return p.let(s, f"tl.reduce({p.name(x)}, {x.type.place(s.op.dim)}, join_product)")
     return p.let(s, f"tl.{s.op.function}({p.name(x)}, {x.type.place(s.op.dim)})")
 
 
 def _scan(p: Printer, s: Statement) -> Iterator[str]:
-    (x,) = s.operands
+    x = s.operands[0]
     end, axis = (", reverse=True" if s.op.reverse else ""), x.type.place(s.op.dim)
+    if not s.op.function:
+        return _joined(p, s, f"{axis}, {_join(p, s.blocks[0])}{end}")
     if s.op.function == "sum":
         return p.let(s, f"tl.cumsum({p.name(x)}, {axis}{end})")
     return p.let(s, f"tl.associative_scan({p.name(x)}, {axis}, {COMBINE[s.op.function]}{end})")
 
 
+def _joined(p: Printer, s: Statement, rest: str) -> Iterator[str]:
+    """Several tiles in one scan."""
+    given, made = (", ".join(map(p.name, values)) for values in (s.operands, s.results))
+    if len(s.results) == 1:
+        return p.let(s, f"tl.associative_scan({given}, {rest})")
+    return iter([f"{made} = tl.associative_scan(({given}), {rest})"])
+
+
+def _join(p: Printer, block: Block) -> str:
+    """The name of the function that joins two elements; its text goes before the program's."""
+    name = f"{p.program.name}_join{p.joins.count('@triton.jit') or ''}"
+    p.joins += ["@triton.jit", f"def {name}({', '.join(map(p.name, block.arguments))}):"]
+    p.joins += [*p.block(block), f"{INDENT}return {', '.join(map(p.name, block.yields))}", "", ""]
+    return name
+
+
 def _sort(p: Printer, s: Statement) -> Iterator[str]:
     name = p.name(s.operands[0])
     if s.op.most is not None:
-        return p.let(s, f"tl.topk({name}, {_size(s.op.most.length)})")
+        return p.let(s, f"tl.topk({name}, {size_text(s.op.most.length)})")
     return p.let(s, f"tl.sort({name}, descending={s.op.descending})")
 
 
 def _dot(p: Printer, s: Statement) -> Iterator[str]:
     given = [p.name(value) for value in s.operands]
     add = f", {given[2]}" if len(given) > 2 else ""
-    return p.let(s, f'tl.dot({given[0]}, {given[1]}{add}, input_precision="{s.op.precision}")')
+    precision = f'"{s.op.precision}"' if s.op.precision in PRECISIONS else s.op.precision
+    return p.let(s, f"tl.dot({given[0]}, {given[1]}{add}, input_precision={precision})")
 
 
 def _transpose(p: Printer, s: Statement) -> Iterator[str]:
@@ -321,8 +437,15 @@ def _relabel(p: Printer, s: Statement) -> Iterator[str]:
     return p.inline(s, p.name(s.operands[0]))
 
 
+def _broadcast(p: Printer, s: Statement) -> Iterator[str]:
+    (x,), type = s.operands, s.results[0].type
+    if not x.type.dims:  # it may be a plain number
+        return p.let(s, f"tl.full({shape_text(type)}, {p.name(x)}, {dtype_text(type.dtype)})")
+    return p.let(s, f"tl.broadcast_to({p.seen(x, type.names)}, {shape_text(type)})")
+
+
 def _reshape(p: Printer, s: Statement) -> Iterator[str]:
-    return p.let(s, f"tl.reshape({p.name(s.operands[0])}, {_shape(s.results[0].type)})")
+    return p.let(s, f"tl.reshape({p.name(s.operands[0])}, {shape_text(s.results[0].type)})")
 
 
 def _pick(p: Printer, s: Statement) -> Iterator[str]:
@@ -335,7 +458,7 @@ def _load(p: Printer, s: Statement) -> Iterator[str]:
     names = result.type.names
     at = p.address(s.op.buffer, s.operands[:count], names)
     mask = p.mask(s.operands[count:], names)
-    where = f", {mask}, {_number(s.op.fill)}" if mask else ""
+    where = f", {mask}, {number_text(s.op.fill)}" if mask else ""
     return p.let(s, f"tl.load({at}{where})")
 
 
@@ -351,7 +474,7 @@ def _store(p: Printer, s: Statement) -> Iterator[str]:
 def _load_block(p: Printer, s: Statement) -> Iterator[str]:
     starts = dict(zip((axis for axis, _ in s.op.buffer.axes), s.operands, strict=True))
     at = ", ".join(f"tl.cast({p.name(starts[axis])}, tl.int32)" for axis in _blocked_last(s.op))
-    shape = _shape(s.results[0].type)
+    shape = shape_text(s.results[0].type)
     return p.let(s, f"{_descriptor(s.op)}.load([{at}]).reshape{shape}")
 
 
@@ -359,25 +482,32 @@ def _atomic(p: Printer, s: Statement) -> Iterator[str]:
     count = len(s.op.buffer.axes)
     names = s.results[0].type.names
     at = p.address(s.op.buffer, s.operands[:count], names)
-    return p.let(s, f"tl.atomic_{s.op.function}({at}, {p.seen(s.operands[count], names)})")
+    mask = p.mask(s.operands[count + 1 :], names)
+    value = f"{p.seen(s.operands[count], names)}{f', {mask}' if mask else ''}"
+    return p.let(s, f"tl.atomic_{s.op.function}({at}, {value})")
 
 
 def _barrier(p: Printer, s: Statement) -> Iterator[str]:
+    if s.op.counter is None:
+        yield "tl.debug_barrier()"
+        return
     yield f"grid_barrier({s.op.counter.name}_p, {p.name(s.operands[0])})"
 
 
 def _for(p: Printer, s: Statement) -> Iterator[str]:
     start, stop, *given = s.operands
-    (body,) = s.blocks
-    index, *carried = body.arguments
-    for inner, value, result in zip(carried, given, s.results, strict=True):
-        if p.uses[value] == 1 and value not in p.texts:
-            p.texts[inner] = p.name(value)  # nothing else reads it: the loop goes on with it
-        else:
-            yield f"{p.name(inner)} = {p.name(value)}"
-        p.texts[result] = p.name(inner)
+    index, *carried = s.blocks[0].arguments
+    yield from p.carry(s, given, carried)
+    p.texts |= {result: p.name(inner) for result, inner in zip(s.results, carried, strict=True)}
     ahead = "" if s.op.ahead is None else f", num_stages={s.op.ahead}"
     yield f"for {p.name(index)} in tl.range({p.name(start)}, {p.name(stop)}{ahead}):"
+
+
+def _while(p: Printer, s: Statement) -> Iterator[str]:
+    going, *carried = s.blocks[0].arguments
+    yield from p.carry(s, s.operands, [going, *carried])
+    p.texts |= {result: p.name(inner) for result, inner in zip(s.results, carried, strict=True)}
+    yield f"while {p.name(going)}:"
 
 
 def _if(p: Printer, s: Statement) -> Iterator[str]:
@@ -386,52 +516,11 @@ def _if(p: Printer, s: Statement) -> Iterator[str]:
 
 LINES: dict[type[Op], Line] = {
     Scalar: _scalar, ProgramId: _program_id, Iota: _iota, Full: _full, Apply: _apply, Cast: _cast,
+    Given: _given, Broadcast: _broadcast, While: _while,
     Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Dot: _dot, Transpose: _transpose,
     Relabel: _relabel, Reshape: _reshape, Pick: _pick, Load: _load, Store: _store,
     LoadBlock: _load_block, Atomic: _atomic, Barrier: _barrier, For: _for, If: _if,
 }  # fmt: skip
-
-
-# --- pieces of text -----------------------------------------------------------------------------
-
-
-class _Itself(dict[str, str]):
-    """Every symbol is written as its name."""
-
-    def __missing__(self, name: str) -> str:
-        return name
-
-
-def _size(size: sympy.Expr) -> str:
-    """An expression in sizes, in brackets unless it is one word."""
-    blocks = {each: _blocks(each) for each in size.atoms(sympy.ceiling)}
-    text = str(number(size.xreplace(blocks), _Itself()))
-    return text if text.replace("_", "").isalnum() or size in blocks else f"({text})"
-
-
-def _blocks(count: sympy.ceiling) -> sympy.Symbol:
-    """How many blocks cover a size, as a symbol that is written so."""
-    above, below = sympy.fraction(count.args[0])
-    return sympy.Symbol(f"tl.cdiv({_size(above)}, {_size(below)})", integer=True, positive=True)
-
-
-def _times(step: str) -> str:
-    return "" if step == "1" else f" * {step}"
-
-
-def _number(value: float) -> str:
-    if value in (float("inf"), float("-inf")):
-        return f'float("{value}")'
-    return repr(value)
-
-
-def _dtype(dtype: str) -> str:
-    return DTYPE.get(dtype, dtype)
-
-
-def _shape(type: Type) -> str:
-    lengths = ", ".join(_size(dim.length) for dim in type.dims)
-    return f"({lengths},)" if len(type.dims) == 1 else f"({lengths})"
 
 
 def _blocked_last(op: LoadBlock) -> list[str]:
@@ -442,32 +531,3 @@ def _blocked_last(op: LoadBlock) -> list[str]:
 
 def _descriptor(op: LoadBlock) -> str:
     return f"{op.buffer.name}_blocks"
-
-
-def _wrapped(line: str) -> Iterator[str]:
-    """A line, or the same on several where it is too long: broken at the commas of its first
-    bracket."""
-    open_at = line.find("(")
-    if len(line) <= WIDTH or open_at < 0 or line.rstrip().endswith(":"):
-        yield line
-        return
-    indent = " " * (len(line) - len(line.lstrip()))
-    inside, rest = _inside(line, open_at)
-    yield line[: open_at + 1]
-    for part in inside:
-        yield f"{indent}{INDENT}{part},"
-    yield f"{indent}{rest}"
-
-
-def _inside(line: str, open_at: int) -> tuple[list[str], str]:
-    """The parts between the commas of a bracket, and what stands from its end on."""
-    parts, depth, start = [], 0, open_at + 1
-    for place in range(open_at, len(line)):
-        depth += line[place] in "([{"
-        depth -= line[place] in ")]}"
-        if depth == 1 and line[place] == ",":
-            parts.append(line[start:place].strip())
-            start = place + 1
-        if depth == 0:
-            return [*parts, line[start:place].strip()], line[place:]
-    return [line[open_at + 1 :]], ""

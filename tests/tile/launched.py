@@ -18,11 +18,13 @@ from archc.tile.language import LoadBlock, Program, statements
 HEAD = """import triton
 import triton.language as tl
 
-from archc.runtime.tiles import grid_barrier, larger, product, smaller
+from archc.runtime.tiles import (
+    grid_barrier, join_max, join_min, join_product, real_power, real_quotient, real_remainder,
+)
 
 
 """
-DTYPES = {"f32": tl.float32, "bf16": tl.bfloat16, "f16": tl.float16}
+DTYPES = {"f32": tl.float32, "bf16": tl.bfloat16, "f16": tl.float16, "f64": tl.float64}
 
 
 @lru_cache(maxsize=64)
@@ -46,7 +48,7 @@ def compiled_in(program: Program, constants: Mapping[str, int | str]) -> dict[st
 
 def launcher(
     program: Program,
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor | None],
     sizes: Mapping[str, float],
     constants: Mapping[str, int | str],
     **options: Any,
@@ -55,8 +57,9 @@ def launcher(
     kernel, count = kernel_of(program), programs(program, sizes, constants)
     given: list[Any] = []
     for buffer in program.buffers:
-        tensor = tensors[buffer.name]
-        given += [tensor, *(tensor.stride() if buffer.strided else ())]
+        tensor = tensors.get(buffer.name)
+        strides = [0] * len(buffer.axes) if tensor is None else tensor.stride()
+        given += [tensor, *(strides if buffer.strided else ())]
     given += [sizes[symbol.name] for symbol in program.sizes]
     fixed = compiled_in(program, constants)
     options = {"num_warps": program.warps, "num_stages": program.ahead, **options}

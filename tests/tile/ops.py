@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import sympy
 import torch
 from torch import Tensor
 
 from archc.tile.compose import Composer, Tile
 from archc.tile.interpreter import uniform
-from archc.tile.language import Dim
 from tests.tile.cases import Case
+from tests.tile.control import CONTROL
+from tests.tile.sized import dim
 
 R, C = 16, 32
-
-
-def dim(name: str, length: int) -> Dim:
-    """A dim of a length that is known."""
-    return Dim(name, sympy.Integer(length))
 
 
 def on_rows(
@@ -140,4 +135,5 @@ OPS: Mapping[str, Callable[[], Case]] = {
     "scattered": scattered,
     "blocks": blocks,
     "drawn": drawn,
+    **CONTROL,
 }

@@ -12,6 +12,7 @@ import pytest
 import torch
 from archc.backends.triton.printer import to_triton
 
+from archc.tile.compose import Composer
 from archc.tile.interpreter import run, uniform
 from archc.tile.pretty import listing
 from archc.tile.verifier import verify
@@ -64,3 +65,17 @@ def test_printed_programs_are_right_in_tritons_interpreter() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_machine_code_does_not_know_is_said_in_the_text() -> None:
+    """Sizes that vary are not specialised for, and a precision may be a constant."""
+    k = Composer("varied", "A product of T rows.")
+    (precision,), (T,) = k.precisions("PRECISION"), k.sizes("T", varying=True)
+    x = k.buffer("x", t=T, c=16)
+    tile = k.load(x, k.iota("t", 16), k.iota("c", 16), where=[k.iota("t", 16) < T])
+    made = tile.dot(tile.along(t="u"), precision=precision).along(u="s")
+    y = k.buffer("y", t=16, s=16)
+    k.store(y, k.iota("t", 16), k.iota("s", 16), value=made)
+    text = to_triton(k.done())
+    assert '@triton.jit(do_not_specialize=["T"])' in text
+    assert "input_precision=PRECISION)" in text

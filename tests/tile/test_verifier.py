@@ -225,3 +225,39 @@ def test_reading_what_another_program_wrote_needs_a_barrier() -> None:
     found = tensors()
     run(given(True), found, {"N": 10}, {"BLOCK": 4})
     assert found["z"].tolist() == [4, 5, 6, 7, 8, 9, 0, 0, 0, 0]
+
+
+def shifted_in_place(k: Composer, x: Buffer, y: Buffer, n: Tile) -> None:
+    """A program reads what the next one overwrites."""
+    k.store(x, n, value=k.load(x, n + 1, where=[n + 1 < size("N")]), where=[n < size("N")])
+
+
+def read_back(k: Composer, x: Buffer, y: Buffer, n: Tile) -> None:
+    """A program reads what other threads of it wrote, and waits for none."""
+    inside = [n < size("N")]
+    k.store(y, n, value=k.load(x, n, where=inside), where=inside)
+    k.store(x, n, value=k.load(y, n, where=inside), where=inside)
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (shifted_in_place, "stores what another program read from `x`"),
+        (read_back, "reads what its program wrote to `y`"),
+    ],
+)
+def test_what_threads_do_in_any_order_is_refused(write: Write, said: str) -> None:
+    with pytest.raises(WrongProgram, match=said):
+        run(written(write), {"x": torch.ones(10), "y": torch.zeros(10)}, {"N": 10}, {"BLOCK": 4})
+
+
+def test_a_loop_ends_after_as_many_turns_as_it_says() -> None:
+    k = Composer("endless", "A loop whose contract is wrong.")
+    y = k.buffer("y", one=1, dtype="i32")
+    one = k.full(1, dtype="i32")
+    with k.repeat(one > 0, one, most=5) as turn:
+        (count,) = turn.carried
+        turn.next(count < 7, count + 1)
+    k.store(y, 0, value=turn.results[0])
+    with pytest.raises(WrongProgram, match="goes on after 5 turns"):
+        run(k.done(), {"y": torch.zeros(1, dtype=torch.int32)}, {}, {})

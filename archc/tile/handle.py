@@ -1,0 +1,170 @@
+"""A value in the hands of the one who writes a tile program: Python's operators apply to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from archc.tile.language import (
+    Broadcast,
+    Cast,
+    Dim,
+    Pick,
+    Reduce,
+    Relabel,
+    Reshape,
+    Scan,
+    Sort,
+    Transpose,
+    Type,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from archc.tile.compose import Composer
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """A value in the hands of the one who writes a program: Python's operators apply."""
+
+    composer: Composer
+    value: Value
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """The dims of the value."""
+        return self.value.type.dims
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the value."""
+        return self.value.type.dtype
+
+    def dim(self, name: str) -> Dim:
+        """The dim of that name; ValueError if there is none."""
+        return self.dims[self.value.type.place(name)]
+
+    def named(self, name: str, note: str = "") -> Tile:
+        """The same value under a name for readers, with the equation that it stands for."""
+        return self.composer.named(self, name, note)
+
+    def to(self, dtype: str, bits: bool = False) -> Tile:
+        """The same numbers in another dtype."""
+        if dtype == self.dtype:
+            return self
+        return self.composer.put(Cast(dtype, bits), self, type=Type(dtype, self.dims))
+
+    def along(self, **names: str) -> Tile:
+        """Dims under other names: `k.along(t="s")`."""
+        found = tuple(names.get(dim.name, dim.name) for dim in self.dims)
+        dims = tuple(Dim(name, dim.length) for name, dim in zip(found, self.dims, strict=True))
+        return self.composer.put(Relabel(found), self, type=Type(self.dtype, dims))
+
+    def ordered(self, *names: str) -> Tile:
+        """Dims in this order."""
+        if names == self.value.type.names:
+            return self
+        dims = tuple(self.dim(name) for name in names)
+        return self.composer.put(Transpose(names), self, type=Type(self.dtype, dims))
+
+    def over(self, *dims: Dim) -> Tile:
+        """The same along further dims, in this order."""
+        if dims == self.dims:
+            return self
+        seen = self.ordered(*(dim.name for dim in dims if dim.name in self.value.type.names))
+        return self.composer.put(Broadcast(dims), seen, type=Type(self.dtype, dims))
+
+    def shaped(self, *dims: Dim) -> Tile:
+        """One dim as several, or several as one; the number of elements stays."""
+        return self.composer.put(Reshape(dims), self, type=Type(self.dtype, dims))
+
+    def reduce(self, function: str, dim: str) -> Tile:
+        """`sum`, `product`, `max`, `min`, `argmax` or `argmin` along a dim."""
+        rest = tuple(each for each in self.dims if each.name != dim)
+        dtype = "i32" if function.startswith("arg") else self.dtype
+        self.value.type.place(dim)
+        return self.composer.put(Reduce(function, dim), self, type=Type(dtype, rest))
+
+    def sum(self, dim: str) -> Tile:
+        """The sum along a dim."""
+        return self.reduce("sum", dim)
+
+    def max(self, dim: str) -> Tile:
+        """The largest along a dim."""
+        return self.reduce("max", dim)
+
+    def scan(self, function: str, dim: str, reverse: bool = False) -> Tile:
+        """The running sum, product, max or min along a dim."""
+        return self.composer.put(Scan(function, dim, reverse), self, type=self.value.type)
+
+    def sort(self, descending: bool = False, most: Dim | None = None) -> Tile:
+        """Sorted along the last dim; `most`: only the largest so many."""
+        dims = self.dims if most is None else (*self.dims[:-1], most)
+        return self.composer.put(Sort(descending, most), self, type=Type(self.dtype, dims))
+
+    def pick(self, index: Tile, dim: str) -> Tile:
+        """Elements along a dim at the indices of a tile."""
+        return self.composer.put(Pick(dim), self, index, type=Type(self.dtype, index.dims))
+
+    def dot(self, other: Tile, add: Tile | None = None, precision: str = "ieee") -> Tile:
+        """The product of two matrices over the dim that both have, in float32."""
+        return self.composer.dot(self, other, add, precision)
+
+    def __add__(self, other: Any) -> Tile:
+        return self.composer.apply("add", self, other)
+
+    def __radd__(self, other: Any) -> Tile:
+        return self.composer.apply("add", other, self)
+
+    def __sub__(self, other: Any) -> Tile:
+        return self.composer.apply("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Tile:
+        return self.composer.apply("sub", other, self)
+
+    def __mul__(self, other: Any) -> Tile:
+        return self.composer.apply("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Tile:
+        return self.composer.apply("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Tile:
+        return self.composer.apply("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Tile:
+        return self.composer.apply("div", other, self)
+
+    def __floordiv__(self, other: Any) -> Tile:
+        return self.composer.apply("floordiv", self, other)
+
+    def __mod__(self, other: Any) -> Tile:
+        return self.composer.apply("mod", self, other)
+
+    def __neg__(self) -> Tile:
+        return self.composer.apply("neg", self)
+
+    def __lt__(self, other: Any) -> Tile:
+        return self.composer.apply("lt", self, other)
+
+    def __le__(self, other: Any) -> Tile:
+        return self.composer.apply("le", self, other)
+
+    def __gt__(self, other: Any) -> Tile:
+        return self.composer.apply("gt", self, other)
+
+    def __ge__(self, other: Any) -> Tile:
+        return self.composer.apply("ge", self, other)
+
+    def __and__(self, other: Any) -> Tile:
+        return self.composer.apply("and", self, other)
+
+    def __or__(self, other: Any) -> Tile:
+        return self.composer.apply("or", self, other)
+
+    def __invert__(self) -> Tile:
+        return self.composer.apply("not", self)
+
+    def equals(self, other: Any) -> Tile:
+        """Whether elements are equal (`==` compares values of the program as objects)."""
+        return self.composer.apply("eq", self, other)

@@ -1,0 +1,89 @@
+"""How sizes, numbers, dtypes, shapes and long lines are spelled in Triton."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import sympy
+from archc.backends.expression import number
+
+from archc.tile.language import Type
+
+DTYPE = {
+    "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64",
+    "i32": "tl.int32", "i64": "tl.int64", "bool": "tl.int1",
+}  # fmt: skip
+
+INDENT = "    "
+WIDTH = 96
+
+
+class _Itself(dict[str, str]):
+    """Every symbol is written as its name."""
+
+    def __missing__(self, name: str) -> str:
+        return name
+
+
+def size_text(size: sympy.Expr) -> str:
+    """An expression in sizes, in brackets unless it is one word."""
+    blocks = {each: _blocks(each) for each in size.atoms(sympy.ceiling)}
+    text = str(number(size.xreplace(blocks), _Itself()))
+    return text if text.replace("_", "").isalnum() or size in blocks else f"({text})"
+
+
+def _blocks(count: sympy.ceiling) -> sympy.Symbol:
+    """How many blocks cover a size, as a symbol that is written so."""
+    above, below = sympy.fraction(count.args[0])
+    return sympy.Symbol(
+        f"tl.cdiv({size_text(above)}, {size_text(below)})", integer=True, positive=True
+    )
+
+
+def times_text(step: str) -> str:
+    return "" if step == "1" else f" * {step}"
+
+
+def number_text(value: float) -> str:
+    if not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def dtype_text(dtype: str) -> str:
+    return DTYPE.get(dtype, dtype)
+
+
+def shape_text(type: Type) -> str:
+    lengths = ", ".join(size_text(dim.length) for dim in type.dims)
+    return f"({lengths},)" if len(type.dims) == 1 else f"({lengths})"
+
+
+def wrapped(line: str) -> Iterator[str]:
+    """A line, or the same on several where it is too long: broken at the commas of its first
+    bracket."""
+    open_at = line.find("(")
+    if len(line) <= WIDTH or open_at < 0 or line.rstrip().endswith(":"):
+        yield line
+        return
+    indent = " " * (len(line) - len(line.lstrip()))
+    inside, rest = _inside(line, open_at)
+    yield line[: open_at + 1]
+    for part in inside:
+        yield f"{indent}{INDENT}{part},"
+    yield f"{indent}{rest}"
+
+
+def _inside(line: str, open_at: int) -> tuple[list[str], str]:
+    """The parts between the commas of a bracket, and what stands from its end on."""
+    parts, depth, start = [], 0, open_at + 1
+    for place in range(open_at, len(line)):
+        depth += line[place] in "([{"
+        depth -= line[place] in ")]}"
+        if depth == 1 and line[place] == ",":
+            parts.append(line[start:place].strip())
+            start = place + 1
+        if depth == 0:
+            return [*parts, line[start:place].strip()], line[place:]
+    return [line[open_at + 1 :]], ""
