@@ -18,11 +18,19 @@ TRITON ?= 3.6.0
 # Only plain PyTorch code is used of these; the CUDA tools and plotting they ask for are not.
 NO_DEPS = xlstm==2.0.6 mlstm_kernels==2.0.6 hyper-connections==0.4.11
 
+# A minute of tests, for while one works: the rules of the house, every diagnostic, the front end, and
+# of every step what the tables of ops and functions are held by.
+QUICK = tests/test_house.py tests/test_explain.py tests/syntax tests/elaborate \
+    tests/ir/test_meaning.py tests/ir/test_meaning_ops.py tests/ir/test_text.py tests/ir/test_verify.py \
+    tests/ir/test_verify_forms.py tests/numerics/test_functions.py tests/autodiff/test_chunk.py \
+    tests/autodiff/test_elementwise.py tests/recurrence/test_matrix.py tests/schedule/test_partition.py \
+    tests/tile/test_verifier.py tests/backends/eager/test_ops.py tests/backends/eager/test_chunk_ops.py
+
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
 INDEX = $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: demo test lint clean
+.PHONY: demo test quick lint clean
 .DEFAULT_GOAL = demo
 
 demo: $(VENV)/.installed
@@ -30,6 +38,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-tests
 	@$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS) </dev/null
+
+quick: $(VENV)/.installed-tests
+	@$(BIN)/python -m pytest -n $(JOBS) $(QUICK) $(PYTEST_ARGS) </dev/null
 
 lint: $(VENV)/.installed-tests
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -105,7 +106,7 @@ def with_toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("paper", ["docs/toy.md"])
+@pytest.mark.parametrize("paper", ["docs/toy.md", "ARCHITECTURE.md"])
 def test_papers_show_what_is_printed(paper: str, with_toy: Path) -> None:
     """Each line of a box, in order; `...` stands for lines that are left out."""
     shown = SHOWN.findall((ROOT / paper).read_text(encoding="utf-8"))
@@ -132,3 +133,46 @@ def test_the_toy_is_right_by_hand_and_compiles_as_shown(with_toy: Path) -> None:
     assert len(blocks(after)) == 2
     for box in blocks(after):
         assert box in text
+
+
+def test_who_may_import_whom_is_what_is_checked() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert "\n".join(contracts[0]["layers"]) + "\n" in blocks(text)
+
+
+@pytest.mark.parametrize("paper", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_papers_name_files_and_tables_that_exist(paper: str) -> None:
+    """A path in backticks is there from the root; a name alone, in a folder of the same paper. A
+    name in capitals, in a row of a table, is a table of a file in that row."""
+    text = re.sub(r"```.*?```", "", (ROOT / paper).read_text(encoding="utf-8"), flags=re.DOTALL)
+    quoted = set(re.findall(r"`([^`\s]+)`", text))
+    named = {each for each in quoted if re.fullmatch(r"[\w./-]+(/|\.(py|md|toml|lark|arch))", each)}
+    folders = {ROOT, *(ROOT / each for each in quoted if (ROOT / each).is_dir())}
+    folders |= {(ROOT / each).parent for each in named}
+    missing = [each for each in named if not any((folder / each).exists() for folder in folders)]
+    for row in re.findall(r"^\|.*\|$", text, re.MULTILINE):
+        files = [ROOT / each for each in re.findall(r"`([\w/.]+\.py)`", row)]
+        source = "\n".join(each.read_text(encoding="utf-8") for each in files if each.is_file())
+        tables = re.findall(r"`([A-Z_]{4,})`", row)
+        missing += [each for each in tables if not re.search(rf"^{each}\b", source, re.MULTILINE)]
+    assert not missing, missing
+
+
+def test_words_of_the_glossary_are_those_of_the_code() -> None:
+    """Each word is in every file that its row or line names, as it is written there."""
+    missing, words = [], 0
+    for line in (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines():
+        row = re.match(r"[|-] `([^`]+)`( \||:)", line)
+        if row is None:
+            continue
+        files = re.findall(r"`([\w/.]+\.(?:py|md))`", line)
+        assert files or row[2] == ":", line
+        words += 1
+        for name in files:
+            text = " ".join((ROOT / name).read_text(encoding="utf-8").split())
+            if not re.search(rf"(?<!\w){re.escape(row[1])}(?!\w)", text):
+                missing.append(f"{row[1]}: {name}")
+    assert words > 40
+    assert not missing, missing
