@@ -25,6 +25,7 @@ from archc.backends.expression import (
 from archc.backends.index import aligned, dims, einsum, permuted
 from archc.backends.writer import quoted
 
+from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
 from archc.ir.graph import Node
 
@@ -203,7 +204,8 @@ def _rearranged(scope: Scope, node: Node, value: Value) -> Value:
 
 
 def gather(scope: Scope, node: Node) -> Value:
-    """`E[tokens]` for a table, `x[..., index]` where no axis is shared, else `take`."""
+    """`E[tokens]` for a table, `x[..., index]` (`x.index_select(dim, index)` where no index can be
+    negative) where no axis is shared, else `take`."""
     value, index = (scope.value(operand) for operand in node.operands)
     axis, layout = node.op.axis, scope.node_layout(node)
     at = value.layout.index(axis)
@@ -218,6 +220,11 @@ def gather(scope: Scope, node: Node) -> Value:
         have = [*shared, *new, *rest]
     else:
         have = [*value.layout[:at], *new, *value.layout[at + 1 :]]
+        if len(new) == 1 and scope.graph[node.operands[1]].op == ir.Elementwise("mod"):
+            # never negative: the gradient of index_select adds rows, that of [...] sorts indices
+            place = dims(value.layout, [axis])
+            text = call(f"{value.text.at(ATOM)}.index_select", place, index.text)
+            return Value(permuted(text, have, layout), layout, value.kind)
         lead = ":, " * at if at < len(value.layout) - 1 or at < 2 else "..., "
         text = Text(f"{value.text.at(ATOM)}[{lead}{index.text}]")
         if at == 0 and len(value.layout) == 2 and len(new) > 1:

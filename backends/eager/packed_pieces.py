@@ -267,7 +267,8 @@ def sums_of_each(
         inner = tokens_before(x, rows, reverse) > 0
         x = torch.where(inner, x.roll(-1 if reverse else 1, 1), 0.0)
     if rows is None:
-        return x.flip(1).cumsum(1).flip(1) if reverse else x.cumsum(1)
+        x = x.movedim(1, -1)  # along the last dim a GPU adds up with many threads
+        return (x.flip(-1).cumsum(-1).flip(-1) if reverse else x.cumsum(-1)).movedim(-1, 1)
     return since_start(x, torch.add, rows, reverse)
 
 
