@@ -58,12 +58,11 @@ from archc.tile.language import (
     While,
     kind,
 )
+from archc.tile.typed import COMPARED, common
 
 Number = int | float | sympy.Expr
 Length = int | sympy.Expr
 Join = Callable[[tuple[Tile, ...], tuple[Tile, ...]], Sequence[Tile]]
-
-COMPARED = ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not")
 
 
 def ceil_div(a: Length, b: Length) -> sympy.Expr:
@@ -508,14 +507,9 @@ def _hint(op: Op) -> str:
             return type(op).__name__.lower()
 
 
-RANKS = {"bool": 0, "i32": 1, "i64": 2, "f16": 3, "bf16": 3, "f32": 5, "f64": 6}
-
-
 def _common(tiles: Sequence[Tile], function: str) -> str:
-    """The dtype of a result: real before integer before truth, the wider of two."""
-    of = tiles[1:] if function == "where" else tiles
-    found = [tile.dtype for tile in of]
-    return max(found, key=lambda dtype: RANKS.get(dtype, 4))
+    """The dtype of a result."""
+    return common([tile.dtype for tile in (tiles[1:] if function == "where" else tiles)])
 
 
 def _among(tile: Tile, dims: Sequence[Dim]) -> Tile:

@@ -12,11 +12,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from archc.ir.layer import ELEMENTWISE
 from archc.source import Span
 from archc.tile.affine import Atom, Integers, Sum
 from archc.tile.language import (
-    DTYPES,
     Apply,
     Atomic,
     Block,
@@ -24,27 +22,33 @@ from archc.tile.language import (
     Dim,
     Dot,
     For,
+    Given,
     If,
     Iota,
     Load,
     LoadBlock,
     Program,
+    Reduce,
     Relabel,
     Reshape,
+    Scan,
     Statement,
     Store,
     Transpose,
-    Type,
     Value,
+    While,
     kind,
     memory,
     statements,
 )
-from archc.tile.resources import Launch, Room
+from archc.tile.resources import WIDTH, Launch, Room
+from archc.tile.typed import COMPARED, LARGEST, NARROW, common, wrong
 
-NARROW = ("f16", "bf16")
 LEAST = 16
 """The shortest dim of a product of matrices."""
+
+COPIED, LONGEST = 16, 256
+"""What the copy engine moves at once at least, in bytes, and the longest side of its blocks."""
 
 
 @dataclass(frozen=True)
@@ -77,22 +81,47 @@ def _values(block: Block) -> Iterator[Value]:
             yield from _values(inner)
 
 
-def _in_order(program: Program, block: Block, before: set[Value]) -> Iterator[Refusal]:
-    """Every value is made before it is read, and every op has the types that it wants."""
+def _in_order(
+    program: Program, block: Block, before: set[Value], there: frozenset[Buffer] = frozenset()
+) -> Iterator[Refusal]:
+    """Every value is made before it is read, every op has the types that it wants, and what may be
+    missing is touched where it is there alone."""
     seen = before | {*block.arguments}
     for statement in block.statements:
         for value in statement.operands:
             if value not in seen:
                 yield Refusal(value.name, "it is read where it is not made yet", statement.span)
-        reason = _wrong(program, statement)
+        reason = wrong(program, statement)
         if reason:
             yield Refusal(_name(statement), reason, statement.span)
-        for inner in statement.blocks:
-            yield from _in_order(program, inner, seen)
+        yield from _missing(statement, there)
+        for place, inner in enumerate(statement.blocks):
+            known = there | _told_there(statement, place, program)
+            outer = set() if isinstance(statement.op, Scan) else seen
+            yield from _in_order(program, inner, outer, known)
         seen |= {*statement.results}
     for value in block.yields:
         if value not in seen:
             yield Refusal(value.name, "it leaves a block that it is not made in")
+
+
+def _missing(statement: Statement, there: frozenset[Buffer]) -> Iterator[Refusal]:
+    """An access to a buffer that may be missing."""
+    buffer = memory(statement.op)
+    if isinstance(statement.op, Given) or buffer is None or not buffer.optional:
+        return
+    if buffer not in there:
+        reason = f"`{buffer.name}` may be missing: only a branch on `given` may touch it"
+        yield Refusal(_name(statement), reason, statement.span)
+
+
+def _told_there(statement: Statement, place: int, program: Program) -> frozenset[Buffer]:
+    """The buffers that are there in the first block of a branch."""
+    if not isinstance(statement.op, If) or place:
+        return frozenset()
+    made = {v: s for s in statements(program.body) for v in s.results}
+    op = made[statement.operands[0]].op if statement.operands[0] in made else None
+    return frozenset({op.buffer}) if isinstance(op, Given) else frozenset()
 
 
 def _name(statement: Statement) -> str:
@@ -101,81 +130,6 @@ def _name(statement: Statement) -> str:
         return statement.results[0].name
     buffer = memory(statement.op)
     return buffer.name if buffer else type(statement.op).__name__.lower()
-
-
-def _wrong(program: Program, s: Statement) -> str:
-    """Why a statement is not well-typed; empty if it is."""
-    buffer = memory(s.op)
-    if buffer is not None and buffer not in program.buffers:
-        return f"`{buffer.name}` is no buffer of the program"
-    for value in s.results:
-        dtype = value.type.dtype
-        if dtype not in DTYPES and dtype not in program.constants:
-            return f"`{dtype}` is no dtype, and no constant of the program"
-    match s.op:
-        case Apply(function):
-            return _wrong_apply(function, s)
-        case Dot():
-            return _wrong_dot(s)
-        case Transpose(order) if sorted(order) != sorted(s.operands[0].type.names):
-            return f"{_shown(s.operands[0].type)} has no dims {', '.join(order)}"
-        case Load() | Store() | LoadBlock() | Atomic():
-            return _wrong_memory(s.op.buffer, s)
-        case For():
-            (body,) = s.blocks
-            given = [v.type for v in s.operands[2:]], [v.type for v in body.arguments[1:]]
-            made = [v.type for v in body.yields], [v.type for v in s.results]
-            if not given[0] == given[1] == made[0] == made[1]:
-                return "what a turn hands on is not of the type that the next one takes"
-        case If() if s.operands[0].type.dims:
-            return "a branch needs a scalar"
-    return ""
-
-
-def _wrong_apply(function: str, s: Statement) -> str:
-    if ELEMENTWISE.get(function) != len(s.operands):
-        return f"no function `{function}` of {len(s.operands)} operands"
-    (result,) = s.results
-    for value in s.operands:
-        if value.type.dtype in NARROW:
-            return f"arithmetic in {value.type.dtype}: `{value.name}` must be cast to f32"
-        at = [
-            result.type.names.index(n) if n in result.type.names else -1 for n in value.type.names
-        ]
-        if -1 in at or at != sorted(at):
-            return f"{_shown(value.type)} does not line up with {_shown(result.type)}"
-        if any(dim not in result.type.dims for dim in value.type.dims):
-            return f"a dim of `{value.name}` has another length there"
-    return ""
-
-
-def _wrong_dot(s: Statement) -> str:
-    a, b, *_ = (value.type for value in s.operands)
-    if len(a.dims) != 2 or len(b.dims) != 2 or a.dims[1] != b.dims[0]:
-        return f"no product of {_shown(a)} and {_shown(b)}"
-    if a.dtype != b.dtype:
-        return f"a product of {a.dtype} and {b.dtype}"
-    if any(kind(t.dtype) != "real" for t in (a, b)):
-        return "a product of numbers that are not real"
-    return ""
-
-
-def _wrong_memory(buffer: Buffer, s: Statement) -> str:
-    index = s.operands[: len(buffer.axes)]
-    if len(index) < len(buffer.axes) or any(kind(v.type.dtype) != "int" for v in index):
-        return f"`{buffer.name}` is read with {len(buffer.axes)} integers"
-    if isinstance(s.op, LoadBlock) and any(value.type.dims for value in index):
-        return "a block begins at scalars"
-    if isinstance(s.op, Atomic) and s.op.function == "add" and kind(buffer.dtype) != "int":
-        return "sums of real numbers would change from run to run"
-    masks = s.operands[len(index) + (1 if isinstance(s.op, Store) else 0) :]
-    if isinstance(s.op, Load | Store) and any(v.type.dtype != "bool" for v in masks):
-        return "a mask is a truth value"
-    return ""
-
-
-def _shown(type: Type) -> str:
-    return f"[{', '.join(type.names)}]"
 
 
 # --- at sizes that are known --------------------------------------------------------------------
@@ -188,13 +142,103 @@ def verify_launch(
     says what a device has for one program (None: it is not asked)."""
     integers = Integers(program, known)
     found: list[Refusal] = [] if room is None else [*_room(Launch(program, known), room)]
-    for statement in statements(program.body):
+    dtypes = {name: value for name, value in known.items() if isinstance(value, str)}
+    for statement, holds in _under(program.body, ()):
         found += _lengths(statement, integers)
+        found += _dtypes(statement, dtypes)
+        found += _too_large(statement, integers)
+        if isinstance(statement.op, LoadBlock):
+            found += _copied(statement, integers, dtypes)
         if isinstance(statement.op, Load | Store | Atomic):
-            found += _outside(statement, integers)
+            found += _outside(statement, integers, holds)
+            found += _far(statement, integers)
         if isinstance(statement.op, Store):
-            found += _twice(program, statement, integers)
+            found += _twice(program, statement, integers, holds)
     return found
+
+
+def _under(block: Block, holds: tuple[Value, ...]) -> Iterator[tuple[Statement, tuple[Value, ...]]]:
+    """Every statement, with the conditions of the branches that it stands in."""
+    for statement in block.statements:
+        yield statement, holds
+        for place, inner in enumerate(statement.blocks):
+            branch = isinstance(statement.op, If) and place == 0
+            yield from _under(inner, (*holds, statement.operands[0]) if branch else holds)
+
+
+def _dtypes(s: Statement, dtypes: Mapping[str, str]) -> Iterator[Refusal]:
+    """What the dtypes of a launch make of arithmetic in a constant dtype."""
+    if not isinstance(s.op, Apply | Reduce | Scan) or s.op == Apply("where"):
+        return
+    given = [dtypes.get(v.type.dtype, v.type.dtype) for v in s.operands]
+    for value, dtype in zip(s.operands, given, strict=True):
+        if dtype in NARROW and value.type.dtype not in NARROW:
+            reason = f"arithmetic in {value.type.dtype}, which is {dtype}"
+            yield Refusal(_name(s), f"{reason}: `{value.name}` must be cast to f32", s.span)
+    named = any(value.type.dtype in dtypes for value in (*s.operands, *s.results))
+    if named and isinstance(s.op, Apply) and s.op.function not in COMPARED:
+        made = dtypes.get(s.results[0].type.dtype, s.results[0].type.dtype)
+        if made != common(given):
+            reason = f"it is {common(given)} at this launch, and the program says {made}"
+            yield Refusal(_name(s), f"{reason}: an operand must be cast", s.span)
+
+
+def _too_large(s: Statement, integers: Integers) -> Iterator[Refusal]:
+    """Integers that their dtype has no room for."""
+    for value in s.results:
+        largest = LARGEST.get(value.type.dtype, 0)
+        if kind(value.type.dtype) == "int" and not isinstance(s.op, For | While | If):
+            low, high = integers.range(value)
+            worst = high if high > largest else low
+            if math.isfinite(worst) and not -largest - 1 <= worst <= largest:
+                yield Refusal(value.name, f"{worst:.0f} is no {value.type.dtype}", s.span)
+
+
+def _far(s: Statement, integers: Integers) -> Iterator[Refusal]:
+    """Tiles of i32 that, times the stride of their axis, are beyond 32 bits. A scalar that a tile
+    is added to is counted in 64 bits, and does not matter."""
+    buffer: Buffer = s.op.buffer
+    after = 1
+    for (axis, size), value in reversed([*zip(buffer.axes, s.operands, strict=False)]):
+        tile = _tile_part(value, integers)
+        if tile is not None and after > LARGEST["i32"]:
+            reason = f"{axis} is in steps of {after} elements, beyond 32 bits"
+            yield Refusal(_name(s), f"{reason}: `{buffer.name}` must be strided", s.span)
+        elif tile is not None and tile.type.dtype == "i32":
+            ends = [end for end in integers.range(tile) if math.isfinite(end)]
+            reach = max(map(abs, ends), default=0) if len(ends) == 2 else integers.size(size) - 1
+            if reach * after > LARGEST["i32"]:
+                reason = f"{axis} is up to {reach:.0f} places of {after} elements in"
+                reason = f"{reason} `{buffer.name}`: `{tile.name}` must be cast to i64"
+                yield Refusal(_name(s), reason, s.span)
+        after *= integers.size(size)
+
+
+def _tile_part(index: Value, integers: Integers) -> Value | None:
+    """The tile of an index that is a tile, or the sum of a scalar and one."""
+    if not index.type.dims:
+        return None
+    made = integers.made.get(index)
+    if made is not None and made.op == Apply("add"):
+        for scalar, tile in (made.operands, made.operands[::-1]):
+            if not scalar.type.dims and tile.type.dims == index.type.dims:
+                return tile
+    return index
+
+
+def _copied(s: Statement, integers: Integers, dtypes: Mapping[str, str]) -> Iterator[Refusal]:
+    """What the copy engine does not do: strides that are no multiples of 16 bytes, short rows, and
+    blocks of more than 256 places."""
+    buffer: Buffer = s.op.buffer
+    width = WIDTH[dtypes.get(buffer.dtype, buffer.dtype)]
+    row = integers.size(buffer.axes[-1][1]) * width
+    if len(buffer.axes) > 1 and not buffer.strided and row % COPIED:
+        reason = f"a row of `{buffer.name}` has {row} bytes, no multiple of {COPIED}"
+        yield Refusal(_name(s), f"{reason}: the copy engine cannot read it", s.span)
+    lengths = [integers.size(dim.length) for _, dim in s.op.dims]
+    if lengths[-1] * width < COPIED or max(lengths) > LONGEST:
+        reason = f"a block of {lengths} elements of {width} bytes: rows of at least {COPIED} bytes"
+        yield Refusal(_name(s), f"{reason}, and at most {LONGEST} of each axis", s.span)
 
 
 def _room(launch: Launch, room: Room) -> Iterator[Refusal]:
@@ -233,11 +277,11 @@ def _elements(dims: Sequence[Dim], integers: Integers) -> int:
     return math.prod(integers.size(dim.length) for dim in dims)
 
 
-def _outside(s: Statement, integers: Integers) -> Iterator[Refusal]:
+def _outside(s: Statement, integers: Integers, holds: Sequence[Value]) -> Iterator[Refusal]:
     """Elements before the first or after the last of an axis that no mask hides."""
     assert isinstance(s.op, Load | Store | Atomic)
     buffer, count = s.op.buffer, len(s.op.buffer.axes)
-    masks = s.operands[count + (0 if isinstance(s.op, Load) else 1) :]
+    masks = (*holds, *s.operands[count + (0 if isinstance(s.op, Load) else 1) :])
     for (axis, size), value in zip(buffer.axes, s.operands[:count], strict=True):
         total = integers.sum(value)
         if any(
@@ -268,6 +312,8 @@ def _read(value: Value, integers: Integers) -> bool:
 def _bounds(mask: Value, total: Sum, integers: Integers) -> tuple[float, float]:
     """What a mask says of an index: the least and the largest where it holds."""
     made = integers.made.get(mask)
+    if made is not None and isinstance(made.op, Transpose):
+        return _bounds(made.operands[0], total, integers)
     if made is not None and isinstance(made.op, Relabel):
         (operand,) = made.operands
         before = dict(zip(mask.type.names, operand.type.dims, strict=True))
@@ -291,7 +337,9 @@ def _bounds(mask: Value, total: Sum, integers: Integers) -> tuple[float, float]:
     return low, high
 
 
-def _twice(program: Program, s: Statement, integers: Integers) -> Iterator[Refusal]:
+def _twice(
+    program: Program, s: Statement, integers: Integers, holds: Sequence[Value]
+) -> Iterator[Refusal]:
     """Places of the grid or of a tile that an element's address does not tell apart."""
     assert isinstance(s.op, Store)
     count = len(s.op.buffer.axes)
@@ -306,6 +354,9 @@ def _twice(program: Program, s: Statement, integers: Integers) -> Iterator[Refus
             yield Refusal(_name(s), reason, s.span)
         return
     told = {atom for total in sums if _told_apart(total, integers) for atom, _ in total.terms}
+    for condition in (*holds, *s.operands[count + 1 :]):
+        told |= _pinned(condition, integers)
+    told |= _divided(told, integers)
     dims = {dim for value in s.operands[: count + 1] for dim in value.type.dims}
     wanted = [*(Atom(axis) for axis, _ in program.grid), *map(Atom, sorted(dims, key=str))]
     for atom in wanted:
@@ -313,6 +364,32 @@ def _twice(program: Program, s: Statement, integers: Integers) -> Iterator[Refus
         if high > low and atom not in told:
             reason = f"all places along `{atom.name}` store the same elements of it"
             yield Refusal(_name(s), reason, s.span)
+
+
+def _divided(told: set[Atom], integers: Integers) -> set[Atom]:
+    """What a quotient and the remainder beside it tell apart together."""
+    halves: dict[tuple[Sum, Sum], set[str]] = {}
+    for atom in told:
+        made = integers.made.get(atom.key) if isinstance(atom.key, Value) else None
+        if made is not None and isinstance(made.op, Apply):
+            x, y = (integers.sum(value) for value in (made.operands * 2)[:2])
+            halves.setdefault((x, y), set()).add(made.op.function)
+    whole = [x for (x, _), found in halves.items() if found >= {"floordiv", "mod"}]
+    return {atom for x in whole if _told_apart(x, integers) for atom, _ in x.terms}
+
+
+def _pinned(condition: Value, integers: Integers) -> set[Atom]:
+    """Atoms that have one value alone where a condition holds."""
+    made = integers.made.get(condition)
+    if made is None or made.op not in (Apply("and"), Apply("eq")):
+        return set()
+    if made.op == Apply("and"):
+        return set().union(*(_pinned(each, integers) for each in made.operands))
+    if any(kind(each.type.dtype) != "int" for each in made.operands):
+        return set()
+    left, right = (integers.sum(each) for each in made.operands)
+    terms = (left - right).terms
+    return {terms[0][0]} if len(terms) == 1 else set()
 
 
 def _told_apart(total: Sum, integers: Integers) -> bool:
