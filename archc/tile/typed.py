@@ -56,6 +56,9 @@ OF_REALS = (
 )  # fmt: skip
 """Functions that integers must be cast for."""
 
+OF_SINGLES = ("sign", "pow")
+"""Functions that are in f32 alone."""
+
 REDUCING = ("sum", "product", "max", "min", "argmax", "argmin")
 SCANNING = ("sum", "product", "max", "min")
 LARGEST = {"i32": 2**31 - 1, "i64": 2**63 - 1, "bool": 1}
@@ -156,6 +159,8 @@ def _operand(function: str, place: int, value: Value) -> str:
         return f"arithmetic in {dtype}: `{value.name}` must be cast to f32"
     if function in OF_REALS and kind(dtype) != "real":
         return f"`{function}` of {dtype}: `{value.name}` must be cast to f32"
+    if function in OF_SINGLES and dtype == "f64":
+        return f"`{function}` of f64: `{value.name}` must be cast to f32"
     if dtype == "bool" and function not in ("where", "eq", "ne"):
         return f"`{function}` of truth values: `{value.name}` must be cast"
     return ""

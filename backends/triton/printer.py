@@ -81,9 +81,10 @@ WHOLE = {"floordiv": "//", "mod": "%"}
 """Of integers that are not negative, C and Python divide alike; nothing else is divided so."""
 
 
-def to_triton(program: Program) -> str:
-    """The text of a `@triton.jit` function, after those of the joins of its scans."""
-    printer = Printer(program)
+def to_triton(program: Program, printing: type[Printer] | None = None) -> str:
+    """The text of a `@triton.jit` function, after those of the joins of its scans; `printing`
+    may say more than `Printer` does."""
+    printer = (printing or Printer)(program)
     body = [*printer.grid(), *printer.descriptors(), *printer.block(program.body)]
     varying = ", ".join(f'"{name}"' for name in program.varying)
     decorator = f"@triton.jit(do_not_specialize=[{varying}])" if varying else "@triton.jit"

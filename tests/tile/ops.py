@@ -11,6 +11,7 @@ from archc.tile.compose import Composer, Tile
 from archc.tile.interpreter import uniform
 from tests.tile.cases import Case
 from tests.tile.control import CONTROL
+from tests.tile.functions import DTYPES, mixed
 from tests.tile.sized import dim
 
 R, C = 16, 32
@@ -136,4 +137,5 @@ OPS: Mapping[str, Callable[[], Case]] = {
     "blocks": blocks,
     "drawn": drawn,
     **CONTROL,
+    **{f"mixed_{name}": (lambda name=name: mixed(name)) for name in DTYPES},
 }

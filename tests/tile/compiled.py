@@ -1,0 +1,58 @@
+"""Printed programs, compiled ahead of time without a GPU: Triton's own view of values' types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from archc.backends.load import load
+from archc.backends.triton import printer
+from archc.backends.triton.spelling import dtype_text, size_text
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.compiler import compile as compiled_for
+
+from archc.tile.language import Statement
+from tests.tile.cases import Case
+from tests.tile.launched import HEAD, compiled_in
+
+POINTER = {
+    torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float64: "*fp64", torch.int32: "*i32",
+    torch.int64: "*i64",
+}  # fmt: skip
+
+
+class Asserting(printer.Printer):
+    """Says after each tile what its type is, so that Triton refuses a text that makes another."""
+
+    def let(self, statement: Statement, text: str) -> Iterator[str]:
+        """`value = text`, and its dtype and its shape."""
+        yield from super().let(statement, text)
+        (result,), name = statement.results, self.name(statement.results[0])
+        if result.type.dims:
+            yield f"tl.static_assert({name}.dtype == {dtype_text(result.type.dtype)})"
+            for place, dim in enumerate(result.type.dims):
+                yield f"tl.static_assert({name}.shape[{place}] == {size_text(dim.length)})"
+
+
+def compiled(case: Case, capability: int = 90) -> Any:
+    """A program as machine code, with its types asserted."""
+    program = case.program
+    kernel = getattr(load(HEAD + printer.to_triton(program, Asserting), program.name), program.name)
+    signature: dict[str, str] = {}
+    fixed = compiled_in(program, case.constants)
+    for buffer in program.buffers:
+        tensor: Tensor | None = case.tensors.get(buffer.name)
+        if tensor is None:
+            fixed[f"{buffer.name}_p"] = None
+        signature[f"{buffer.name}_p"] = "constexpr" if tensor is None else POINTER[tensor.dtype]
+        if buffer.strided:
+            signature |= {printer.stride(buffer, axis): "i32" for axis, _ in buffer.axes}
+    signature |= {s.name: "i32" if s.is_integer else "fp32" for s in program.sizes}
+    signature |= dict.fromkeys(program.constants, "constexpr")
+    places = {(kernel.arg_names.index(name),): value for name, value in fixed.items()}
+    source = ASTSource(kernel, {name: signature[name] for name in kernel.arg_names}, places)
+    options = {"num_warps": program.warps, "num_stages": program.ahead}
+    return compiled_for(source, target=GPUTarget("cuda", capability, 32), options=options)
