@@ -313,6 +313,8 @@ def _access(program: Program, s: Statement) -> str:
 
 def _load_block(program: Program, s: Statement) -> str:
     axes, blocked = [axis for axis, _ in s.op.buffer.axes], [axis for axis, _ in s.op.dims]
+    if s.op.buffer.optional:
+        return f"`{s.op.buffer.name}` may be missing: it is read by loads alone"
     if len(s.operands) != len(axes) or any(v.type.dims for v in s.operands):
         return "a block begins at scalars"
     if axes[-1] not in blocked or blocked != [axis for axis in axes if axis in blocked]:

@@ -104,9 +104,10 @@ def taken(program: Program) -> frozenset[str]:
     places in the grid."""
     found = {"tl", "triton", "float", "program", program.name, *keyword.kwlist, *runtime_names()}
     for buffer in program.buffers:
-        found |= {f"{buffer.name}_p", f"{buffer.name}_blocks"}
+        found.add(f"{buffer.name}_p")
         found |= {stride(buffer, axis) for axis, _ in buffer.axes}
     found |= {symbol.name for symbol in program.sizes} | {*program.constants}
+    found |= {*copies(program).values()}
     return frozenset(found | {f"p_{axis}" for axis, _ in program.grid})
 
 
@@ -126,6 +127,17 @@ def stride(buffer: Buffer, axis: str) -> str:
     return f"{buffer.name}_{axis}"
 
 
+def copies(program: Program) -> dict[LoadBlock, str]:
+    """The descriptors that blocks are read by, one for each shape of them."""
+    found: dict[LoadBlock, str] = {}
+    for statement in statements(program.body):
+        op = statement.op
+        if isinstance(op, LoadBlock) and op not in found:
+            before = sum(each.buffer == op.buffer for each in found)
+            found[op] = f"{op.buffer.name}_blocks{f'_{before + 1}' if before else ''}"
+    return found
+
+
 class Printer:
     """Names of the values of one program, and the lines of its statements."""
 
@@ -136,6 +148,7 @@ class Printer:
         self.uses: Counter[Value] = Counter()
         self.own: dict[Value, Block] = {}
         self.joins: list[str] = []
+        self.copies = copies(program)
         self._mark(program.body, taken(program))
         for statement in statements(program.body):
             self.made |= dict.fromkeys(statement.results, statement)
@@ -170,14 +183,13 @@ class Printer:
 
     def descriptors(self) -> Iterator[str]:
         """Descriptors of the buffers that are read in blocks, each made once."""
-        ops = [s.op for s in statements(self.program.body) if isinstance(s.op, LoadBlock)]
-        for op in dict.fromkeys(ops):
+        for op in self.copies:
             sizes, blocks = dict(op.buffer.axes), dict(op.dims)
             order = _blocked_last(op)
             shape = ", ".join(size_text(sizes[axis]) for axis in order)
             strides = ", ".join([*(self._stride(op.buffer, axis) for axis in order[:-1]), "1"])
             block = ", ".join(size_text(blocks[a].length) if a in blocks else "1" for a in order)
-            yield f"{INDENT}{_descriptor(op)} = tl.make_tensor_descriptor("
+            yield f"{INDENT}{self.copies[op]} = tl.make_tensor_descriptor("
             yield f"{INDENT * 2}{op.buffer.name}_p, [{shape}], [{strides}], [{block}]"
             yield f"{INDENT})"
 
@@ -476,7 +488,7 @@ def _load_block(p: Printer, s: Statement) -> Iterator[str]:
     starts = dict(zip((axis for axis, _ in s.op.buffer.axes), s.operands, strict=True))
     at = ", ".join(f"tl.cast({p.name(starts[axis])}, tl.int32)" for axis in _blocked_last(s.op))
     shape = shape_text(s.results[0].type)
-    return p.let(s, f"{_descriptor(s.op)}.load([{at}]).reshape{shape}")
+    return p.let(s, f"{p.copies[s.op]}.load([{at}]).reshape{shape}")
 
 
 def _atomic(p: Printer, s: Statement) -> Iterator[str]:
@@ -528,7 +540,3 @@ def _blocked_last(op: LoadBlock) -> list[str]:
     """The axes of a buffer, first those of which a block has one index."""
     blocked = [axis for axis, _ in op.dims]
     return [*(axis for axis, _ in op.buffer.axes if axis not in blocked), *blocked]
-
-
-def _descriptor(op: LoadBlock) -> str:
-    return f"{op.buffer.name}_blocks"

@@ -198,6 +198,35 @@ def counted_some() -> Case:
     return Case(k.done(), tensors, {}, {}, {"y": wanted})
 
 
+def blocks_of_two_shapes() -> Case:
+    """A tensor in blocks of two shapes: each has its own descriptor."""
+    k = Composer("blocks_of_two_shapes", "Sums of blocks of x, by rows.")
+    x, y = k.buffer("x", r=32, c=COLUMNS), k.buffer("y", m=2, r=16)
+    wide = k.load_block(x, 0, 0, r=dim("r", 16), c=dim("c", COLUMNS))
+    small = k.load_block(x, 16, 16, r=dim("r", 16), c=dim("c", 16))
+    for place, tile in enumerate((wide, small)):
+        k.store(y, place, k.iota("r", 16), value=tile.sum("c"))
+    given = drawn(32, COLUMNS)
+    wanted = torch.stack([given[:16].double().sum(1), given[16:, 16:].double().sum(1)])
+    return Case(k.done(), {"x": given, "y": torch.zeros(2, 16)}, {}, {}, {"y": wanted})
+
+
+def of_constants() -> Case:
+    """A branch on constants: what is not taken is no machine code."""
+    k = Composer("of_constants", "y = x in blocks, if they are short.")
+    (BLOCK,) = k.lengths("BLOCK")
+    x, y = k.buffer("x", n=ROWS), k.buffer("y", n=ROWS)
+    n = k.iota("n", ROWS)
+    with k.branch(k.lift(BLOCK) > 2) as large:
+        large.give(k.load(x, n).shaped(dim("m", 4), dim("n", 4)).sum("n"))
+    with k.otherwise(large) as short:
+        short.give(k.load(x, n).shaped(dim("m", 4), dim("n", 4)).max("n"))
+    k.store(y, k.iota("m", 4), value=large.results[0])
+    given = drawn(ROWS)
+    wanted = torch.cat([given.double().reshape(4, 4).sum(1), torch.zeros(12)])
+    return Case(k.done(), {"x": given, "y": torch.zeros(ROWS)}, {}, {"BLOCK": 4}, {"y": wanted})
+
+
 CONTROL: Mapping[str, Callable[[], Case]] = {
     "scanned": lambda: scanned(False),
     "scanned_back": lambda: scanned(True),
@@ -210,4 +239,6 @@ CONTROL: Mapping[str, Callable[[], Case]] = {
     "triangles": triangles,
     "functions": functions,
     "counted_some": counted_some,
+    "blocks_of_two_shapes": blocks_of_two_shapes,
+    "of_constants": of_constants,
 }
