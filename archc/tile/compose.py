@@ -35,6 +35,7 @@ from archc.tile.language import (
     Block,
     Buffer,
     Cast,
+    Chosen,
     Dim,
     Dot,
     For,
@@ -179,6 +180,11 @@ class Composer:
     def given(self, buffer: Buffer) -> Tile:
         """Whether an optional buffer is there, for a branch."""
         return self.put(Given(buffer), type=Type("bool"), name=f"has_{buffer.name}")
+
+    def chosen(self, constant: str, choice: str) -> Tile:
+        """Whether a constant is that dtype or precision, for a branch."""
+        type = Type("bool")
+        return self.put(Chosen(constant, choice), type=type, name=f"{constant}_is_{choice}")
 
     def program(self, axis: str, count: Length) -> Tile:
         """The place of a program along a new axis of the grid."""
@@ -374,7 +380,13 @@ class Composer:
     @contextmanager
     def repeat(self, going: Tile, *carried: Tile, most: Length) -> Iterator[Loop]:
         """A loop that goes on while a truth value holds, at most so many turns: the first value
-        that is handed to the next turn says whether there is one."""
+        that is handed to the next turn says whether there is one.
+
+            with k.repeat(rest > least, z, rest, most=30) as turn:
+                z, rest = step(*turn.carried)
+                turn.next(rest > least, z, rest)
+            z, rest = turn.results
+        """
         at = Value(self._fresh(going.value.name), Type("bool"))
         with self._turn(While(as_size(most)), at, (going, *carried), carried) as turn:
             yield turn
@@ -397,7 +409,15 @@ class Composer:
 
     @contextmanager
     def branch(self, condition: Tile) -> Iterator[Branch]:
-        """Statements that are done where a scalar holds; `otherwise` may follow."""
+        """Statements that are done where a scalar holds; `otherwise` may follow, and then both may
+        give values:
+
+            with k.branch(k.given(bias)) as there:
+                there.give(x + k.load(bias, n))
+            with k.otherwise(there) as missing:
+                missing.give(x)
+            (y,) = there.results
+        """
         block, branch = Block(), Branch()
         with self._inside(block):
             yield branch
@@ -423,7 +443,10 @@ class Composer:
 
     def scan(self, join: Join, dim: str, *tiles: Tile, reverse: bool = False) -> tuple[Tile, ...]:
         """Several tiles scanned together along a dim: `join` gets an element of each of what comes
-        before, and one of each of what follows."""
+        before, and one of each of what follows. Of h[t] = a[t] h[t - 1] + b[t] from 0:
+
+            _, h = k.scan(lambda x, y: (x[0] * y[0], y[0] * x[1] + y[1]), "t", a, b)
+        """
         dims = tuple({d.name: d for tile in tiles for d in tile.dims}.values())
         given = tuple(tile.over(*dims) for tile in tiles)
         before, after = (

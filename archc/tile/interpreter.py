@@ -32,6 +32,7 @@ from archc.tile.language import (
     Broadcast,
     Buffer,
     Cast,
+    Chosen,
     Dot,
     For,
     Full,
@@ -59,6 +60,7 @@ from archc.tile.language import (
     While,
     kind,
 )
+from archc.tile.philox import uniform
 
 TORCH = {
     "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
@@ -332,6 +334,10 @@ def _given(m: Interpreter, s: Statement) -> None:
     m.make(s, torch.tensor([m.tensors.get(s.op.buffer.name) is not None]))
 
 
+def _chosen_constant(m: Interpreter, s: Statement) -> None:
+    m.make(s, torch.tensor([m.known[s.op.constant] == s.op.choice]))
+
+
 def _reduce(m: Interpreter, s: Statement) -> None:
     (x,) = s.operands
     m.make(s, REDUCE[s.op.function](m[x], 1 + x.type.place(s.op.dim)))
@@ -536,7 +542,7 @@ def _if(m: Interpreter, s: Statement) -> None:
 
 OPS: dict[type[Op], Callable[[Interpreter, Statement], None]] = {
     Scalar: _scalar, ProgramId: _program_id, Iota: _iota, Full: _full, Apply: _apply, Cast: _cast,
-    Given: _given, Broadcast: _broadcast, While: _while,
+    Given: _given, Chosen: _chosen_constant, Broadcast: _broadcast, While: _while,
     Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Dot: _dot, Transpose: _transpose,
     Relabel: _relabel, Reshape: _reshape, Pick: _pick, Load: _load, Store: _store,
     LoadBlock: _load_block, Atomic: _atomic, Barrier: _barrier, For: _for, If: _if,
@@ -561,31 +567,3 @@ ATOMIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "max": torch.maximum,
     "min": torch.minimum,
 }
-
-
-# --- random numbers -----------------------------------------------------------------------------
-
-ROUNDS, WORD = 10, 0xFFFFFFFF
-MULTIPLIERS, KEYS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
-
-
-def uniform(seed: Tensor, counter: Tensor) -> Tensor:
-    """Numbers in [0, 1) of Philox 4x32-10, as Triton's `rand` makes them."""
-    none = torch.zeros_like(counter)
-    c = [counter & WORD, (counter >> 32) & WORD, none, none]
-    key = [seed & WORD, (seed >> 32) & WORD]
-    for _ in range(ROUNDS):
-        high0, low0 = _product(MULTIPLIERS[0], c[0])
-        high1, low1 = _product(MULTIPLIERS[1], c[2])
-        c = [high1 ^ c[1] ^ key[0], low1, high0 ^ c[3] ^ key[1], low0]
-        key = [(key[0] + KEYS[0]) & WORD, (key[1] + KEYS[1]) & WORD]
-    signed = torch.where(c[0] >= 1 << 31, c[0] - (1 << 32), c[0])
-    positive = torch.where(signed < 0, -signed - 1, signed)
-    return positive.to(torch.float32) * 4.6566127342e-10
-
-
-def _product(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The high and the low 32 bits of a product of two numbers of 32 bits."""
-    low, high = (b & 0xFFFF) * a, (b >> 16) * a
-    whole_low = (low & WORD) + ((high & 0xFFFF) << 16)
-    return (low >> 32) + (high >> 16) + (whole_low >> 32), whole_low & WORD

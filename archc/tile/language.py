@@ -130,6 +130,15 @@ class Given:
     buffer: Buffer
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Whether a constant of the program that is a dtype or a precision is this one: known when
+    machine code is made, as `Given` is."""
+
+    constant: str
+    choice: str
+
+
 # --- ops: arithmetic ----------------------------------------------------------------------------
 
 
@@ -311,15 +320,15 @@ class If:
 
 
 Op = (
-    Scalar | ProgramId | Iota | Full | Given | Apply | Cast | Random | Reduce | Scan | Sort | Dot
-    | Transpose | Relabel | Broadcast | Reshape | Pick
-    | Load | Store | LoadBlock | Atomic | Barrier | For | While | If
+    Scalar | ProgramId | Iota | Full | Given | Chosen | Apply | Cast | Random | Reduce | Scan | Sort
+    | Dot | Transpose | Relabel | Broadcast | Reshape | Pick | Load | Store | LoadBlock | Atomic
+    | Barrier | For | While | If
 )  # fmt: skip
 
 
 PURE = (
     Scalar, ProgramId, Iota, Full, Apply, Cast, Random, Reduce, Scan, Sort, Dot, Transpose, Relabel,
-    Broadcast, Reshape, Pick, Given,
+    Broadcast, Reshape, Pick, Given, Chosen,
 )  # fmt: skip
 """Ops that make the same value of the same operands, wherever they stand."""
 

@@ -19,6 +19,7 @@ from archc.tile.language import (
     Broadcast,
     Buffer,
     Cast,
+    Chosen,
     Dot,
     For,
     Full,
@@ -177,6 +178,8 @@ class _Lister:
                 return f"{given[0]} everywhere"
             case Given(buffer):
                 return f"{buffer.name} is there"
+            case Chosen(constant, choice):
+                return f"{constant} is {choice}"
             case Reshape():
                 return f"{given[0]} reshaped"
             case If():

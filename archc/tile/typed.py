@@ -19,6 +19,7 @@ from archc.tile.language import (
     Broadcast,
     Buffer,
     Cast,
+    Chosen,
     Dot,
     For,
     Full,
@@ -134,6 +135,12 @@ def _full(program: Program, s: Statement) -> str:
 def _given(program: Program, s: Statement) -> str:
     if not s.op.buffer.optional:
         return f"`{s.op.buffer.name}` is always there"
+    return _made(s, Type("bool"))
+
+
+def _chosen(program: Program, s: Statement) -> str:
+    if s.op.constant not in program.constants:
+        return f"`{s.op.constant}` is no constant of the program"
     return _made(s, Type("bool"))
 
 
@@ -381,7 +388,8 @@ def _all(block: Block) -> list[Statement]:
 
 
 RULES: dict[type, Callable[[Program, Statement], str]] = {
-    ProgramId: _program_id, Iota: _iota, Full: _full, Given: _given, Apply: _apply, Cast: _cast,
+    ProgramId: _program_id, Iota: _iota, Full: _full, Given: _given, Chosen: _chosen,
+    Apply: _apply, Cast: _cast,
     Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Dot: _dot, Transpose: _transpose,
     Relabel: _relabel, Broadcast: _broadcast, Reshape: _reshape, Pick: _pick, Load: _access,
     Store: _access, Atomic: _access, LoadBlock: _load_block, Barrier: _barrier, For: _for,

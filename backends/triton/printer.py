@@ -28,6 +28,7 @@ from archc.backends.triton.spelling import (
 )
 
 from archc.tile.language import (
+    DTYPES,
     Apply,
     Atomic,
     Barrier,
@@ -35,6 +36,7 @@ from archc.tile.language import (
     Broadcast,
     Buffer,
     Cast,
+    Chosen,
     Dot,
     For,
     Full,
@@ -392,6 +394,12 @@ def _given(p: Printer, s: Statement) -> Iterator[str]:
     return p.inline(s, f"({s.op.buffer.name}_p is not None)")
 
 
+def _chosen(p: Printer, s: Statement) -> Iterator[str]:
+    choice = dtype_text(s.op.choice)
+    text = choice if s.op.choice in DTYPES else f'"{choice}"'
+    return p.inline(s, f"({s.op.constant} == {text})")
+
+
 def _reduce(p: Printer, s: Statement) -> Iterator[str]:
     (x,) = s.operands
     if s.op.function == "product":
@@ -529,7 +537,7 @@ def _if(p: Printer, s: Statement) -> Iterator[str]:
 
 LINES: dict[type[Op], Line] = {
     Scalar: _scalar, ProgramId: _program_id, Iota: _iota, Full: _full, Apply: _apply, Cast: _cast,
-    Given: _given, Broadcast: _broadcast, While: _while,
+    Given: _given, Chosen: _chosen, Broadcast: _broadcast, While: _while,
     Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Dot: _dot, Transpose: _transpose,
     Relabel: _relabel, Reshape: _reshape, Pick: _pick, Load: _load, Store: _store,
     LoadBlock: _load_block, Atomic: _atomic, Barrier: _barrier, For: _for, If: _if,

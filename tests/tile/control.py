@@ -227,6 +227,30 @@ def of_constants() -> Case:
     return Case(k.done(), {"x": given, "y": torch.zeros(ROWS)}, {}, {"BLOCK": 4}, {"y": wanted})
 
 
+def exact_dot(dot: str, precision: str) -> Case:
+    """x x^T in float32, whatever the products are in: of float16 the nearest number and the
+    nearest to the rest are multiplied; and a precision that is chosen at launch."""
+    k = Composer(f"exact_dot_{dot}", "Products in two parts, where they are in float16.")
+    (DOT,), (PRECISION,) = k.dtypes("DOT"), k.precisions("PRECISION")
+    x, y = k.buffer("x", r=ROWS, c=COLUMNS), k.buffer("y", r=ROWS, q=ROWS)
+    r, q = k.iota("r", ROWS), k.iota("q", ROWS)
+    tile = k.load(x, r, k.iota("c", COLUMNS))
+    with k.branch(k.chosen(DOT, "f32")) as whole:
+        whole.give(tile.dot(tile.along(r="q"), precision=PRECISION))
+    with k.otherwise(whole) as parts:
+        near = tile.to(DOT)
+        rest = (tile - near.to("f32")).to(DOT)
+        made = near.dot(near.along(r="q"))
+        made = rest.dot(near.along(r="q"), made)
+        parts.give(near.dot(rest.along(r="q"), made))
+    with k.branch(k.chosen(PRECISION, "ieee")):
+        k.store(y, r, q, value=whole.results[0])
+    given = drawn(ROWS, COLUMNS)
+    constants: dict[str, int | str] = {"DOT": dot, "PRECISION": precision}
+    wanted = given.double() @ given.double().T
+    return Case(k.done(), {"x": given, "y": torch.zeros(ROWS, ROWS)}, {}, constants, {"y": wanted})
+
+
 CONTROL: Mapping[str, Callable[[], Case]] = {
     "scanned": lambda: scanned(False),
     "scanned_back": lambda: scanned(True),
@@ -241,4 +265,6 @@ CONTROL: Mapping[str, Callable[[], Case]] = {
     "counted_some": counted_some,
     "blocks_of_two_shapes": blocks_of_two_shapes,
     "of_constants": of_constants,
+    "exact_dot_f32": lambda: exact_dot("f32", "ieee"),
+    "exact_dot_f16": lambda: exact_dot("f16", "ieee"),
 }

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from archc.tile.compose import Composer, Tile
-from archc.tile.interpreter import uniform
+from archc.tile.philox import uniform
 from tests.tile.cases import Case
 from tests.tile.control import CONTROL
 from tests.tile.functions import DTYPES, mixed

@@ -13,7 +13,8 @@ import torch
 from archc.backends.triton.printer import to_triton
 
 from archc.tile.compose import Composer
-from archc.tile.interpreter import run, uniform
+from archc.tile.interpreter import run
+from archc.tile.philox import uniform
 from archc.tile.pretty import listing
 from archc.tile.verifier import verify
 from tests.tile.cases import CASES, Drawn, errors

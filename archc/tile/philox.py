@@ -1,0 +1,31 @@
+"""Counter-based random numbers on torch tensors: Philox 4x32-10 (Salmon et al. 2011)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+ROUNDS, WORD = 10, 0xFFFFFFFF
+MULTIPLIERS, KEYS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
+
+
+def uniform(seed: Tensor, counter: Tensor) -> Tensor:
+    """Numbers in [0, 1) of Philox 4x32-10, as Triton's `rand` makes them."""
+    none = torch.zeros_like(counter)
+    c = [counter & WORD, (counter >> 32) & WORD, none, none]
+    key = [seed & WORD, (seed >> 32) & WORD]
+    for _ in range(ROUNDS):
+        high0, low0 = _product(MULTIPLIERS[0], c[0])
+        high1, low1 = _product(MULTIPLIERS[1], c[2])
+        c = [high1 ^ c[1] ^ key[0], low1, high0 ^ c[3] ^ key[1], low0]
+        key = [(key[0] + KEYS[0]) & WORD, (key[1] + KEYS[1]) & WORD]
+    signed = torch.where(c[0] >= 1 << 31, c[0] - (1 << 32), c[0])
+    positive = torch.where(signed < 0, -signed - 1, signed)
+    return positive.to(torch.float32) * 4.6566127342e-10
+
+
+def _product(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The high and the low 32 bits of a product of two numbers of 32 bits."""
+    low, high = (b & 0xFFFF) * a, (b >> 16) * a
+    whole_low = (low & WORD) + ((high & 0xFFFF) << 16)
+    return (low >> 32) + (high >> 16) + (whole_low >> 32), whole_low & WORD
