@@ -32,7 +32,7 @@ MAX_MONOMIALS = 64
 """Most products that a recurrence is multiplied out into, to find its chunked form: one of more
 stays a loop over the tokens, which is said."""
 
-MAX_PRODUCTS = 1100
+MAX_PRODUCTS = 1400
 """Most products that are made for this in all, of one recurrence."""
 
 CALLS = 20_000

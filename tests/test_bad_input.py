@@ -286,7 +286,7 @@ def with_kernels() -> torch.nn.Module:
         ({"cu_seqlens": torch.tensor([0, 7, 19])}, ValueError, "ascend from 0"),
         ({"cu_seqlens": torch.tensor([0.0, 20.0])}, TypeError, "integers"),
         ({"cu_seqlens": torch.tensor([[0, 20]])}, ValueError, "N >= 1 sequences"),
-        ({"S": torch.ones(1, 3, 4, 4)}, ValueError, r"shapes must be .*got .*1, 3, 4, 4"),
+        ({"S": torch.ones(1, 3, 4, 4)}, ValueError, r"must be \[1, 2, 4, 4\], got .*1, 3, 4, 4"),
         ({"S": torch.ones(2, 2, 4, 4)}, ValueError, "a batch of 2"),
         ({"S": torch.ones(1, 2, 4, 4, dtype=torch.int64)}, TypeError, "real numbers"),
     ],

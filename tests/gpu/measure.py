@@ -78,7 +78,9 @@ def with_gaps() -> Iterator[None]:
     new = torch.empty
 
     def made(*shape: int, **kind: Any) -> Tensor:
-        return new(*shape, **kind).fill_(torch.nan) if _real(kind) else new(*shape, **kind).fill_(1)
+        memory = new(*shape, **kind)
+        with torch.no_grad():  # torch.utils.checkpoint makes an empty leaf
+            return memory.fill_(torch.nan if _real(kind) else 1)
 
     torch.empty = made
     try:

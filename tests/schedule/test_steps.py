@@ -98,4 +98,4 @@ def test_sums_over_sequences_and_heads_are_made_after_the_walk() -> None:
         axes = {axis for operand in node.operands for axis in walk.op.body[operand].type.names}
         assert not {"batch", "H"} & axes - {*node.type.names}, node
     shapes = {name: form.backward[id].type.names for name, id in form.backward.outputs.items()}
-    assert shapes["d.r"] == ("t",) and shapes["d.gain"] == ("D",)
+    assert shapes["d.r"] == ("batch", "t") and shapes["d.gain"] == ("D",)
