@@ -143,7 +143,9 @@ def verify_launch(
     integers = Integers(program, known)
     found: list[Refusal] = [] if room is None else [*_room(Launch(program, known), room)]
     dtypes = {name: value for name, value in known.items() if isinstance(value, str)}
-    for statement, holds in _under(program.body, ()):
+    if any(integers.size(count) < 1 for _, count in program.grid):
+        return found  # there are no programs
+    for statement, holds in _under(program.body, (), integers):
         found += _lengths(statement, integers)
         found += _dtypes(statement, dtypes)
         found += _too_large(statement, integers)
@@ -157,13 +159,20 @@ def verify_launch(
     return found
 
 
-def _under(block: Block, holds: tuple[Value, ...]) -> Iterator[tuple[Statement, tuple[Value, ...]]]:
-    """Every statement, with the conditions of the branches that it stands in."""
+def _under(
+    block: Block, holds: tuple[Value, ...], integers: Integers
+) -> Iterator[tuple[Statement, tuple[Value, ...]]]:
+    """Every statement that is ever done, with the conditions of the branches that it stands in."""
     for statement in block.statements:
         yield statement, holds
+        if isinstance(statement.op, For):
+            start, stop = (integers.range(value) for value in statement.operands[:2])
+            if stop[1] <= start[0]:
+                continue
         for place, inner in enumerate(statement.blocks):
             branch = isinstance(statement.op, If) and place == 0
-            yield from _under(inner, (*holds, statement.operands[0]) if branch else holds)
+            within = (*holds, statement.operands[0]) if branch else holds
+            yield from _under(inner, within, integers)
 
 
 def _dtypes(s: Statement, dtypes: Mapping[str, str]) -> Iterator[Refusal]:

@@ -121,7 +121,8 @@ def _head(program: Program) -> list[str]:
         lines.append(f"{INDENT}{', '.join([f'{buffer.name}_p', *strides])},")
     lines += [f"{INDENT}{symbol.name}," for symbol in program.sizes]
     lines += [f"{INDENT}{name}: tl.constexpr," for name in program.constants]
-    return [*lines, "):", f'{INDENT}"""{program.doc}"""']
+    doc = program.doc.replace("\\", "\\\\").replace('""', '\\"\\"')
+    return [*lines, "):", f'{INDENT}"""{doc}"""']
 
 
 def stride(buffer: Buffer, axis: str) -> str:

@@ -3,6 +3,7 @@ Triton's own."""
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from archc.tile.compose import Composer
 from archc.tile.interpreter import run
 from archc.tile.philox import uniform
 from archc.tile.pretty import listing
-from archc.tile.verifier import verify
+from archc.tile.resources import Room
+from archc.tile.verifier import verify, verify_launch
 from tests.tile.cases import CASES, Drawn, errors
 from tests.tile.ops import OPS
 
@@ -34,7 +36,9 @@ def test_programs_are_right_in_float64(name: str) -> None:
 @pytest.mark.parametrize("name", OPS)
 def test_ops_make_what_torch_makes(name: str) -> None:
     case = OPS[name]()
+    known = {**case.sizes, **case.constants}
     assert not verify(case.program)
+    assert not verify_launch(case.program, known, Room(shared=232_448))
     run(case.program, case.tensors, case.sizes, case.constants)
     assert max(errors(case).values()) < 1e-6, errors(case)
 
@@ -80,3 +84,9 @@ def test_what_machine_code_does_not_know_is_said_in_the_text() -> None:
     text = to_triton(k.done())
     assert '@triton.jit(do_not_specialize=["T"])' in text
     assert "input_precision=PRECISION)" in text
+
+
+def test_a_docstring_may_have_quotes_and_backslashes() -> None:
+    doc = 'o = tril(q\' k"") S, a \\ b.'
+    (function,) = ast.parse(to_triton(Composer("quoted", doc).done())).body
+    assert isinstance(function, ast.FunctionDef) and ast.get_docstring(function) == doc

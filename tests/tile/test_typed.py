@@ -239,6 +239,21 @@ def bounds_in_64_bits(k: Composer, x: Buffer, tile: Tile) -> None:
         turn.next(turn.carried[0] + turn.index)
 
 
+def a_loop_of_no_turns(k: Composer, x: Buffer, tile: Tile) -> None:
+    """From the second row of one: nothing is read before the first."""
+    (M,) = k.sizes("M")
+    z = k.buffer("z", m=M)
+    with k.loop(1, M) as turn:
+        k.load(z, turn.index - 2)
+
+
+def no_programs(k: Composer, x: Buffer, tile: Tile) -> None:
+    """A batch of nothing."""
+    (none,) = k.sizes("NONE")
+    p = k.program("p", none)
+    k.store(k.buffer("y", n=none), p, value=k.full(1.0))
+
+
 def chosen_in_the_dtype_of_the_data(k: Composer, x: Buffer, tile: Tile) -> None:
     """A choice is no arithmetic."""
     r, c = k.iota("r", 16), k.iota("c", 16)
@@ -255,9 +270,11 @@ def chosen_in_the_dtype_of_the_data(k: Composer, x: Buffer, tile: Tile) -> None:
         a_place_in_two_parts,
         a_bound_in_a_branch,
         bounds_in_64_bits,
+        a_loop_of_no_turns,
+        no_programs,
         chosen_in_the_dtype_of_the_data,
     ],
 )
 def test_what_is_right_is_not_refused(write: Write) -> None:
-    found = said(written(write), N=100_000)
+    found = said(written(write), N=100_000, M=1, NONE=0)
     assert not found, found
