@@ -193,10 +193,14 @@ class Integers:
         made = self.made.get(value)
         if made is None or not isinstance(made.op, Apply):
             return ANY
-        if any(kind(each.type.dtype) != "int" for each in made.operands):
+        chosen = made.op.function == "where"
+        operands = made.operands[1:] if chosen else made.operands
+        if any(kind(each.type.dtype) != "int" for each in operands):
             return ANY
-        ends = [self.range(each) for each in made.operands]
+        ends = [self.range(each) for each in operands]
         match made.op.function:
+            case "where":
+                return min(e[0] for e in ends), max(e[1] for e in ends)
             case "floordiv" if ends[1][0] == ends[1][1] > 0:
                 return ends[0][0] // ends[1][0], ends[0][1] // ends[1][0]
             case "mod" if ends[1][0] == ends[1][1] > 0:

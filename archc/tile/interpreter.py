@@ -410,6 +410,11 @@ def _pick(m: Interpreter, s: Statement) -> None:
     programs = max(m[x].shape[0], m[index].shape[0])
     given = m[x].expand(programs, *m[x].shape[1:])
     at = m[index].long().expand(programs, *m[index].shape[1:])
+    length = given.shape[1 + x.type.place(s.op.dim)]
+    wrong = ((at < 0) | (at >= length)) & m.active.reshape(-1, *(1 for _ in at.shape[1:]))
+    if wrong.any():
+        raise WrongProgram(f"{_where(s)} is at {int(at[wrong][0])} of {length} places")
+    at = at.clamp(0, length - 1)
     m.make(s, torch.gather(given, 1 + x.type.place(s.op.dim), at))
 
 

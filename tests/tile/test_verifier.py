@@ -261,3 +261,29 @@ def test_a_loop_ends_after_as_many_turns_as_it_says() -> None:
     k.store(y, 0, value=turn.results[0])
     with pytest.raises(WrongProgram, match="goes on after 5 turns"):
         run(k.done(), {"y": torch.zeros(1, dtype=torch.int32)}, {}, {})
+
+
+def picked_beyond(k: Composer, x: Buffer, y: Buffer, n: Tile) -> None:
+    inside = [n < size("N")]
+    b_x = k.load(x, n, where=inside)
+    k.store(y, n, value=b_x.pick(k.iota("n", size("BLOCK")) + 1, "n"), where=inside)
+
+
+def test_an_element_beyond_a_tile_is_refused() -> None:
+    with pytest.raises(WrongProgram, match="is at 4 of 4 places"):
+        run(
+            written(picked_beyond),
+            {"x": torch.ones(10), "y": torch.zeros(10)},
+            {"N": 10},
+            {"BLOCK": 4},
+        )
+
+
+def chosen_places(k: Composer, x: Buffer, y: Buffer, n: Tile) -> None:
+    """Places that are inside either way need no mask."""
+    at = k.where(k.iota("n", size("BLOCK")) > 1, k.iota("n", size("BLOCK")), 0)
+    k.store(y, n, value=k.load(x, at), where=[n < size("N")])
+
+
+def test_a_choice_of_places_is_inside_if_both_are() -> None:
+    assert not refused(written(chosen_places))
