@@ -14,9 +14,10 @@ integer tile; there are no pointers to compute with. Offsets of scalars are coun
 part of an index that is a tile is multiplied by the stride in its own dtype: i64 where 32 bits may
 not do, as `verify_launch` says.
 
-Integers wrap as their dtype does; quotients and remainders are of integers that are not negative. A
-`max`, `min`, `argmax` or `argmin` of a NaN may drop it, as may `relu`: a program that needs it says
-`where(x != x, x, ...)`. Zeros have no sign.
+Integers stay within their dtype, and quotients and remainders are of integers that are not
+negative: `verify_launch` and the interpreter refuse what they can tell. A `max`, `min`, `argmax` or
+`argmin` of a NaN may drop it, as may `relu`: a program that needs it says `where(x != x, x, ...)`.
+Zeros have no sign.
 
 Nothing here knows of layouts in registers, warps or text.
 """
@@ -298,8 +299,8 @@ class Barrier:
 class For:
     """A loop: operands are the first index, the one after the last, then what is carried into the
     first turn. Its block takes the index (of the wider dtype of both bounds) and what is carried,
-    and yields what the next turn gets.
-    `ahead` is how many turns loads may be issued ahead (None: the compiler's choice)."""
+    and yields what the next turn gets. `ahead` is how many turns loads may be issued ahead (None:
+    the compiler's choice)."""
 
     ahead: int | None = None
 
@@ -324,7 +325,6 @@ Op = (
     | Dot | Transpose | Relabel | Broadcast | Reshape | Pick | Load | Store | LoadBlock | Atomic
     | Barrier | For | While | If
 )  # fmt: skip
-
 
 PURE = (
     Scalar, ProgramId, Iota, Full, Apply, Cast, Random, Reduce, Scan, Sort, Dot, Transpose, Relabel,
