@@ -8,6 +8,19 @@ from archc.compile import compile_source, elaborated, text_of
 from archc.source import Source
 
 FOUND = {
+    "a state that is read with weights of 0": """
+layer L(d, H, K, V):
+    input x[d]
+    param W_k[d, H, K]; W_v[d, H, V]; W_q[d, H, K]
+    k = x @ W_k
+    v = x @ W_v
+    q = x @ W_q
+    recurrence S[K, V] over H:
+        S[t] = 0.5 * S[t-1] + k @ v.T
+        o = S[t].T @ (q - q) + S[t-1].T @ q
+        z = S[t].T @ (q - q)
+    output y[H, V] = o + z
+""",
     "a reader that is made of positions alone, of another sequence": """
 layer L(d, e, H, K, D = 3):
     input x[d]
