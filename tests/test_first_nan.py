@@ -29,7 +29,7 @@ SPECS = {
 }
 
 
-@pytest.mark.parametrize("backend", ["eager", "triton"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("triton", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_nan_stays_in_its_sequence(spec: str, backend: str) -> None:
     """Outputs, states and gradients of all others are what they are without it."""

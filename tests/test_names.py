@@ -93,6 +93,7 @@ def test_names_that_files_use() -> None:
     file_of(archc.parse(spec(HARD)).layer)  # raises where numbers are not those of the spec
 
 
+@pytest.mark.slow
 def test_some_names_in_files_with_kernels() -> None:
     attempt(drawn(0), "eager", "triton")
 

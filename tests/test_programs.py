@@ -40,8 +40,8 @@ def test_some_are_written() -> None:
 
 
 def test_some_compute_what_they_mean() -> None:
-    found = run(range(1000, 1010), numbers=True)
-    assert found["right"] >= 8, "programs are meant to have numbers"
+    found = run(range(1000, 1006), numbers=True)
+    assert found["right"] >= 5, "programs are meant to have numbers"
 
 
 def test_the_same_seed_is_the_same_program() -> None:

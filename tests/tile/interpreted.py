@@ -37,11 +37,12 @@ def hand_written(case: Case) -> None:
 
 
 def runs() -> Iterator[tuple[str, Case, Callable[[Case], None]]]:
-    """Every program, both ways."""
+    """Every program; with `--by-hand` its twin too, which is no code of the compiler."""
     for name, make in CASES.items():
         if name not in ALONE:
             yield name, make(Drawn(torch.float32)), printed
-            yield f"{name} by hand", make(Drawn(torch.float32)), hand_written
+            if "--by-hand" in sys.argv:
+                yield f"{name} by hand", make(Drawn(torch.float32)), hand_written
     for name, make in OPS.items():
         yield name, make(), printed
 

@@ -49,7 +49,7 @@ WRONG: dict[str, tuple[str, Callable[[Tensor], Any], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("backend", ["eager", "triton"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("triton", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("wrong", WRONG)
 def test_modules(wrong: str, backend: str) -> None:
     module = archc.parse(TEXT).module(**SIZES, backend=backend, dtype=torch.float64)

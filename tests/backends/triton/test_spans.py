@@ -93,11 +93,13 @@ def test_a_graph_asks_nothing_of_the_number_of_tokens() -> None:
         assert run(*given)[0].shape == (1, T, 2, 3)
 
 
+@pytest.mark.slow
 def test_packed_sequences_go_in_spans_too() -> None:
     """Each by itself."""
     assert printed("spans", "packed") == ["spans: 7 4 7 5 5 7 4 7", "same: True"]
 
 
+@pytest.mark.slow
 def test_what_all_tokens_share_learns_from_every_span() -> None:
     *errors, spans = printed("spans", "shared")
     assert spans == f"spans: {THERE_AND_BACK}" and any("d gain: True" in each for each in errors)
