@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 from archc.backends.eager.fused import Fused
+from archc.backends.eager.grouped import grouped
 from archc.backends.eager.value import DATA, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import aligned, permuted
@@ -189,20 +190,11 @@ def _factor(graph: Graph, id: int, stream: str, dim: str, heads: str | None) -> 
 
 
 def _ungrouped(graph: Graph, node: Node, heads: str | None) -> Factor | None:
-    """What each head takes its group's part of: head h is of group h // (H / G)."""
-    if not isinstance(node.op, ir.Gather) or heads is None:
+    """What each head takes its group's part of."""
+    found = grouped(graph, node)
+    if found is None or found.heads.name != heads:
         return None
-    value, index = (graph[operand] for operand in node.operands)
-    if index.op != ir.Elementwise("floordiv"):
-        return None
-    place, share = (graph[operand].op for operand in index.operands)
-    groups = value.type.axis(node.op.axis)
-    right = isinstance(place, ir.Position) and place.axis.name == heads
-    if not right or not isinstance(share, ir.Constant):
-        return None
-    if share.value != sympy.floor(place.axis.size / groups.size):
-        return None
-    return Factor(value.id, "", groups.name)
+    return Factor(found.value, "", found.groups.name)
 
 
 # --- the call ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from archc.backends.eager import carry
 from archc.backends.eager.attention import attention
 from archc.backends.eager.chunk_rows import decay_of_rows, joint_gradient
 from archc.backends.eager.fused import Fused
+from archc.backends.eager.grouped import grouped
 from archc.backends.eager.value import Value, shape_text
 from archc.backends.expression import ATOM, MUL, Text, binary, call
 from archc.backends.index import aligned, dims, permuted
@@ -138,19 +139,11 @@ def _convolution(
 
 def grouping(graph: Graph, node: Node) -> Fused | None:
     """x[head // share] along the groups -> each group repeated for its heads."""
-    if not isinstance(node.op, ir.Gather):
+    found = grouped(graph, node)
+    if found is None:
         return None
-    value, index = node.operands
-    at = graph[index]
-    if at.op != ir.Elementwise("floordiv"):
-        return None
-    heads, share = (graph[operand].op for operand in at.operands)
-    if not isinstance(heads, ir.Position) or not isinstance(share, ir.Constant):
-        return None
-    groups = graph[value].type.axis(node.op.axis)
-    if heads.axis.kind != "dim" or share.value != sympy.floor(heads.axis.size / groups.size):
-        return None
-    return Fused((value,), partial(_repeat, operand=value, share=share.value), "repeated")
+    emit = partial(_repeat, operand=found.value, share=found.share)
+    return Fused((found.value,), emit, "repeated")
 
 
 def _repeat(scope: Scope, node: Node, operand: int, share: sympy.Expr) -> Value:
