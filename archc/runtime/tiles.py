@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
+from archc.runtime.jit import kernel
+from archc.runtime.optional import tl
 
 
-@triton.jit
+@kernel
 def grid_barrier(counter_p, before):
     """Wait until every program of the launch has come here `before` + 1 times.
 
@@ -21,25 +21,25 @@ def grid_barrier(counter_p, before):
     tl.debug_barrier()
 
 
-@triton.jit
+@kernel
 def join_product(a, b):
     """a b, for scans and products along a dim."""
     return a * b
 
 
-@triton.jit
+@kernel
 def join_max(a, b):
     """The larger of two, for scans."""
     return tl.maximum(a, b)
 
 
-@triton.jit
+@kernel
 def join_min(a, b):
     """The smaller of two, for scans."""
     return tl.minimum(a, b)
 
 
-@triton.jit
+@kernel
 def real_power(x, y):
     """x ** y; of a negative x where y is whole, and 1 where y is 0."""
     x, y = tl.broadcast(tl.cast(x, tl.float32), tl.cast(y, tl.float32))
@@ -50,14 +50,14 @@ def real_power(x, y):
     return tl.where((y == 0.0) | (x == 1.0), 1.0, found)
 
 
-@triton.jit
+@kernel
 def real_remainder(x, y):
     """x - y floor(x / y), with the sign of y: `%` of Triton has that of x."""
     rest = x % y
     return tl.where(rest * y < 0, rest + y, rest)
 
 
-@triton.jit
+@kernel
 def real_quotient(x, y):
     """floor(x / y) of real numbers: `//` of Triton is for integers."""
     return tl.floor((x - real_remainder(x, y)) / y + 0.5)

@@ -111,6 +111,9 @@ def all_pieces() -> dict[str, str]:
     return {
         **functions("pieces.py"), **functions("packed_pieces.py"), **functions("chunk_pieces.py"),
         **functions("op_pieces.py"),
+        **functions("jit.py", "archc.runtime"),
+        **functions("tiles.py", "archc.runtime"),
+        **functions("programs.py", "archc.runtime"),
         **functions("pieces.py", "archc.backends.triton"),
         **functions("together_pieces.py", "archc.backends.triton"),
         **functions("launch_pieces.py", "archc.backends.triton"),

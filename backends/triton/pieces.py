@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import warnings
 
 import torch
@@ -12,24 +11,7 @@ import triton.language as tl
 from archc.backends.eager.op_pieces import transformed
 from torch import Tensor
 
-
-def kernel(function):
-    """A kernel of Triton, where there is Triton; T and the number of chunks make no new one."""
-    if triton is None:
-        return function
-    newer_assembler()
-    return triton.jit(function, do_not_specialize=["T", "CHUNKS"])
-
-
-def newer_assembler() -> None:
-    """Take the newer of the two assemblers that Triton 3.5 and 3.6 come with, in all of this
-    process: the other one, ptxas 12.8, makes wrong addresses of matrices on Hopper, and so wrong
-    numbers or accesses that are not allowed. TRITON_PTXAS_PATH in the environment goes before."""
-    if triton.__version__.startswith(("3.5.", "3.6.")):
-        at = ("backends", "nvidia", "bin", "ptxas-blackwell")
-        path = os.path.join(os.path.dirname(triton.__file__), *at)
-        if os.path.exists(path):
-            os.environ.setdefault("TRITON_PTXAS_PATH", path)
+from archc.runtime.jit import kernel
 
 
 def block_of(size: int, most: int = 1 << 20) -> int:

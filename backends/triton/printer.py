@@ -84,12 +84,13 @@ WHOLE = {"floordiv": "//", "mod": "%"}
 
 
 def to_triton(program: Program, printing: type[Printer] | None = None) -> str:
-    """The text of a `@triton.jit` function, after those of the joins of its scans; `printing`
-    may say more than `Printer` does."""
+    """The text of a kernel (`archc/runtime/jit.py`), after those of the joins of its scans;
+    `printing` may say more than `Printer` does."""
     printer = (printing or Printer)(program)
     body = [*printer.grid(), *printer.descriptors(), *printer.block(program.body)]
     varying = ", ".join(f'"{name}"' for name in program.varying)
-    decorator = f"@triton.jit(do_not_specialize=[{varying}])" if varying else "@triton.jit"
+    varying += "," * (len(program.varying) == 1)
+    decorator = f"@kernel(varying=({varying}))" if varying else "@kernel"
     return "\n".join([*printer.joins, decorator, *_head(program), *body, ""])
 
 
@@ -428,8 +429,8 @@ def _joined(p: Printer, s: Statement, rest: str) -> Iterator[str]:
 
 def _join(p: Printer, block: Block) -> str:
     """The name of the function that joins two elements; its text goes before the program's."""
-    name = f"{p.program.name}_join{p.joins.count('@triton.jit') or ''}"
-    p.joins += ["@triton.jit", f"def {name}({', '.join(map(p.name, block.arguments))}):"]
+    name = f"{p.program.name}_join{p.joins.count('@kernel') or ''}"
+    p.joins += ["@kernel", f"def {name}({', '.join(map(p.name, block.arguments))}):"]
     p.joins += [*p.block(block), f"{INDENT}return {', '.join(map(p.name, block.yields))}", "", ""]
     return name
 

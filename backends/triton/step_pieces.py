@@ -8,8 +8,10 @@ from typing import Any
 import torch
 import triton.language as tl
 from archc.backends.eager.op_pieces import transformed
-from archc.backends.triton.pieces import has_triton, kernel, needs_gradient
+from archc.backends.triton.pieces import has_triton, needs_gradient
 from torch import Tensor
+
+from archc.runtime.jit import kernel
 
 
 def step_block(size: int, least: int = 16) -> int:

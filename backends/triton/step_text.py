@@ -26,7 +26,8 @@ def step_text(made: StepsWriter, title: str) -> str:
         tensors += [f"{name}_p, {name}_batch"]
     counts = ["T", "B"] if made.kernel.rows is not None else ["T"]
     fixed = [f"{name}: tl.constexpr" for name in constants_of(made)]
-    writer.line("@kernel")
+    varying = ", ".join(f'"{name}"' for name in counts) + "," * (len(counts) == 1)
+    writer.line(f"@kernel(varying=({varying}))")
     writer.call(f"def {title}(", [*tensors, *counts, *fixed], "):")
     writer.depth += 1
     stored = ", ".join(f"`{name}`" for name in (*made.kernel.stores, *made.kernel.ends.values()))

@@ -31,7 +31,7 @@ def kernel_text(made: KernelWriter, title: str) -> str:
     levels = [f"{block}_LEVELS" for block in sorted(made.halved)]
     parts = [f"{block}_PART" for block in sorted(made.cut)]
     fixed = [f"{name}: tl.constexpr" for name in [*sizes, *blocks, *parts, *levels, *CONSTANTS]]
-    writer.line("@kernel")
+    writer.line('@kernel(varying=("T", "CHUNKS"))')
     writer.call(f"def {title}(", [*tensors, "packed_p", "T", "CHUNKS", *fixed], "):")
     writer.depth += 1
     writer.docstring([_title(made)])

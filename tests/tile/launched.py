@@ -18,6 +18,7 @@ from archc.tile.language import LoadBlock, Program, statements
 HEAD = """import triton
 import triton.language as tl
 
+from archc.runtime.jit import kernel
 from archc.runtime.tiles import (
     grid_barrier, join_max, join_min, join_product, real_power, real_quotient, real_remainder,
 )
@@ -29,7 +30,7 @@ DTYPES = {"f32": tl.float32, "bf16": tl.bfloat16, "f16": tl.float16, "f64": tl.f
 
 @lru_cache(maxsize=64)
 def kernel_of(program: Program) -> Any:
-    """The `@triton.jit` function of a program."""
+    """The kernel of a program."""
     return getattr(load(HEAD + to_triton(program), program.name), program.name)
 
 

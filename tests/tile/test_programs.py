@@ -82,7 +82,7 @@ def test_what_machine_code_does_not_know_is_said_in_the_text() -> None:
     y = k.buffer("y", t=16, s=16)
     k.store(y, k.iota("t", 16), k.iota("s", 16), value=made)
     text = to_triton(k.done())
-    assert '@triton.jit(do_not_specialize=["T"])' in text
+    assert '@kernel(varying=("T",))' in text
     assert "input_precision=PRECISION)" in text
 
 

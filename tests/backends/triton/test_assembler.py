@@ -7,7 +7,7 @@ import os
 import pytest
 
 triton = pytest.importorskip("triton")
-pieces = pytest.importorskip("archc.backends.triton.pieces")
+pieces = pytest.importorskip("archc.runtime.jit")
 VARIABLE = "TRITON_PTXAS_PATH"
 
 

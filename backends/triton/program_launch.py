@@ -1,0 +1,158 @@
+"""Tile programs in a generated file: their kernels, and the lines that launch them.
+
+    launch = ProgramLaunch(
+        buffers={"x": "x", "y": Strided("y", ("y.stride(1)", "y.stride(0)")), "z": "z"},
+        sizes={"B": "x.shape[0]", "T": "tokens"},
+        constants={"BLOCK_T": "64", "BLOCK_K": "block_of(x.shape[2])", "IO": "x.dtype"},
+    )
+    write_program(scope.file, body.writer, program, launch)
+
+appends the kernel to the file, once whatever number of launches it has, asks for the functions of
+the runtime that both need, and writes
+
+    launch_kernel(
+        scaled_rows, x.shape[0] * -(-tokens // 64),
+        [x, y, y.stride(1), y.stride(0), z],
+        [x.shape[0], tokens],
+        compiled_for(BLOCK_T=64, BLOCK_K=block_of(x.shape[2]), IO=x.dtype),
+        {"num_warps": 4, "num_stages": 3},
+    )
+
+Where the same kernel is launched in several places, `add_program` gives its name and
+`launch_program` writes the lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import sympy
+from archc.backends.eager.file import File
+from archc.backends.expression import MUL, UNARY, Text, binary, negative, whole
+from archc.backends.triton.launch import LAUNCHING, write_launch
+from archc.backends.triton.printer import runtime_names, to_triton
+from archc.backends.writer import Writer
+
+from archc.tile.language import Buffer, LoadBlock, Program, statements
+
+WHOLE = re.compile(r"\w+(\.\w+|\[\w+\]|\([^()]*\))*")
+"""A number, a name, an attribute, an element or a call: what needs no brackets."""
+
+
+@dataclass(frozen=True)
+class Strided:
+    """A tensor with its stride along each axis of the buffer that it is: of one whose dims stand in
+    another order, or that lacks some, where the stride is 0."""
+
+    tensor: str
+    strides: tuple[str, ...]
+
+
+def strided(tensor: str, layout: Sequence[str], axes: Sequence[str]) -> Strided:
+    """A tensor whose dims are `layout`, for a buffer of these axes."""
+    found = (f"{tensor}.stride({layout.index(a)})" if a in layout else "0" for a in axes)
+    return Strided(tensor, tuple(found))
+
+
+@dataclass(frozen=True)
+class ProgramLaunch:
+    """What a launch of a program is given, as Python expressions by the program's own names.
+
+    `buffers`: tensors. One of a buffer that is not `strided` must be contiguous in the order of the
+    axes; of one that is, its strides are those of the tensor, in that order, unless a `Strided`
+    says otherwise. An optional one may be `None`, or a name that is None at times.
+    `sizes`: numbers. `constants`: numbers, precisions (`'"tf32"'`), and dtypes of torch.
+    `told`: the name of what `launch_kernel` returns.
+    """
+
+    buffers: Mapping[str, str | Strided]
+    sizes: Mapping[str, str]
+    constants: Mapping[str, str]
+    told: str = ""
+
+
+def write_program(file: File, writer: Writer, program: Program, launch: ProgramLaunch) -> str:
+    """Append the kernel of a program to the file, and write the lines that launch it; its name."""
+    title = add_program(file, program)
+    launch_program(file, writer, title, program, launch)
+    return title
+
+
+def add_program(file: File, program: Program) -> str:
+    """Append the kernel of a program to the file, unless an equal one is there; its name."""
+    known = to_triton(program)
+    if known not in file.titles:
+        title = file.titles[known] = file.names.fresh(program.name)
+        text = known if title == program.name else to_triton(replace(program, name=title))
+        file.kernels |= {"kernel", *(runtime_names() & {*re.findall(r"\w+", text)})}
+        file.sections.append(text)
+    return file.titles[known]
+
+
+def launch_program(
+    file: File, writer: Writer, title: str, program: Program, launch: ProgramLaunch
+) -> None:
+    """The lines that launch a kernel of that name. ValueError: where the expressions are not those
+    that the program wants."""
+    for kind, wanted, given in (
+        ("buffers", [buffer.name for buffer in program.buffers], launch.buffers),
+        ("sizes", [symbol.name for symbol in program.sizes], launch.sizes),
+        ("constants", program.constants, launch.constants),
+    ):
+        if {*wanted} != {*given}:
+            raise ValueError(f"{title} has {kind} {sorted(wanted)}, and not {sorted(given)}")
+    file.kernels |= {*LAUNCHING, "compiled_for"}
+    if any(isinstance(each.op, LoadBlock) for each in statements(program.body)):
+        file.kernels.add("descriptor_room")
+        writer.line("descriptor_room()")
+    tensors = [_tensor(buffer, launch.buffers[buffer.name]) for buffer in program.buffers]
+    sizes = [
+        launch.sizes[symbol.name] if symbol.is_integer else f"float({launch.sizes[symbol.name]})"
+        for symbol in program.sizes
+    ]
+    constants = [f"{name}={launch.constants[name]}" for name in program.constants]
+    options = f'{{"num_warps": {program.warps}, "num_stages": {program.ahead}'
+    options += ', "launch_cooperative_grid": True}' if program.cooperative else "}"
+    write_launch(
+        writer, title, programs_text(program, launch), tensors, sizes, constants, options,
+        launch.told, "compiled_for",
+    )  # fmt: skip
+
+
+def _tensor(buffer: Buffer, given: str | Strided) -> str:
+    """A tensor, with its strides if the kernel is given any."""
+    if isinstance(given, Strided):
+        if not buffer.strided or len(given.strides) != len(buffer.axes):
+            raise ValueError(f"`{buffer.name}` does not take the strides {given.strides}")
+        return ", ".join([given.tensor, *given.strides])
+    if not buffer.strided:
+        return given
+    none = ", ".join("0" for _ in buffer.axes)
+    if given == "None":
+        return f"None, {none}"
+    if buffer.optional:
+        return f"{given}, *(({none},) if {given} is None else {given}.stride())"
+    return f"{given}, *{given}.stride()"
+
+
+def programs_text(program: Program, launch: ProgramLaunch) -> str:
+    """How many programs there are, as Python."""
+    known = {**launch.sizes, **launch.constants}
+    names = {name: text if WHOLE.fullmatch(text) else f"({text})" for name, text in known.items()}
+    return " * ".join(_count(count, names).at(UNARY) for _, count in program.grid) or "1"
+
+
+def _count(size: sympy.Expr, names: Mapping[str, str]) -> Text:
+    """A size as Python: how many blocks cover another is `-(-size // block)`."""
+    ceilings = sorted(size.atoms(sympy.ceiling), key=sympy.default_sort_key)
+    blocks = {each: sympy.Symbol(f"blocks {at}", integer=True) for at, each in enumerate(ceilings)}
+    texts, left = dict(names), size.xreplace(blocks)
+    for each, symbol in blocks.items():
+        above, below = sympy.fraction(sympy.together(each.args[0]))
+        count = f"-({binary('//', MUL, negative(_count(above, names)), _count(below, names))})"
+        if left == symbol:
+            return Text(count, UNARY)
+        texts[symbol.name] = f"({count})" if left.atoms(sympy.Pow) else count
+    return whole(left, texts)

@@ -1,0 +1,133 @@
+"""Tile programs in generated files: the text that launches them, and what it makes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sympy
+from archc.backends.eager.file import File
+from archc.backends.load import load
+from archc.backends.triton.program_launch import (
+    ProgramLaunch,
+    Strided,
+    add_program,
+    programs_text,
+    strided,
+    write_program,
+)
+from archc.backends.writer import Writer
+
+from archc.tile.compose import Composer, ceil_div, size
+from archc.tile.language import Dim, Program
+from tests.backends.triton.processes import printed
+from tests.backends.triton.programs_in_files import ROWS, file_of, scaled_rows
+from tests.tile.programs import gated_rmsnorm
+
+LINES = """\
+launch_kernel(
+    scaled_rows, -(-x.shape[0] // 4),
+    [x, *x.stride(), z, *((0,) if z is None else z.stride()), y, y.stride(1), y.stride(0)],
+    [x.shape[0], x.shape[1]],
+    compiled_for(IO=x.dtype, BLOCK_R=4, BLOCK_C=8),
+    {"num_warps": 4, "num_stages": 3},
+)"""
+
+
+def lines(program: Program, launch: ProgramLaunch) -> list[str]:
+    """The lines that launch a program."""
+    writer = Writer()
+    write_program(File(), writer, program, launch)
+    return writer.lines
+
+
+def test_the_lines_of_a_launch():
+    assert lines(scaled_rows(), ROWS) == LINES.splitlines()
+
+
+def test_a_kernel_is_written_once_and_another_of_its_name_beside_it():
+    file = File()
+    first, again = add_program(file, scaled_rows()), add_program(file, scaled_rows())
+    other = add_program(file, scaled_rows("BLOCK_T"))
+    assert (first, again, other) == ("scaled_rows", "scaled_rows", "scaled_rows_2")
+    assert len(file.sections) == 2
+    assert 'kernel(varying=("T",))\ndef scaled_rows_2(' in file.sections[1]
+    assert "join_product" in file.kernels and "grid_barrier" not in file.kernels
+
+
+def test_a_file_has_the_runtime_that_its_programs_call():
+    text = file_of(scaled_rows(), ROWS, "x, z, y")[1]
+    assert all(f"def {name}(" in text for name in ("kernel", "join_product", "compiled_for"))
+    assert "def real_power(" not in text and "def join_max(" not in text
+
+
+COUNTS = {
+    "1": sympy.Integer(1),
+    "(batch * -(-(n + 1) // 64))": size("B") * ceil_div(size("T"), size("BLOCK")),
+    "-(--(-(n + 1) // 64) // batch)": ceil_div(ceil_div(size("T"), 64), size("B")),
+    "(-(-(n + 1) // 64) + 1)": ceil_div(size("T"), 64) + 1,
+    "(-(-(n + 1) // 64)) ** 2": ceil_div(size("T"), 64) ** 2,
+    "-(-(n + 1) // (batch * 64))": ceil_div(size("T"), size("BLOCK") * size("B")),
+}
+
+
+@pytest.mark.parametrize("text", COUNTS)
+def test_how_many_programs(text: str):
+    program = replace(scaled_rows(), grid=(("at", COUNTS[text]),))
+    given = ProgramLaunch({}, {"B": "batch", "T": "n + 1"}, {"BLOCK": "64"})
+    found = programs_text(program, given)
+    assert found == text
+    counted: Any = load(f"def count(batch, n):\n    return {found}\n", "count")
+    for batch, tokens in ((3, 130), (2, 128), (1, 1)):
+        known = {size("B"): batch, size("T"): tokens, size("BLOCK"): 64}
+        assert counted.count(batch, tokens - 1) == COUNTS[text].subs(known)
+
+
+def test_cooperative_programs_and_those_with_descriptors():
+    k = Composer("turns", "y = x in blocks, after a barrier.", warps=8, ahead=2)
+    (N,) = k.sizes("N")
+    x, y, count = k.buffer("x", n=N), k.buffer("y", n=N), k.buffer("count", i=1, dtype="i32")
+    n = k.program("n", ceil_div(N, 16)) * 16
+    made = k.load_block(x, n, n=Dim("n", sympy.Integer(16)))
+    k.barrier(count, 0)
+    k.store(y, n + k.iota("n", 16), value=made)
+    given = ProgramLaunch({"x": "x", "y": "y", "count": "count"}, {"N": "len(x)"}, {}, "told")
+    found = lines(k.done(), given)
+    assert found[0] == "descriptor_room()"
+    assert found[1] == "told = launch_kernel("
+    assert '{"num_warps": 8, "num_stages": 2, "launch_cooperative_grid": True},' in found[-2]
+
+
+def test_real_sizes_are_floats_whatever_is_given():
+    names = {name: name for name in ("x", "g", "y", "gain")}
+    given = ProgramLaunch(
+        names, {"R": "n", "D": "d", "EPS": "1"}, {"BLOCK_R": "1", "BLOCK_D": "2", "IO": "k"}
+    )
+    assert "    [n, d, float(1)]," in lines(gated_rmsnorm(), given)
+
+
+@pytest.mark.parametrize(
+    ("launch", "said"),
+    [
+        (replace(ROWS, sizes={"T": "1"}), "scaled_rows has sizes"),
+        (replace(ROWS, buffers={"x": "x"}), "scaled_rows has buffers"),
+        (replace(ROWS, constants={}), "scaled_rows has constants"),
+        (replace(ROWS, buffers={**ROWS.buffers, "x": Strided("x", ("1",))}), "`x` does not take"),
+    ],
+)
+def test_expressions_that_are_not_those_of_the_program(launch: ProgramLaunch, said: str):
+    with pytest.raises(ValueError, match=said):
+        lines(scaled_rows(), launch)
+
+
+def test_the_strides_of_a_tensor_in_another_order():
+    found = strided("x", ("t", "batch", "K"), ("batch", "t", "H", "K"))
+    assert found.strides == ("x.stride(1)", "x.stride(0)", "0", "x.stride(2)")
+
+
+def test_programs_in_files_against_float64():
+    found = dict(line.rsplit(": ", 1) for line in printed("programs_in_files", "every"))
+    assert len(found) == 4
+    for name, error in found.items():
+        assert float(error) < (1e-2 if "narrow" in name else 1e-6), name
