@@ -153,6 +153,14 @@ class Composer:
         self._names |= dict.fromkeys(names, 1)
         return tuple(size(name) for name in names)
 
+    def fixed(self, *symbols: sympy.Symbol) -> tuple[sympy.Symbol, ...]:
+        """Sizes, options and lengths of blocks that machine code is made for, by their symbols: as
+        often as one likes."""
+        new = [symbol.name for symbol in symbols if symbol.name not in self.constants]
+        self.constants += new
+        self._names |= dict.fromkeys(new, 1)
+        return symbols
+
     def dtypes(self, *names: str) -> tuple[str, ...]:
         """Real dtypes that machine code is made for."""
         self.constants += names
@@ -241,9 +249,9 @@ class Composer:
         """A tile of one number."""
         return self.put(Full(number, Type(dtype, dims)), type=Type(dtype, dims))
 
-    def apply(self, function: str, *operands: Tile | Number) -> Tile:
+    def apply(self, function: str, *operands: Tile | Number, dims_in: Sequence[str] = ()) -> Tile:
         """An elementwise function; the result has the dims of the first operand that has most, and
-        then those that others add."""
+        then those that others add; or its dims in a given order."""
         if ELEMENTWISE.get(function) != len(operands):
             raise ValueError(f"no function `{function}` of {len(operands)} operands")
         tiles = [each for each in operands if isinstance(each, Tile)]
@@ -256,7 +264,8 @@ class Composer:
         dims: dict[str, Dim] = {}
         for tile in sorted(lifted, key=lambda tile: (-len(tile.dims), tile.dtype == "bool")):
             dims |= {dim.name: dim for dim in tile.dims if dim.name not in dims}
-        order = tuple(dims)
+        order = tuple(dims_in) or tuple(dims)
+        dims = {name: dims[name] for name in order}
         seen = [tile.ordered(*(n for n in order if n in tile.value.type.names)) for tile in lifted]
         dtype = "bool" if function in COMPARED else _common(seen, function)
         return self.put(Apply(function), *seen, type=Type(dtype, tuple(dims.values())))

@@ -1,0 +1,229 @@
+"""Numbers, elementwise functions, reductions and single places as tiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import sympy
+
+from archc.dims import Axis
+from archc.ir.graph import Node
+from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
+from archc.tile.handle import Tile
+from archc.tile.language import kind
+from archc.tile.typed import OF_SINGLES
+
+REDUCING = {
+    "sum": ("sum", 0.0),
+    "mean": ("sum", 0.0),
+    "max": ("max", -math.inf),
+    "min": ("min", math.inf),
+    "prod": ("product", 1.0),
+}
+"""Functions that take an axis away, and what changes nothing for them."""
+
+ZERO_AT_ZERO = frozenset(
+    ("neg", "abs", "sign", "floor", "sin", "erf", "tanh", "relu", "real", "add", "sub")
+)
+"""Functions that are 0 where all of their operands are."""
+
+UNBOUNDED = frozenset(("div", "pow", "mod", "floordiv", "log", "rsqrt", "sqrt", "exp"))
+"""Functions that may be infinite or undefined where their operands are finite."""
+
+KEEPING = frozenset(("add", "sub", "neg", "max", "min"))
+"""Functions of exact sums that are as exact as these."""
+
+# --- numbers ------------------------------------------------------------------------------------
+
+
+def constant(v: Values, node: Node, place: Place) -> Made:
+    """A number, or an expression in sizes."""
+    value = node.op.value
+    if not value.is_number and not value.is_infinite:
+        return Padded(v.k.lift(v.size(value)).to("f32" if node.type.dtype == "real" else "i32"))
+    number = float(value)
+    whole = node.type.dtype == "int" and value.is_Integer
+    return Padded(v.k.lift(int(value), "i32") if whole else v.k.lift(number), number=number)
+
+
+def position(v: Values, node: Node, place: Place) -> Made:
+    """The index itself, counted from where its axis begins."""
+    axis = node.op.axis
+    at, (first, _) = place[axis.name].at, v.borders(axis)
+    return Padded(at if axis.kind == "dim" else at - first)
+
+
+def delta(v: Values, node: Node, place: Place) -> Made:
+    """1 where two indices are equal."""
+    row, col = (place[axis.name].at for axis in (node.op.row, node.op.col))
+    v.see(*(dim.name for at in (row, col) for dim in at.dims))
+    return Padded(v.k.where(row.equals(col), 1.0, 0.0))
+
+
+# --- element by element -------------------------------------------------------------------------
+
+
+def elementwise(v: Values, node: Node, place: Place) -> Made:
+    """A function of its operands, each as wide as it wants them."""
+    given = v.operands(node, place)
+    return given if isinstance(given, Refusal) else applied(v, node.op.fn, given, node.type.dtype)
+
+
+def applied(v: Values, fn: str, given: Sequence[Padded], dtype: str = "real") -> Padded:
+    """An elementwise function of tiles, and what is known of its padding."""
+    labels = v.joined(*given)
+    zero, finite = off_axis(fn, given)
+    if fn == "real" and given[0].number is not None:
+        return Padded(v.k.lift(given[0].number), number=given[0].number)
+    tiles = _as_wanted(v, fn, given, dtype)
+    if dtype == "int" and fn in ("mod", "floordiv"):
+        made = _divided(v, fn, tiles[0], tiles[1], labels)
+    else:
+        made = v.k.apply(fn, *tiles, dims_in=labels)
+    found = [x for x in given if x.product and len(x.labels) == len(labels)]
+    turned = [(x.labels != labels) != x.turned for x in found]
+    return Padded(made, zero, finite, bool(found), bool(found) and all(turned))
+
+
+def _as_wanted(v: Values, fn: str, given: Sequence[Padded], dtype: str) -> list[Tile]:
+    """Operands in the dtypes that a function takes: of a real one in float32, unless all are exact
+    sums and stay so."""
+    tiles = [x.tile for x in given]
+    exact = {x.tile.dtype for x in given if x.narrow}
+    others = [x for x in given if not x.narrow and x.number is None]
+    if exact and fn in KEEPING and len(exact) == 1 and not others and fn not in OF_SINGLES:
+        (one,) = exact
+        return [t if x.number is None else t.to(one) for t, x in zip(tiles, given, strict=True)]
+    tiles = [tile.to("f32") if x.narrow else tile for tile, x in zip(tiles, given, strict=True)]
+    if dtype != "real":
+        return tiles
+    return [tile.to("f32") if kind(tile.dtype) == "int" else tile for tile in tiles]
+
+
+def _divided(v: Values, fn: str, x: Tile, y: Tile, labels: Sequence[str]) -> Tile:
+    """The quotient of integers rounded down, or what is left: by their sizes, as the language
+    divides what is not negative."""
+    size_x, size_y = v.k.apply("abs", x), v.k.apply("abs", y)
+    whole = v.k.apply("floordiv", size_x, size_y, dims_in=labels)
+    rest = v.k.apply("mod", size_x, size_y, dims_in=labels)
+    apart = v.k.apply("ne", x < 0, y < 0)
+    down = v.k.where(rest > 0, -1 - whole, -whole)
+    found = v.k.where(apart, down, whole)
+    return found if fn == "floordiv" else x - y * found
+
+
+def off_axis(fn: str, given: Sequence[Padded]) -> tuple[frozenset[str], frozenset[str]]:
+    """Dims along which the result is 0 off the axis, and those along which it is finite."""
+    labels = frozenset(label for x in given for label in x.labels)
+    zero = frozenset(c for c in labels if all(c in x.zero for x in given if c in x.labels))
+    finite = frozenset(c for c in labels if all(c in x.finite for x in given if c in x.labels))
+    if any(x.number is not None and math.isinf(x.number) for x in given):
+        return frozenset(), frozenset()
+    if fn == "mul":
+        return finite & frozenset(c for x in given for c in x.zero), finite
+    if fn == "div" and given[1].number is not None:
+        return given[0].zero, finite
+    if fn in UNBOUNDED:
+        return frozenset(), zero if fn == "exp" else frozenset()
+    if fn == "where":
+        return given[1].zero & given[2].zero, finite
+    if fn in ZERO_AT_ZERO:
+        return frozenset.intersection(*(x.zero for x in given)), finite
+    return frozenset(), finite
+
+
+# --- along an axis ------------------------------------------------------------------------------
+
+
+def reduce(v: Values, node: Node, place: Place) -> Made:
+    """A sum, a mean, a maximum ... of what lies on the axes."""
+    operand = v.frame.graph[node.operands[0]].type
+    own = dict(place)
+    for name in node.op.axes:
+        given = v.indices.get(name)
+        if given is not None and given.label is None:
+            return v.refused(node, f"sum over {name}, of which a program has one index")
+        own[name] = v.whole(operand.axis(name))
+    x = v.value(node.operands[0], own)
+    if isinstance(x, Refusal):
+        return x
+    x = reduced(v, x.wide(), node.op.axes, node.op.fn, [operand.axis(n) for n in node.op.axes])
+    if node.op.fn == "mean":
+        size = sympy.Mul(*(operand.axis(axis).size for axis in node.op.axes))
+        x = replace(x, tile=x.tile / v.k.lift(v.size(size)).to("f32"))
+    return x
+
+
+def reduced(
+    v: Values, x: Padded, labels: Sequence[str], fn: str = "sum", axes: Sequence[Axis] = ()
+) -> Padded:
+    """A tile without some dims: what it lacks of `axes` counts as often as these are long."""
+    function, fill = REDUCING[fn]
+    missing = [v.dim(axis.name, axis) for axis in axes if axis.name not in x.labels]
+    if missing and function in ("sum", "product"):
+        x = v.over(x, (*missing, *x.tile.dims))
+    for label in labels:
+        if label in x.labels:
+            x = v.masked(x, (label,), fill)
+            tile = x.tile.reduce(function, label)
+            x = Padded(tile, x.zero - {label}, x.finite - {label})
+    return x
+
+
+# --- single places ------------------------------------------------------------------------------
+
+
+def same(v: Values, node: Node, place: Place) -> Made:
+    """Its operand, at the operand's own axes."""
+    return v.stored(node.operands[0], v.part(node.operands[0], place))
+
+
+def select(v: Values, node: Node, place: Place) -> Made:
+    """The value there, or what is left of all of the axis where it is wanted whole."""
+    operand, op = node.operands[0], node.op
+    axis = v.frame.graph[operand].type.axis(op.axis)
+    own = v.part(operand, place)
+    one = v.stored(operand, {**own, op.axis: Index(counted(v, axis, op.index))})
+    if not isinstance(one, Refusal) or not one.moved:
+        return one
+    x = v.value(operand, {name: i for name, i in own.items() if name != op.axis})
+    if isinstance(x, Refusal) or op.axis not in x.labels:
+        return x
+    chosen = v.whole(axis).at.equals(counted(v, axis, op.index))
+    picked = Padded(v.k.where(chosen, x.tile, 0.0), x.zero | {op.axis})
+    return reduced(v, picked, (op.axis,))
+
+
+def counted(v: Values, axis: Axis, index: int) -> Tile:
+    """An index that is counted from the end if it is negative."""
+    return v.k.lift(v.size(sympy.Integer(index) if index >= 0 else axis.size + index), "i32")
+
+
+def place_(v: Values, node: Node, place: Place) -> Made:
+    """A value at one index of a new axis, and 0 elsewhere."""
+    axis = node.op.axis
+    x = v.value(node.operands[0], {n: i for n, i in place.items() if n != axis.name})
+    if isinstance(x, Refusal):
+        return x
+    return kept(v, x, place[axis.name].at.equals(counted(v, axis, node.op.index)))
+
+
+def kept(v: Values, x: Padded, chosen: Tile) -> Padded:
+    """A value where a condition holds, and 0 elsewhere."""
+    condition = Padded(chosen, finite=frozenset(chosen.value.type.names))
+    nothing = Padded(v.like(0.0, x.tile), number=0.0)
+    made = applied(v, "where", (condition, x, nothing))
+    return replace(made, zero=x.zero)
+
+
+def gather(v: Values, node: Node, place: Place) -> Made:
+    """The value at an index that is a number."""
+    index = v.frame.graph[node.operands[1]].op
+    number = getattr(index, "value", None)
+    if number is None or not number.is_Integer:
+        return v.refused(node, "values from places that are found out")
+    own = v.part(node.operands[0], place)
+    at = Index(v.k.lift(int(number), "i32"))
+    return v.stored(node.operands[0], {**own, node.op.axis: at})

@@ -1,0 +1,139 @@
+"""What nobody reads, left out of a program: a lowering may ask for more than it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import sympy
+
+from archc.tile.language import (
+    PURE,
+    Block,
+    Chosen,
+    Dot,
+    For,
+    If,
+    Load,
+    LoadBlock,
+    Program,
+    Scalar,
+    Statement,
+    Value,
+    While,
+    memory,
+    statements,
+)
+
+
+def swept(program: Program) -> Program:
+    """The program without values that no store depends on, without buffers that nothing touches,
+    and without sizes and constants that nothing is made of."""
+    body = _swept_block(program.body, set())
+    touched = {memory(statement.op) for statement in statements(body)}
+    buffers = tuple(buffer for buffer in program.buffers if buffer in touched)
+    smaller = replace(program, body=body, buffers=buffers)
+    words = _words(smaller)
+    sizes = tuple(symbol for symbol in program.sizes if symbol.name in words)
+    constants = tuple(name for name in program.constants if name in words)
+    varying = tuple(name for name in program.varying if name in words)
+    return replace(smaller, sizes=sizes, constants=constants, varying=varying)
+
+
+def _swept_block(block: Block, wanted: set[Value]) -> Block:
+    """A block of which the values `wanted`, and what it yields, are read; adds what it reads."""
+    wanted |= {*block.yields}
+    kept: list[Statement] = []
+    for statement in reversed(block.statements):
+        found = _swept(statement, wanted)
+        if found is not None:
+            wanted |= {*found.operands}
+            kept.append(found)
+    return Block(block.arguments, kept[::-1], block.yields)
+
+
+def _swept(statement: Statement, wanted: set[Value]) -> Statement | None:
+    """A statement with what is read of it; None if nothing is."""
+    read = [value in wanted for value in statement.results]
+    if isinstance(statement.op, (*PURE, Load, LoadBlock)):
+        return statement if any(read) else None
+    if isinstance(statement.op, For | While | If):
+        return _swept_control(statement, wanted)
+    return statement
+
+
+def _swept_control(statement: Statement, wanted: set[Value]) -> Statement | None:
+    """A loop or a branch without results that nobody reads; a loop keeps what its turns read."""
+    blocks = statement.blocks
+    if not any(value in wanted for value in statement.results) and not _acts(blocks):
+        return None
+    kept = _kept(statement, wanted)
+    before = len(statement.operands) - len(statement.results)
+    operands = statement.operands
+    if not isinstance(statement.op, If):
+        carried = [value for value, keep in zip(operands[before:], kept, strict=True) if keep]
+        operands = (*operands[:before], *carried)
+    made = tuple(_swept_block(_narrower(block, kept), wanted) for block in blocks)
+    results = tuple(value for value, keep in zip(statement.results, kept, strict=True) if keep)
+    return replace(statement, operands=operands, results=results, blocks=made)
+
+
+def _kept(statement: Statement, wanted: set[Value]) -> list[bool]:
+    """Which results are read, after the statement or by the turns of a loop themselves."""
+    kept = [value in wanted for value in statement.results]
+    if isinstance(statement.op, If):
+        return kept
+    (body,) = statement.blocks
+    first = len(body.yields) - len(kept)
+    inner = body.arguments[len(body.arguments) - len(kept) :]
+    while True:
+        yields = [y for y, keep in zip(body.yields[first:], kept, strict=True) if keep]
+        read: set[Value] = set()
+        _swept_block(Block(body.arguments, body.statements, (*body.yields[:first], *yields)), read)
+        again = [keep or value in read for keep, value in zip(kept, inner, strict=True)]
+        if again == kept:
+            return kept
+        kept = again
+
+
+def _narrower(block: Block, kept: Collection[bool]) -> Block:
+    """A block that carries or yields only what is kept."""
+    arguments, yields = block.arguments, block.yields
+    first, last = len(arguments) - len(kept), len(yields) - len(kept)
+    if arguments:
+        chosen = [a for a, keep in zip(arguments[first:], kept, strict=True) if keep]
+        arguments = (*arguments[:first], *chosen)
+    chosen = [y for y, keep in zip(yields[last:], kept, strict=True) if keep]
+    return Block(arguments, block.statements, (*yields[:last], *chosen))
+
+
+def _acts(blocks: Collection[Block]) -> bool:
+    """Whether something in these blocks writes memory, or waits."""
+    quiet = (*PURE, Load, LoadBlock, For, While, If)
+    return any(not isinstance(s.op, quiet) for block in blocks for s in statements(block))
+
+
+def _words(program: Program) -> set[str]:
+    """Sizes and constants that a program is made of."""
+    sizes = [count for _, count in program.grid]
+    sizes += [size for buffer in program.buffers for _, size in buffer.axes]
+    words = {buffer.dtype for buffer in program.buffers}
+    for statement in statements(program.body):
+        op = statement.op
+        if isinstance(op, Scalar):
+            sizes.append(op.size)
+        if isinstance(op, While):
+            sizes.append(op.most)
+        if isinstance(op, Dot):
+            words.add(op.precision)
+        if isinstance(op, Chosen):
+            words.add(op.constant)
+        inner = [value for block in statement.blocks for value in block.arguments]
+        for value in (*statement.results, *inner):
+            words.add(value.type.dtype)
+            sizes += [dim.length for dim in value.type.dims]
+    return words | {str(symbol) for each in sizes for symbol in _symbols(each)}
+
+
+def _symbols(size: sympy.Expr) -> Collection[sympy.Basic]:
+    return size.free_symbols
