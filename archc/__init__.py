@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from archc import law, plot
     from archc.api import Spec, load, parse
     from archc.diagnostics import ArchError, ArchWarning
@@ -47,6 +48,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """The public name, from the module that has it."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("archc")
     if name in ("law", "plot"):
         return import_module(f"archc.{name}")
     if name not in _HOMES:

@@ -1,8 +1,7 @@
 """The command line. Products go to stdout, everything else to stderr.
 
 Each verb is a module of `archc.commands` and is imported when it is used: `archc --help` needs
-neither sympy nor torch. Exit status: 0 fine, 1 the spec is refused, 2 wrong usage, 3 numbers
-disagree, 4 a bug in archc, 130 Ctrl-C.
+neither sympy nor torch. Exit statuses are those of `archc.commands.status`.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ from types import FrameType, TracebackType
 import click
 
 from archc.commands.console import Console, crash, refused
+from archc.commands.status import Status
 from archc.diagnostics import ArchError
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as of other programs of a shell."""
 
 VERBS = {
     "list": "Show the bundled specs: what each is, where it comes from, what it costs.",
+    "cat": "Print a spec as it is written.",
     "check": "Check specs: syntax, names and shapes.",
     "compile": "Write a layer as one standalone Python file.",
     "show": "Show a stage of the compilation as text, data or a picture.",
@@ -35,7 +33,7 @@ VERBS = {
     "gallery": "Write one page with the pictures, classes and costs of specs.",
     "fmt": "Put specs into the standard form.",
     "explain": "Explain an error code.",
-    "new": "Start a spec of your own from a bundled one.",
+    "new": "Start a spec of your own, from a bundled one or from a short template.",
     "verify": "Hold every form of a layer against its step-by-step meaning.",
     "bench": "Time the generated file beside its peers, in one run.",
     "doctor": "Say what this machine has, and whether kernels can run on it.",
@@ -49,6 +47,10 @@ Examples:
   archc check my_layer.arch
   archc show my_layer.arch --as svg -o my_layer.svg
   archc compile my_layer.arch -o my_layer.py
+
+\b
+Exit status: 0 fine; 1 the spec is refused; 2 wrong usage; 3 numbers disagree;
+  4 a bug in archc; 130 Ctrl-C.
 """
 
 
@@ -88,12 +90,12 @@ class Verbs(click.Group):
             return super().invoke(ctx)
         except ArchError as error:
             ctx.ensure_object(Console).findings(error.diagnostics)
-            ctx.exit(1)
+            ctx.exit(Status.REFUSED)
         except OSError as error:
             if error.errno == errno.EPIPE:  # whoever read has enough
                 raise
             ctx.ensure_object(Console).findings([refused(error)])
-            ctx.exit(1)
+            ctx.exit(Status.REFUSED)
 
 
 @click.group(
@@ -126,8 +128,8 @@ class Closed(io.TextIOBase):
 
 def _interrupted(signum: int, frame: FrameType | None) -> None:
     """Ctrl-C ends the process, at once where it is asked for again."""
-    signal.signal(signal.SIGINT, lambda signum, frame: os._exit(INTERRUPTED))
-    raise SystemExit(INTERRUPTED)
+    signal.signal(signal.SIGINT, lambda signum, frame: os._exit(Status.INTERRUPTED))
+    raise SystemExit(int(Status.INTERRUPTED))
 
 
 class _Boundary:
@@ -152,10 +154,10 @@ class _Boundary:
                 status = crash(error)
             sys.stdout.flush()
         except OSError:  # what is left has no reader
-            status = status or 1
+            status = status or Status.REFUSED
         if status not in (0, None):
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-        signal.signal(signal.SIGINT, lambda signum, frame: os._exit(INTERRUPTED))
+        signal.signal(signal.SIGINT, lambda signum, frame: os._exit(Status.INTERRUPTED))
         sys.exit(status)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,9 +67,42 @@ def _read_list(text: str) -> list[Any]:
     return [read_value(item) for item in inner.split(",")] if inner else []
 
 
+class Spec(click.ParamType[str]):
+    """A spec; shells complete the names of bundled ones, and the paths of files."""
+
+    name = "spec"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it was given: what is missing or wrong in it has diagnostics of its own."""
+        return str(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Bundled names that begin so; then the shell's own completion of files."""
+        from archc.specfile import bundled
+
+        names = [name for name in bundled() if name.startswith(incomplete)]
+        return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
+
+
 def spec_argument(function: F) -> F:
     """The positional SPEC."""
-    return click.argument("spec", metavar="SPEC")(function)
+    return click.argument("spec", metavar="SPEC", type=Spec())(function)
+
+
+def specs_argument(function: F) -> F:
+    """One SPEC or several; arrive as the tuple `specs`."""
+    return click.argument("specs", metavar="SPEC...", type=Spec(), nargs=-1, required=True)(
+        function
+    )
+
+
+def json_option(function: F) -> F:
+    """`--json`: data on standard output in place of text; arrives as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print data instead of text.")(
+        function
+    )
 
 
 def set_option(function: F) -> F:

@@ -16,15 +16,13 @@ import click
 from rich.console import Console as Terminal
 
 from archc.commands import files
-from archc.commands.arguments import set_option
+from archc.commands.arguments import Spec, json_option, set_option
 from archc.commands.console import Console
+from archc.commands.status import Status
 
 if TYPE_CHECKING:
     from archc.bench.processes import Outcome
     from archc.bench.report import Report
-
-WRONG = 3
-"""Exit status when our own numbers are wrong or missing."""
 
 DTYPES = {
     "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64",
@@ -70,7 +68,7 @@ def _names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str,
 
 
 @click.command()
-@click.argument("specs", metavar="[SPEC]...", nargs=-1)
+@click.argument("specs", metavar="[SPEC]...", type=Spec(), nargs=-1)
 @click.option(
     "--against", default="eager", show_default=True, metavar="NAME,...", callback=_names,
     help="Whom to time beside the generated file: eager (its PyTorch alone), compile (the same"
@@ -120,6 +118,7 @@ def _names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str,
     help="Measure nothing: show, and plot, what an earlier run wrote with -o.",
 )  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", help="Write everything as JSON.")
+@json_option
 @click.option("--plot", metavar="FILE", help="Draw it (.png, .svg, .pdf); needs the extra `bench`.")
 @click.pass_context
 def command(ctx: click.Context, specs: tuple[str, ...], **options: Any) -> None:
@@ -155,19 +154,23 @@ def command(ctx: click.Context, specs: tuple[str, ...], **options: Any) -> None:
     _show(found, options)
     for reason in found.failures():
         click.echo(f"not to be relied on: {reason}", err=True)
-    ctx.exit(WRONG if found.failures() else 0)
+    ctx.exit(Status.DISAGREE if found.failures() else Status.FINE)
 
 
 def _show(found: Report, options: Mapping[str, Any]) -> None:
-    """The table and what is below it; the file and the plot, where they are asked for."""
+    """The table and what is below it, or all of it as data; the file and the plot, where they are
+    asked for."""
     from archc.bench.record import record
     from archc.bench.report import notes, table
 
-    terminal = Terminal(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    terminal.print(table(found))
-    click.echo("\n".join(["", *notes(found)]))
+    data = {**record(["archc", *sys.argv[1:]], options["peers"]), **found.data()}
+    if options["as_json"]:
+        click.echo(json.dumps(data, indent=1))
+    else:
+        terminal = Terminal(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+        terminal.print(table(found))
+        click.echo("\n".join(["", *notes(found)]))
     if options["output"]:
-        data = {**record(["archc", *sys.argv[1:]], options["peers"]), **found.data()}
         files.write(options["output"], json.dumps(data, indent=1) + "\n")
     if options["plot"]:
         from archc.bench.picture import picture

@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
-from archc.commands.arguments import set_option
+from archc.commands.arguments import json_option, set_option, specs_argument
 from archc.commands.console import Console, coloured
 from archc.commands.stages import layer_of, warnings_of
+from archc.commands.status import Status
 from archc.diagnostics import ArchError, Diagnostic
 
 
 @click.command()
-@click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
+@specs_argument
 @set_option
 @click.option(
     "--output-format",
@@ -25,9 +26,10 @@ from archc.diagnostics import ArchError, Diagnostic
     show_default=True,
     help="How findings are printed; github makes annotations of them.",
 )
+@json_option
 @click.pass_context
 def command(
-    ctx: click.Context, specs: tuple[str, ...], given: Mapping[str, Any], form: str
+    ctx: click.Context, specs: tuple[str, ...], given: Mapping[str, Any], form: str, as_json: bool
 ) -> None:
     """Every finding of every SPEC is printed; the exit status is 1 if one is an error.
 
@@ -41,11 +43,11 @@ def command(
         except ArchError as error:
             found += error.diagnostics
     errors = [finding for finding in found if finding.severity == "error"]
-    text = FORMS[form](errors if console.quiet else found)
+    text = FORMS["json" if as_json else form](errors if console.quiet else found)
     if text:
         click.echo(text)
     console.say(_summary(len(specs), len(errors), len(found) - len(errors)))
-    ctx.exit(1 if errors else 0)
+    ctx.exit(Status.REFUSED if errors else Status.FINE)
 
 
 def _summary(specs: int, errors: int, warnings: int) -> str:
@@ -68,7 +70,7 @@ def concise(found: Sequence[Diagnostic]) -> str:
     return "\n".join(f"{_place(f)}{f.severity}[{f.code}]: {f.message}" for f in found)
 
 
-def as_json(found: Sequence[Diagnostic]) -> str:
+def json_text(found: Sequence[Diagnostic]) -> str:
     """A list of objects, empty if there is nothing to report."""
     return json.dumps([finding.as_json() for finding in found], indent=2, ensure_ascii=False)
 
@@ -103,6 +105,6 @@ def _escaped(text: str) -> str:
 FORMS: dict[str, Callable[[Sequence[Diagnostic]], str]] = {
     "full": full,
     "concise": concise,
-    "json": as_json,
+    "json": json_text,
     "github": github,
 }

@@ -12,10 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
+from archc.commands.status import Status
 from archc.diagnostics import Diagnostic
-
-CRASH = 4
-"""Exit status of a bug in archc."""
 
 _MARKS = re.compile(
     r"^(?P<severity>(?:error|warning)\[E\d+\])|^ *(?P<margin>-->|\||=|\d+ \|)"
@@ -70,7 +68,7 @@ def crash(error: Exception) -> int:
         f"command, and this file: {where}",
         err=True,
     )
-    return CRASH
+    return Status.BUG
 
 
 def _crash_file(error: Exception) -> str:

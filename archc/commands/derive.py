@@ -11,6 +11,7 @@ from archc.commands.arguments import output_option, set_option, spec_argument
 from archc.commands.catalogue import doc_parts
 from archc.commands.console import Console
 from archc.commands.stages import Given, layer_of
+from archc.commands.status import Status
 from archc.derivation import document, html
 from archc.derivation.page import Page
 from archc.derivation.story import page_of
@@ -21,9 +22,6 @@ FORMS: dict[str, Callable[[Page], str]] = {
     "md": document.as_markdown,
     "latex": document.as_tex,
 }
-
-WRONG = 3
-"""Exit status when a number is wrong."""
 
 
 @click.command()
@@ -53,4 +51,4 @@ def command(ctx: click.Context, spec: str, given: Given, form: str, output: str)
     if output != "-":
         steps = sum(len(chapter.steps) for chapter in page.chapters)
         console.say(f"{output} written, {steps} steps")
-    ctx.exit(WRONG if page.wrong else 0)
+    ctx.exit(Status.DISAGREE if page.wrong else Status.FINE)

@@ -16,6 +16,7 @@ import click
 import torch
 
 from archc.backends.triton.quirks import CAPABLE, QUIRKS, SUPPORTED, Quirk, Version
+from archc.commands.arguments import json_option
 
 COLUMNS = 100
 """How wide the report is."""
@@ -48,7 +49,7 @@ class Machine:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print data instead of lines.")
+@json_option
 def command(as_json: bool) -> None:
     """A file with kernels runs anywhere: where kernels cannot run, its eager form does. This says
     which of the two it is, and why."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from importlib import resources
@@ -10,14 +11,19 @@ import click
 from rich.console import Console
 from rich.markdown import Markdown
 
+from archc.commands.arguments import json_option
 from archc.diagnostics import did_you_mean
 
 
 @click.command()
 @click.argument("code", required=False)
-def command(code: str | None) -> None:
+@json_option
+def command(code: str | None, as_json: bool) -> None:
     """Without a CODE, the codes there are, each with its title."""
     pages = codes()
+    if code is None and as_json:
+        click.echo(json.dumps(pages, indent=2, ensure_ascii=False))
+        return
     if code is None:
         width = max(map(len, pages))
         click.echo("\n".join(f"{each:<{width}}  {title}" for each, title in pages.items()))
@@ -28,7 +34,10 @@ def command(code: str | None) -> None:
         hint = near[0].replace("did", "Did", 1) if near else "`archc explain` lists the codes."
         raise click.UsageError(f"There is no error code `{code}`. {hint}")
     text = page(wanted)
-    if sys.stdout.isatty():
+    if as_json:
+        found = {"code": wanted, "title": pages[wanted], "page": text}
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    elif sys.stdout.isatty():
         shown = re.sub(r"^```arch .*$", "```python", text, flags=re.MULTILINE)
         Console().print(Markdown(shown, code_theme="ansi_dark"))
     else:

@@ -9,6 +9,7 @@ import click
 
 from archc.commands import files
 from archc.commands.console import Console
+from archc.commands.status import Status
 from archc.diagnostics import ArchError, Diagnostic
 from archc.source import Source
 from archc.specfile import STDIN, BundledSource, read
@@ -48,7 +49,7 @@ def command(
         elif text != source.text:
             console.say(f"{path} formatted")
     console.findings(found)
-    ctx.exit(1 if found or (check and changed) else 0)
+    ctx.exit(Status.REFUSED if found or (check and changed) else Status.FINE)
 
 
 def expanded(paths: tuple[str, ...]) -> list[str]:

@@ -8,6 +8,7 @@ from html import escape
 import click
 
 from archc.commands import files
+from archc.commands.arguments import Spec
 from archc.commands.console import Console
 from archc.commands.profile import CONDITIONS, Profile, in_short, profile
 from archc.ir.picture import as_svg
@@ -35,7 +36,7 @@ pre i { color: #69727f; font-style: normal; }
 
 
 @click.command()
-@click.argument("specs", metavar="[SPEC]...", nargs=-1)
+@click.argument("specs", metavar="[SPEC]...", type=Spec(), nargs=-1)
 @click.option("-o", "--output", required=True, metavar="FILE", help="Where to write; - is stdout.")
 @click.pass_context
 def command(ctx: click.Context, specs: tuple[str, ...], output: str) -> None:

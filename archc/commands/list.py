@@ -6,12 +6,14 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from archc.commands.arguments import json_option
 from archc.commands.catalogue import entry
 from archc.specfile import bundled
 
@@ -20,13 +22,27 @@ COLUMNS = 100
 
 
 @click.command()
+@click.argument("pattern", default="*")
+@click.option(
+    "--class", "family", metavar="WORD",
+    help="Only specs whose class, as `--long` shows it, has this word: `decay`, `attention`.",
+)  # fmt: skip
 @click.option("--long", is_flag=True, help="Add what each costs a token, its class and its source.")
-@click.option("--json", "as_json", is_flag=True, help="Print data instead of a table.")
-def command(long: bool, as_json: bool) -> None:
-    """The name of a bundled spec can stand wherever a SPEC is asked for."""
+@json_option
+def command(pattern: str, family: str | None, long: bool, as_json: bool) -> None:
+    """The name of a bundled spec can stand wherever a SPEC is asked for.
+
+    PATTERN is a name with `*` and `?`, or a word to find in names, descriptions and sources:
+    `archc list 'gated*'`, `archc list delta`, `archc list --class decay`.
+    """
     entries: list[dict[str, Any]] = [entry(name) for name in bundled()]
-    if long:
+    entries = [each for each in entries if _matches(each, pattern)]
+    if long or family is not None:
         entries = [each | _costs(each["name"]) for each in entries]
+    if family is not None:
+        entries = [each for each in entries if family.lower() in each["class"].lower()]
+    if not entries and not as_json:
+        raise click.UsageError("No bundled spec is like that; `archc list` shows them all.")
     if as_json:
         click.echo(json.dumps(entries, indent=2, ensure_ascii=False))
     elif long:
@@ -37,6 +53,14 @@ def command(long: bool, as_json: bool) -> None:
         width = max(len(e["name"]) for e in entries)
         for each in entries:
             click.echo(f"{each['name']:<{width}}  {each['about']}")
+
+
+def _matches(found: Mapping[str, str], pattern: str) -> bool:
+    """Whether a pattern fits the name of a spec, or is a word in what is said of it."""
+    if any(sign in pattern for sign in "*?["):
+        return fnmatchcase(found["name"], pattern)
+    said = " ".join(found[each] for each in ("name", "layer", "about", "source"))
+    return pattern.lower() in said.lower()
 
 
 def _costs(name: str) -> dict[str, Any]:

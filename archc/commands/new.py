@@ -1,13 +1,15 @@
-"""`archc new`: a spec of one's own, started from a bundled one."""
+"""`archc new`: a spec of one's own, started from a bundled one or from a template."""
 
 from __future__ import annotations
 
 import re
+from importlib import resources
 from pathlib import Path
 
 import click
 
 from archc.commands import files
+from archc.commands.arguments import Spec
 from archc.commands.console import Console
 from archc.diagnostics import fail
 from archc.source import Source
@@ -19,22 +21,34 @@ from archc.syntax.parse import parse
 
 @click.command()
 @click.argument("name")
-@click.option("--from", "origin", required=True, metavar="SPEC", help="The spec to start from.")
+@click.option(
+    "--from", "origin", type=Spec(), metavar="SPEC",
+    help="The spec to start from; without it, a short recurrence to fill in.",
+)  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", help="Where to write; - is standard output.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.pass_context
-def command(ctx: click.Context, name: str, origin: str, output: str | None, force: bool) -> None:
+def command(
+    ctx: click.Context, name: str, origin: str | None, output: str | None, force: bool
+) -> None:
     """NAME is the new layer's name; the file is named after it, MyLayer in my_layer.arch."""
     if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or reserved(name):
         raise click.BadParameter(f"`{name}` cannot be the name of a layer", ctx, param_hint="NAME")
-    source = read(split(origin)[0])
-    text = renamed(source, split(origin)[1], name)
+    if origin is None:
+        text = renamed(Source("template.arch", template()), None, name)
+    else:
+        text = renamed(read(split(origin)[0]), split(origin)[1], name)
     path = output or f"{snake_case(name)}{SUFFIX}"
     if path != "-" and not force and Path(path).exists():
         raise fail("E0031", f"`{path}` exists already", helps=("--force replaces it",))
     files.write(path, text)
     if path != "-":
         ctx.ensure_object(Console).say(f"{path} written; `archc check {path}` checks it")
+
+
+def template() -> str:
+    """A layer with one recurrence and a comment on each part."""
+    return resources.files("archc.commands").joinpath("template.arch").read_text("utf-8")
 
 
 def renamed(source: Source, old: str | None, new: str) -> str:

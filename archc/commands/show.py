@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import click
 
 from archc.commands import files
-from archc.commands.arguments import output_option, set_option, spec_argument
+from archc.commands.arguments import json_option, output_option, set_option, spec_argument
 from archc.commands.compile import source_of
 from archc.commands.console import Console
 from archc.commands.stages import Given, layer_of, tree_of
@@ -97,10 +97,17 @@ STAGES = ["tree", "layer", "normal", "chunk", "grad", "plan", "source"]
     "--as", "form", type=click.Choice(list(VIEWS["layer"])), default="text", show_default=True,
     help="The form to show it in.",
 )  # fmt: skip
+@json_option
 @output_option
 @click.pass_context
 def command(
-    ctx: click.Context, spec: str, given: Given, stage: str, form: str, output: str
+    ctx: click.Context,
+    spec: str,
+    given: Given,
+    stage: str,
+    form: str,
+    as_json: bool,
+    output: str,
 ) -> None:
     """Pictures (svg, dot, mermaid) have one box for each statement of the spec.
 
@@ -108,6 +115,7 @@ def command(
     that fits: `--set B=1 --set T=65536 --set chunk=32 --set dtype=float32 --set device=A100` say
     otherwise.
     """
+    form = "json" if as_json else form
     known = {**VIEWS, **DERIVED}[stage]
     if form not in known:
         forms = ", ".join(known)

@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from archc.commands import files
-from archc.commands.arguments import set_option
+from archc.commands.arguments import set_option, spec_argument
 from archc.commands.bench import DTYPES, SHAPES, Numbers
 from archc.commands.console import Console
+from archc.commands.status import Status
 
 if TYPE_CHECKING:
     from archc.tune.search import Found
 
-WRONG = 3
-"""Exit status when there is nothing to rely on: a number of ours is wrong, or a process failed."""
-
 
 @click.command()
-@click.argument("spec", metavar="SPEC")
+@spec_argument
 @click.option(
     "--shapes", type=Numbers("B,T,H,D", 4), multiple=True,
     help="Batch, tokens, heads, dim of a head; may be repeated. [default: 2,8192,32,128]",
@@ -74,7 +72,7 @@ def command(ctx: click.Context, spec: str, output: str | None, **options: Any) -
         raise click.UsageError(str(error)) from None
     except SearchFailed as error:
         click.echo(f"nothing is written: {error}", err=True)
-        ctx.exit(WRONG)
+        ctx.exit(Status.DISAGREE)
     for each in found:
         click.echo("\n".join(told(each)))
     _write(found, output, console)

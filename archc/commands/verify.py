@@ -11,12 +11,10 @@ import click
 from rich.console import Console as Terminal
 from rich.progress import track
 
-from archc.commands.arguments import set_option, spec_argument
+from archc.commands.arguments import json_option, set_option, spec_argument
 from archc.commands.console import Console
 from archc.commands.stages import Given, layer_of
-
-DISAGREE = 3
-"""Exit status when a number is wrong."""
+from archc.commands.status import Status
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Row:
     "--tokens", type=click.IntRange(2, 4096), default=19, show_default=True,
     help="How long the sequence is.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print data instead of a table.")
+@json_option
 @click.pass_context
 def command(ctx: click.Context, spec: str, given: Given, tokens: int, as_json: bool) -> None:
     """The meaning is computed op by op in float64, the forms by the code that archc writes, and for
@@ -71,7 +69,7 @@ def command(ctx: click.Context, spec: str, given: Given, tokens: int, as_json: b
         shown_sizes = ", ".join(f"{name} = {size}" for name, size in instance.sizes.items())
         click.echo(f"{layer.name} with {shown_sizes}; {tokens} tokens, float64")
         click.echo("\n".join(table(rows)))
-    ctx.exit(0 if all(row.right for row in rows) else DISAGREE)
+    ctx.exit(0 if all(row.right for row in rows) else Status.DISAGREE)
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:

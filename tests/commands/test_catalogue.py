@@ -6,8 +6,10 @@ import json
 import re
 from pathlib import Path
 
+import click
 import pytest
 
+from archc.commands import check
 from archc.commands.profile import in_short
 from archc.specfile import bundled
 from tests.console import run
@@ -34,6 +36,53 @@ def test_the_long_list_says_class_and_cost():
     assert max(map(len, lines)) <= 100
     rows = [line.split()[0] for line in lines[1:] if re.match(r"\w+ .*(-|B)$", line)]
     assert rows == list(bundled())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "some", "not_"),
+    [("gated*", "gated_delta", "kda"), ("Kimi", "kda", "gla"), ("*attention", "attention", "gla")],
+)
+def test_list_finds(pattern: str, some: str, not_: str):
+    """By a pattern of names, or by a word of what is said of a spec."""
+    names = [line.split()[0] for line in run("list", pattern).stdout.splitlines()]
+    assert some in names and not_ not in names
+
+
+def test_list_by_class():
+    found = {
+        each["name"] for each in json.loads(run("list", "--class", "attention", "--json").stdout)
+    }
+    assert {"attention", "alibi"} <= found and not found & {"kda", "lstm"}
+    done = run("list", "--class", "no such thing")
+    assert done.exit_code == 2 and "archc list" in done.stderr
+    assert json.loads(run("list", "no such thing", "--json").stdout) == []
+
+
+def test_cat_prints_the_file_as_it_is(tmp_path: Path):
+    text = run("cat", "kda").stdout
+    assert "recurrence S[K, V] over H" in text
+    (tmp_path / "mine.arch").write_bytes(text.encode())
+    assert run("cat", "mine.arch").stdout == run("cat", "kda:KDA").stdout == text
+    assert run("cat", "no_such").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "key"),
+    [(("check", "kda"), None), (("explain", "E0201"), "title"), (("explain",), "E0201"),
+     (("show", "kda"), "layers"), (("doctor",), "machine")],
+)  # fmt: skip
+def test_every_verb_that_tells_has_json(verb: tuple[str, ...], key: str | None):
+    data = json.loads(run(*verb, "--json").stdout)
+    assert data == [] if key is None else key in data
+
+
+def test_shells_complete_specs():
+    """The names that begin so, then files."""
+    param = next(p for p in check.command.params if p.name == "specs")
+    found = param.shell_complete(click.Context(check.command), "gated_")
+    names = [each.value for each in found if each.type == "plain"]
+    assert names == ["gated_delta", "gated_delta_product"]
+    assert [each.type for each in found][-1] == "file"
 
 
 @pytest.mark.parametrize(
@@ -64,6 +113,13 @@ def test_new_copies_under_a_new_name(tmp_path: Path):
     assert run("new", "MyMemory", "--from", "gla").exit_code == 1
     assert (tmp_path / "my_memory.arch").read_text("utf-8") == text
     assert run("new", "MyMemory", "--from", "gla", "--force").exit_code == 0
+
+
+def test_new_without_a_spec_is_a_recurrence_to_fill_in():
+    assert run("new", "MyMemory").exit_code == 0
+    assert run("check", "my_memory.arch").stderr.startswith("1 spec checked, nothing to report")
+    assert run("verify", "my_memory.arch").exit_code == 0
+    assert run("fmt", "--check", "my_memory.arch").exit_code == 0
 
 
 @pytest.mark.parametrize("name", bundled())

@@ -1,0 +1,18 @@
+"""`archc cat`: the text of a spec."""
+
+from __future__ import annotations
+
+import click
+
+from archc.commands.arguments import spec_argument
+from archc.specfile import read, split
+
+
+@click.command()
+@spec_argument
+def command(spec: str) -> None:
+    """The whole file that SPEC names, byte by byte: a bundled one is there to be copied.
+
+    `archc cat kda > mine.arch`
+    """
+    click.echo(read(split(spec)[0]).text, nl=False)
