@@ -56,6 +56,10 @@ Dump = Callable[[str, object], None]
 """Is shown every stage: its name, and the tree, layer or text."""
 
 
+def unseen(stage: str, value: object) -> None:
+    """Shows no stage to anyone."""
+
+
 def in_logs(layer: ir.Layer) -> ir.Layer:
     """Decays of recurrences enter as logarithms."""
     return gates_in_logs(layer, decays)
@@ -155,7 +159,7 @@ class Kernels:
 @lru_cache(maxsize=64)
 def kernels_of(layer: ir.Layer) -> Kernels:
     """What kernels there are for an elaborated layer."""
-    ready = with_prologues(with_epilogues(_through(PASSES[DERIVING:], before_chunks(layer))))
+    ready = with_prologues(with_epilogues(with_chunked_forms(layer)))
     return Kernels(*triton.kernels_in(Plan(for_kernels(ready)), SCHEDULE))
 
 
@@ -192,7 +196,7 @@ def compile_source(
     given: Mapping[str, Any] | None = None,
     backend: str = "eager",
     command: str = "",
-    dump: Dump = lambda stage, value: None,
+    dump: Dump = unseen,
 ) -> str:
     """The Python file of a spec's layer (None: its last), checked against the layer's meaning.
 
@@ -208,7 +212,7 @@ def elaborated(
     source: Source,
     name: str | None = None,
     given: Mapping[str, Any] | None = None,
-    dump: Dump = lambda stage, value: None,
+    dump: Dump = unseen,
     importer: Importer = import_source,
 ) -> ir.Layer:
     """The layer IR that a spec stands for, as it is written there; `importer` finds the texts of
@@ -225,9 +229,9 @@ def elaborated(
 
 
 @deep_calls()
-def lowered(layer: ir.Layer, dump: Dump = lambda stage, value: None) -> ir.Layer:
+def lowered(layer: ir.Layer, dump: Dump = unseen) -> ir.Layer:
     """The layer IR that backends are given: every pass, each verified."""
-    return _through(PASSES, layer, dump)
+    return with_chunked_forms(layer) if dump is unseen else _through(PASSES, layer, dump)
 
 
 @lru_cache(maxsize=16)
@@ -237,10 +241,17 @@ def before_chunks(layer: ir.Layer) -> ir.Layer:
     return _through(PASSES[:DERIVING], layer)
 
 
+@lru_cache(maxsize=16)
+@deep_calls()
+def with_chunked_forms(layer: ir.Layer) -> ir.Layer:
+    """The layer IR that backends are given, of an elaborated layer: every pass."""
+    return _through(PASSES[DERIVING:], before_chunks(layer))
+
+
 def _through(
     passes: Sequence[tuple[str, Callable[[ir.Layer], ir.Layer]]],
     layer: ir.Layer,
-    dump: Dump = lambda stage, value: None,
+    dump: Dump = unseen,
 ) -> ir.Layer:
     """A layer after some passes."""
     for stage, run in passes:
@@ -255,7 +266,7 @@ def file_of(
     layer: ir.Layer,
     backend: str = "eager",
     command: str = "",
-    dump: Dump = lambda stage, value: None,
+    dump: Dump = unseen,
 ) -> str:
     """The file of an elaborated layer, with its self-check."""
     emit = BACKENDS[backend]
@@ -269,7 +280,7 @@ def file_of(
 @deep_calls()
 def text_of(layer: ir.Layer, backend: str = "eager") -> str:
     """The source of an elaborated layer alone, as it is loaded into this process."""
-    return BACKENDS[backend](Plan(_through(PASSES[DERIVING:], before_chunks(layer))))
+    return BACKENDS[backend](Plan(with_chunked_forms(layer)))
 
 
 @deep_calls()

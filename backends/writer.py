@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib import resources
 
 from archc.backends.lines import broken, laid_out
@@ -90,6 +91,7 @@ class Names:
         return Names(self.taken)
 
 
+@lru_cache(maxsize=4096)
 def identifier(text: str) -> str:
     """The nearest Python identifier in ASCII: `K'` is `K_prime`, `lambda` is `lambda_`, `S[t-1]` is
     `S_before`, `S[T]` is `S_T`."""

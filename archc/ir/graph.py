@@ -7,12 +7,14 @@ the same dataflow order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
 import networkx as nx
 
+from archc.diagnostics import InternalError
 from archc.dims import Axis
 from archc.limits import AXES, NODES, over_budget
 from archc.source import Span
@@ -60,57 +62,82 @@ class Graph(Generic[Op]):
     """A directed acyclic multigraph of nodes with named outputs.
 
     `infer(op, operand_nodes)` gives the type of a new node: a graph cannot hold an ill-typed one.
+    `version` counts changes of nodes, so that what was found of a graph need not be found again.
     """
 
     def __init__(self, infer: Callable[[Any, Sequence[Node]], Type]):
         self.infer = infer
         self.outputs: dict[str, int] = {}
-        self._graph: nx.MultiDiGraph = nx.MultiDiGraph()
+        self._nodes: dict[int, Node] = {}
+        self._users: dict[int, dict[int, None]] = {}
         self._next = 0
-        self._order: tuple[int, ...] | None = None  # dataflow order, as long as no edge changes
+        self._order: list[int] | None = []  # dataflow order, as long as it is known
+        self.version = 0
 
     def add(self, op: Op, *operands: int, name: str | None = None, span: Span | None = None) -> int:
         """Append a node and return its id."""
         if len(self) >= NODES:
             raise over_budget(f"this takes more than {NODES} values at once", span, *SHORTER)
-        type = self.infer(op, [self[operand] for operand in operands])
+        type = self.infer(op, [self._nodes[operand] for operand in operands])
         if len(type.axes) > AXES:
             found = f"{len(type.axes)} dims, batch and time among them, and at most {AXES} are done"
             raise over_budget(found, span)
-        node = Node(self._next, op, operands, type, name, span)
+        id = self._next
         self._next += 1
-        self._order = None
-        self._graph.add_node(node.id, node=node)
-        self._graph.add_edges_from((operand, node.id) for operand in operands)
-        return node.id
+        self._nodes[id], self._users[id] = Node(id, op, operands, type, name, span), {}
+        for operand in operands:
+            self._users[operand][id] = None
+        if self._order is not None:
+            self._order.append(id)  # of the largest id, and read by nothing: always the last
+        self.version += 1
+        return id
 
     def __getitem__(self, id: int) -> Node[Op]:
-        return self._graph.nodes[id]["node"]
+        return self._nodes[id]
 
     def __contains__(self, id: int) -> bool:
-        return id in self._graph
+        return id in self._nodes
 
     def __len__(self) -> int:
-        return len(self._graph)
+        return len(self._nodes)
 
     def __iter__(self) -> Iterator[Node[Op]]:
-        """Nodes in a topological order that depends on nothing but the graph."""
+        """Nodes in a topological order that depends on nothing but the graph; those that there are
+        when it begins."""
         if self._order is None:
-            self._order = tuple(nx.lexicographical_topological_sort(self._graph))
-        return map(self.__getitem__, self._order)
+            self._order = self._sorted(None)
+        return map(self._nodes.__getitem__, tuple(self._order))
+
+    def _sorted(self, key: Callable[[int], Any] | None) -> list[int]:
+        """The ids in dataflow order and, where there is a choice, by key and id."""
+        waiting = {id: len(set(node.operands)) for id, node in self._nodes.items()}
+        ready = [(id if key is None else key(id), id) for id, count in waiting.items() if not count]
+        heapify(ready)
+        found = []
+        while ready:
+            _, id = heappop(ready)
+            found.append(id)
+            for user in self._users[id]:
+                waiting[user] -= 1
+                if not waiting[user]:
+                    heappush(ready, (user if key is None else key(user), user))
+        if len(found) < len(self._nodes):
+            raise InternalError("a value depends on itself")
+        return found
 
     def copy(self) -> Graph[Op]:
         """The same graph, to be changed on its own; ids stay. Bodies inside ops are shared."""
         copy: Graph[Op] = Graph(self.infer)
-        copy.outputs, copy._graph, copy._next = dict(self.outputs), self._graph.copy(), self._next
-        copy._order = self._order
+        copy.outputs, copy._nodes, copy._next = dict(self.outputs), dict(self._nodes), self._next
+        copy._users = {id: dict(users) for id, users in self._users.items()}
+        copy._order = None if self._order is None else [*self._order]
         return copy
 
     def renumbered(self, key: Callable[[int], Any]) -> Graph[Op]:
         """The same graph with new ids: in dataflow order and, where there is a choice, by key."""
         new: Graph[Op] = Graph(self.infer)
         ids: dict[int, int] = {}
-        for old in nx.lexicographical_topological_sort(self._graph, key=key):
+        for old in self._sorted(key):
             node = self[old]
             operands = (ids[operand] for operand in node.operands)
             ids[old] = new.add(node.op, *operands, name=node.name, span=node.span)
@@ -124,50 +151,75 @@ class Graph(Generic[Op]):
 
     def acyclic(self) -> bool:
         """Whether no value depends on itself, as it must be."""
-        return nx.is_directed_acyclic_graph(self._graph)
+        try:
+            self._order = self._order or self._sorted(None)
+        except InternalError:
+            return False
+        return True
+
+    def ids(self, *kinds: type) -> list[int]:
+        """The nodes with such ops, in no order."""
+        return [id for id, node in self._nodes.items() if isinstance(node.op, kinds)]
 
     def users(self, id: int) -> tuple[int, ...]:
         """Nodes that read this one, each once, in id order."""
-        return tuple(sorted(set(self._graph.successors(id))))
+        return tuple(sorted(self._users[id]))
 
     def ancestors(self, id: int) -> frozenset[int]:
         """Every node this one depends on."""
-        return frozenset(nx.ancestors(self._graph, id))
+        return frozenset(self._reached([id], lambda each: self._nodes[each].operands) - {id})
 
     def descendants(self, id: int) -> frozenset[int]:
         """Every node that depends on this one."""
-        return frozenset(nx.descendants(self._graph, id))
+        return frozenset(self._reached([id], self._users.__getitem__) - {id})
+
+    def _reached(self, ids: Iterable[int], following: Callable[[int], Iterable[int]]) -> set[int]:
+        """Some nodes and all that one comes to from them."""
+        waiting = [*ids]
+        found = set(waiting)
+        while waiting:
+            fresh = [id for id in following(waiting.pop()) if id not in found]
+            found.update(fresh)
+            waiting += fresh
+        return found
 
     def rename(self, id: int, name: str | None, span: Span | None = None) -> None:
         """Give a node its name in the spec (and the span of the statement that named it)."""
         node = self[id]
-        self._graph.nodes[id]["node"] = replace(node, name=name, span=span or node.span)
+        self._nodes[id] = replace(node, name=name, span=span or node.span)
 
     def replace_op(self, id: int, op: Op) -> None:
         """Give a node another op of the same type."""
-        node = self[id]
-        self._graph.nodes[id]["node"] = replace(node, op=op)
+        self._nodes[id] = replace(self[id], op=op)
+        self.version += 1
 
     def substitute(self, old: int, new: int) -> None:
         """Let every reader of `old`, and every output, read `new` instead."""
-        self._order = None
         for user in self.users(old):
             if user == new:
                 continue
             node = self[user]
             operands = tuple(new if operand == old else operand for operand in node.operands)
-            self._graph.remove_edges_from([(old, user)] * node.operands.count(old))
-            self._graph.add_edges_from([(new, user)] * node.operands.count(old))
-            self._graph.nodes[user]["node"] = replace(node, operands=operands)
+            self._nodes[user] = replace(node, operands=operands)
+            del self._users[old][user]
+            self._users[new][user] = None
+            self._order = None
         self.outputs = {key: new if id == old else id for key, id in self.outputs.items()}
+        self.version += 1
 
     def prune(self, keep: Sequence[int] = ()) -> None:
         """Drop nodes that no output (and nothing in `keep`) depends on."""
-        live = set(self.outputs.values()) | set(keep)
-        for id in tuple(live):
-            live |= self.ancestors(id)
-        self._order = None
-        self._graph.remove_nodes_from([id for id in self._graph if id not in live])
+        ends = [*self.outputs.values(), *keep]
+        live = self._reached(ends, lambda id: self._nodes[id].operands)
+        dead = [id for id in self._nodes if id not in live]
+        for id in dead:
+            for operand in self._nodes.pop(id).operands:
+                self._users[operand].pop(id, None)
+        for id in dead:
+            del self._users[id]
+        if self._order is not None and dead:
+            self._order = [id for id in self._order if id in live]
+        self.version += bool(dead)
 
 
 def components(reads: Mapping[str, Collection[str]]) -> list[list[str]]:

@@ -86,7 +86,7 @@ class _Rewriter:
                     _swap(graph, graph[id], new, fresh, rule)
                     fired = True
                 elif graph.fresh > fresh:
-                    graph.prune(_kept(graph))
+                    _prune(graph)
         return fired
 
     def _inside(self, graph: Graph, node: Node) -> int | None:
@@ -109,15 +109,15 @@ def _swap(graph: Graph, old: Node, new: int, fresh: int, rule: Rule) -> None:
     name = getattr(rule, "__name__", repr(rule))
     if graph[new].type != old.type:
         raise InternalError(f"rule {name}: {old.type} would become {graph[new].type}")
-    for node in tuple(graph):
-        if node.id >= fresh and node.span is None:
-            graph.rename(node.id, node.name, old.span)
+    for id in range(fresh, graph.fresh):
+        if id in graph and graph[id].span is None:
+            graph.rename(id, graph[id].name, old.span)
     if old.name is not None and graph[new].name is None:
         graph.rename(new, old.name, graph[new].span)
     graph.substitute(old.id, new)
-    graph.prune(_kept(graph))
+    _prune(graph)
 
 
-def _kept(graph: Graph) -> list[int]:
-    """What stays although nothing reads it: inputs and parameters are the face of a layer."""
-    return [node.id for node in graph if isinstance(node.op, ir.Input | ir.Param)]
+def _prune(graph: Graph) -> None:
+    """Drop what nothing reads, but for inputs and parameters, which are the face of a layer."""
+    graph.prune(graph.ids(ir.Input, ir.Param))

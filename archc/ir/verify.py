@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import sympy
 
@@ -21,6 +23,11 @@ from archc.ir.shapes import KIND_ORDER, TypeMismatch
 from archc.ir.typing import infer, result
 
 REGIONS = (ir.Fold, ir.Pair, ir.Call)
+HOLDERS = (*REGIONS, ck.Conjugate)
+"""Ops that hold graphs."""
+
+FREE = (ir.Contract, ir.Input, ir.Param, ir.Delta, ir.Result)
+"""Ops whose axes stand in any order."""
 
 
 def verify(layer: ir.Layer) -> None:
@@ -33,7 +40,8 @@ def _verify(layer: ir.Layer, done: set[int]) -> None:
     if id(layer) in done:
         return
     done.add(id(layer))
-    require(layer.graph.acyclic(), f"layer `{layer.name}`: a value depends on itself")
+    acyclic = layer.graph.acyclic()
+    require(acyclic, f"layer `{layer.name}`: a value depends on itself")
     for _, call in layer.calls:
         _verify(call.callee, done)
     try:
@@ -47,6 +55,11 @@ def require(condition: bool, message: str) -> None:
     """Refuse a graph that breaks an invariant."""
     if not condition:
         raise InternalError(message)
+
+
+def broken(where: object, message: str) -> InternalError:
+    """The error for an invariant that a node breaks, where its message takes long to make."""
+    return InternalError(f"{where}: {message}")
 
 
 def _check_layer(layer: ir.Layer) -> None:
@@ -64,43 +77,81 @@ def _check_layer(layer: ir.Layer) -> None:
     _check_symbols(layer, where)
 
 
-def check_graph(graph: Graph, where: str, captured: Mapping[str, Type] | None = None) -> None:
+@dataclass(frozen=True)
+class Where:
+    """The place of a node, put into words only where something is wrong with it."""
+
+    graph: object
+    node: Node
+
+    def __str__(self) -> str:
+        return f"{self.graph}, {_described(self.node)}"
+
+
+FOUND: WeakKeyDictionary[Graph, tuple[int, list[Node]]] = WeakKeyDictionary()
+"""Graphs whose nodes are in order: the version that was checked, and those nodes that hold graphs,
+which may change by themselves, or are results of such."""
+
+
+def check_graph(graph: Graph, where: object, captured: Mapping[str, Type] | None = None) -> None:
     """A graph's nodes; `captured` are the inputs that a body must have (None: a layer's graph)."""
-    require(graph.acyclic(), f"{where}: a value depends on itself")
     for name, id in graph.outputs.items():
         require(id in graph, f"{where}: output `{name}` is not in the graph")
         require(not isinstance(graph[id].op, REGIONS), f"{where}: output `{name}` is a region")
-    inputs = {node.op.name: node.type for node in graph if isinstance(node.op, ir.Input)}
-    _distinct((n.op.name for n in graph if isinstance(n.op, ir.Input)), f"{where}: input")
-    for node in graph:
-        _check_node(graph, node, f"{where}, {_described(node)}")
+    _check_nodes(graph, where)
     if captured is None:
         return
+    inputs = {graph[id].op.name: graph[id].type for id in graph.ids(ir.Input)}
     require(set(inputs) <= set(captured), f"{where}: {sorted(set(inputs) - set(captured))} unknown")
     for name, type in inputs.items():
-        same = _same(type, captured[name])
-        require(same, f"{where}: `{name}` enters as {_shape(captured[name])}, not {_shape(type)}")
-    params = [node.op.name for node in graph if isinstance(node.op, ir.Param)]
+        if not _same(type, captured[name]):
+            raise broken(where, f"`{name}` enters as {_shape(captured[name])}, not {_shape(type)}")
+    params = [graph[id].op.name for id in graph.ids(ir.Param)]
     require(not params, f"{where}: parameters {params} are declared in a body")
 
 
-def _check_node(graph: Graph, node: Node, where: str) -> None:
-    """One node: its operands, its type, and the graphs it holds."""
+def _check_nodes(graph: Graph, where: object) -> None:
+    """The nodes of a graph that has changed since it was found to be in order, and in any case
+    those that hold graphs."""
+    version, holders = FOUND.get(graph, (None, []))
+    fresh = version != graph.version
+    if fresh:
+        require(graph.acyclic(), f"{where}: a value depends on itself")
+        _distinct((graph[id].op.name for id in graph.ids(ir.Input)), f"{where}: input")
+    for node in graph if fresh else holders:
+        if fresh or isinstance(node.op, ir.Result):
+            _check_node(graph, node, Where(where, node))
+        if isinstance(node.op, HOLDERS):
+            _check_holder(node, [graph[operand] for operand in node.operands], Where(where, node))
+    if fresh:
+        holders = [node for node in graph if isinstance(node.op, (*HOLDERS, ir.Result))]
+        FOUND[graph] = graph.version, holders
+
+
+def _check_node(graph: Graph, node: Node, where: Where) -> None:
+    """One node: its operands, and its type."""
     for operand in node.operands:
-        require(operand in graph, f"{where}: operand {operand} is not in the graph")
-        region = isinstance(graph[operand].op, REGIONS)
-        require(
-            region == isinstance(node.op, ir.Result), f"{where}: a region is read by Result alone"
-        )
+        if operand not in graph:
+            raise broken(where, f"operand {operand} is not in the graph")
+        if isinstance(graph[operand].op, REGIONS) != isinstance(node.op, ir.Result):
+            raise broken(where, "a region is read by Result alone")
     operands = [graph[operand] for operand in node.operands]
     if isinstance(node.op, ir.Result):
         require(node.op.name in _results(operands[0].op), f"{where}: no such result")
     type = infer(node.op, operands)
-    require(type == node.type, f"{where}: is {_shape(type)}, but says {_shape(node.type)}")
-    _distinct(type.names, f"{where}: axis")
+    if type != node.type:
+        raise broken(where, f"is {_shape(type)}, but says {_shape(node.type)}")
+    if len(set(type.names)) < len(type.names):
+        _distinct(type.names, f"{where}: axis")
     order = [KIND_ORDER[axis.kind] for axis in type.axes]
-    free = isinstance(node.op, ir.Contract | ir.Input | ir.Param | ir.Delta | ir.Result)
-    require(free or order == sorted(order), f"{where}: axes are not batch, streams, dims")
+    if order != sorted(order) and not isinstance(node.op, FREE):
+        raise broken(where, "axes are not batch, streams, dims")
+    if isinstance(node.op, ir.Contract):
+        _check_contract(node.op, operands, where)
+
+
+def _check_holder(node: Node, operands: list[Node], where: Where) -> None:
+    """A node that holds graphs, with them."""
     if isinstance(node.op, ir.Fold):
         _check_fold(node.op, operands, where)
         if isinstance(node.op.chunked, ck.ChunkForm):
@@ -109,13 +160,11 @@ def _check_node(graph: Graph, node: Node, where: str) -> None:
         _check_pair(node.op, operands, where)
     elif isinstance(node.op, ir.Call):
         _check_call(node.op, operands, where)
-    elif isinstance(node.op, ir.Contract):
-        _check_contract(node.op, operands, where)
     elif isinstance(node.op, ck.Conjugate):
         _check_conjugate(node.op, operands, where)
 
 
-def _check_fold(op: ir.Fold, operands: list[Node], where: str) -> None:
+def _check_fold(op: ir.Fold, operands: list[Node], where: object) -> None:
     """The captures at one token and the states before it are the body's inputs."""
     names = [state.name for state in op.states]
     wanted = len(op.captures) + len(names)
@@ -141,7 +190,7 @@ def _check_fold(op: ir.Fold, operands: list[Node], where: str) -> None:
             require(fits, f"{where}: {what} of `{state.name}` is {_shape(node.type)}")
 
 
-def _check_form(op: ir.Fold, form: ck.ChunkForm, operands: list[Node], where: str) -> None:
+def _check_form(op: ir.Fold, form: ck.ChunkForm, operands: list[Node], where: object) -> None:
     """The forward graph has the Fold's results, and the backward one a gradient of its inputs."""
     given = dict(zip(op.captures, (node.type for node in operands), strict=False))
     given |= {ck.start(state.name): Type(state.axes) for state in op.states}
@@ -167,7 +216,7 @@ def _check_form(op: ir.Fold, form: ck.ChunkForm, operands: list[Node], where: st
         require(fits, f"{where}: `{name}` is {_shape(form.backward[id].type)}")
 
 
-def _check_conjugate(op: ck.Conjugate, operands: list[Node], where: str) -> None:
+def _check_conjugate(op: ck.Conjugate, operands: list[Node], where: object) -> None:
     """The body makes of `p`, at least as wide as the right-hand side, a value as wide as `p`."""
     right, *others = operands
     require(len(others) == len(op.captures), f"{where}: an operand for each capture")
@@ -182,7 +231,7 @@ def _check_conjugate(op: ck.Conjugate, operands: list[Node], where: str) -> None
     require(_same(made, wide), f"{where}: the product is {_shape(made)}")
 
 
-def _check_pair(op: ir.Pair, operands: list[Node], where: str) -> None:
+def _check_pair(op: ir.Pair, operands: list[Node], where: object) -> None:
     """Captures enter the body with the stream of their role."""
     require(len(operands) == len(op.captures), f"{where}: an operand for each capture")
     _distinct((name for name, _ in op.captures), f"{where}: capture")
@@ -207,7 +256,7 @@ def _check_pair(op: ir.Pair, operands: list[Node], where: str) -> None:
         require(same, f"{where}: `{name}` has another type in decode")
 
 
-def _check_call(op: ir.Call, operands: list[Node], where: str) -> None:
+def _check_call(op: ir.Call, operands: list[Node], where: object) -> None:
     """The operands fit the callee's inputs, and every size of the callee has a value."""
     inputs = op.callee.inputs
     where = f"{where} of `{op.callee.name}`"
@@ -224,9 +273,10 @@ def _check_call(op: ir.Call, operands: list[Node], where: str) -> None:
         require(fits, f"{where}: `{input.name}` is {_shape(input.type)}, given {_shape(node.type)}")
 
 
-def _check_contract(op: ir.Contract, operands: list[Node], where: str) -> None:
+def _check_contract(op: ir.Contract, operands: list[Node], where: object) -> None:
     """Axes under one label are equally long, and a label stands once in the result."""
-    _distinct((label for label, _ in op.out), f"{where}: output label")
+    if len({label for label, _ in op.out}) < len(op.out):
+        _distinct((label for label, _ in op.out), f"{where}: output label")
     sizes: dict[str, Axis] = {}
     pairs = [
         (label, axis)
@@ -235,11 +285,11 @@ def _check_contract(op: ir.Contract, operands: list[Node], where: str) -> None:
     ]
     for label, axis in [*pairs, *op.out]:
         first = sizes.setdefault(label, axis)
-        same = first.size == axis.size or sympy.simplify(first.size - axis.size) == 0
-        require(same, f"{where}: joins {first} of {first.size} with {axis} of {axis.size}")
+        if first.size != axis.size and sympy.simplify(first.size - axis.size) != 0:
+            raise broken(where, f"joins {first} of {first.size} with {axis} of {axis.size}")
 
 
-def _check_symbols(layer: ir.Layer, where: str) -> None:
+def _check_symbols(layer: ir.Layer, where: object) -> None:
     """Every size is known from the arguments, or comes with an input or a run of blocks."""
     known: set[Any] = {arg.symbol for arg in layer.args}
     nodes = list(every_node(layer.graph))
@@ -253,7 +303,8 @@ def _check_symbols(layer: ir.Layer, where: str) -> None:
             known.add(ck.CHUNK)  # chosen when the form runs
     for node in nodes:
         unknown = sorted(str(symbol) for symbol in _symbols(node) - known)
-        require(not unknown, f"{where}, {_described(node)}: unknown sizes {unknown}")
+        if unknown:
+            raise broken(Where(where, node), f"unknown sizes {unknown}")
 
 
 def every_node(graph: Graph) -> Iterator[Node]:

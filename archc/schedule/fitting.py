@@ -23,8 +23,31 @@ DTYPES: Mapping[int, str] = {4: "float32", 2: "bfloat16"}
 """A dtype by the bytes of a number."""
 
 
-Sized = tuple[Tiles, Mapping[str, int]]
-"""The tiles of a program, and the bytes of a number of each tensor by its name."""
+class Sized:
+    """How much shared memory a program takes, which is found once for sizes that are alike to it;
+    `widths` are the bytes of a number of each tensor by its name."""
+
+    def __init__(self, program: Program, widths: Mapping[str, int]):
+        self.tiles, self.widths = Tiles(program), widths
+        kernel = program.kernel
+        lone = (each for each in (kernel.split, kernel.rows, kernel.beside) if each is not None)
+        axes = [*program.axes.values(), *kernel.grid, *lone]
+        self.names = sorted({str(s) for axis in axes for s in axis.size.free_symbols})
+        self.found: dict[object, int] = {}
+
+    def shared(self, sizes: Sizes, dtype: str, lengths: dict[object, int]) -> int:
+        """Bytes of shared memory; `lengths` are those of axes at these sizes, for all programs."""
+        key = (dtype, *map(sizes.get, self.names), sizes[ck.CHUNK.name])
+        if key not in self.found:
+            self.tiles.moved_to(Setting(sizes, dtype, self.widths), lengths)
+            self.found[key] = self.tiles.shared()
+        return self.found[key]
+
+    def in_blocks(self, sizes: Sizes, dtype: str, lengths: dict[object, int]) -> bool:
+        """Whether a product takes a matrix from memory in blocks."""
+        self.tiles.moved_to(Setting(sizes, dtype, self.widths), lengths)
+        return self.tiles.in_blocks
+
 
 Table = tuple[dict[str, int], dict[tuple[int, ...], int]]
 """Symbols with their shortest blocks; and how many rows a chunk has at most by (bytes of a number,
@@ -40,7 +63,7 @@ def fitting(plans: Sequence[Kernels], budget: Budget = REFERENCE.budget) -> Tabl
     rows: dict[tuple[int, ...], int] = {}
     for number, dtype in DTYPES.items():
         tiles = [
-            (Tiles(program), widths(plan, dtype)) for plan, found in programs for program in found
+            Sized(program, widths(plan, dtype)) for plan, found in programs for program in found
         ]
         for blocks in product(every, repeat=len(sizes)):
             found = _longest(tiles, dict(zip(sizes, blocks, strict=True)), dtype, budget)
@@ -76,8 +99,8 @@ def _longest(
     found = longest(tiles, known, dtype, budget)
     if found is not None:
         return found
-    given, lengths = {**sizes, str(ck.CHUNK): CHUNKS[-1]}, {}
-    return max(_shared(each, given, dtype, width, lengths) for each, width in tiles)
+    given, lengths = {**sizes, ck.CHUNK.name: CHUNKS[-1]}, {}
+    return max(each.shared(given, dtype, lengths) for each in tiles)
 
 
 def longest(
@@ -87,10 +110,11 @@ def longest(
     is multiplied in blocks: tiles of more rows do not fit into registers beside these."""
     for chunk in CHUNKS:
         lengths: dict[object, int] = {}
-        given = {**sizes, str(ck.CHUNK): chunk}
-        needed = (_shared(each, given, dtype, width, lengths) for each, width in tiles)
+        given = {**sizes, ck.CHUNK.name: chunk}
+        needed = (each.shared(given, dtype, lengths) for each in tiles)
         if all(shared <= budget.shared for shared in needed):
-            wide = dtype == "float32" and any(each.in_blocks for each, _ in tiles)
+            exact = dtype == "float32"
+            wide = exact and any(each.in_blocks(given, dtype, lengths) for each in tiles)
             return CHUNKS[-1] if wide else chunk
     return None
 
@@ -102,7 +126,7 @@ def chunk_for(
     """The longest chunk with which every kernel of some graphs fits: that which a file takes at
     such sizes. Raises ArchError E0701 if there is none."""
     listed = [(each, widths(plan, dtype)) for plan in plans for each in plan.kernels]
-    found = longest([(Tiles(Program(each)), width) for each, width in listed], sizes, dtype, budget)
+    found = longest([Sized(Program(each), width) for each, width in listed], sizes, dtype, budget)
     if found is not None:
         return found
     given = {**sizes, str(ck.CHUNK): CHUNKS[-1]}
@@ -119,13 +143,3 @@ def no_plan(misfit: Misfit, sizes: Mapping[str, object], chunk: int, dtype: str)
         notes=[f"{misfit}, in chunks of {chunk} in {dtype}", f"with {shown}"],
         helps=["make the dims of the state smaller, or use `--backend eager`, which has no tiles"],
     )
-
-
-def _shared(
-    tiles: Tiles, sizes: Sizes, dtype: str, width: Mapping[str, int],
-    lengths: dict[object, int],
-) -> int:  # fmt: skip
-    """Bytes of shared memory of a program; `lengths` are those of axes, for all programs."""
-    program = tiles.program
-    program.setting, program.known = Setting(sizes, dtype, width), lengths
-    return tiles.shared()

@@ -97,6 +97,9 @@ class Tiles:
         self.program = program
         self.order = list(program.steps.values())
         self.last: dict[Key, int] = {}
+        self._views: dict[Key, list[Key]] = {}
+        self._light: dict[Key, bool] = {}
+        self._tiles: dict[Key, list[int]] = {}
         for place, step in enumerate(self.order):
             for key in step.operands:
                 for source in self._sources(key):
@@ -108,6 +111,11 @@ class Tiles:
         """That of the program, which may get another."""
         return self.program.setting
 
+    def moved_to(self, setting: Setting, known: dict[object, int]) -> None:
+        """Look at other sizes; `known` are lengths of axes at these."""
+        self.program.moved_to(setting, known)
+        self._tiles = {}
+
     def _kept(self) -> None:
         """What is stored, and states, live to the end."""
         program, end = self.program, len(self.order)
@@ -118,10 +126,12 @@ class Tiles:
 
     def _sources(self, key: Key) -> list[Key]:
         """The tiles that a value stands for: its own, or those that it is a view of."""
-        step = self.program.steps.get(key)
-        if step is None or not self._is_view(step):
-            return [key]
-        return [source for each in step.operands for source in self._sources(each)]
+        if key not in self._views:
+            step = self.program.steps.get(key)
+            view = step.operands if step is not None and self._is_view(step) else None
+            found = [key] if view is None else [s for each in view for s in self._sources(each)]
+            self._views[key] = found
+        return self._views[key]
 
     def _is_view(self, step: Step) -> bool:
         op = step.node.op
@@ -134,7 +144,10 @@ class Tiles:
         return self.program.states[str(key[1])] if step is None else step.node.type
 
     def _tile(self, key: Key) -> list[int]:
-        return self.program.tile(self._type(key).axes)
+        found = self._tiles.get(key)
+        if found is None:
+            found = self._tiles[key] = self.program.tile(self._type(key).axes)
+        return found
 
     def _area(self, key: Key) -> int:
         return math.prod(self._tile(key))
@@ -309,10 +322,13 @@ class Tiles:
 
     def _is_light(self, key: Key) -> bool:
         """Whether a value is made from memory, each element from its own."""
-        step = self.program.steps.get(key)
-        if step is None or step.load is not None:
-            return step is not None
-        return isinstance(step.node.op, LIGHT) and all(map(self._is_light, step.operands))
+        if key not in self._light:
+            step = self.program.steps.get(key)
+            self._light[key] = step is not None and (
+                step.load is not None
+                or (isinstance(step.node.op, LIGHT) and all(map(self._is_light, step.operands)))
+            )
+        return self._light[key]
 
     def _held(self, key: Key, ahead: Collection[Key]) -> int:
         """Elements of an operand that stand in shared memory. Products of many rows read them

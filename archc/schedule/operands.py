@@ -54,4 +54,4 @@ def summed(step: Step) -> list[frozenset[str]]:
 def _tiled(program: Program, node: Node, labels: Iterable[str]) -> list[str]:
     """The labels of an operand along which a program has a vector."""
     pairs = zip(labels, node.type.axes, strict=True)
-    return [label for label, axis in pairs if program.tile([axis])]
+    return [label for label, axis in pairs if program.has_dim(axis)]

@@ -102,6 +102,8 @@ class Program:
         ops = (node.op for node in graph)
         self.inner = {op.steps for op in ops if isinstance(op, ck.Chunks) and op.steps}
         self.picked: set[str] = set()
+        self._known_tiled: dict[Axis, bool] = {}
+        self._known_lengths: dict[Axis, int] = {}
         self.looping = False
         if self.fold is not None:
             op: ir.Fold = self.fold.op
@@ -114,6 +116,12 @@ class Program:
         for id in kernel.stores.values():
             self._visit(OUTER, id)
         self.picked = self._picked()
+        self._known_tiled.clear()
+
+    def moved_to(self, setting: Setting, known: dict[object, int]) -> None:
+        """Look at other sizes; `known` are lengths of axes at these."""
+        self.setting, self.known = setting, known
+        self._known_lengths = {}
 
     def _picked(self) -> set[str]:
         """The axes of which single places are read, and nothing is made along."""
@@ -175,13 +183,19 @@ class Program:
 
     def length(self, axis: Axis) -> int:
         """How much of an axis a program has at a time."""
+        found = self._known_lengths.get(axis)
+        if found is None:
+            found = self._known_lengths[axis] = self._length(axis)
+        return found
+
+    def _length(self, axis: Axis) -> int:
         kernel = self.kernel
         if not self.is_tiled(axis):
             return 1
         if axis.name in (each.name for each in (kernel.split, kernel.rows) if each is not None):
             return min(self.most, self.size(axis))
         if axis.kind == "stream":
-            return int(self.setting.sizes[str(ck.CHUNK)])
+            return int(self.setting.sizes[ck.CHUNK.name])
         return self.size(axis)
 
     @cached_property
@@ -192,7 +206,7 @@ class Program:
     @property
     def rows(self) -> int:
         """How many rows a chunk has: one for each step of a token."""
-        return int(self.setting.sizes[str(ck.CHUNK)]) * math.prod(map(self.length, self.each_token))
+        return int(self.setting.sizes[ck.CHUNK.name]) * math.prod(map(self.length, self.each_token))
 
     def tile(self, axes: Iterable[Axis]) -> list[int]:
         """The dims of a tile, each a power of 2 of at least 16; axes of one index are none. The
@@ -203,8 +217,18 @@ class Program:
         inner = math.prod(self.length(axis) for axis in tiled if axis.name in self.inner)
         return [found[0] * inner, *found[1:]] if found else found
 
+    def has_dim(self, axis: Axis) -> bool:
+        """Whether tiles have a dim of their own along an axis."""
+        return self.is_tiled(axis) and axis.name not in self.inner
+
     def is_tiled(self, axis: Axis) -> bool:
         """Whether a program has a vector of places along an axis, not one."""
+        found = self._known_tiled.get(axis)
+        if found is None:
+            found = self._known_tiled[axis] = self._is_tiled(axis)
+        return found
+
+    def _is_tiled(self, axis: Axis) -> bool:
         rows = self.kernel.rows
         if rows is not None and axis.name == rows.name:
             return True

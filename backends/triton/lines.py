@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -25,6 +26,13 @@ INDICES = {"ROWS": "row", "PART": "part", "DIMS": "dim"}
 
 Place = tuple[tuple[str, Index], ...]
 """For each axis of a value where it is wanted."""
+
+
+@lru_cache(maxsize=4096)
+def sized(size: sympy.Expr) -> str:
+    """A size by the names that kernels have for symbols."""
+    names: Any = {s: sympy.Symbol(size_name(s)) for s in size.free_symbols}
+    return str(size.subs(names, simultaneous=True))
 
 
 class NotInKernel(Exception):
@@ -156,8 +164,7 @@ class Lines:
 
     def size(self, size: sympy.Expr) -> str:
         """A size by the names that kernels have for symbols."""
-        names = {s: sympy.Symbol(size_name(s)) for s in size.free_symbols}
-        return str(size.subs(names, simultaneous=True))
+        return sized(size)
 
     def size_text(self, axis: Axis) -> str:
         """How long an axis is."""

@@ -32,7 +32,8 @@ def simple() -> Sketch:
 
 def broken(graph: Graph, id: int, **changes: object) -> None:
     """Change a node behind the back of `Graph.add`."""
-    graph._graph.nodes[id]["node"] = replace(graph[id], **changes)
+    graph._nodes[id] = replace(graph[id], **changes)
+    graph.version += 1
 
 
 @pytest.mark.parametrize("make", [lambda: layer(simple(), "d K"), cell, caller])
@@ -64,7 +65,8 @@ def test_an_output_that_is_not_there_and_a_layer_without_any() -> None:
 
 def test_a_circle() -> None:
     s = simple()
-    s.graph._graph.add_edge(2, 0)
+    broken(s.graph, 0, operands=(2,))
+    s.graph._order = None
     refused(layer(s, "d K"), "depends on itself")
 
 

@@ -43,7 +43,8 @@ def changed(change: Change) -> ir.Layer:
 
 def put(graph: Graph, id: int, op: object) -> None:
     """Change an op behind the back of `Graph.add`."""
-    graph._graph.nodes[id]["node"] = replace(graph[id], op=op)
+    graph._nodes[id] = replace(graph[id], op=op)
+    graph.version += 1
 
 
 def unchanged(form: ck.ChunkForm) -> ck.ChunkForm:
