@@ -1,0 +1,241 @@
+"""What both training examples share: a model of archc layers, the loop, checkpoints, the curve.
+
+A run writes into its folder: `checkpoint.pt` (model, optimizer, random numbers, losses; replaced
+whole, so that a run that dies leaves the last good one), `losses.json` and `loss.png`. Started
+again with the same folder it goes on where it was, and ends with the same numbers as a run without
+a stop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+import archc
+
+MIXERS: dict[str, dict[str, int]] = {
+    "kda": {"K": 32, "V": 32, "r": 32},
+    "gated_delta": {"K": 32, "V": 32},
+    "linear_attention_simple": {},
+    "gla": {},
+    "attention": {"K": 32},
+}
+"""Layers that were tried here, with sizes of a head. Any spec with `d` and `H` may be named."""
+
+
+class Block(nn.Module):
+    """A mixer of tokens, then a mixer of channels, each on a normalised input and added to it."""
+
+    def __init__(self, mixer: nn.Module, d: int, hidden: int):
+        super().__init__()
+        self.norms = nn.ModuleList([nn.RMSNorm(d), nn.RMSNorm(d)])
+        self.mixer = mixer
+        self.channels = nn.Sequential(nn.Linear(d, hidden), nn.GELU(), nn.Linear(hidden, d))
+
+    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """[batch, time, d] of the same shape after `state`, and what is remembered of it."""
+        mixed, state = self.mixer(self.norms[0](x), state=state, return_state=True)
+        x = x + mixed
+        return x + self.channels(self.norms[1](x)), state
+
+
+class Model(nn.Module):
+    """An embedding, blocks of a named mixer, a norm; the embedding is the head as well."""
+
+    def __init__(self, mixer: str, vocabulary: int, d: int, heads: int, layers: int):
+        super().__init__()
+        spec, sizes = archc.load(mixer), MIXERS.get(mixer, {})
+        self.embedding = nn.Embedding(vocabulary, d)
+        nn.init.normal_(self.embedding.weight, std=d**-0.5)
+        make = (spec.module(d=d, H=heads, **sizes) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(layer, d, 2 * d) for layer in make)
+        self.norm = nn.RMSNorm(d)
+
+    def forward(self, tokens: Tensor, states: list[Any] | None = None) -> tuple[Tensor, list[Any]]:
+        """The vectors [batch, time, d] that the next tokens are told from, and what each block
+        remembers: given back with the tokens that follow, it stands for those before."""
+        x, kept = self.embedding(tokens), []
+        for block, state in zip(self.blocks, states or [None] * len(self.blocks), strict=True):
+            x, after = block(x, state)
+            kept.append(after)
+        return self.norm(x), kept
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Scores [..., vocabulary] of the next token."""
+        return x @ self.embedding.weight.to(x.dtype).T
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross entropy of the targets; those of -100 do not count."""
+        return cross_entropy(self(tokens)[0], self.embedding.weight, targets)
+
+
+def cross_entropy(x: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+    """Cross entropy of `x @ head.T`, whose logits never stand in memory whole.
+
+    torch has a function for that from 2.13 on; before, parts of the tokens go one after the other.
+    """
+    x, targets = x.flatten(0, -2), targets.flatten()
+    if hasattr(F, "linear_cross_entropy"):
+        return F.linear_cross_entropy(x, head.to(x.dtype), targets)
+
+    def part(x: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy((x @ head.to(x.dtype).T).float(), targets, reduction="sum")
+
+    parts = zip(x.split(4096), targets.split(4096), strict=True)
+    again = torch.utils.checkpoint.checkpoint
+    total = torch.stack([again(part, a, head, b, use_reentrant=False) for a, b in parts]).sum()
+    return total / (targets >= 0).sum()
+
+
+@dataclass
+class Run:
+    """A training run: what `flags` give, and the folder it lives in."""
+
+    model: Model
+    optimizer: torch.optim.Optimizer
+    generator: torch.Generator
+    folder: Path
+    losses: list[float]
+
+    def save(self) -> None:
+        """Replace the checkpoint; the old one stays until the new one is whole."""
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "losses": self.losses,
+        }
+        new = self.folder / "checkpoint.pt.new"
+        with new.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self.folder / "checkpoint.pt")
+
+    def resume(self) -> None:
+        """Go on from the checkpoint of the folder, if there is one."""
+        path = self.folder / "checkpoint.pt"
+        if not path.exists():
+            return
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            self.model.load_state_dict(state["model"])
+        except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
+            reason = str(error).splitlines()[0]
+            sys.exit(f"{path} is no checkpoint of this model: {reason}\nmove it away to start anew")
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"])
+        self.losses = state["losses"]
+        print(f"going on from step {len(self.losses)} of {path}", file=sys.stderr)
+
+    def finish(self) -> None:
+        """The losses as JSON, and their curve."""
+        (self.folder / "losses.json").write_text(json.dumps(self.losses), encoding="utf-8")
+        draw({self.folder.name: self.losses}, self.folder / "loss.png")
+
+
+def flags(doc: str, **defaults: Any) -> argparse.ArgumentParser:
+    """The flags that both examples have, with these defaults."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    given = {"mixer": "kda", "d": 128, "heads": 4, "layers": 2, "batch": 32, "steps": 1000,
+             "lr": 2e-3, "seed": 0} | defaults  # fmt: skip
+    for name, value in given.items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
+    parser.add_argument("--folder", type=Path, default=Path("out/run"), help="where it all goes")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=device)
+    parser.add_argument("--bf16", action="store_true", help="bfloat16 autocast; states are float32")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the model")
+    parser.add_argument("--save-every", type=int, default=200, help="steps from save to save")
+    return parser
+
+
+def prepared(given: argparse.Namespace, vocabulary: int) -> Run:
+    """The model, its optimizer and what the folder has of an earlier run."""
+    torch.manual_seed(given.seed)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    model = Model(given.mixer, vocabulary, given.d, given.heads, given.layers).to(given.device)
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    plain = [p for p in model.parameters() if p.dim() <= 1]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=given.lr, betas=(0.9, 0.95))
+    run = Run(model, optimizer, torch.Generator().manual_seed(given.seed), given.folder, [])
+    run.resume()
+    return run
+
+
+def rate(step: int, steps: int) -> float:
+    """The learning rate as a part of its peak: a tenth of the steps up, then down in a line."""
+    warm = max(steps // 10, 1)
+    return min((step + 1) / warm, max(1 - (step - warm) / max(steps - warm, 1), 0.02))
+
+
+def train(
+    run: Run, given: argparse.Namespace, batches: Callable[[torch.Generator], tuple[Tensor, Tensor]]
+) -> None:
+    """Steps until there are as many as asked for; `batches` draws tokens and targets."""
+    loss_of = torch.compile(run.model.loss) if given.compile else run.model.loss
+    mixed = torch.autocast(given.device, torch.bfloat16) if given.bf16 else nullcontext()
+    run.model.train()
+    for step in shown(run.losses, given.steps):
+        tokens, targets = (x.to(given.device) for x in batches(run.generator))
+        for group in run.optimizer.param_groups:
+            group["lr"] = given.lr * rate(step, given.steps)
+        with mixed:
+            loss = loss_of(tokens, targets)
+        run.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
+        run.optimizer.step()
+        run.losses.append(loss.item())
+        if not loss.isfinite():
+            sys.exit(f"the loss is {loss.item()} at step {step}; the last checkpoint is kept")
+        if (step + 1) % given.save_every == 0 or step + 1 == given.steps:
+            run.save()
+    run.finish()
+
+
+def shown(losses: list[float], steps: int) -> Iterator[int]:
+    """The steps that are left, under a progress bar with the loss and the steps a second."""
+    columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(),
+               TextColumn("{task.fields[said]}"), TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("", total=steps, completed=len(losses), said="")
+        start, first = time.perf_counter(), len(losses)
+        for step in range(first, steps):
+            yield step
+            speed = (step + 1 - first) / (time.perf_counter() - start)
+            progress.update(task, advance=1, said=f"loss {losses[-1]:.3f}, {speed:.1f} steps/s")
+
+
+def draw(curves: dict[str, list[float]], path: Path, label: str = "loss") -> None:
+    """Curves over steps as a picture; needs matplotlib (`pip install archc[plot]`)."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print(f"no {path}: matplotlib is not there", file=sys.stderr)
+        return
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for name, values in curves.items():
+        axes.plot(values, label=name, linewidth=1)
+    axes.set(xlabel="step", ylabel=label)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
