@@ -1,70 +1,59 @@
 """Whether the default tests notice mistakes: mutants of one line, drawn from every room of the
 compiler, and for each the tests that reach that line until one fails.
 
-    PYTHONPATH=. python -m tests.mutants -o out/mutants.jsonl --workers 32 --seconds 480
-    PYTHONPATH=. python -m tests.mutants -o out/mutants.jsonl --workers 32 --seconds 480   # goes on
-    PYTHONPATH=. python -m tests.mutants -o out/mutants.jsonl --table                      # so far
-    PYTHONPATH=. python -m tests.mutants --draw                                  # lists the mutants
-    PYTHONPATH=. python -m tests.mutants -o out/mine.jsonl --only archc/algebra/fold.py:76
+    PYTHONPATH=. python -m tests.mutants --draw                         # lists the mutants
+    PYTHONPATH=. python -m tests.mutants --map tests/ir --seconds 480   # what these tests reach
+    PYTHONPATH=. python -m tests.mutants --seconds 480 --workers 2  # asks about mutants; goes on
+    PYTHONPATH=. python -m tests.mutants --again                    # those that live, once more
+    PYTHONPATH=. python -m tests.mutants --only archc/algebra/fold.py:76 --tests tests/algebra
+    PYTHONPATH=. python -m tests.mutants --table                        # what is known so far
 
-from the root of a checkout, whether installed or not: what archc needs, and pytest and hypothesis.
-The draw is settled by `--seed`, `--count` and the tree. First a map of which test reaches which
-line is made by one run of all default tests (`tests.reach`; kept beside the results as
-`reach.json`, made again when a file has changed): only tests that pass there are asked later. Then
-each worker makes one mutant after another in a copy of the tree of its own, and runs slices of
-tests, nearest and quickest first; of mutants that outlive their first slice the next ones come
-after the first slices of all others. Each slice has a time limit; a mutant that exceeds it is
-noticed, and counted apart.
+from the root of a checkout, whether installed or not: what archc needs, pytest and hypothesis.
 
-Results are lines of JSON, written as they come. A mutant is "killed" (by `test`), "timeout",
-"lives" (every test that reaches it passes), "unreached" (there is none), or still "open" (some
-slices have passed). `EQUIVALENT` has those that mean the same, and why; they are not counted.
+The draw is settled by `--seed`, `--count` and the tree, and stands in the record (`-o`) from then
+on: later runs find its lines again where they have moved to, and call those "gone" that are no
+more. The map (`--kept`) says which test reaches which line, and how long it takes; it is made file
+by file and grows. Only tests in it that pass are asked about a mutant, the nearest and quickest
+first, for as long as `--each` says (in the seconds of the map). A test of a file that has changed
+since counts as reaching all of it; `--tests` names files that are asked as they are.
+
+Every run is a fork of one process that has imported torch, Triton and the like (`tests.forked`).
+A mutant is "killed" (by `test`), "timeout" (a test takes six times as long, which counts as
+noticed), "lives" (every test of the map that reaches it passes), "open" (those that were asked do),
+or "unreached". `tests.judged` has those that mean the same, and why others live.
 """
 
 from __future__ import annotations
 
 import argparse
-import heapq
 import json
 import os
-import re
-import shutil
-import signal
 import subprocess
-import sys
 import tempfile
-import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tests.mutation import Mutant, is_another, mutants_of, mutated
+from tests.forked import ROOT, Ended, Job, lay_out, ready, run_all
+from tests.judged import EQUIVALENT, LEFT
+from tests.mutation import Mutant, is_another, mutants_of
 
-ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("archc", "backends", "specs", "tests")
 FLOOR = 5
 """How many mutants a room has at least."""
 
-EQUIVALENT: Mapping[str, str] = {}
-"""Mutants that mean the same, by id, and why."""
+FIRST, FILES = 15.0, 6
+"""Seconds of tests that are asked about a mutant first, and of how many files."""
 
-FIRST, NEXT = 25.0, 60.0
-"""Seconds of tests in the first slice of a mutant, and in others."""
+START, SLOWER = 90.0, 6.0
+"""The time limit of a run: seconds for its start, and times what its tests took for the map."""
 
-START, SLOWER = 40.0, 4.0
-"""The time limit of a slice: seconds for its start, and times what its tests took for the map."""
-
-MEMORY = 48 << 30
-"""Bytes of addresses that a run may have."""
-
-SITE = "from tests import reach\nreach.start()\n"
-"""What a process does that a test starts while the map is made."""
+MAPPING = 900.0
+"""Seconds that a file of tests may take for the map; those of its tests that end in time count."""
 
 
 # --- the draw -----------------------------------------------------------------------------------
@@ -118,7 +107,7 @@ def drawn(
     while count and any(kinds.values()):
         for kind in order:
             mutant = kinds[kind].pop() if count and kinds[kind] else None
-            if mutant is None or {(mutant.file, mutant.line), mutant.id} & (taken | {*EQUIVALENT}):
+            if mutant is None or {(mutant.file, mutant.line), mutant.id} & taken:
                 continue
             if is_another((root / mutant.file).read_text("utf-8"), mutant):
                 taken |= {(mutant.file, mutant.line), mutant.id}
@@ -126,128 +115,100 @@ def drawn(
                 count -= 1
 
 
-def named(root: Path, places: Iterable[str]) -> list[Mutant]:
-    """Every mutant of some lines, `file:line`."""
-    found = []
-    for place in places:
-        file, _, line = place.rpartition(":")
-        text = (root / file).read_text("utf-8")
-        choices = mutants_of(root, file).get(int(line), [])
-        found += [mutant for mutant in choices if is_another(text, mutant)]
-    return found
-
-
-# --- copies of the tree, and runs in them -------------------------------------------------------
-
-
-def lay_out(copy: Path) -> None:
-    """The tree as it is installed: packages in their places, and what tells the version."""
-    ignored = shutil.ignore_patterns("__pycache__", ".hypothesis")
-    for name in (*FOLDERS, "docs", "examples", "benchmarks"):
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, copy / name, ignore=ignored, symlinks=True)
-    for path in [*ROOT.glob("*.toml"), *ROOT.glob("*.md"), ROOT / "Makefile"]:
-        shutil.copy2(path, copy)
-    for name in ("backends", "specs"):
-        link = copy / "archc" / name
-        if link.is_symlink():
-            link.unlink()
-        shutil.rmtree(link, ignore_errors=True)
-        link.symlink_to(Path("..") / name)
-    info = copy / "archc-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: archc\nVersion: 0.1.0\n")
-    (copy / "site").mkdir()
-    (copy / "site" / "sitecustomize.py").write_text(SITE)
-    command = [sys.executable, "-m", "compileall", "-q", "archc", "tests"]
-    subprocess.run(command, cwd=copy, check=False, capture_output=True)
-
-
-@dataclass(frozen=True)
-class Run:
-    """How a run of pytest ended: its exit status (None: it took too long), and what it printed."""
-
-    status: int | None
-    output: str
-
-
-def pytest(copy: Path, tests: Sequence[str], limit: float, *more: str, out: Path | None) -> Run:
-    """Some tests in a copy of the tree; with `out`, what they reach is written there."""
-    select = copy / "selected.txt"
-    select.write_text("\n".join(tests), encoding="utf-8")
-    path = [str(copy), *[str(copy / "site")] * bool(out), os.environ.get("PYTHONPATH", "")]
-    env = {
-        **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), "OMP_NUM_THREADS": "1",
-        "PYTHONDONTWRITEBYTECODE": "1", "REACH_SELECT": str(select),
-        "TMPDIR": str(copy.parent / "tmp"), "PYTHONHASHSEED": "0",
-        "REACH_MEMORY": str(MEMORY),
-    }  # fmt: skip
-    env |= {} if out is None else {"REACH_OUT": str(out)}
-    files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-    command = [
-        sys.executable, "-m", "pytest", "-q", "-p", "tests.reach", "-p", "no:cacheprovider",
-        "--tb=line", "--hypothesis-seed=0", f"--basetemp={copy / 'made'}", *more, *files,
-    ]  # fmt: skip
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        process = subprocess.Popen(
-            command, cwd=copy, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            status = process.wait(max(limit, 1.0))
-        except subprocess.TimeoutExpired:
-            status = None
-        finally:
-            end(process)
-        log.seek(0)
-        return Run(status, log.read())
-
-
-def end(process: subprocess.Popen) -> None:
-    """A process and all that it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 # --- the map ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reach:
-    """Which tests reach a line, and how long each takes."""
+    """Which tests reach a line, how each ended and how long it took."""
 
-    seconds: Mapping[str, float]
-    lines: Mapping[str, Mapping[str, int]]
+    path: Path
+    files: dict[str, str] = field(default_factory=dict)
+    """Files of tests that are in it and of the compiler, and what they held."""
+    tests: dict[str, tuple[str, float]] = field(default_factory=dict)
+    lines: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
     """By file and test, as bits."""
 
-    def tests_for(self, mutant: Mutant) -> list[str]:
-        """Those that reach its line, the nearest first, and then the quickest; then others of their
-        files, which may use what these have made. A line that only an import reaches may matter to
-        all that reach anything in its file."""
+    def __post_init__(self) -> None:
+        if self.path.exists():
+            kept = json.loads(self.path.read_text("utf-8"))
+            self.files, self.tests = kept["files"], kept["tests"]
+            for file, found in kept["lines"].items():
+                self.lines[file] = {test: int(bits, 16) for test, bits in found.items()}
+
+    def write(self) -> None:
+        lines = {f: {t: hex(bits) for t, bits in each.items()} for f, each in self.lines.items()}
+        kept = {"files": self.files, "tests": self.tests, "lines": lines}
+        beside = self.path.with_suffix(".new")
+        beside.write_text(json.dumps(kept), encoding="utf-8")
+        beside.replace(self.path)
+
+    def add(self, ended: Ended) -> None:
+        """What a file of tests reaches."""
+        (file,) = ended.job.tests
+        self.files[file] = digest(file)
+        for test, (outcome, seconds, _) in ended.tests.items():
+            self.tests[test] = (outcome, max(seconds, 0.005))
+        for changed, found in ended.lines.items():
+            if self.files.setdefault(changed, now := digest(changed)) != now:
+                self.files[changed] = now
+                self.lines[changed] = dict.fromkeys(self.lines[changed], EVERY)
+            self.lines[changed] |= found
+
+    def missing(self, files: Sequence[str]) -> list[str]:
+        """Files of tests that are not in it as they are now."""
+        found = [str(p.relative_to(ROOT)) for f in files for p in python_files(ROOT / f)]
+        tests = [file for file in dict.fromkeys(found) if Path(file).name.startswith("test_")]
+        return [file for file in tests if self.files.get(file) != digest(file)]
+
+    def seconds(self, test: str) -> float:
+        return self.tests[test][1]
+
+    def tests_for(self, mutant: Mutant) -> tuple[list[str], list[str]]:
+        """Those that pass and reach its line, the nearest first, and then the quickest; and others
+        of their files, which may use what these have made. A line that only an import reaches may
+        matter to all that reach anything in its file."""
         tests = self.lines.get(mutant.file, {})
-        found = {test for test, lines in tests.items() if lines >> mutant.line & 1}
+        changed = self.files.get(mutant.file) != digest(mutant.file)
+        found = {test for test, lines in tests.items() if changed or lines >> mutant.line & 1}
         if found == {""}:
             found = {*tests}
         homes = {test.partition("::")[0] for test in found}
-        beside = {test for test in self.seconds if test.partition("::")[0] in homes}
 
-        def order(test: str) -> tuple[bool, int, float, str]:
-            return test not in found, -near(mutant.file, test), self.seconds[test], test
+        def order(test: str) -> tuple[int, float, str]:
+            return -near(mutant.file, test), self.seconds(test), test
 
-        return sorted((found & self.seconds.keys()) | beside, key=order)
+        passed = sorted((t for t, ended in self.tests.items() if ended[0] == "passed"), key=order)
+        beside = [t for t in passed if t not in found and t.partition("::")[0] in homes]
+        return [test for test in passed if test in found], beside
 
-    def slices(self, mutant: Mutant) -> list[list[str]]:
-        """The same in parts that take about as long as is meant."""
-        parts: list[list[str]] = []
-        room = 0.0
-        for test in self.tests_for(mutant):
-            if not parts or self.seconds[test] > room:
-                parts.append([])
-                room = FIRST if len(parts) == 1 else NEXT
-            parts[-1].append(test)
-            room -= self.seconds[test]
-        return parts
+    def parts(self, mutant: Mutant, most: float) -> list[list[str]]:
+        """Which are asked in one run, and which in a second if all of those pass."""
+        first, second = list[str](), list[str]()
+        spent, homes = 0.0, set[str]()
+        for test in (each for tests in self.tests_for(mutant) for each in tests):
+            spent += self.seconds(test)
+            home = test.partition("::")[0]
+            if not first or (spent <= FIRST and len(homes | {home}) <= FILES and not second):
+                first.append(test)
+                homes.add(home)
+            elif spent <= most:
+                second.append(test)
+        return [part for part in (first, second) if part]
+
+
+EVERY = (1 << 2000) - 1
+"""All lines of a file."""
+
+
+def python_files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(path.rglob("*.py"))
+
+
+def digest(file: str) -> str:
+    """Of what a file holds."""
+    path = ROOT / file
+    return sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else "gone"
 
 
 def near(file: str, test: str) -> int:
@@ -257,270 +218,283 @@ def near(file: str, test: str) -> int:
     return len(words & {*home.parts, *home.stem.split("_")})
 
 
-def digest() -> str:
-    """Of everything that a map depends on."""
-    found = sha256()
-    for folder in FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".py", ".arch", ".lark", ".md", ".txt", ".html") and path.is_file():
-                found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
-    return found.hexdigest()
+# --- what is known ------------------------------------------------------------------------------
+
+NOTICED = ("killed", "timeout")
+OUTCOMES = (*NOTICED, "equivalent", "lives", "open", "unreached", "gone", "waiting")
 
 
-def mapped(path: Path, copies: Sequence[Path], until: float, files: Sequence[str]) -> Reach:
-    """The map of this tree, from the file, or made and written there."""
-    tree = digest() + " ".join(files)
-    if path.exists():
-        kept = json.loads(path.read_text("utf-8"))
-        if kept["tree"] == tree:
-            return reach_of(kept["tests"], kept["reached"])
-    begun = time.monotonic()
-    groups = groups_of(collected(copies[0], files))
-    tests: dict[str, list[Any]] = {}
-    reached: dict[str, dict[str, str]] = defaultdict(dict)
-    with tempfile.TemporaryDirectory() as out:
-        free = [*copies]
+@dataclass
+class Record:
+    """The draw, and what has become of each mutant, in a file."""
 
-        def one(number: int) -> None:
-            copy, place = free.pop(), Path(out) / str(number)
-            place.mkdir()
-            pytest(copy, groups[number], until - time.monotonic(), out=place)
-            free.append(copy)
+    path: Path
+    seed: int
+    count: int
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    drawn_at: str = ""
 
-        with ThreadPoolExecutor(len(copies)) as pool:
-            list(pool.map(one, range(len(groups))))
-        for each in sorted(Path(out).glob("*/*.json")):
-            found, ended = json.loads(each.read_text("utf-8"))
-            tests |= ended
-            for test, lines in found.items():
-                for file, bits in lines.items():
-                    before = int(reached[file].get(test, "0x0"), 16)
-                    reached[file][test] = hex(before | int(bits, 16))
-    kept = {"tree": tree, "tests": tests, "reached": reached}
-    path.write_text(json.dumps(kept), encoding="utf-8")
-    counts = Counter(ended[0] for ended in tests.values())
-    print(f"the map: {dict(counts)} tests, {sum(e[1] for e in tests.values()):.0f} s of them, made "
-          f"in {time.monotonic() - begun:.0f} s", flush=True)  # fmt: skip
-    for test in sorted(test for test, ended in tests.items() if ended[0] == "failed"):
-        print(f"  fails without a mutant, and is not asked: {test}")
-    return reach_of(tests, reached)
+    def __post_init__(self) -> None:
+        if self.path.exists():
+            kept = json.loads(self.path.read_text("utf-8"))
+            if (kept["seed"], kept["count"]) != (self.seed, self.count):
+                raise SystemExit(f"{self.path} has a draw with another seed or count")
+            self.drawn_at = kept["drawn at"]
+            self.entries = {mutant_of(entry).id: entry for entry in kept["mutants"]}
 
+    def draw(self) -> None:
+        """All mutants, if there are none yet."""
+        if not self.entries:
+            self.drawn_at = commit()
+            for mutant in draw(ROOT, self.count, self.seed):
+                self.add(mutant, "waiting")
 
-def reach_of(tests: dict[str, list[Any]], reached: Mapping[str, Mapping[str, str]]) -> Reach:
-    passed = {
-        test: max(seconds, 0.005) for test, (end, seconds) in tests.items() if end == "passed"
-    }
-    lines = {f: {t: int(bits, 16) for t, bits in found.items()} for f, found in reached.items()}
-    return Reach(passed, lines)
+    def mutants(self) -> list[Mutant]:
+        """All that are still there."""
+        found = []
+        for entry in self.entries.values():
+            mutant = moved(mutant_of(entry))
+            if mutant is not None:
+                found.append(mutant)
+            elif entry["outcome"] not in NOTICED:
+                entry["outcome"] = "gone"
+        return found
 
-
-def collected(copy: Path, files: Sequence[str]) -> list[str]:
-    """Every default test, in the order of a run."""
-    run = pytest(copy, [*files] or ["tests"], 300, "--collect-only", out=None)
-    found = [line for line in run.output.splitlines() if "::" in line and " " not in line[:9]]
-    if not found:
-        raise SystemExit(f"no tests were collected:\n{run.output[-3000:]}")
-    return found
-
-
-def groups_of(tests: Sequence[str]) -> list[list[str]]:
-    """Tests of one file that run in one process: not so many that one takes long."""
-    files: dict[str, list[str]] = defaultdict(list)
-    for test in tests:
-        files[test.partition("::")[0]].append(test)
-    groups = []
-    for file, each in files.items():
-        most = 6 if "/triton/" in file or "/specs/" in file else 30
-        groups += [each[at : at + most] for at in range(0, len(each), most)]
-    return sorted(groups, key=lambda group: "triton" not in group[0])
-
-
-# --- mutants, one slice of tests after another --------------------------------------------------
-
-FINAL = ("killed", "timeout", "lives", "unreached")
-FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - (.*))?$", re.MULTILINE)
-
-
-class Results:
-    """What is known of each mutant, in a file of lines."""
-
-    def __init__(self, path: Path):
-        self.path, self.lock = path, threading.Lock()
-        self.known: dict[str, dict[str, Any]] = {}
-        self.passed: dict[str, set[int]] = defaultdict(set)
-        if path.exists():
-            for line in path.read_text("utf-8").splitlines():
-                self.take(json.loads(line))
-
-    def take(self, entry: dict[str, Any]) -> None:
-        self.known[entry["id"]] = entry
-        if entry["outcome"] == "open":
-            self.passed[entry["id"]].add(entry["slice"])
+    def outcome(self, mutant: Mutant) -> str:
+        return self.entries.get(mutant.id, {"outcome": "waiting"})["outcome"]
 
     def add(self, mutant: Mutant, outcome: str, **more: Any) -> None:
-        place = {"id": mutant.id, "file": mutant.file, "line": mutant.line, "kind": mutant.kind,
+        place = {"file": mutant.file, "line": mutant.line, "kind": mutant.kind,
                  "before": mutant.before.strip(), "after": mutant.after.strip()}  # fmt: skip
-        entry = {**place, "outcome": outcome, **more}
-        with self.lock:
-            if not self.over(mutant):
-                self.take(entry)
-                with self.path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(entry) + "\n")
+        at = {} if outcome == "waiting" else {"commit": commit()}
+        self.entries[mutant.id] = {**place, "outcome": outcome, **more, **at}
 
-    def over(self, mutant: Mutant) -> bool:
-        return self.known.get(mutant.id, {}).get("outcome") in FINAL
+    def write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        for id, entry in self.entries.items():
+            if entry["outcome"] not in NOTICED and id in EQUIVALENT:
+                entry |= {"outcome": "equivalent", "why": EQUIVALENT[id]}
+            elif entry["outcome"] in ("lives", "open", "unreached") and id in LEFT:
+                entry["why"] = LEFT[id]
+        kept = {
+            "what": "mutants of one line, and which default test notices each",
+            "seed": self.seed, "count": self.count, "drawn at": self.drawn_at,
+            "rooms": {room: dict(found) for room, found in self.rooms().items()},
+            "mutants": [*self.entries.values()],
+        }  # fmt: skip
+        self.path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+    def rooms(self) -> dict[str, Counter[str]]:
+        """How many of each room, and of all."""
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for entry in self.entries.values():
+            for room in (str(Path(entry["file"]).parent), "together"):
+                found[room].update(["drawn", entry["outcome"]])
+        return dict(sorted(found.items(), key=lambda each: (each[0] == "together", each[0])))
+
+    def table(self) -> str:
+        """A line for each room, and then the mutants that live."""
+        columns = ("drawn", *OUTCOMES)
+        lines = [f"{'room':18}" + "".join(f"{name:>11}" for name in columns) + "  noticed"]
+        for room, found in self.rooms().items():
+            noticed = sum(found[each] for each in NOTICED)
+            asked = noticed + sum(found[each] for each in ("lives", "open", "unreached"))
+            share = f"{100 * noticed / asked:6.0f} %" if asked else ""
+            lines.append(f"{room:18}" + "".join(f"{found[c]:11}" for c in columns) + f"  {share}")
+        for id, entry in self.entries.items():
+            if entry["outcome"] in ("lives", "open", "unreached", "timeout"):
+                asked = f" (asked {entry.get('asked', 0)} of {entry.get('of', 0)})"
+                lines.append(f"{entry['outcome']}{asked}  {id}  {moved(mutant_of(entry))}")
+        return "\n".join(lines)
 
 
-class Queue:
-    """Slices that wait: all first ones, then all second ones, and so on."""
+def mutant_of(entry: Mapping[str, Any]) -> Mutant:
+    """As it was when it was written."""
+    return Mutant(*(entry[name] for name in ("file", "line", "kind", "before", "after")))
 
-    def __init__(self, mutants: Sequence[Mutant], reach: Reach, results: Results):
-        self.results, self.lock = results, threading.Lock()
-        self.slices = {mutant.id: reach.slices(mutant) for mutant in mutants}
-        self.waiting: list[tuple[int, int]] = []
-        self.mutants = mutants
-        for place, mutant in enumerate(mutants):
-            if not self.slices[mutant.id]:
-                results.add(mutant, "unreached")
-            for number in range(len(self.slices[mutant.id])):
-                if number not in results.passed[mutant.id]:
-                    heapq.heappush(self.waiting, (number, place))
 
-    def next(self) -> tuple[Mutant, int, list[str]] | None:
-        """A slice of a mutant of which it is not known yet what becomes of it."""
-        with self.lock:
-            while self.waiting:
-                number, place = heapq.heappop(self.waiting)
-                mutant = self.mutants[place]
-                if not self.results.over(mutant):
-                    return mutant, number, self.slices[mutant.id][number]
+def moved(mutant: Mutant) -> Mutant | None:
+    """The same in the file of today, in the nearest line that reads so; none, if none does."""
+    path = ROOT / mutant.file
+    lines = path.read_text("utf-8").split("\n") if path.exists() else []
+    places = [at for at, line in enumerate(lines, 1) if line.strip() == mutant.before.strip()]
+    if not places:
         return None
-
-    def passed(self, mutant: Mutant, number: int, seconds: float) -> None:
-        """A slice has; if it was the last one, the mutant lives."""
-        count = len(self.slices[mutant.id])
-        self.results.add(mutant, "open", slice=number, slices=count, seconds=seconds)
-        if len(self.results.passed[mutant.id]) >= count:
-            self.results.add(mutant, "lives", slices=count, tests=self.tests(mutant))
-
-    def tests(self, mutant: Mutant) -> int:
-        return sum(map(len, self.slices[mutant.id]))
+    at = min(places, key=lambda place: abs(place - mutant.line))
+    before = lines[at - 1]
+    after = before.replace(mutant.before.strip(), mutant.after.strip())
+    return Mutant(mutant.file, at, mutant.kind, before, after)
 
 
-@contextmanager
-def in_place(copy: Path, mutant: Mutant) -> Iterator[None]:
-    """A mutant in a copy of the tree."""
-    path = copy / mutant.file
-    text = path.read_text("utf-8")
-    path.write_text(mutated(text, mutant), encoding="utf-8")
-    for cached in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
-        cached.unlink()
-    try:
-        yield
-    finally:
-        path.write_text(text, encoding="utf-8")
+def commit() -> str:
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
-def work(copy: Path, queue: Queue, reach: Reach, until: float) -> None:
-    """One slice after another, until there is none or the time is over."""
-    while time.monotonic() < until - 5 and (found := queue.next()) is not None:
-        mutant, number, tests = found
-        begun = time.monotonic()
-        limit = START + SLOWER * sum(reach.seconds[test] for test in tests)
-        limit = min(limit, until - begun)
-        with in_place(copy, mutant):
-            run = pytest(copy, tests, limit, "-x", out=None)
-        seconds = round(time.monotonic() - begun, 1)
-        if run.status is None and time.monotonic() > until - 1:
-            return  # the time of all is over, not that of this one
-        if run.status is None:
-            queue.results.add(mutant, "timeout", seconds=seconds, slice=number)
-        elif run.status == 0:
-            queue.passed(mutant, number, seconds)
+# --- asking about mutants -----------------------------------------------------------------------
+
+
+class Asking:
+    """Runs for mutants: the first tests of each, then the others of those that these let live."""
+
+    def __init__(self, mutants: Sequence[Mutant], reach: Reach, record: Record, most: float):
+        self.reach, self.record = reach, record
+        self.jobs = deque[Job]()
+        self.later: dict[str, list[list[str]]] = {}
+        self.asked: dict[str, set[str]] = defaultdict(set)
+        self.sound: dict[str, bool] = {}
+        self.doubted: dict[str, list[tuple[Mutant, dict[str, Any]]]] = defaultdict(list)
+        for mutant in mutants:
+            parts = reach.parts(mutant, most)
+            if parts:
+                self.later[mutant.id] = parts
+                self.next(mutant)
+            else:
+                record.add(mutant, "unreached")
+
+    def whole(self, mutants: Sequence[Mutant], files: Sequence[str]) -> None:
+        """Files of tests as they are, before all others."""
+        for mutant in reversed(mutants):
+            self.jobs.appendleft(Job([*files], MAPPING, mutant))
+
+    def next(self, mutant: Mutant) -> None:
+        tests = self.later[mutant.id].pop(0)
+        limit = START + SLOWER * sum(map(self.reach.seconds, tests))
+        self.jobs.append(Job(tests, limit, mutant))
+
+    def take(self, ended: Ended) -> None:
+        """What a run says of its mutant."""
+        mutant = ended.job.mutant
+        failed = [(t, why) for t, (out, _, why) in ended.tests.items() if out == "failed"]
+        self.asked[mutant.id if mutant else ""] |= {*ended.tests}
+        if mutant is None:
+            self.settle(ended.job.tests[0], not failed and ended.status == 0)
+        elif self.record.outcome(mutant) in NOTICED:
+            return
+        elif ended.status is None:
+            told(mutant, "timeout")
+            self.record.add(mutant, "timeout", seconds=ended.seconds)
+        elif ended.status == 0:
+            self.passed(mutant)
         else:
-            failed = FAILED.findall(run.output) or [("?", run.output[-300:])]
-            test, why = failed[-1]
-            queue.results.add(
-                mutant, "killed", test=test, why=why[:200], slice=number, seconds=seconds
-            )
+            test, why = failed[-1] if failed else (ended.job.tests[0], ended.said[-160:])
+            more = {"test": test, "why": why, "seconds": ended.seconds}
+            self.doubted[test].append((mutant, more))
+            if test in self.sound:
+                self.settle(test, self.sound[test])
+            elif len(self.doubted[test]) == 1:  # does it pass without the mutant?
+                self.jobs.appendleft(Job([test], MAPPING))
+        self.record.write()
+
+    def settle(self, test: str, sound: bool) -> None:
+        """A test that fails without a mutant says nothing of one."""
+        self.sound[test] = sound
+        for mutant, more in self.doubted.pop(test, []):
+            told(mutant, f"killed by {test}" if sound else f"asked {test}, which always fails")
+            if sound:
+                self.record.add(mutant, "killed", **more)
+
+    def passed(self, mutant: Mutant) -> None:
+        parts = self.later.get(mutant.id, [])
+        if parts:
+            self.next(mutant)
+            return
+        reaching = set(self.reach.tests_for(mutant)[0])
+        asked = len(reaching & self.asked[mutant.id])
+        outcome = "lives" if asked == len(reaching) else "open"
+        told(mutant, outcome)
+        self.record.add(mutant, outcome, asked=asked, of=len(reaching))
 
 
-def measure(given: argparse.Namespace, mutants: Sequence[Mutant], results: Results) -> None:
-    """The map, and then every mutant, for as long as there is time."""
+def told(mutant: Mutant, what: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {mutant.file}:{mutant.line} {what}", flush=True)
+
+
+def measure(given: argparse.Namespace, record: Record) -> None:
+    """The map, or what becomes of mutants, for as long as there is time."""
     until = time.monotonic() + given.seconds
+    given.kept.parent.mkdir(parents=True, exist_ok=True)
+    reach = Reach(given.kept)
+    ready()
     with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:
-        first = Path(scratch).resolve() / "0" / "tree"
-        (first.parent / "tmp").mkdir(parents=True)
-        first.mkdir()
-        lay_out(first)
-        copies = [first]
-        for number in range(1, given.workers):
-            other = first.parents[1] / str(number)
-            shutil.copytree(first.parent, other, symlinks=True)
-            copies.append(other / "tree")
-        kept = given.map or given.output.with_name("reach.json")
-        reach = mapped(kept, copies, until, given.tests)
-        queue = Queue(mutants, reach, results)
-        in_threads(given.workers, lambda at: work(copies[at], queue, reach, until))
+        copies = [Path(scratch).resolve() / str(at) / "tree" for at in range(given.workers)]
+        with ThreadPoolExecutor(len(copies)) as pool:  # it is over before the first fork
+            list(pool.map(lay_out, copies))
+        if given.map is not None:
+            files = reach.missing(given.map or ["tests"])
+            jobs = deque(Job([file], MAPPING, lines=True) for file in files)
+
+            def take(ended: Ended) -> None:
+                reach.add(ended)
+                reach.write()
+                counts = Counter(outcome for outcome, *_ in ended.tests.values())
+                print(f"{ended.job.tests[0]}: {dict(counts)} in {ended.seconds} s", flush=True)
+
+            run_all(jobs, copies, until, take)
+            return
+        asking = Asking(chosen(given, record), reach, record, given.each)
+        if given.tests:
+            asking.jobs.clear()
+            asking.whole(chosen(given, record), given.tests)
+        run_all(asking.jobs, copies, until, asking.take)
 
 
-def in_threads(count: int, run: Callable[[int], None]) -> None:
-    with ThreadPoolExecutor(count) as pool:
-        for done in [pool.submit(run, number) for number in range(count)]:
-            done.result()
+def chosen(given: argparse.Namespace, record: Record) -> list[Mutant]:
+    """The mutants that are asked about: those that nothing is known of, or that are named."""
+    if given.only:
+        return named(ROOT, given.only, record)
+    wanted = {"waiting", *({"lives", "open", "unreached"} if given.again else ())}
+    found = [each for each in record.mutants() if record.outcome(each) in wanted]
+    return [each for each in found if each.file.startswith(tuple(given.rooms or [""]))]
 
 
-# --- what has been found ------------------------------------------------------------------------
-
-
-def table(mutants: Sequence[Mutant], results: Results) -> str:
-    """A line for each room, and then the mutants that live."""
-    columns = ("drawn", *FINAL, "open", "waiting")
-    rows: dict[str, Counter[str]] = defaultdict(Counter)
-    living = []
-    for mutant in mutants:
-        entry = results.known.get(mutant.id, {"outcome": "waiting"})
-        for room in (str(Path(mutant.file).parent), "together"):
-            rows[room].update(["drawn", entry["outcome"]])
-        if entry["outcome"] in ("lives", "unreached", "open"):
-            done = len(results.passed[mutant.id])
-            more = f" (after {done} of {entry['slices']} slices)" if "slice" in entry else ""
-            living.append(f"{entry['outcome']}{more}  {mutant.id}  {mutant}")
-    lines = [f"{'room':20}" + "".join(f"{name:>10}" for name in columns) + "  noticed"]
-    for room, found in rows.items():
-        noticed = found["killed"] + found["timeout"]
-        settled = found["drawn"] - found["waiting"]
-        share = f"{100 * noticed / settled:6.0f} %" if settled else ""
-        lines.append(f"{room:20}" + "".join(f"{found[c]:10}" for c in columns) + f"  {share}")
-    return "\n".join([*lines, "", *living])
+def named(root: Path, places: Iterable[str], record: Record) -> list[Mutant]:
+    """Mutants by id, or all that are drawn of some lines, `file:line`; else every one of them."""
+    drawn = record.mutants()
+    found = []
+    for place in places:
+        here = [each for each in drawn if place in (each.id, f"{each.file}:{each.line}")]
+        if not here and ":" in place:
+            file, _, line = place.rpartition(":")
+            text = (root / file).read_text("utf-8")
+            choices = mutants_of(root, file).get(int(line), [])
+            here = [mutant for mutant in choices if is_another(text, mutant)]
+        found += here
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="tests.mutants", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("-o", "--output", type=Path, default=Path("out/mutants.jsonl"))
+    where = ROOT / "benchmarks" / "results" / "mutants.json"
+    parser.add_argument("-o", "--output", type=Path, default=where, help="the record")
     parser.add_argument("--seed", type=int, default=14)
     parser.add_argument("--count", type=int, default=200, help="how many mutants are drawn")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=480, help="when it ends, done or not")
-    parser.add_argument("--map", type=Path, help="of tests and lines; else beside the results")
+    parser.add_argument("--each", type=float, default=60, help="seconds of tests for a mutant")
+    parser.add_argument("--map", nargs="*", help="map these tests (all, if none is named)")
+    parser.add_argument("--kept", type=Path, default=ROOT / "out" / "reach.json", help="the map")
     parser.add_argument("--scratch", type=Path, help="where copies of the tree are made")
-    parser.add_argument("--only", nargs="*", help="the mutants of these places, file:line")
-    parser.add_argument("--tests", nargs="*", default=(), help="only of these files of tests")
+    parser.add_argument("--rooms", nargs="*", help="only mutants of these folders or files")
+    parser.add_argument("--only", nargs="*", help="these mutants, by id or file:line")
+    parser.add_argument("--tests", nargs="*", help="ask these files of tests, and no others")
+    parser.add_argument("--again", action="store_true", help="those, too, that have lived")
     parser.add_argument("--draw", action="store_true", help="list the mutants and run nothing")
     parser.add_argument("--table", action="store_true", help="show what is known and run nothing")
     given = parser.parse_args()
-    only = given.only
-    mutants = named(ROOT, only) if only else draw(ROOT, given.count, given.seed)
+    record = Record(given.output, given.seed, given.count)
+    record.draw()
     if given.draw:
-        print("\n".join(f"{mutant.id}  {mutant}" for mutant in mutants))
+        print("\n".join(f"{mutant.id}  {mutant}" for mutant in record.mutants()))
         return
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    results = Results(given.output)
     if not given.table:
-        measure(given, mutants, results)
-    print(table(mutants, results))
+        measure(given, record)
+    if given.map is None:
+        record.write()
+        print(record.table())
 
 
 if __name__ == "__main__":

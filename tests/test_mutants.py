@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import time
+from collections import deque
 from pathlib import Path
 
 import pytest
 
-from tests.mutants import Queue, Reach, Results, draw, rooms
+from tests import mutants, reach
+from tests.forked import Ended, Job, run_all
+from tests.judged import EQUIVALENT, LEFT
+from tests.mutants import Asking, Reach, Record, draw, rooms
 from tests.mutation import Mutant, is_another, mutants_of, mutated
 
 CODE = '''"""Not 1 < 2 here."""
@@ -85,37 +92,173 @@ def test_a_draw_is_settled_by_its_seed(tree: Path) -> None:
         assert is_another(text, each) and sum(old != new for old, new in pairs) == 1
 
 
+# --- which tests are asked, and what is known then -----------------------------------------------
+
 MUTANT = Mutant("archc/algebra/fold.py", 3, "another flag", "x = True", "x = False")
 
 
-def test_near_and_quick_tests_come_first() -> None:
-    """Those that reach the line, and pass, before those beside them; parts are no longer than is
-    meant."""
-    seconds = {"tests/ir/test_a.py::a": 1.0, "tests/algebra/test_fold.py::b": 20.0,
-               "tests/algebra/test_c.py::c": 9.0, "tests/ir/test_d.py::d": 70.0,
-               "tests/algebra/test_fold.py::beside": 1.0, "tests/ir/test_e.py::f": 1.0}  # fmt: skip
-    lines = dict.fromkeys([*[*seconds][:4], "tests/ir/test_failing.py::e"], 1 << 3)
-    lines["tests/ir/test_e.py::f"] = 1 << 4
-    reach = Reach(seconds, {MUTANT.file: lines})
-    b, c, a, d = [f"tests/{name}" for name in (
-        "algebra/test_fold.py::b", "algebra/test_c.py::c", "ir/test_a.py::a", "ir/test_d.py::d",
-    )]  # fmt: skip
+def map_of(tmp_path: Path, seconds: dict[str, float], lines: dict[str, int]) -> Reach:
+    tests = {test: ("passed", spent) for test, spent in seconds.items()}
+    found = Reach(tmp_path / "reach.json", tests=tests)
+    found.lines[MUTANT.file] = lines
+    found.files[MUTANT.file] = mutants.digest(MUTANT.file)
+    return found
+
+
+def test_near_and_quick_tests_come_first(tmp_path: Path) -> None:
+    """Those that reach the line, and pass, before those beside them; no more than is meant."""
+    a, b, c = "tests/ir/test_a.py::a", "tests/algebra/test_fold.py::b", "tests/algebra/test_c.py::c"
     beside = "tests/algebra/test_fold.py::beside"
-    assert reach.tests_for(MUTANT) == [b, c, a, d, beside]
-    assert reach.slices(MUTANT) == [[b], [c, a], [d], [beside]]
+    seconds = {a: 1.0, b: 12.0, c: 9.0, beside: 1.0, "tests/ir/test_e.py::e": 1.0}
+    lines = dict.fromkeys([a, b, c, "tests/ir/test_failing.py::d"], 1 << 3)
+    found = map_of(tmp_path, seconds, {**lines, "tests/ir/test_e.py::e": 1 << 4})
+    assert found.tests_for(MUTANT) == ([b, c, a], [beside])
+    assert found.parts(MUTANT, 60) == [[b], [c, a, beside]]
+    assert found.parts(MUTANT, 22) == [[b], [c, a]]
+    found.files[MUTANT.file] = "changed since"
+    assert "tests/ir/test_e.py::e" in found.tests_for(MUTANT)[0]
 
 
-def test_what_is_known_stays_known(tmp_path: Path) -> None:
-    """Slices that have passed are not run again; a mutant lives when all have."""
-    reach = Reach({"x": 20.0, "y": 20.0}, {MUTANT.file: {"x": 8, "y": 8}})
-    queue = Queue([MUTANT], reach, Results(tmp_path / "found.jsonl"))
-    assert queue.next() == (MUTANT, 0, ["x"])
-    queue.passed(MUTANT, 0, 1.0)
-    again = Queue([MUTANT], reach, Results(tmp_path / "found.jsonl"))
-    assert again.next() == (MUTANT, 1, ["y"]) and again.next() is None
-    again.passed(MUTANT, 1, 1.0)
-    known = Results(tmp_path / "found.jsonl")
-    assert known.known[MUTANT.id]["outcome"] == "lives"
-    assert Queue([MUTANT], reach, known).next() is None
-    missed = Queue([MUTANT], Reach({}, {}), Results(tmp_path / "other.jsonl"))
-    assert missed.next() is None and missed.results.known[MUTANT.id]["outcome"] == "unreached"
+def test_a_map_is_kept(tmp_path: Path) -> None:
+    """Lines of a file that has changed meanwhile count as reached by all that reached any."""
+    found = map_of(tmp_path, {}, {})
+    job = Job(["tests/test_mutants.py"], 1.0, lines=True)
+    ended = Ended(job, 1.0, 0, {"one": ("passed", 0.5, "")}, {MUTANT.file: {"one": 8}})
+    found.add(ended)
+    found.write()
+    again = Reach(tmp_path / "reach.json")
+    assert again.tests_for(MUTANT) == (["one"], []) and again.seconds("one") == 0.5
+    assert again.missing(["tests/test_mutants.py", "tests/test_house.py"]) == [
+        "tests/test_house.py"
+    ]
+    again.files[MUTANT.file] = "changed since"
+    again.add(Ended(job, 1.0, 0, {"two": ("passed", 0.5, "")}, {MUTANT.file: {"two": 16}}))
+    assert again.tests_for(MUTANT) == (["one"], [])
+
+
+def test_a_test_that_fails_by_itself_says_nothing(tmp_path: Path) -> None:
+    """What kills a mutant passes without it."""
+    found = map_of(tmp_path, {"x": 1.0}, {"x": 8})
+    record = Record(tmp_path / "mutants.json", 1, 1)
+    asking = Asking([MUTANT], found, record, 60)
+    (job,) = asking.jobs
+    asking.take(Ended(job, 1.0, 1, {"x": ("failed", 1.0, "assert 1 == 2")}))
+    assert record.outcome(MUTANT) == "waiting"
+    control = asking.jobs[0]
+    assert (control.mutant, [*control.tests]) == (None, ["x"])
+    asking.take(Ended(control, 1.0, 0, {"x": ("passed", 1.0, "")}))
+    assert record.outcome(MUTANT) == "killed"
+    known = Record(tmp_path / "mutants.json", 1, 1).entries[MUTANT.id]
+    assert (known["test"], known["why"]) == ("x", "assert 1 == 2")
+
+
+def test_a_mutant_lives_when_all_have_passed(tmp_path: Path) -> None:
+    found = map_of(tmp_path, {"x": 20.0, "y": 20.0, "z": 90.0}, {"x": 8, "y": 8})
+    for most, outcome in ((60, "lives"), (30, "open")):
+        record = Record(tmp_path / f"{most}.json", 1, 1)
+        asking = Asking([MUTANT], found, record, most)
+        while asking.jobs:
+            job = asking.jobs.popleft()
+            asking.take(Ended(job, 1.0, 0, dict.fromkeys(job.tests, ("passed", 1.0, ""))))
+        assert record.outcome(MUTANT) == outcome
+    record = Record(tmp_path / "none.json", 1, 1)
+    Asking([MUTANT], map_of(tmp_path, {}, {}), record, 60)
+    assert record.outcome(MUTANT) == "unreached"
+
+
+def test_a_record_finds_its_lines_again(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they have moved to; those that are no more are gone."""
+    monkeypatch.setattr(mutants, "ROOT", tree)
+    record = Record(tree / "mutants.json", 1, 7)
+    record.draw()
+    record.write()
+    drawn = {each.id: each for each in record.mutants()}
+    for file, text in (("archc/most.py", CODE), ("backends/deep/line.py", "x = 1\n")):
+        (tree / file).write_text(f"import math\n{text}")
+    again = Record(tree / "mutants.json", 1, 7)
+    again.draw()
+    kept = {each.id: each for each in again.mutants()}
+    assert kept and all(each.line == drawn[id].line + 1 for id, each in kept.items())
+    gone = [entry["file"] for entry in again.entries.values() if entry["outcome"] == "gone"]
+    assert {*gone} == {"backends/deep/line.py"} and len(kept) + len(gone) == len(drawn)
+    with pytest.raises(SystemExit, match="another seed"):
+        Record(tree / "mutants.json", 2, 7)
+
+
+def test_the_record_of_the_project_is_read() -> None:
+    """Those that are judged are in it."""
+    path = reach.ROOT / "benchmarks" / "results" / "mutants.json"
+    record = Record(path, 14, 200)
+    assert len(record.entries) == 200 and {*EQUIVALENT, *LEFT} <= {*record.entries}
+    assert json.loads(path.read_text())["rooms"]["together"]["drawn"] == 200
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+RUNS = """import pytest
+
+from archc.most import most
+
+
+def test_of_one():
+    assert most((4,)) == 7
+
+
+def test_of_none():
+    with pytest.raises(ValueError):
+        most((3,))
+
+
+def test_of_two():
+    assert most((4, 5)) == 12
+"""
+
+
+TESTS = [f"tests/test_runs.py::test_of_{name}" for name in ("one", "none", "two")]
+
+
+@pytest.fixture
+def copy(tree: Path, tmp_path: Path) -> Path:
+    """A tree with tests of its own, beside the folder of what they write."""
+    copy = tmp_path / "0" / "tree"
+    for folder in ("archc", "backends"):
+        shutil.copytree(tree / folder, copy / folder)
+    (copy / "tests").mkdir()
+    (copy.parent / "tmp").mkdir()
+    shutil.copy(reach.ROOT / "tests" / "reach.py", copy / "tests")
+    (copy / "tests" / "test_runs.py").write_text(RUNS)
+    (copy / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    return copy
+
+
+def ended(copy: Path, job: Job) -> Ended:
+    found: list[Ended] = []
+    run_all(deque([job]), [copy], time.monotonic() + 60, found.append)
+    return found[0]
+
+
+def test_runs_of_forked_processes(copy: Path) -> None:
+    """A mutant is there for its own run alone, which ends with the first test that fails."""
+    one, none, two = TESTS
+    file = "archc/most.py"
+    less = Mutant(file, 10, "and for or", "    if not found and low == 3:", "    if found:")
+    run = ended(copy, Job([one, none, two], 60, less))
+    assert run.status and {test: out for test, (out, *_) in run.tests.items()} == {one: "failed"}
+    endless = Mutant(file, 12, "endless", "    assert low < 9", "    while True: pass")
+    run = ended(copy, Job([two], 2, endless))
+    assert run.status is None and not run.tests
+    assert (copy / file).read_text() == CODE
+
+
+def test_lines_that_tests_reach(copy: Path) -> None:
+    """Blocks begin anew after what may have left the function."""
+    run = ended(copy, Job(["tests/test_runs.py"], 60, lines=True))
+    lines = run.lines["archc/most.py"]
+
+    assert run.status == 0 and {out for out, *_ in run.tests.values()} == {"passed"}, run.said
+    one, none, two = (
+        {line for line in range(1, 15) if lines[test] >> line & 1} for test in TESTS
+    )  # fmt: skip
+    assert one == two == {7, 8, 9, 10, 12, 13, 14}
+    assert none == {7, 8, 9, 10, 11}
