@@ -207,7 +207,7 @@ class Values:
     def _all_of(self, axis: Axis, label: str) -> Index:
         """Indices of a block from 0 on, masked where that is longer than the axis."""
         length, size = self.length(axis), self.size(axis.size)
-        at = self.k.iota(axis.name, length)
+        at = self.k.iota(axis.base, length)
         mask = None if length == size else self.inside(axis.name, at < self.k.lift(size))
         return Index(at, True, mask).along(label)
 

@@ -50,6 +50,7 @@ from archc.tile.language import (
     ProgramId,
     Random,
     Reduce,
+    Relabel,
     Scalar,
     Scan,
     Statement,
@@ -129,6 +130,7 @@ class Composer:
         self._open: list[Block] = [self._body]
         self._known: list[dict[Any, Tile]] = [{}]
         self._names: dict[str, int] = {}
+        self._origins: dict[Value, Tile] = {}
 
     # --- what a launch is given ---
 
@@ -182,8 +184,12 @@ class Composer:
     ) -> Buffer:
         """Memory with named axes, in the order of the tensor's dims."""
         sized = tuple((axis, as_size(n)) for axis, n in axes.items())
-        self.buffers.append(Buffer(name, sized, dtype, strided, doc, optional))
-        return self.buffers[-1]
+        return self.declare(Buffer(name, sized, dtype, strided, doc, optional))
+
+    def declare(self, buffer: Buffer) -> Buffer:
+        """Memory whose axes may have any name."""
+        self.buffers.append(buffer)
+        return buffer
 
     def given(self, buffer: Buffer) -> Tile:
         """Whether an optional buffer is there, for a branch."""
@@ -244,6 +250,17 @@ class Composer:
         """0, 1, 2, ... along a new dim."""
         dim = Dim(name, as_size(length))
         return self.put(Iota(dim), type=Type("i32", (dim,)), name=f"i_{name}")
+
+    def along(self, tile: Tile, names: tuple[str, ...]) -> Tile:
+        """The tile with its dims under these names: one that has them already stays itself, so
+        that a value under two names and back is one value."""
+        origin = self._origins.get(tile.value, tile)
+        if names == origin.value.type.names:
+            return origin
+        dims = tuple(Dim(n, dim.length) for n, dim in zip(names, tile.dims, strict=True))
+        made = self.put(Relabel(names), origin, type=Type(tile.dtype, dims))
+        self._origins[made.value] = origin
+        return made
 
     def full(self, number: float, *dims: Dim, dtype: str = "f32") -> Tile:
         """A tile of one number."""

@@ -11,7 +11,6 @@ from archc.tile.language import (
     Dim,
     Pick,
     Reduce,
-    Relabel,
     Reshape,
     Scan,
     Sort,
@@ -57,9 +56,7 @@ class Tile:
 
     def along(self, **names: str) -> Tile:
         """Dims under other names: `k.along(t="s")`."""
-        found = tuple(names.get(dim.name, dim.name) for dim in self.dims)
-        dims = tuple(Dim(name, dim.length) for name, dim in zip(found, self.dims, strict=True))
-        return self.composer.put(Relabel(found), self, type=Type(self.dtype, dims))
+        return self.composer.along(self, tuple(names.get(dim.name, dim.name) for dim in self.dims))
 
     def ordered(self, *names: str) -> Tile:
         """Dims in this order."""

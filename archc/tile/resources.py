@@ -18,6 +18,7 @@ from archc.tile.language import (
     Atomic,
     Block,
     Buffer,
+    Cast,
     Dot,
     For,
     Load,
@@ -197,9 +198,7 @@ class Launch:
 
     def _from_memory(self, value: Value) -> bool:
         """Whether a factor is read as it stands in memory, or turned around."""
-        made = self.made.get(value)
-        while made is not None and isinstance(made.op, Transpose | Relabel):
-            made = self.made.get(made.operands[0])
+        made = self.made.get(self._root(value))
         return made is not None and isinstance(made.op, Load | LoadBlock)
 
     def _alive(self, block: Block, after: set[Value]) -> int:
@@ -218,10 +217,18 @@ class Launch:
     def _root(self, value: Value) -> Value:
         """The value whose registers another one stands in."""
         made = self.made.get(value)
-        while made is not None and isinstance(made.op, Transpose | Relabel):
+        while made is not None and self._passes(made):
             value = made.operands[0]
             made = self.made.get(value)
         return value
+
+    def _passes(self, made: Statement) -> bool:
+        """Whether a statement leaves numbers where they are: it names them, or turns them around,
+        or casts them to the dtype that they have at this launch."""
+        if isinstance(made.op, Cast):
+            before, after = (v.type.dtype for v in (*made.operands, *made.results))
+            return self.dtypes.get(before, before) == self.dtypes.get(after, after)
+        return isinstance(made.op, Transpose | Relabel)
 
     def _bytes(self, values: set[Value]) -> int:
         """Bytes of registers: scalars, indices and what products read from shared memory need none
@@ -240,5 +247,4 @@ class Launch:
             return False
         (value,) = made.results
         users = [s for s in statements(self.program.body) if value in map(self._root, s.operands)]
-        passing = (Transpose, Relabel)
-        return bool(users) and all(isinstance(s.op, (Dot, *passing)) for s in users)
+        return bool(users) and all(isinstance(s.op, Dot) or self._passes(s) for s in users)

@@ -315,7 +315,10 @@ def _read(value: Value, integers: Integers) -> bool:
         return False
     if isinstance(made.op, Load | LoadBlock | Atomic):
         return True
-    return any(_read(operand, integers) for operand in made.operands)
+    given = [*made.operands]
+    if isinstance(made.op, If):
+        given += [block.yields[made.results.index(value)] for block in made.blocks]
+    return any(_read(operand, integers) for operand in given)
 
 
 def _bounds(mask: Value, total: Sum, integers: Integers) -> tuple[float, float]:

@@ -1,0 +1,59 @@
+"""Names in tile programs: of tensors, their axes and sizes, so that no two arguments share one."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Collection, Iterator
+
+import sympy
+
+from archc.ir.kernel import Kernel
+
+RESERVED = frozenset({
+    "tl", "triton", "kernel", "program", "float", "T", "B", "PART", "BLOCKS", "IO", "DOT",
+    "PRECISION", "index_p", "index_batch", "index_after_p", "index_after_batch",
+})  # fmt: skip
+"""Words of the text and arguments that are no tensor's and no size's."""
+
+
+def plain(text: str) -> str:
+    """The nearest word in ASCII: `K'` is `K_prime`, `S[0]` is `S_0`."""
+    text = re.sub(r"\[(\w+)\]", r"_\1", text.replace("'", "_prime"))
+    return "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in text)
+
+
+def size_name(symbol: sympy.Basic) -> str:
+    """What a program calls a size or an option; blocks and places in the grid begin otherwise."""
+    name = plain(str(symbol))
+    taken = name in RESERVED or keyword.iskeyword(name) or name.split("_")[0] in ("p", "B")
+    return f"{name}_size" if taken else name
+
+
+def buffer_names(kernel: Kernel) -> dict[str, str]:
+    """What a program calls each tensor of a kernel: no pointer, no stride and no number of rows is
+    called as another one, or as a size."""
+    axes = {plain(axis.name) for node in kernel.graph for axis in node.type.axes}
+    used = RESERVED | {*_sizes(kernel)}
+    found: dict[str, str] = {}
+    for name in sorted({*kernel.loads.values(), *kernel.stores, *kernel.ends.values()}):
+        base = plain(name)
+        while used & _arguments(base, axes):
+            base += "_"
+        used |= _arguments(base, axes)
+        found[name] = base
+    return found
+
+
+def _arguments(base: str, axes: Collection[str]) -> set[str]:
+    """Everything that a launch may be given of a tensor, and its name, as of a number."""
+    return {base, f"{base}_p", f"{base}_rows", *(f"{base}_{axis}" for axis in axes)}
+
+
+def _sizes(kernel: Kernel) -> Iterator[str]:
+    """What a program calls its sizes, its options, and the blocks of its axes."""
+    symbols = {
+        s for node in kernel.graph for axis in node.type.axes for s in axis.size.free_symbols
+    }
+    yield from map(size_name, symbols)
+    yield from (f"B_{plain(str(axis.size))}" for node in kernel.graph for axis in node.type.axes)
