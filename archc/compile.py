@@ -26,7 +26,7 @@ from archc.elaborate.elaborate import Importer, elaborate
 from archc.given_laws import with_laws
 from archc.ir import layer as ir
 from archc.ir.budget import check_budget
-from archc.ir.chunk import ChunkForm
+from archc.ir.chunk import ChunkForm, cotangent
 from archc.ir.graph import Graph
 from archc.ir.plan import Plan
 from archc.ir.verify import verify
@@ -92,6 +92,19 @@ def differentiate(
     `never`: values that are not saved."""
     found = gradient(graph, wanted, given, again=again, never=never)
     return found.forward, found.backward, tuple(saved.name for saved in found.saved)
+
+
+def slopes_of(graph: Graph, wanted: Sequence[str]) -> Graph | str:
+    """The derivative of the score of pairs by some of its inputs, or why there is none."""
+    try:
+        found = gradient(graph, wanted, ["score"], save=False)
+    except NoGradient as reason:
+        return str(reason)
+    slopes = found.backward.copy()
+    for name in found.unreached:
+        del slopes.outputs[cotangent(name)]
+    slopes.prune()
+    return slopes
 
 
 def with_chunks(layer: ir.Layer) -> ir.Layer:

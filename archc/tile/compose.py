@@ -140,6 +140,11 @@ class Composer:
         self.varying += names if varying else ()
         return self._numbers([size(name) for name in names])
 
+    def integers(self, *names: str) -> tuple[sympy.Symbol, ...]:
+        """Whole numbers of any sign that differ from call to call, as first positions do."""
+        self.varying += names
+        return self._numbers([sympy.Symbol(name, integer=True) for name in names])
+
     def reals(self, *names: str) -> tuple[sympy.Symbol, ...]:
         """Real numbers that may differ from launch to launch."""
         return self._numbers([real(name) for name in names])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 from archc.backends.eager.fused import Fused
-from archc.backends.eager.grouped import grouped
+from archc.attention.grouped import grouped
 from archc.backends.eager.value import DATA, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import aligned, permuted

@@ -1,0 +1,74 @@
+"""Which tokens a reader may read, from the inequalities of a mask: s <= t, t - w < s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import sympy
+
+from archc.attention.fold import Bound
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+
+T, S = sympy.Symbol("position of the reader"), sympy.Symbol("position read")
+TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+
+
+def conjuncts(graph: Graph, node: Node) -> Iterator[Node]:
+    """The conditions that a mask is the conjunction of."""
+    if node.op == ir.Elementwise("and"):
+        for operand in node.operands:
+            yield from conjuncts(graph, graph[operand])
+    else:
+        yield node
+
+
+def always(graph: Graph, node: Node) -> bool:
+    """Whether a condition holds of every position: that it is not negative."""
+    if node.op != ir.Elementwise("ge"):
+        return False
+    left, right = (graph[operand].op for operand in node.operands)
+    return isinstance(left, ir.Position) and right == ir.Constant(sympy.Integer(0))
+
+
+def bound(graph: Graph, node: Node, reader: str, read: str) -> Bound | None:
+    """A condition as a bound on the token read; None where it is no such inequality."""
+    if not isinstance(node.op, ir.Elementwise) or node.op.fn not in TURNED:
+        return None
+    sides = [affine(graph, graph[operand], reader, read) for operand in node.operands]
+    if sides[0] is None or sides[1] is None:
+        return None
+    rest = sympy.expand(sides[0] - sides[1])  # rest <fn> 0
+    of_read = rest.coeff(S)
+    if of_read not in (1, -1) or rest.coeff(T).free_symbols:
+        return None
+    fn = node.op.fn if of_read == 1 else TURNED[node.op.fn]
+    limit = sympy.expand(S - rest * of_read)  # s <fn> limit
+    slope, offset = limit.coeff(T), sympy.expand(limit - T * limit.coeff(T))
+    if not slope.is_Integer:
+        return None
+    offset += {"lt": -1, "gt": 1}.get(fn, 0)
+    return Bound(fn in ("lt", "le"), int(slope), offset)
+
+
+def affine(graph: Graph, node: Node, reader: str, read: str) -> sympy.Expr | None:
+    """Whole numbers made of both positions by sums and by products with numbers of the layer."""
+    if isinstance(node.op, ir.Position):
+        return {reader: T, read: S}.get(node.op.axis.name)
+    if node.type.dtype != "int":
+        return None
+    if isinstance(node.op, ir.Constant):
+        return node.op.value
+    known = {"add": sympy.Add, "sub": lambda a, b: a - b, "mul": sympy.Mul, "neg": lambda a: -a}
+    if not isinstance(node.op, ir.Elementwise) or node.op.fn not in known:
+        return None
+    operands = [affine(graph, graph[operand], reader, read) for operand in node.operands]
+    if None in operands:
+        return None
+    made = sympy.expand(known[node.op.fn](*operands))
+    return made if sympy.Poly(made, T, S).total_degree() <= 1 else None
+
+
+def up_to_the_reader(bounds: tuple[Bound, ...]) -> bool:
+    """Whether no token after the reader is read."""
+    return any(b.most and b.slope == 1 and b.offset.is_nonpositive for b in bounds)

@@ -1,0 +1,112 @@
+"""What a weighted sum over the tokens read is made of, as kernels need to know it.
+
+    o[t] = sum over s of w(t, s) v[s],    w = softmax of a score over s, or the score itself
+
+A score is a formula of pairs: a graph of elementwise ops whose inputs are products of a vector of
+the reader with a vector of the token read (`Dot`), and numbers of the reader, of the token read or
+of the head (`Source`). Everything else of the body is done once a token, outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+
+from archc.dims import Axis
+from archc.ir.graph import Graph, Type
+from archc.source import Span
+
+RESERVED = ("o", "lse", "d_o", "delta", "b", "t", "s", "m", "total", "acc", "p")
+"""Names of values in kernels that no source can have."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a sum over the tokens read is no fold, and the place in the spec that is to blame."""
+
+    reason: str
+    span: Span | None = None
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True)
+class Source:
+    """A value of the body that kernels read: `node` is its id there, and `role` says whether it is
+    of the reader, of the token read ("read"), or the same for all tokens ("same").
+
+    Its axes are batch, the tokens, heads, and a vector's `dim`. `shares` tells, of an axis of
+    heads, the head of the pair that it is read at, and how many of these share one. `summed`: what
+    enters is its running sum along the tokens, as sums from the token read to the reader are
+    differences of it; two numbers a token, as one float32 has not the digits.
+    """
+
+    name: str
+    node: int
+    type: Type
+    role: str
+    shares: tuple[tuple[str, str, sympy.Expr], ...] = ()
+    dim: Axis | None = None
+    summed: bool = False
+
+    @property
+    def real(self) -> bool:
+        """Whether it holds real numbers."""
+        return self.type.dtype == "real"
+
+
+@dataclass(frozen=True)
+class Dot:
+    """The product of a reader's vector and a vector of the token read, an input of the score."""
+
+    name: str
+    reader: str
+    read: str
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An inequality of positions: s <= slope t + offset if `most`, else s >= slope t + offset."""
+
+    most: bool
+    slope: int
+    offset: sympy.Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """One weighted sum. `pairs` is the graph of a pair: output "score", and "visible" where not all
+    of the mask is in `bounds`. `slopes` has the derivative: from the inputs of `pairs` and
+    "d.score" to "d." and each input that has a gradient; None where `unlearned` says why there is
+    none. `sink` is a source that enters the softmax's total alone. Without `values` the weights
+    themselves are summed."""
+
+    node: int
+    reader: Axis
+    read: Axis
+    heads: tuple[Axis, ...]
+    sources: tuple[Source, ...]
+    dots: tuple[Dot, ...]
+    pairs: Graph
+    bounds: tuple[Bound, ...]
+    softmax: bool
+    values: str | None
+    sink: str | None
+    slopes: Graph | None = None
+    unlearned: str = ""
+
+    def source(self, name: str) -> Source:
+        """The source of that name."""
+        return next(source for source in self.sources if source.name == name)
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """The sources that have a gradient, in order."""
+        if self.slopes is None:
+            return ()
+        reached = {name.removeprefix("d.") for name in self.slopes.outputs}
+        vectors = {n for dot in self.dots if dot.name in reached for n in (dot.reader, dot.read)}
+        found = reached | vectors | {self.values or "", self.sink or ""}
+        return tuple(source.name for source in self.sources if source.name in found)

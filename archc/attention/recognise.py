@@ -1,0 +1,366 @@
+"""Layer IR -> folds: the sums over the tokens read that an attend's body computes.
+
+The body is cut where values become pairs. What has no pair of positions stays outside and is done
+once a token; a sum over the token read is a `Fold`, whose formula of pairs is written as a graph
+of its own. What a kernel has no place for is refused with a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import sympy
+
+from archc.attention.bounds import always, bound, conjuncts, up_to_the_reader
+from archc.attention.fold import RESERVED, Bound, Dot, Fold, Refusal, Source
+from archc.attention.grouped import grouped
+from archc.dims import Axis
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node, Type
+from archc.ir.typing import layer_graph
+
+Slopes = Callable[[Graph, Sequence[str]], Graph | str]
+"""The derivative of a formula of pairs by some of its inputs, or why there is none."""
+
+TWIDDLE = ("mul", "div")
+
+
+class NoFold(Exception):
+    """Raised with a Refusal while a sum is looked at."""
+
+    def __init__(self, reason: str, node: Node):
+        super().__init__(reason)
+        self.refusal = Refusal(reason, node.span)
+
+
+def folds(pair: ir.Pair, slopes: Slopes) -> tuple[Fold | Refusal, ...]:
+    """What each sum over the tokens read is, in the order of the body."""
+    return tuple(fold_of(pair, node, slopes) for node in sums(pair))
+
+
+def sums(pair: ir.Pair) -> Iterator[Node]:
+    """The nodes of a body that take both positions and give one: sums over the token read."""
+    read, reader = pair.read.name, pair.reader.name
+    for node in pair.body:
+        names = [name for id in node.operands for name in pair.body[id].type.names]
+        if read in names and reader in names and read not in node.type.names:
+            yield node
+
+
+def fold_of(pair: ir.Pair, node: Node, slopes: Slopes) -> Fold | Refusal:
+    """The fold that one sum is, or why it is none."""
+    try:
+        return _Reading(pair, node).fold(slopes)
+    except NoFold as found:
+        return found.refusal
+
+
+class _Reading:
+    """One sum that is looked at: the formula of pairs so far, its sources and its products."""
+
+    def __init__(self, pair: ir.Pair, node: Node):
+        self.pair, self.body, self.node = pair, pair.body, node
+        self.reader, self.read = pair.reader, pair.read
+        self.graph = layer_graph()
+        self.made: dict[int, int] = {}
+        self.sources: dict[tuple[int, str, str | None], Source] = {}
+        self.dots: list[Dot] = []
+        self.names: set[str] = {*RESERVED}
+        self.bounds: list[Bound] = []
+        self.heads: tuple[Axis, ...] = ()
+        self.pairs_axes: tuple[Axis, ...] = ()
+
+    def refuse(self, reason: str, node: Node) -> NoFold:
+        return NoFold(reason, node)
+
+    # --- the whole ---
+
+    def fold(self, slopes: Slopes) -> Fold:
+        weights, values = self._operands()
+        softmax = isinstance(weights.op, ir.Softmax)
+        self.heads = tuple(axis for axis in weights.type.axes if axis.kind == "dim")
+        if "batch" not in weights.type.names:
+            raise self.refuse("its weights are the same for all sequences", weights)
+        others = {a.name for a in weights.type.axes if a.kind == "stream"}
+        if others != {self.reader.name, self.read.name}:
+            raise self.refuse("its weights have further positions", weights)
+        self._refuse_noise(weights)
+        score, mask = self._score(weights)
+        visible = [] if mask is None else self._mask(mask)
+        self.pairs_axes = weights.type.axes
+        self.graph.outputs["score"] = self.formula(score)
+        if visible:
+            self.graph.outputs["visible"] = self._all([self.formula(each) for each in visible])
+        summed = None if values is None else self._values(values).name
+        sink = None
+        if softmax and len(weights.operands) > 2:
+            sink = self.source(self.body[weights.operands[2]]).name
+        self.graph.prune()
+        self._forget_unread()
+        found = Fold(
+            self.node.id, self.reader, self.read, self.heads, tuple(self.sources.values()),
+            tuple(self.dots), self.graph, tuple(self.bounds), softmax, summed, sink,
+        )  # fmt: skip
+        return _learned(found, slopes)
+
+    def _forget_unread(self) -> None:
+        """Drop products that the formula does not read."""
+        read = {node.op.name for node in self.graph if isinstance(node.op, ir.Input)}
+        self.dots = [dot for dot in self.dots if dot.name in read]
+
+    def _refuse_noise(self, weights: Node) -> None:
+        """Refuse weights of which some are dropped."""
+        for node in map(self.body.__getitem__, self.body.ancestors(weights.id)):
+            if isinstance(node.op, ir.Noise):
+                raise self.refuse("weights are dropped at random", node)
+
+    def _operands(self) -> tuple[Node, Node | None]:
+        """The weights of a sum, and what is weighted."""
+        node, read = self.node, self.read.name
+        operands = [self.body[operand] for operand in node.operands]
+        if node.op == ir.Reduce("sum", (read,)):
+            if isinstance(operands[0].op, ir.Softmax):
+                raise self.refuse("the weights of a softmax sum to 1", node)
+            return operands[0], None
+        if not isinstance(node.op, ir.Contract):
+            raise self.refuse(f"it is no weighted sum over `{read}`", node)
+        if len(operands) == 1:
+            raise self.refuse("weights are summed over more than the tokens", node)
+        pairs = [o for o in operands if {read, self.reader.name} <= {*o.type.names}]
+        if len(pairs) != 1:
+            raise self.refuse("two values of pairs are multiplied and summed", node)
+        return pairs[0], operands[1 - operands.index(pairs[0])]
+
+    def _score(self, weights: Node) -> tuple[Node, Node | None]:
+        """The score of weights, and the mask over it."""
+        if isinstance(weights.op, ir.Softmax):
+            if weights.op.over != self.read.name:
+                raise self.refuse(f"its softmax is not over `{self.read.name}`", weights)
+            return self.body[weights.operands[0]], self.body[weights.operands[1]]
+        if weights.op == ir.Elementwise("where"):
+            mask, score, rest = (self.body[operand] for operand in weights.operands)
+            if rest.op == ir.Constant(sympy.Integer(0)):
+                return score, mask
+        return weights, None
+
+    def _mask(self, mask: Node) -> list[Node]:
+        """Note the bounds that a mask sets; what else there is of it."""
+        rest = []
+        for each in conjuncts(self.body, mask):
+            if always(self.body, each):
+                continue
+            found = bound(self.body, each, self.reader.name, self.read.name)
+            if found is None:
+                rest.append(each)
+            else:
+                self.bounds.append(found)
+        return rest
+
+    def _all(self, ids: list[int]) -> int:
+        """The conjunction of conditions."""
+        first, *rest = ids
+        for id in rest:
+            first = self.graph.add(ir.Elementwise("and"), first, id)
+        return first
+
+    # --- formulas of pairs ---
+
+    def formula(self, node: Node) -> int:
+        """The node of the formula for a node of the body."""
+        if node.id not in self.made:
+            self.made[node.id] = self._formula(node)
+        return self.made[node.id]
+
+    def _formula(self, node: Node) -> int:
+        op, names = node.op, {*node.type.names}
+        if isinstance(op, ir.Constant):
+            return self.graph.add(op)
+        if isinstance(op, ir.Position):
+            known = {self.reader.name, self.read.name, *(head.name for head in self.heads)}
+            if op.axis.name in known:
+                return self.graph.add(op)
+        of_pairs = {self.reader.name, self.read.name} <= names
+        if isinstance(op, ir.Elementwise) and (of_pairs or self._is_position(node)):
+            operands = [self.formula(self.body[operand]) for operand in node.operands]
+            return self.graph.add(op, *operands, span=node.span)
+        if not of_pairs:
+            return self._input(self.source(node).name, node.type.dtype)
+        if isinstance(op, ir.Contract):
+            return self._dot(node)
+        if isinstance(op, ir.Segment):
+            return self._between(node)
+        raise self.refuse(_why_not(op), node)
+
+    def _is_position(self, node: Node) -> bool:
+        """Whether a value is made of positions and numbers alone."""
+        if isinstance(node.op, ir.Position | ir.Constant):
+            return True
+        inner = (self.body[operand] for operand in node.operands)
+        return isinstance(node.op, ir.Elementwise) and all(map(self._is_position, inner))
+
+    def _input(self, name: str, dtype: str) -> int:
+        """An input of the formula; each is a value of pairs there."""
+        type = Type(self.pairs_axes, dtype)
+        return self.graph.add(ir.Input(name, type), name=name)
+
+    def _fresh(self, name: str) -> str:
+        found, count = name, 1
+        while found in self.names:
+            count += 1
+            found = f"{name}_{count}"
+        self.names.add(found)
+        return found
+
+    # --- what enters ---
+
+    def source(
+        self, node: Node, dim: str | None = None, role: str = "", summed: bool = False
+    ) -> Source:
+        """A value of the body that kernels read; a vector along `dim`, else a number."""
+        inner = grouped(self.body, node)
+        shares: list[tuple[str, str, sympy.Expr]] = []
+        if inner is not None and inner.heads in self.heads:
+            node = self.body[inner.value]
+            shares.append((inner.groups.name, inner.heads.name, inner.share))
+        names = {*node.type.names}
+        if not role:
+            role = "reader" if self.reader.name in names else "same"
+            role = "read" if self.read.name in names else role
+        key = (node.id, role, dim)
+        if key in self.sources:
+            return self.sources[key]
+        for axis in node.type.axes:
+            known = {"batch", dim, self._stream(node, role), *(group for group, _, _ in shares)}
+            if axis.name not in known and axis not in self.heads:
+                raise self.refuse(f"`{axis.name}` of it is no dim of the heads", node)
+        shares += [
+            (axis.name, axis.name, sympy.Integer(1)) for axis in node.type.axes
+            if axis in self.heads and axis.name != dim
+        ]  # fmt: skip
+        name = self._fresh(self._name(node, role, summed))
+        axis = None if dim is None else node.type.axis(dim)
+        made = Source(name, node.id, node.type, role, tuple(shares), axis, summed)
+        self.sources[key] = made
+        return made
+
+    def _stream(self, node: Node, role: str) -> str:
+        """The name of the tokens' axis of a value."""
+        streams = [axis.name for axis in node.type.axes if axis.kind == "stream"]
+        return streams[0] if streams and role != "same" else ""
+
+    def _name(self, node: Node, role: str, summed: bool) -> str:
+        """What a source is called in kernels."""
+        called = node.name or next(
+            (self.body[o].name for o in node.operands if self.body[o].name), None
+        )
+        base = called or {"reader": "u", "read": "w"}.get(role, "c")
+        if summed:
+            base = f"sum_{base}_{'to' if role == 'reader' else 'before'}"
+        return "".join(c if c.isalnum() or c == "_" else "_" for c in base)
+
+    def _dot(self, node: Node) -> int:
+        """A product of vectors; numbers that a vector is scaled by are taken out of it."""
+        operands = [self.body[operand] for operand in node.operands]
+        sides = [self._side(operand) for operand in operands]
+        if sorted(sides) != ["read", "reader"]:
+            raise self.refuse("pairs of positions are summed over another dim", node)
+        labels = [
+            dict(zip(o.type.names, names, strict=True))
+            for o, names in zip(operands, node.op.ins, strict=True)
+        ]
+        out = dict(node.op.out)
+        summed = [{n for n, label in each.items() if label not in out} for each in labels]
+        for each in labels:
+            if any(label in out and out[label].name != n for n, label in each.items()):
+                raise self.refuse("a dim of a product changes its name", node)
+        if len(summed[0]) != 1 or len(summed[1]) != 1:
+            raise self.refuse("a product of pairs is summed over more than one dim", node)
+        found, factors = {}, []
+        for operand, side, (dim,) in zip(operands, sides, summed, strict=True):
+            vector, scale = self._peeled(operand, dim)
+            factors += scale
+            found[side] = self.source(vector, dim).name
+        dot = Dot(self._fresh("product"), found["reader"], found["read"])
+        self.dots.append(dot)
+        id = self._input(dot.name, "real")
+        for fn, number in factors:
+            id = self.graph.add(ir.Elementwise(fn), id, self.graph.add(number))
+        return id
+
+    def _side(self, node: Node) -> str:
+        """Whether a value is of the reader or of the token read."""
+        names = {*node.type.names}
+        of = [n for n in (self.reader.name, self.read.name) if n in names]
+        return {self.reader.name: "reader", self.read.name: "read"}.get("".join(of[:1]), "")
+
+    def _peeled(self, node: Node, dim: str) -> tuple[Node, list[tuple[str, ir.Constant]]]:
+        """A vector without the number of the layer that it is multiplied or divided by."""
+        if isinstance(node.op, ir.Elementwise) and node.op.fn in TWIDDLE:
+            left, right = (self.body[operand] for operand in node.operands)
+            if isinstance(right.op, ir.Constant) and dim in left.type.names:
+                vector, more = self._peeled(left, dim)
+                return vector, [*more, (node.op.fn, right.op)]
+            if node.op.fn == "mul" and isinstance(left.op, ir.Constant):
+                vector, more = self._peeled(right, dim)
+                return vector, [*more, ("mul", left.op)]
+        return node, []
+
+    def _between(self, node: Node) -> int:
+        """A sum from the token read to the reader, as the difference of running sums."""
+        tokens = self.body[node.operands[0]]
+        if node.op.kind != "sum":
+            raise self.refuse("a product of matrices along the tokens between", node)
+        if self.reader.name in tokens.type.names:
+            raise self.refuse("what is summed between depends on the reader", node)
+        sides = (self.source(tokens, role=role, summed=True).name for role in ("reader", "read"))
+        ends = [self._input(name, "real") for name in sides]
+        total = self.graph.add(ir.Elementwise("sub"), *ends, span=node.span)
+        if up_to_the_reader(tuple(self.bounds)):
+            return total
+        t, s = (self.graph.add(ir.Position(axis)) for axis in (self.reader, self.read))
+        before = self.graph.add(ir.Elementwise("lt"), s, t)
+        nothing = self.graph.add(ir.Constant(sympy.Integer(0)))
+        return self.graph.add(ir.Elementwise("where"), before, total, nothing)
+
+    def _values(self, node: Node) -> Source:
+        """What is weighted and summed: a vector for each token read."""
+        labels = dict(zip(node.type.names, self._labels(node), strict=True))
+        out = dict(self.node.op.out)
+        if self._side(node) != "read" or self.reader.name in labels:
+            raise self.refuse("what is weighted is no value of the token read", self.node)
+        if labels[self.read.name] in out:
+            raise self.refuse("its weights are not summed over the tokens", self.node)
+        kept = [n for n, label in labels.items() if label in out and out[label] not in self.heads]
+        kept = [n for n in kept if n != "batch"]
+        gone = [n for n, label in labels.items() if label not in out and n != self.read.name]
+        if len(kept) != 1 or gone or out[labels[kept[0]]].name != kept[0]:
+            raise self.refuse("what is weighted is no vector for each head", self.node)
+        mine = {axis.name for axis in out.values()}
+        if not {"batch", self.reader.name, *(head.name for head in self.heads)} <= mine:
+            raise self.refuse("heads are summed together with the tokens", self.node)
+        return self.source(node, kept[0])
+
+    def _labels(self, node: Node) -> tuple[str, ...]:
+        """The labels of an operand of the sum."""
+        return self.node.op.ins[self.node.operands.index(node.id)]
+
+
+def _why_not(op: object) -> str:
+    """Why an op has no place in a formula of pairs."""
+    if isinstance(op, ir.Softmax):
+        return "a softmax is part of another weight"
+    if isinstance(op, ir.Reduce):
+        return "a pair has a number for each channel, which are reduced to one"
+    if isinstance(op, ir.Gather):
+        return "a table is read at an index of each pair"
+    return f"{type(op).__name__.lower()} of pairs"
+
+
+def _learned(fold: Fold, slopes: Slopes) -> Fold:
+    """The fold with the derivative of its score."""
+    inputs = [n.op for n in fold.pairs if isinstance(n.op, ir.Input) and n.op.type.dtype == "real"]
+    found = slopes(fold.pairs, [op.name for op in inputs])
+    if isinstance(found, str):
+        return replace(fold, unlearned=found)
+    return replace(fold, slopes=found)

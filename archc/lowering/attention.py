@@ -1,0 +1,427 @@
+"""A fold over the tokens read -> tile programs: what they have in common, and the forward.
+
+A program holds a block of tokens of one kind and walks blocks of the other kind: `attend` and the
+gradient by readers hold readers, the gradient by tokens holds tokens read. Blocks that the mask
+rules out are not walked, and those that it leaves whole are not masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import sympy
+
+from archc.attention.bounds import up_to_the_reader
+from archc.attention.fold import Bound, Fold, Source
+from archc.dims import Axis
+from archc.ir import layer as ir
+from archc.ir.graph import Graph
+from archc.lowering.formula import Formula, Known, Running, tile
+from archc.tile.compose import Composer, Tile, ceil_div
+from archc.tile.language import Buffer, Dim, Program
+
+NEVER = float("-inf")
+READER, READ = "reader", "read"
+
+
+def numbers_of(fold: Fold) -> dict[sympy.Expr, sympy.Symbol]:
+    """The numbers that only a launch knows, each with its name in the programs."""
+    graphs = [fold.pairs, *([fold.slopes] if fold.slopes is not None else [])]
+    nodes = [n for graph in graphs for n in graph if isinstance(n.op, ir.Constant)]
+    whole = {node.op.value: node.type.dtype == "int" for node in nodes}
+    whole |= {bound.offset: True for bound in fold.bounds}
+    whole |= {share: True for source in fold.sources for _, _, share in source.shares}
+    free = [number for number in whole if number.free_symbols]
+    return {number: _symbol(f"N{i}", whole[number]) for i, number in enumerate(free)}
+
+
+def _symbol(name: str, whole: bool) -> sympy.Symbol:
+    """The symbol of a number, which is whole or real."""
+    return sympy.Symbol(name, integer=True) if whole else sympy.Symbol(name, real=True)
+
+
+def clean(name: str) -> str:
+    """A name of an axis as part of a name in a program."""
+    return "".join(c if c.isalnum() else "_" for c in name)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Blocks that are walked: from one index to another, and whether the mask rules pairs out."""
+
+    first: Tile
+    last: Tile
+    masked: bool
+
+
+class Sweep:
+    """What programs of one fold share: memory, numbers, and where a program stands.
+
+    `held` is the kind of token that a program holds a block of."""
+
+    def __init__(self, fold: Fold, name: str, doc: str, held: str, warps: int, ahead: int):
+        self.fold, self.held, self.walked = fold, held, READ if held == READER else READER
+        self.k = k = Composer(name, doc, warps, ahead)
+        (self.IO,), (self.PRECISION,) = k.dtypes("IO"), k.precisions("PRECISION")
+        (self.B,) = k.sizes("B")
+        self.T, self.S = k.sizes("T", "S", varying=True)
+        self.POS, self.START = k.integers("POS", "START")
+        self.N = {axis: k.sizes(f"N_{clean(axis)}")[0] for axis in self._axes()}
+        self.numbers = numbers_of(fold)
+        k.numbers += [*self.numbers.values()]
+        vectors = list(dict.fromkeys(s.dim.name for s in fold.sources if s.dim is not None))
+        names = ["T", "S", *(clean(name) for name in vectors)]
+        lengths = k.lengths(*(f"BLOCK_{name}" for name in names))
+        self.BLOCK = dict(zip([READER, READ, *vectors], lengths, strict=True))
+        self.buffers = {source.name: self._source(source) for source in fold.sources}
+
+    def _axes(self) -> list[str]:
+        """The dims whose sizes a launch tells."""
+        found = [head.name for head in self.fold.heads]
+        for source in self.fold.sources:
+            found += [own for own, _, _ in source.shares]
+            found += [source.dim.name] if source.dim is not None else []
+        return list(dict.fromkeys(found))
+
+    # --- memory ---
+
+    def _source(self, source: Source) -> Buffer:
+        """The memory of a source, in the order of its own axes."""
+        axes = {self._axis_name(source, axis): self._size(source, axis) for axis in source.type.axes}
+        if source.summed:
+            axes["part"] = sympy.Integer(2)
+        dtype = self.IO if source.dim is not None else "f32" if source.real else "i32"
+        return self.k.buffer(source.name, dtype, strided=True, **axes)
+
+    def _axis_name(self, source: Source, axis: Axis) -> str:
+        if axis.kind == "batch":
+            return "b"
+        if axis.kind == "stream":
+            return "t" if source.role == READER else "s"
+        return f"{'d' if axis == source.dim else 'n'}_{clean(axis.name)}"
+
+    def _size(self, source: Source, axis: Axis) -> sympy.Expr:
+        if axis.kind == "batch":
+            return self.B
+        if axis.kind == "stream":
+            return self.T if source.role == READER else self.S
+        return self.N[axis.name]
+
+    def made(self, name: str, role: str, dim: Axis | None, dtype: str = "f32") -> Buffer:
+        """Memory for a result: a vector, or a number, for each token and each head."""
+        heads = {f"n_{clean(head.name)}": self.N[head.name] for head in self.fold.heads}
+        tokens = {"t": self.T} if role == READER else {"s": self.S}
+        if dim is None:
+            return self.k.buffer(name, dtype, **{"b": self.B, **heads, **tokens})
+        own = {f"d_{clean(dim.name)}": self.N[dim.name]}
+        return self.k.buffer(name, dtype, **{"b": self.B, **tokens, **heads, **own})
+
+    # --- where a program stands ---
+
+    def stand(self) -> None:
+        """The grid: sequences, heads, and blocks of what is held. Of readers, those that may read
+        most come first."""
+        k, block, total = self.k, self.BLOCK[self.held], self.T if self.held == READER else self.S
+        self.b = k.program("b", self.B)
+        self.heads = {h.name: k.program(clean(h.name), self.N[h.name]) for h in self.fold.heads}
+        count = ceil_div(total, block)
+        place = k.program("block", count)
+        if self.held == READER:
+            place = (count - 1 - place).named("late", "the longest rows first")
+        self.first = (place * block).named("first")
+        letter = "t" if self.held == READER else "s"
+        self.rows, self.columns = Dim(letter, block), self._walked_dim()
+        self.mine = (self.first + k.iota(letter, block)).named(letter)
+        self.in_mine = (self.mine < total).named(f"in_{letter}")
+        self.places, self.inside = dict[str, Tile](), dict[str, Tile]()
+        for source in self.fold.sources:
+            if source.dim is not None and source.dim.name not in self.places:
+                own = clean(source.dim.name)
+                i = k.iota(f"d_{own}", self.BLOCK[source.dim.name])
+                self.places[source.dim.name] = i
+                self.inside[source.dim.name] = (i < self.N[source.dim.name]).named(f"in_{own}")
+
+    def _walked_dim(self) -> Dim:
+        return Dim("s" if self.walked == READ else "t", self.BLOCK[self.walked])
+
+    def dim(self, axis: Axis) -> Dim:
+        """The dim of tiles of vectors."""
+        return Dim(f"d_{clean(axis.name)}", self.BLOCK[axis.name])
+
+    def index(self, source: Source, tokens: Tile | None, part: int = 0) -> list[Tile | int]:
+        """Where a source is read: an index for each axis of its memory."""
+        found: list[Tile | int] = []
+        shares = {own: (head, share) for own, head, share in source.shares}
+        for axis in source.type.axes:
+            if axis.kind == "batch":
+                found.append(self.b)
+            elif axis.kind == "stream":
+                assert tokens is not None
+                found.append(tokens)
+            elif axis == source.dim:
+                found.append(self.places[axis.name])
+            else:
+                head, share = shares[axis.name]
+                at = self.heads[head]
+                found.append(at if share == 1 else at // self._known(share))
+        return [*found, part] if source.summed else found
+
+    def _known(self, number: sympy.Expr) -> sympy.Expr:
+        return self.numbers.get(number, number)
+
+    def load(self, source: Source, tokens: Tile | None, masks: Sequence[Tile]) -> Known:
+        """A source at some tokens: a vector in the dtype of the data, else a number."""
+        where = [*(masks if tokens is not None else ())]
+        where += [self.inside[source.dim.name]] if source.dim is not None else []
+        buffer = self.buffers[source.name]
+        if not source.summed:
+            index = self.index(source, tokens)
+            return self.k.load(buffer, *index, where=where, wide=False).named(f"b_{source.name}")
+        high, low = (
+            self.k.load(buffer, *self.index(source, tokens, part), where=where) for part in (0, 1)
+        )
+        return Running(high, low)
+
+    def stand_at(self) -> None:
+        """Where running sums are counted from in blocks that the mask leaves whole: what is held
+        and what is walked are then on two sides, and their difference swallows no digits."""
+        last = self.first
+        if self.held == READ:
+            last = self.k.apply("min", self.first + (self.BLOCK[READ] - 1), self.k.lift(self.S - 1))
+        self.anchors = {
+            source.node: self.load(source, last, ())
+            for source in self.fold.sources if source.summed and source.role == self.held
+        }  # fmt: skip
+
+    def sided(self, inputs: dict[str, Known], masked: bool) -> dict[str, Known]:
+        """Inputs of a block of pairs, with running sums as one number where that is enough."""
+        if masked or not up_to_the_reader(self.fold.bounds):
+            return inputs
+        found = dict(inputs)
+        for source in self.fold.sources:
+            x, anchor = inputs.get(source.name), self.anchors.get(source.node)
+            if isinstance(x, Running) and isinstance(anchor, Running):
+                found[source.name] = (x.high - anchor.high) + (x.low - anchor.low)
+        return found
+
+    def loaded(self, role: str, tokens: Tile | None, masks: Sequence[Tile]) -> dict[str, Known]:
+        """Every source of a kind, by name."""
+        own = [source for source in self.fold.sources if source.role == role]
+        return {source.name: self.load(source, tokens, masks) for source in own}
+
+    # --- formulas ---
+
+    def position(self, role: str, tokens: Tile) -> Tile:
+        """Positions in the whole sequence of tokens of a launch."""
+        return tokens + self.k.lift(self.POS if role == READER else self.START)
+
+    def formula(self, graph: Graph, inputs: dict[str, Known], walked: Tile | None) -> Formula:
+        """A formula of pairs; without the tokens that are walked, what can be made before."""
+        positions = {name: self.heads[name] for name in self.heads}
+        known = {self.held: self.mine}
+        known |= {} if walked is None else {self.walked: walked}
+        names = {READER: self.fold.reader.name, READ: self.fold.read.name}
+        positions |= {names[role]: self.position(role, at) for role, at in known.items()}
+        pairs = (self.rows, self.columns)
+        return Formula(self.k, graph, inputs, positions, self.numbers, pairs)
+
+    def products(self, mine: dict[str, Known], other: dict[str, Known]) -> dict[str, Known]:
+        """The products of a block of pairs, held tokens first."""
+        found: dict[str, Known] = {}
+        for dot in self.fold.dots:
+            held = dot.reader if self.held == READER else dot.read
+            walked = dot.read if self.held == READER else dot.reader
+            a, b = tile(mine[held]), tile(other[walked])
+            found[dot.name] = a.dot(b, precision=self.PRECISION)
+        return found
+
+    def visible(self, walked: Tile, limit: Tile, formula: Formula, masked: bool) -> Tile | None:
+        """Which pairs of a block are read; None if all are."""
+        found: list[Tile] = []
+        if masked:
+            found.append(limit)
+            t, s = (self.mine, walked) if self.held == READER else (walked, self.mine)
+            t, s = self.position(READER, t), self.position(READ, s)
+            found += [self._holds(bound, t, s) for bound in self.fold.bounds]
+        if "visible" in self.fold.pairs.outputs:
+            found.append(formula.value(self.fold.pairs.outputs["visible"]))
+        both: Tile | None = None
+        for each in sorted(found, key=lambda x: -len(x.dims)):
+            both = each if both is None else both & each
+        return both
+
+    def _holds(self, bound: Bound, t: Tile, s: Tile) -> Tile:
+        """Whether a bound holds of pairs."""
+        limit = (t * bound.slope if bound.slope != 1 else t) if bound.slope else None
+        offset = self.k.lift(self._known(bound.offset), "i32")
+        limit = offset if limit is None else limit if bound.offset == 0 else limit + offset
+        if not limit.dims:
+            return s <= limit if bound.most else s >= limit
+        sides = (s, limit) if self.held == READ else (limit, s)
+        sides = (sides[0].over(self.rows, self.columns), sides[1])
+        fn = "le" if bound.most else "ge"
+        fn = fn if self.held == READ else {"le": "ge", "ge": "le"}[fn]
+        return self.k.apply(fn, *sides)
+
+    # --- which blocks are walked ---
+
+    def parts(self) -> Iterator[Part]:
+        """The blocks that a program walks: those at the edges of the mask, and those that it leaves
+        whole."""
+        k, block = self.k, self.BLOCK[self.walked]
+        low, whole_low, whole_high, high = self._range()
+        start = (low // block).named("start")
+        stop = ((high + (block - 1)) // block).named("stop")
+        if any(bound.slope != 1 for bound in self.fold.bounds) and self.held == READ:
+            yield Part(start, stop, True)
+            return
+        first = start
+        if any(not bound.most for bound in self._bounds()):
+            first = k.apply("min", k.apply("max", (whole_low + (block - 1)) // block, start), stop)
+            yield Part(start, first.named("whole_start"), True)
+        last = (whole_high // block).named("whole_stop")
+        yield Part(first, last, False)
+        yield Part(k.apply("max", first, last), stop, True)
+
+    def _bounds(self) -> list[Bound]:
+        """Bounds on what is walked by what is held."""
+        if self.held == READER:
+            return [*self.fold.bounds]
+        return [Bound(not b.most, 1, -b.offset) for b in self.fold.bounds if b.slope == 1]
+
+    def _range(self) -> tuple[Tile, Tile, Tile, Tile]:
+        """Where what is walked begins and ends for some token that is held, and for all of them:
+        low, low of all, high of all, high; all are places from 0 to the number of tokens."""
+        k = self.k
+        held, walked = (self.T, self.S) if self.held == READER else (self.S, self.T)
+        origin, other = (self.POS, self.START) if self.held == READER else (self.START, self.POS)
+        end = k.apply("min", self.first + (self.BLOCK[self.held] - 1), k.lift(held - 1))
+        nothing, everything = k.lift(0, "i32"), k.lift(walked)
+        low, whole_low, whole_high, high = nothing, nothing, everything, everything
+        for bound in self._bounds():
+            at_first, at_end = (
+                self._limit(bound, place, origin, other) for place in (self.first, end)
+            )
+            early, late = (at_first, at_end) if bound.slope >= 0 else (at_end, at_first)
+            if bound.most:
+                high = k.apply("min", high, late + 1)
+                whole_high = k.apply("min", whole_high, early + 1)
+            else:
+                low, whole_low = k.apply("max", low, early), k.apply("max", whole_low, late)
+        high, whole_high = (k.apply("max", each, 0) for each in (high, whole_high))
+        return low, whole_low, whole_high, high
+
+    def _limit(
+        self, bound: Bound, place: Tile, origin: sympy.Symbol, other: sympy.Symbol
+    ) -> Tile:
+        """The place up to which, or from which on, a bound lets a token see."""
+        offset = bound.offset
+        known = -self._known(-offset) if -offset in self.numbers else self._known(offset)
+        shift = self.k.lift(bound.slope * origin - other + known, "i32")
+        return (place if bound.slope == 1 else place * bound.slope) + shift
+
+    def walk(
+        self, carried: Sequence[Tile], turn: Callable[[Tile, bool, tuple[Tile, ...]], Sequence[Tile]]
+    ) -> list[Tile]:
+        """All blocks, one after the other: `turn` makes of the tokens of a block, whether they are
+        masked, and what is carried, what the next one gets."""
+        letter, found = "s" if self.walked == READ else "t", [*carried]
+        for part in self.parts():
+            with self.k.loop(part.first, part.last, *found) as loop:
+                start = loop.index * self.BLOCK[self.walked]
+                tokens = (start + self.k.iota(letter, self.BLOCK[self.walked])).named(letter)
+                loop.next(*turn(tokens, part.masked, loop.carried))
+            found = [*loop.results]
+        return found
+
+
+# --- the forward --------------------------------------------------------------------------------
+
+
+def forward(fold: Fold, name: str = "attend") -> Program:
+    """o, and of a softmax the log of the sum of weights of each reader and head, for gradients."""
+    doc = "A block of readers walks the tokens that they read."
+    w = Sweep(fold, name, doc, READER, 8, 3)
+    k = w.k
+    values = fold.source(fold.values) if fold.values else None
+    o = w.made("o", READER, values.dim if values else None, w.IO if values else "f32")
+    lse = w.made("lse", READER, None) if fold.softmax else None
+    w.stand()
+    w.stand_at()
+    fixed = w.loaded("same", None, ())
+    mine = w.loaded(READER, w.mine, [w.in_mine])
+    w.formula(fold.pairs, w.sided({**fixed, **mine}, False), None).ready()
+    acc = (w.rows, w.dim(values.dim)) if values and values.dim else (w.rows,)
+    carried = [k.full(0.0, *acc).named("acc")]
+    if fold.softmax:
+        sink = None if fold.sink is None else tile({**fixed, **mine}[fold.sink]).over(w.rows)
+        m = k.full(NEVER, w.rows) if sink is None else sink + 0.0
+        carried = [m.named("m"), k.full(0.0 if sink is None else 1.0, w.rows).named("total"), *carried]
+
+    def turn(s: Tile, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
+        in_s = (s < w.S).named("in_s")
+        other = w.loaded(READ, s, [in_s] if masked else [])
+        inputs = w.sided({**fixed, **mine, **other, **w.products(mine, other)}, masked)
+        formula = w.formula(fold.pairs, inputs, s)
+        score = formula.value(fold.pairs.outputs["score"]).named("score")
+        seen = w.visible(s, in_s, formula, masked)
+        weighted = tile(other[values.name]) if values else None
+        if fold.softmax:
+            return _softmax(w, score, weighted, seen, before)
+        return [_sum(w, score if seen is None else k.where(seen, score, 0.0), weighted, before[-1])]
+
+    made = w.walk(carried, turn)
+    _leave(w, o, lse, made, values)
+    return k.done()
+
+
+def _softmax(
+    w: Sweep, score: Tile, values: Tile | None, seen: Tile | None, before: tuple[Tile, ...]
+) -> Sequence[Tile]:
+    """The largest score so far, the sum of weights, and the sum of weighted values, with a block of
+    tokens more."""
+    k, (m, total, acc) = w.k, before
+    score = score.over(w.rows, w.columns)
+    if seen is not None:
+        score = k.where(seen, score, NEVER).named("seen_score")
+    m_next = k.apply("max", m, score.max("s")).named("m_next")
+    least = k.where(m_next.equals(NEVER), 0.0, m_next).named("least", "0 where nothing is read yet")
+    p = k.apply("exp", score - least).named("p")
+    decay = k.apply("exp", m - least).named("decay")
+    return m_next, total * decay + p.sum("s"), _sum(w, p, values, acc * decay)
+
+
+def _sum(w: Sweep, p: Tile, values: Tile | None, before: Tile) -> Tile:
+    """A sum of weights, or of what they weight, with a block of tokens more."""
+    p = p.over(w.rows, w.columns)
+    if values is None:
+        return before + p.sum("s")
+    return p.to(w.IO).dot(values, before, precision=w.PRECISION)
+
+
+def _leave(
+    w: Sweep, o: Buffer, lse: Buffer | None, made: list[Tile], values: Source | None
+) -> None:
+    """Store what a block of readers found."""
+    k, acc = w.k, made[-1]
+    if lse is not None:
+        m, total, _ = made
+        read = (total > 0.0).named("read", "whether a reader read anything")
+        safe = k.where(read, total, 1.0)
+        acc = acc / safe
+        log = k.where(read, m + k.apply("log", safe), 0.0)
+        k.store(lse, *result_index(w, None), value=log, where=[w.in_mine])
+    inside = [w.inside[values.dim.name]] if values and values.dim else []
+    k.store(o, *result_index(w, values.dim if values else None), value=acc,
+            where=[w.in_mine, *inside])  # fmt: skip
+
+
+def result_index(w: Sweep, dim: Axis | None) -> list[Tile]:
+    """Where the results of the tokens of a program stand."""
+    heads = [w.heads[head.name] for head in w.fold.heads]
+    if dim is None:
+        return [w.b, *heads, w.mine]
+    return [w.b, w.mine, *heads, w.places[dim.name]]
+
+

@@ -1,0 +1,204 @@
+"""The gradient of a fold over the tokens read -> two tile programs, and no sum that depends on the
+order in which programs run.
+
+    dP = dO V',   dS = P (dP - delta),   delta[t] = dO[t] . O[t]
+
+and the chain through the score's own derivative. What is of the reader is summed over the tokens
+read by programs that hold readers, what is of the token read by programs that hold those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archc.attention.fold import Fold, Source
+from archc.ir import layer as ir
+from archc.ir.chunk import cotangent
+from archc.lowering.attention import READ, READER, Sweep, result_index
+from archc.lowering.formula import Known, tile
+from archc.tile.compose import Tile
+from archc.tile.language import Buffer, Program
+
+
+class _Gradient(Sweep):
+    """A program of the gradient under construction."""
+
+    def __init__(self, fold: Fold, name: str, doc: str, held: str, warps: int, ahead: int):
+        super().__init__(fold, name, doc, held, warps, ahead)
+        assert fold.slopes is not None
+        self.slopes = fold.slopes
+        self.values = fold.source(fold.values) if fold.values else None
+        dim = self.values.dim if self.values else None
+        wide = self.IO if self.values else "f32"
+        self.d_o = self.made("d_o", READER, dim, wide)
+        self.o = self.made("o", READER, dim, wide) if fold.softmax and held == READER else None
+        self.lse = self.made("lse", READER, None) if fold.softmax else None
+        self.delta = self.made("delta", READER, None) if fold.softmax else None
+        own = (held, "same") if held == READER else (held,)
+        self.wanted = [
+            source for name in fold.learned for source in [fold.source(name)] if source.role in own
+        ]
+        self.results = {source.name: self._result(source) for source in self.wanted}
+
+    def _result(self, source: Source) -> Buffer:
+        """Memory for a gradient: for each head of the pairs, whoever shares the value."""
+        role = READER if source.role == "same" else source.role
+        shared = len(source.shares) < len(self.fold.heads) or any(n != 1 for _, _, n in source.shares)
+        dtype = self.IO if source.dim is not None and not shared else "f32"
+        return self.made(cotangent(source.name).replace(".", "_"), role, source.dim, dtype)
+
+    def begin(self) -> None:
+        """What stands before the walk: sources of what is held, and of all tokens."""
+        self.stand()
+        self.stand_at()
+        self.fixed = self.loaded("same", None, ())
+        self.own = self.loaded(self.held, self.mine, [self.in_mine])
+        known = self.sided({**self.fixed, **self.own}, False)
+        for graph in (self.fold.pairs, self.slopes):
+            self.formula(graph, known, None).ready()
+
+    def of_readers(self, buffer: Buffer, t: Tile, masks: Sequence[Tile], fill: float = 0.0) -> Tile:
+        """A result of the forward, or what arrives, at some readers."""
+        heads = [self.heads[head.name] for head in self.fold.heads]
+        vector = self.values is not None and buffer in (self.d_o, self.o)
+        if not vector:
+            return self.k.load(buffer, self.b, *heads, t, where=masks, fill=fill)
+        assert self.values is not None and self.values.dim is not None
+        dim = self.values.dim.name
+        index = [self.b, t, *heads, self.places[dim]]
+        where = [*masks, self.inside[dim]]
+        return self.k.load(buffer, *index, where=where, wide=False).named(f"b_{buffer.name}")
+
+    def pairs_of(
+        self, walked: Tile, masked: bool, other: dict[str, Known], readers: dict[str, Tile]
+    ) -> tuple[Tile, dict[str, Tile]]:
+        """The weights of a block of pairs, and the gradient of each input of the score."""
+        k, fold = self.k, self.fold
+        limit = k.lift(self.S if self.walked == READ else self.T)
+        there = (walked < limit).named("in_s" if self.walked == READ else "in_t")
+        inputs = {**self.fixed, **self.own, **other, **self.products(self.own, other)}
+        inputs = self.sided(inputs, masked)
+        formula = self.formula(fold.pairs, inputs, walked)
+        score = formula.value(fold.pairs.outputs["score"]).over(self.rows, self.columns)
+        score = score.named("score")
+        seen = self.visible(walked, there, formula, masked)
+        p = k.apply("exp", score - readers["lse"]).named("p") if fold.softmax else score
+        p = p if seen is None else k.where(seen, p, 0.0)
+        d_p = self._arriving(other, readers).over(self.rows, self.columns).named("d_p")
+        d_s = p * (d_p - readers["delta"]) if fold.softmax else d_p
+        d_s = d_s if seen is None or fold.softmax else k.where(seen, d_s, 0.0)
+        slopes = self.formula(self.slopes, {**inputs, cotangent("score"): d_s.named("d_s")}, walked)
+        made = {name: slopes.value(id) for name, id in self.slopes.outputs.items()}
+        if seen is None or self._is_multiple():
+            return p, made
+        return p, {name: k.where(seen, d, 0.0) for name, d in made.items()}
+
+    def _is_multiple(self) -> bool:
+        """Whether all gradients of the score's inputs are the score's own times a number: 0 where
+        that is 0, whatever the score is of pairs that are not read."""
+        score = cotangent("score")
+        inner = [node.op for node in self.slopes if not isinstance(node.op, ir.Constant)]
+        return all(
+            op.name == score if isinstance(op, ir.Input) else isinstance(op, ir.Elementwise)
+            for op in inner
+        )
+
+    def _arriving(self, other: dict[str, Known], readers: dict[str, Tile]) -> Tile:
+        """dP: what arrives at each weight."""
+        if self.values is None:
+            return readers["d_o"]
+        v = tile((self.own if self.held == READ else other)[self.values.name])
+        both = (v, readers["d_o"]) if self.held == READ else (readers["d_o"], v)
+        return both[0].dot(both[1], precision=self.PRECISION)
+
+    def starts(self) -> list[Tile]:
+        """Sums of nothing, one for each gradient."""
+        found = []
+        for source in self.wanted:
+            dims = (self.rows,) if source.dim is None else (self.rows, self.dim(source.dim))
+            found.append(self.k.full(0.0, *dims).named(f"sum_{source.name}"))
+        return found
+
+    def sums(
+        self, p: Tile, found: dict[str, Tile], other: dict[str, Known], readers: dict[str, Tile],
+        before: Sequence[Tile],
+    ) -> list[Tile]:  # fmt: skip
+        """Every gradient with a block of pairs more."""
+        made, along = [], self.columns.name
+        for source, so_far in zip(self.wanted, before, strict=True):
+            if self.values is not None and source.name == self.values.name:
+                so_far = p.to(self.IO).dot(readers["d_o"], so_far, precision=self.PRECISION)
+            for dot in self.fold.dots:
+                ends = {READER: dot.reader, READ: dot.read}
+                d = found.get(cotangent(dot.name))
+                if ends[self.held] == source.name and d is not None:
+                    d = d.over(self.rows, self.columns).to(self.IO)
+                    far = tile(other[ends[self.walked]])
+                    so_far = d.dot(far, so_far, precision=self.PRECISION)
+            d = found.get(cotangent(source.name))
+            if d is not None:
+                so_far = so_far + d.over(self.rows, self.columns).sum(along)
+            made.append(so_far)
+        return made
+
+    def leave(self, made: Sequence[Tile]) -> None:
+        """Store every gradient."""
+        for source, sum in zip(self.wanted, made, strict=True):
+            inside = [self.inside[source.dim.name]] if source.dim is not None else []
+            index = result_index(self, source.dim)
+            where = [self.in_mine, *inside]
+            self.k.store(self.results[source.name], *index, value=sum, where=where)
+
+
+def by_readers(fold: Fold, name: str = "attend_gradient_of_readers") -> Program:
+    """The gradients of what is of the reader, or of the head, which is a number a reader that the
+    caller sums; and delta, for the other program."""
+    w = _Gradient(fold, name, "Gradients of readers: a block of them walks what they read.",
+                  READER, 8, 3)  # fmt: skip
+    k = w.k
+    w.begin()
+    own = [w.in_mine]
+    readers = {"d_o": w.of_readers(w.d_o, w.mine, own)}
+    if fold.softmax:
+        assert w.lse is not None and w.delta is not None and w.o is not None
+        o = w.of_readers(w.o, w.mine, own)
+        assert w.values is not None and w.values.dim is not None
+        both = o.to("f32") * readers["d_o"].to("f32")
+        readers["delta"] = both.sum(w.dim(w.values.dim).name).named("b_delta", "dO . O")
+        readers["lse"] = w.of_readers(w.lse, w.mine, own).named("b_lse")
+        k.store(w.delta, *result_index(w, None), value=readers["delta"], where=own)
+
+    def turn(s: Tile, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
+        there = (s < w.S).named("in_s")
+        other = w.loaded(READ, s, [there] if masked else [])
+        p, found = w.pairs_of(s, masked, other, readers)
+        return w.sums(p, found, other, readers, before)
+
+    made = w.walk(w.starts(), turn)
+    if fold.sink is not None:
+        place = next(i for i, source in enumerate(w.wanted) if source.name == fold.sink)
+        sink = tile({**w.fixed, **w.own}[fold.sink])
+        made[place] = made[place] - k.apply("exp", sink - readers["lse"]) * readers["delta"]
+    w.leave(made)
+    return k.done()
+
+
+def by_tokens(fold: Fold, name: str = "attend_gradient_of_tokens") -> Program:
+    """The gradients of what is of the token read, for each head of the pairs."""
+    w = _Gradient(fold, name, "Gradients of tokens read: a block of them walks its readers.",
+                  READ, 8, 2)  # fmt: skip
+    w.begin()
+
+    def turn(t: Tile, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
+        where = [(t < w.T).named("in_t")] if masked else []
+        other = w.loaded(READER, t, where)
+        readers = {"d_o": w.of_readers(w.d_o, t, where)}
+        if fold.softmax:
+            assert w.lse is not None and w.delta is not None
+            readers["lse"] = w.of_readers(w.lse, t, where).named("b_lse")
+            readers["delta"] = w.of_readers(w.delta, t, where).named("b_delta")
+        p, found = w.pairs_of(t, masked, other, readers)
+        return w.sums(p, found, other, readers, before)
+
+    w.leave(w.walk(w.starts(), turn))
+    return w.k.done()

@@ -1,0 +1,133 @@
+"""Formulas of pairs on tiles: elementwise graphs of the layer IR, written into a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sympy
+
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.tile.compose import Composer, Tile
+from archc.tile.language import Dim, kind
+
+LOGIC = ("and", "or", "not")
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A running sum with twice the digits of a float32: a number, and what it lacks."""
+
+    high: Tile
+    low: Tile
+
+
+Known = Tile | Running
+"""What a formula is given."""
+
+
+def tile(known: Known) -> Tile:
+    """What is known to be a tile."""
+    assert isinstance(known, Tile), "a running sum is read as a difference alone"
+    return known
+
+
+class Formula:
+    """A graph whose inputs are tiles. A value has the dims that what it is made of has: numbers of
+    the reader stay numbers of the reader until they meet a pair.
+
+    `inputs` are tiles by name, `positions` by the axis, `numbers` symbols of the program for the
+    constants that are not known yet. `pairs` are the dims of a pair, in the order of its tiles."""
+
+    def __init__(
+        self, k: Composer, graph: Graph, inputs: Mapping[str, Known], positions: Mapping[str, Tile],
+        numbers: Mapping[sympy.Expr, sympy.Symbol], pairs: tuple[Dim, Dim],
+    ):  # fmt: skip
+        self.k, self.graph, self.pairs = k, graph, pairs
+        self.inputs, self.positions, self.numbers = inputs, positions, numbers
+        self.known: dict[int, Tile] = {}
+
+    def outputs(self) -> dict[str, Tile]:
+        """Every output of the graph."""
+        return {name: self.value(id) for name, id in self.graph.outputs.items()}
+
+    def ready(self) -> None:
+        """Write what can be made of the inputs that there are, so that it stands before a loop."""
+        there = set[int]()
+        for node in self.graph:
+            if self._is_there(node, there):
+                there.add(node.id)
+                self.value(node.id)
+            elif node.op == ir.Elementwise("div") and node.operands[1] in there:
+                self._inverse(self.value(node.operands[1]))
+
+    def _is_there(self, node: Node, there: set[int]) -> bool:
+        if isinstance(node.op, ir.Input):
+            return isinstance(self.inputs.get(node.op.name), Tile)
+        if isinstance(node.op, ir.Position):
+            return node.op.axis.name in self.positions
+        return all(operand in there for operand in node.operands)
+
+    def value(self, id: int) -> Tile:
+        """The tile of a node."""
+        if id not in self.known:
+            self.known[id] = self._value(self.graph[id])
+        return self.known[id]
+
+    def _value(self, node: Node) -> Tile:
+        match node.op:
+            case ir.Input(name):
+                return tile(self.inputs[name])
+            case ir.Position(axis):
+                return self.positions[axis.name]
+            case ir.Constant(number):
+                return self._number(number, node.type.dtype)
+            case ir.Elementwise(fn):
+                return self._apply(fn, node)
+        raise AssertionError(f"{type(node.op).__name__} in a formula of pairs")
+
+    def _number(self, number: sympy.Expr, dtype: str) -> Tile:
+        """A constant: its digits, or a number that the launch is given."""
+        if number in self.numbers:
+            return self.k.lift(self.numbers[number])
+        return self.k.lift(float(number), "i32" if dtype == "int" else "f32")
+
+    def _apply(self, fn: str, node: Node) -> Tile:
+        """A function of tiles: whole numbers become real where they meet real ones."""
+        ends = [self._running(operand) for operand in node.operands]
+        if fn == "sub" and ends[0] is not None and ends[1] is not None:
+            high = self.k.apply("sub", *self._spread([ends[0].high, ends[1].high]))
+            low = self.k.apply("sub", *self._spread([ends[0].low, ends[1].low]))
+            return high + low
+        given = [self.value(operand) for operand in node.operands]
+        if fn == "real":
+            return given[0].to("f32")
+        chosen = given[1:] if fn == "where" else given
+        whole = node.type.dtype == "int" or all(kind(x.dtype) != "real" for x in chosen)
+        if fn not in LOGIC and not (whole and (node.type.dtype == "int" or fn in COMPARISONS)):
+            chosen = [x if kind(x.dtype) == "real" else x.to("f32") for x in chosen]
+        given = [*given[:1], *chosen] if fn == "where" else chosen
+        if fn == "div" and len(given[1].dims) < len(given[0].dims):
+            fn, given = "mul", [given[0], self._inverse(given[1])]
+        return self.k.apply(fn, *self._spread(given))
+
+    def _running(self, id: int) -> Running | None:
+        """A running sum, of which only differences are taken: they may be much smaller."""
+        op = self.graph[id].op
+        found = self.inputs.get(op.name) if isinstance(op, ir.Input) else None
+        return found if isinstance(found, Running) else None
+
+    def _inverse(self, divisor: Tile) -> Tile:
+        """1 / x of what many pairs are divided by."""
+        return self.k.apply("div", 1.0, divisor.to("f32"))
+
+    def _spread(self, given: list[Tile]) -> list[Tile]:
+        """A number of the reader that meets one of the token read is laid out as pairs are: left to
+        the order of operands, some tiles of pairs would be turned around."""
+        names = {name for x in given for name in x.value.type.names}
+        if len(names) < 2 or any(len(x.dims) == 2 for x in given):
+            return given
+        place = next(i for i, x in enumerate(given) if x.dims)
+        return [t.over(*self.pairs) if i == place else t for i, t in enumerate(given)]

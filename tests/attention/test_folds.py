@@ -1,0 +1,115 @@
+"""Sums over the tokens read as tile programs, against the reference semantics and autograd."""
+
+from __future__ import annotations
+
+import pytest
+import sympy
+import torch
+
+from archc.attention.bounds import up_to_the_reader
+from archc.attention.fold import Bound
+from archc.lowering.attention import forward
+from tests.attention.cases import PLAIN, distance, launch, refusals, spec
+
+SCORES = {
+    "plain": (spec(), {}),
+    "both ways": (spec(range="all s"), {}),
+    "capped": (spec(f"softcap({PLAIN}, cap)", groups=True, sizes="cap"), {"G": 2, "cap": 3.0}),
+    "sloped": (spec(f"{PLAIN} - slope * (t - s)", params="slope[H]"), {}),
+    "window, sink": (
+        spec(f"{PLAIN}, sink", "t - w < s <= t", params="sink[H]", sizes="w"), {"w": 20},
+    ),
+    "forgetting": (spec(f"{PLAIN} + sum r in (s, t]: g[r]", inputs="g[H]"), {}),
+    "unnormalised": (spec(read="({}) @ v[s]"), {}),
+    "before the token": (spec(range="s < t"), {}),
+    "some of the past": (spec(range="t - w < s <= t - n", sizes="w, n"), {"w": 30, "n": 7}),
+    # four of our own
+    "gated by both": (spec(f"sigmoid(a[t] + b[s]) * {PLAIN}", inputs="a[H], b[H]"), {}),
+    "log of the distance": (spec(f"{PLAIN} - rate * log(1 + t - s)", params="rate[H]"), {}),
+    "a wave of the distance": (spec(f"{PLAIN} * (1 + cos(w * (t - s)) / 2)", params="w[H]"), {}),
+    "squared, unnormalised": (
+        spec(f"relu({PLAIN}) ** 2 / (1 + t)", read="({}) @ v[s]"), {},
+    ),
+    "two products": (spec(f"{PLAIN} + p[t].T @ m[s]", inputs="p[H, R], m[R]", sizes="R"), {"R": 5}),
+}  # fmt: skip
+SIZES = {"H": 4, "K": 20, "V": 24}
+
+
+@pytest.mark.parametrize(
+    ("name", "T"), [*((name, 50) for name in SCORES), ("capped", 1), ("window, sink", 15)]
+)
+def test_values_and_gradients(name: str, T: int):
+    text, sizes = SCORES[name]
+    case = launch(text, T, **SIZES, **sizes)
+    (wanted,) = case.values(case.fold.node)
+    assert distance(case.forward()["o"], wanted.detach()) < 1e-12
+    d_o = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1)).double()
+    learned = [*case.inputs.values()]
+    slopes = torch.autograd.grad(wanted, learned, d_o, allow_unused=True)
+    found = case.gradients(d_o)
+    for (name, x), slope in zip(case.inputs.items(), slopes, strict=True):
+        wanted = torch.zeros_like(x) if slope is None else slope
+        scale = max(float(wanted.norm()), 1e-3)
+        assert float((found[name] - wanted).norm()) / scale < 1e-11, name
+
+
+def test_another_sequence():
+    case = launch(spec(range="all s"), 21, 37, **SIZES)
+    (wanted,) = case.values(case.fold.node)
+    assert distance(case.forward()["o"], wanted.detach()) < 1e-12
+
+
+def test_nothing_to_read_is_zero():
+    case = launch(spec(range="s < t"), 18, **SIZES)
+    found = case.forward()
+    assert (found["o"][:, 0] == 0).all() and (found["lse"][..., 0] == 0).all()
+    for x in case.gradients(torch.ones_like(found["o"])).values():
+        assert torch.isfinite(x).all()
+
+
+def test_a_gate_that_forgets_all():
+    """Sums of gates are differences of running sums, which must not swallow small ones."""
+    text, _ = SCORES["forgetting"]
+    case = launch(text, 40, dtype=torch.float32, **SIZES)
+    with torch.no_grad():
+        case.inputs["g"].copy_(-case.inputs["g"].abs())
+        case.inputs["g"][:, ::7] = -1e4
+    (wanted,) = case.values(case.fold.node)
+    assert distance(case.forward()["o"], wanted.detach()) < 2e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_narrow_dtypes(dtype: torch.dtype):
+    text, sizes = SCORES["capped"]
+    case = launch(text, 33, dtype=dtype, **SIZES, **sizes)
+    (wanted,) = case.values(case.fold.node)
+    limit = 2e-6 if dtype == torch.float32 else 1e-2
+    assert distance(case.forward()["o"], wanted.detach()) < limit
+
+
+def test_blocks_out_of_the_window_are_not_read():
+    """A block before every reader's window holds NaN here, which would reach the result."""
+    text, sizes = SCORES["window, sink"]
+    case = launch(text, 64, **SIZES, **sizes)
+    given = case.sources()
+    for name in ("k", "v"):
+        given[name][:, :16] = torch.nan
+    made = case.interpreted(forward(case.fold), given)
+    assert torch.isfinite(made["o"][:, 48:]).all() and made["o"][:, :16].isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (spec(read="dropout(softmax({}), 0.1) @ v[s]"), "dropped at random"),
+        (spec("sum[K](tanh(q[t] + k[s]))"), "a number for each channel"),
+    ],
+)
+def test_refused(text: str, reason: str):
+    assert any(reason in each for each in refusals(text)), refusals(text)
+
+
+def test_bounds_say_whether_later_tokens_are_read():
+    assert up_to_the_reader((Bound(True, 1, sympy.Integer(-1)),))
+    assert not up_to_the_reader((Bound(True, 0, sympy.Integer(-1)),))
+    assert not up_to_the_reader((Bound(True, 1, sympy.Integer(1)),))
