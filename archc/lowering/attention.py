@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sympy
 
@@ -23,6 +24,9 @@ from archc.tile.language import Buffer, Dim, Program
 
 NEVER = float("-inf")
 READER, READ = "reader", "read"
+
+Turn = Callable[[Tile, bool, tuple[Tile, ...]], Sequence[Tile]]
+"""One block of a walk: of its tokens, whether the mask rules some out, and what is carried."""
 
 
 def numbers_of(fold: Fold) -> dict[sympy.Expr, sympy.Symbol]:
@@ -88,7 +92,8 @@ class Sweep:
 
     def _source(self, source: Source) -> Buffer:
         """The memory of a source, in the order of its own axes."""
-        axes = {self._axis_name(source, axis): self._size(source, axis) for axis in source.type.axes}
+        own = source.type.axes
+        axes: dict[str, Any] = {self._axis_name(source, a): self._size(source, a) for a in own}
         if source.summed:
             axes["part"] = sympy.Integer(2)
         dtype = self.IO if source.dim is not None else "f32" if source.real else "i32"
@@ -110,11 +115,12 @@ class Sweep:
 
     def made(self, name: str, role: str, dim: Axis | None, dtype: str = "f32") -> Buffer:
         """Memory for a result: a vector, or a number, for each token and each head."""
+        heads: dict[str, Any]
         heads = {f"n_{clean(head.name)}": self.N[head.name] for head in self.fold.heads}
-        tokens = {"t": self.T} if role == READER else {"s": self.S}
+        tokens: dict[str, Any] = {"t": self.T} if role == READER else {"s": self.S}
         if dim is None:
             return self.k.buffer(name, dtype, **{"b": self.B, **heads, **tokens})
-        own = {f"d_{clean(dim.name)}": self.N[dim.name]}
+        own: dict[str, Any] = {f"d_{clean(dim.name)}": self.N[dim.name]}
         return self.k.buffer(name, dtype, **{"b": self.B, **tokens, **heads, **own})
 
     # --- where a program stands ---
@@ -128,7 +134,7 @@ class Sweep:
         count = ceil_div(total, block)
         place = k.program("block", count)
         if self.held == READER:
-            place = (count - 1 - place).named("late", "the longest rows first")
+            place = (k.lift(count - 1) - place).named("late", "the longest rows first")
         self.first = (place * block).named("first")
         letter = "t" if self.held == READER else "s"
         self.rows, self.columns = Dim(letter, block), self._walked_dim()
@@ -312,9 +318,7 @@ class Sweep:
         high, whole_high = (k.apply("max", each, 0) for each in (high, whole_high))
         return low, whole_low, whole_high, high
 
-    def _limit(
-        self, bound: Bound, place: Tile, origin: sympy.Symbol, other: sympy.Symbol
-    ) -> Tile:
+    def _limit(self, bound: Bound, place: Tile, origin: sympy.Symbol, other: sympy.Symbol) -> Tile:
         """The place up to which, or from which on, a bound lets a token see."""
         offset = bound.offset
         known = -self._known(-offset) if -offset in self.numbers else self._known(offset)
@@ -322,7 +326,9 @@ class Sweep:
         return (place if bound.slope == 1 else place * bound.slope) + shift
 
     def walk(
-        self, carried: Sequence[Tile], turn: Callable[[Tile, bool, tuple[Tile, ...]], Sequence[Tile]]
+        self,
+        carried: Sequence[Tile],
+        turn: Callable[[Tile, bool, tuple[Tile, ...]], Sequence[Tile]],
     ) -> list[Tile]:
         """All blocks, one after the other: `turn` makes of the tokens of a block, whether they are
         masked, and what is carried, what the next one gets."""
@@ -357,7 +363,11 @@ def forward(fold: Fold, name: str = "attend") -> Program:
     if fold.softmax:
         sink = None if fold.sink is None else tile({**fixed, **mine}[fold.sink]).over(w.rows)
         m = k.full(NEVER, w.rows) if sink is None else sink + 0.0
-        carried = [m.named("m"), k.full(0.0 if sink is None else 1.0, w.rows).named("total"), *carried]
+        carried = [
+            m.named("m"),
+            k.full(0.0 if sink is None else 1.0, w.rows).named("total"),
+            *carried,
+        ]
 
     def turn(s: Tile, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
         in_s = (s < w.S).named("in_s")
@@ -423,5 +433,3 @@ def result_index(w: Sweep, dim: Axis | None) -> list[Tile]:
     if dim is None:
         return [w.b, *heads, w.mine]
     return [w.b, w.mine, *heads, w.places[dim.name]]
-
-

@@ -43,7 +43,9 @@ class _Gradient(Sweep):
     def _result(self, source: Source) -> Buffer:
         """Memory for a gradient: for each head of the pairs, whoever shares the value."""
         role = READER if source.role == "same" else source.role
-        shared = len(source.shares) < len(self.fold.heads) or any(n != 1 for _, _, n in source.shares)
+        shared = len(source.shares) < len(self.fold.heads) or any(
+            n != 1 for _, _, n in source.shares
+        )
         dtype = self.IO if source.dim is not None and not shared else "f32"
         return self.made(cotangent(source.name).replace(".", "_"), role, source.dim, dtype)
 
@@ -124,22 +126,29 @@ class _Gradient(Sweep):
         before: Sequence[Tile],
     ) -> list[Tile]:  # fmt: skip
         """Every gradient with a block of pairs more."""
-        made, along = [], self.columns.name
-        for source, so_far in zip(self.wanted, before, strict=True):
-            if self.values is not None and source.name == self.values.name:
-                so_far = p.to(self.IO).dot(readers["d_o"], so_far, precision=self.PRECISION)
-            for dot in self.fold.dots:
-                ends = {READER: dot.reader, READ: dot.read}
-                d = found.get(cotangent(dot.name))
-                if ends[self.held] == source.name and d is not None:
-                    d = d.over(self.rows, self.columns).to(self.IO)
-                    far = tile(other[ends[self.walked]])
-                    so_far = d.dot(far, so_far, precision=self.PRECISION)
-            d = found.get(cotangent(source.name))
-            if d is not None:
-                so_far = so_far + d.over(self.rows, self.columns).sum(along)
-            made.append(so_far)
-        return made
+        return [
+            self._sum(source, so_far, p, found, other, readers)
+            for source, so_far in zip(self.wanted, before, strict=True)
+        ]
+
+    def _sum(
+        self, source: Source, so_far: Tile, p: Tile, found: dict[str, Tile],
+        other: dict[str, Known], readers: dict[str, Tile],
+    ) -> Tile:  # fmt: skip
+        """One gradient with a block of pairs more."""
+        total = so_far
+        if self.values is not None and source.name == self.values.name:
+            total = p.to(self.IO).dot(readers["d_o"], total, precision=self.PRECISION)
+        for dot in self.fold.dots:
+            ends = {READER: dot.reader, READ: dot.read}
+            d = found.get(cotangent(dot.name))
+            if ends[self.held] == source.name and d is not None:
+                d = d.over(self.rows, self.columns).to(self.IO)
+                total = d.dot(tile(other[ends[self.walked]]), total, precision=self.PRECISION)
+        d = found.get(cotangent(source.name))
+        if d is not None:
+            total = total + d.over(self.rows, self.columns).sum(self.columns.name)
+        return total
 
     def leave(self, made: Sequence[Tile]) -> None:
         """Store every gradient."""

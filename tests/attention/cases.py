@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ def spec(
     return "\n".join(lines) + "\n"
 
 
-@lru_cache(maxsize=None)
+@cache
 def pair_of(text: str) -> ir.Pair:
     """The attend of a spec."""
     graph = lowered(parse(text).layer).graph

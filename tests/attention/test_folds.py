@@ -47,10 +47,10 @@ def test_values_and_gradients(name: str, T: int):
     learned = [*case.inputs.values()]
     slopes = torch.autograd.grad(wanted, learned, d_o, allow_unused=True)
     found = case.gradients(d_o)
-    for (name, x), slope in zip(case.inputs.items(), slopes, strict=True):
-        wanted = torch.zeros_like(x) if slope is None else slope
-        scale = max(float(wanted.norm()), 1e-3)
-        assert float((found[name] - wanted).norm()) / scale < 1e-11, name
+    for (input, x), slope in zip(case.inputs.items(), slopes, strict=True):
+        right = torch.zeros_like(x) if slope is None else slope
+        scale = max(float(right.norm()), 1e-3)
+        assert float((found[input] - right).norm()) / scale < 1e-11, input
 
 
 def test_another_sequence():
