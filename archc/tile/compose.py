@@ -302,16 +302,18 @@ class Composer:
         return self.put(Random(), given, counter, type=Type("f32", counter.dims))
 
     def dot(self, a: Tile, b: Tile, add: Tile | None = None, precision: str = "ieee") -> Tile:
-        """A product over the one dim that both operands have, in float32."""
-        shared = [name for name in a.value.type.names if name in b.value.type.names]
-        if len(shared) != 1 or len(a.dims) != 2 or len(b.dims) != 2:
+        """A product of matrices, in float32: over the one dim that both operands have, or the last
+        of several, the others of which are a batch."""
+        *batch, shared = [d for d in a.dims if d.name in b.value.type.names] or [None]
+        left = [dim for dim in a.dims if dim.name not in b.value.type.names]
+        right = [dim for dim in b.dims if dim.name not in a.value.type.names]
+        if shared is None or len(left) != 1 or len(right) != 1:
             raise ValueError(f"a product of {a.value.type} and {b.value.type}")
-        (left,) = (dim for dim in a.dims if dim.name != shared[0])
-        (right,) = (dim for dim in b.dims if dim.name != shared[0])
-        operands = [a.ordered(left.name, shared[0]), b.ordered(shared[0], right.name)]
+        made, (n,), (m,) = tuple(dim.name for dim in batch), left, right
+        operands = [a.ordered(*made, n.name, shared.name), b.ordered(*made, shared.name, m.name)]
         if add is not None:
-            operands.append(add.ordered(left.name, right.name))
-        return self.put(Dot(precision), *operands, type=Type("f32", (left, right)))
+            operands.append(add.ordered(*made, n.name, m.name))
+        return self.put(Dot(precision), *operands, type=Type("f32", (*batch, n, m)))
 
     # --- memory ---
 

@@ -197,9 +197,9 @@ class Sort:
 
 @dataclass(frozen=True)
 class Dot:
-    """A product of matrices `[m, k] @ [k, n]`, added to a third operand if there is one, summed in
-    float32. `precision` is of float32 operands: `ieee`, `tf32` or `tf32x3`, or a constant of the
-    program that is one of them at launch."""
+    """A product of matrices `[m, k] @ [k, n]`, or of several, `[b, m, k] @ [b, k, n]`, added to a
+    third operand if there is one, summed in float32. `precision` is of float32 operands: `ieee`,
+    `tf32` or `tf32x3`, or a constant of the program that is one of them at launch."""
 
     precision: str = "ieee"
 

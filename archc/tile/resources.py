@@ -133,7 +133,7 @@ class Launch:
         match s.op:
             case Dot():
                 a, b, *_ = (value.type for value in s.operands)
-                columns = self.integers.size(b.dims[1].length)
+                columns = self.integers.size(b.dims[-1].length)
                 total.products += 2 * times * self.elements(a) * columns
             case Apply(function):
                 count = times * self.elements(s.results[0].type)

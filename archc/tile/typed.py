@@ -226,13 +226,14 @@ def _scan(program: Program, s: Statement) -> str:
 
 def _dot(program: Program, s: Statement) -> str:
     a, b, *added = (value.type for value in s.operands)
-    if len(a.dims) != 2 or len(b.dims) != 2 or a.dims[1] != b.dims[0]:
+    batch, alike = a.dims[:-2], len(a.dims) == len(b.dims) in (2, 3)
+    if not alike or a.dims[-1] != b.dims[-2] or b.dims[:-2] != batch:
         return f"no product of {shown(a)} and {shown(b)}"
     if a.dtype != b.dtype:
         return f"a product of {a.dtype} and {b.dtype}"
     if any(kind(t.dtype) != "real" or t.dtype == "f64" for t in (a, b)):
         return f"a product of numbers of {a.dtype}: it is summed in f32"
-    made = Type("f32", (a.dims[0], b.dims[1]))
+    made = Type("f32", (*batch, a.dims[-2], b.dims[-1]))
     if any(type != made for type in added):
         return f"a product {shown(made)} in f32, added to {shown(added[0])} in {added[0].dtype}"
     precision = s.op.precision

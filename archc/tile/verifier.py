@@ -271,7 +271,8 @@ def _lengths(s: Statement, integers: Integers) -> Iterator[Refusal]:
         if length & (length - 1):
             yield Refusal(s.op.dim.name, f"a block of {length} is no power of two", s.span)
     if isinstance(s.op, Dot):
-        for dim in {*s.operands[0].type.dims, *s.operands[1].type.dims}:
+        a, b = (value.type.dims[-2:] for value in s.operands[:2])
+        for dim in dict.fromkeys((*a, *b)):
             if integers.size(dim.length) < LEAST:
                 reason = f"a product over blocks of {integers.size(dim.length)}, at least {LEAST}"
                 yield Refusal(_name(s), f"{reason} (dim `{dim.name}`)", s.span)

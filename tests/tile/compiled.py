@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ class Asserting(printer.Printer):
                 yield f"tl.static_assert({name}.shape[{place}] == {size_text(dim.length)})"
 
 
-def compiled(case: Case, capability: int = 90) -> Any:
+def compiled(case: Case, capability: int = 90, **options: Any) -> Any:
     """A program as machine code, with its types asserted."""
     program = case.program
     kernel = getattr(load(HEAD + printer.to_triton(program, Asserting), program.name), program.name)
@@ -53,6 +53,16 @@ def compiled(case: Case, capability: int = 90) -> Any:
     signature |= {s.name: "i32" if s.is_integer else "fp32" for s in program.sizes}
     signature |= dict.fromkeys(program.constants, "constexpr")
     places = {(kernel.arg_names.index(name),): value for name, value in fixed.items()}
-    source = ASTSource(kernel, {name: signature[name] for name in kernel.arg_names}, places)
-    options = {"num_warps": program.warps, "num_stages": program.ahead}
+    names = {name: signature[name] for name in kernel.arg_names}
+    source = ASTSource(kernel, names, places, _told(case, kernel.arg_names))
+    options = {"num_warps": program.warps, "num_stages": program.ahead, **options}
     return compiled_for(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+def _told(case: Case, names: Sequence[str]) -> dict[tuple[int], list[list[Any]]]:
+    """What a launch tells of its arguments: tensors begin at multiples of 16 bytes, and sizes are
+    told that are multiples of 16."""
+    sizes = {s.name for s in case.program.sizes if s.name not in case.program.varying}
+    told = {f"{name}_p" for name, tensor in case.tensors.items() if tensor is not None}
+    told |= {name for name in sizes if case.sizes[name] % 16 == 0}
+    return {(names.index(name),): [["tt.divisibility", 16]] for name in sorted(told)}

@@ -37,6 +37,12 @@ def _halves(k: Composer, x: Tile) -> Tile:
     return split.ordered("c", "half", "r").sum("half")
 
 
+def _batched(k: Composer, x: Tile) -> Tile:
+    """Two products at once, added up."""
+    split = x.shaped(dim("r", R), dim("half", 2), dim("part", C // 2)).ordered("half", "r", "part")
+    return split.dot(split.along(r="c")).sum("half")
+
+
 def _from_the_last(k: Composer, x: Tile) -> Tile:
     index = C - 1 - k.iota("c", C) + k.iota("r", R) * 0
     return x.pick(index.ordered("r", "c"), "c")
@@ -71,6 +77,7 @@ ON_ROWS: Mapping[str, tuple[Callable[[Composer, Tile], Tile], Callable[[Tensor],
     "falling": (lambda k, x: x.sort(descending=True), lambda x: x.sort(1, True)[0]),
     "best": (lambda k, x: x.sort(most=dim("c", 16)), lambda x: x.sort(1, True)[0][:, :16]),
     "smallest": (lambda k, x: x.reduce("min", "r") + x * 0.0, lambda x: x.amin(0) + 0 * x),
+    "batched": (_batched, lambda x: x @ x.T),
     "looped": (_looped, lambda x: x + 6),
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from archc.tile.compose import Composer, Tile
-from archc.tile.language import Buffer, Load, Program, Statement, Type, Value
+from archc.tile.language import Buffer, Dot, Load, Program, Statement, Type, Value
 from archc.tile.verifier import verify, verify_launch
 from tests.tile.sized import dim
 
@@ -73,6 +73,13 @@ def products_in_64_bits(k: Composer, x: Buffer, tile: Tile) -> None:
     tile.to("f64").dot(tile.to("f64").along(r="q"))
 
 
+def products_of_other_batches(k: Composer, x: Buffer, tile: Tile) -> None:
+    halves = tile.shaped(dim("h", 2), dim("r", 8), dim("c", 16))
+    quarters = tile.shaped(dim("h", 4), dim("c", 16), dim("n", 4))
+    made = Type("f32", (dim("h", 2), dim("r", 8), dim("n", 4)))
+    k.put(Dot(), halves, quarters, type=made)
+
+
 def a_precision_of_nobody(k: Composer, x: Buffer, tile: Tile) -> None:
     tile.dot(tile.along(r="q"), precision="PRECISE")
 
@@ -130,6 +137,7 @@ def a_count_that_becomes_longer(k: Composer, x: Buffer, tile: Tile) -> None:
         (two_dims_of_a_name, "[c, c] has a dim twice"),
         (a_number_too_large, "1.09951e+12 is no i32"),
         (products_in_64_bits, "a product of numbers of f64: it is summed in f32"),
+        (products_of_other_batches, "no product of [h, r, c] and [h, c, n]"),
         (a_precision_of_nobody, "no precision `PRECISE`"),
         (integers_stored_as_reals, "`i_r` is i32, and `x` has IO"),
         (a_missing_buffer, "`bias` may be missing: only a branch on `given` may touch it"),

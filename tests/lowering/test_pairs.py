@@ -1,0 +1,86 @@
+"""Pairs of rows that decay: right for every gate, padded dims, and chunks of every length."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from archc.lowering import pairs
+from archc.tile.interpreter import run
+from archc.tile.pretty import listing
+from archc.tile.resources import Room
+from archc.tile.verifier import verify, verify_launch
+from tests.lowering.chunk_cases import scores, scores_gradient
+from tests.tile.cases import Case, Drawn, errors
+
+HARD = ("hard", "deep", "never")
+ROOM = Room(shared=232_448)
+
+
+def is_right(case: Case, exact: bool = True, limit: float = 1e-12) -> None:
+    """Verify and run a program."""
+    assert not verify(case.program)
+    assert not verify_launch(case.program, {**case.sizes, **case.constants}, ROOM)
+    run(case.program, case.tensors, case.sizes, case.constants, exact=exact)
+    assert max(errors(case).values()) < limit, errors(case)
+
+
+@pytest.mark.parametrize("make", [scores, scores_gradient])
+@pytest.mark.parametrize("kind", ["soft", "strong", "none", *HARD])
+def test_pairs_are_right_for_every_gate(make, kind: str) -> None:
+    is_right(make(Drawn(), kind=kind))
+
+
+@pytest.mark.parametrize("make", [scores, scores_gradient])
+@pytest.mark.parametrize(("C", "K", "PART"), [(16, 100, 64), (32, 60, 64), (64, 60, 32)])
+def test_pairs_are_right_in_padded_blocks(make, C: int, K: int, PART: int) -> None:
+    is_right(make(Drawn(), T=C + 9, H=1, K=K, C=C, PART=PART, kind="hard"))
+
+
+@pytest.mark.parametrize("make", [scores, scores_gradient])
+@pytest.mark.parametrize("kind", ["soft", "hard", "never"])
+def test_a_pair_may_decay_by_the_gates_between_its_rows_alone(make, kind: str) -> None:
+    is_right(make(Drawn(), kind=kind, exclusive=True))
+
+
+@pytest.mark.parametrize("make", [scores, scores_gradient])
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+def test_sums_need_not_stand_in_memory(make, kind: str) -> None:
+    is_right(make(Drawn(), kind=kind, from_memory=False, C=32))
+
+
+@pytest.mark.parametrize("make", [scores, scores_gradient])
+@pytest.mark.parametrize("kind", ["soft", *HARD])
+def test_bfloat16_costs_its_rounding_alone(make, kind: str) -> None:
+    """Products of operands that are rounded once; no gate makes that worse."""
+    is_right(make(Drawn(torch.bfloat16), kind=kind, C=32), exact=False, limit=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+def test_float32_keeps_its_digits(kind: str) -> None:
+    is_right(scores_gradient(Drawn(torch.float32), kind=kind), exact=False, limit=1e-6)
+
+
+def test_only_gates_that_are_not_moderate_go_down_the_tree() -> None:
+    """The loop is in the second branch of the question; its answers are what the test asks."""
+    case = scores(Drawn(), C=32)
+    text = listing(case.program)
+    at_once, tree = text.index("if moderate"), text.index("for level")
+    assert at_once < text.index("else", at_once) < tree
+
+
+@pytest.mark.parametrize("limit", [-1.0, 1e6])
+def test_both_ways_agree_where_gates_are_moderate(monkeypatch, limit: float) -> None:
+    """Nothing counts as moderate, and everything does."""
+    monkeypatch.setattr(pairs, "LIMIT", limit)
+    is_right(scores_gradient(Drawn(), kind="soft"))
+    is_right(scores(Drawn(), kind="soft", exclusive=True))
+
+
+def test_half_the_tree_may_be_enough() -> None:
+    """Gates that are moderate in halves of the chunk, and not in all of it."""
+    case = scores(Drawn(), C=64, T=64, H=1, kind="strong")
+    sums = case.tensors["sums"]
+    assert (sums[..., 63, :] - sums[..., 31, :]).abs().max() > pairs.LIMIT
+    assert (sums[..., 31, :] - sums[..., 15, :]).abs().max() < pairs.LIMIT
+    is_right(case)
