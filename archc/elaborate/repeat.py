@@ -88,6 +88,7 @@ def stack(
             inner = scope.child(names={stmt.index: sympy.Integer(place)})
             values = _iterate(inner, stmt, values, define)
         return values
+    values = {name: _of_each_sequence(scope, value) for name, value in values.items()}
     path = scope.context.path("layers")
     shared: dict[tuple, ir.Layer] = {}
     for place in range(int(known)):
@@ -96,6 +97,11 @@ def stack(
             raise over_budget(f"loops stack more than {LAYERS} layers", stmt.span)
         values = _stacked(scope, stmt, values, f"{path}.{place}", place, shared, define)
     return values
+
+
+def _of_each_sequence(scope: Scope, value: Value) -> Value:
+    """A value that enters a layer of a stack, with a row for each sequence as it leaves one."""
+    return ops.batched(scope.frame.bring(value)) if isinstance(value, Tensor) else value
 
 
 def _iterate(

@@ -24,8 +24,8 @@ class Forward:
         self.own = [(id, op) for id, op in self.layer.inputs if id not in self.memory.other]
         self.others = [(id, op) for id, op in self.layer.inputs if id in self.memory.other]
         self.names = {id: identifier(op.name) for id, op in self.layer.inputs}
-        tokens = [id for id, op in self.own if stream_of(op.type.axes) is not None]
-        self.first = self.names[(tokens or [id for id, _ in self.others])[0]]
+        rows = [id for id, op in [*self.own, *self.others] if "batch" in op.type.names]
+        self.first = self.names[rows[0]] if rows else ""
         self.scope = self._scope()
 
     def _like(self) -> str:
@@ -55,7 +55,8 @@ class Forward:
                         (self.names[id], place)
                     )
             scope.values[id] = Value(Text(self.names[id]), op.type.names, KIND_OF[op.type.dtype])
-        scope.sources[scope.lengths["batch"]] = [(self.first, 0)]
+        if self.first:
+            scope.sources[scope.lengths["batch"]] = [(self.first, 0)]
         self.rows = scope.names.fresh("rows") if scope.cu_seqlens else f"{self.first}.shape[0]"
         seen = f"(pos + {scope.lengths['t']})"
         scope.starts = {"t": "pos"}

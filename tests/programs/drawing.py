@@ -258,7 +258,9 @@ class Draft:
             value = elementwise("abs", value)
         if self.maybe():
             return self.ranged(elementwise("mod", value, size), 0, last)
-        return self.ranged(elementwise("min", value, number(str(last))), 0, last)
+        # how long a dim of a layer or function is, is up to who calls it
+        most = elementwise("sub", size, number("1")) if self.prefix else number(str(last))
+        return self.ranged(elementwise("min", value, most), 0, last)
 
     # --- conditions ---
 
