@@ -208,7 +208,7 @@ class Values:
         """Indices of a block from 0 on, masked where that is longer than the axis."""
         length, size = self.length(axis), self.size(axis.size)
         at = self.k.iota(axis.base, length)
-        mask = None if length == size else self.inside(axis.name, at < self.k.lift(size))
+        mask = None if length == size else self.inside(axis.name, at < self.k.lift(size, "i32"))
         return Index(at, True, mask).along(label)
 
     def inside(self, axis: str, mask: Tile) -> Tile:

@@ -402,12 +402,13 @@ class Composer:
         *carried: Tile,
         index: str = "n",
         ahead: int | None = None,
+        unrolled: bool = False,
     ) -> Iterator[Loop]:
         """A loop; what it carries is named as what enters it."""
         bounds = [self.lift(start, "i32"), self.lift(stop, "i32")]
         at = Value(self._fresh(index), Type(_common(bounds, "for")))
         operands = (*bounds, *carried)
-        with self._turn(For(ahead), at, operands, carried) as turn:
+        with self._turn(For(ahead, unrolled), at, operands, carried) as turn:
             yield turn
 
     @contextmanager

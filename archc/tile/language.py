@@ -300,9 +300,10 @@ class For:
     """A loop: operands are the first index, the one after the last, then what is carried into the
     first turn. Its block takes the index (of the wider dtype of both bounds) and what is carried,
     and yields what the next turn gets. `ahead` is how many turns loads may be issued ahead (None:
-    the compiler's choice)."""
+    the compiler's choice). `unrolled`: its bounds are constants, and machine code has no loop."""
 
     ahead: int | None = None
+    unrolled: bool = False
 
 
 @dataclass(frozen=True)

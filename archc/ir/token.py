@@ -1,0 +1,72 @@
+"""Token regions: what of a layer is elementwise, or looks along dims or a few tokens back.
+
+A region is a convex part of a layer's graph that runs along the tokens: chains of elementwise ops,
+reductions over dims (norms), short convolutions and shifts along the tokens. Products with
+parameters, recurrences, attentions and calls stand outside. One kernel reads its inputs once and
+writes its outputs once, where PyTorch makes a pass over memory for each op.
+
+The tokens before the first one enter as an input of their own for each op that looks back, a
+`past`: it runs along the stream as any input does, but has values at the tokens -P ... -1 alone. In
+the graph the op reads `where(position >= 0, x, past)`, so that the gradient of the past is found as
+every other gradient is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sympy
+
+from archc.ir.graph import Graph, Type
+
+
+@dataclass(frozen=True)
+class Past:
+    """Tokens before the first one: of what op of the layer (`looks`), and how many."""
+
+    looks: int
+    count: sympy.Expr
+
+
+@dataclass(frozen=True, eq=False)
+class TokenRegion:
+    """One region: `members` are its nodes in the layer, `graph` the same by itself. `reads` gives
+    each input of the graph its node in the layer, `makes` each output; `pasts` are the inputs that
+    hold what was before the first token. `saved` / `needed` are bytes a token that PyTorch would
+    move, and that the region must move, at sample sizes."""
+
+    name: str
+    stream: str
+    members: frozenset[int]
+    graph: Graph
+    reads: Mapping[str, int]
+    makes: Mapping[str, int]
+    pasts: Mapping[str, Past]
+    passes: float
+    least: float
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of a region: a graph from its inputs and the cotangents of its outputs
+    (`d.<output>`) to the cotangents of `wanted` inputs (`d.<input>`)."""
+
+    graph: Graph
+    wanted: tuple[str, ...]
+    given: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Left:
+    """A part of a layer that could be a token region and stays in PyTorch, and why."""
+
+    name: str
+    members: frozenset[int]
+    reason: str
+
+
+def is_token_type(type: Type, stream: str) -> bool:
+    """Whether a value has a row for each sequence and token, and no other stream."""
+    kinds = [axis.kind for axis in type.axes]
+    return kinds.count("batch") == 1 and kinds.count("stream") == 1 and stream in type.names

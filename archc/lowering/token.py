@@ -1,0 +1,405 @@
+"""A token region -> one tile program for its values, and one for its gradient.
+
+A program has a block of tokens and a group of dims (`token_space.py`). A value is asked for at
+*places*: an index for each of its axes. A shift asks for its operand some tokens earlier, a short
+convolution once for each tap, a gather at other places of a dim; what stands between is made again
+there, down to the loads. Every load is masked: there are no tokens before the first one but those
+that were kept (`past`), and none after the last.
+
+The gradient of what has no tokens (a gain, a bias, taps) is a sum over tokens. Each program stores
+the sum of its own tokens: buffers of these gradients have the axes of the grid that the input lacks
+in front, and whoever launches the program sums over them. The order of sums is always the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import sympy
+
+from archc.dims import Axis
+from archc.ir import layer as ir
+from archc.ir.chunk import cotangent
+from archc.ir.graph import Graph, Node
+from archc.ir.token import Past, TokenRegion, is_token_type
+from archc.limits import deep_calls
+from archc.lowering.algebra import reduced
+from archc.lowering.token_rules import TOKEN_RULES
+from archc.lowering.token_space import Space, space_of
+from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Values
+from archc.tile.compose import Composer, Loop, ceil_div
+from archc.tile.handle import Tile
+from archc.tile.language import Buffer, Dim, Program
+from archc.tile.unread import swept
+
+BLOCK_T, EACH = "BLOCK_T", "BLOCKS"
+"""Tokens of a block; blocks that a program does one after the other."""
+
+IO = "IO"
+"""The dtype of the data: whatever a tensor has, arithmetic is in float32."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program of a region. `buffers` has the buffer of each input and output of its graph, and
+    `options` the numbers that a launch computes, `lengths` the axes whose blocks its constants are.
+    `shares` are the outputs that are sums of a program's tokens, with the axes to sum over."""
+
+    program: Program
+    space: Space
+    buffers: Mapping[str, str]
+    options: Mapping[str, sympy.Expr]
+    lengths: Mapping[str, Axis]
+    shares: Mapping[str, tuple[str, ...]]
+
+
+def lower_values(region: TokenRegion, name: str) -> Lowered | Refusal:
+    """The program that makes the outputs of a region."""
+    with deep_calls():
+        return TokenProgram(region.graph, region, name, looks_ahead=False).lowered()
+
+
+def lower_gradient(region: TokenRegion, backward: Graph, name: str) -> Lowered | Refusal:
+    """The program that makes the gradients of its inputs; `backward` is the graph of them. Its
+    tokens begin with those that were kept, which have gradients too."""
+    with deep_calls():
+        return TokenProgram(backward, region, name, looks_ahead=True).lowered()
+
+
+class TokenProgram(Values):
+    """One program under construction."""
+
+    def __init__(self, graph: Graph, region: TokenRegion, name: str, looks_ahead: bool):
+        made = ", ".join(map(plain, graph.outputs))
+        composer = Composer(name, f"{made}: a block of tokens a program.", ahead=2)
+        super().__init__(composer, TOKEN_RULES, Frame(graph, self.loaded))
+        self.graph, self.stream, self.pasts = graph, region.stream, region.pasts
+        self.space = space_of(graph, region.stream)
+        self.axes = {axis.name: axis for node in graph for axis in node.type.axes}
+        self.k.dtypes(IO)
+        self.options: dict[str, sympy.Expr] = {}
+        self.shares: dict[str, tuple[str, ...]] = {}
+        self.shifts: dict[Index, Tile | int] = {}
+        self.see(*(a.name for a in self.axes.values() if a.kind != "batch"))
+        self.first: Tile
+        for axis in self.axes.values():
+            if axis.kind != "dim":
+                for symbol in sorted(axis.size.free_symbols, key=str):
+                    (self.symbols[symbol],) = self.k.sizes(str(symbol), varying=True)
+        (self.block,) = self.k.lengths(BLOCK_T)
+        self.blocks[BLOCK_T] = self.axes[self.stream].size
+        counts = {past.count for past in self.pasts.values()} if looks_ahead else set()
+        self.before = self.size(sympy.Add(*counts))
+        self.ahead = looks_ahead
+        self.memory = {n.op.name: self._given(n) for n in graph if isinstance(n.op, ir.Input)}
+
+    # --- what a launch is given ---
+
+    def _given(self, node: Node) -> Buffer:
+        """The memory of an input, which may be any view."""
+        dtype = {"real": IO, "int": "i64", "bool": "bool"}[node.type.dtype]
+        return self._buffer(node.op.name, node, dtype, strided=True)
+
+    def _buffer(self, name: str, node: Node, dtype: str, strided: bool = False) -> Buffer:
+        axes = {plain(axis.name): self._length(name, axis) for axis in node.type.axes}
+        return self.k.buffer(plain(name), dtype, strided, **axes)
+
+    def _length(self, name: str, axis: Axis) -> sympy.Expr:
+        """How long an axis of a tensor is."""
+        past = self.past(name)
+        return self.size(past.count if past and axis.name == self.stream else axis.size)
+
+    def past(self, name: str) -> Past | None:
+        """What an input, or its gradient, has of the tokens before the first one."""
+        return self.pasts.get(name.removeprefix(cotangent("")))
+
+    def whole_number(self, expr: sympy.Expr) -> Tile:
+        """A size as a value."""
+        return self.k.lift(self.size(expr), "i32")
+
+    def option(self, value: sympy.Expr, whole: bool) -> sympy.Expr:
+        """A number made of sizes and options, which the launch computes."""
+        for name, known in self.options.items():
+            if known == value:
+                return sympy.Symbol(name, **_kind(whole))
+        name = f"number_{len(self.options)}"
+        self.options[name] = value
+        return (self.k.sizes if whole else self.k.reals)(name)[0]
+
+    # --- places ---
+
+    def _enter(self, tokens: sympy.Expr) -> Tile:
+        """Take the program's place in the grid; the first of its blocks of tokens."""
+        self.ids: dict[str, Tile] = {}
+        for axis in self.axes.values():
+            if axis.kind == "batch":
+                self._one(axis)
+        block = self.ids["block"] = self.k.program("block", tokens)
+        for axis in self.space.grid:
+            self._one(axis)
+        if self.space.split is not None:
+            self._part(self.space.split)
+        return block
+
+    def _one(self, axis: Axis) -> None:
+        """One index of an axis."""
+        at = self.ids[plain(axis.name)] = self.k.program(plain(axis.name), self.size(axis.size))
+        self.indices[axis.name] = Index(at)
+
+    def _part(self, axis: Axis) -> None:
+        """A block of an axis."""
+        length, size = self.length(axis), self.size(axis.size)
+        name = f"{plain(axis.name)}_part"
+        part = self.ids[name] = self.k.program(name, ceil_div(size, length))
+        at = part * length + self.k.iota(axis.name, length)
+        mask = self.inside(axis.name, at < self.k.lift(size, "i32"))
+        self.indices[axis.name] = Index(at, True, mask)
+        self.masks[axis.name] = lambda: mask
+
+    def tokens(self, first: Tile) -> None:
+        """Look at the block of tokens that begins there."""
+        self.first = first.named("first")
+        self.indices[self.stream] = self.moved(Index(first), 0)
+        self.masks[self.stream] = lambda: self.indices[self.stream].mask
+
+    def moved(self, index: Index, steps: Tile | int) -> Index:
+        """The tokens some steps after those of an index: `shifts` remembers how far these are from
+        the block's own."""
+        before = self.shifts.get(index, 0)
+        total = steps + before if isinstance(steps, Tile) or not isinstance(before, Tile) else (
+            before + steps)  # fmt: skip
+        still = isinstance(total, int) and total == 0
+        t = (self.first if still else self.first + total) + self.k.iota(self.stream, self.block)
+        mask = t < self.whole_number(self.axes[self.stream].size)
+        if not still or self.ahead:
+            mask = mask & (t >= 0)
+        found = Index(t, still, mask)
+        self.shifts[found] = total
+        return found
+
+    def is_own(self, axis: str, index: Index) -> bool:
+        """Whether an index has the places of an axis that the program itself has."""
+        return index.whole or index is self.indices.get(axis)
+
+    # --- values ---
+
+    def loaded(self, node: Node, place: Place) -> Made | None:
+        """An input from memory: of what was kept, the tokens before the first one."""
+        if not isinstance(node.op, ir.Input):
+            return None
+        past, at, masks = self.past(node.op.name), [], []
+        for axis in node.type.names:
+            index, before = place[axis].at, past is not None and axis == self.stream
+            if before:
+                index = place[axis].at + self.whole_number(past.count)
+                masks += [place[axis].at < 0, index >= 0]
+            elif place[axis].mask is not None:
+                masks.append(place[axis].mask)
+            at.append(index)
+        tile = self.k.load(self.memory[node.op.name], *at, where=tuple(masks), wide=False)
+        own = [i for axis, i in place.items() if self.is_own(axis, i) and i.mask is not None]
+        zero = frozenset(
+            i.label for i in own if i.label and (past is None or i.label != self.stream)
+        )
+        return Padded(tile, zero, stored=True)
+
+    def summed(self, x: Padded, fn: str, axes: list[Axis]) -> Padded:
+        """A value reduced over the dims that tiles have; over the grid, whoever launches it
+        sums."""
+        tiled = [axis for axis in axes if self._is_tiled(axis)]
+        labels = tuple(axis.name for axis in tiled)
+        return reduced(self, x.wide(), labels, fn, tiled)
+
+    def _is_tiled(self, axis: Axis) -> bool:
+        if axis.name == self.stream:
+            return True
+        index = self.indices.get(axis.name)
+        return index is None or index.label is not None
+
+    def dim(self, label: str, axis: Axis) -> Dim:
+        """The dim of a tile along an axis."""
+        return Dim(label, self.block) if axis.name == self.stream else super().dim(label, axis)
+
+    def taps(self, axis: Axis, dims: tuple[Dim, ...], term: Callable[[Index], Made]) -> Made:
+        """The sum of a term for each place of a short convolution."""
+        start = self.k.full(0.0, *dims)
+        stop, name = self.size(axis.size), plain(axis.name)
+        with self.k.loop(0, stop, start, index=name, unrolled=True) as turn, self.inner():
+            made = term(Index(turn.index))
+            self._next(turn, made, dims)
+        return made if isinstance(made, Refusal) else Padded(turn.results[0])
+
+    def _next(self, turn: Loop, made: Made, dims: tuple[Dim, ...]) -> None:
+        """The sum so far, and one term more."""
+        (so_far,) = turn.carried
+        if isinstance(made, Padded):
+            names = tuple(dim.name for dim in dims)
+            so_far = self.k.apply("add", so_far, made.wide().tile, dims_in=names)
+        turn.next(so_far)
+
+    def dims_of(self, place: Place) -> tuple[Dim, ...]:
+        """The dims that a value has at a place."""
+        found = {dim.name: dim for index in place.values() for dim in index.at.dims}
+        self.see(*found)
+        return tuple(found[name] for name in self.sorted({*found}))
+
+    # --- the whole ---
+
+    def lowered(self) -> Lowered | Refusal:
+        """The program."""
+        outputs = {name: self.graph[id] for name, id in self.graph.outputs.items()}
+        tokens = {n: o for n, o in outputs.items() if is_token_type(o.type, self.stream)}
+        rest = {name: node for name, node in outputs.items() if name not in tokens}
+        made = {name: self._buffer(name, node, IO) for name, node in tokens.items()}
+        size = self.size(self.axes[self.stream].size) + self.before
+        if rest:
+            (each,) = self.k.sizes(EACH)
+            block = self._enter(ceil_div(size, self.block * each))
+            made |= {name: self._share_buffer(name, node) for name, node in rest.items()}
+            problem = self._in_turn(block, each, tokens, rest, made)
+        else:
+            block = self._enter(ceil_div(size, self.block))
+            self.tokens(self._first(block))
+            problem = self._store_all(tokens, made)
+        if problem is not None:
+            return problem
+        buffers = {name: each.name for name, each in (*self.memory.items(), *made.items())}
+        lengths = {name: self._axis_of(name) for name in self.blocks}
+        program = swept(self.k.done())
+        return Lowered(program, self.space, buffers, self.options, lengths, self.shares)
+
+    def _first(self, block: Tile) -> Tile:
+        """The first token of a block: of a gradient the first block begins with those kept."""
+        first = block * self.block
+        return first if self.before == 0 else first - self.before
+
+    def _axis_of(self, block: str) -> Axis:
+        """An axis of which a constant is the block."""
+        size = self.blocks[block]
+        return next(axis for axis in self.axes.values() if axis.size == size)
+
+    def _store_all(self, tokens: Mapping[str, Node], made: Mapping[str, Buffer]) -> Refusal | None:
+        """Write what runs along the tokens."""
+        for name, node in tokens.items():
+            x = self.value(node.id)
+            if isinstance(x, Refusal):
+                return x
+            self._store(name, node, x, made[name])
+        return None
+
+    def _store(self, name: str, node: Node, x: Padded, buffer: Buffer) -> None:
+        """Write one output: the gradient of what was kept at the tokens before the first one."""
+        place, past = self.at(node, {}), self.past(name)
+        assert not isinstance(place, Refusal)
+        at, masks = [], self._only_once(node)
+        for axis in node.type.names:
+            index = place[axis].at
+            if past is not None and axis == self.stream:
+                at.append(index + self.whole_number(past.count))
+                masks += [index < 0, at[-1] >= 0]
+            else:
+                at.append(index)
+                mask = place[axis].mask
+                masks += [mask] if mask is not None else []
+        self.k.store(buffer, *at, value=x.tile, where=tuple(masks))
+
+    def _only_once(self, node: Node) -> list[Tile]:
+        """What lacks an axis of the grid is written by the first program along it."""
+        own = {plain(name) for name in node.type.names}
+        own |= {f"{name}_part" for name in own} | {"block"}
+        return [at.equals(0) for axis, at in self.ids.items() if axis not in own]
+
+    def _share_buffer(self, name: str, node: Node) -> Buffer:
+        """The sums of each program: the axes of the grid that a value lacks, then its own."""
+        own = {plain(axis) for axis in node.type.names}
+        own |= {f"{axis}_part" for axis in own}
+        front = {axis: count for axis, count in self.k.grid if axis not in own}
+        self.shares[name] = tuple(front)
+        axes = {plain(axis.name): self.size(axis.size) for axis in node.type.axes}
+        return self.k.buffer(plain(name), "f32", False, "", False, **front, **axes)
+
+    def _in_turn(
+        self,
+        block: Tile,
+        each: sympy.Expr,
+        tokens: Mapping[str, Node],
+        rest: Mapping[str, Node],
+        made: Mapping[str, Buffer],
+    ) -> Refusal | None:
+        """Blocks of tokens one after the other, and in the end the sums of all of them."""
+        k, problem = self.k, None
+        dims = [self._share_dims(node) for node in rest.values()]
+        start = [k.full(0.0, *each).named(made[n].name) for n, each in zip(rest, dims, strict=True)]
+        with k.loop(0, each, *start, index="turn") as turn, self.inner():
+            self.tokens(self._first(block * each + turn.index))
+            made_first = [self.value(node.id) for node in tokens.values()]  # before any is stored
+            problem = next((x for x in made_first if isinstance(x, Refusal)), None)
+            sums = []
+            for node, so_far, own in zip(rest.values(), turn.carried, dims, strict=True):
+                found = self._share(node, so_far, own)
+                problem = found if isinstance(found, Refusal) else problem
+                sums.append(so_far if isinstance(found, Refusal) else found)
+            problem = self._store_all(tokens, made) or problem
+            turn.next(*sums)
+        for name, result in zip(rest, turn.results, strict=True):
+            self._store_share(rest[name], made[name], result)
+        return problem
+
+    def _share_dims(self, node: Node) -> tuple[Dim, ...]:
+        """The dims of a sum: those of tiles, and the taps of a short convolution."""
+        return tuple(
+            self.dim(axis.name, axis)
+            for axis in node.type.axes
+            if axis in self.space.unrolled or self._is_tiled(axis)
+        )
+
+    def _share(self, node: Node, so_far: Tile, dims: tuple[Dim, ...]) -> Tile | Refusal:
+        """The sum so far with the tokens of this block."""
+        names = tuple(dim.name for dim in dims)
+        taps = [axis for axis in self.space.unrolled if axis.name in node.type.names]
+        if not taps:
+            x = self.value(node.id)
+            return x if isinstance(x, Refusal) else self.k.apply(
+                "add", so_far, x.wide().tile, dims_in=names
+            )  # fmt: skip
+        (axis,) = taps
+        self._once_for_all_taps(node, axis)
+        stop = self.size(axis.size)
+        with self.k.loop(0, stop, so_far, index="tap", unrolled=True) as tap, self.inner():
+            (before,) = tap.carried
+            x = self.value(node.id, {axis.name: Index(tap.index)})
+            if isinstance(x, Padded):
+                here = self.k.iota(axis.name, self.length(axis)).equals(tap.index)
+                term = self.k.apply("where", here, x.wide().tile, 0.0, dims_in=names)
+                before = self.k.apply("add", before, term, dims_in=names)
+            tap.next(before)
+        return x if isinstance(x, Refusal) else tap.results[0]
+
+    def _once_for_all_taps(self, node: Node, axis: Axis) -> None:
+        """Make what a sum needs that is the same for every tap, outside of the loop over them."""
+        if isinstance(node.op, ir.Contract | ir.Reduce | ir.Elementwise):
+            for operand in node.operands:
+                if axis.name not in self.graph[operand].type.names:
+                    self.value(operand)
+
+    def _store_share(self, node: Node, buffer: Buffer, sums: Tile) -> None:
+        """Write the sums of this program."""
+        front = buffer.axes[: len(buffer.axes) - len(node.type.axes)]
+        at, masks = [self.ids[axis] for axis, _ in front], []
+        for axis in node.type.axes:
+            index = (
+                self.whole(axis) if axis in self.space.unrolled else self.at(node, {})[axis.name]
+            )
+            at.append(index.at)
+            masks += [index.mask] if index.mask is not None else []
+        self.k.store(buffer, *at, value=sums, where=tuple(masks))
+
+
+def plain(name: str) -> str:
+    """A name as programs can write it."""
+    return "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+
+
+def _kind(whole: bool) -> dict[str, bool]:
+    return {"integer": True, "positive": True} if whole else {"real": True}

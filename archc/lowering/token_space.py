@@ -1,0 +1,79 @@
+"""How a token region lies on tiles: which axes a program has one place of, and which it tiles.
+
+grid       batch, blocks of tokens, and every dim that nothing in the region looks along
+whole      dims that are reduced: a tile has all of one, padded to a power of 2
+split      one more dim, in blocks: the fastest in memory, so that loads are of neighbours
+unrolled   the places of a short convolution: no tile has them, a loop goes through them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+
+
+@dataclass(frozen=True)
+class Space:
+    """The dims of a region by what becomes of them, each in the order of memory."""
+
+    grid: tuple[Axis, ...]
+    whole: tuple[Axis, ...]
+    split: Axis | None
+    unrolled: tuple[Axis, ...]
+
+    @property
+    def tiled(self) -> tuple[Axis, ...]:
+        """The dims that tiles have."""
+        return (*self.whole, *([self.split] if self.split else []))
+
+
+def space_of(graph: Graph, stream: str) -> Space:
+    """The space of a graph whose values run along a stream."""
+    unrolled = {op.width.name for op in _ops(graph, ir.Window)}
+    unrolled |= {op.width for op in _ops(graph, ck.Unwindow)}
+    axes = _in_order_of_memory(graph)
+    dims = [axis for axis in axes if axis.kind == "dim" and axis.name not in unrolled]
+    looked = {name for node in graph for name in _along(graph, node, stream)}
+    whole = tuple(axis for axis in dims if axis.name in looked)
+    rest = [axis for axis in dims if axis.name not in looked]
+    split = rest.pop() if rest and (not whole or dims[-1] == rest[-1]) else None
+    return Space(tuple(rest), whole, split, tuple(a for a in axes if a.name in unrolled))
+
+
+def _ops(graph: Graph, kind: type) -> Iterable:
+    return (node.op for node in graph if isinstance(node.op, kind))
+
+
+def _in_order_of_memory(graph: Graph) -> list[Axis]:
+    """Every axis once; the dims of what has most of them stand in its order."""
+    types = sorted((node.type.axes for node in graph), key=len, reverse=True)
+    found: dict[str, Axis] = {}
+    for axes in types:
+        for axis in axes:
+            found.setdefault(axis.name, axis)
+    return [*found.values()]
+
+
+def _along(graph: Graph, node: Node, stream: str) -> set[str]:
+    """The dims that a node looks along, one token at a time. What is summed over the tokens too is
+    summed by whoever gathers the sums of all programs."""
+    if isinstance(node.op, ir.Reduce):
+        names = graph[node.operands[0]].type.names
+        tokens = stream not in names or stream in node.op.axes
+        return set() if tokens else set(node.op.axes)
+    if isinstance(node.op, ir.Contract):
+        kept = {label for label, _ in node.op.out}
+        pairs = [
+            (axis, label)
+            for operand, labels in zip(node.operands, node.op.ins, strict=True)
+            for axis, label in zip(graph[operand].type.names, labels, strict=True)
+        ]
+        summed = {axis for axis, label in pairs if label not in kept}
+        tokens = stream in summed or stream not in {axis for axis, _ in pairs}
+        return set() if tokens else summed
+    return set()

@@ -1,0 +1,109 @@
+"""A region's part of a layer as a graph by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import sympy
+
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.ir.token import Past
+from archc.ir.typing import layer_graph
+from archc.regions.token_ops import is_free
+
+
+@dataclass
+class Body:
+    """A region's graph under construction: `ids` of the layer's nodes in it, the names of its
+    inputs and outputs with their nodes, and its pasts."""
+
+    home: Graph
+    members: frozenset[int]
+    stream: str
+    graph: Graph = field(default_factory=layer_graph)
+    ids: dict[int, int] = field(default_factory=dict)
+    reads: dict[str, int] = field(default_factory=dict)
+    makes: dict[str, int] = field(default_factory=dict)
+    pasts: dict[str, Past] = field(default_factory=dict)
+
+    def fill(self, name: str) -> None:
+        """All members in dataflow order, and what leaves."""
+        for node in self.home:
+            if node.id in self.members:
+                self._add(node)
+        for node in self.home:
+            if node.id in self.members and leaves(self.home, self.members, node.id):
+                called = node.name or (name if not self.makes else "made")
+                self.makes[self._fresh(called)] = node.id
+        self.graph.outputs = {output: self.ids[id] for output, id in self.makes.items()}
+
+    def _add(self, node: Node) -> None:
+        operands = [self.value(operand) for operand in node.operands]
+        if isinstance(node.op, ir.Shift | ir.Window):
+            operands = [self._after_past(node, operands[0])]
+        self.ids[node.id] = self.graph.add(node.op, *operands, name=node.name, span=node.span)
+
+    def value(self, id: int) -> int:
+        """A node of the layer in the region: its own, made again where that costs nothing, or an
+        input."""
+        if id in self.ids:
+            return self.ids[id]
+        node = self.home[id]
+        if is_free(self.home, id):
+            operands = [self.value(operand) for operand in node.operands]
+            self.ids[id] = self.graph.add(node.op, *operands, name=node.name, span=node.span)
+        else:
+            name = self._fresh(input_name(self.home, id, self.members))
+            self.reads[name] = id
+            self.ids[id] = self.graph.add(ir.Input(name, node.type), span=node.span)
+        return self.ids[id]
+
+    def _after_past(self, node: Node, x: int) -> int:
+        """What an op that looks back reads: before the first token, what was kept."""
+        type = self.graph[x].type
+        steps = node.op.steps if isinstance(node.op, ir.Shift) else node.op.width.size - 1
+        name = self._fresh(f"{input_name(self.home, node.operands[0], self.members)}_past")
+        self.pasts[name] = Past(node.id, sympy.Integer(0) + steps)
+        past = self.graph.add(ir.Input(name, type), span=node.span)
+        position = self.graph.add(ir.Position(type.axis(self.stream)))
+        there = self.graph.add(
+            ir.Elementwise("ge"), position, self.graph.add(ir.Constant(sympy.Integer(0)))
+        )
+        return self.graph.add(ir.Elementwise("where"), there, x, past, span=node.span)
+
+    def _fresh(self, name: str) -> str:
+        """A name that no input, output or past has."""
+        taken = {*self.reads, *self.makes, *self.pasts}
+        found, count = name, 1
+        while found in taken:
+            count += 1
+            found = f"{name}_{count}"
+        return found
+
+
+def leaves(home: Graph, members: Collection[int], id: int) -> bool:
+    """Whether something outside of a region reads a value of it."""
+    outside = any(user not in members for user in home.users(id))
+    return outside or id in home.outputs.values()
+
+
+def input_name(home: Graph, id: int, members: Collection[int]) -> str:
+    """What a value is called that enters: as the spec has it, or after what it goes into."""
+    node = home[id]
+    if isinstance(node.op, ir.Input | ir.Param | ir.Result):
+        return node.op.name
+    return node.name or f"{nearest(home, id, members)}_raw"
+
+
+def nearest(home: Graph, id: int, members: Collection[int]) -> str:
+    """The name of the nearest named value of a region that a value goes into."""
+    row, seen = [id], {id}
+    while row:
+        for each in row:
+            if each in members and home[each].name:
+                return str(home[each].name)
+        row = sorted({u for each in row for u in home.users(each) if u in members} - seen)
+        seen |= {*row}
+    return "x"

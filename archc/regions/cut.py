@@ -1,0 +1,162 @@
+"""Layer graph -> its token regions: maximal connected convex parts of what runs along the tokens.
+
+Nodes are visited in dataflow order; each joins the groups of its operands where no path leaves the
+joined group and comes back to it. What a joined group reads and writes is then held against the
+passes that PyTorch makes: a group that saves none stays where it is, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node, Type
+from archc.ir.token import Left, TokenRegion, is_token_type
+from archc.regions.body import Body, leaves, nearest
+from archc.regions.token_ops import fits
+
+WORTH = 1.5
+"""How many times the bytes of a region PyTorch must move for a kernel of its own to be worth it."""
+
+SAMPLE = 64
+"""The size of a dim where it is not told: passes are compared, so that it hardly matters."""
+
+TAPS = 4
+"""How many passes a short convolution is in PyTorch, each of which reads two values."""
+
+
+def regions(
+    graph: Graph, stream: str = "t", never: Collection[int] = ()
+) -> list[TokenRegion | Left]:
+    """The token regions of a layer's graph, in dataflow order, and what could be one and is not
+    worth it. `never`: nodes that stay where they are."""
+    found: list[TokenRegion | Left] = []
+    for members in groups(graph, stream, never):
+        made = _region(graph, members, stream)
+        ratio = made.passes / max(made.least, 1e-9)
+        if ratio >= WORTH:
+            found.append(made)
+        elif made.passes:
+            reason = f"PyTorch moves {ratio:.1f} times its bytes, which no kernel is worth"
+            found.append(Left(made.name, members, reason))
+    return found
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+
+def groups(graph: Graph, stream: str, never: Collection[int] = ()) -> list[frozenset[int]]:
+    """Maximal connected convex groups of nodes that fit, each after those that it reads."""
+    chosen = [n for n in graph if n.id not in never and fits(graph, n, stream)]
+    partition = _Partition(graph)
+    fitting = {node.id for node in chosen}
+    for node in chosen:
+        for operand in node.operands:
+            if operand in fitting:
+                partition.join(operand, node.id)
+    return partition.groups([node.id for node in chosen])
+
+
+class _Partition:
+    """Nodes in groups, such that no group reads, however indirectly, what is made of it."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.home = {node.id: node.id for node in graph}
+        self.members = {node.id: [node.id] for node in graph}
+
+    def join(self, one: int, other: int) -> None:
+        """Make one group of two, if no path leaves it and comes back."""
+        a, b = self.home[one], self.home[other]
+        if a == b or self._leads_around(a, b) or self._leads_around(b, a):
+            return
+        for id in self.members.pop(b):
+            self.home[id] = a
+            self.members[a].append(id)
+
+    def _leads_around(self, a: int, b: int) -> bool:
+        """Whether a path from group a to group b goes through a third one."""
+        seen, waiting = {a, b}, [g for g in self._after(a) if g not in (a, b)]
+        while waiting:
+            group = waiting.pop()
+            if group in seen:
+                continue
+            seen.add(group)
+            after = self._after(group)
+            if b in after:
+                return True
+            waiting += after
+        return False
+
+    def _after(self, group: int) -> set[int]:
+        """The groups that read a group."""
+        users = (user for id in self.members[group] for user in self.graph.users(id))
+        return {self.home[user] for user in users} - {group}
+
+    def groups(self, ids: Iterable[int]) -> list[frozenset[int]]:
+        """The groups of these nodes."""
+        found = dict.fromkeys(self.home[id] for id in ids)
+        return [frozenset(self.members[group]) for group in found]
+
+
+# --- one region ---------------------------------------------------------------------------------
+
+
+def _region(graph: Graph, members: frozenset[int], stream: str) -> TokenRegion:
+    """A group as a region, with the bytes that it saves."""
+    first = next(n.id for n in graph if n.id in members and leaves(graph, members, n.id))
+    name = nearest(graph, first, members)
+    if name == "x":
+        name = _after(graph, first)
+    body = Body(graph, members, stream)
+    body.fill(name)
+    least = sum(numbers(graph[id].type, stream) for id in (*body.reads.values(),))
+    least += sum(numbers(graph[id].type, stream) for id in body.makes.values())
+    passes = sum(_moved(graph, graph[id], stream) for id in members)
+    return TokenRegion(
+        name, stream, members, body.graph, body.reads, body.makes, body.pasts, passes, least
+    )
+
+
+def _after(graph: Graph, id: int) -> str:
+    """What a value without a name goes into."""
+    row, seen = [id], {id}
+    while row:
+        for each in row:
+            if graph[each].name:
+                return f"{graph[each].name}_in"
+            outputs = [name for name, output in graph.outputs.items() if output == each]
+            if outputs:
+                return outputs[0] if each == id else f"{outputs[0]}_in"
+        row = sorted({u for each in row for u in graph.users(each)} - seen)
+        seen |= {*row}
+    return "value"
+
+
+def numbers(type: Type, stream: str) -> float:
+    """How many numbers a value has for a token; none if it is the same for all."""
+    if not is_token_type(type, stream):
+        return 0.0
+    count = 1.0
+    for axis in type.axes:
+        if axis.kind == "dim":
+            count *= float(axis.size) if axis.size.is_Integer else SAMPLE
+    return count
+
+
+def _moved(graph: Graph, node: Node, stream: str) -> float:
+    """How many numbers PyTorch reads and writes for a node, a token."""
+    if isinstance(node.op, ir.Window) or _is_half_of_silu(graph, node):
+        return 0.0
+    made = numbers(node.type, stream)
+    if any(isinstance(graph[o].op, ir.Window) for o in node.operands):
+        return TAPS * 3 * made
+    return made + sum(numbers(graph[o].type, stream) for o in {*node.operands})
+
+
+def _is_half_of_silu(graph: Graph, node: Node) -> bool:
+    """Whether a node is the sigmoid of a * sigmoid(a), which PyTorch does in one pass."""
+    users = [graph[user] for user in graph.users(node.id)]
+    return node.op == ir.Elementwise("sigmoid") and all(
+        user.op == ir.Elementwise("mul") and node.operands[0] in user.operands for user in users
+    )

@@ -1,0 +1,44 @@
+"""The gradient of a token region: a graph from its inputs and the cotangents of its outputs.
+
+Nothing of the forward is saved but what enters: every op of a region takes less than reading its
+value from memory would. The products with parameters before it and behind it keep their operands in
+any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from archc.ir import layer as ir
+from archc.ir.chunk import CHUNK_OPS
+from archc.ir.token import Gradient, TokenRegion, is_token_type
+from archc.regions.inverse import with_gathers
+
+Differentiate = Callable[..., Any]
+"""`archc.autodiff.reverse.gradient`, or what hands on to it."""
+
+
+def gradient_of(region: TokenRegion, differentiate: Differentiate) -> Gradient:
+    """The gradients of the real inputs of a region: not of tables, which are the same for every
+    sequence. Raises NoGradient where an op has none."""
+    graph = region.graph
+    wanted = tuple(
+        node.op.name
+        for node in graph
+        if isinstance(node.op, ir.Input)
+        and node.type.dtype == "real"
+        and not is_table(region, node.op.name)
+    )
+    given = tuple(n for n, id in graph.outputs.items() if graph[id].type.dtype == "real")
+    found = differentiate(graph, wanted, given, again=(*ir.OPS, *CHUNK_OPS))
+    assert not found.saved, [each.name for each in found.saved]
+    return Gradient(with_gathers(found.backward), wanted, given)
+
+
+def is_table(region: TokenRegion, name: str) -> bool:
+    """Whether an input runs along the tokens and is the same for every sequence."""
+    (type,) = (
+        node.type for node in region.graph if isinstance(node.op, ir.Input) and node.op.name == name
+    )
+    return region.stream in type.names and not is_token_type(type, region.stream)

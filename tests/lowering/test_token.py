@@ -1,0 +1,179 @@
+"""Token regions of every bundled layer, and of odd ones: values and gradients in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+import torch
+from archc.backends.eager.emit import called_first
+
+import archc
+from archc.compile import lowered
+from archc.ir import layer as ir
+from archc.ir.plan import examples
+from archc.ir.token import Left, TokenRegion
+from archc.regions.cut import regions
+from archc.specfile import bundled
+from tests.lowering.regions import Trial, regions_of, resolved, trial
+
+CLOSE = 1e-11
+
+
+@cache
+def trials(spec: str) -> list[Trial]:
+    """A trial for each kind of region of a bundled spec: those of equal ops are one."""
+    found = dict[tuple, Trial]()
+    for layer in called_first(lowered(archc.load(spec).layer)):
+        sizes = next(iter(examples(layer, 4)), None)
+        for region in regions(layer.graph):
+            if isinstance(region, TokenRegion) and sizes is not None:
+                key = tuple((n.op, n.operands) for n in named_alike(region))
+                found.setdefault(key, Trial(region, {**sizes, "T": 7, "batch": 2}))
+    return [*found.values()]
+
+
+def named_alike(region: TokenRegion) -> Iterator:
+    """The nodes of a region, its inputs by their places alone."""
+    for node in region.graph:
+        name = str(node.id) if isinstance(node.op, ir.Input) else None
+        yield node if name is None else type(node)(node.id, (name, node.type), (), node.type)
+
+
+MODELS = ("dsa", "gpt", "kimi_linear", "lfm2", "lm", "mhc", "mom", "xlstm")
+"""Specs that take longer: of many layers, whose regions others have too, or of long ones."""
+
+
+@pytest.mark.parametrize(
+    "spec", [pytest.param(s, marks=[pytest.mark.slow] * (s in MODELS)) for s in bundled()]
+)
+def test_regions_of_bundled_layers(spec: str) -> None:
+    for each in trials(spec):
+        errors = each.errors()
+        assert max(errors.values()) < CLOSE, (each.region.name, errors)
+
+
+@pytest.mark.parametrize("T", [1, 3, 15, 63])
+def test_tokens_that_no_block_divides(T: int) -> None:
+    """Sequences shorter than the convolution, and longer than a program's blocks."""
+    each = trial("kda", "q", T=T, d=4, H=2, K=6, V=4, r=2)
+    assert max(each.errors().values()) < CLOSE
+
+
+def test_dims_that_no_block_divides() -> None:
+    for region in ("q", "y_in"):
+        each = trial("kda", region, B=1, T=5, d=4, H=1, K=60, V=60, r=2)
+        assert max(each.errors().values()) < CLOSE
+
+
+WIDE = '''
+layer Wide(d, H, K):
+    """A norm after a gate after a convolution of seven tokens."""
+    input x[d]
+    param W, G[d, H, K]; c[H, K, 7]; gain[K]; w[H]
+    u = shortconv(x @ W, c)
+    z = rmsnorm[K](sigmoid(x @ G) * u) * gain
+    output y[H, K] = z * w + u
+'''
+PLANE = '''
+layer Plane(d, n, m):
+    """Reductions over two dims, apart and together."""
+    input x[d]
+    param W[d, n, m]; a[n]; b[m]
+    A = x @ W
+    P = exp(A - max[n, m](A))
+    Q = P / sum[n, m](P) + a * P / sum[n](P)
+    output y[n, m] = Q * b - mean[m](Q)
+'''
+PARTLY = '''
+layer Partly(d, H, K, R):
+    """A rotation of the first dims of a head, and a look at the token before the last."""
+    input x[d]
+    param W[d, H, K]; U[d, H, R]; s[H, R]
+    r = rope_half[R](tanh(x @ U) * s, 100)
+    u = rope[K](x @ W, 100)
+    output y[H, K] = u - u[t-2] * sum[R](r * r)
+'''
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        (WIDE, {"d": 3, "H": 2, "K": 5}),
+        (PLANE, {"d": 3, "n": 3, "m": 5}),
+        (PARTLY, {"d": 3, "H": 2, "K": 6, "R": 4}),
+    ],
+)
+def test_odd_layers(text: str, sizes: dict[str, int]) -> None:
+    layer = lowered(archc.parse(text).layer)
+    found = regions_of(layer)
+    assert found
+    for region in found:
+        for T in (1, 9):
+            each = Trial(region, {**resolved(layer, sizes), "T": T, "batch": 2})
+            errors = each.errors()
+            assert max(errors.values()) < CLOSE, (region.name, T, errors)
+
+
+def test_what_surrounds_a_memory_is_five_regions() -> None:
+    """Convolutions with their norms, the gate's softplus, and the gated norm at the end."""
+    found = regions_of(lowered(archc.load("kda").layer))
+    assert [each.name for each in found] == ["q", "k", "v", "log_alpha", "y_in"]
+    reads = {each.name: tuple(each.reads) for each in found}
+    assert reads["q"] == ("q_raw", "c_q")
+    assert reads["y_in"] == ("g_raw", "o", "gain")
+    assert [*found[0].pasts] == ["q_raw_past"]
+
+
+def test_a_region_reads_nothing_that_is_made_of_it() -> None:
+    """The residual stream is read by the norm before a sublayer and added to after it: these are
+    two regions, as the sublayer stands between them."""
+    layer = lowered(archc.load("transformer").layer)
+    found = regions(layer.graph)
+    regions_ = [each for each in found if isinstance(each, TokenRegion)]
+    assert [each.name for each in regions_] == ["h_in", "h"]
+    assert [*regions_[1].makes] == ["h", "made"]
+    (left,) = [each for each in found if isinstance(each, Left)]
+    assert left.name == "y" and "no kernel is worth" in left.reason
+
+
+def test_products_with_parameters_stay_outside() -> None:
+    for spec in ("kda", "transformer", "rwkv7", "mamba"):
+        for region in regions_of(lowered(archc.load(spec).layer)):
+            ops = [n.op for n in region.graph if isinstance(n.op, ir.Contract)]
+            for op in ops:
+                labels = {label for each in op.ins for label in each}
+                assert any({*each} == labels for each in op.ins), (spec, region.name, op)
+
+
+NORM = """
+layer Norm(d):
+    input x[d]
+    param g[d]
+    output y[d] = x * rsqrt(mean[d](x * x) + 1e-6) * sigmoid(g * x)
+"""
+
+
+@pytest.mark.parametrize("d", [1, 10_000])
+def test_a_dim_of_one_and_of_many(d: int) -> None:
+    (region,) = regions_of(lowered(archc.parse(NORM).layer))
+    errors = Trial(region, {"d": d, "T": 2, "batch": 1}).errors()
+    assert max(errors.values()) < CLOSE
+
+
+def test_zeros_and_infinities_are_what_pytorch_makes_of_them() -> None:
+    """A norm over zeros, and -inf through a gate: values, and gradients where they are numbers."""
+    layer = lowered(archc.parse(NORM).layer)
+    (region,) = regions_of(layer)
+
+    class Odd(Trial):
+        def drawn(self, node, extra, dtype=torch.float64):
+            x = super().drawn(node, extra, dtype)
+            if node.op.name == "x":
+                x[0, 1] = 0.0
+                x[1, 2, 0] = float("-inf")
+            return x
+
+    each = Odd(region, {"d": 5, "T": 4, "batch": 2})
+    assert max(each.errors().values()) < CLOSE
