@@ -82,7 +82,7 @@ def solved(k: Composer, A: Tile, x: Tile, row: str, col: str, precision: str = "
     the blocks and L what stands below these, M = D L, it is ... (I + M^4) (I + M^2) (I + M) D x."""
     given = Triangle(k, A.ordered(row, col), row, col)
     (dim,) = (each for each in x.dims if each.name != row)
-    block, inner, _, columns = given.split
+    block, _, _, columns = given.split
     found, length = _of_blocks(given), given.length
     i = k.iota(row, length) // BLOCK
     below = k.where(i > i.along(**{row: col}), given.A, 0.0)

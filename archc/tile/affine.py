@@ -8,7 +8,7 @@ range if one can be told. From these, `verifier.py` tells which elements of a bu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -16,10 +16,13 @@ import sympy
 from archc.ir.sizes import evaluate
 from archc.tile.language import (
     Apply,
+    Block,
     Cast,
+    Chosen,
     Dim,
     For,
     Full,
+    If,
     Iota,
     Program,
     ProgramId,
@@ -36,6 +39,16 @@ Range = tuple[float, float]
 """The least and the largest number; infinite where nothing is known."""
 
 ANY: Range = (-math.inf, math.inf)
+
+ORDERED: Mapping[str, Callable[[float, float], tuple[bool, bool]]] = {
+    "lt": lambda low, high: (low >= 0, high < 0),
+    "le": lambda low, high: (low > 0, high <= 0),
+    "gt": lambda low, high: (high <= 0, low > 0),
+    "ge": lambda low, high: (high < 0, low >= 0),
+    "eq": lambda low, high: (low > 0 or high < 0, low == high == 0),
+    "ne": lambda low, high: (low == high == 0, low > 0 or high < 0),
+}
+"""Whether a comparison never holds, and whether it always does, by the range of a - b."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +107,7 @@ class Integers:
 
     def __init__(self, program: Program, known: Mapping[str, int | float | str]):
         self.known = {name: value for name, value in known.items() if not isinstance(value, str)}
+        self.words = {name: value for name, value in known.items() if isinstance(value, str)}
         self.made: dict[Value, Statement] = {}
         self.ranges: dict[Atom, Range] = {}
         self._sums: dict[Value, Sum] = {}
@@ -132,6 +146,42 @@ class Integers:
             ends = [end * factor for end in self.ranges[atom]]
             low, high = low + min(ends), high + max(ends)
         return low, high
+
+    def truth(self, value: Value) -> bool | None:
+        """Whether a condition holds in every program at these sizes; None where it depends."""
+        made = self.made.get(value)
+        if made is None or not isinstance(made.op, Apply):
+            return self._told_at_launch(made)
+        function, given = made.op.function, made.operands
+        if function in ("and", "or", "not"):
+            return _joined(function, [self.truth(each) for each in given])
+        if function not in ORDERED or any(kind(each.type.dtype) != "int" for each in given):
+            return None
+        low, high = self.range_of(self.sum(given[0]) - self.sum(given[1]))
+        never, always = ORDERED[function](low, high)
+        return True if always else False if never else None
+
+    def taken(self, statement: Statement) -> Sequence[tuple[int, Block]]:
+        """The blocks of a statement that may be done, with their places: of a branch whose
+        condition is known at these sizes, one."""
+        blocks = [*enumerate(statement.blocks)]
+        if isinstance(statement.op, If):
+            truth = self.truth(statement.operands[0])
+            blocks = blocks if truth is None else [blocks[0 if truth else 1]]
+        return blocks
+
+    def statements(self, block: Block) -> Iterator[Statement]:
+        """Every statement of a block, and of those in it that may be done."""
+        for statement in block.statements:
+            yield statement
+            for _, inner in self.taken(statement):
+                yield from self.statements(inner)
+
+    def _told_at_launch(self, made: Statement | None) -> bool | None:
+        """Whether a dtype or a precision is the one that is asked for."""
+        if made is not None and isinstance(made.op, Chosen) and made.op.constant in self.words:
+            return self.words[made.op.constant] == made.op.choice
+        return None
 
     def _of(self, value: Value) -> Sum | None:
         made = self.made.get(value)
@@ -210,3 +260,13 @@ class Integers:
             case "min":
                 return min(e[0] for e in ends), min(e[1] for e in ends)
         return ANY
+
+
+def _joined(function: str, given: Sequence[bool | None]) -> bool | None:
+    """What conditions are together, as far as they are known."""
+    if function == "not":
+        return None if given[0] is None else not given[0]
+    decides = function == "or"
+    if decides in given:
+        return decides
+    return None if None in given else not decides

@@ -35,7 +35,6 @@ from archc.tile.language import (
     Value,
     While,
     kind,
-    statements,
 )
 
 WIDTH = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
@@ -88,6 +87,7 @@ class Launch:
         self.dtypes = {name: value for name, value in known.items() if isinstance(value, str)}
         self.programs = math.prod(self.integers.size(count) for _, count in program.grid)
         self.made = self.integers.made
+        self.done = [*self.integers.statements(program.body)]
 
     def width(self, dtype: str) -> int:
         """Bytes of one number."""
@@ -118,7 +118,7 @@ class Launch:
         for statement in block.statements:
             self._count(statement, times, total)
             turns = self.turns(statement) if isinstance(statement.op, For | While) else 1
-            for inner in statement.blocks:
+            for _, inner in self.integers.taken(statement):
                 self._add(inner, times * turns, total)
 
     def turns(self, loop: Statement) -> float:
@@ -164,7 +164,7 @@ class Launch:
     def _staged(self) -> int:
         """Shared memory of loads that are issued turns ahead."""
         most = 0
-        for statement in statements(self.program.body):
+        for statement in self.done:
             if isinstance(statement.op, For):
                 ahead = statement.op.ahead or self.program.ahead
                 loads = [s for s in statement.blocks[0].statements if self._is_staged(s)]
@@ -191,7 +191,7 @@ class Launch:
     def _operands(self) -> int:
         """Shared memory of the largest right factor that was made in registers."""
         found = [0]
-        for s in statements(self.program.body):
+        for s in self.done:
             if isinstance(s.op, Dot) and not self._from_memory(s.operands[1]):
                 found.append(self.bytes_of(s.operands[1].type))
         return max(found)
@@ -207,7 +207,7 @@ class Launch:
         most = self._bytes(alive)
         for statement in reversed(block.statements):
             alive |= {self._root(value) for value in statement.results}
-            for inner in statement.blocks:
+            for _, inner in self.integers.taken(statement):
                 most = max(most, self._alive(inner, alive))
             most = max(most, self._bytes(alive))
             alive -= {self._root(value) for value in statement.results}
@@ -246,5 +246,5 @@ class Launch:
         if not isinstance(made.op, Load | LoadBlock):
             return False
         (value,) = made.results
-        users = [s for s in statements(self.program.body) if value in map(self._root, s.operands)]
+        users = [s for s in self.done if value in map(self._root, s.operands)]
         return bool(users) and all(isinstance(s.op, Dot) or self._passes(s) for s in users)

@@ -169,7 +169,7 @@ def _under(
             start, stop = (integers.range(value) for value in statement.operands[:2])
             if stop[1] <= start[0]:
                 continue
-        for place, inner in enumerate(statement.blocks):
+        for place, inner in integers.taken(statement):
             branch = isinstance(statement.op, If) and place == 0
             within = (*holds, statement.operands[0]) if branch else holds
             yield from _under(inner, within, integers)

@@ -10,7 +10,7 @@ import torch
 from archc.tile.compose import Composer, Tile, ceil_div, size
 from archc.tile.interpreter import WrongProgram, run
 from archc.tile.language import Buffer, Dim, Program
-from archc.tile.resources import Room
+from archc.tile.resources import Launch, Room
 from archc.tile.verifier import verify, verify_launch
 from tests.tile.cases import CASES, Drawn
 
@@ -287,3 +287,35 @@ def chosen_places(k: Composer, x: Buffer, y: Buffer, n: Tile) -> None:
 
 def test_a_choice_of_places_is_inside_if_both_are() -> None:
     assert not refused(written(chosen_places))
+
+
+@pytest.mark.parametrize(("N", "kept"), [(16, 0), (64, 1)])
+def test_a_branch_that_is_never_done_needs_no_room(N: int, kept: int) -> None:
+    """Its condition is known when machine code is made."""
+    k = Composer("halved", "y = x x' x, or 2 x of few rows.")
+    (length,) = k.lengths("N")
+    x, y = k.buffer("x", r=length, c=length), k.buffer("y", r=length, c=length)
+    r, c = k.iota("r", length), k.iota("c", length)
+    tile = k.load(x, r, c)
+    with k.branch(~(k.lift(length) < 32) & (k.lift(length) >= 1)) as many:
+        many.give(tile.dot(tile.along(r="s")).dot(tile.along(r="s")))
+    with k.otherwise(many) as few:
+        few.give(tile * 2.0)
+    k.store(y, r, c, value=many.results[0])
+    work = Launch(k.done(), {"N": N}).work()
+    assert work.products == kept * 2 * 2 * N**3
+
+
+def test_a_load_that_is_never_done_is_not_outside() -> None:
+    """By a size, by a dtype, or neither."""
+    k = Composer("beyond", "y = x[n + 16] of bfloat16 alone.")
+    k.dtypes("IO")
+    x, y, n = k.buffer("x", n=16, dtype="IO"), k.buffer("y", n=16), k.iota("n", 16)
+    with k.branch(k.chosen("IO", "bf16")) as narrow:
+        narrow.give(k.load(x, n + 16))
+    with k.otherwise(narrow) as wide:
+        wide.give(k.load(x, n))
+    k.store(y, n, value=narrow.results[0])
+    program = k.done()
+    assert not verify_launch(program, {"IO": "f16"})
+    assert "outside of `x`" in str(verify_launch(program, {"IO": "bf16"})[0])
