@@ -4,10 +4,6 @@ Triton's own."""
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,10 +15,9 @@ from archc.tile.philox import uniform
 from archc.tile.pretty import listing
 from archc.tile.resources import Room
 from archc.tile.verifier import verify, verify_launch
+from tests.served import run as served
 from tests.tile.cases import CASES, Drawn, errors
 from tests.tile.ops import OPS
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -61,14 +56,7 @@ def test_text_and_listing_are_the_same_each_time(name: str) -> None:
 
 def test_printed_programs_are_right_in_tritons_interpreter() -> None:
     pytest.importorskip("triton")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.tile.interpreted"],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = served("tests.tile.interpreted")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -3,7 +3,6 @@ interpreter."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,10 +17,11 @@ from archc.backends.load import load
 import archc
 from archc.compile import in_kernels, lowered
 from archc.ir.plan import Plan
+from tests.served import ROOT
+from tests.served import run as served
 
 pytest.importorskip("triton")
 
-SCRIPT = Path(__file__).with_name("stepped.py")
 SPECS = (
     "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
     "linear_attention_simple", "lstm", "mamba", "mesa", "mlstm", "mom", "rwkv7", "slstm", "ssm",
@@ -39,13 +39,9 @@ LIMIT, ROUNDED = 1e-4, 2e-2
 
 def errors(*checks: str, interpret: bool = True) -> dict[str, float]:
     """The errors of some checks, done in one process."""
-    root = str(Path(__file__).parents[3])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    more = {"TRITON_INTERPRET": "1"} if interpret else {}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), ",".join(checks)],
-        env={**os.environ, **more, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        capture_output=True, text=True, check=False,
+    asked = "tests.backends.triton.stepped", ",".join(checks)
+    done = served(*asked) if interpret else subprocess.run(
+        [sys.executable, "-m", *asked], cwd=ROOT, capture_output=True, text=True, check=False
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line.rpartition(": ") for line in done.stdout.splitlines() if ": " in line]

@@ -1,0 +1,79 @@
+"""Modules run as programs under Triton's interpreter, which is chosen when Triton is imported: each
+in a process forked from one that has imported torch, Triton and the compiler, as that takes longer
+than most of what they do.
+
+    python -m tests.served     # asked by lines of JSON, which `run` writes
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from subprocess import PIPE, CompletedProcess
+
+ROOT = Path(__file__).resolve().parents[1]
+
+IMPORTED = (
+    "torch", "torch._subclasses.fake_tensor", "triton", "triton.language", "archc.compile",
+    "archc.runtime.tiles", "tests.backends.triton.memory", "tests.gpu.measure",
+)  # fmt: skip
+
+
+def run(module: str, *arguments: str) -> CompletedProcess[str]:
+    """What `python -m module arguments` gives, with TRITON_INTERPRET=1, from the project's root."""
+    server = started(os.getpid())
+    with tempfile.TemporaryDirectory() as folder:
+        asked = {"module": module, "arguments": arguments, "folder": folder,
+                 "environment": {"REACH_TEST": os.environ.get("REACH_TEST", "")}}  # fmt: skip
+        assert server.stdin is not None and server.stdout is not None
+        server.stdin.write(json.dumps(asked) + "\n")
+        server.stdin.flush()
+        status = server.stdout.readline()
+        assert status, f"the process of Triton's interpreter has ended with {server.wait()}"
+        out, err = (Path(folder, name).read_text("utf-8") for name in ("out", "err"))
+    return CompletedProcess([module, *arguments], int(status), out, err)
+
+
+@cache
+def started(process: int) -> subprocess.Popen[str]:
+    """The process that forks; one for each process that asks."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.served"], stdin=PIPE, stdout=PIPE, text=True, cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    atexit.register(server.communicate)  # no more lines: it ends
+    return server
+
+
+def serve() -> None:
+    """One program after another. A fork leaves the loop to run its own, and ends as any process."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        os.environ |= asked["environment"]
+        child = os.fork()
+        if not child:
+            break
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+    else:
+        return
+    for number, name in ((1, "out"), (2, "err")):
+        with Path(asked["folder"], name).open("wb") as file:
+            os.dup2(file.fileno(), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.argv[1:] = asked["arguments"]
+    runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    serve()
