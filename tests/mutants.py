@@ -49,6 +49,9 @@ FLOOR = 5
 FIRST, FILES = 15.0, 6
 """Seconds of tests that are asked about a mutant first, and of how many files."""
 
+NEAREST, UNKNOWN = 2, 240.0
+"""How many files of tests that are not in the map are asked, and for how many seconds."""
+
 START, SLOWER = 90.0, 6.0
 """The time limit of a run: seconds for its start, and times what its tests took for the map."""
 
@@ -195,6 +198,21 @@ class Reach:
             elif spent <= most:
                 second.append(test)
         return [part for part in (first, second) if part]
+
+
+def unmapped(mutant: Mutant, reach: Reach) -> list[str]:
+    """Files of tests that are not in the map, and which name the mutant's module or are near."""
+    module = (
+        mutant.file.removesuffix(".py").replace("/", ".").replace("backends.", "archc.backends.")
+    )
+    scores: dict[str, int] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        file = str(path.relative_to(ROOT))
+        if file not in reach.files:
+            names = path.read_text("utf-8").count(f"from {module} import")
+            scores[file] = 4 * names + near(mutant.file, file)
+    best = sorted((file for file in scores if scores[file]), key=lambda file: (-scores[file], file))
+    return best[:NEAREST]
 
 
 EVERY = (1 << 2000) - 1
@@ -347,10 +365,13 @@ class Asking:
         self.doubted: dict[str, list[tuple[Mutant, dict[str, Any]]]] = defaultdict(list)
         for mutant in mutants:
             parts = reach.parts(mutant, most)
-            if parts:
-                self.later[mutant.id] = parts
+            files = unmapped(mutant, reach)
+            if files:
+                self.jobs.append(Job(files, UNKNOWN, mutant))
+            self.later[mutant.id] = parts
+            if parts and not files:
                 self.next(mutant)
-            else:
+            elif not files:
                 record.add(mutant, "unreached")
 
     def whole(self, mutants: Sequence[Mutant], files: Sequence[str]) -> None:
@@ -372,10 +393,10 @@ class Asking:
             self.settle(ended.job.tests[0], not failed and ended.status == 0)
         elif self.record.outcome(mutant) in NOTICED:
             return
-        elif ended.status is None:
+        elif ended.status is None and "::" in ended.job.tests[0]:
             told(mutant, "timeout")
             self.record.add(mutant, "timeout", seconds=ended.seconds)
-        elif ended.status == 0:
+        elif not failed and ended.status in (0, None):
             self.passed(mutant)
         else:
             test, why = failed[-1] if failed else (ended.job.tests[0], ended.said[-160:])
@@ -401,10 +422,11 @@ class Asking:
             self.next(mutant)
             return
         reaching = set(self.reach.tests_for(mutant)[0])
-        asked = len(reaching & self.asked[mutant.id])
-        outcome = "lives" if asked == len(reaching) else "open"
+        asked = self.asked[mutant.id]
+        mapped = not set(self.reach.missing(["tests"]))
+        outcome = "lives" if reaching <= asked and mapped else "open"
         told(mutant, outcome)
-        self.record.add(mutant, outcome, asked=asked, of=len(reaching))
+        self.record.add(mutant, outcome, asked=len(asked), of=len(reaching | asked))
 
 
 def told(mutant: Mutant, what: str) -> None:
@@ -441,12 +463,14 @@ def measure(given: argparse.Namespace, record: Record) -> None:
 
 
 def chosen(given: argparse.Namespace, record: Record) -> list[Mutant]:
-    """The mutants that are asked about: those that nothing is known of, or that are named."""
+    """The mutants that are asked about: those that nothing is known of, or that are named; in an
+    order of the seed's, so that those that have been asked about are a fair sample at any time."""
     if given.only:
         return named(ROOT, given.only, record)
     wanted = {"waiting", *({"lives", "open", "unreached"} if given.again else ())}
     found = [each for each in record.mutants() if record.outcome(each) in wanted]
-    return [each for each in found if each.file.startswith(tuple(given.rooms or [""]))]
+    found = [each for each in found if each.file.startswith(tuple(given.rooms or [""]))]
+    return sorted(found, key=lambda each: sha256(f"{given.seed} {each.id}".encode()).digest())
 
 
 def named(root: Path, places: Iterable[str], record: Record) -> list[Mutant]:

@@ -100,6 +100,7 @@ MUTANT = Mutant("archc/algebra/fold.py", 3, "another flag", "x = True", "x = Fal
 def map_of(tmp_path: Path, seconds: dict[str, float], lines: dict[str, int]) -> Reach:
     tests = {test: ("passed", spent) for test, spent in seconds.items()}
     found = Reach(tmp_path / "reach.json", tests=tests)
+    found.files |= {file: mutants.digest(file) for file in found.missing(["tests"])}
     found.lines[MUTANT.file] = lines
     found.files[MUTANT.file] = mutants.digest(MUTANT.file)
     return found
@@ -128,9 +129,9 @@ def test_a_map_is_kept(tmp_path: Path) -> None:
     found.write()
     again = Reach(tmp_path / "reach.json")
     assert again.tests_for(MUTANT) == (["one"], []) and again.seconds("one") == 0.5
-    assert again.missing(["tests/test_mutants.py", "tests/test_house.py"]) == [
-        "tests/test_house.py"
-    ]
+    assert not again.missing(["tests/test_mutants.py", "tests/test_house.py"])
+    del again.files["tests/test_house.py"]
+    assert again.missing(["tests"]) == ["tests/test_house.py"]
     again.files[MUTANT.file] = "changed since"
     again.add(Ended(job, 1.0, 0, {"two": ("passed", 0.5, "")}, {MUTANT.file: {"two": 16}}))
     assert again.tests_for(MUTANT) == (["one"], [])
@@ -164,6 +165,26 @@ def test_a_mutant_lives_when_all_have_passed(tmp_path: Path) -> None:
     record = Record(tmp_path / "none.json", 1, 1)
     Asking([MUTANT], map_of(tmp_path, {}, {}), record, 60)
     assert record.outcome(MUTANT) == "unreached"
+
+
+def test_files_that_are_not_mapped_are_asked_first(tmp_path: Path) -> None:
+    """Those that name the module, or are near; what they take is not known, so that it is no sign
+    of a mistake."""
+    found = map_of(tmp_path, {"t::x": 1.0}, {"t::x": 8})
+    for file in ("tests/algebra/test_fold.py", "tests/algebra/test_cut.py", "tests/test_cli.py"):
+        del found.files[file]
+    record = Record(tmp_path / "mutants.json", 1, 1)
+    asking = Asking([MUTANT], found, record, 60)
+    near = asking.jobs.popleft()
+    assert [*near.tests] == ["tests/algebra/test_fold.py", "tests/algebra/test_cut.py"]
+    assert not asking.jobs
+    asking.take(Ended(near, 1.0, None, {"y": ("passed", 1.0, "")}))
+    (mapped,) = asking.jobs
+    assert [*mapped.tests] == ["t::x"]
+    asking.take(Ended(mapped, 1.0, 0, {"t::x": ("passed", 1.0, "")}))
+    assert record.outcome(MUTANT) == "open"  # more may reach it
+    asking.take(Ended(mapped, 1.0, None, {}))
+    assert record.outcome(MUTANT) == "timeout"
 
 
 def test_a_record_finds_its_lines_again(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
