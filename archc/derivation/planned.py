@@ -12,10 +12,7 @@ from typing import Any
 from archc.backends.eager.chunked import without
 from archc.backends.eager.naming import region_name
 from archc.backends.eager.region import ends_with
-from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import written
-from archc.backends.triton.step_ops import STEP_OPS
-from archc.backends.triton.steps import steps_source
 from archc.compile import SCHEDULE, for_kernels, lowered, with_epilogues, with_prologues
 from archc.derivation.amounts import in_short
 from archc.derivation.entering import Entering, entering
@@ -26,6 +23,8 @@ from archc.ir.chunk import cotangent
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernels
 from archc.ir.sizes import Number, callee_sizes, evaluate, resolve_sizes
+from archc.lowering.steps import stepping
+from archc.lowering.values import Refusal
 from archc.schedule.cost import Total, total
 from archc.schedule.devices import DEVICES, REFERENCE, Device
 from archc.schedule.fitting import chunk_for
@@ -254,9 +253,7 @@ def _steps(
     data, where not all is."""
     own = SCHEDULE.tokenwise(graph, node, _results(graph, node))
     kernel = SCHEDULE.steps(own, name)
-    try:
-        steps_source(kernel, STEP_OPS, node.op.stream.name, ())
-    except NotInKernel:
+    if isinstance(stepping(kernel), Refusal):
         return ()
     buffers = tuple(Buffer(each, own[id].type) for each, id in own.outputs.items())
     moved = {*own.outputs, *(n.op.name for n in own if isinstance(n.op, ir.Input))}

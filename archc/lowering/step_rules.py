@@ -7,7 +7,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.lowering.rules import RULES
 from archc.lowering.values import Index, Made, Padded, Place, Refusal, Rule, Values
-from archc.tile.compose import size
+from archc.tile.compose import Composer, size
 from archc.tile.handle import Tile
 
 SOLVED = 1e-14
@@ -42,12 +42,12 @@ def solve(v: Values, node: Node, place: Place) -> Made:
     steps = op.iterations if op.iterations is not None else 2 * system.size
     names = [(symbol, size(str(symbol))) for symbol in v.size(steps).free_symbols]
     turns = v.k.lift(v.size(steps).subs(names), "i32")  # options may be declared as real ones
-    return Padded(conjugate_gradients(v, a.tile, b.tile, turns), b.zero)
+    return Padded(conjugate_gradients(v.k, a.tile, b.tile, turns), b.zero)
 
 
-def conjugate_gradients(v: Values, a: Tile, b: Tile, turns: Tile) -> Tile:
+def conjugate_gradients(k: Composer, a: Tile, b: Tile, turns: Tile) -> Tile:
     """z with A z = b after some steps at most; a system that is solved stays as it is."""
-    k, (row, col) = v.k, a.value.type.names
+    row, col = a.value.type.names
     z, rest = k.full(0.0, *b.dims), (b * b).sum(row)
     least = (rest * SOLVED).named("least")
     carried = [z.named("z"), b, b, rest]

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ast
 import keyword
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from importlib.resources import files
 
@@ -87,11 +88,24 @@ def to_triton(program: Program, printing: type[Printer] | None = None) -> str:
     """The text of a kernel (`archc/runtime/jit.py`), after those of the joins of its scans;
     `printing` may say more than `Printer` does."""
     printer = (printing or Printer)(program)
-    body = [*printer.grid(), *printer.descriptors(), *printer.block(program.body)]
-    varying = ", ".join(f'"{name}"' for name in program.varying)
-    varying += "," * (len(program.varying) == 1)
+    body = printer.lines()
+    known = _mentioned(program, body)
+    names = [name for name in program.varying if name in known]
+    varying = ", ".join(f'"{name}"' for name in names) + "," * (len(names) == 1)
     decorator = f"@kernel(varying=({varying}))" if varying else "@kernel"
-    return "\n".join([*printer.joins, decorator, *_head(program), *body, ""])
+    return "\n".join([*printer.joins, decorator, *_head(program, known), *body, ""])
+
+
+@lru_cache(maxsize=256)
+def mentioned(program: Program) -> frozenset[str]:
+    """The sizes and constants that the text of a program mentions, and so the kernel is given: the
+    others say how large buffers are, and of what dtype."""
+    return _mentioned(program, Printer(program).lines())
+
+
+def _mentioned(program: Program, lines: Sequence[str]) -> frozenset[str]:
+    words = {*re.findall(r"\w+", "\n".join(lines))}
+    return frozenset(words & {*(symbol.name for symbol in program.sizes), *program.constants})
 
 
 @lru_cache(maxsize=1)
@@ -114,14 +128,14 @@ def taken(program: Program) -> frozenset[str]:
     return frozenset(found | {f"p_{axis}" for axis, _ in program.grid})
 
 
-def _head(program: Program) -> list[str]:
-    """The signature and the docstring."""
+def _head(program: Program, known: Collection[str]) -> list[str]:
+    """The signature and the docstring; of sizes and constants, those that the text mentions."""
     lines = [f"def {program.name}("]
     for buffer in program.buffers:
         strides = [stride(buffer, axis) for axis, _ in buffer.axes] if buffer.strided else []
         lines.append(f"{INDENT}{', '.join([f'{buffer.name}_p', *strides])},")
-    lines += [f"{INDENT}{symbol.name}," for symbol in program.sizes]
-    lines += [f"{INDENT}{name}: tl.constexpr," for name in program.constants]
+    lines += [f"{INDENT}{symbol.name}," for symbol in program.sizes if symbol.name in known]
+    lines += [f"{INDENT}{name}: tl.constexpr," for name in program.constants if name in known]
     doc = program.doc.replace("\\", "\\\\").replace('""', '\\"\\"')
     return [*lines, "):", f'{INDENT}"""{doc}"""']
 
@@ -159,6 +173,10 @@ class Printer:
             self.uses.update(statement.operands)
             for inner in statement.blocks:
                 self.uses.update(inner.yields)
+
+    def lines(self) -> list[str]:
+        """The lines of the whole program."""
+        return [*self.grid(), *self.descriptors(), *self.block(self.program.body)]
 
     def _mark(self, block: Block, taken: frozenset[str]) -> None:
         """In which block each value is made, and another name where its own is taken."""

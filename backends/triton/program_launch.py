@@ -32,7 +32,7 @@ import sympy
 from archc.backends.eager.file import File
 from archc.backends.expression import MUL, UNARY, Text, binary, negative, whole
 from archc.backends.triton.launch import LAUNCHING, write_launch
-from archc.backends.triton.printer import runtime_names, to_triton
+from archc.backends.triton.printer import mentioned, runtime_names, to_triton
 from archc.backends.writer import Writer
 
 from archc.tile.language import Buffer, LoadBlock, Program, statements
@@ -64,13 +64,16 @@ class ProgramLaunch:
     axes; of one that is, its strides are those of the tensor, in that order, unless a `Strided`
     says otherwise. An optional one may be `None`, or a name that is None at times.
     `sizes`: numbers. `constants`: numbers, precisions (`'"tf32"'`), and dtypes of torch.
-    `told`: the name of what `launch_kernel` returns.
+    Sizes and constants that the text of the program does not mention are not given to the kernel.
+    `told`: the name of what `launch_kernel` returns. `warps`: how many, where it is found out when
+    it runs.
     """
 
     buffers: Mapping[str, str | Strided]
     sizes: Mapping[str, str]
     constants: Mapping[str, str]
     told: str = ""
+    warps: str = ""
 
 
 def write_program(file: File, writer: Writer, program: Program, launch: ProgramLaunch) -> str:
@@ -107,13 +110,15 @@ def launch_program(
     if any(isinstance(each.op, LoadBlock) for each in statements(program.body)):
         file.kernels.add("descriptor_room")
         writer.line("descriptor_room()")
+    known = mentioned(program)
     tensors = [_tensor(buffer, launch.buffers[buffer.name]) for buffer in program.buffers]
     sizes = [
         launch.sizes[symbol.name] if symbol.is_integer else f"float({launch.sizes[symbol.name]})"
         for symbol in program.sizes
+        if symbol.name in known
     ]
-    constants = [f"{name}={launch.constants[name]}" for name in program.constants]
-    options = f'{{"num_warps": {program.warps}, "num_stages": {program.ahead}'
+    constants = [f"{n}={launch.constants[n]}" for n in program.constants if n in known]
+    options = f'{{"num_warps": {launch.warps or program.warps}, "num_stages": {program.ahead}'
     options += ', "launch_cooperative_grid": True}' if program.cooperative else "}"
     write_launch(
         writer, title, programs_text(program, launch), tensors, sizes, constants, options,

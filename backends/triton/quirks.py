@@ -8,7 +8,7 @@ show on a machine is only said to its user (`archc doctor`).
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from archc.backends.triton.turned import turned_products
@@ -101,16 +101,28 @@ def _without_precision(kernel: ast.FunctionDef) -> Iterator[str]:
 
 
 def _narrow_programs(kernel: ast.FunctionDef) -> Iterator[str]:
-    """`tl.program_id` that is not made wide at once."""
-    wide = {
-        id(call.func.value)
-        for call in _calls(kernel)
-        if called(call) == "to" and isinstance(call.func, ast.Attribute)
-        and [ast.unparse(arg) for arg in call.args] == ["tl.int64"]
-    }  # fmt: skip
+    """Products in addresses of what `tl.program_id` makes, where nothing has 64 bits."""
+    narrow: set[str] = set()
+    for line in ast.walk(kernel):
+        if isinstance(line, ast.Assign) and _is_narrow(line.value, narrow):
+            narrow |= {each.id for each in line.targets if isinstance(each, ast.Name)}
     for call in _calls(kernel):
-        if called(call) == "program_id" and id(call) not in wide:
-            yield ast.unparse(call)
+        if called(call) in ("load", "store", "atomic_add", "atomic_max", "atomic_min"):
+            for product in ast.walk(call.args[0]):
+                is_product = isinstance(product, ast.BinOp) and isinstance(product.op, ast.Mult)
+                if is_product and _is_narrow(product, narrow):
+                    yield ast.unparse(product)
+
+
+def _is_narrow(value: ast.expr, narrow: Collection[str]) -> bool:
+    """Whether an index is made from a program's place in the grid and has 32 bits."""
+    calls = [*_calls(value)]
+    if isinstance(value, ast.Compare) or any(
+        "tl.int64" in map(ast.unparse, call.args) or called(call) == "load" for call in calls
+    ):
+        return False
+    names = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
+    return bool(names & {*narrow}) or any(called(call) == "program_id" for call in calls)
 
 
 def _block_pointers(kernel: ast.FunctionDef) -> Iterator[str]:
@@ -197,7 +209,7 @@ QUIRKS: tuple[Quirk, ...] = (
         "narrow-programs", ANY, ANY,
         "tl.program_id and what is made from it has 32 bits: places in tensors of more than 2^31"
         " elements wrap around",
-        "it has 64 bits before anything is made from it",
+        "it has 64 bits before it is multiplied by a stride",
         (f"{PEER}/pull/1082", f"{TRITON}/issues/1058"),
         _in_kernels(_narrow_programs),
     ),

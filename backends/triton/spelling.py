@@ -28,9 +28,15 @@ class _Itself(dict[str, str]):
 
 def size_text(size: sympy.Expr) -> str:
     """An expression in sizes, in brackets unless it is one word."""
-    blocks = {each: _blocks(each) for each in size.atoms(sympy.ceiling)}
-    text = str(number(size.xreplace(blocks), _Itself()))
-    return text if text.replace("_", "").isalnum() or size in blocks else f"({text})"
+    known = {each: _blocks(each) for each in size.atoms(sympy.ceiling)}
+    known |= {each: _root(each) for each in size.atoms(sympy.Pow) if not each.exp.is_integer}
+    text = str(number(size.xreplace(known), _Itself()))
+    return text if text.replace("_", "").isalnum() or size in known else f"({text})"
+
+
+def _root(power: sympy.Pow) -> sympy.Symbol:
+    """A root, as a symbol that is written so: Triton knows no `math.sqrt` of a constant."""
+    return sympy.Symbol(f"({size_text(power.base)} ** {float(power.exp)!r})", positive=True)
 
 
 def _blocks(count: sympy.ceiling) -> sympy.Symbol:
@@ -71,8 +77,20 @@ def wrapped(line: str) -> Iterator[str]:
     inside, rest = _inside(line, open_at)
     yield line[: open_at + 1]
     for part in inside:
-        yield f"{indent}{INDENT}{part},"
+        yield from _sums(f"{part},", indent + INDENT)
     yield f"{indent}{rest}"
+
+
+def _sums(text: str, indent: str) -> Iterator[str]:
+    """A part, on several lines where it is a long sum."""
+    terms, line = text.split(" + "), indent
+    for place, term in enumerate(terms):
+        more = f" + {term}" if place else term
+        if place and len(line) + len(more) > WIDTH:
+            yield line
+            line, more = indent + INDENT, f"+ {term}"
+        line += more
+    yield line
 
 
 def _inside(line: str, open_at: int) -> tuple[list[str], str]:

@@ -17,12 +17,12 @@ from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_gradient import StepGradient
 from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch
-from archc.backends.triton.step_text import INDICES
 from archc.backends.writer import Writer, quoted
 
 from archc.dims import Axis
 from archc.ir.chunk import start
 from archc.ir.graph import Graph
+from archc.lowering.steps import INDICES
 
 PIECES = {
     "by_steps", "on_gpu", "check_tensors", "check_pool", "check_rows", "check_learns",
@@ -73,7 +73,7 @@ class StepFunction(Again):
         numbers = [name for name in self.inputs if self.is_number(name)]
         home = fold.scope.graph
         self.launch = StepLaunch(
-            schedule, self.body, home, fold.node, f"{title}_step", fold.results, numbers
+            schedule, self.body, home, fold.node, f"{title}_step", fold.results, numbers, True
         )
         self.training = self._gradient(schedule, ops)
         self._told_by_tokens(self.body)
@@ -187,7 +187,7 @@ class StepFunction(Again):
 
     def _note(self) -> None:
         """What the head of the file says of it."""
-        room = ", where its weights have room on chip" if self.launch.made.kernel.rows else ""
+        room = ", where its weights have room on chip" if self.launch.kernel.rows else ""
         self.scope.file.notes.append(f"    {self.name}: 1 kernel, on pools of states{room}")
 
     def _doc(self) -> list[str]:
@@ -231,7 +231,7 @@ class StepFunction(Again):
         like = ", ".join(["given", *rest])
         writer.line(f"made = launched_again({self.launch.title}, {like})")
         results = [*writes.results.values()]
-        stored = [writes.results[n] for n in self.launch.made.arguments if n in writes.results]
+        stored = self.launch.results_in_order(writes)
         with writer.block("if made is not None:"):
             if stored != results:
                 writer.line(f"{', '.join(stored)} = made")

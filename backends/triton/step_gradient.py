@@ -54,7 +54,7 @@ class WalkFunction(GraphFunction):
         numbers = [name for name, value in captures.items() if value.kind == NUMBER]
         results = wanted_results(body, node)
         launch = self.launch = StepLaunch(
-            self.schedule, body, self.graph, node, f"{self.title}_step", results, numbers
+            self.schedule, body, self.graph, node, f"{self.title}_step", results, numbers, False
         )
         launch.write_kernel()
         before, after = self._states(node)

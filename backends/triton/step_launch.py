@@ -1,4 +1,4 @@
-"""One launch of a kernel that walks tokens: what it is given, how much a program holds, how many
+"""One launch of a program that walks tokens: what it is given, how much a program holds, how many
 programs there are."""
 
 from __future__ import annotations
@@ -8,21 +8,27 @@ from dataclasses import dataclass
 
 from archc.backends.eager.scope import Scope
 from archc.backends.triton.function import TORCH
-from archc.backends.triton.launch import LAUNCHING, write_launch
-from archc.backends.triton.naming import size_name
+from archc.backends.triton.lines import NotInKernel
+from archc.backends.triton.printer import mentioned
+from archc.backends.triton.program_launch import (
+    ProgramLaunch,
+    Strided,
+    add_program,
+    launch_program,
+    strided,
+)
 from archc.backends.triton.schedule import Schedule
-from archc.backends.triton.step_ops import STEP_OPS
-from archc.backends.triton.step_text import step_text, symbols_of
-from archc.backends.triton.steps import steps_source
 from archc.backends.writer import Writer
 
 from archc.dims import Axis
 from archc.ir.chunk import final, start
 from archc.ir.graph import Graph, Node, Type
+from archc.lowering.names import plain
+from archc.lowering.steps import INDICES, PART, Stepping, stepping
+from archc.lowering.values import Refusal
+from archc.tile import language as tile
 
-PIECES = {
-    *LAUNCHING, "step_block", "step_part", "step_warps", "step_fits", "step_numbers",
-}  # fmt: skip
+PIECES = {"step_block", "step_part", "step_warps", "step_fits", "step_dtype"}
 
 LOCALS = ("part", "numbers", "weights", "moving", "in_turn", "warps")
 """Names of numbers that a launch needs."""
@@ -40,7 +46,7 @@ class Given:
     results: Mapping[str, str]
     layouts: Mapping[str, tuple[str, ...]]
     data: str
-    indices: tuple[str, str] = ("None", "None")
+    indices: tuple[str, ...] = ()
     told: str = ""
 
     @property
@@ -52,24 +58,26 @@ class Given:
 
 
 class StepLaunch:
-    """The kernel of one recurrence `node` of a graph, and the lines that launch it from `body`."""
+    """The program of one recurrence `node` of a graph, and the lines that launch it from `body`.
+    `pools`: its states are in rows of pools. Raises NotInKernel where there is none."""
 
     def __init__(
         self, schedule: Schedule, body: Scope, graph: Graph, node: Node, name: str,
-        results: Collection[str], numbers: Collection[str],
+        results: Collection[str], numbers: Collection[str], pools: bool,
     ):  # fmt: skip
         self.body, self.op = body, node.op
         self.graph: Graph = schedule.tokenwise(graph, node, results)
-        kernel = schedule.steps(self.graph, name)
-        self.made = steps_source(kernel, STEP_OPS, node.op.stream.name, numbers)
+        self.kernel = schedule.steps(self.graph, name)
+        made = stepping(self.kernel, numbers, pools)
+        if isinstance(made, Refusal):
+            raise NotInKernel(made.reason)
+        self.made: Stepping = made
         self.title = ""
 
     def write_kernel(self) -> None:
         """Append the kernel to the file."""
-        file = self.body.file
-        file.kernels |= {*PIECES, *self.made.pieces}
-        self.title = file.names.fresh(self.made.kernel.name)
-        file.sections.append(step_text(self.made, self.title))
+        self.body.file.kernels |= PIECES
+        self.title = add_program(self.body.file, self.made.program)
 
     def type_of(self, result: str) -> Type:
         """The type of a result."""
@@ -83,118 +91,122 @@ class StepLaunch:
 
     # --- how much a program holds ---
 
-    def _length(self, axis: Axis) -> str:
-        return self.body.ask(self.body.length(axis).text)
-
     def _size(self, axis: Axis) -> str:
         return self.body.size(axis.size).text
 
-    def _tile(self, axes: Collection[Axis]) -> list[str]:
-        """The lengths of the tile of a value, without those of which a program has one index."""
-        kernel = self.made.kernel
-        grid = {axis.name for axis in kernel.grid}
-        found = ["16"] if kernel.rows is not None and kernel.rows in axes else []
-        for axis in axes:
-            if kernel.split is not None and axis.name == kernel.split.name:
-                found.append("part")
-            elif axis.name not in grid and axis.kind == "dim":
-                found.append(f"step_block({self._size(axis)})")
-        return found
+    def _block(self, length: str) -> str:
+        """The length of a block, where the kernel is launched."""
+        known = self.made.blocks.get(length)
+        return "part" if known is None else f"step_block({self.body.size(known).text})"
+
+    def _tile(self, type: tile.Type) -> list[str]:
+        """The lengths of a tile."""
+        lengths = (dim.length for dim in type.dims)
+        return [str(n) if n.is_Integer else self._block(str(n)) for n in lengths]
+
+    def _tokens(self) -> tile.Statement:
+        """The loop over the tokens: the first one that carries something."""
+        loops = (s for s in tile.statements(self.made.program.body) if isinstance(s.op, tile.For))
+        return next(loop for loop in loops if loop.results)
+
+    def _read(self, block: tile.Block) -> dict[tile.Buffer, tile.Type]:
+        """What is read of captures, and as what tile."""
+        states = {self.made.tensors[start(state.name)] for state in self.op.states}
+        loads = (s for s in tile.statements(block) if isinstance(s.op, tile.Load))
+        captures = {*self.made.tensors.values()} - states
+        return {s.op.buffer: s.results[0].type for s in loads if s.op.buffer in captures}
 
     def write_sizes(self, writer: Writer) -> None:
         """The lines that say how many numbers a program holds: of states, in registers; of weights,
         and of what it reads at a token."""
-        split, op = self.made.kernel.split, self.op
+        split, program, loop = self.kernel.split, self.made.program, self._tokens()
+        states = [value.type for value in loop.results[: len(self.op.states)]]
         if split is not None:
-            largest = max(op.states, key=lambda state: len(state.axes))
-            rest = [axis for axis in largest.axes if axis.name != split.name]
-            least = 16 if any("tl.dot" in line for line in self.made.writer.lines) else 8
-            others = " * ".join(self._tile(rest)) or "1"
-            programs = " * ".join(self._length(axis) for axis in self.made.kernel.grid)
+            largest = max(states, key=lambda type: len(type.dims))
+            rest = [dim for dim in largest.dims if dim.length != PART]
+            others = " * ".join(self._tile(tile.Type("f32", tuple(rest)))) or "1"
+            dots = any(isinstance(s.op, tile.Dot) for s in tile.statements(program.body))
+            programs = " * ".join(self.body.ask(self.body.length(a).text) for a in self.kernel.grid)
+            least = 16 if dots else 8
             writer.line(f"part = step_part({self._size(split)}, {others}, {least}, {programs})")
-        writer.line(f"numbers = {total([self._tile(state.axes) for state in op.states])}")
-        fold = self.made.fold
-        inputs = [self.graph[id].type for id in fold.operands[: len(op.captures)]]
-        tiles = [(op.stream.name in type.names, self._tile(type.axes)) for type in inputs]
-        weights = [tile for moves, tile in tiles if not moves and len(tile) > 1]
-        writer.line(f"weights = {total(weights)}")
-        writer.line(f"moving = {total([tile for moves, tile in tiles if moves])}")
+        writer.line(f"numbers = {total([self._tile(type) for type in states])}")
+        moving, every = self._read(loop.blocks[0]), self._read(program.body)
+        weights = [self._tile(type) for buffer, type in every.items() if buffer not in moving]
+        writer.line(f"weights = {total([each for each in weights if len(each) > 1])}")
+        writer.line(f"moving = {total([self._tile(type) for type in moving.values()])}")
 
     # --- the launch ---
 
     def write(self, writer: Writer, given: Given) -> None:
-        """The launch."""
-        body, kernel = self.body, self.made.kernel
-        tensors = {**given.tensors, **given.results}
-        items = [self._tensor(name, tensors[name], given.layouts) for name in self.made.arguments]
-        for text in given.indices:
-            stride = "1" if text == "None" else f"1 if {text} is None else {text}.stride(0)"
-            items.append(f"{text}, {stride}")
-        names = [self.op.stream.name, "batch"][: 1 if kernel.rows is None else 2]
-        counts = [body.ask(body.lengths[name]) for name in names]
-        programs = " * ".join(self._programs(writer, given))
-        most = 16 if kernel.rows is None else 8
+        """The launch; if pools are written in place, a program does every block of what several
+        blocks would write."""
+        body, made, split = self.body, self.made, self.kernel.split
+        if made.whole_states and split is not None:
+            blocks = f"-(-{self._size(split)} // part)"
+            writer.line(f"in_turn = {blocks} if {self.shared(given)} else 1")
+        most = 16 if self.kernel.rows is None else 8
         writer.line(f"warps = step_warps(numbers + weights // 2, {most})")
-        write_launch(
-            writer, self.title, programs, items, counts,
-            [*self._fixed(), f"**step_numbers({given.data})"],
-            '{"num_warps": warps, "num_stages": 2}', given.told,
-        )  # fmt: skip
+        buffers, sizes = dict[str, str | Strided](), self._sizes(given)
+        tensors = {**given.tensors, **given.results}
+        for name, buffer in made.tensors.items():
+            buffers[buffer.name] = self._tensor(buffer, name, tensors[name], given.layouts)
+        for name, text in zip(INDICES, given.indices, strict=False):
+            buffers[name] = Strided(text, (f"1 if {text} is None else {text}.stride(0)",))
+        launch = ProgramLaunch(buffers, sizes, self._constants(given), given.told, "warps")
+        launch_program(body.file, writer, self.title, made.program, launch)
+
+    def _sizes(self, given: Given) -> dict[str, str]:
+        """The numbers of a launch."""
+        body, made, tensors = self.body, self.made, given.tensors
+        found = {"T": body.lengths[self.op.stream.name], "B": body.lengths["batch"]}
+        found |= {symbol.name: tensors[name] for name, symbol in made.numbers.items()}
+        for name, buffer in made.tensors.items():
+            rows = str(buffer.axes[0][1]) if buffer.axes else ""
+            if rows not in found and name in tensors:
+                found[rows] = f"{tensors[name]}.shape[0]"
+        for name in mentioned(made.program) & {"T", "B"}:
+            body.ask(found[name])
+        return {symbol.name: found[symbol.name] for symbol in made.program.sizes}
+
+    def _constants(self, given: Given) -> dict[str, str]:
+        """Sizes, blocks, and how exact products are."""
+        made, size = self.made, self.body.size
+        known = {"IO": given.data, "DOT": f"step_dtype({given.data})", "PRECISION": '"tf32x3"'}
+        known |= {"PART": "part", "BLOCKS": "in_turn"}
+        known |= {name: size(symbol).text for name, symbol in made.sizes.items()}
+        known |= {name: f"step_block({size(length).text})" for name, length in made.blocks.items()}
+        return {name: known[name] for name in made.program.constants}
 
     def in_order(self, given: Given) -> list[str]:
         """The tensors that the kernel is given, in its order, with which rows of pools."""
-        known, numbers = given.tensors, self.made.numbers
-        names = [name for name in self.made.arguments if name in known and name not in numbers]
-        return [*(known[name] for name in names), *given.indices]
+        known = given.tensors
+        return [*(known[name] for name in self.made.tensors if name in known), *given.indices]
+
+    def results_in_order(self, given: Given) -> list[str]:
+        """The tensors that the kernel makes, in its order."""
+        return [given.results[name] for name in self.made.tensors if name in given.results]
 
     def shared(self, given: Given) -> str:
         """Whether states after are written over those before, where that decides the launch."""
-        if not self.made.blocks_in_turn:
+        if not self.made.whole_states:
             return ""
         self.body.file.kernels.add("shares_memory")
         pairs = [(given.after[s], given.before[s]) for s in sorted(self.made.whole_states)]
         return " or ".join(f"shares_memory({after}, {old})" for after, old in pairs)
 
-    def _fixed(self) -> list[str]:
-        """Sizes and blocks, by name."""
-        made, size = self.made, self.body.size
-        fixed = [f"{size_name(symbol)}={size(symbol).text}" for symbol in symbols_of(made)]
-        known = {"ROWS": "16", "PART": "part"}
-        for block, length in sorted(made.blocks.items(), key=lambda item: item[0]):
-            fixed.append(f"{block}={known.get(block) or f'step_block({size(length).text})'}")
-        return [*fixed, "BLOCKS=in_turn"] if made.blocks_in_turn else fixed
-
-    def _programs(self, writer: Writer, given: Given) -> list[str]:
-        """How many programs there are; if pools are written in place, one does every block of what
-        several blocks would write."""
-        made, kernel = self.made, self.made.kernel
-        programs = [self.body.length(axis).text for axis in kernel.grid]
-        if kernel.rows is not None:
-            programs[0] = f"-(-{programs[0]} // 16)"
-        if kernel.split is None:
-            return programs
-        blocks = f"-(-{self._size(kernel.split)} // part)"
-        if made.blocks_in_turn:
-            writer.line(f"in_turn = {blocks} if {self.shared(given)} else 1")
-            blocks = f"-({blocks[1:]} // in_turn)"
-        return [*programs, blocks]
-
-    def _tensor(self, name: str, text: str, layouts: Mapping[str, tuple[str, ...]]) -> str:
-        """A tensor and its strides along the axes of its type; 0 along those it lacks."""
-        if name in self.made.numbers:
-            return text
-        names = self.made.arguments[name].type.names
-        layout = layouts.get(name, names)
-        if layout == names:
-            return f"{text}, *{text}.stride()"
-        places = [layout.index(n) if n in layout else None for n in names]
-        return ", ".join([text, *("0" if at is None else f"{text}.stride({at})" for at in places)])
+    def _tensor(
+        self, buffer: tile.Buffer, name: str, text: str, layouts: Mapping[str, tuple[str, ...]]
+    ) -> str | Strided:
+        """A tensor; 0 is the stride along an axis that it lacks."""
+        axes = [axis for axis, _ in buffer.axes]
+        layout = [plain(axis) for axis in layouts.get(name, ())]
+        return text if name not in layouts or layout == axes else strided(text, layout, axes)
 
 
 def total(tiles: list[list[str]]) -> str:
     """How many numbers tiles have together: equal ones are counted."""
     counts: dict[str, int] = {}
-    for tile in tiles:
-        text = " * ".join(tile) or "1"
+    for lengths in tiles:
+        text = " * ".join(lengths) or "1"
         counts[text] = counts.get(text, 0) + 1
     return " + ".join(f"{n} * {text}" if n > 1 else text for text, n in counts.items()) or "0"

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import triton.language as tl
 from archc.backends.eager.op_pieces import transformed
 from archc.backends.triton.pieces import has_triton, needs_gradient
 from torch import Tensor
-
-from archc.runtime.jit import kernel
 
 
 def step_block(size: int, least: int = 16) -> int:
@@ -32,26 +29,6 @@ def step_warps(numbers: int, most: int) -> int:
     """How many warps a program has for the numbers of 32 bits that it holds: 64 a thread, or a few
     more, as vectors beside a matrix are."""
     return min(most, 1 << (max(0, numbers * 7 // 8 - 1) // 2048).bit_length())
-
-
-@kernel
-def tile_conjugate_gradients(A, b, steps):
-    """z with A z = b for a symmetric positive definite matrix: at most `steps` times; a system that
-    is solved stays as it is."""
-    z, r, p = tl.zeros_like(b), b, b
-    rest = tl.sum(b * b, 0)
-    done = rest * 1e-14
-    for _ in range(steps):
-        y = tl.sum(A * p[None, :], 1)
-        slope = tl.sum(p * y, 0)
-        going = rest > done
-        scale = tl.where(going, rest / tl.where(going, slope, 1.0), 0.0)
-        z += scale * p
-        r -= scale * y
-        new = tl.sum(r * r, 0)
-        p = r + tl.where(going, new / tl.where(going, rest, 1.0), 0.0) * p
-        rest = new
-    return z
 
 
 def on_gpu(*tensors: Tensor) -> bool:
@@ -92,10 +69,9 @@ def in_spans(run: Callable, span: int, tokens: list, states: list, reverse: bool
     return *(torch.cat(parts, 1) for parts in zip(*made, strict=True)), *states
 
 
-def step_numbers(dtype: torch.dtype) -> dict:
-    """How kernels multiply matrices for a dtype of the data."""
-    dot = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}.get(dtype, tl.float32)
-    return {"DOT": dot, "PRECISION": "tf32x3"}
+def step_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of factors of products of matrices, for a dtype of the data."""
+    return dtype if dtype in (torch.bfloat16, torch.float16) else torch.float32
 
 
 def step_fits(numbers: int, weights: int, moving: int, dtype: torch.dtype) -> bool:

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
+from archc.lowering.step_rules import conjugate_gradients
+from archc.tile.compose import Composer
+from archc.tile.interpreter import run
 from tests.lowering.stepped import Launch, walks
 
 SPECS = (
@@ -44,3 +48,29 @@ def test_every_other_cell(cell: Path) -> None:
 
 def test_no_token_leaves_states_as_they_are() -> None:
     assert not wrong("lstm", 5, 0, in_place=False)
+
+
+def solved(A: Tensor, b: Tensor, turns: int) -> Tensor:
+    """What conjugate gradients make of a system after some turns."""
+    k = Composer("solved", "A z = b.")
+    i, j = k.iota("i", 16), k.iota("j", 16)
+    a = k.load(k.buffer("A", r=16, c=16, dtype="f64"), i, j)
+    right = k.load(k.buffer("b", r=16, dtype="f64"), i)
+    z = conjugate_gradients(k, a, right, k.lift(turns, "i32"))
+    k.store(k.buffer("z", r=16, dtype="f64"), i, value=z)
+    tensors = {"A": A, "b": b, "z": torch.full_like(b, torch.nan)}
+    run(k.done(), tensors, {}, {}, exact=True)
+    return tensors["z"]
+
+
+def test_conjugate_gradients_end_where_a_system_is_solved() -> None:
+    """After as many turns as there are dims; one that is solved stays, also that of nothing."""
+    torch.manual_seed(0)
+    x, b = torch.randn(16, 16, dtype=torch.float64), torch.randn(16, dtype=torch.float64)
+    A = x @ x.mT / 16 + torch.eye(16, dtype=torch.float64)
+    exact = torch.linalg.solve(A, b)
+    for turns in (16, 40):
+        assert (solved(A, b, turns) - exact).abs().max() < 1e-6
+    assert torch.equal(solved(A, 0 * b, 3), 0 * b)
+    first = b * (b @ b) / (b @ A @ b)
+    assert torch.allclose(solved(A, b, 1), first, rtol=1e-12)

@@ -52,6 +52,7 @@ def compiled(case: Case, capability: int = 90, **options: Any) -> Any:
             signature |= {printer.stride(buffer, axis): "i32" for axis, _ in buffer.axes}
     signature |= {s.name: "i32" if s.is_integer else "fp32" for s in program.sizes}
     signature |= dict.fromkeys(program.constants, "constexpr")
+    fixed = {name: value for name, value in fixed.items() if name in kernel.arg_names}
     places = {(kernel.arg_names.index(name),): value for name, value in fixed.items()}
     names = {name: signature[name] for name in kernel.arg_names}
     source = ASTSource(kernel, names, places, _told(case, kernel.arg_names))

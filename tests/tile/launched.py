@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 from archc.backends.load import load
-from archc.backends.triton.printer import to_triton
+from archc.backends.triton.printer import mentioned, to_triton
 from torch import Tensor
 
 from archc.tile.language import LoadBlock, Program, statements
@@ -61,8 +61,9 @@ def launcher(
         tensor = tensors.get(buffer.name)
         strides = [0] * len(buffer.axes) if tensor is None else tensor.stride()
         given += [tensor, *(strides if buffer.strided else ())]
-    given += [sizes[symbol.name] for symbol in program.sizes]
-    fixed = compiled_in(program, constants)
+    known = mentioned(program)
+    given += [sizes[symbol.name] for symbol in program.sizes if symbol.name in known]
+    fixed = {n: x for n, x in compiled_in(program, constants).items() if n in known}
     options = {"num_warps": program.warps, "num_stages": program.ahead, **options}
     if program.cooperative:
         options["launch_cooperative_grid"] = True

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 from archc.backends.load import load
-from archc.backends.triton import elementwise, pieces, step_pieces
+from archc.backends.triton import elementwise, pieces
 from torch import Tensor
 
 from archc.ir.layer import ELEMENTWISE
@@ -27,7 +27,6 @@ scanned_by = pieces.tile_matrix_scan
 exact_dot = pieces.tile_exact_dot
 part_of = pieces.tile_part
 decay_of = pieces.tile_decay
-solved_by = step_pieces.tile_conjugate_gradients
 linear, max_plus = pieces.tile_linear_step, pieces.tile_max_plus_step
 row_of, batch_of = pieces.packed_row, pieces.packed_batch
 
@@ -75,13 +74,6 @@ def decayed(s_p, y_p, level, LATER: tl.constexpr, ROWS: tl.constexpr, DIMS: tl.c
     inside = (((i >> level) | 1) << level)[:, None] <= ROWS
     made = decay_of(sums, sums, s_p + k[None, :], DIMS, inside, later, i, level)
     tl.store(y_p + at, made)
-
-
-@triton.jit
-def solved(a_p, b_p, y_p, steps, DIMS: tl.constexpr):
-    i = tl.arange(0, DIMS)
-    A = tl.load(a_p + i[:, None] * DIMS + i[None, :])
-    tl.store(y_p + i, solved_by(A, tl.load(b_p + i), steps))
 
 
 @triton.jit
@@ -189,19 +181,6 @@ def decays() -> Found:
         yield f"decays at level {level}", made, wanted
 
 
-def solutions() -> Found:
-    """After as many steps as there are dims; one that is solved stays, also that of nothing."""
-    root = torch.randn(16, 16, dtype=torch.float64)
-    A = (root @ root.mT + 16 * torch.eye(16)).float()
-    b = torch.randn(16)
-    exact = torch.linalg.solve(A.double(), b.double())
-    for steps in (16, 60):
-        yield f"solved in {steps}", filled(solved, (16,), A, b, steps, 16), exact
-    yield "nothing to solve", filled(solved, (16,), A, 0 * b, 3, 16), 0 * exact
-    first = (b @ b) / (b @ A @ b) * b
-    yield "one step", filled(solved, (16,), A, b, 1, 16), first.double()
-
-
 def steps() -> Found:
     a, b = torch.rand(16), torch.randn(16)
     h, top, found, most = torch.tensor(0.0), torch.tensor(-torch.inf), [], []
@@ -263,7 +242,7 @@ def functions() -> Found:
 
 def main() -> None:
     torch.manual_seed(0)
-    for kind in (inverses, scans, products, parts, decays, solutions, steps, tables, functions):
+    for kind in (inverses, scans, products, parts, decays, steps, tables, functions):
         for what, found, wanted in kind():
             exact = wanted.double()
             error = (found.double() - exact).abs().max() / exact.abs().max().clamp(min=1e-9)

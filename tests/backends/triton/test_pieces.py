@@ -132,7 +132,8 @@ def test_how_kernels_count() -> None:
             "ROWS": 32, "LEVELS": 5, "DOT": dot, "SUMS": sums, "SOLVE": solve,
             "PRECISION": "tf32x3",
         }  # fmt: skip
-        assert step.step_numbers(dtype) == {"DOT": dot, "PRECISION": "tf32x3"}
+        assert step.step_dtype(dtype) == dtype
+    assert step.step_dtype(F64) == F32
     assert pieces.processors_of(CPU) == 0 and pieces.chunks_of_segment(1, 10_000, CPU) == 0
 
 

@@ -23,7 +23,7 @@ BROKEN = {
     "warps-of-a-setting": "@triton.autotune(configs=[], key=[])\ndef f(p):\n    pass\n",
     "ptxas-12.8": "def kernel(function):\n    return triton.jit(function)\n",
     "tf32-by-default": f"{KERNEL}    a = tl.dot(x, y)\n",
-    "narrow-programs": f"{KERNEL}    program = tl.program_id(0)\n",
+    "narrow-programs": f"{KERNEL}    p = tl.program_id(0)\n    x = tl.load(x_p + p * x_row)\n",
     "block-pointers": f"{KERNEL}    p = tl.make_block_ptr(x, (T,), (1,), (0,), (64,), (0,))\n",
     "in-place-autograd": """
 class F(torch.autograd.Function):
