@@ -97,16 +97,11 @@ def solved(k: Composer, A: Tile, x: Tile, row: str, col: str, precision: str = "
 
     y = in_blocks(x.ordered(row, dim.name).to("f32")).named("in_blocks")
     M = in_blocks(below.to("f32")).named("M")
-    with k.loop(0, sympy.floor(_turns(given) / 2), M, y + times(M, y), index="level") as turn:
+    with k.loop(0, sympy.floor(length / (4 * BLOCK)), M, y + times(M, y), index="level") as turn:
         M, y = turn.carried
         M = M.along(**{col: MIDDLE}).dot(M.along(**{row: MIDDLE}), precision=precision)
         turn.next(M, y + times(M, y))
     return turn.results[1].named("solved", "(I - A)^-1 x")
-
-
-def _turns(t: Triangle) -> sympy.Expr:
-    """How often blocks of 16 rows are doubled, or more often: once more adds 0."""
-    return sympy.floor(t.length / (2 * BLOCK))
 
 
 # --- blocks of 16 rows --------------------------------------------------------------------------
@@ -146,7 +141,8 @@ def _grown(t: Triangle, made: Tile, operand: str, precision: str) -> Tile:
     """Inverses of blocks of 32 rows, of 64, ... from those of 16 on the diagonal."""
     k, names = t.k, {t.row: t.col}
     start = k.lift(BLOCK, "i32").named("half"), made.named("made")
-    with k.loop(0, _turns(t), *start, index="level") as turn:
+    turns = sympy.floor(t.length / (2 * BLOCK))  # of 128 rows one more than needed, which adds 0
+    with k.loop(0, turns, *start, index="level") as turn:
         half, made = turn.carried
         piece = k.iota(t.row, t.length) // half
         first = piece % 2 < 1

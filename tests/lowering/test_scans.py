@@ -13,7 +13,6 @@ from archc.lowering import scans
 from archc.tile.compose import Composer, Tile
 from tests.lowering.test_pairs import is_right
 from tests.tile.cases import Case
-from tests.tile.sized import dim
 
 D = 32
 Write = Callable[[Composer, Mapping[str, Tile]], Tile]
