@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from archc import law, plot
-    from archc.api import Spec, load, parse
+    from archc.api import Spec, load, parse, save_pretrained
     from archc.diagnostics import ArchError, ArchWarning
     from archc.mixer import MixerMatrix, mixer_matrix
     from archc.nan_search import FirstNaN, first_nan
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArchError", "ArchWarning", "FirstNaN", "MixerMatrix", "Spec", "first_nan", "generate", "law",
-    "load", "mixer_matrix", "parse", "plot",
+    "load", "mixer_matrix", "parse", "plot", "save_pretrained",
 ]  # fmt: skip
 
 _HOMES = {
@@ -43,6 +43,7 @@ _HOMES = {
     "first_nan": "archc.nan_search",
     "mixer_matrix": "archc.mixer",
     "parse": "archc.api",
+    "save_pretrained": "archc.api",
 }
 
 

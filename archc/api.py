@@ -9,7 +9,8 @@ import os
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archc import specfile
@@ -67,6 +68,17 @@ def parse(text: str, layer: str | None = None, **given: Any) -> Spec:
     return Spec(Source("<text>", text), layer, given)
 
 
+def save_pretrained(
+    module: torch.nn.Module, folder: str | os.PathLike[str], *, shard_bytes: int = 5 * 10**9
+) -> None:
+    """Write a module of archc as a public checkpoint, as Hugging Face keeps it: what
+    `Spec.from_pretrained` reads, in files of at most `shard_bytes`. Raises ArchError for a spec
+    without a table."""
+    from archc.weights.pretrained import save
+
+    save(module, Path(folder), shard_bytes)
+
+
 class Spec:
     """One layer, block or model of a spec. Nothing is computed before it is asked for, but
     mistakes in the spec are found at once."""
@@ -120,6 +132,30 @@ class Spec:
     def _arguments_that_are_layers(self) -> list[str]:
         paths = (call.path for _, call in self.layer.calls if call.callee.kind == "argument")
         return list(dict.fromkeys(paths))
+
+    def from_pretrained(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        backend: str = "auto",
+        **given: Any,
+    ) -> torch.nn.Module:
+        """The module of a public checkpoint (a folder with config.json and safetensors, as
+        Hugging Face keeps them), in evaluation mode and the checkpoint's dtype; `given` are sizes
+        and options in place of those of config.json. `NAME.weights.toml` beside the spec says
+        which tensor is which parameter; several bundled specs have one. Raises ArchError with
+        everything that is missing, extra, torn or of another shape; nothing is half loaded. In
+        place of a folder, a file that `archc convert` wrote, NAME.safetensors.
+        """
+        from archc.weights import pretrained  # safetensors and einops: an extra
+
+        make, place = partial(self.module, backend=backend), Path(folder)
+        if place.suffix == ".safetensors":
+            return pretrained.load_own(make, place, dtype=dtype, device=device, **given)
+        spec = (self.source_file.name, self.source_file.text)
+        return pretrained.load(make, spec, place, dtype=dtype, device=device, **given)
 
     def _decided(self, sizes: Mapping[str, Any]) -> tuple[ir.Layer, Mapping[str, Any]]:
         """The layer for these sizes: elaborated anew if they decide a condition, or are options

@@ -35,6 +35,7 @@ VERBS = {
     "explain": "Explain an error code.",
     "new": "Start a spec of your own, from a bundled one or from a short template.",
     "verify": "Hold every form of a layer against its step-by-step meaning.",
+    "convert": "Turn a public checkpoint into parameters of a spec, or back.",
     "bench": "Time the generated file beside its peers, in one run.",
     "doctor": "Say what this machine has, and whether kernels can run on it.",
     "tune": "Search for the best settings of kernels on this GPU, and keep them.",

@@ -1,0 +1,215 @@
+"""A folder with a public checkpoint -> a module, and a module -> such a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from archc.diagnostics import ArchError, Diagnostic, fail
+from archc.origin import origin_of
+from archc.specfile import bundled, read
+from archc.weights import convert, files
+from archc.weights.convert import Misfit
+from archc.weights.table import SUFFIX, Table, table_of
+
+
+def table_for(spec: str, text: str) -> Table:
+    """The table of a spec with this name and text: of the bundle, or beside its file; ArchError
+    E0040 if there is none."""
+    stem = Path(spec).stem
+    place: Any = Path(spec).with_name(stem + SUFFIX)
+    if stem in bundled() and read(stem).text == text:
+        place = resources.files("archc.specs").joinpath(stem + SUFFIX)
+    if place.is_file():
+        return table_of(place.read_text("utf-8"), stem + SUFFIX)
+    raise fail(
+        "E0040",
+        f"`{stem}` has no table for checkpoints",
+        notes=(f"it would stand beside the spec, in `{stem}{SUFFIX}`",),
+    )
+
+
+def load(
+    make: Callable[..., nn.Module],
+    spec: tuple[str, str],
+    folder: Path,
+    *,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+    **given: Any,
+) -> nn.Module:
+    """The module of a checkpoint, in evaluation mode: `make` of the sizes that config.json says, or
+    `given` in their place; `spec` has a name and a text. Raises ArchError: E0040 (no table, or a
+    wrong one), E0041 (a file is missing or torn), E0042 (what is in it does not fit: every tensor
+    is named)."""
+    table, there = table_for(*spec), files.checkpoint(folder)
+    _expect(table, there.config)
+    sizes = {**_sizes(table, there.config), **table.fixed, **given}
+    module = make(dtype=dtype or there.dtype(), device=device, **sizes)
+    known = {k: v for k, v in origin_of(module).sizes.items() if isinstance(v, int)}
+    wanted = module.state_dict()
+    try:
+        found = convert.sources(table, wanted, there.homes)
+        _check_tied(table, there)
+        values = _all(found, there, known, wanted)
+    except Misfit as misfit:
+        raise _unfit(folder, misfit) from None
+    module.load_state_dict(values)
+    return module.eval()
+
+
+def load_own(
+    make: Callable[..., nn.Module],
+    path: Path,
+    *,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+    **given: Any,
+) -> nn.Module:
+    """The module of a file that `save_own` wrote. Raises ArchError as `load` does."""
+    values, sizes = files.own(path)
+    dtype = dtype or next((v.dtype for v in values.values() if v.is_floating_point()), None)
+    module = make(dtype=dtype, device=device, **{**sizes, **given})
+    wanted = module.state_dict()
+    findings = [f"missing: `{name}`" for name in wanted if name not in values]
+    findings += [f"extra: `{name}`" for name in values if name not in wanted]
+    findings += [
+        f"`{name}` is {list(value.shape)}, not {list(wanted[name].shape)}"
+        for name, value in values.items()
+        if name in wanted and value.shape != wanted[name].shape
+    ]
+    if findings:
+        raise _unfit(path, Misfit(findings))
+    module.load_state_dict(values)
+    return module.eval()
+
+
+def save_own(module: nn.Module, path: Path) -> None:
+    """One safetensors file with the module's parameters by their own names, and its sizes."""
+    origin = origin_of(module)
+    values = {name: value.detach().cpu() for name, value in module.state_dict().items()}
+    files.save_own(path, values, {**dict(origin.recipe.given), **origin.sizes})
+
+
+def _all(
+    found: list[convert.Source], there: files.Checkpoint, known: Mapping[str, int],
+    wanted: Mapping[str, Tensor],
+) -> dict[str, Tensor]:  # fmt: skip
+    """Every parameter; Misfit with all those that have another shape."""
+    values, findings = {}, []
+    for source in found:
+        try:
+            shape = tuple(wanted[source.parameter].shape)
+            values[source.parameter] = convert.parameter(source, there.read, known, shape)
+        except Misfit as misfit:
+            findings += misfit.findings
+    if findings:
+        raise Misfit(findings)
+    return values
+
+
+def save(module: nn.Module, folder: Path, shard_bytes: int) -> None:
+    """Write a folder as Hugging Face keeps it. Raises ArchError as `load` does."""
+    origin = origin_of(module)
+    table = table_for(*origin.recipe.spec)
+    values = {name: value.detach().cpu() for name, value in module.state_dict().items()}
+    known = {k: v for k, v in origin.sizes.items() if isinstance(v, int)}
+    try:
+        tensors = convert.tensors(convert.targets(table, values), values, known)
+    except Misfit as misfit:
+        raise _unfit(folder, misfit) from None
+    sizes = {**dict(origin.recipe.given), **origin.sizes}
+    dtype = str(next(iter(values.values())).dtype).removeprefix("torch.")
+    config = {"model_type": table.model_type, "architectures": [table.architecture],
+              "dtype": dtype, **_nested(_config(table, sizes))}  # fmt: skip
+    files.save(folder, tensors, config, shard_bytes)
+
+
+def _expect(table: Table, config: Mapping[str, Any]) -> None:
+    """The model is one that the spec can say."""
+    wrong = []
+    if config.get("model_type") != table.model_type:
+        wrong.append(f"it is a `{config.get('model_type')}`, not a `{table.model_type}`")
+    for key, value in table.expected.items():
+        found = at(config, key)
+        if found is not None and found != value:
+            wrong.append(f"its `{key}` is {found!r}; the spec can only {value!r}")
+    if wrong:
+        raise fail("E0042", "the checkpoint is of another model", notes=tuple(wrong))
+
+
+def at(config: Mapping[str, Any], path: str) -> Any:
+    """What stands at a path with dots; None if nothing does."""
+    found: Any = config
+    for key in path.split("."):
+        if not isinstance(found, Mapping) or key not in found:
+            return None
+        found = found[key]
+    return found
+
+
+def _sizes(table: Table, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes and options of the spec that config.json says."""
+    sizes = {}
+    for name, where in table.sizes.items():
+        if isinstance(where, str):
+            value = at(config, where)
+        else:
+            kinds = at(config, where["indices"]) or []
+            value = [place for place, kind in enumerate(kinds) if kind == where["of"]]
+        if value is not None:
+            sizes[name] = value
+    return sizes
+
+
+def _config(table: Table, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """What config.json says of a module with these sizes, by paths."""
+    config = dict(table.expected)
+    for name, where in table.sizes.items():
+        if name not in sizes:
+            continue
+        if isinstance(where, str):
+            config[where] = sizes[name]
+            continue
+        chosen = set(sizes[name])
+        count = int(sizes[where.get("count", "L")])
+        kinds = [where["of"] if at in chosen else where["other"] for at in range(count)]
+        config[where["indices"]] = kinds
+    if table.tied:
+        config.setdefault("tie_word_embeddings", True)
+    return config
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"a.b": 1}` -> `{"a": {"b": 1}}`."""
+    nested: dict[str, Any] = {}
+    for path, value in flat.items():
+        *outer, last = path.split(".")
+        inside = nested
+        for key in outer:
+            inside = inside.setdefault(key, {})
+        inside[last] = value
+    return nested
+
+
+def _check_tied(table: Table, there: files.Checkpoint) -> None:
+    """A tensor that repeats another one is that one."""
+    for name, other in table.tied.items():
+        both = name in there.homes and other in there.homes
+        if both and not torch.equal(there.read(name), there.read(other)):
+            raise Misfit([f"`{name}` is not `{other}`, which the spec has in its place"])
+
+
+def _unfit(folder: Path, misfit: Misfit) -> ArchError:
+    """Every finding, a diagnostic each."""
+    most = 20
+    notes = misfit.findings[:most]
+    if len(misfit.findings) > most:
+        notes = (*notes, f"and {len(misfit.findings) - most} more")
+    title = f"the checkpoint `{folder}` does not fit the spec"
+    return ArchError([Diagnostic("E0042", title, notes=notes)])

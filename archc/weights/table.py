@@ -1,0 +1,155 @@
+"""The table of a spec: which tensor of a public checkpoint is which parameter.
+
+    model_type = "theirs"                     # of config.json
+    architecture = "TheirsForCausalLM"
+
+    [sizes]                                   # sizes and options of the spec, from config.json
+    d = "hidden_size"
+    base = "rope_parameters.rope_theta"       # a path; what is missing takes the spec's default
+    attention = { indices = "layer_types", of = "full_attention", other = "conv" }
+
+    [fixed]                                   # options that are always so
+    tanh = true
+
+    [expected]                                # what config.json must say: the spec can nothing else
+    hidden_act = "silu"
+
+    [tensors]                                 # parameter = tensor, and how its dims lie there
+    "E" = "model.embed_tokens.weight"
+    "layers.{l}.attention.W_q" = { from = "layers.{l}.q_proj.weight", as = "(H K) d -> d H K" }
+    "layers.{l}.W_g" = { from = "layers.{l}.experts.{e}.w1.weight", as = "e f d -> e d f" }
+    "l.{l}.W_UK" = { from = "l.{l}.kv.weight", as = "(H kv) c -> kv c H", part = "kv[:K]" }
+
+    [tied]                                    # tensors that repeat another one, or are left out
+    "lm_head.weight" = "model.embed_tokens.weight"
+
+    ignored = ["rotary_emb.inv_freq"]         # endings of tensors that no parameter needs
+
+`as` is an einops pattern from the tensor to the parameter, with the spec's own sizes. A `{e}` that
+the parameter lacks runs over several tensors, which are stacked along the dim `e`. `part` cuts one
+dim, by index (`kv[0]`, the dim goes) or between sizes (`kv[:K]`, `kv[K:K+V]`). `map` is a function
+from the tensor to the parameter, one of `MAPS`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from archc.diagnostics import fail
+
+PLACE = re.compile(r"\{(\w+)\}")
+PART = re.compile(r"(\w+)\[(?:(\d+)|([\w+]*):([\w+]*))\]")
+SUFFIX = ".weights.toml"
+KEYS = {
+    "model_type", "architecture", "sizes", "fixed", "expected", "tensors", "tied", "ignored"
+}  # fmt: skip
+MAPS = ("neg_exp", "exp", "one_plus")
+"""Functions from a tensor to a parameter: -exp(x), exp(x), 1 + x."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One index of a dim (`index` of `count`), or those from `start` to `stop`: sums of sizes and
+    numbers."""
+
+    dim: str
+    index: int | None = None
+    start: str = ""
+    stop: str = ""
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One parameter, or one in every layer: the tensor, or tensors, it comes from."""
+
+    parameter: str
+    tensor: str
+    pattern: str = ""
+    part: Part | None = None
+    map: str = ""
+
+    @property
+    def stacked(self) -> str:
+        """The place of the tensor's name that the parameter's lacks; "" if there is none."""
+        own = PLACE.findall(self.parameter)
+        return next((name for name in PLACE.findall(self.tensor) if name not in own), "")
+
+
+@dataclass(frozen=True)
+class Table:
+    """What `NAME.weights.toml` says; the module's docstring has its parts."""
+
+    name: str
+    model_type: str
+    architecture: str
+    entries: tuple[Entry, ...]
+    sizes: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    expected: Mapping[str, Any] = field(default_factory=dict)
+    tied: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+
+
+def table_of(text: str, name: str) -> Table:
+    """The table of a file's text; ArchError E0040 for one that is wrong."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _wrong(name, str(error)) from None
+    unknown = sorted(set(data) - KEYS)
+    missing = sorted({"model_type", "architecture", "tensors"} - set(data))
+    if unknown or missing:
+        raise _wrong(name, f"it has {', '.join(unknown)}" if unknown else f"no {missing[0]}")
+    entries = _counted([_entry(name, key, value) for key, value in data["tensors"].items()])
+    return Table(
+        name, data["model_type"], data["architecture"], entries, data.get("sizes", {}),
+        data.get("fixed", {}), data.get("expected", {}), data.get("tied", {}),
+        tuple(data.get("ignored", ())),
+    )  # fmt: skip
+
+
+def _entry(name: str, parameter: str, value: Any) -> Entry:
+    if isinstance(value, str):
+        return Entry(parameter, value)
+    if (
+        not isinstance(value, dict)
+        or "from" not in value
+        or set(value) - {"from", "as", "part", "map"}
+    ):
+        raise _wrong(name, f"`{parameter}` is a tensor, or has `from`, `as`, `part`, `map`")
+    if value.get("map", "neg_exp") not in MAPS:
+        raise _wrong(name, f"`{parameter}` has a `map` that is none of {', '.join(MAPS)}")
+    part = None
+    if "part" in value:
+        match = PART.fullmatch(value["part"])
+        if match is None:
+            raise _wrong(name, f"the part of `{parameter}` is none such as `kv[0]` or `kv[:K]`")
+        index = None if match[2] is None else int(match[2])
+        part = Part(match[1], index, match[3] or "", match[4] or "")
+    entry = Entry(parameter, value["from"], value.get("as", ""), part, value.get("map", ""))
+    if (part or entry.stacked) and not entry.pattern:
+        raise _wrong(name, f"`{parameter}` needs `as`, which names the dims")
+    return entry
+
+
+def _counted(entries: list[Entry]) -> tuple[Entry, ...]:
+    """The same; parts by index know how many there are of their tensor."""
+    most: dict[str, int] = {}
+    for entry in entries:
+        if entry.part is not None and entry.part.index is not None:
+            most[entry.tensor] = max(most.get(entry.tensor, 0), entry.part.index + 1)
+    return tuple(
+        replace(entry, part=replace(entry.part, count=most[entry.tensor]))
+        if entry.part is not None and entry.part.index is not None
+        else entry
+        for entry in entries
+    )
+
+
+def _wrong(name: str, why: str) -> Exception:
+    return fail("E0040", f"the table `{name}` is wrong", notes=(why,))
