@@ -16,6 +16,8 @@ from typing import Any
 from archc.algebra.absorb import absorb
 from archc.algebra.fold import fold
 from archc.algebra.simplify import simplify
+from archc.attention.fold import Fold, Refusal
+from archc.attention.recognise import folds
 from archc.autodiff.builder import NoGradient
 from archc.autodiff.reverse import gradient
 from archc.backends.eager import emit as eager
@@ -107,6 +109,11 @@ def slopes_of(graph: Graph, wanted: Sequence[str]) -> Graph | str:
     return slopes
 
 
+def folded(pair: ir.Pair) -> tuple[Fold | Refusal, ...]:
+    """What each sum over the tokens read of an attend is, with its derivative."""
+    return folds(pair, slopes_of)
+
+
 def with_chunks(layer: ir.Layer) -> ir.Layer:
     """The layer with its recurrences in both forms, and everything else where the spec has it: what
     is proved of gates holds for the whole layer, and stays when its memory is taken out."""
@@ -147,7 +154,7 @@ def prepared(graph: Graph, heads: Collection[str]) -> Graph:
 
 
 SCHEDULE = Schedule(
-    prepared, partition, tokenwise, steps, with_gradient, fitting, segments, in_spans
+    prepared, partition, tokenwise, steps, with_gradient, fitting, segments, in_spans, folded
 )
 """How recurrences become kernels."""
 

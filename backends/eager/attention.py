@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import sympy
 from archc.backends.eager.fused import Fused
-from archc.attention.grouped import grouped
 from archc.backends.eager.value import DATA, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import aligned, permuted
 
+from archc.attention.grouped import grouped
 from archc.dims import T_SEEN, TIME
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node

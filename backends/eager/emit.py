@@ -27,11 +27,12 @@ def emit(
     by_kernels: Callable[..., Any] | None = None,
     by_steps: Callable[..., Any] | None = None,
     by_ops: Callable[..., Any] | None = None,
+    by_folds: Callable[..., Any] | None = None,
 ) -> str:
     """The whole file, the same to the byte for the same plan. `by_kernels` writes the functions
     that launch kernels for chunks, `by_steps` those whose kernels walk tokens, `by_ops` the ops
-    of torch that call them."""
-    return emitted(plan, by_kernels, by_steps, by_ops)[0]
+    of torch that call them, `by_folds` the kernels of an attend."""
+    return emitted(plan, by_kernels, by_steps, by_ops, by_folds)[0]
 
 
 def emitted(
@@ -39,9 +40,10 @@ def emitted(
     by_kernels: Callable[..., Any] | None = None,
     by_steps: Callable[..., Any] | None = None,
     by_ops: Callable[..., Any] | None = None,
+    by_folds: Callable[..., Any] | None = None,
 ) -> tuple[str, File]:
     """The same, with what the file was put together from."""
-    file = File(by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops)
+    file = File(by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops, by_folds=by_folds)
     layers = called_first(plan.layer)
     classes = file.classes_of(layers[::-1])
     for layer in layers:
@@ -75,10 +77,11 @@ def emit_function(
     by_kernels: Callable[..., Any] | None = None,
     by_steps: Callable[..., Any] | None = None,
     by_ops: Callable[..., Any] | None = None,
+    by_folds: Callable[..., Any] | None = None,
 ) -> str:
     """A file with the function of a layer that has no parameters: `o, state = name(q, k, v,
     ...)`."""
-    file = File(by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops)
+    file = File(by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops, by_folds=by_folds)
     file.names.fresh(name)
     classes = file.classes_of([layer])
     write_function(Parts(file, layer, EMITTERS, classes, root=True), name)
@@ -120,6 +123,7 @@ def all_pieces() -> dict[str, str]:
         **functions("again_pieces.py", "archc.backends.triton"),
         **functions("step_pieces.py", "archc.backends.triton"),
         **functions("tuned_pieces.py", "archc.backends.triton"),
+        **functions("fold_pieces.py", "archc.backends.triton"),
     }  # fmt: skip
 
 
@@ -177,8 +181,11 @@ def kernel_notes(file: File) -> list[str]:
     if file.by_kernels is None:
         return [OPS] * file.spaced
     refused = ["\n".join(["By PyTorch alone:", *file.refused])] if file.refused else []
+    attends = ["\n".join([*ATTENDS, *file.attends])] if file.attends else []
     if not file.notes:
-        return refused or ["No recurrence is here, so that there is no kernel in this file."]
+        if not attends and not refused:
+            return ["No recurrence is here, so that there is no kernel in this file."]
+        return [*attends, *refused]
     first = "On a GPU, in float32, bfloat16 or float16, these launch kernels of Triton, by chunks"
     second = (
         "of 16, 32 or 64 tokens or token by token; everything else is in PyTorch, and without a"
@@ -186,8 +193,14 @@ def kernel_notes(file: File) -> list[str]:
     third = "GPU or without Triton all of it is:"
     last = "Nothing above tells of the kernels: on a GPU, running this file checks them too."
     ops = [OPS] * file.spaced
-    return ["\n".join([first, second, third, *file.notes]), *refused, *ops, ASSEMBLER, last]
+    notes = "\n".join([first, second, third, *file.notes])
+    return [notes, *attends, *refused, *ops, ASSEMBLER, last]
 
+
+ATTENDS = (
+    "On a GPU, where at least 16 tokens read at once; all pairs at once, in PyTorch, elsewhere:",
+)
+"""What a file says of the attentions in it."""
 
 OPS = """Recurrences by chunks are ops of torch (`torch.ops`, in a namespace of this file), which
 torch.compile takes as they are: one graph for any number of tokens. Autocast does not reach into

@@ -37,11 +37,13 @@ class File:
     by_kernels: Callable[..., Any] | None = None
     by_steps: Callable[..., Any] | None = None
     by_ops: Callable[..., Any] | None = None
+    by_folds: Callable[..., Any] | None = None
     spaced: bool = False
     kernels: set[str] = field(default_factory=set)
     titles: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    attends: list[str] = field(default_factory=list)
     ending: list[str] = field(default_factory=list)
     constants: dict[str, int] = field(default_factory=dict)
 

@@ -16,11 +16,11 @@ from archc.backends.eager import carry
 from archc.backends.eager.attention import attention
 from archc.backends.eager.chunk_rows import decay_of_rows, joint_gradient
 from archc.backends.eager.fused import Fused
-from archc.attention.grouped import grouped
 from archc.backends.eager.value import Value, shape_text
 from archc.backends.expression import ATOM, MUL, Text, binary, call
 from archc.backends.index import aligned, dims, permuted
 
+from archc.attention.grouped import grouped
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 

@@ -153,14 +153,30 @@ class PairFunction:
 
 
 def pair(scope: Scope, node: Node) -> Value:
-    """`o = memory(q, k, v, pos)`; where there are two forms, the one that takes less."""
+    """`o = memory(q, k, v, pos)`; where there are several forms, the one that takes less."""
     values = _entering(scope, node)
     first = PairFunction(scope, node, values)
     first.write()
     targets = first.targets()
-    if node.op.decode is None:
-        scope.results[node.id] = first.call(targets)
+    by_folds = scope.file.by_folds
+    folded = by_folds(scope, node, values, first.name) if by_folds is not None else None
+    if folded is None:
+        scope.results[node.id] = _called(scope, node, values, first, targets)
         return Value(Text("None"), (), DATA)
+    with scope.writer.block(f"if {folded.test}:"):
+        folded.call(targets)
+    with scope.writer.block("else:"):
+        scope.results[node.id] = _called(scope, node, values, first, targets)
+    return Value(Text("None"), (), DATA)
+
+
+def _called(
+    scope: Scope, node: Node, values: dict[str, Value], first: PairFunction, targets: dict[str, str]
+) -> dict[str, Value]:
+    """The lines that call the function of all pairs at once, or its form for few readers; the
+    results by name."""
+    if node.op.decode is None:
+        return first.call(targets)
     other = replace(node, op=replace(node.op, body=node.op.decode, decode=None))
     second = PairFunction(scope, other, values, DECODE)
     second.write()
@@ -173,8 +189,8 @@ def pair(scope: Scope, node: Node) -> Value:
     with scope.writer.block(f"if {added} < {saved}:"):
         second.call(targets)
     with scope.writer.block("else:"):
-        scope.results[node.id] = first.call(targets)
-    return Value(Text("None"), (), DATA)
+        found = first.call(targets)
+    return found
 
 
 def _entering(scope: Scope, node: Node) -> dict[str, Value]:

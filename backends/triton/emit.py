@@ -8,6 +8,7 @@ from typing import Any
 from archc.backends.eager import emit as eager
 from archc.backends.eager.fold import FoldFunction
 from archc.backends.eager.scope import Scope
+from archc.backends.triton.fold import written as by_folds
 from archc.backends.triton.function import KernelFunction
 from archc.backends.triton.library import KernelOps
 from archc.backends.triton.lines import NotInKernel
@@ -31,7 +32,7 @@ def emit(plan: Plan, schedule: Schedule) -> str:
 def kernels_in(plan: Plan, schedule: Schedule) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the file would say of its kernels, and of what stays in PyTorch, a line each."""
     _, file = eager.emitted(plan, *_writers(schedule))
-    return tuple(file.notes), tuple(file.refused)
+    return (*file.notes, *file.attends), tuple(file.refused)
 
 
 def emit_function(layer: ir.Layer, name: str, schedule: Schedule) -> str:
@@ -63,4 +64,4 @@ def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
     def by_ops(*given: Any) -> None:
         KernelOps(*given).write()
 
-    return by_kernels, by_steps, by_ops
+    return by_kernels, by_steps, by_ops, by_folds(schedule.folds)

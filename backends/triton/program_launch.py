@@ -66,7 +66,7 @@ class ProgramLaunch:
     `sizes`: numbers. `constants`: numbers, precisions (`'"tf32"'`), and dtypes of torch.
     Sizes and constants that the text of the program does not mention are not given to the kernel.
     `told`: the name of what `launch_kernel` returns. `warps`: how many, where it is found out when
-    it runs.
+    it runs; `options`: the same of all that a launch says.
     """
 
     buffers: Mapping[str, str | Strided]
@@ -74,6 +74,7 @@ class ProgramLaunch:
     constants: Mapping[str, str]
     told: str = ""
     warps: str = ""
+    options: str = ""
 
 
 def write_program(file: File, writer: Writer, program: Program, launch: ProgramLaunch) -> str:
@@ -121,7 +122,8 @@ def launch_program(
     options = f'{{"num_warps": {launch.warps or program.warps}, "num_stages": {program.ahead}'
     options += ', "launch_cooperative_grid": True}' if program.cooperative else "}"
     write_launch(
-        writer, title, programs_text(program, launch), tensors, sizes, constants, options,
+        writer, title, programs_text(program, launch), tensors, sizes, constants,
+        launch.options or options,
         launch.told, "compiled_for",
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from archc.backends.triton.kernel import KernelWriter, source
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.ops import OPS
 
+from archc.attention.fold import Fold, Refusal
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm
@@ -25,7 +26,8 @@ class Schedule:
     adds to such a graph its gradient. `fitting` says how many rows a chunk may have: the symbols
     that decide with the shortest blocks of them, and the table (`rows_that_fit`). `segments` is how
     a walk of a chunked form of these tokens goes in segments, or why it goes whole. `in_spans`:
-    whether a recurrence token by token is learned from in spans of tokens."""
+    whether a recurrence token by token is learned from in spans of tokens. `folds`: what the sums
+    over the tokens read of an attend are."""
 
     prepare: Callable[[Graph, Collection[str]], Graph]
     partition: Callable[[Graph, str, Axis, Collection[str], Mapping[int, str], bool], Kernels]
@@ -35,6 +37,7 @@ class Schedule:
     fitting: Callable[[Sequence[Kernels]], tuple[Mapping[str, int], Mapping[tuple[int, ...], int]]]
     segments: Callable[[Kernel, Axis], Segments | str]
     in_spans: Callable[[ir.Fold], bool]
+    folds: Callable[[ir.Pair], tuple[Fold | Refusal, ...]]
 
 
 def written(

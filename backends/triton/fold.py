@@ -1,0 +1,141 @@
+"""An attend whose sums are folds over the tokens read: the function that launches their kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from archc.backends.eager.attention import attention
+from archc.backends.eager.fused import Fused
+from archc.backends.eager.pair import PairFunction
+from archc.backends.eager.scope import Scope
+from archc.backends.eager.value import DATA, NUMBER, Value
+from archc.backends.expression import ATOM, Text, call
+from archc.backends.index import permuted
+from archc.backends.triton.fold_op import FoldOp
+
+from archc.attention.fold import Fold, Refusal, Source
+from archc.attention.recognise import sums
+from archc.ir import layer as ir
+from archc.ir.graph import Node
+from archc.lowering.attention import numbers_of
+
+WIDEST = 256
+"""The longest vector that kernels hold."""
+
+Folds = Callable[[ir.Pair], tuple[Fold | Refusal, ...]]
+
+
+class FoldFunction(PairFunction):
+    """The function of an attend whose `folds` are ops."""
+
+    def __init__(
+        self, scope: Scope, node: Node, values: dict[str, Value], folds: list[Fold], title: str
+    ):
+        super().__init__(scope, node, values, "_fold")
+        self.folds = folds
+        for fold in folds:
+            op = FoldOp(scope.file, fold, f"{title}_sum")
+            op.write()
+            operands = dict.fromkeys(source.node for source in fold.sources)
+            emit = partial(_summed, op=op)
+            self.body.fused[fold.node] = Fused(tuple(operands), emit, "summed")
+        self.body.uses = self.body._count_uses()
+        self.test = self._test()
+
+    def _test(self) -> str:
+        """Whether kernels can do it, as the caller asks."""
+        scope = self.scope
+        tensors = [v.text.text for v in self.values.values() if v.kind != NUMBER]
+        readers = scope.ask(scope.lengths[self.op.reader.name])
+        scope.file.pieces |= {"by_folds"}
+        tests = [f"by_folds({', '.join([readers, *tensors])})"]
+        vectors = [s.dim for fold in self.folds for s in fold.sources if s.dim is not None]
+        lengths = dict.fromkeys(str(scope.size(axis.size)) for axis in vectors)
+        tests += [f"{length} <= {WIDEST}" for length in lengths if not length.isdigit()]
+        if any(fold.slopes is None for fold in self.folds):
+            scope.file.pieces |= {"needs_gradient"}
+            tests.append(f"not needs_gradient({', '.join(tensors)})")
+        return " and ".join(tests)
+
+
+def by_folds(
+    folds: Folds, scope: Scope, node: Node, values: dict[str, Value], name: str
+) -> FoldFunction | None:
+    """The function that launches kernels; None where no sum is a fold. What becomes of each sum is
+    noted."""
+    found: list[Fold] = []
+    body = node.op.body
+    for each, fold in zip(sums(node.op), folds(node.op), strict=True):
+        line = f"    {name}: {told(node.op, each, fold)}"
+        by_torch = attention(body, each) is not None
+        into = scope.file.attends if by_torch or isinstance(fold, Fold) else scope.file.refused
+        if line not in into:
+            into.append(line)
+        if isinstance(fold, Fold) and not by_torch:
+            found.append(fold)
+    if not found:
+        return None
+    made = FoldFunction(scope, node, values, found, name)
+    made.write()
+    return made
+
+
+def told(pair: ir.Pair, node: Node, fold: Fold | Refusal) -> str:
+    """What becomes of a sum over the tokens read, in words."""
+    if attention(pair.body, node) is not None:
+        return "scaled_dot_product_attention of torch"
+    if isinstance(fold, Refusal):
+        return f"all pairs at once: {fold.reason}"
+    what = "softmax of a score" if fold.softmax else "weights as they are"
+    learned = f", without a gradient ({fold.unlearned})" if fold.slopes is None else ""
+    return f"a fold over blocks of `{pair.read.name}`, {what}{learned}"
+
+
+def _summed(scope: Scope, node: Node, op: FoldOp) -> Value:
+    """`o = memory_sum(q, k, v, T, pos, ...)`."""
+    fold = op.fold
+    reader, read = fold.reader.name, fold.read.name
+    running: dict[int, str] = {}
+    given = [_given(scope, fold, source, running) for source in fold.sources]
+    tokens = scope.ask(scope.lengths[reader])
+    starts = [scope.ask(scope.starts.get(name, "0")) for name in (reader, read)]
+    known = {symbol.name: (number, symbol) for number, symbol in numbers_of(fold).items()}
+    numbers = [
+        str(scope.size(number)) if symbol.is_integer else f"float({scope.number(number)})"
+        for number, symbol in known.values()
+    ]
+    text = call(op.title, *given, tokens, *starts, *numbers)
+    if fold.softmax:
+        text = Text(f"{text.at(ATOM)}[0]")
+    heads = [head.name for head in fold.heads]
+    have = ["batch", *heads, reader]
+    if op.values is not None and op.values.dim is not None:
+        have = ["batch", reader, *heads, op.values.dim.name]
+    layout = scope.node_layout(node)
+    return Value(permuted(text, have, layout), layout, DATA)
+
+
+def _given(scope: Scope, fold: Fold, source: Source, running: dict[int, str]) -> Text:
+    """A source as the op takes it, its dims in the order of its type."""
+    value = scope.value(source.node)
+    if value.kind == NUMBER:
+        return call("torch.tensor", value.text, f"device={scope.device}")
+    names = source.type.names
+    if not source.summed:
+        return permuted(value.text, value.layout, names)
+    if source.node not in running:
+        scope.file.pieces.add("running_sums")
+        running[source.node] = scope.names.fresh("running_" + scope.hint(scope.graph[source.node]))
+        text = call("running_sums", permuted(value.text, value.layout, names))
+        scope.writer.line(f"{running[source.node]} = {text}")
+    name = Text(running[source.node])
+    if source.role == "read":
+        return name
+    scope.file.pieces.add("last_tokens")
+    return call("last_tokens", name, scope.ask(scope.lengths[fold.reader.name]))
+
+
+def written(folds: Folds) -> Callable[..., FoldFunction | None]:
+    """Who writes the functions of attends, for a file."""
+    return partial(by_folds, folds)

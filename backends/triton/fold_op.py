@@ -1,0 +1,337 @@
+"""One sum over the tokens read as ops of torch: its kernels, and those of its gradient."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import sympy
+from archc.backends.eager.file import File
+from archc.backends.eager.library import DIGEST
+from archc.backends.eager.literals import literals
+from archc.backends.triton.program_launch import ProgramLaunch, Strided, write_program
+from archc.backends.writer import COLUMNS, INDENT, Names, Writer, quoted
+
+from archc.attention.fold import Fold, Source
+from archc.ir.chunk import cotangent
+from archc.lowering.attention import clean, forward, numbers_of
+from archc.lowering.attention_gradient import by_readers, by_tokens
+from archc.tile.language import Buffer, Program
+
+Reach = Callable[[sympy.Expr], str]
+"""How a number of the layer is written where an op is called."""
+
+LOCALS = (
+    "data", "o", "lse", "d_o", "delta", "output", "inputs", "given", "made", "rows", "columns",
+    "options", "tokens", "pos", "start",
+)  # fmt: skip
+PIECES = frozenset(
+    {"free_space", "new_op", "as_op", "narrowest", "rows_of", "of_running_sums", "block_of",
+     "fold_blocks", "no_second_gradient_of_fold", "no_gradient"}
+)  # fmt: skip
+WIDE = "torch.float32"
+
+
+class FoldOp:
+    """The ops of one fold under construction. `numbers` are what only a call knows, by the names of
+    the arguments."""
+
+    def __init__(self, file: File, fold: Fold, title: str):
+        self.file, self.fold, self.title = file, fold, file.names.fresh(title)
+        names = Names((*LOCALS, *(f"N_{clean(axis)}" for axis in self._axes(fold))))
+        self.arguments = {source.name: names.fresh(source.name) for source in fold.sources}
+        self.numbers = {
+            symbol.name: names.fresh(symbol.name.lower()) for symbol in numbers_of(fold).values()
+        }
+        self.wholes = {symbol.name for symbol in numbers_of(fold).values() if symbol.is_integer}
+        self.values = fold.source(fold.values) if fold.values else None
+        self.vectors = [s for s in fold.sources if s.dim is not None]
+
+    def _axes(self, fold: Fold) -> list[str]:
+        found = [head.name for head in fold.heads]
+        return [*found, *(axis.name for s in fold.sources for axis in s.type.axes)]
+
+    @property
+    def parameters(self) -> list[str]:
+        """The arguments of the op, in order."""
+        return [*self.arguments.values(), "tokens", "pos", "start", *self.numbers.values()]
+
+    @property
+    def results(self) -> list[str]:
+        """What the op gives."""
+        return ["o", "lse"] if self.fold.softmax else ["o"]
+
+    def write(self) -> None:
+        """The functions, and the ops."""
+        before = len(self.file.sections)
+        self._forward()
+        self._fake()
+        if self.fold.slopes is not None:
+            self._backward()
+            self._backward_fake()
+            self._keep()
+            self._derive()
+            made = [f"Tensor {d}" for d in self._slots().values()]
+            arriving = [f"Tensor {name}" for name in self._arriving()]
+            self._new("gradient", arriving, made, "no_second_gradient_of_fold", "")
+            self._new("", [], [f"Tensor {n}" for n in self.results], "derive", "keep")
+        else:
+            self._new("", [], [f"Tensor {n}" for n in self.results], "no_gradient", "")
+        words = re.findall(r"\w+", "\n".join(self.file.sections[before:]))
+        self.file.pieces |= {"free_space", *(PIECES & {*words})}
+        if not self.file.spaced:
+            self.file.spaced = True
+            space = quoted(f"{self.title}_{DIGEST}")
+            self.file.sections.insert(before, f"SPACE = free_space({space}, {quoted(self.title)})")
+
+    # --- what a launch is given ---
+
+    def _sizes(self) -> dict[str, str]:
+        """The sizes of every program, as Python."""
+        found = {"T": "tokens", "POS": "pos", "START": "start"}
+        for source in self.fold.sources:
+            name = self.arguments[source.name]
+            for place, axis in enumerate(source.type.axes):
+                text = f"{name}.shape[{place}]"
+                if axis.kind == "batch":
+                    found.setdefault("B", text)
+                elif axis.kind == "stream" and source.role == "read":
+                    found.setdefault("S", text)
+                elif axis.kind == "dim":
+                    found.setdefault(f"N_{clean(axis.name)}", text)
+        return found | self.numbers
+
+    def _write_sizes(self, writer: Writer, names: Sequence[str]) -> dict[str, str]:
+        """Lines that name lengths; how sizes are written after them."""
+        sizes = self._sizes()
+        for name in names:
+            writer.line(f"{name} = {sizes[name]}")
+            sizes[name] = name
+        return sizes
+
+    def _lengths(self) -> list[str]:
+        """The names of lengths that shapes of results are made of."""
+        dims = [s.dim.name for s in self.vectors if s.dim is not None]
+        heads = [head.name for head in self.fold.heads]
+        own = [own for s in self.fold.sources for own, _, share in s.shares if share != 1]
+        return list(dict.fromkeys(["B", "S", *(f"N_{clean(n)}" for n in (*heads, *dims, *own))]))
+
+    def _new_tensor(self, buffer: Buffer) -> str:
+        """Memory of a result."""
+        names = {"b": "B", "t": "tokens", "s": "S"}
+        shape = [names.get(axis) or f"N_{axis[2:]}" for axis, _ in buffer.axes]
+        like = self.arguments[self.vectors[0].name]
+        dtype = "data" if buffer.dtype == "IO" else WIDE
+        return f"{like}.new_empty(({', '.join(shape)}), dtype={dtype})"
+
+    def _prepare(self, writer: Writer) -> None:
+        """Lines that bring what is given into the dtypes of kernels."""
+        vectors = [self.arguments[source.name] for source in self.vectors]
+        writer.line(f"data = narrowest({', '.join(vectors)})")
+        for source in self.fold.sources:
+            name = self.arguments[source.name]
+            dtype = WIDE if source.real else "torch.int32"
+            text = f"rows_of({name}, data)" if source.dim is not None else f"{name}.to({dtype})"
+            writer.line(f"{name} = {text}")
+
+    def _launch(self, writer: Writer, program: Program, kind: str, sizes: dict[str, str]) -> None:
+        """Lines that launch a program."""
+        dims = {f"N_{clean(s.dim.name)}" for s in self.vectors if s.dim is not None}
+        given = ", ".join([quoted(kind), "data", *sorted(dims)])
+        writer.line(f"rows, columns, options = fold_blocks({given})")
+        buffers: dict[str, str | Strided] = {b.name: self._named(b) for b in program.buffers}
+        wanted = {symbol.name: sizes[symbol.name] for symbol in program.sizes}
+        constants = {"IO": "data", "PRECISION": '"tf32x3"'}
+        constants |= {"BLOCK_T": "rows", "BLOCK_S": "columns"}
+        for name in program.constants:
+            if name not in constants:
+                constants[name] = f"block_of(N_{name.removeprefix('BLOCK_')})"
+        launch = ProgramLaunch(buffers, wanted, constants, options="options")
+        write_program(self.file, writer, program, launch)
+
+    def _named(self, buffer: Buffer) -> str:
+        """How a buffer is called in the functions of the op."""
+        return self.arguments.get(buffer.name, self._d_names().get(buffer.name, buffer.name))
+
+    # --- the forward ---
+
+    def _program(self, make: Callable[[Fold, str], Program], suffix: str) -> Program:
+        return make(self.fold, f"{self.title}{suffix}_kernel")
+
+    def _forward(self) -> None:
+        program, writer = self._program(forward, ""), Writer()
+        doc = f"`{self.title}` by one kernel: a block of readers walks what it reads."
+        self._define(writer, f"{self.title}_launch", self.parameters, doc, op=True)
+        self._prepare(writer)
+        sizes = self._write_sizes(writer, self._lengths())
+        for buffer in self._made(program):
+            writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
+        self._launch(writer, program, "forward", sizes)
+        writer.line(f"return {', '.join(self.results)}")
+        self.file.sections.append(writer.text())
+
+    def _made(self, program: Program) -> list[Buffer]:
+        """The results of a program."""
+        read = {*self.arguments, "d_o"}
+        if any(buffer.name == "d_o" for buffer in program.buffers):
+            read |= {"o", "lse"}
+        return [buffer for buffer in program.buffers if buffer.name not in read]
+
+    def _fake(self) -> None:
+        program, writer = self._program(forward, ""), Writer()
+        doc = f"What the results of `{self.title}` are like, without their values."
+        self._define(writer, f"{self.title}_fake", self.parameters, doc)
+        vectors = [self.arguments[source.name] for source in self.vectors]
+        writer.line(f"data = narrowest({', '.join(vectors)})")
+        self._write_sizes(writer, self._lengths())
+        made = [buffer for buffer in self._made(program) if buffer.name in self.results]
+        self._give(writer, [self._new_tensor(buffer) for buffer in made])
+        self.file.sections.append(writer.text())
+
+    def _define(
+        self, writer: Writer, name: str, arguments: Sequence[str], doc: str, op: bool = False
+    ) -> None:
+        if op:
+            writer.line("@as_op")
+        writer.call(f"def {name}(", list(arguments), "):")
+        writer.depth += 1
+        writer.docstring([doc])
+
+    def _give(self, writer: Writer, results: list[str]) -> None:
+        """The line that returns results; one alone is no tuple."""
+        writer.returns(results) if len(results) > 1 else writer.line(f"return {results[0]}")
+
+    # --- the gradient ---
+
+    def _arriving(self) -> list[str]:
+        """What the gradient is given besides what the op was."""
+        return ["d_o", "o", "lse"] if self.fold.softmax else ["d_o"]
+
+    def _d_names(self) -> dict[str, str]:
+        """How gradients are called, by the names of the programs' buffers."""
+        return {_d(name): f"d_{self.arguments[name]}" for name in self.fold.learned}
+
+    def _slots(self) -> dict[str, str]:
+        """The gradient of each source that has one."""
+        return {name: f"d_{self.arguments[name]}" for name in self.fold.learned}
+
+    def _backward(self) -> None:
+        writer = Writer()
+        doc = f"The gradient of `{self.title}`: by readers, then by tokens read."
+        given = [*self._arriving(), *self.parameters]
+        self._define(writer, f"{self.title}_backward", given, doc, op=True)
+        learned = [self.fold.source(name) for name in self.fold.learned]
+        for source in learned:
+            name = self.arguments[source.name]
+            writer.line(f"{name}_dtype = {name}.dtype")
+        self._prepare(writer)
+        sizes = self._write_sizes(writer, self._lengths())
+        dtype = "data" if self.values is not None else WIDE
+        writer.line(f"d_o = d_o.to({dtype}).contiguous()")
+        kinds = ((by_readers, "readers"), (by_tokens, "tokens"))
+        made = set[str]()
+        for make, kind in kinds:
+            program = self._program(make, f"_{kind}")
+            for buffer in self._made(program):
+                if buffer.name not in made:
+                    writer.line(f"{self._named(buffer)} = {self._new_tensor(buffer)}")
+                    made.add(buffer.name)
+            self._launch(writer, program, kind, sizes)
+        self._give(writer, [self._own(source) for source in learned])
+        self.file.sections.append(writer.text())
+
+    def _own(self, source: Source) -> str:
+        """A gradient a head of the pairs as that of a value which heads may share."""
+        name = self.arguments[source.name]
+        text, names = f"d_{name}", self._laid_out(source)
+        for own, head, share in source.shares:
+            place = names.index(head)
+            if share != 1:
+                text += f".unflatten({place}, (N_{clean(own)}, -1)).sum({place + 1})"
+            names[place] = own
+        gone = [i for i, n in enumerate(names) if n not in source.type.names]
+        if gone:
+            text += f".sum(({', '.join(map(str, gone))}{',' * (len(gone) == 1)}))"
+            names = [n for i, n in enumerate(names) if i not in gone]
+        order = [names.index(n) for n in source.type.names]
+        if order != sorted(order):
+            text += f".permute({', '.join(map(str, order))}).contiguous()"
+        text += f".to({name}_dtype)"
+        return f"of_running_sums({text})" if source.summed else text
+
+    def _laid_out(self, source: Source) -> list[str]:
+        """The axes of a gradient as kernels make it."""
+        heads = [head.name for head in self.fold.heads]
+        tokens = next((axis.name for axis in source.type.axes if axis.kind == "stream"), "tokens")
+        if source.dim is None:
+            return ["batch", *heads, tokens]
+        return ["batch", tokens, *heads, source.dim.name]
+
+    def _backward_fake(self) -> None:
+        writer = Writer()
+        doc = f"What the gradients of `{self.title}` are like, without their values."
+        given = [*self._arriving(), *self.parameters]
+        self._define(writer, f"{self.title}_backward_fake", given, doc)
+        self._give(
+            writer, [f"{x}.new_empty({x}.shape)" for x in map(self.arguments.get, self._slots())]
+        )
+        self.file.sections.append(writer.text())
+
+    def _keep(self) -> None:
+        writer, tensors = Writer(), [*self.arguments.values()]
+        self._define(writer, f"{self.title}_keep", ["ctx", "inputs", "output"],
+                     "What the gradient needs of a call.")  # fmt: skip
+        writer.line(f"ctx.rest = inputs[{len(tensors)}:]")
+        kept = "*output, " if self.fold.softmax else ""
+        writer.line(f"ctx.save_for_backward({kept}*inputs[: {len(tensors)}])")
+        if self.fold.softmax:
+            writer.line("ctx.mark_non_differentiable(output[1])")
+        writer.line("ctx.set_materialize_grads(False)")
+        self.file.sections.append(writer.text())
+
+    def _derive(self) -> None:
+        writer, slots = Writer(), self._slots()
+        self._define(writer, f"{self.title}_derive", ["ctx", "d_o", "*_"],
+                     "The gradients of what entered.")  # fmt: skip
+        nones = len(self.parameters)
+        with writer.block("if d_o is None:"):
+            writer.line(f"return (None,) * {nones}")
+        made = ", ".join(slots.values())
+        writer.line(f"made = {self.title}_gradient(d_o, *ctx.saved_tensors, *ctx.rest)")
+        writer.line(f"{made} = made")
+        items = [slots.get(name, "None") for name in self.arguments]
+        items += ["None"] * (nones - len(items))
+        writer.returns(items)
+        self.file.sections.append(writer.text())
+
+    # --- the ops ---
+
+    def _new(
+        self, suffix: str, before: list[str], made: list[str], gradient: str, keep: str
+    ) -> None:
+        """The line that makes an op."""
+        name = f"{self.title}_{suffix}" if suffix else self.title
+        tensors = [f"Tensor {name}" for name in self.arguments.values()]
+        numbers = [
+            f"{'SymInt' if symbol in self.wholes else 'float'} {argument}"
+            for symbol, argument in self.numbers.items()
+        ]
+        given = [*before, *tensors, "SymInt tokens", "SymInt pos", "SymInt start", *numbers]
+        schema = f"{name}({', '.join(given)}) -> ({', '.join(made)})"
+        function = f"{self.title}_backward" if suffix else f"{self.title}_launch"
+        fake = f"{self.title}_backward_fake" if suffix else f"{self.title}_fake"
+        own = [gradient if gradient.startswith("no_") else f"{self.title}_{gradient}"]
+        own += [f"{self.title}_{keep}"] if keep else []
+        writer = Writer()
+        writer.line(f"{name} = new_op(")
+        lines = literals(schema, COLUMNS - len(INDENT) - 1)
+        writer.include([f"{INDENT}SPACE,", *(INDENT + each for each in lines)])
+        writer.lines[-1] += ","
+        writer.include([f"{INDENT}{each}," for each in (function, fake, *own)])
+        writer.line(")")
+        self.file.sections.append(writer.text())
+
+
+def _d(name: str) -> str:
+    """How programs call a gradient."""
+    return cotangent(name).replace(".", "_")

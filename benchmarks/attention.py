@@ -1,0 +1,271 @@
+"""Attentions whose score is not plain, memories alone, on one GPU: milliseconds forward and with
+gradients beside FlexAttention and fla, and how far values and gradients are from float64.
+
+    python -m benchmarks.attention -o benchmarks/results/attention.json                # every row
+    python -m benchmarks.attention alibi fox -T 4096 -o ... --commit H                 # some
+    python -m benchmarks.attention alibi -o ... --tune                                 # blocks
+
+q, k, v are [2, T, 32, 128] in bfloat16. A row is written as it comes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from archc.backends.load import load as loaded
+from archc.backends.writer import snake
+from torch import Tensor
+
+import archc
+from archc.bench.record import record
+from archc.compile import text_of
+from benchmarks.layers import peak, timed
+
+B, H, D = 2, 32, 128
+CAP, WINDOW = 30.0, 512
+
+
+@dataclass(frozen=True)
+class Row:
+    """One attention: its spec, what its function is given behind q, k and v, and its peer."""
+
+    spec: str
+    given: Callable[[int], list[Any]]
+    numbers: Mapping[str, float]
+    peer: Callable[[int], Callable[..., Tensor]]
+
+
+def no_more(tokens: int) -> list[Any]:
+    """Nothing behind q, k and v."""
+    return []
+
+
+def slopes(tokens: int) -> list[Any]:
+    """A slope for each head."""
+    return [2 ** (-8 * (torch.arange(H, device="cuda").float() + 1) / H)]
+
+
+def gates(tokens: int) -> list[Any]:
+    """The log of a gate for each token and head."""
+    return [torch.nn.functional.logsigmoid(torch.randn(B, tokens, H, device="cuda") + 4)]
+
+
+def sinks(tokens: int) -> list[Any]:
+    """A sink for each head."""
+    return [torch.zeros(H, device="cuda")]
+
+
+def flex(tokens: int, score: Callable[..., Tensor] | None, near: int = 0) -> Callable[..., Tensor]:
+    """FlexAttention, compiled, of a score's change and a causal mask, perhaps of a window."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def mask(b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
+        return (t >= s) & (t - s < near) if near else t >= s
+
+    blocks = create_block_mask(mask, None, None, tokens, tokens, device="cuda")
+    run = torch.compile(flex_attention, dynamic=False)
+
+    def call(q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:
+        heads = (x.transpose(1, 2) for x in (q, k, v))
+        return run(*heads, score_mod=score and score(*more), block_mask=blocks).transpose(1, 2)
+
+    return call
+
+
+def capped(tokens: int) -> Callable[..., Tensor]:
+    """FlexAttention with a soft cap."""
+    return flex(tokens, lambda: lambda x, b, h, t, s: CAP * torch.tanh(x / CAP))
+
+
+def sloped(tokens: int) -> Callable[..., Tensor]:
+    """FlexAttention with ALiBi."""
+    return flex(tokens, lambda m: lambda x, b, h, t, s: x - m[h] * (t - s))
+
+
+def windowed(tokens: int) -> Callable[..., Tensor]:
+    """FlexAttention of a window, without a sink."""
+    call = flex(tokens, None, WINDOW)
+    return lambda q, k, v, *more: call(q, k, v)
+
+
+def forgetting(tokens: int) -> Callable[..., Tensor]:
+    """fla's forgetting attention."""
+    from fla.ops.forgetting_attn import parallel_forgetting_attn
+
+    def call(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Tensor:
+        made = parallel_forgetting_attn(q, k, v, g)
+        return made[0] if isinstance(made, tuple) else made
+
+    return call
+
+
+ROWS = {
+    "capped": Row("capped_attention", no_more, {"cap": CAP}, capped),
+    "alibi": Row("alibi", slopes, {}, sloped),
+    "window": Row("window_attention", sinks, {"w": WINDOW}, windowed),
+    "fox": Row("fox", gates, {}, forgetting),
+}
+
+
+def module_of(row: Row) -> tuple[Any, str]:
+    """The file of a spec with kernels, and the name of its attend's function."""
+    layer = archc.load(row.spec).layer
+    return loaded(text_of(layer, "triton"), row.spec), f"{snake(layer.name)}_memory"
+
+
+def drawn(row: Row, tokens: int) -> list[Tensor]:
+    """q, k, v and what is behind them."""
+    torch.manual_seed(0)
+    kind = {"device": "cuda", "dtype": torch.bfloat16}
+    return [*(torch.randn(B, tokens, H, D, **kind) for _ in range(3)), *row.given(tokens)]
+
+
+def ours(row: Row) -> Callable[..., Tensor]:
+    """The function that launches kernels."""
+    module, name = module_of(row)
+    return called(row, getattr(module, f"{name}_fold"))
+
+
+def called(row: Row, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of a file, of tensors alone."""
+    return lambda *given: function(*given, pos=0, **row.numbers)
+
+
+def times(call: Callable[..., Tensor], given: list[Tensor]) -> dict[str, float]:
+    """Milliseconds forward and with gradients, and the peak of memory."""
+    learned = [x.detach().requires_grad_() for x in given]
+    slope = torch.randn_like(given[0])
+
+    def forward() -> None:
+        with torch.no_grad():
+            call(*given)
+
+    def both() -> None:
+        torch.autograd.grad(call(*learned), learned, slope, allow_unused=True)
+
+    both()
+    return {"forward_ms": timed(forward), "both_ms": timed(both), "MiB": peak(both)}
+
+
+def errors(row: Row, tokens: int = 512) -> dict[str, float]:
+    """How far kernels are from the function in PyTorch, which is given float64."""
+    module, name = module_of(row)
+    given = drawn(row, tokens)
+    given = [x[:1, ..., :2, :] if x.dim() == 4 else x[:1, ..., :2] if x.dim() > 1 else x[:2]
+             for x in given]  # fmt: skip
+    made = []
+    for function, dtype in (("_fold", None), ("", torch.float64)):
+        own = [x.detach().to(dtype or x.dtype).requires_grad_() for x in given]
+        o = called(row, getattr(module, name + function))(*own)
+        slope = torch.sin(torch.arange(o.numel(), device="cuda")).view(o.shape).to(o.dtype)
+        made.append([o, *torch.autograd.grad(o, own, slope)])
+    names = ["o", *(f"d_{i}" for i in range(len(given)))]
+    return {
+        name: float((x.double() - y).norm() / y.norm())
+        for name, x, y in zip(names, *made, strict=True)
+    }
+
+
+TRIED = {
+    "forward": [
+        (128, 64, 8, 3),
+        (128, 64, 4, 3),
+        (128, 128, 8, 2),
+        (64, 64, 4, 3),
+        (128, 32, 4, 3),
+    ],
+    "readers": [(128, 64, 8, 2), (64, 64, 4, 2), (128, 32, 8, 3), (64, 32, 4, 3), (128, 64, 8, 3)],
+    "tokens": [(64, 128, 8, 2), (64, 64, 4, 2), (32, 128, 8, 2), (64, 64, 8, 2), (32, 64, 4, 3)],
+}
+"""Readers, tokens read, warps, stages."""
+
+
+def blocks(known: Callable[..., Any], tried: str, made: Any, program: str, *given: Any) -> Any:
+    """Blocks that are tried for one program, and those that are known for the others."""
+    return made if program == tried else known(program, *given)
+
+
+def tune(name: str, tokens: int) -> dict[str, Any]:
+    """Milliseconds with other blocks: of the forward, and of all with one gradient's changed."""
+    row = ROWS[name]
+    module, memory = module_of(row)
+    given = drawn(row, tokens)
+    learned = [x.detach().requires_grad_() for x in given]
+    slope = torch.randn_like(given[0])
+    function = called(row, getattr(module, f"{memory}_fold"))
+    known, found = module.fold_blocks, {}
+
+    def forward() -> None:
+        with torch.no_grad():
+            function(*given)
+
+    def both() -> None:
+        torch.autograd.grad(function(*learned), learned, slope)
+
+    for program, tried in TRIED.items():
+        for rows, columns, warps, stages in tried:
+            options = {"num_warps": warps, "num_stages": stages}
+            module.fold_blocks = partial(blocks, known, program, (rows, columns, options))
+            call = forward if program == "forward" else both
+            try:
+                call()
+                found[f"{program} {rows} {columns} {warps} {stages}"] = timed(call)
+            except triton.runtime.errors.OutOfResources as reason:
+                found[f"{program} {rows} {columns} {warps} {stages}"] = str(reason)
+            print(name, program, rows, columns, warps, stages, [*found.values()][-1], flush=True)
+    return found
+
+
+def measured(name: str, tokens: int, peers: bool) -> dict[str, Any]:
+    """One row."""
+    row = ROWS[name]
+    found: dict[str, Any] = {"attention": name, "T": tokens, "errors": errors(row)}
+    given = drawn(row, tokens)
+    found["ours"] = times(ours(row), given)
+    if peers:
+        found["peer"] = times(row.peer(tokens), given)
+    return found
+
+
+def main() -> int:
+    """Every row that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("names", nargs="*", default=list(ROWS), help=", ".join(ROWS))
+    parser.add_argument("-T", "--tokens", type=int, nargs="*", default=[4096, 8192])
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
+    parser.add_argument("--alone", action="store_true", help="without peers")
+    parser.add_argument("--tune", action="store_true", help="try other blocks")
+    given = parser.parse_args()
+    data = record(["python", "-m", "benchmarks.attention", *sys.argv[1:]], None)
+    data["commit"] = given.commit or data["commit"]
+    data["versions"] |= {"torch": torch.__version__, "triton": triton.__version__}
+    data |= {"device": torch.cuda.get_device_name(), "rows": []}
+    if given.output.exists():
+        data["rows"] = json.loads(given.output.read_text(encoding="utf-8"))["rows"]
+    for tokens in given.tokens:
+        for name in given.names:
+            if given.tune:
+                found = {"attention": name, "T": tokens, "tried": tune(name, tokens)}
+            else:
+                found = measured(name, tokens, not given.alone)
+            same = [r for r in data["rows"] if (r["attention"], r["T"]) == (name, tokens)]
+            data["rows"] = [r for r in data["rows"] if r not in same] + [
+                {**(same[0] if same else {}), **found}
+            ]
+            print(json.dumps(found), flush=True)
+            given.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""Generated files whose attends launch kernels, run in Triton's interpreter:
+
+TRITON_INTERPRET=1 python -m tests.attention.files capped_attention fox
+
+Prints how far values and gradients are from the same function in PyTorch, in float64.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from archc.backends.load import load as loaded
+from archc.backends.writer import snake
+from torch import Tensor
+
+import archc
+from archc.compile import text_of
+
+SPECS: dict[str, tuple[dict[str, tuple[int, ...]], tuple[float, ...]]] = {
+    "capped_attention": ({"q": (2, 70, 4, 20), "k": (2, 70, 2, 20), "v": (2, 70, 2, 20)}, (3.0,)),
+    "fox": ({"q": (1, 70, 2, 20), "k": (1, 81, 2, 20), "v": (1, 81, 2, 20), "f": (1, 81, 2)}, ()),
+    "alibi": ({"q": (1, 40, 2, 60), "k": (1, 40, 2, 60), "v": (1, 40, 2, 60), "m": (2,)}, ()),
+}
+"""What the function of an attend is given: shapes of tensors, and further numbers."""
+
+
+def compared(spec: str) -> dict[str, float]:
+    """How far values and gradients of kernels are from those of PyTorch in float64."""
+    shapes, numbers = SPECS[spec]
+    layer = archc.load(spec).layer
+    module: Any = loaded(text_of(layer, "triton"), spec)
+    name = f"{snake(layer.name)}_memory"
+    before = shapes["k"][1] - shapes["q"][1]
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(shape, generator=generator) for shape in shapes.values()]
+    drawn[3:] = [-x.abs() / 4 for x in drawn[3:]]
+    made: list[list[Tensor]] = []
+    for function, dtype in ((f"{name}_fold", torch.float32), (name, torch.float64)):
+        given = [x.to(dtype).requires_grad_() for x in drawn]
+        o = getattr(module, function)(*given, *numbers, before)
+        weight = torch.linspace(-1, 1, o.numel(), dtype=dtype).view(o.shape).sin()
+        made.append([o, *torch.autograd.grad((o * weight).sum(), given)])
+    names = ["o", *(f"d_{each}" for each in shapes)]
+    return {
+        name: float((x.double() - y).norm() / y.norm())
+        for name, x, y in zip(names, *made, strict=True)
+    }
+
+
+def main() -> int:
+    """How far every output is off; 1 if one is too far."""
+    wrong = False
+    for spec in sys.argv[1:] or SPECS:
+        found = compared(spec)
+        wrong |= not max(found.values()) < 1e-5
+        print(f"{spec}: {found}{' TOO FAR' if wrong else ''}", flush=True)
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
