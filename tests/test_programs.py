@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from tests.programs.attempt import Outcome, attempt
 from tests.programs.programs import draw
+from tests.programs.record import Record, remaining
 from tests.programs.reduce import reduced
 
 
@@ -46,6 +48,26 @@ def test_some_compute_what_they_mean() -> None:
 
 def test_the_same_seed_is_the_same_program() -> None:
     assert [draw(seed).text() for seed in range(40)] == [draw(seed).text() for seed in range(40)]
+
+
+def test_a_record_is_added_to(tmp_path: Path) -> None:
+    """What it has is not done again, failures that pass later are told, and files become one."""
+    texts, numbers = tmp_path / "texts.json", tmp_path / "numbers.json"
+    done = [Outcome(5), Outcome(6, "failed", "eager", "KeyError: 'x'"), Outcome(9, numbers="right")]
+    Record(texts).add("texts", done[:2], 1.5)
+    Record(texts).add("texts", done[2:], 0.5)
+    Record(numbers).add("numbers", done, 1.0)
+    (run,) = Record(texts).runs
+    assert run["seeds"] == [[5, 6], [9, 9]] and run["outcomes"] == {"ok": 2, "failed": 1}
+    assert [*remaining(range(4, 11), Record(texts).seeds("texts"))] == [4, 7, 8, 10]
+    Record(texts).passed("texts", [6])
+    assert Record(texts).failed("texts") == [] and Record(numbers).failed("numbers") == [6]
+    both = Record(None)
+    both.take(Record(texts))
+    both.take(Record(numbers))
+    assert both.totals()["texts"]["programs"] == both.totals()["numbers"]["programs"] == 3
+    with pytest.raises(SystemExit, match="3 programs, 5 first, are there already"):
+        both.take(Record(texts))
 
 
 @pytest.mark.slow

@@ -80,6 +80,7 @@ class Outcome:
     status: str = "ok"
     gate: str = ""
     why: str = ""
+    text: str = ""
     trace: str = ""
     numbers: str = ""
     seconds: float = 0.0
@@ -117,6 +118,7 @@ def attempt(
         outcome.why = " ".join(sorted({d.code for d in error.diagnostics})) + "\n" + str(error)
     elif error is not None:
         outcome.status, outcome.why = "failed", f"{type(error).__name__}: {error}"
+        outcome.text = program.text()
         outcome.trace = "".join(traceback.format_exception(error))[-6000:]
     return outcome
 

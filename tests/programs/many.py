@@ -1,15 +1,16 @@
-"""Several processes that take programs by their seeds, and the outcomes in order."""
+"""Several processes that take programs by their seeds, and the outcomes as they come."""
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing as mp
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 
 import torch
 
-from tests.programs.attempt import Outcome, attempt
+from tests.programs.attempt import Caught, Outcome, attempt
 from tests.programs.programs import draw
 
 
@@ -17,7 +18,11 @@ def worker(seeds: Connection, results: Connection, numbers: bool, check: bool) -
     """Programs by their seeds, until there is none."""
     torch.set_num_threads(1)
     while (seed := seeds.recv()) is not None:
-        results.send(attempt(draw(seed), numbers, check))
+        with Caught() as caught:
+            results.send(attempt(draw(seed), numbers, check))
+        if caught.error is not None:
+            why = f"{type(caught.error).__name__}: {caught.error}"
+            results.send(Outcome(seed, "failed", "draw", why))
 
 
 class Worker:
@@ -56,10 +61,9 @@ class Worker:
             return ended
 
 
-def many(given: argparse.Namespace) -> list[Outcome]:
-    """The outcomes of all programs, in the order of their seeds."""
-    seeds = iter(range(given.first, given.first + given.programs))
-    start, outcomes = time.monotonic(), list[Outcome]()
+def many(given: argparse.Namespace, seeds: Iterator[int]) -> Iterator[Outcome]:
+    """The outcomes of the programs of some seeds, as they come."""
+    start, count = time.monotonic(), 0
     busy: dict[Connection, Worker] = {}
     for _ in range(given.workers):
         each, seed = Worker(given), next(seeds, None)
@@ -70,16 +74,16 @@ def many(given: argparse.Namespace) -> list[Outcome]:
         for ready in wait(list(busy)):
             each = busy.pop(ready)  # type: ignore[arg-type]
             outcome = each.result()
-            outcomes.append(outcome)
-            told(outcome, len(outcomes))
+            count += 1
+            told(outcome, count)
             late = time.monotonic() - start > given.seconds
             seed = None if late else next(seeds, None)
             if seed is None:
                 each.seeds.send(None)
-                continue
-            each.give(seed)
-            busy[each.results] = each
-    return sorted(outcomes, key=lambda outcome: outcome.seed)
+            else:
+                each.give(seed)
+                busy[each.results] = each
+            yield outcome
 
 
 def told(outcome: Outcome, count: int) -> None:

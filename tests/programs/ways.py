@@ -122,7 +122,7 @@ def _normed(s: Draft, wanted: frozenset[str], depth: int) -> Term | None:
 
 
 def _roped(s: Draft, wanted: frozenset[str], depth: int) -> Term | None:
-    found = [dim for dim in sorted(wanted) if s.sizes[dim] % 2 == 0 and dim in "KD"]
+    found = [dim for dim in sorted(wanted) if dim in ("K", "D") and s.sizes[dim] % 2 == 0]
     if not found or s.prefix == "f":
         return None
     x = s.draw(ordered(wanted), depth - 1)
