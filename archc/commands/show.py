@@ -13,7 +13,8 @@ from archc.commands.compile import source_of
 from archc.commands.console import Console
 from archc.commands.stages import Given, layer_of, tree_of
 from archc.compile import before_chunks
-from archc.derivation import listing, plan_listing
+from archc.derivation import attends, listing, plan_listing
+from archc.derivation.attends import Attended, attends_of
 from archc.derivation.planned import CONDITIONS, Planned, conditions, plans_of
 from archc.derivation.study import Study, studies_of
 from archc.ir import diagram, picture, text
@@ -50,15 +51,27 @@ DERIVED: dict[str, dict[str, Callable[[Layer], str]]] = {
 """What is derived of a layer: stage -> form -> how to make it."""
 
 
-def _planned(show: Callable[[Iterable[Planned]], str]) -> Callable[[str, Given], str]:
-    """The kernels of every recurrence, and what they cost where `--set` says."""
+def _planned(
+    show: Callable[[Iterable[Planned], Iterable[Attended]], str],
+) -> Callable[[str, Given], str]:
+    """The kernels of every recurrence, and what they cost where `--set` says; and what does each
+    attend."""
 
     def view(spec: str, given: Given) -> str:
         where = {name: value for name, value in given.items() if name in CONDITIONS}
         own = {name: value for name, value in given.items() if name not in CONDITIONS}
-        return show(plans_of(layer_of(spec, own), conditions(where)))
+        layer = layer_of(spec, own)
+        return show(plans_of(layer, conditions(where)), attends_of(layer))
 
     return view
+
+
+def _plan_text(plans: Iterable[Planned], sums: Iterable[Attended]) -> str:
+    """Recurrences, then attends."""
+    own, other = plan_listing.as_text(plans), attends.as_text(sums)
+    if not other:
+        return own
+    return f"{other}\n" if own == plan_listing.NOTHING else f"{own}\n{other}\n"
 
 
 VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
@@ -74,8 +87,10 @@ VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
         "svg": lambda spec, given: picture.as_svg(layer_of(spec, given)),
     },
     "plan": {
-        "text": _planned(plan_listing.as_text),
-        "json": _planned(lambda plans: _json(plan_listing.as_json(plans))),
+        "text": _planned(_plan_text),
+        "json": _planned(
+            lambda plans, sums: _json([*plan_listing.as_json(plans), *attends.as_json(sums)])
+        ),
     },
     "source": {"text": source_of},
 }

@@ -26,7 +26,7 @@ LOCALS = (
     "options", "tokens", "pos", "start",
 )  # fmt: skip
 PIECES = frozenset(
-    {"free_space", "new_op", "as_op", "narrowest", "rows_of", "of_running_sums", "block_of",
+    {"free_space", "new_op", "as_op", "narrowest", "vectors_of", "of_running_sums", "block_of",
      "fold_blocks", "no_second_gradient_of_fold", "no_gradient"}
 )  # fmt: skip
 WIDE = "torch.float32"
@@ -131,7 +131,7 @@ class FoldOp:
         for source in self.fold.sources:
             name = self.arguments[source.name]
             dtype = WIDE if source.real else "torch.int32"
-            text = f"rows_of({name}, data)" if source.dim is not None else f"{name}.to({dtype})"
+            text = f"vectors_of({name}, data)" if source.dim is not None else f"{name}.to({dtype})"
             writer.line(f"{name} = {text}")
 
     def _launch(self, writer: Writer, program: Program, kind: str, sizes: dict[str, str]) -> None:

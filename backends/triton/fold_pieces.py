@@ -35,7 +35,7 @@ def of_running_sums(d: Tensor) -> Tensor:
     return torch.stack((d, torch.zeros_like(d)), -1)
 
 
-def rows_of(x: Tensor, dtype: torch.dtype) -> Tensor:
+def vectors_of(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Vectors in a dtype, each in one piece of memory."""
     x = x.to(dtype)
     return x if x.stride(-1) == 1 else x.contiguous()

@@ -1,0 +1,68 @@
+"""Folds in words: the score as a formula, what is read, and what a gradient keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import sympy
+
+from archc.attention.fold import Bound, Fold
+from archc.ir import layer as ir
+from archc.ir.graph import Graph
+
+INFIX = {
+    "or": ("or", 0), "and": ("and", 1), "eq": ("==", 2), "ne": ("!=", 2), "lt": ("<", 2),
+    "le": ("<=", 2), "gt": (">", 2), "ge": (">=", 2), "add": ("+", 3), "sub": ("-", 3),
+    "mul": ("*", 4), "div": ("/", 4), "floordiv": ("//", 4), "mod": ("%", 4), "pow": ("**", 5),
+}  # fmt: skip
+"""Functions that are written between their operands, weakest first."""
+
+
+def formula(graph: Graph, id: int, level: int = 0) -> str:
+    """A formula of pairs, with names of what enters."""
+    node = graph[id]
+    match node.op:
+        case ir.Input(name):
+            return name
+        case ir.Position(axis):
+            return axis.name
+        case ir.Constant(value):
+            return str(value) if value.is_Atom else f"({value})"
+    fn, operands = node.op.fn, node.operands
+    if fn not in INFIX:
+        return f"{fn}({', '.join(formula(graph, operand) for operand in operands)})"
+    sign, own = INFIX[fn]
+    left, right = formula(graph, operands[0], own), formula(graph, operands[1], own + 1)
+    text = f"{left} {sign} {right}"
+    return f"({text})" if own < level else text
+
+
+def bound_text(bound: Bound, reader: str, read: str) -> str:
+    """`s <= t`, `s >= t + 1 - w`."""
+    limit = bound.slope * sympy.Symbol(reader) + bound.offset
+    return f"{read} {'<=' if bound.most else '>='} {limit}"
+
+
+def lines(fold: Fold) -> Iterator[tuple[str, str]]:
+    """What there is to say of a fold: a title each, and a text."""
+    reader, read = fold.reader.name, fold.read.name
+    yield "score", formula(fold.pairs, fold.pairs.outputs["score"])
+    for dot in fold.dots:
+        dim = fold.source(dot.reader).dim
+        yield dot.name, f"{dot.reader} . {dot.read} over {dim.name if dim else ''}"
+    if "visible" in fold.pairs.outputs:
+        yield "where", formula(fold.pairs, fold.pairs.outputs["visible"])
+    if fold.bounds:
+        inside = " and ".join(bound_text(each, reader, read) for each in fold.bounds)
+        yield "read", f"{inside}; blocks in which nothing is read are skipped"
+    weighted = f"{fold.values} of each `{read}`" if fold.values else "the weights alone"
+    yield "summed", weighted + (f"; {fold.sink} enters the total alone" if fold.sink else "")
+    if fold.slopes is None:
+        yield "gradient", f"in PyTorch, all pairs at once: {fold.unlearned}"
+        return
+    own = {role: [n for n in fold.learned if fold.source(n).role == role]
+           for role in ("reader", "same", "read")}  # fmt: skip
+    readers = ", ".join([*own["reader"], *own["same"]])
+    yield "gradient", f"of {readers} by readers, of {', '.join(own['read'])} by tokens read"
+    if fold.softmax:
+        yield "kept", "what is made, and of each reader and head the log of the sum of weights"

@@ -1,0 +1,66 @@
+"""What a GPU does of each attend: torch's own attention, kernels that fold, or all pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from archc.attention.fold import Fold
+from archc.attention.recognise import sums
+from archc.attention.text import lines
+from archc.backends.eager.attention import attention
+from archc.backends.triton.fold import told
+from archc.compile import folded, lowered
+from archc.ir import layer as ir
+from archc.ir.text import called_layers
+
+
+@dataclass(frozen=True)
+class Attended:
+    """One sum over the tokens read of one attend: where it stands, what becomes of it, and more
+    about that, a title and a text each."""
+
+    layer: str
+    where: str | None
+    name: str | None
+    how: str
+    more: tuple[tuple[str, str], ...] = ()
+
+
+def attends_of(layer: ir.Layer) -> Iterator[Attended]:
+    """Every sum over the tokens read of a layer and of those that it calls."""
+    for each, name in called_layers(lowered(layer)).items():
+        for node in each.graph:
+            if isinstance(node.op, ir.Pair):
+                yield from _sums(node.op, name)
+
+
+def _sums(pair: ir.Pair, layer: str) -> Iterator[Attended]:
+    for node, fold in zip(sums(pair), folded(pair), strict=True):
+        where = node.span.where if node.span else None
+        by_torch = attention(pair.body, node) is not None
+        more = tuple(lines(fold)) if isinstance(fold, Fold) and not by_torch else ()
+        yield Attended(layer, where, node.name, told(pair, node, fold), more)
+
+
+def as_text(attends: Iterable[Attended]) -> str:
+    """One paragraph each; empty where there is none."""
+    return "\n\n".join("\n".join(_lines(each)) for each in attends)
+
+
+def _lines(attended: Attended) -> Iterator[str]:
+    name = f"{attended.name} of an attend" if attended.name else "a sum of an attend"
+    yield f"{name} in {attended.layer}" + (f"  # {attended.where}" if attended.where else "")
+    yield f"  {attended.how}"
+    width = max((len(title) for title, _ in attended.more), default=0)
+    yield from (f"    {title:<{width}}  {text}" for title, text in attended.more)
+
+
+def as_json(attends: Iterable[Attended]) -> list[dict[str, Any]]:
+    """The same as plain data."""
+    return [
+        {"layer": each.layer, "where": each.where, "attend": each.name, "how": each.how,
+         "more": dict(each.more)}
+        for each in attends
+    ]  # fmt: skip
