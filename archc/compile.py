@@ -180,7 +180,7 @@ class Kernels:
 def kernels_of(layer: ir.Layer) -> Kernels:
     """What kernels there are for an elaborated layer."""
     ready = with_prologues(with_epilogues(with_chunked_forms(layer)))
-    return Kernels(*triton.kernels_in(Plan(for_kernels(ready)), SCHEDULE))
+    return Kernels(*triton.kernels_in(Plan(for_kernels(ready), runtime="import"), SCHEDULE))
 
 
 def in_kernels(plan: Plan) -> str:
@@ -210,6 +210,18 @@ BACKENDS: Mapping[str, Callable[[Plan], str]] = {
 """Plan -> source text, by name; `auto` is what runs everywhere."""
 
 
+@dataclass(frozen=True)
+class Style:
+    """How a file is written: whether it embeds what it calls of the runtime or imports it
+    (`RUNTIMES`), and whether it has its self-check in it, which it has passed either way."""
+
+    runtime: str = "embed"
+    check: bool = True
+
+
+RUNTIMES, EMBEDDED = ("embed", "import"), Style()
+
+
 def compile_source(
     source: Source,
     name: str | None = None,
@@ -217,6 +229,7 @@ def compile_source(
     backend: str = "eager",
     command: str = "",
     dump: Dump = unseen,
+    style: Style = EMBEDDED,
 ) -> str:
     """The Python file of a spec's layer (None: its last), checked against the layer's meaning.
 
@@ -224,7 +237,7 @@ def compile_source(
     for a spec that is wrong, InternalError if the file computes anything else than the spec says.
     """
     layer = elaborated(source, name, given, dump)
-    return file_of(layer, backend, command, dump)
+    return file_of(layer, backend, command, dump, style)
 
 
 @deep_calls()
@@ -287,11 +300,13 @@ def file_of(
     backend: str = "eager",
     command: str = "",
     dump: Dump = unseen,
+    style: Style = EMBEDDED,
 ) -> str:
     """The file of an elaborated layer, with its self-check."""
     emit = BACKENDS[backend]
-    plan = Plan(lowered(layer, dump), metadata.version("archc"), command)
-    text = checked(plan, layer, emit)
+    version = metadata.version("archc")
+    plan = Plan(lowered(layer, dump), version, command, runtime=style.runtime)
+    text = checked(plan, layer, emit, style.check)
     dump("source", text)
     return text
 
@@ -299,8 +314,9 @@ def file_of(
 @lru_cache(maxsize=64)
 @deep_calls()
 def text_of(layer: ir.Layer, backend: str = "eager") -> str:
-    """The source of an elaborated layer alone, as it is loaded into this process."""
-    return BACKENDS[backend](Plan(with_chunked_forms(layer)))
+    """The source of an elaborated layer alone, as it is loaded into this process: its runtime is
+    imported."""
+    return BACKENDS[backend](Plan(with_chunked_forms(layer), runtime="import"))
 
 
 @deep_calls()

@@ -7,6 +7,7 @@ layer computes is found out here, with all outputs and all gradients, before any
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -74,26 +75,33 @@ class Instance:
     @cached_property
     def gradients(self) -> list[Tensor]:
         """The gradients of a fixed sum of the outputs, by the oracle."""
-        return self.code.gradients_of(tuple(self.outputs.values()), self.values)
+        return _check().gradients_of(tuple(self.outputs.values()), self.values)
 
 
-def checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str]) -> str:
+def _check() -> ModuleType:
+    """The functions that files check themselves with. They import torch, which takes a second: only
+    where numbers are needed."""
+    return importlib.import_module("archc.runtime.selfcheck")
+
+
+def checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str], carried: bool = True) -> str:
     """The file of an elaborated layer, with a small instance and the numbers that the layer's
     meaning gives for it; every form of it is held against them. Where no instance fits, the file
-    without a check."""
-    import torch  # takes a second: only where numbers are needed
+    without a check; so too unless the check is to be `carried`."""
+    import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the instance is small: more would only wait for one another
     try:
-        return _checked(plan, layer, emit)
+        return _checked(plan, layer, emit, carried)
     finally:
         torch.set_num_threads(threads)
 
 
-def _checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str]) -> str:
+def _checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str], carried: bool) -> str:
     larger = next(examples(plan.layer, LARGER), None)
     text, wrong, shaky = "", list[tuple[str, float, float]](), False
+    bare = plan
     for share in SHARES:
         found = _drawn(plan, layer, emit, larger, share)
         if found is None:
@@ -104,8 +112,8 @@ def _checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str]) -> str:
             share,
         )  # fmt: skip
         forms = (*((form, limit) for form, _, limit in found.code.FORMS), (ALL, _limit(found)))
-        unseen = _lines(found.unseen)
-        text = emit(replace(plan, check=check, verified=forms, unseen=unseen))
+        bare = replace(plan, verified=forms, unseen=_lines(found.unseen))
+        text = emit(replace(bare, check=check))
         measured = list(_measured(plan, layer, load(text, layer.name), found, check))
         wrong = [row for row in measured if not row[1] <= row[2]]
         doubtful = wrong or any(form == ALL and error > STEADY for form, error, _ in measured)
@@ -122,7 +130,7 @@ def _checked(plan: Plan, layer: ir.Layer, emit: Callable[[Plan], str]) -> str:
         )
     for form, error, limit in wrong:
         raise InternalError(f"`{layer.name}`, {form}: an error of {error:.1e}, above {limit:.0e}")
-    return text
+    return text if carried else emit(bare)
 
 
 def _drawn(
@@ -147,7 +155,8 @@ def _measured(
     """Every form, its error and the largest that is right: the file's own checks, then all numbers;
     those of more tokens than a chunk has too, where the file cannot hold chunks against tokens."""
     given = {name: (tuple(at), tuple(at.values())) for name, at in check.expected.items()}
-    yield from code.checks(given, check.slopes)
+    case = code.CASE._replace(expected=given, slopes=check.slopes)
+    yield from ((name, function(case, "cpu"), limit) for name, function, limit in code.FORMS)
     yield ALL, apart(found), _limit(found)
     if in_chunks(plan.layer) and "check_chunks" not in vars(code):
         longer = instance(layer, code, found.sizes, code.CHUNK + 5, batch=1)
@@ -172,7 +181,7 @@ def _shaky(layer: ir.Layer, found: Instance) -> bool:
             noise = torch.randn(value.shape, generator=generator, dtype=value.dtype)
             value.mul_(1 + NUDGE * noise)
     moved = tuple(_meaning(layer, found.module, found.inputs, found.sizes).outputs.values())
-    slopes = found.code.gradients_of(moved, found.values)
+    slopes = _check().gradients_of(moved, found.values)
     with torch.no_grad():
         for value, old in zip(found.values, kept, strict=True):
             value.copy_(old)
@@ -327,7 +336,7 @@ def _expected(found: Instance) -> Expected:
 def _slopes(found: Instance) -> tuple[float, ...]:
     """How steep the outputs are along the directions of the file; what is far below the steepest
     is 0, as its digits are rounding."""
-    slopes = found.code.slopes(found.gradients)
+    slopes = _check().slopes(found.gradients)
     least = 1e-10 * max((abs(slope) for slope in slopes), default=0.0)
     return tuple(slope if abs(slope) > least else 0.0 for slope in slopes)
 
@@ -342,7 +351,7 @@ def apart(found: Instance) -> float:
     """The error of the module's outputs and gradients, the worst of all."""
     made = found.module(**found.inputs)
     made = made if isinstance(made, tuple) else (made,)
-    gradients = found.code.gradients_of(made, found.values)
+    gradients = _check().gradients_of(made, found.values)
     outputs = _distance(made, tuple(found.outputs.values()))
     return max(outputs, _distance(gradients, found.gradients))
 

@@ -3,13 +3,14 @@ the spec."""
 
 from __future__ import annotations
 
+import ast
 import builtins
 import keyword
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
 
 from archc.backends.lines import broken, laid_out
@@ -44,29 +45,42 @@ _MODULE = """
 MODULE = frozenset(_MODULE.split())
 """Attributes that every module of a generated file has; a parameter must not hide one."""
 
-_FIXED = """
-    torch math sys time os json hashlib threading warnings F nn Tensor NamedTuple Callable Any
-    FunctionType ThreadPoolExecutor TorchDispatchMode triton tl self state return_state sizes
-    factory device dtype made layer past pos wide like real weight draw chunk CHUNK STEPS ctx
-    cu_seqlens states halves corners saved given training
+_LOCALS = """
+    self state return_state sizes factory device dtype made layer past pos wide like real weight
+    draw chunk CHUNK STEPS ctx cu_seqlens states halves corners saved given training
 """
-"""What generated functions import, and what their own lines call things."""
+"""What lines of generated functions call things of their own."""
 
-PIECES = ("archc.backends.eager", "archc.backends.triton")
-"""Packages with files of pieces, `*pieces.py`."""
-
-
-def _pieces() -> Iterator[str]:
-    """The names of all functions and classes that files are made of."""
-    for package in PIECES:
-        for file in resources.files(package).iterdir():
-            if file.name.endswith("pieces.py"):
-                text = file.read_text("utf-8")
-                yield from re.findall(r"^(?:def|class) (\w+)", text, re.MULTILINE)
+PACKAGE = "archc.runtime"
+CHECKED = "selfcheck"
+"""The module of the runtime that stands at the end of files, where no value of a layer is in sight;
+its imports are those of others but for a few."""
 
 
-RESERVED = frozenset((*_FIXED.split(), *_pieces()))
-"""What generated functions call things of their own: modules, pieces, and their fixed locals."""
+@cache
+def runtime_modules() -> dict[str, tuple[str, ast.Module]]:
+    """The text and the tree of each module of the runtime, by its name."""
+    files = {e.name.partition(".py")[0]: e for e in resources.files(PACKAGE).iterdir()}
+    texts = {n: files[n].read_text("utf-8") for n in sorted(files) if not n.startswith("__")}
+    return {name: (text, ast.parse(text)) for name, text in texts.items()}
+
+
+@cache
+def reserved() -> frozenset[str]:
+    """What generated functions call things of their own: what they take from the runtime, what that
+    imports, and their own locals. A value of a spec has another name there."""
+    found = {*_LOCALS.split()}
+    for module, (_, tree) in runtime_modules().items():
+        for node in tree.body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+                found |= set() if future else {alias.asname or alias.name for alias in node.names}
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef) and module != CHECKED:
+                found.add(node.name)
+            elif isinstance(node, ast.Assign) and module != CHECKED:
+                names = (name for target in node.targets for name in ast.walk(target))
+                found |= {name.id for name in names if isinstance(name, ast.Name)}
+    return frozenset(found)
 
 
 class Names:
@@ -100,7 +114,7 @@ def identifier(text: str) -> str:
     text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in text)
     if not text.strip("_") or text[0].isdigit() or text.startswith("__"):
         text = "n" + text
-    return text + "_" if text in PYTHON or text in RESERVED else text
+    return text + "_" if text in PYTHON or text in reserved() else text
 
 
 def attribute(text: str) -> str:

@@ -128,7 +128,7 @@ def pieces_watched(text: str) -> ast.Module:
 def pieces() -> dict[str, tuple[str, dict[str, list[int]]]]:
     """The functions that are copied into generated files: their file, and where each line is."""
     found = {}
-    for path in sorted((ROOT / "backends").rglob("*pieces.py")):
+    for path in sorted((ROOT / "archc" / "runtime").glob("*.py")):
         text = path.read_text(encoding="utf-8")
         lines = text.split("\n")
         for name, node in functions(ast.parse(text), ""):

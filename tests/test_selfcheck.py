@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 import sympy
-from archc.backends.eager.emit import functions
-from archc.backends.eager.file import TOP_LEVEL
+from archc.backends.eager.file import top_level
 
 import archc
 from archc import compile as pipeline
@@ -224,8 +223,8 @@ def test_sizes_are_drawn_so_that_choices_leave_something_out():
 def test_a_long_window_gets_a_long_sequence():
     text = archc.load("window_attention").source_file.text
     literal = re.sub(r"t - w\b", "t - 32", text).replace("w = 128, ", "")
-    assert "\nTOKENS = 80\n" in archc.parse(literal).source()
-    assert "\nTOKENS = 9\n" in archc.parse(text).source()
+    assert "\n    tokens=80,\n" in archc.parse(literal).source()
+    assert "\n    tokens=9,\n" in archc.parse(text).source()
 
 
 def test_what_no_instance_exercises_is_said():
@@ -271,13 +270,13 @@ def test_a_promise_keeps_it_a_number():
     assert "sqrt" in archc.parse(text).source()
 
 
-@pytest.mark.parametrize("name", ["TOKENS", "SLOPES", "gradients_of", "in_pieces"])
+@pytest.mark.parametrize("name", ["CASE", "FORMS", "Case", "gradients_of", "in_pieces"])
 def test_layers_may_have_the_names_of_the_check(name: str):
     assert archc.parse(CHANNELS.replace("layer Channels", f"layer {name}")).source()
 
 
 def test_names_of_the_check_are_taken():
     """What a file defines beside its layers no layer is called by."""
-    assert {*functions("check_pieces.py")} <= TOP_LEVEL
+    assert {"check_pieces", "wave", "Case"} <= top_level()
     assigned = re.findall(r"^([A-Z_]+) = ", archc.parse(CHANNELS).source(), re.M)
-    assert {"TOKENS", "SLOPES"} < {*assigned} <= TOP_LEVEL
+    assert {*assigned} == {"CASE", "FORMS"} <= top_level()

@@ -13,7 +13,7 @@ from archc.commands import files
 from archc.commands.arguments import set_option, spec_argument
 from archc.commands.console import Console
 from archc.commands.stages import Given, layer_of, tree_of
-from archc.compile import Dump, compile_source, kernels_of
+from archc.compile import EMBEDDED, RUNTIMES, Dump, Style, compile_source, kernels_of, unseen
 from archc.diagnostics import fail
 from archc.ir.layer import Layer
 from archc.ir.text import as_text, option_text
@@ -38,12 +38,18 @@ BACKENDS = {"auto": "eager", "eager": "eager", "triton": "triton"}
     "--emit", type=click.Choice(["tree", "layer", "source"]), default="source", show_default=True,
     help="Stop early and write that stage as text.",
 )  # fmt: skip
+@click.option(
+    "--runtime", type=click.Choice(RUNTIMES), default="embed", show_default=True,
+    help="Write what the file calls into it, or import it from archc.",
+)  # fmt: skip
+@click.option("--no-check", "bare", is_flag=True, help="Leave the self-check out of the file.")
 @click.pass_context
 def command(
-    ctx: click.Context, spec: str, output: str, given: Given, backend: str, check: bool, emit: str
-) -> None:
-    """The file imports torch alone, and Triton where it launches kernels. Run it: it checks itself
-    and shows how fast it is.
+    ctx: click.Context, spec: str, output: str, given: Given, backend: str, check: bool, emit: str,
+    runtime: str, bare: bool,
+) -> None:  # fmt: skip
+    """The file imports torch alone, and Triton where it launches kernels (with `--runtime import`
+    archc, too). Run it: it checks itself and shows how fast it is.
 
     It is written only after all its forms agree with the meaning of the spec.
     """
@@ -60,10 +66,10 @@ def command(
             written.append(value)
 
     with _waiting(spec, console.quiet):
-        text = _stage(spec, given, BACKENDS[backend], output, emit, note)
+        text = _stage(spec, given, BACKENDS[backend], output, emit, note, Style(runtime, not bare))
     for layer in ready:
         console.warnings(loops(layer))
-    if BACKENDS[backend] == "triton" and emit == "source" and "triton.jit(" not in text:
+    if BACKENDS[backend] == "triton" and emit == "source" and "@kernel" not in text:
         console.say(f"no kernel is in this file: {kernels_of(written[0])}")
     if check:
         _compare(output, text)
@@ -71,7 +77,7 @@ def command(
     files.write(output, text)
     if output != "-":
         lines = text.count("\n")
-        hint = f"; `python {output}` checks it" if emit == "source" else ""
+        hint = f"; `python {output}` checks it" if emit == "source" and not bare else ""
         console.say(f"{output} written, {lines} lines{hint}")
 
 
@@ -80,7 +86,8 @@ def source_of(
     given: Given,
     backend: str = "eager",
     output: str = "-",
-    dump: Dump = lambda stage, value: None,
+    dump: Dump = unseen,
+    style: Style = EMBEDDED,
 ) -> str:
     """The Python file for what `spec` names; `output` is the file that it says it is made as."""
     where, name = split(spec)
@@ -88,15 +95,19 @@ def source_of(
     for key, value in given.items():
         line += ["--set", f"{key}={option_text(value)}"]
     line += ["--backend", backend] if backend != BACKENDS["auto"] else []
-    return compile_source(read(where), name, given, backend, shlex.join(line), dump)
+    line += ["--runtime", style.runtime] if style.runtime != EMBEDDED.runtime else []
+    line += ["--no-check"] if not style.check else []
+    return compile_source(read(where), name, given, backend, shlex.join(line), dump, style)
 
 
-def _stage(spec: str, given: Given, backend: str, output: str, emit: str, dump: Dump) -> str:
+def _stage(
+    spec: str, given: Given, backend: str, output: str, emit: str, dump: Dump, style: Style
+) -> str:
     if emit == "tree":
         return tree_text.as_text(tree_of(spec))
     if emit == "layer":
         return as_text(layer_of(spec, given))
-    return source_of(spec, given, backend, output, dump)
+    return source_of(spec, given, backend, output, dump, style)
 
 
 def _waiting(spec: str, quiet: bool):

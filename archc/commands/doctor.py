@@ -103,7 +103,7 @@ def _assembler() -> str | None:
     try:
         from triton import knobs
 
-        from archc.backends.triton.pieces import newer_assembler
+        from archc.runtime.jit import newer_assembler
     except ImportError:
         return None
     newer_assembler()

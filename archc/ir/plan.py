@@ -44,6 +44,7 @@ class Plan:
     `layer` is what the file computes. `command` makes it again, `version` is the compiler's.
     `verified` lists the forms that were checked, each with a bound on its relative error, `unseen`
     the choices that the check does not exercise. Without a `check` the file holds the layer alone.
+    `runtime`: whether the file embeds what it calls of the runtime, or imports it from archc.
     """
 
     layer: ir.Layer
@@ -52,6 +53,7 @@ class Plan:
     check: Check | None = None
     verified: tuple[tuple[str, float], ...] = ()
     unseen: tuple[str, ...] = ()
+    runtime: str = "embed"
 
 
 Values = dict[sympy.Symbol, sympy.Expr]

@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 
-def found(name: str) -> Any:
+def _installed(name: str) -> Any:
     """A module, or None where it is not installed."""
     try:
         return importlib.import_module(name)
@@ -14,4 +14,4 @@ def found(name: str) -> Any:
         return None
 
 
-triton, tl = found("triton"), found("triton.language")
+triton, tl = _installed("triton"), _installed("triton.language")

@@ -19,9 +19,10 @@ GREEK |= {letter.upper(): name.capitalize() for letter, name in GREEK.items()}
 WORDS = {"σ": "sigmoid", "∑": "sum", "∏": "product", "√": "sqrt", "∞": "inf"}
 OPERATORS = {"≤": "<=", "≥": ">=", "≠": "!=", "∈": "in", "−": "-", "⊙": "*"}
 
-FIXED = frozenset(
-    ("torch", "tl", "triton", "math", "nn", "Tensor", "NamedTuple", "self", "archc", "batch")
-) | {"chunk"}  # the number of tokens that are done at once
+FIXED = frozenset(("batch", "chunk"))
+"""Names that every function of a spec has: the number of sequences, and that of the tokens that are
+done at once. What generated files call and import is in nobody's way: a spec's own is written with
+an underscore there (`archc.backends.writer.reserved`)."""
 
 
 def canonical(name: str) -> str:
@@ -38,5 +39,5 @@ def operator(text: str) -> str:
 
 
 def reserved(name: str) -> bool:
-    """Whether a name is Python's or generated code's: keywords, dunders, `torch`, `self`, ..."""
+    """Whether a name is Python's or every function's: keywords, dunders, `batch` and `chunk`."""
     return keyword.iskeyword(name) or name.startswith("__") or name in FIXED or not name.isascii()

@@ -25,6 +25,7 @@ from archc.bench.drawn import draw, load_file
 from archc.bench.errors import Oracle
 from archc.bench.job import BACKWARD, FORWARD, Job
 from archc.bench.worker import calls_of, machine
+from archc.runtime.tuned import launch_class
 from archc.tune.candidates import SHIPPED, Candidate, Launch
 
 ROUNDS = 7
@@ -41,10 +42,10 @@ def generated(job: Job) -> tuple[ModuleType, Peer]:
     """
     module = load_file(Path(job.folder) / "ours.py", "archc_bench_ours")
     names = vars(module)
-    if "launch_class" not in names:
+    if "use_tuned" not in names:
         raise ValueError(f"{job.title} has no kernels for chunks of tokens")
     for name, made in kernels_of(module).items():
-        names[name] = Watched(name, made, names["launch_class"])
+        names[name] = Watched(name, made, launch_class)
     return module, own(getattr(module, job.function), module, job)
 
 

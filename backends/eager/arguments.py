@@ -174,7 +174,6 @@ class Arguments:
             return number(default, self.names)
         if bottom == 1:
             return whole(default, self.names)
-        self.file.pieces.add("whole_quotient")
         top_text, bottom_text = (number(part, self.names) for part in (top, bottom))
         return Text(f'whole_quotient("{self.layer.name}", "{name}", {top_text}, {bottom_text})')
 
@@ -188,7 +187,6 @@ class Arguments:
             else:
                 groups.setdefault(("check_numbers", ""), []).append(name)
         for (piece, least), names in groups.items():
-            self.file.pieces.add(piece)
             given = [quoted(self.layer.name), *([least] if least else [])]
             writer.call(f"{piece}(", [*given, *(f"{name}={name}" for name in names)], ")")
 

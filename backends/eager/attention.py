@@ -212,7 +212,6 @@ def _call(scope: Scope, node: Node, found: Attention) -> Value:
     if found.dropout is not None:
         p, training = scope.number(found.dropout), scope.ask(scope.training)
         given.append(Text(f"dropout={p} if {training} else 0.0"))
-    scope.file.pieces.add("softmax_attention")
     head = found.heads or "head"
     have = ("batch", TIME.name, head, _kept(scope, node, found))
     text = call("softmax_attention", *given)

@@ -90,12 +90,10 @@ def read(scope: Scope, node: Node, operand: int) -> Value:
         scope.seen[operand] = name
         scope.kept[field.name] = name
         if field.count is not None:
-            scope.file.pieces.add("last_tokens")
             scope.kept[field.name] = f"last_tokens({name}, {scope.size(field.count)})"
     name = Text(scope.seen[operand])
     count = crop(node)
     if field.count is None and count is not None:
-        scope.file.pieces.add("last_tokens")
         count = scope.size(count)
         name = call(
             "last_tokens", name, f"{count} + {scope.ask(scope.lengths[node.op.reader.name])}"

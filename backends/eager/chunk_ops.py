@@ -1,13 +1,13 @@
 """Emission of the chunk ops: one function an op, each giving the expression of a node's value.
 
-Most become a call of a function of `chunk_pieces.py`.
+Most become a call of a function of `archc/runtime/chunks.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from archc.backends.eager.chunk_rows import Rows, decays, gradients, piece, settled, tensor
+from archc.backends.eager.chunk_rows import Rows, applied, decays, gradients, settled, tensor
 from archc.backends.eager.elementwise import laid_out
 from archc.backends.eager.region import ends_with
 from archc.backends.eager.scope import Scope
@@ -38,11 +38,11 @@ def chunks(scope: Scope, node: Node) -> Value:
     if scope.packed:
         count = scope.length(scope.graph[node.operands[0]].type.axis(op.steps)) if steps else "1"
         more = ["chunk_rows", str(len(outer)), str(op.fill), count]
-        text = piece(scope, "chunks_of_each", text, scope.length(op.row), *more)
+        text = applied("chunks_of_each", text, scope.length(op.row), *more)
     else:
         more = [str(len(outer))] if outer or op.fill else []
         more += [str(op.fill)] if op.fill else []
-        text = piece(scope, "to_chunks", text, scope.length(op.row), *more)
+        text = applied("to_chunks", text, scope.length(op.row), *more)
     have = ["batch"] * batch + [op.chunk.name, *outer, op.row.name, *inner]
     return settled(scope, node, text if batch else Text(f"{text}[0]"), have, x.kind)
 
@@ -61,11 +61,11 @@ def tokens(scope: Scope, node: Node) -> Value:
     have = ["batch"] * batch + [op.stream.name, *outer, *inner]
     count, outers = length.text, [str(len(outer))] if outer else []
     if op.steps is None:
-        text = piece(scope, "to_tokens", text, count, *outers)
+        text = applied("to_tokens", text, count, *outers)
     else:
         steps = scope.length(op.steps)
         rows = f"{length.at(ATOM)} * {steps.at(ATOM)}"
-        text = piece(scope, "to_tokens", text, rows, *outers)
+        text = applied("to_tokens", text, rows, *outers)
         text = call(f"{text}.unflatten", "1", f"({length}, {steps})")
         have.insert(have.index(op.stream.name) + 1, op.steps.name)
     return settled(scope, node, text if batch else Text(f"{text}[0]"), have, x.kind)
@@ -110,7 +110,7 @@ def at_last(scope: Scope, node: Node) -> Value:
         rest = [name for name in layout if name not in ("batch", stream.name)]
         text = aligned(x.text, x.layout, ["batch", *rest])
         reverse = "True" if node.op.reverse else ""
-        text = piece(scope, "at_last_of_each", text, scope.length(stream), scope.packed, reverse)
+        text = applied("at_last_of_each", text, scope.length(stream), scope.packed, reverse)
         return settled(scope, node, text, ["batch", stream.name, *rest], x.kind)
     index = "0" if node.op.reverse else "-1"
     return _placed(scope, node, stream.name, index, scope.length(stream))
@@ -121,7 +121,7 @@ def _placed(scope: Scope, node: Node, axis: str, index: str, count: Text) -> Val
     at = scope.node_layout(node).index(axis)
     rest = [name for name in scope.node_layout(node) if name != axis]
     text = permuted(x.text, x.layout, rest)
-    text = piece(scope, "placed", text, str(at), index, count)
+    text = applied("placed", text, str(at), index, count)
     return settled(scope, node, text, [*rest[:at], axis, *rest[at:]], x.kind)
 
 
@@ -140,11 +140,11 @@ def last(scope: Scope, node: Node) -> Value:
     name = "first_of" if op.reverse else "last_of"
     if set(rest) == set(layout) == set(empty.layout):
         text = permuted(empty.text, empty.layout, rest)
-        return settled(scope, node, piece(scope, name, x.text, place, text), rest, x.kind)
+        return settled(scope, node, applied(name, x.text, place, text), rest, x.kind)
     shape = ", ".join(scope.length(axis).text for axis in node.type.axes)
     wide = call(f"{aligned(x.text, x.layout, [op.stream, *layout]).at(ATOM)}.expand", "-1", shape)
     other = call(f"{aligned(empty.text, empty.layout, layout).at(ATOM)}.expand", shape)
-    return Value(piece(scope, name, wide, "0", other), layout, x.kind)
+    return Value(applied(name, wide, "0", other), layout, x.kind)
 
 
 def _last_of_each(scope: Scope, node: Node, x: Value, empty: Value) -> Value:
@@ -154,7 +154,7 @@ def _last_of_each(scope: Scope, node: Node, x: Value, empty: Value) -> Value:
     wide = wide if "batch" in x.layout else Text(f"{wide.at(ATOM)}[None]")
     other = aligned(empty.text, empty.layout, layout)
     reverse = "True" if node.op.reverse else ""
-    text = piece(scope, "last_of_each", wide, other, scope.packed, reverse)
+    text = applied("last_of_each", wide, other, scope.packed, reverse)
     return Value(text, layout, x.kind)
 
 
@@ -182,9 +182,9 @@ def unwindow(scope: Scope, node: Node) -> Value:
     width = scope.graph[node.operands[0]].type.axis(op.width)
     length = scope.length(op.stream)
     if op.stride is None:
-        text = piece(scope, "unwindowed", text, length, f"past={scope.length(width)} - 1")
+        text = applied("unwindowed", text, length, f"past={scope.length(width)} - 1")
     else:
-        text = piece(scope, "unwindowed", text, length, scope.size(op.stride))
+        text = applied("unwindowed", text, length, scope.size(op.stride))
     have = ["batch"] * batch + [op.stream.name, *rest]
     return settled(scope, node, text if batch else Text(f"{text}[0]"), have, x.kind)
 
@@ -208,12 +208,12 @@ def sums(scope: Scope, node: Node) -> Value:
         order = ["batch", op.axis, *(n for n in x.layout if n not in ("batch", op.axis))]
         how = ["reverse=True"] * op.reverse + ["exclusive=True"] * op.exclusive
         text = permuted(x.text, x.layout, order)
-        text = piece(scope, "sums_of_each", text, scope.packed, *how)
+        text = applied("sums_of_each", text, scope.packed, *how)
         return settled(scope, node, text, order, x.kind)
     if not op.reverse and not op.exclusive:
         return Value(call(f"{x.text.at(ATOM)}.cumsum", dim), x.layout, x.kind)
     name = {(True, False): "sums_from_end", (False, True): "sums_before"}
-    text = piece(scope, name.get((op.reverse, op.exclusive), "sums_after"), x.text, dim)
+    text = applied(name.get((op.reverse, op.exclusive), "sums_after"), x.text, dim)
     return Value(text, x.layout, x.kind)
 
 
@@ -221,7 +221,7 @@ def move(scope: Scope, node: Node) -> Value:
     """`moved(x, -2, 1)`."""
     x, op = tensor(scope, node.operands[0]), node.op
     dim = str(x.layout.index(op.axis) - len(x.layout))
-    text = piece(scope, "moved", x.text, dim, str(op.steps), str(op.fill) if op.fill else "")
+    text = applied("moved", x.text, dim, str(op.steps), str(op.fill) if op.fill else "")
     return Value(text, x.layout, x.kind)
 
 
@@ -238,10 +238,9 @@ def scan(scope: Scope, node: Node) -> Value:
     a = laid_out(scope.real(scope.value(node.operands[0])), layout)
     b = laid_out(scope.real(seen(scope, node.operands[1])), layout)
     first = laid_out(scope.real(seen(scope, node.operands[2])), rest)
-    scope.file.pieces.add(step)
     dim = str(layout.index(op.axis) - len(layout))
     reverse = "reverse=True" if op.reverse else ""
-    return Value(piece(scope, "scan_rows", a, b, first, dim, step, reverse), layout, DATA)
+    return Value(applied("scan_rows", a, b, first, dim, step, reverse), layout, DATA)
 
 
 def _scan_matrices(scope: Scope, node: Node) -> Value:
@@ -267,9 +266,8 @@ def _scan_matrices(scope: Scope, node: Node) -> Value:
             length,
             "1" if not column or column[0] not in first.layout else "-1",
         )
-    scope.file.pieces.add("matrix_step")
     reverse = "reverse=True" if op.reverse else ""
-    text = piece(scope, "scan_rows", text_a, *texts, "-3", "matrix_step", reverse)
+    text = applied("scan_rows", text_a, *texts, "-3", "matrix_step", reverse)
     if not column:
         text = Text(f"{text}[..., 0]")
     return settled(scope, node, text, [*lead, op.axis, col, *column])
@@ -288,7 +286,7 @@ def spans(scope: Scope, node: Node) -> Value:
     op, g = node.op, tensor(scope, node.operands[0])
     rest = [name for name in g.layout if name != op.row]
     text = permuted(g.text, g.layout, [*rest, op.row])
-    text = piece(scope, "spans", text, *flags(op, "strict", "exclusive"))
+    text = applied("spans", text, *flags(op, "strict", "exclusive"))
     return settled(scope, node, text, [*rest, op.row, op.col.name])
 
 
@@ -297,7 +295,7 @@ def spans_gradient(scope: Scope, node: Node) -> Value:
     op, x = node.op, tensor(scope, node.operands[0])
     rest = [name for name in x.layout if name not in (op.row, op.col)]
     text = permuted(x.text, x.layout, [*rest, op.row, op.col])
-    text = piece(scope, "spans_gradient", text, *flags(op, "exclusive"))
+    text = applied("spans_gradient", text, *flags(op, "exclusive"))
     return settled(scope, node, text, [*rest, op.row])
 
 
@@ -314,7 +312,7 @@ def gram(scope: Scope, node: Node) -> Value:
     a, b = (rows.of(operand) for operand in node.operands[:2])
     factors = decays(rows, node.operands[2], op.exclusive, op.anchor)
     name = "gram_from_middle" if op.anchor == "middle" else "decayed_gram"
-    text = piece(scope, name, a, b, factors, strictness(op))
+    text = applied(name, a, b, factors, strictness(op))
     return settled(scope, node, text, [*outer, op.row, op.col.name])
 
 
@@ -330,7 +328,7 @@ def mix(scope: Scope, node: Node) -> Value:
     matrix = aligned(weights.text, weights.layout, [*outer, op.row, op.col])
     name = "mix_from_middle" if op.anchor == "middle" else "decayed_mix"
     more = [strictness(op), *flags(op, "transpose")]
-    text = piece(scope, name, matrix, rows.of(node.operands[1]), factors, *more)
+    text = applied(name, matrix, rows.of(node.operands[1]), factors, *more)
     return settled(scope, node, rows.apart(text), [*outer, op.row, *inner])
 
 
@@ -344,7 +342,7 @@ def inverse(scope: Scope, node: Node) -> Value:
     op, x = node.op, tensor(scope, node.operands[0])
     rest = [name for name in x.layout if name not in (op.row, op.col)]
     order = [*rest, op.row, op.col]
-    text = piece(scope, "inverse_unit_lower", permuted(x.text, x.layout, order))
+    text = applied("inverse_unit_lower", permuted(x.text, x.layout, order))
     return settled(scope, node, text, order)
 
 

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from archc.backends.eager.scope import Scope
 
 
-def piece(scope: Scope, name: str, *arguments: Text | str) -> Text:
-    """A call of a piece, which the file then has."""
-    scope.file.pieces.add(name)
+def applied(name: str, *arguments: Text | str) -> Text:
+    """A call of a function of the runtime, without arguments that are left out."""
     return call(name, *(argument for argument in arguments if str(argument)))
 
 
@@ -92,7 +91,7 @@ def decays(rows: Rows, gate: int, exclusive: bool, anchor: str) -> Text:
     key = (text.text, exclusive, anchor)
     if key not in scope.decays:
         name = "from_middle" if anchor == "middle" else "decays_between"
-        made = piece(scope, name, text, "exclusive=True" if exclusive else "")
+        made = applied(name, text, "exclusive=True" if exclusive else "")
         scope.decays[key] = scope.names.fresh("decays")
         scope.writer.line(f"{scope.decays[key]} = {made}")
     return Text(scope.decays[key])
@@ -192,7 +191,7 @@ def gradients(scope: Scope, node: Node, owner: int, place: int) -> Value:
         switches = [f"{n}=True" for n in ("strict", "exclusive") if getattr(op, n)]
         if op.exclusive and not op.strict:
             switches = ["strict=True", *switches]
-        text = piece(scope, "decayed_gram_gradients", d, a, b, factors, *switches)
+        text = applied("decayed_gram_gradients", d, a, b, factors, *switches)
         name = scope.names.fresh(f"{scope.target(owner)}_gradients")
         scope.writer.line(f"{name} = {text}")
         scope.joint[owner] = (name, rows)

@@ -231,7 +231,6 @@ class ChunkedFunction(FoldFunction):
         """The loop over runs of chunks, from the state that the run before it left; the results."""
         along = [self.inputs[name] for name in self._along(list(self.inputs))]
         parts, others = [x for x in along if x in given], {*given} - {*along}
-        self.scope.file.pieces.add(runs)
         made = {name: plain(name) + "_" * (plain(name) in others) for name in self.results}
         lists = {name: f"{each}_all" for name, each in made.items()}
         for each in lists.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from archc.backends.eager.chunk_rows import piece, tensor
+from archc.backends.eager.chunk_rows import applied, tensor
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, Value
@@ -36,5 +36,5 @@ def conjugate(scope: Scope, node: Node) -> Value:
         steps = binary("*", MUL, steps, scope.length(node.type.axis(name)))
     if op.iterations is not None:
         steps = scope.size(op.iterations)
-    text = piece(scope, "conjugate_gradients", Text(f"{product}[0]"), right, f"({dims})", steps)
+    text = applied("conjugate_gradients", Text(f"{product}[0]"), right, f"({dims})", steps)
     return Value(text, layout, DATA)

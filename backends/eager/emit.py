@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Callable
-from functools import cache
-from importlib import resources
 from typing import Any
 
+from archc.backends.assembly import assembled
 from archc.backends.eager.file import File
 from archc.backends.eager.function import write_function
 from archc.backends.eager.library import named
 from archc.backends.eager.module import write_class
 from archc.backends.eager.parts import Parts
-from archc.backends.eager.selfcheck import FORMS, forms, self_check
+from archc.backends.eager.selfcheck import self_check
 from archc.backends.eager.table import EMITTERS
+from archc.backends.embedding import names_read
 from archc.backends.writer import Writer, printable
 
 from archc.ir import layer as ir
@@ -48,22 +46,18 @@ def emitted(
     classes = file.classes_of(layers[::-1])
     for layer in layers:
         write_class(Parts(file, layer, EMITTERS, classes, layer is plan.layer))
-    sections = with_pieces(file)
+    check = ""
     if plan.check is not None:
-        by_kernels = [check for check, piece in KERNEL_CHECKS.items() if piece in file.pieces]
-        used = {*forms(plan.layer), *by_kernels}
-        unused = {"example", *FORMS} - used
-        checks = [t for name, t in functions("check_pieces.py").items() if name not in unused]
-        definitions = self_check(plan.layer, layers, classes, plan.check, by_kernels)
-        sections += ["# --- self-check: run this file ---", *checks, definitions]
-        sections.append('if __name__ == "__main__":\n    main()')
-    body = "\n\n\n".join(text.strip("\n") for text in sections)
-    text = "\n".join([*header(plan, kernel_notes(file)), whole(body)])
+        read = names_read("\n".join(file.sections))
+        more = [check for check, called in KERNEL_CHECKS.items() if called in read]
+        check = self_check(file, plan.layer, layers, classes, plan.check, more)
+    body = assembled(file, plan.runtime == "embed", check)
+    text = "\n".join([*header(plan, kernel_notes(file, bool(check))), body])
     return named(text) if file.spaced else text, file
 
 
 KERNEL_CHECKS = {"check_kernels": "by_kernels", "check_steps": "by_steps"}
-"""What is checked of a file with kernels, and the piece that such a file has."""
+"""What is checked of a file with kernels, and what such a file calls."""
 
 
 def class_name(layer: ir.Layer) -> str:
@@ -85,53 +79,8 @@ def emit_function(
     file.names.fresh(name)
     classes = file.classes_of([layer])
     write_function(Parts(file, layer, EMITTERS, classes, root=True), name)
-    body = "\n\n\n".join(text.strip("\n") for text in with_pieces(file))
-    return named(whole(body)) if file.spaced else whole(body)
-
-
-def whole(body: str) -> str:
-    """The text of a file: what it imports, one blank line before a number, two before a
-    definition."""
-    blank = [""] if re.match(r"[A-Z]+ = ", body) else ["", ""]
-    return "\n".join([*imports(body), *blank, body, ""])
-
-
-def with_pieces(file: File) -> list[str]:
-    """The sections of a file after the pieces that they use."""
-    written = all_pieces()
-    needed, waiting = set(), sorted(file.pieces | file.kernels)
-    while waiting:
-        name = waiting.pop()
-        needed.add(name)
-        words = set(re.findall(r"\w+(?=\()", written[name]))
-        waiting += [other for other in written if other in words - needed]
-    pieces = [text for name, text in written.items() if name in needed]
-    return [*constants(file), *pieces, *file.sections, *file.ending]
-
-
-def all_pieces() -> dict[str, str]:
-    """The text of every function that files are made of."""
-    return {
-        **functions("pieces.py"), **functions("packed_pieces.py"), **functions("chunk_pieces.py"),
-        **functions("op_pieces.py"),
-        **functions("jit.py", "archc.runtime"),
-        **functions("tiles.py", "archc.runtime"),
-        **functions("programs.py", "archc.runtime"),
-        **functions("pieces.py", "archc.backends.triton"),
-        **functions("together_pieces.py", "archc.backends.triton"),
-        **functions("launch_pieces.py", "archc.backends.triton"),
-        **functions("again_pieces.py", "archc.backends.triton"),
-        **functions("step_pieces.py", "archc.backends.triton"),
-        **functions("tuned_pieces.py", "archc.backends.triton"),
-        **functions("fold_pieces.py", "archc.backends.triton"),
-    }  # fmt: skip
-
-
-def constants(file: File) -> list[str]:
-    """The numbers at the head of a file that a reader may want to change."""
-    notes = {"CHUNK": "tokens of a chunk", "STEPS": "fewer tokens than these go one by one"}
-    lines = [f"{name} = {value}  # {notes[name[:5]]}" for name, value in file.constants.items()]
-    return ["\n".join(lines)] if lines else []
+    body = assembled(file, embedded=False)
+    return named(body) if file.spaced else body
 
 
 def called_first(layer: ir.Layer) -> list[ir.Layer]:
@@ -176,7 +125,7 @@ def header(plan: Plan, notes: list[str]) -> list[str]:
     return [*writer.lines, ""]
 
 
-def kernel_notes(file: File) -> list[str]:
+def kernel_notes(file: File, checks: bool) -> list[str]:
     """What the head of the file says of its ops and kernels."""
     if file.by_kernels is None:
         return [OPS] * file.spaced
@@ -192,9 +141,10 @@ def kernel_notes(file: File) -> list[str]:
     )
     third = "GPU or without Triton all of it is:"
     last = "Nothing above tells of the kernels: on a GPU, running this file checks them too."
+    ending = [ASSEMBLER, *[last] * checks]
     ops = [OPS] * file.spaced
     notes = "\n".join([first, second, third, *file.notes])
-    return [notes, *attends, *refused, *ops, ASSEMBLER, last]
+    return [notes, *attends, *refused, *ops, *ending]
 
 
 ATTENDS = (
@@ -211,44 +161,3 @@ of gradients and derivatives in forward mode are refused, token by token they ar
 ASSEMBLER = """A process that imports this file with Triton 3.5 or 3.6 takes the newer of the two
 assemblers that Triton comes with, for every kernel: see `newer_assembler`."""
 """What a file says of the machine code of its kernels."""
-
-
-def imports(body: str) -> list[str]:
-    """The import block for what the text uses."""
-    names = ("hashlib", "json", "math", "os", "sys", "threading", "time", "warnings")
-    standard = [f"import {name}" for name in names if re.search(rf"\b{name}\.", body)]
-    standard += ["from collections.abc import Callable"] if "Callable" in body else []
-    together = "ThreadPoolExecutor(" in body
-    standard += ["from concurrent.futures import ThreadPoolExecutor"] if together else []
-    standard += ["from types import FunctionType"] if together else []
-    typing = [name for name in ("Any", "NamedTuple") if re.search(rf"\b{name}\b", body)]
-    standard += [f"from typing import {', '.join(typing)}"] if typing else []
-    names = ["Tensor"] if re.search(r"\bTensor\b", body) else []
-    names += ["nn"] if re.search(r"\bnn\.", body) else []
-    torch = ["import torch"] + ([f"from torch import {', '.join(names)}"] if names else [])
-    torch += ["from torch.nn import functional as F"] if re.search(r"\bF\.", body) else []
-    torch += ["from torch.utils._python_dispatch import TorchDispatchMode"] if together else []
-    if re.search(r"\btriton\.jit\(", body):
-        torch += ["", *OPTIONAL]
-        standard = ["from __future__ import annotations", "", *standard]
-    return [*standard, "", *torch]
-
-
-OPTIONAL = """try:
-    import triton
-    import triton.language as tl
-except ImportError:  # what is done without a GPU needs none
-    triton = tl = None""".splitlines()
-
-
-@cache
-def functions(file: str, package: str = "archc.backends.eager") -> dict[str, str]:
-    """The text of each function and class of a file of pieces, with its decorators."""
-    text = resources.files(package).joinpath(file).read_text("utf-8")
-    found = {}
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            lines = text.splitlines()[first - 1 : node.end_lineno]
-            found[node.name] = "\n".join(lines)
-    return found

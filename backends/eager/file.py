@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
+from archc.backends.embedding import exported
 from archc.backends.renamed import spelled
 from archc.backends.writer import Names
 
 from archc.ir import layer as ir
 
-_TOP_LEVEL = """
-    wave fill outputs_of distance in_pieces gradients_of slopes check_values check_pieces
-    check_chunks check_gradients check_kernels check_steps checks speed timed seconds main example
-    TITLE SIZES SPEED_SIZES TOKENS EXPECTED SLOPES FORMS SPACE
-"""
-TOP_LEVEL = frozenset(_TOP_LEVEL.split())
-"""What a file defines beside its layers."""
+TOP_LEVEL = frozenset({"CASE", "FORMS", "SPACE", "example", "use_tuned"})
+"""What a file defines beside its layers, and what it takes from the runtime."""
+
+
+@cache
+def top_level() -> frozenset[str]:
+    """Names that no class or function of a layer may have."""
+    return TOP_LEVEL | {*exported()}
 
 
 def state_of(name: str) -> str:
@@ -27,19 +30,18 @@ def state_of(name: str) -> str:
 
 @dataclass
 class File:
-    """A file under construction: the pieces it needs, its top-level names, and its sections in
-    order; `ending` are those that come last. `titles` are names of kernels by their text without
-    one: another of the same text needs no second."""
+    """A file under construction: its top-level names, and its sections in order; `ending` are those
+    that come last. What these call of the runtime is found from their text (`assembly.py`).
+    `titles` are names of kernels by their text without one: another of the same text needs no
+    second."""
 
-    pieces: set[str] = field(default_factory=set)
-    names: Names = field(default_factory=lambda: Names(TOP_LEVEL))
+    names: Names = field(default_factory=lambda: Names(top_level()))
     sections: list[str] = field(default_factory=list)
     by_kernels: Callable[..., Any] | None = None
     by_steps: Callable[..., Any] | None = None
     by_ops: Callable[..., Any] | None = None
     by_folds: Callable[..., Any] | None = None
     spaced: bool = False
-    kernels: set[str] = field(default_factory=set)
     titles: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)

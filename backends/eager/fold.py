@@ -93,7 +93,6 @@ class FoldFunction:
         """The lines that take one token after the other: by a kernel where one may."""
         if self.stepping is not None:
             states = list(self.states.values())
-            self.scope.file.pieces.add("by_steps")
             tensors = ", ".join([*self.real_arguments(), *states])
             alone = "cu_seqlens is None and " * bool(self.packed and self.stepping.in_a_graph())
             with writer.block(f"if {alone}by_steps({tensors}):"):
@@ -174,7 +173,6 @@ class FoldFunction:
         parameters, _ = extra_arguments(self.scope, body)
         writer = Writer()
         arguments = [*self.arguments.values(), *self.states.values(), *parameters]
-        self.scope.file.pieces.add("without_autocast")
         packed = self.packed and not self.steps_alone
         writer.line("@without_autocast")
         writer.call(f"def {self.name}(", [*arguments, *["cu_seqlens=None"] * packed], "):")
@@ -201,14 +199,12 @@ class FoldFunction:
 
     def check_packed(self, writer: Writer, title: str) -> None:
         """The lines that refuse what cannot be borders of packed sequences."""
-        self.scope.file.pieces.add("check_packed")
         with writer.block("if cu_seqlens is not None:"):
             first = self.arguments[self.tokens[0]]
             writer.line(f"check_packed({quoted(title)}, cu_seqlens, {first})")
 
     def one_by_one(self, writer: Writer, name: str, given: list[str], unless: str = "") -> None:
         """The lines that do packed sequences each by itself, with the function of that name."""
-        self.scope.file.pieces.add("one_by_one")
         tokens, states = [self.arguments[n] for n in self.tokens], [*self.states.values()]
         run = f"lambda {', '.join([*tokens, *states])}: {name}({', '.join(given)})"
         parts = [run, "cu_seqlens", f"[{', '.join(tokens)}]", f"[{', '.join(states)}]"]

@@ -151,7 +151,6 @@ class Forward:
     def _packed(self, writer: Writer) -> None:
         """The lines for sequences that stand one after the other."""
         if self.scope.cu_seqlens:
-            self.parts.file.pieces.add("check_packed")
             with writer.block("if cu_seqlens is not None:"):
                 writer.line(f"check_packed({quoted(self.parts.name)}, cu_seqlens, {self.first})")
             return
@@ -186,7 +185,6 @@ class Forward:
         for id, op in self.layer.inputs:
             name, shown = self.names[id], quoted(op.name)
             piece = {"int": "check_index", "bool": "check_index"}.get(op.type.dtype, "check_real")
-            self.parts.file.pieces |= {"check_input", piece}
             lines = [
                 f'check_input({title}, {shown}, {name}, "{self._axes(op)}", sizes, {like})',
                 f"{piece}({title}, {shown}, {name}{self._checked_dtype(op, like)})",
@@ -235,7 +233,6 @@ class Forward:
         with writer.block("if state is None:"):
             self._first_state(writer)
         if not memory.refusal:
-            self.parts.file.pieces.add("check_state")
             with writer.block("else:"):
                 writer.call("check_state(", self.held, ")")
         if any(field.kind == "pos" for field in memory.fields):

@@ -54,7 +54,6 @@ class Function(Forward):
     def _checks(self, writer: Writer) -> None:
         """Refuse inputs that do not fit, and sizes that follow from others and do not."""
         super()._checks(writer)
-        self.parts.file.pieces.add("check_chunk")
         writer.line(f"check_chunk({quoted(self.parts.name)}, chunk)")
         scope, title = self.scope, quoted(self.parts.name)
         self.needs = Writer(margin=4)

@@ -124,7 +124,6 @@ def _convolution(
     want = [*(label_of[name] for name in x.layout), width]
     w = aligned(scope.as_data(scope.value(weight)).text, taps, want)
     before, after = carry.past(scope, source)
-    scope.file.pieces.add("short_convolution")
     axis_of = {label: axis.name for label, axis in node.op.out}
     have = tuple(axis_of[label] for label in want[:-1])
     name = scope.names.fresh(f"{scope.target(node.id)}_conv")

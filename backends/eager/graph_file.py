@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from archc.backends.eager.emit import whole, with_pieces
+from archc.backends.assembly import assembled
 from archc.backends.eager.file import File
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.parts import Parts
@@ -41,5 +41,4 @@ def emit_graphs(
         layouts = {out: graph[id].type.names for out, id in graph.outputs.items()}
         options = function.write(layouts, titles[name])
         arguments[name] = Arguments(tuple(function.inputs), tuple(options))
-    body = "\n\n\n".join(text.strip("\n") for text in with_pieces(file))
-    return whole(body), arguments
+    return assembled(file, embedded=False), arguments

@@ -111,7 +111,6 @@ class GraphFunction:
         head = self._head(words([*body.writer.lines, *made]))
         body.asked.discard("chunk")
         self.extra = dict(zip(*extra_arguments(self.scope, body), strict=True))
-        self.scope.file.pieces.add(self.wrapper)
         writer.line(f"@{self.wrapper}")
         every = [*self.arguments.values(), *self.extra, *self.options]
         writer.call(f"def {self.name}(", every, "):")

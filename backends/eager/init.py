@@ -72,6 +72,4 @@ def drawn(file: File, init: ir.Init, names: Mapping[str, str]) -> Text:
     if init.fn == "loguniform":
         low, high = (call("math.log", number(arg, names)) for arg in init.args)
         return call("torch.exp", call(f"{empty}.uniform_", low, high))
-    if init.fn == "inverse_softplus":
-        file.pieces.add("inverse_softplus")
     return call(FUNCTIONS[init.fn], drawn(file, init.args[0], names))

@@ -8,7 +8,6 @@ text has, so that files stand beside one another in one process.
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import TYPE_CHECKING
 
 from archc.backends.eager.graph_function import GraphFunction, plain
@@ -28,13 +27,6 @@ DIGEST = "@" * 12
 
 REFUSED = "no_second_gradient"
 
-PIECES = {
-    "new_op", REFUSED, "no_gradient", "as_op", "few", "rows_of_chunk", "in_runs", "joined",
-    "check_tensors", "check_together", "wrong_shapes", "in_a_graph", "each_alone", "present",
-    "in_dtype", "settled", "flat", "result_kind", "or_zero",
-}  # fmt: skip
-
-
 def named(text: str) -> str:
     """A text with the digest of what it was in the names of its ops."""
     return text.replace(DIGEST, hashlib.sha256(text.encode()).hexdigest()[: len(DIGEST)])
@@ -45,7 +37,6 @@ class Ops:
     that in PyTorch, `fast` is what may do both instead."""
 
     kind: type[Op] = Op
-    pieces = frozenset(PIECES)
 
     def __init__(self, owner: ChunkedFunction, eager: Both, fast: Both):
         self.owner, self.file = owner, owner.scope.file
@@ -57,7 +48,6 @@ class Ops:
 
     def write(self) -> None:
         """The functions of both, the ops, and the function that calls them."""
-        before = len(self.file.sections)
         fits = self.fits = self.forward.fits()
         forward = self.forward.function(fits), self.forward.fake()
         backward = self.backward.function(), self.backward.fake()
@@ -67,16 +57,14 @@ class Ops:
         self._new(self.name, self.title, self.forward, [*forward, *more])
         self._more_ops()
         self._choice()
-        self._note(before)
+        self._ask_for_space()
 
     def _more_ops(self) -> None:
         """What there is besides the two ops."""
 
-    def _note(self, before: int) -> None:
-        """Ask for the pieces of the sections from that one on, and for a namespace."""
+    def _ask_for_space(self) -> None:
+        """Ask for a namespace."""
         sections = self.file.sections
-        words = re.findall(r"\w+", "\n".join(sections[before:]))
-        self.file.pieces |= {"free_space", *(self.pieces & {*words})}
         if not self.file.spaced:
             self.file.spaced = True
             space = quoted(f"{self.title}_{DIGEST}")
@@ -197,11 +185,11 @@ class Ops:
             owner.check_packed(writer, self.title)
             fits = f"not {self._together()}" if packed else ""
             owner.one_by_one(writer, self.title, [*every, "chunk"], fits)
-        steps = f"chunk is None or few({length})"
+        steps = f"chunk is None or few({length}, STEPS)"
         with writer.block(f"if cu_seqlens is None and ({steps}):" if packed else f"if {steps}:"):
             self._few(writer)
         like = next(iter(owner.states.values()))
-        writer.line(f"chunk = rows_of_chunk(chunk, {length}, {like})")
+        writer.line(f"chunk = rows_of_chunk(chunk, {length}, {like}, STEPS)")
         self._fit(writer)
         given = [*(owner.inputs[n] for n in self.forward.inputs), *owner.extra]
         given += ["cu_seqlens"] * packed

@@ -88,7 +88,6 @@ def reduce(scope: Scope, node: Node) -> Value:
     if scope.packed and "batch" in layout and [axis.kind for axis in axes] == ["stream"]:
         return _whole_of_each(scope, node, value, kept)
     if fn in ("max", "min") and any(axis.kind == "stream" for axis in axes):
-        scope.file.pieces.add("extreme_of")
         text = call("extreme_of", value.text, dims(value.layout, node.op.axes), f"torch.a{fn}")
     elif fn in ("max", "min"):
         text = call(f"{value.text.at(ATOM)}.a{fn}", dims(value.layout, node.op.axes))
@@ -105,9 +104,7 @@ def _whole_of_each(scope: Scope, node: Node, value: Value, kept: Sequence[str]) 
     """`whole_of_each(x, "sum", sequence_rows)`: of all tokens, or chunks, of each packed
     sequence."""
     rows, axis = scope.packed, scope.graph[node.operands[0]].type.axis(node.op.axes[0])
-    scope.file.pieces.add("whole_of_each")
     if axis.size.has(CHUNK):
-        scope.file.pieces.add("by_chunks")
         rows = call("by_chunks", rows)
     rest = [name for name in kept if name != "batch"]
     x = permuted(value.text, value.layout, ["batch", *node.op.axes, *rest])
@@ -213,7 +210,6 @@ def gather(scope: Scope, node: Node) -> Value:
     new = [name for name in index.layout if name not in shared]
     if shared:
         rest = [name for name in value.layout if name not in shared and name != axis]
-        scope.file.pieces.add("take_at")
         data = permuted(value.text, value.layout, [*shared, axis, *rest])
         where = permuted(index.text, index.layout, [*shared, *new])
         text = call("take_at", data, where, str(len(shared)))
@@ -237,7 +233,6 @@ def scatter(scope: Scope, node: Node) -> Value:
     nothing."""
     value, index = (scope.value(operand) for operand in node.operands)
     value, into, layout = scope.as_data(scope.real(value)), node.op.into, scope.node_layout(node)
-    scope.file.pieces.add("one_hot_rows")
     hot = Text(scope.names.fresh(f"{scope.target(node.id)}_rows"))
     rows = [index.text.text, scope.length(into).text, scope.dtype]
     scope.writer.call(f"{hot} = one_hot_rows(", rows, ")")
@@ -249,7 +244,6 @@ def scatter(scope: Scope, node: Node) -> Value:
 def top(scope: Scope, node: Node) -> Value:
     """`top(score, count, dim)`."""
     value = scope.value(node.operands[0])
-    scope.file.pieces.add("top_of")
     text = call("top_of", value.text, scope.size(node.op.count), dims(value.layout, [node.op.axis]))
     return Value(text, value.layout, BOOL)
 
@@ -274,7 +268,6 @@ def shift(scope: Scope, node: Node) -> Value:
     """The tokens `steps` earlier; the state holds those from before the first."""
     before, after = carry.past(scope, node)
     x = scope.per_token(node.operands[0], node.op.stream, short=True)
-    scope.file.pieces.add("shift_tokens")
     name = scope.names.fresh(node.name or f"{scope.target(node.id)}_before")
     borders = f", {scope.cu_seqlens}" if scope.cu_seqlens else ""
     scope.writer.line(f"{name}, {after} = shift_tokens({x.text}, {before}{borders})", shape_text(x))
@@ -293,7 +286,6 @@ def window(scope: Scope, node: Node) -> Value:
     else:
         piece, stream = "block_tokens", op.blocks.name
         arguments += [scope.length(op.width), scope.size(op.stride), Text(scope.starts[op.stream])]
-    scope.file.pieces.add(piece)
     value = Value(
         Text(scope.names.fresh(node.name or scope.hint(node))),
         ("batch", stream, op.width.name, *rest),
@@ -317,7 +309,6 @@ def softmax(scope: Scope, node: Node) -> Value:
     if sink:
         rest = [name for name in layout if name != node.op.over]
         arguments.append(laid_out(values[1], tuple(rest)))
-    scope.file.pieces.add("masked_softmax")
     return Value(call("masked_softmax", *arguments), layout, DATA)
 
 
@@ -335,7 +326,6 @@ def segment(scope: Scope, node: Node) -> Value:
     if not matrix:
         arguments.append(Text({"sum": "torch.cumsum", "product": "torch.cumprod"}[op.kind]))
     piece = ("products_between" if matrix else "combined_between") + ("_for_each" if own else "")
-    scope.file.pieces.add(piece)
     text = call(piece, *arguments)
     layout = scope.node_layout(node)
     return Value(permuted(text, have, layout), layout, DATA)

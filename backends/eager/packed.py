@@ -96,7 +96,6 @@ def _crossed(op: ir.Op) -> tuple[str, ...]:
 
 def write_packed(writer: Writer, forward: Forward, run: str, kept: bool) -> None:
     """`if cu_seqlens is not None: ...`; `kept`: the states are returned without being asked for."""
-    forward.parts.file.pieces.add("run_packed")
     title = quoted(forward.parts.name)
     inputs = [(forward.names[id], op.type.names) for id, op in forward.layer.inputs]
     tokens = [name for name, axes in inputs if "t" in axes]
@@ -115,7 +114,6 @@ def write_packed(writer: Writer, forward: Forward, run: str, kept: bool) -> None
         elif kept and not joinable(forward.memory):
             writer.line("return made, None  # what is kept of each has a length of its own")
         else:
-            forward.parts.file.pieces.add("joined_states")
             state = f"joined_states({title}, states)"
             both = f"return made, {state}"
             writer.line(both if kept else f"return (made, {state}) if return_state else made")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import sympy
+from archc.backends.eager.file import File
 from archc.backends.eager.memory import memory_of
 from archc.backends.expression import whole
 from archc.backends.writer import Writer, attribute, identifier, quoted
@@ -26,37 +27,20 @@ FORMS = {
     "check_kernels": ("kernels in float32, against float64 without them", "1e-3"),
     "check_steps": ("kernels of a few tokens, the same way", "1e-3"),
 }
-"""What is checked: function of `check_pieces.py` -> what it compares, and the largest relative
-error that is right (a file carries its numbers with seven digits)."""
+"""What is checked: function of `archc/runtime/selfcheck.py` -> what it compares, and the largest
+relative error that is right (a file carries its numbers with seven digits)."""
 
 
 def self_check(
-    layer: ir.Layer, layers: Sequence[ir.Layer], classes: Mapping[int, str], check: Check,
-    kernels: Sequence[str] = (),
+    file: File, layer: ir.Layer, layers: Sequence[ir.Layer], classes: Mapping[int, str],
+    check: Check, kernels: Sequence[str] = (),
 ) -> str:  # fmt: skip
-    """The definitions that the functions of `check_pieces.py` work on."""
+    """The definitions that functions of `archc/runtime/selfcheck.py` work on, and their call."""
     writer = Writer()
-    writer.line(f"TITLE = {quoted(layer.name)}")
-    _table(writer, "SIZES", {quoted(attribute(n)): repr(v) for n, v in check.sizes.items()})
-    _table(
-        writer, "SPEED_SIZES", {quoted(attribute(n)): repr(v) for n, v in check.speed_sizes.items()}
-    )
-    writer.line(f"TOKENS = {check.tokens}")
-    writer.line("EXPECTED = {")
-    for name, elements in check.expected.items():
-        values = ", ".join(f"{value:.6e}" for value in elements.values())
-        writer.line(f"    {quoted(name)}: (")
-        places = ", ".join(map(str, elements))
-        for line in [*_wrapped(places), *_wrapped(values)]:
-            writer.line(f"        {line}")
-        writer.line("    ),")
-    writer.line("}")
-    writer.line(f"SLOPES = ({', '.join(f'{slope:.6e}' for slope in check.slopes)})")
-    writer.line()
-    writer.line()
     _example(writer, layer, layers, classes, check.share)
     writer.line()
     writer.line()
+    _case(writer, file, layer, check)
     writer.line("FORMS = [")
     for function in forms(layer):
         title, limit = FORMS[function]
@@ -68,7 +52,35 @@ def self_check(
             for function in kernels:
                 title, limit = FORMS[function]
                 writer.line(f"FORMS.append(({quoted(title)}, {function}, {limit}))")
+    writer.line()
+    writer.line()
+    with writer.block('if __name__ == "__main__":'):
+        writer.line("main(CASE, FORMS)")
     return writer.text()
+
+
+def _case(writer: Writer, file: File, layer: ir.Layer, check: Check) -> None:
+    """The `Case` of a file."""
+    with writer.block("CASE = Case("):
+        writer.line(f"title={quoted(layer.name)},")
+        for name, sizes in (("sizes", check.sizes), ("speed_sizes", check.speed_sizes)):
+            _table(writer, f"{name}=", {quoted(attribute(n)): repr(v) for n, v in sizes.items()})
+        writer.line(f"tokens={check.tokens},")
+        writer.line("example=example,")
+        with writer.block("expected={"):
+            for name, elements in check.expected.items():
+                values = ", ".join(f"{value:.6e}" for value in elements.values())
+                writer.line(f"{quoted(name)}: (")
+                places = ", ".join(map(str, elements))
+                for line in [*_wrapped(places), *_wrapped(values)]:
+                    writer.line(f"    {line}")
+                writer.line("),")
+        writer.line("},")
+        writer.line(f"slopes=({', '.join(f'{slope:.6e}' for slope in check.slopes)}),")
+        for name in ("CHUNK", "STEPS"):
+            if name in file.constants:
+                writer.line(f"{name.lower()}={name},")
+    writer.line(")")
 
 
 def forms(layer: ir.Layer) -> list[str]:
@@ -101,8 +113,9 @@ def _wrapped(values: str, width: int = 88) -> list[str]:
 
 
 def _table(writer: Writer, name: str, items: Mapping[str, str]) -> None:
-    """A dictionary constant."""
-    writer.call(f"{name} = {{", [f"{key}: {value}" for key, value in items.items()], "}")
+    """A dictionary, as an argument or behind ` = `."""
+    end = "}," if name.endswith("=") else "}"
+    writer.call(f"{name}{{", [f"{key}: {value}" for key, value in items.items()], end)
 
 
 def _example(
@@ -122,7 +135,7 @@ def _example(
         )
         writer.line('kind = {"device": device, "dtype": dtype}')
         writer.call(f"layer = {classes[id(layer)]}(", ["**sizes", *given, "**kind"], ")")
-        _table(writer, "ranges", ranges)
+        _table(writer, "ranges = ", ranges)
         near = "" if share == 1 else f", {share}"
         writer.line(f"fill(layer, ranges{near})")
         writer.line("inputs = {")

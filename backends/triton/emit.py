@@ -20,8 +20,13 @@ from archc.backends.triton.walk_op import WalkOps
 from archc.ir import layer as ir
 from archc.ir.plan import Plan
 
-TUNED = """if "ARCHC_TUNED" in os.environ:  # a file that `archc tune` wrote
-    use_tuned(os.environ["ARCHC_TUNED"])"""
+TUNED = '''def use_tuned(path: str) -> None:
+    """Launch the kernels of this file from now on as `archc tune` found best."""
+    take_settings(path, globals())
+
+
+if "ARCHC_TUNED" in os.environ:  # a file that `archc tune` wrote
+    use_tuned(os.environ["ARCHC_TUNED"])'''
 
 
 def emit(plan: Plan, schedule: Schedule) -> str:
@@ -45,7 +50,6 @@ def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
     ops that call them."""
 
     def by_kernels(scope: Scope, *given: Any, fused: bool) -> KernelFunction:
-        scope.file.kernels |= {"use_tuned"}
         scope.file.ending = [TUNED]
         return KernelFunction(scope, *given, schedule, fused)
 

@@ -48,13 +48,11 @@ class FoldFunction(PairFunction):
         scope = self.scope
         tensors = [v.text.text for v in self.values.values() if v.kind != NUMBER]
         readers = scope.ask(scope.lengths[self.op.reader.name])
-        scope.file.pieces |= {"by_folds"}
         tests = [f"by_folds({', '.join([readers, *tensors])})"]
         vectors = [s.dim for fold in self.folds for s in fold.sources if s.dim is not None]
         lengths = dict.fromkeys(str(scope.size(axis.size)) for axis in vectors)
         tests += [f"{length} <= {WIDEST}" for length in lengths if not length.isdigit()]
         if any(fold.slopes is None for fold in self.folds):
-            scope.file.pieces |= {"needs_gradient"}
             tests.append(f"not needs_gradient({', '.join(tensors)})")
         return " and ".join(tests)
 
@@ -125,14 +123,12 @@ def _given(scope: Scope, fold: Fold, source: Source, running: dict[int, str]) ->
     if not source.summed:
         return permuted(value.text, value.layout, names)
     if source.node not in running:
-        scope.file.pieces.add("running_sums")
         running[source.node] = scope.names.fresh("running_" + scope.hint(scope.graph[source.node]))
         text = call("running_sums", permuted(value.text, value.layout, names))
         scope.writer.line(f"{running[source.node]} = {text}")
     name = Text(running[source.node])
     if source.role == "read":
         return name
-    scope.file.pieces.add("last_tokens")
     return call("last_tokens", name, scope.ask(scope.lengths[fold.reader.name]))
 
 

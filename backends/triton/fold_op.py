@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
 import sympy
@@ -24,10 +23,6 @@ Reach = Callable[[sympy.Expr], str]
 LOCALS = (
     "data", "o", "lse", "d_o", "delta", "output", "inputs", "given", "made", "rows", "columns",
     "options", "tokens", "pos", "start",
-)  # fmt: skip
-PIECES = frozenset(
-    {"free_space", "new_op", "as_op", "narrowest", "vectors_of", "of_running_sums", "block_of",
-     "fold_blocks", "no_second_gradient_of_fold", "no_gradient"}
 )  # fmt: skip
 WIDE = "torch.float32"
 
@@ -77,8 +72,6 @@ class FoldOp:
             self._new("", [], [f"Tensor {n}" for n in self.results], "derive", "keep")
         else:
             self._new("", [], [f"Tensor {n}" for n in self.results], "no_gradient", "")
-        words = re.findall(r"\w+", "\n".join(self.file.sections[before:]))
-        self.file.pieces |= {"free_space", *(PIECES & {*words})}
         if not self.file.spaced:
             self.file.spaced = True
             space = quoted(f"{self.title}_{DIGEST}")

@@ -12,7 +12,7 @@ from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, Value
 from archc.backends.expression import UNARY, Text
 from archc.backends.triton.kernel import KernelWriter
-from archc.backends.triton.launch import LAUNCHING, write_launch
+from archc.backends.triton.launch import write_launch
 from archc.backends.triton.naming import pointer, size_name
 from archc.backends.triton.packed import read_by_chunks, why_alone
 from archc.backends.triton.schedule import Schedule, written
@@ -27,9 +27,6 @@ from archc.ir.graph import Graph
 from archc.ir.kernel import BLOCK, FEW, NARROW, NEAR, SUMMED, Buffer, warps
 
 TORCH = {"int": "torch.int32", "bool": "torch.bool"}
-
-
-PIECES = (*LAUNCHING, "block_of", "numbers_of", "settings_of")
 
 
 VIEWS = (ir.Constant, ck.Expand, ck.Select)
@@ -102,7 +99,6 @@ class KernelFunction(GraphFunction):
         """Write a kernel to the file; its name there."""
         title = self.scope.file.names.fresh(made.kernel.name)
         self.scope.file.sections.append(kernel_text(made, title))
-        self.scope.file.kernels |= {*PIECES, *made.pieces}
         return title
 
     def _note(self) -> None:
@@ -122,7 +118,6 @@ class KernelFunction(GraphFunction):
 
     def _head(self, used: Collection[str]) -> list[str]:
         """The dtype of the data before the counts of chunks."""
-        self.scope.file.pieces.add("narrowest")
         self.body.asked.discard("data")
         real = {
             name: self.arguments[name] for name, node in self.inputs.items()
@@ -142,12 +137,10 @@ class KernelFunction(GraphFunction):
             return text
         if name in self.absent:
             return text
-        self.scope.file.pieces.add("own")
         return f"own({text}, {self.dtype_of(name)})"
 
     def _packed_head(self, used: Collection[str]) -> list[str]:
         """The lines that lay chunks out for packed sequences, so that none has tokens of two."""
-        self.scope.file.pieces.add("packed_tables")
         tokens, batch = self.stream_length(), self.body.lengths["batch"]
         counted = [f"{name} = len(chunk_rows)" for name in self.counts if name in used]
         return [
@@ -276,7 +269,6 @@ class KernelFunction(GraphFunction):
         """A gradient is as wide as its value; what runs along tokens is as wide as they are."""
         if buffer.name not in self.graph.outputs or buffer.name.startswith("saved"):
             if buffer.width == SUMMED:
-                self.scope.file.pieces.add("sums_of")
                 return "sums_of(data)"
             return "data" if buffer.width == NARROW else "torch.float32"
         value = buffer.name.removeprefix("d.")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from archc.backends.writer import Writer
 
-LAUNCHING = ("kernel", "launch_kernel", "NotCompiled")
-"""Pieces that every launch needs."""
-
 
 def write_launch(
     writer: Writer, kernel: str, programs: str, given: list[str], counts: list[str],

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from archc.backends.eager.library import PIECES, Both, Ops
+from archc.backends.eager.library import Both, Ops
 from archc.backends.triton.op import KernelOp
 from archc.backends.triton.step_op import StepOp
 from archc.backends.writer import COLUMNS, INDENT, Writer, identifier, quoted
@@ -26,11 +26,6 @@ class KernelOps(Ops):
     kind: type[KernelOp] = KernelOp
     forward: KernelOp
     backward: KernelOp
-    pieces = frozenset(
-        {*PIECES, "rows_that_fit", "knows_borders", "by_kernels", "by_steps", "narrowest",
-         "needs_gradient"}
-    )  # fmt: skip
-
     def __init__(self, owner: Recurrence, eager: Both, fast: Both):
         super().__init__(owner, eager, fast)
         self.inference = None

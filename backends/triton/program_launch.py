@@ -7,8 +7,7 @@
     )
     write_program(scope.file, body.writer, program, launch)
 
-appends the kernel to the file, once whatever number of launches it has, asks for the functions of
-the runtime that both need, and writes
+appends the kernel to the file, once whatever number of launches it has, and writes
 
     launch_kernel(
         scaled_rows, x.shape[0] * -(-tokens // 64),
@@ -31,8 +30,8 @@ from dataclasses import dataclass, replace
 import sympy
 from archc.backends.eager.file import File
 from archc.backends.expression import MUL, UNARY, Text, binary, negative, whole
-from archc.backends.triton.launch import LAUNCHING, write_launch
-from archc.backends.triton.printer import mentioned, runtime_names, to_triton
+from archc.backends.triton.launch import write_launch
+from archc.backends.triton.printer import mentioned, to_triton
 from archc.backends.writer import Writer
 
 from archc.tile.language import Buffer, LoadBlock, Program, statements
@@ -80,7 +79,7 @@ class ProgramLaunch:
 def write_program(file: File, writer: Writer, program: Program, launch: ProgramLaunch) -> str:
     """Append the kernel of a program to the file, and write the lines that launch it; its name."""
     title = add_program(file, program)
-    launch_program(file, writer, title, program, launch)
+    launch_program(writer, title, program, launch)
     return title
 
 
@@ -90,14 +89,11 @@ def add_program(file: File, program: Program) -> str:
     if known not in file.titles:
         title = file.titles[known] = file.names.fresh(program.name)
         text = known if title == program.name else to_triton(replace(program, name=title))
-        file.kernels |= {"kernel", *(runtime_names() & {*re.findall(r"\w+", text)})}
         file.sections.append(text)
     return file.titles[known]
 
 
-def launch_program(
-    file: File, writer: Writer, title: str, program: Program, launch: ProgramLaunch
-) -> None:
+def launch_program(writer: Writer, title: str, program: Program, launch: ProgramLaunch) -> None:
     """The lines that launch a kernel of that name. ValueError: where the expressions are not those
     that the program wants."""
     for kind, wanted, given in (
@@ -107,9 +103,7 @@ def launch_program(
     ):
         if {*wanted} != {*given}:
             raise ValueError(f"{title} has {kind} {sorted(wanted)}, and not {sorted(given)}")
-    file.kernels |= {*LAUNCHING, "compiled_for"}
     if any(isinstance(each.op, LoadBlock) for each in statements(program.body)):
-        file.kernels.add("descriptor_room")
         writer.line("descriptor_room()")
     known = mentioned(program)
     tensors = [_tensor(buffer, launch.buffers[buffer.name]) for buffer in program.buffers]

@@ -33,8 +33,6 @@ MATRIX, WIDEST = 4, 128
 """How many chunks a walk does while segments are joined by one matrix, and the longest dim for
 which there is room for one, as the schedule has it."""
 
-PIECES = ("chunks_of_segment", "processors_of", "segment_tables")
-
 
 @dataclass(frozen=True)
 class Launch:
@@ -83,7 +81,6 @@ class _Segments:
     def write(self) -> None:
         """All lines."""
         function, writer, whole = self.function, self.writer, self.whole
-        function.scope.file.pieces |= {*PIECES}
         sequences = function.length(self._batch(), False)
         self._decide(sequences)
         if self.found.again is not None:
@@ -152,7 +149,6 @@ class _Segments:
         """The lines that give each segment the row of its sequence."""
         if not self.found.rows:
             return
-        self.function.scope.file.pieces.add("sequence_of_segment")
         owner = self.fresh("owner")
         self.writer.line(f"{owner} = sequence_of_segment({self.rows}, {self.joined})")
         for name in sorted(self.found.rows):

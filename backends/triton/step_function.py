@@ -24,12 +24,6 @@ from archc.ir.chunk import start
 from archc.ir.graph import Graph
 from archc.lowering.steps import INDICES
 
-PIECES = {
-    "by_steps", "on_gpu", "check_tensors", "check_pool", "check_rows", "check_learns",
-    "rows_of_pool", "rows_to_pool", "wrong_shapes", "wrong_into", "launched_again",
-    "remember_launch",
-}  # fmt: skip
-
 DOC = """`index` [B]: the row of each sequence in the pools of states, row b if it is left out; no
 state is read or written where it is negative. States after the last token take the place of those
 before the first; or they go into the rows `index_after` of the pools `into`, one for each state.
@@ -120,7 +114,6 @@ class StepFunction(Again):
         """Append the kernel and its function to the file; what the function needs besides captures
         and states: its name there, and how its caller has it."""
         file, writer, body = self.scope.file, Writer(), self.body
-        file.kernels |= PIECES
         self.launch.write_kernel()
         test, lines = self._fits(), Writer()
         self._lines(lines)
@@ -149,7 +142,6 @@ class StepFunction(Again):
         """Whether torch compiles for any number of tokens; "" where there is no op for that."""
         if self.training is None:
             return ""
-        self.scope.file.pieces.add("in_a_graph")
         first = self.fold.tokens[0]
         place = self.fold.values[first].layout.index(self.stream.name)
         return f"in_a_graph({self.fold.arguments[first]}.shape[{place}])"
@@ -173,7 +165,6 @@ class StepFunction(Again):
         fold = self.fold
         if not self.schedule.in_spans(fold.op):
             return
-        fold.scope.file.pieces |= {"span_of", "in_spans"}
         tokens, states = [fold.arguments[n] for n in fold.tokens], [*fold.states.values()]
         count = f"{tokens[0]}.shape[1]"
         numbers = " + ".join(f"{state}.numel()" for state in states)

@@ -28,8 +28,6 @@ from archc.lowering.steps import INDICES, PART, Stepping, stepping
 from archc.lowering.values import Refusal
 from archc.tile import language as tile
 
-PIECES = {"step_block", "step_part", "step_warps", "step_fits", "step_dtype"}
-
 LOCALS = ("part", "numbers", "weights", "moving", "in_turn", "warps")
 """Names of numbers that a launch needs."""
 
@@ -76,7 +74,6 @@ class StepLaunch:
 
     def write_kernel(self) -> None:
         """Append the kernel to the file."""
-        self.body.file.kernels |= PIECES
         self.title = add_program(self.body.file, self.made.program)
 
     def type_of(self, result: str) -> Type:
@@ -140,7 +137,7 @@ class StepLaunch:
     def write(self, writer: Writer, given: Given) -> None:
         """The launch; if pools are written in place, a program does every block of what several
         blocks would write."""
-        body, made, split = self.body, self.made, self.kernel.split
+        made, split = self.made, self.kernel.split
         if made.whole_states and split is not None:
             blocks = f"-(-{self._size(split)} // part)"
             writer.line(f"in_turn = {blocks} if {self.shared(given)} else 1")
@@ -153,7 +150,7 @@ class StepLaunch:
         for name, text in zip(INDICES, given.indices, strict=False):
             buffers[name] = Strided(text, (f"1 if {text} is None else {text}.stride(0)",))
         launch = ProgramLaunch(buffers, sizes, self._constants(given), given.told, "warps")
-        launch_program(body.file, writer, self.title, made.program, launch)
+        launch_program(writer, self.title, made.program, launch)
 
     def _sizes(self, given: Given) -> dict[str, str]:
         """The numbers of a launch."""
@@ -190,7 +187,6 @@ class StepLaunch:
         """Whether states after are written over those before, where that decides the launch."""
         if not self.made.whole_states:
             return ""
-        self.body.file.kernels.add("shares_memory")
         pairs = [(given.after[s], given.before[s]) for s in sorted(self.made.whole_states)]
         return " or ".join(f"shares_memory({after}, {old})" for after, old in pairs)
 

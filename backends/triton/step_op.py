@@ -43,7 +43,6 @@ class StepOp(GraphFunction):
     def write(self) -> None:
         """Append all of it to the file."""
         sections = self.scope.file.sections
-        self.scope.file.pieces |= {"new_op", "as_op", "no_gradient", "check_tensors"}
         sections += [self._function(), self._fake()]
         made = [*map(self._named, self.owner.results), *(f"{s}_after" for s in self.states)]
         given = arguments_of(self, self.every)

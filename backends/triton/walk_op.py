@@ -97,7 +97,6 @@ class WalkOps(KernelOps):
 
     def write(self) -> None:
         """The functions of both, and the ops."""
-        before = len(self.file.sections)
         for op in (self.forward, self.backward):
             op.room()
         fits = self.fits = self.forward.fits()
@@ -106,7 +105,7 @@ class WalkOps(KernelOps):
         more = [self._gradient(), self._keep()]
         self._new(self.gradient, f"{self.title}_gradient", self.backward, [*backward, REFUSED])
         self._new(self.name, self.title, self.forward, [*forward, *more])
-        self._note(before)
+        self._ask_for_space()
 
     @property
     def given(self) -> list[str]:

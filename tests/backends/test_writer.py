@@ -10,12 +10,12 @@ import torch
 from archc.backends.writer import (
     COLUMNS,
     MODULE,
-    RESERVED,
     Names,
     Writer,
     attribute,
     identifier,
     quoted,
+    reserved,
     snake,
     statement,
 )
@@ -29,7 +29,7 @@ from archc.source import Source, Span
 def test_identifiers_are_identifiers(text: str):
     name = identifier(text)
     assert name.isascii() and name.isidentifier()
-    assert not keyword.iskeyword(name) and name not in RESERVED and not name.startswith("__")
+    assert not keyword.iskeyword(name) and name not in reserved() and not name.startswith("__")
 
 
 @given(st.text(max_size=60))

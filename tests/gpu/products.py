@@ -21,7 +21,8 @@ from pathlib import Path
 import torch
 import triton
 import triton.language as tl
-from archc.backends.triton.pieces import newer_assembler
+
+from archc.runtime.jit import newer_assembler
 
 ROOT = Path(__file__).parents[2]
 ROWS, PROGRAMS = 64, 1056

@@ -86,7 +86,7 @@ def test_walks_load_ahead_as_their_launches_do() -> None:
     """The estimate counts as many chunks under way as `settings_of` in generated files asks for."""
     torch, pieces = (
         pytest.importorskip("torch"),
-        pytest.importorskip("archc.backends.triton.pieces"),
+        pytest.importorskip("archc.runtime.kernels"),
     )
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         for numbers in (64, 4_096, 12_288, 24_576, 32_768, 49_152, 98_304, 200_000):

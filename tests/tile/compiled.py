@@ -65,5 +65,5 @@ def _told(case: Case, names: Sequence[str]) -> dict[tuple[int], list[list[Any]]]
     told that are multiples of 16."""
     sizes = {s.name for s in case.program.sizes if s.name not in case.program.varying}
     told = {f"{name}_p" for name, tensor in case.tensors.items() if tensor is not None}
-    told |= {name for name in sizes if case.sizes[name] % 16 == 0}
+    told |= {name for name in sizes if case.sizes[name] % 16 == 0 and name in names}
     return {(names.index(name),): [["tt.divisibility", 16]] for name in sorted(told)}

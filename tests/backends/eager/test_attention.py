@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from archc.backends.eager.pieces import softmax_attention
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import archc
+from archc.runtime.layers import softmax_attention
 
 PARAMS = {
     "q": "W_q[d, H, K]", "k": "W_k[d, G, K]", "v": "W_v[d, G, K]", "r": "W_r[d, K]", "b": "b[H]"

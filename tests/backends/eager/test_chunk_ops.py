@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import sympy
 import torch
-from archc.backends.eager.emit import imports, with_pieces
+from archc.backends.assembly import assembled
 from archc.backends.eager.file import File
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.scope import Scope
@@ -38,8 +38,7 @@ def emitted(sketch: Sketch) -> tuple[Callable[..., tuple[Tensor, ...]], list[str
     types = {name: sketch.graph[id].type.names for name, id in sketch.graph.outputs.items()}
     extra = function.write(types, "A test.")
     assert set(extra) <= {"T", "B", "K", "V", "H", "D"}
-    body = "\n\n\n".join(with_pieces(file))
-    module = load("\n".join([*imports(body), "", "", body, ""]), "run")
+    module = load(assembled(file, embedded=False), "run")
     return module.run, list(function.inputs), list(extra)
 
 

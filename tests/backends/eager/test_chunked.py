@@ -18,6 +18,7 @@ import archc
 from archc.compile import lowered
 from archc.ir.plan import Plan
 from archc.ir.rewrite import rewrite
+from archc.runtime import ops
 
 SPEC = """
 layer Corrected(H, K, V):
@@ -112,7 +113,7 @@ def test_runs_of_chunks_carry_the_state(monkeypatch: pytest.MonkeyPatch) -> None
     def runs(xs: list[Tensor], chunk: int, reverse: bool = False) -> list:
         return list(zip(*(x.split(chunk, 1) for x in xs), strict=True))
 
-    monkeypatch.setattr(home(made()), "runs_of_chunks", runs)
+    monkeypatch.setattr(ops, "runs_of_chunks", runs)
     torch.testing.assert_close(results(made(), given, monkeypatch, 0), wanted)
 
 

@@ -11,8 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from archc.backends.eager.emit import functions
-from archc.backends.writer import COLUMNS, RESERVED
+from archc.backends.writer import COLUMNS
 
 import archc
 from archc.compile import compile_source
@@ -129,11 +128,6 @@ def test_the_header_says_what_was_checked():
     head = ast.get_docstring(ast.parse(text("gla"))) or ""
     assert head.startswith("GLA: ")
     assert len(re.findall(r"\b1e-\d\d\b", head)) == 5
-
-
-def test_reserved_names_are_those_of_the_pieces():
-    for file in ("pieces.py", "packed_pieces.py", "chunk_pieces.py"):
-        assert set(functions(file)) <= RESERVED
 
 
 def test_source_is_what_compile_writes():

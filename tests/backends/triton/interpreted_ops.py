@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import sympy
 import torch
-from archc.backends.eager.emit import imports, with_pieces
+from archc.backends.assembly import assembled
 from archc.backends.eager.file import File
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.table import EMITTERS
@@ -51,8 +51,7 @@ def emitted(sketch: Sketch) -> tuple[Callable[..., Any], KernelFunction, list[st
     function = KernelFunction(scope, sketch.graph, "run", {}, [], TIME, heads, SCHEDULE)
     types = {name: sketch.graph[id].type.names for name, id in sketch.graph.outputs.items()}
     extra = function.write(types, "A test.")
-    body = "\n\n\n".join(with_pieces(file))
-    module: Any = load("\n".join([*imports(body), "", "", body, ""]), "run")
+    module: Any = load(assembled(file, embedded=False), "run")
     return module.run, function, list(extra)
 
 

@@ -202,7 +202,7 @@ def tables() -> Found:
 FUNCTION = """
 import triton
 import triton.language as tl
-from archc.backends.triton.pieces import tile_power, tile_quotient, tile_remainder
+from archc.runtime.kernels import tile_power, tile_quotient, tile_remainder
 
 @triton.jit
 def function(x_p, y_p, z_p, made_p):

@@ -41,7 +41,7 @@ def in_segments() -> Iterator[list[int]]:
             return rows, joined
 
         made.chunks_of_segment = lambda *given: SEGMENT
-        made.rows_of_chunk = lambda chunk, tokens, x: CHUNK
+        made.rows_of_chunk = lambda chunk, tokens, x, steps: CHUNK
         made.segment_tables = counted
         return layer, module
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from archc.backends.eager.emit import whole, with_pieces
+from archc.backends.assembly import assembled
 from archc.backends.eager.file import File
 from archc.backends.load import load
 from archc.backends.triton.program_launch import ProgramLaunch, Strided, write_program
@@ -51,7 +51,7 @@ def file_of(program: Program, launch: ProgramLaunch, arguments: str) -> tuple[An
     with writer.block(f"def run({arguments}):"):
         write_program(file, writer, program, launch)
     file.sections.append(writer.text())
-    text = whole("\n\n\n".join(with_pieces(file)))
+    text = assembled(file)
     module: Any = load(text, "run")
     return module.run, text
 

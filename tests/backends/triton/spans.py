@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from archc.backends.triton.step_pieces import in_spans
 
+from archc.runtime.steps import in_spans
 from tests.gpu.cases import Case
 from tests.gpu.measure import launched, measure
 from tests.gpu.memories import Memory, memories

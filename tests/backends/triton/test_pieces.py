@@ -12,12 +12,12 @@ import torch
 pytest.importorskip("triton")
 
 import triton.language as tl
-from archc.backends.triton import pieces
-from archc.backends.triton import step_pieces as step
 from archc.backends.triton.elementwise import TEXT, UNBOUNDED, ZERO_AT_ZERO
 
 from archc.ir.layer import ELEMENTWISE
 from archc.ir.meaning_ops import FUNCTIONS
+from archc.runtime import kernels as pieces
+from archc.runtime import steps as step
 from tests.backends.triton.processes import printed
 
 GPU, OTHER, CPU = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")

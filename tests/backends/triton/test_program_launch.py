@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import sympy
+from archc.backends.assembly import assembled
 from archc.backends.eager.file import File
 from archc.backends.load import load
+from archc.backends.triton.printer import mentioned, to_triton
 from archc.backends.triton.program_launch import (
     ProgramLaunch,
     Strided,
@@ -53,7 +55,8 @@ def test_a_kernel_is_written_once_and_another_of_its_name_beside_it():
     assert (first, again, other) == ("scaled_rows", "scaled_rows", "scaled_rows_2")
     assert len(file.sections) == 2
     assert 'kernel(varying=("T",))\ndef scaled_rows_2(' in file.sections[1]
-    assert "join_product" in file.kernels and "grid_barrier" not in file.kernels
+    found = assembled(file)
+    assert "def join_product(" in found and "def grid_barrier(" not in found
 
 
 def test_a_file_has_the_runtime_that_its_programs_call():
@@ -131,3 +134,27 @@ def test_programs_in_files_against_float64():
     assert len(found) == 4
     for name, error in found.items():
         assert float(error) < (1e-2 if "narrow" in name else 1e-6), name
+
+
+def test_a_kernel_is_given_what_it_names():
+    """Sizes that say how large a strided buffer is are for the verifier; they may decide how many
+    programs there are."""
+    k = Composer("first", "y = the first row of x.")
+    B, R = k.sizes("B", "R")
+    (WIDE,) = k.lengths("WIDE")
+    x, y = k.buffer("x", b=B, r=R, strided=True), k.buffer("y", b=B, r=WIDE, strided=True)
+    b = k.program("b", B)
+    k.store(y, b, 0, value=k.load(x, b, 0))
+    program = k.done()
+    assert mentioned(program) == frozenset()
+    given = {"buffers": {"x": "x", "y": "y"}, "sizes": {"B": "b", "R": "r"}}
+    found = lines(program, ProgramLaunch(**given, constants={"WIDE": "4"}, warps="w"))
+    assert found[1:] == [
+        "    first, b,",
+        "    [x, *x.stride(), y, *y.stride()],",
+        "    [],",
+        "    compiled_for(),",
+        '    {"num_warps": w, "num_stages": 3},',
+        ")",
+    ]
+    assert "\ndef first(\n    x_p, x_b, x_r,\n    y_p, y_b, y_r,\n):\n" in to_triton(program)

@@ -12,8 +12,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from archc.backends.triton.step_pieces import in_spans, span_of
-
+from archc.runtime.steps import in_spans, span_of
 from archc.schedule.steps import span
 from tests.backends.triton.processes import printed
 from tests.gpu.memories import memories

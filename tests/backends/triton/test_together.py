@@ -16,12 +16,13 @@ from torch import Tensor
 pytest.importorskip("triton")
 import triton
 import triton.language as tl
-from archc.backends.triton import together_pieces as compiled
-from archc.backends.triton.launch_pieces import launch_kernel
-from archc.backends.triton.together_pieces import Launches, compiled_together
 from triton.backends.compiler import GPUTarget
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
+
+from archc.runtime import together as compiled
+from archc.runtime.launch import launch_kernel
+from archc.runtime.together import Launches, compiled_together
 
 NUMBERS: dict[str, int] = {}
 OPTIONS = {"num_warps": 1}

@@ -12,10 +12,10 @@ import torch
 pytest.importorskip("triton")
 import triton
 from archc.backends.load import load
-from archc.backends.triton import tuned_pieces
 
 import archc
 from archc.compile import text_of
+from archc.runtime import tuned
 
 NAMED = {"B_K": 128, "ROWS": 64, "DOT": "bf16", "H": 32, "num_warps": 4}
 KIND = "B_K=128 ROWS=64 DOT=bf16 programs=2^10"
@@ -37,7 +37,6 @@ class Kernel:
 def walk(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     """The kernel of a file on a machine with a GPU."""
     made = Kernel()
-    monkeypatch.setattr(tuned_pieces, "walk", made, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     return made
@@ -46,7 +45,7 @@ def walk(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 def settings(path: Path, **changed: Any) -> str:
     """A file of settings for the kernel."""
     here = {"device": "a GPU", "torch": torch.__version__, "triton": triton.__version__}
-    source = tuned_pieces.kernel_digest(Kernel())
+    source = tuned.kernel_digest(Kernel())
     entry = {"source": source, "settings": {KIND: {"num_warps": 8, "num_stages": 2}}}
     data = {"valid_for": here, "kernels": {"walk": entry}} | changed
     path.write_text(json.dumps(data))
@@ -54,8 +53,9 @@ def settings(path: Path, **changed: Any) -> str:
 
 
 def test_launches_of_a_class_get_its_settings(walk: Kernel, tmp_path: Path) -> None:
-    tuned_pieces.use_tuned(settings(tmp_path / "tuned.json"))
-    launcher: Any = vars(tuned_pieces)["walk"]
+    named: dict[str, Any] = {"walk": walk}
+    tuned.take_settings(settings(tmp_path / "tuned.json"), named)
+    launcher = named["walk"]
     launcher[(1000,)](**NAMED)
     launcher[(513,)](**NAMED)
     launcher[(5000,)](**NAMED)
@@ -78,9 +78,10 @@ def test_settings_that_do_not_hold_are_refused(
     walk: Kernel, tmp_path: Path, changed: dict[str, Any], told: str
 ) -> None:
     path = settings(tmp_path / "tuned.json", **changed)
+    named = {"walk": walk}
     with pytest.raises(ValueError, match=told):
-        tuned_pieces.use_tuned(path)
-    assert vars(tuned_pieces)["walk"] is walk
+        tuned.take_settings(path, named)
+    assert named == {"walk": walk}
 
 
 def test_a_generated_file_reads_settings_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:

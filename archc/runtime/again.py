@@ -1,4 +1,4 @@
-"""Functions that launch a kernel as it was launched before: printed into files, never imported."""
+"""Launches that are done again as they were before, for tensors like those of that time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Kernels of a function that are compiled side by side, the first time: printed into generated
-files, never imported."""
+"""Kernels of a function that are compiled side by side, the first time."""
 
 from __future__ import annotations
 
@@ -10,8 +9,9 @@ from types import FunctionType
 from typing import Any
 
 import torch
-import triton
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from archc.runtime.optional import triton
 
 
 class NotCompiled(Exception):

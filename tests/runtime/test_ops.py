@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from archc.backends.eager import op_pieces as op
 from torch import Tensor
+
+from archc.runtime import ops as op
 
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 
@@ -17,12 +18,13 @@ BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 def test_chunks_are_no_longer_than_the_tokens() -> None:
     """But for a GPU, where one length has one kernel."""
     x = torch.zeros(1)
-    found = {tokens: op.rows_of_chunk(64, tokens, x) for tokens in (0, 1, 16, 17, 32, 33, 64, 999)}
+    counts = (0, 1, 16, 17, 32, 33, 64, 999)
+    found = {tokens: op.rows_of_chunk(64, tokens, x, 16) for tokens in counts}
     assert found == {0: 16, 1: 16, 16: 16, 17: 32, 32: 32, 33: 64, 64: 64, 999: 64}
-    assert op.rows_of_chunk(8, 100, x) == 8 and op.rows_of_chunk(1, 100, x) == 1
+    assert op.rows_of_chunk(8, 100, x, 16) == 8 and op.rows_of_chunk(1, 100, x, 16) == 1
     gpu: Any = SimpleNamespace(is_cuda=True)
-    assert op.rows_of_chunk(64, 3, gpu) == 64
-    assert [op.few(n) for n in (1, 15, 16)] == [True, True, False] and not op.in_a_graph(5)
+    assert op.rows_of_chunk(64, 3, gpu, 16) == 64
+    assert [op.few(n, 16) for n in (1, 15, 16)] == [True, True, False] and not op.in_a_graph(5)
 
 
 def test_rows_that_fit() -> None:

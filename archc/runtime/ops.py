@@ -1,4 +1,4 @@
-"""Functions around the ops of torch that do chunks: printed into files, never imported by them."""
+"""Functions around the ops of torch that do chunks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from archc.backends.eager.chunk_pieces import runs_of_chunks
 from torch import Tensor
 
-STEPS = 16
+from archc.runtime.chunks import runs_of_chunks
 
 
 def free_space(name: str, op: str) -> torch.library.Library:
@@ -149,10 +148,10 @@ def as_op(function: Callable) -> Callable:
     return run
 
 
-def few(tokens: int) -> bool:
-    """Whether tokens go one by one. What torch.compile makes is for any number of tokens, but one
-    is a case of its own anyway."""
-    return tokens < (min(STEPS, 2) if torch.compiler.is_compiling() else STEPS)
+def few(tokens: int, steps: int) -> bool:
+    """Whether tokens, fewer than `steps`, go one by one. What torch.compile makes is for any number
+    of tokens, but one is a case of its own anyway."""
+    return tokens < (min(steps, 2) if torch.compiler.is_compiling() else steps)
 
 
 def in_a_graph(tokens: int) -> bool:
@@ -160,13 +159,14 @@ def in_a_graph(tokens: int) -> bool:
     return torch.compiler.is_compiling() and tokens > 1
 
 
-def rows_of_chunk(chunk: int, tokens: int, x: Tensor) -> int:
-    """The length of chunks: the next power of 2 to the tokens, where these may decide."""
+def rows_of_chunk(chunk: int, tokens: int, x: Tensor, steps: int) -> int:
+    """The length of chunks: the next power of 2 to the tokens, where these may decide; fewer than
+    `steps` go one by one."""
     if not isinstance(chunk, int) or chunk < 1:
         raise ValueError(f"`chunk` must be a number of tokens, at least 1, got {chunk!r}")
     if x.is_cuda or torch.compiler.is_compiling():
         return chunk
-    return min(chunk, 1 << max(tokens - 1, STEPS - 1).bit_length())
+    return min(chunk, 1 << (max(tokens, steps) - 1).bit_length())
 
 
 def rows_that_fit(

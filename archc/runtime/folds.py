@@ -1,13 +1,14 @@
-"""Functions around the ops of attentions: printed into generated files, never imported by them."""
+"""Functions around the ops of attentions."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from archc.backends.eager.op_pieces import transformed
-from archc.backends.triton.pieces import block_of, has_triton
 from torch import Tensor
+
+from archc.runtime.kernels import block_of, has_triton
+from archc.runtime.ops import transformed
 
 
 def by_folds(readers: int, *tensors: Tensor) -> bool:

@@ -1,5 +1,4 @@
-"""Functions that let a file launch its kernels with settings that `archc tune` found: printed into
-generated files, never imported."""
+"""Launches with settings that `archc tune` found."""
 
 from __future__ import annotations
 
@@ -8,12 +7,14 @@ import json
 from typing import Any
 
 import torch
-import triton
+
+from archc.runtime.optional import triton
 
 
-def use_tuned(path: str) -> None:
-    """Launch kernels from now on as `archc tune` found best; those it says nothing of, and classes
-    of launches it has not seen, stay as shipped. Without a GPU there is nothing to launch.
+def take_settings(path: str, named: dict) -> None:
+    """Launch the kernels of a file, by their names there, from now on as `archc tune` found best;
+    those it says nothing of, and classes of launches it has not seen, stay as shipped. Without a
+    GPU there is nothing to launch.
 
     Raises ValueError for settings of another GPU, of other versions, or of other kernels.
     """
@@ -26,11 +27,11 @@ def use_tuned(path: str) -> None:
     if data["valid_for"] != here:
         raise ValueError(f"{path} is valid for {data['valid_for']}, not for {here}")
     for name, entry in data["kernels"].items():
-        made = globals().get(name)
+        made = named.get(name)
         if made is None or kernel_digest(made) != entry["source"]:
             raise ValueError(f"{path} is of other kernels, see `{name}`: run archc tune again")
     for name, entry in data["kernels"].items():
-        globals()[name] = tuned_kernel(globals()[name], entry["settings"])
+        named[name] = tuned_kernel(named[name], entry["settings"])
 
 
 def kernel_digest(made: Any) -> str:

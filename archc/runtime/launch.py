@@ -1,12 +1,13 @@
-"""The function that launches every kernel: printed into generated files, never imported."""
+"""The function that launches every kernel."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-import triton
-from archc.backends.triton.together_pieces import NotCompiled, code_that_fits
+
+from archc.runtime.optional import triton
+from archc.runtime.together import NotCompiled, code_that_fits
 
 
 def launch_kernel(

@@ -1,29 +1,31 @@
-"""The self-check of generated files: functions that are written out at the end of each.
-
-They use `example(sizes, batch, tokens, ...)`, `EXPECTED` and `SLOPES`, which each file defines for
-its layer.
-"""
+"""The self-check of generated files: a `Case` says what a file is held against."""
 
 import math
 import sys
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-TITLE = ""
-SIZES: dict = {}
-SPEED_SIZES: dict = {}
-EXPECTED: dict = {}
-SLOPES: tuple = ()
-FORMS: list = []
-CHUNK, STEPS, TOKENS = 64, 16, 9
 
+class Case(NamedTuple):
+    """What a file is checked by. `example(sizes, batch, tokens, device, dtype)` gives an instance,
+    its inputs by name, and the names of those along its own tokens; of one with these `sizes` and
+    so many `tokens`, `expected` has places and values of each output, by the step-by-step meaning
+    of the layer, and `slopes` the same of gradients. It is timed with other sizes. Recurrences go
+    by a `chunk` of tokens, or one by one where there are fewer than `steps`."""
 
-def example(sizes: dict, batch: int, tokens: int, device: str, dtype: torch.dtype) -> tuple:
-    """An instance, its inputs by name, and the names of those along its own tokens."""
-    raise LookupError("every file defines its own")
+    title: str
+    sizes: dict
+    speed_sizes: dict
+    tokens: int
+    example: Callable
+    expected: dict
+    slopes: tuple
+    chunk: int = 64
+    steps: int = 16
 
 
 def wave(name: str, *shape: int, device=None, dtype=torch.float64) -> Tensor:
@@ -59,13 +61,13 @@ def distance(found: Tensor, wanted: Tensor) -> float:
     return float(error) if error.isfinite() else math.inf
 
 
-def check_values(expected: dict, steep: tuple, device: str) -> float:
+def check_values(case: Case, device: str) -> float:
     """The whole sequence, against what the step-by-step meaning of the layer gave."""
-    layer, inputs, _ = example(SIZES, 2, TOKENS, device, torch.float64)
-    errors = []
-    for made, (places, values) in zip(outputs_of(layer(**inputs)), expected.values(), strict=True):
-        wanted = torch.tensor(values, device=device, dtype=torch.float64)
-        errors.append(distance(made.detach().flatten()[list(places)], wanted))
+    layer, inputs, _ = case.example(case.sizes, 2, case.tokens, device, torch.float64)
+    errors, wanted = [], case.expected.values()
+    for made, (places, values) in zip(outputs_of(layer(**inputs)), wanted, strict=True):
+        exact = torch.tensor(values, device=device, dtype=torch.float64)
+        errors.append(distance(made.detach().flatten()[list(places)], exact))
     return max(errors)
 
 
@@ -83,24 +85,25 @@ def in_pieces(layer: nn.Module, inputs: dict, own: tuple, counts: list) -> list[
     return [torch.cat(part, 1) if part[0].dim() > 1 else part[0] for part in outputs]
 
 
-def check_pieces(expected: dict, steep: tuple, device: str) -> float:
+def check_pieces(case: Case, device: str) -> float:
     """A prompt, then 3 tokens, none, 1 and 1, against the whole sequence."""
-    layer, inputs, own = example(SIZES, 2, TOKENS, device, torch.float64)
-    counts = [TOKENS - 5, 3, 0, 1, 1]
+    layer, inputs, own = case.example(case.sizes, 2, case.tokens, device, torch.float64)
+    counts = [case.tokens - 5, 3, 0, 1, 1]
     parts, whole = in_pieces(layer, inputs, own, counts), outputs_of(layer(**inputs))
     pairs = [(part, y) for part, y in zip(parts, whole, strict=True) if y.dim() > 1]
     return max(distance(found.detach(), y.detach()) for found, y in pairs)
 
 
-def check_chunks(expected: dict, steep: tuple, device: str) -> float:
+def check_chunks(case: Case, device: str) -> float:
     """Outputs and gradients of more tokens than fit into a chunk, against one token after the
     other, as a few tokens at a time are done."""
-    layer, inputs, own = example(SIZES, 1, CHUNK + 5, device, torch.float64)
+    layer, inputs, own = case.example(case.sizes, 1, case.chunk + 5, device, torch.float64)
     values = [x for x in [*inputs.values(), *layer.parameters()] if x.is_floating_point()]
     for value in values:
         value.requires_grad_()
-    few = max(1, min(STEPS - 1, CHUNK + 5))
-    counts = [few] * ((CHUNK + 5) // few) + [(CHUNK + 5) % few]
+    tokens = case.chunk + 5
+    few = max(1, min(case.steps - 1, tokens))
+    counts = [few] * (tokens // few) + [tokens % few]
     found = []
     for made in (outputs_of(layer(**inputs)), in_pieces(layer, inputs, own, counts)):
         along = [y for y in made if y.dim() > 1]
@@ -132,23 +135,23 @@ def slopes(gradients: list) -> list[float]:
     return found
 
 
-def check_gradients(expected: dict, steep: tuple, device: str) -> float:
+def check_gradients(case: Case, device: str) -> float:
     """Gradients of everything that is real along three directions, beside the steepest of them,
     against what the step-by-step meaning of the layer gave."""
-    layer, inputs, _ = example(SIZES, 2, TOKENS, device, torch.float64)
+    layer, inputs, _ = case.example(case.sizes, 2, case.tokens, device, torch.float64)
     values = [x for x in [*inputs.values(), *layer.parameters()] if x.is_floating_point()]
     for value in values:
         value.requires_grad_()
     found = slopes(gradients_of(outputs_of(layer(**inputs)), values))
-    apart = max(abs(one - other) for one, other in zip(found, steep, strict=True))
-    return apart / max(1e-3, *map(abs, steep)) if math.isfinite(apart) else math.inf
+    apart = max(abs(one - other) for one, other in zip(found, case.slopes, strict=True))
+    return apart / max(1e-3, *map(abs, case.slopes)) if math.isfinite(apart) else math.inf
 
 
-def check_kernels(expected: dict, steep: tuple, device: str) -> float:
+def check_kernels(case: Case, device: str) -> float:
     """Outputs and gradients by kernels, in float32, against the eager form in float64."""
     found = []
     for dtype in (torch.float64, torch.float32):
-        layer, inputs, _ = example(SIZES, 2, CHUNK + 5, device, dtype)
+        layer, inputs, _ = case.example(case.sizes, 2, case.chunk + 5, device, dtype)
         values = [x for x in [*inputs.values(), *layer.parameters()] if x.is_floating_point()]
         for value in values:
             value.requires_grad_()
@@ -159,34 +162,34 @@ def check_kernels(expected: dict, steep: tuple, device: str) -> float:
 
 
 @torch.no_grad()
-def check_steps(expected: dict, steep: tuple, device: str) -> float:
+def check_steps(case: Case, device: str) -> float:
     """Outputs of few tokens by kernels, in float32, against the eager form in float64."""
     found = []
     for dtype in (torch.float64, torch.float32):
-        layer, inputs, _ = example(SIZES, 2, 9, device, dtype)
+        layer, inputs, _ = case.example(case.sizes, 2, 9, device, dtype)
         found.append([y.double() for y in outputs_of(layer(**inputs))])
     exact, narrow = found
     return max(distance(one, other) for one, other in zip(narrow, exact, strict=True))
 
 
-def checks(expected: dict, steep: tuple, device: str = "cpu") -> list:
+def checks(case: Case, forms: list, device: str = "cpu") -> list:
     """Every form: its name, its error, and the largest error that is right."""
-    return [(name, function(expected, steep, device), limit) for name, function, limit in FORMS]
+    return [(name, function(case, device), limit) for name, function, limit in forms]
 
 
-def speed(device: str) -> tuple[int, float, float]:
+def speed(case: Case, device: str) -> tuple[int, float, float]:
     """Tokens of each of two sequences, as many as run within seconds, and how many tokens a second
     are done: forward alone, and forward with backward."""
     for tokens in (16, 128):
-        alone, both = timed(tokens, device)
+        alone, both = timed(case, tokens, device)
         if both > 0.5:
             break
     return tokens, 2 * tokens / alone, 2 * tokens / both
 
 
-def timed(tokens: int, device: str) -> tuple[float, float]:
+def timed(case: Case, tokens: int, device: str) -> tuple[float, float]:
     """Seconds of a forward, and of one with its backward."""
-    layer, inputs, _ = example(SPEED_SIZES, 2, tokens, device, torch.float32)
+    layer, inputs, _ = case.example(case.speed_sizes, 2, tokens, device, torch.float32)
     for x in inputs.values():
         x.requires_grad_(x.is_floating_point())
 
@@ -213,20 +216,20 @@ def seconds(run: Callable, device: str) -> float:
     return sorted(times[1:])[len(times) // 2 - 1]
 
 
-def main() -> None:
+def main(case: Case, forms: list) -> None:
     """Check every form, show how fast they are, and leave with status 3 if a number is wrong."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    shown = ", ".join(f"{name} = {size}" for name, size in SIZES.items())
-    print(f"{TITLE} with {shown}")
+    shown = ", ".join(f"{name} = {size}" for name, size in case.sizes.items())
+    print(f"{case.title} with {shown}")
     print("on the GPU" if device == "cuda" else "no GPU here: the eager form runs on the CPU")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the instance is small: more would only wait for one another
-    rows = checks(EXPECTED, SLOPES, device)
+    rows = checks(case, forms, device)
     torch.set_num_threads(threads)
     for name, error, limit in rows:
         print(f"  {name:<54} {error:8.1e}  {'ok' if error <= limit else 'WRONG'}")
-    shown = ", ".join(f"{name} = {size}" for name, size in SPEED_SIZES.items())
-    tokens, alone, both = speed(device)
+    shown = ", ".join(f"{name} = {size}" for name, size in case.speed_sizes.items())
+    tokens, alone, both = speed(case, device)
     print(f"speed in float32, 2 sequences of {tokens} tokens, {shown}")
     print(f"  forward            {alone:12,.0f} tokens/s")
     print(f"  forward, backward  {both:12,.0f} tokens/s")

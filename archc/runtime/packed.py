@@ -1,14 +1,15 @@
-"""Functions that run a layer on packed sequences, written out into each generated file."""
+"""Functions that run a layer on packed sequences."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from archc.backends.eager.chunk_pieces import moved, placed, to_chunks
-from archc.backends.eager.pieces import extreme_of, once_for, told_by
 from torch import Tensor
 from torch.nn import functional as F
+
+from archc.runtime.chunks import moved, placed, to_chunks
+from archc.runtime.layers import extreme_of, once_for, told_by
 
 
 def check_borders(layer: str, cu_seqlens: Tensor, x: Tensor) -> None:

@@ -1,5 +1,4 @@
-"""Functions that the chunked forms of recurrences are made of, written out into each generated file
-that needs them.
+"""Functions that the chunked forms of recurrences are made of.
 
 Nothing that autograd may look into is written in place. Rows stand second to last: [..., C, K].
 """

@@ -8,8 +8,9 @@ from itertools import accumulate, pairwise
 
 import pytest
 import torch
-from archc.backends.eager import packed_pieces as pieces
 from torch import Tensor
+
+from archc.runtime import packed as runtime
 
 CHUNK = 4
 LENGTHS = ([0, 0, 5, 9, 0, 4, 0], [1], [0, 0, 3], [8, 1, 0], [4, 4, 4])
@@ -34,7 +35,7 @@ def sequences(x: Tensor, lengths: list[int]) -> list[Tensor]:
 
 
 def rows_of(lengths: list[int]) -> Tensor:
-    return pieces.packed_tables(borders(lengths), sum(lengths), CHUNK)[1]
+    return runtime.packed_tables(borders(lengths), sum(lengths), CHUNK)[1]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -42,7 +43,7 @@ def rows_of(lengths: list[int]) -> Tensor:
 def test_the_last_of_each(lengths: list[int], reverse: bool) -> None:
     """Of one that is empty, what stands for it."""
     x, empty = values(sum(lengths)), 100 + values(len(lengths))[0]
-    found = pieces.last_of_each(x, empty, rows_of(lengths), reverse)
+    found = runtime.last_of_each(x, empty, rows_of(lengths), reverse)
     place = 0 if reverse else -1
     each = zip(sequences(x, lengths), empty, strict=True)
     wanted = [tokens[place] if len(tokens) else instead for tokens, instead in each]
@@ -53,7 +54,7 @@ def test_the_last_of_each(lengths: list[int], reverse: bool) -> None:
 @pytest.mark.parametrize("tokens", [0, 1, 7])
 def test_the_last_of_a_batch(tokens: int, reverse: bool) -> None:
     x, empty = values(2 * tokens).reshape(2, tokens, 2), 100 + values(2)[0]
-    found = pieces.last_of_each(x, empty, None, reverse)
+    found = runtime.last_of_each(x, empty, None, reverse)
     assert torch.equal(found, x[:, 0 if reverse else -1] if tokens else empty)
 
 
@@ -62,7 +63,7 @@ def test_the_last_of_a_batch(tokens: int, reverse: bool) -> None:
 def test_at_the_last_of_each(lengths: list[int], reverse: bool) -> None:
     """Zero at every other token; of an empty one nothing is left."""
     state = values(len(lengths))[0]
-    found = pieces.at_last_of_each(state, sum(lengths), rows_of(lengths), reverse)
+    found = runtime.at_last_of_each(state, sum(lengths), rows_of(lengths), reverse)
     wanted = torch.zeros_like(found[0])
     for (first, end), one in zip(pairwise(borders(lengths).tolist()), state, strict=True):
         if end > first:
@@ -73,7 +74,7 @@ def test_at_the_last_of_each(lengths: list[int], reverse: bool) -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_tokens_before(lengths: list[int], reverse: bool) -> None:
-    found = pieces.tokens_before(values(sum(lengths)), rows_of(lengths), reverse)
+    found = runtime.tokens_before(values(sum(lengths)), rows_of(lengths), reverse)
     wanted = [n for length in lengths for n in (range(length)[::-1] if reverse else range(length))]
     assert found.shape == (sum(lengths), 1) and found.flatten().tolist() == wanted
 
@@ -91,7 +92,7 @@ def test_sums_of_each(lengths: list[int], reverse: bool, exclusive: bool) -> Non
     """And of a batch, which is one sequence."""
     x = values(sum(lengths))
     for parts, rows in ((sequences(x, lengths), rows_of(lengths)), ([x[0]], None)):
-        found = pieces.sums_of_each(x, rows, reverse, exclusive)
+        found = runtime.sums_of_each(x, rows, reverse, exclusive)
         wanted = [along(part, lambda p: p.sum(0), reverse) - exclusive * part for part in parts]
         torch.testing.assert_close(found[0], torch.cat(wanted), rtol=0, atol=1e-12)
 
@@ -99,7 +100,7 @@ def test_sums_of_each(lengths: list[int], reverse: bool, exclusive: bool) -> Non
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_the_largest_since_the_start(lengths: list[int]) -> None:
     x = values(sum(lengths))
-    found = pieces.since_start(x, torch.maximum, rows_of(lengths))
+    found = runtime.since_start(x, torch.maximum, rows_of(lengths))
     wanted = [along(part, lambda p: p.amax(0)) for part in sequences(x, lengths)]
     assert torch.equal(found[0], torch.cat(wanted))
 
@@ -115,9 +116,9 @@ def test_the_whole_of_each(lengths: list[int], kind: str) -> None:
     function = {"sum": torch.sum, "max": torch.amax, "min": torch.amin}[kind]
     nothing = torch.full((2,), NOTHING[kind], dtype=x.dtype)
     wanted = [function(part, 0) if len(part) else nothing for part in sequences(x, lengths)]
-    found = pieces.whole_of_each(x, kind, rows_of(lengths))
+    found = runtime.whole_of_each(x, kind, rows_of(lengths))
     torch.testing.assert_close(found, torch.stack(wanted), rtol=0, atol=1e-12)
-    found = pieces.whole_of_each(x, kind, None)
+    found = runtime.whole_of_each(x, kind, None)
     torch.testing.assert_close(found[0], function(x[0], 0), rtol=0, atol=1e-12)
 
 
@@ -127,18 +128,18 @@ def test_chunks_of_each(lengths: list[int], steps: int) -> None:
     """No chunk has rows of two sequences, also where a token has several; the last is filled up."""
     rows = CHUNK * steps
     x = values(sum(lengths) * steps)
-    table, _ = pieces.packed_tables(borders(lengths), sum(lengths), CHUNK)
+    table, _ = runtime.packed_tables(borders(lengths), sum(lengths), CHUNK)
     parts = sequences(x, [length * steps for length in lengths])
     cut = [chunk for part in parts for chunk in part.split(rows) if len(chunk)]
     wanted = [torch.cat([c, c.new_full((rows - len(c), 2), 7.0)]) for c in cut]
-    found = pieces.chunks_of_each(x, rows, table, fill=7.0, steps=steps)[0]
+    found = runtime.chunks_of_each(x, rows, table, fill=7.0, steps=steps)[0]
     assert torch.equal(found[table[:, 0] >= 0], torch.stack(wanted))
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_tables(lengths: list[int]) -> None:
     """Chunks of each sequence, in its order, and no other tokens in them."""
-    table, rows = pieces.packed_tables(borders(lengths), sum(lengths), CHUNK)
+    table, rows = runtime.packed_tables(borders(lengths), sum(lengths), CHUNK)
     counts = [-(-length // CHUNK) for length in lengths]
     high = [*accumulate(counts)]
     own = [i for i, count in enumerate(counts) for _ in range(count)]
@@ -151,4 +152,4 @@ def test_tables(lengths: list[int]) -> None:
     first = [row[1] + CHUNK * n for n, row in enumerate(table[: len(own)].tolist())]
     assert first == [s for length, s in zip(lengths, starts.tolist(), strict=True)
                      for s in range(s, s + length, CHUNK)]  # fmt: skip
-    assert torch.equal(pieces.by_chunks(rows)[:, 2:], rows[:, 4:6])
+    assert torch.equal(runtime.by_chunks(rows)[:, 2:], rows[:, 4:6])

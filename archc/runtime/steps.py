@@ -1,4 +1,4 @@
-"""Functions around kernels that walk tokens: printed into generated files, never imported."""
+"""Functions around kernels that walk tokens."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from archc.backends.eager.op_pieces import transformed
-from archc.backends.triton.pieces import has_triton, needs_gradient
 from torch import Tensor
+
+from archc.runtime.kernels import has_triton, needs_gradient
+from archc.runtime.ops import transformed
 
 
 def step_block(size: int, least: int = 16) -> int:

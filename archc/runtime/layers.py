@@ -1,5 +1,4 @@
-"""Functions that generated files are made of. They are written out into each file that needs
-them, so this file must read well there: no import but torch, math and typing."""
+"""What layers call: checks of what they are given, and ops on tokens that torch has no name for."""
 
 import math
 from collections.abc import Callable

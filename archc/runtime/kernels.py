@@ -1,4 +1,4 @@
-"""Triton functions that generated files are made of: printed into them, never imported by them."""
+"""What functions that launch kernels of chunks call, and what those kernels call."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import math
 import warnings
 
 import torch
-import triton
-import triton.language as tl
-from archc.backends.eager.op_pieces import transformed
 from torch import Tensor
 
 from archc.runtime.jit import kernel
+from archc.runtime.ops import transformed
+from archc.runtime.optional import tl, triton
 
 
 def block_of(size: int, most: int = 1 << 20) -> int:
