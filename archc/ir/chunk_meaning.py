@@ -175,6 +175,16 @@ def _spans(gates: Tensor, strict: bool, exclusive: bool) -> Tensor:
     return torch.where(kept, sums, -torch.inf)
 
 
+def _decays(op: ck.Gram | ck.Mix | ck.GateGradient, gates: Tensor) -> Tensor:
+    """How pairs of rows decay, [rows, columns, ...]: by gates, or by sums of them."""
+    if op.anchor != ck.SUMS:
+        return _spans(gates, op.strict, op.exclusive).exp()
+    until = _moved(gates, 0, 1, 0) if op.exclusive else gates
+    kept = _kept(len(gates), op.strict, op.exclusive)
+    kept = kept.reshape(*kept.shape, *[1] * (gates.dim() - 1))
+    return torch.where(kept, until[:, None] - gates[None], -torch.inf).exp()
+
+
 def _kept(rows: int, strict: bool, exclusive: bool) -> Tensor:
     """Which pairs (i, j) are kept."""
     i, j = torch.arange(rows)[:, None], torch.arange(rows)
@@ -211,7 +221,7 @@ def gram(node: Node, scope: Scope, a: Named, b: Named, g: Named) -> Named:
     op = node.op
     rest = [name for name in node.type.names if name not in (op.row, op.col.name)]
     names = [op.row, *rest, *op.over]
-    weights = _spans(g.to(names), op.strict, op.exclusive).exp()
+    weights = _decays(op, g.to(names))
     product = a.to(names)[:, None] * weights * b.to(names)[None]
     summed = product.sum(list(range(2 + len(rest), product.dim())))
     shape = scope.shape([node.type.axis(name) for name in (op.row, op.col.name, *rest)])
@@ -221,7 +231,7 @@ def gram(node: Node, scope: Scope, a: Named, b: Named, g: Named) -> Named:
 def mix(node: Node, scope: Scope, weights: Named, value: Named, g: Named) -> Named:
     op = node.op
     rest = [name for name in node.type.names if name != op.row]
-    decays = _spans(g.to([op.row, *rest]), op.strict, op.exclusive).exp()
+    decays = _decays(op, g.to([op.row, *rest]))
     pairs = weights.to([op.row, op.col, *rest]) * decays
     data = value.to([op.row, *rest])
     product = pairs * (data[:, None] if op.transpose else data[None])
@@ -232,7 +242,7 @@ def gate_gradient(node: Node, scope: Scope, d: Named, a: Named, b: Named, g: Nam
     op = node.op
     rest = list(dict.fromkeys((*g.names, *a.names, *b.names, *d.names)))
     rest = [name for name in rest if name not in (op.row, op.col)]
-    decays = _spans(g.to([op.row, *rest]), op.strict, op.exclusive).exp()
+    decays = _decays(op, g.to([op.row, *rest]))
     pairs = a.to([op.row, *rest])[:, None] * d.to([op.row, op.col, *rest]) * decays
     product = pairs * b.to([op.row, *rest])[None]
     data = _between(product, op.strict, op.exclusive)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from archc.ir import chunk as ck
+from archc.ir import chunk_meaning
 from archc.lowering import pairs
 from archc.tile.interpreter import run
 from archc.tile.pretty import listing
@@ -84,3 +86,15 @@ def test_half_the_tree_may_be_enough() -> None:
     assert (sums[..., 63, :] - sums[..., 31, :]).abs().max() > pairs.LIMIT
     assert (sums[..., 31, :] - sums[..., 15, :]).abs().max() < pairs.LIMIT
     is_right(case)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_sums_of_gates_mean_what_the_gates_do(strict: bool, exclusive: bool) -> None:
+    """The reference semantics of pairs whose operand is sums."""
+    gates = -torch.rand(12, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found = [
+        chunk_meaning._decays(ck.Mix("i", "j", strict, exclusive, anchor=anchor), given)
+        for anchor, given in (("halves", gates), (ck.SUMS, gates.cumsum(0)))
+    ]
+    torch.testing.assert_close(*found)
