@@ -96,7 +96,7 @@ def _drawn(name: str, shape: list[int], dtype: torch.dtype, kind: str) -> Tensor
         odd = torch.arange(shape[-2], device="cuda")[:, None] % 2 == 1
         found = {
             "soft": lambda: soft,
-            "strong": lambda: 3 * soft,
+            "strong": lambda: 2 * soft,
             "hard": lambda: torch.where(torch.rand_like(soft) < 0.15, -1e4, 8 * soft),
             "deep": lambda: torch.where(odd, soft, -1e4),
         }[kind]()

@@ -14,7 +14,7 @@ def gates(draw: Drawn, kind: str, *shape: int) -> Tensor:
     (`hard`), none (`none`), -1e4 at every second row (`deep`), or -inf here and there (`never`)."""
     soft = torch.nn.functional.logsigmoid(draw.normal(*shape).double())
     if kind == "strong":
-        return 3 * soft
+        return 2 * soft
     if kind == "hard":
         return torch.where(draw.normal(*shape, 2)[..., 0] > 1.0, -1e4, 8 * soft)
     if kind == "deep":
