@@ -252,15 +252,16 @@ class FoldFunction:
             writer.line(f"{name} = {name}.to({state}.dtype)")
 
     def _loop(self) -> str:
-        """The header of the loop over tokens."""
+        """The header of the loop over tokens, of which the body may read less than is captured."""
         inputs = {n.op.name: n.id for n in self.op.body if isinstance(n.op, ir.Input)}
+        tokens = [name for name in self.tokens if name in inputs]
         pairs = [
             (self.body.values[inputs[n]].text.text, self.values[n].layout.index(self.stream))
-            for n in self.tokens
+            for n in tokens
         ]
         if not pairs:
             return f"for _ in range({self.body.ask(self.body.lengths[self.stream])}):"
-        names = [self.arguments[n] for n in self.tokens]
+        names = [self.arguments[n] for n in tokens]
         left = ", ".join(name for name, _ in pairs)
         back = "[::-1]" if self.op.reverse else ""
         right = [f"{n}.unbind({place}){back}" for n, (_, place) in zip(names, pairs, strict=True)]

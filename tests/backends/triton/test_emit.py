@@ -155,12 +155,24 @@ layer Slots(d, M, K, V):
     output o
 """
 
+UNREAD = """
+layer Unread(d, V, K, flag = true):
+    input x[d]
+    param k[K]; v[V]; n[d, K]
+    q = x @ n
+    recurrence S[K, V]:
+        S[t] = S[t-1] + k @ tanh(v).T
+        o = S[t].T @ where(q > 0, q, 0.5 * q)
+    output y[d] = x * (sum[K, V](S) if flag else sum[V](o))
+"""
+
 
 @pytest.mark.filterwarnings("ignore::archc.diagnostics.ArchWarning")
-@pytest.mark.parametrize("spec", [CLOCK, SPIKES, NAMES, SLOTS])
+@pytest.mark.parametrize("spec", [CLOCK, SPIKES, NAMES, SLOTS, UNREAD])
 def test_what_is_rare(spec: str) -> None:
     """Decays without sequences, states of whole numbers that nothing is learned through, values
-    that are called as states are before the first token, states that tell two lengths."""
+    that are called as states are before the first token, states that tell two lengths, a sequence
+    that only a result reads which nothing reads."""
     layer = archc.parse(spec).layer
     text = file_of(layer, "triton", "")
     assert "_decode(" in text
