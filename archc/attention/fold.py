@@ -40,7 +40,8 @@ class Source:
     Its axes are batch, the tokens, heads, and a vector's `dim`. `shares` tells, of an axis of
     heads, the head of the pair that it is read at, and how many of these share one. `summed`: what
     enters is its running sum along the tokens, as sums from the token read to the reader are
-    differences of it; two numbers a token, as one float32 has not the digits.
+    differences of it; two numbers a token, as one float32 has not the digits. `table` is the axis
+    along which it is read at an index of each pair.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Source:
     shares: tuple[tuple[str, str, sympy.Expr], ...] = ()
     dim: Axis | None = None
     summed: bool = False
+    table: Axis | None = None
 
     @property
     def real(self) -> bool:
@@ -64,6 +66,16 @@ class Dot:
     name: str
     reader: str
     read: str
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A table read at an index of each pair, an input of the score: the index is the output of that
+    name of the formula."""
+
+    name: str
+    table: str
+    index: str
 
 
 @dataclass(frozen=True)
@@ -94,6 +106,7 @@ class Fold:
     softmax: bool
     values: str | None
     sink: str | None
+    lookups: tuple[Lookup, ...] = ()
     slopes: Graph | None = None
     unlearned: str = ""
 

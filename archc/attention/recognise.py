@@ -13,7 +13,7 @@ from dataclasses import replace
 import sympy
 
 from archc.attention.bounds import always, bound, conjuncts, up_to_the_reader
-from archc.attention.fold import RESERVED, Bound, Dot, Fold, Refusal, Source
+from archc.attention.fold import RESERVED, Bound, Dot, Fold, Lookup, Refusal, Source
 from archc.attention.grouped import grouped
 from archc.dims import Axis
 from archc.ir import layer as ir
@@ -66,6 +66,7 @@ class _Reading:
         self.made: dict[int, int] = {}
         self.sources: dict[tuple[int, str, str | None], Source] = {}
         self.dots: list[Dot] = []
+        self.lookups: list[Lookup] = []
         self.names: set[str] = {*RESERVED}
         self.bounds: list[Bound] = []
         self.heads: tuple[Axis, ...] = ()
@@ -101,6 +102,7 @@ class _Reading:
         found = Fold(
             self.node.id, self.reader, self.read, self.heads, tuple(self.sources.values()),
             tuple(self.dots), self.graph, tuple(self.bounds), softmax, summed, sink,
+            tuple(self.lookups),
         )  # fmt: skip
         return _learned(found, slopes)
 
@@ -190,6 +192,8 @@ class _Reading:
             return self._dot(node)
         if isinstance(op, ir.Segment):
             return self._between(node)
+        if isinstance(op, ir.Gather):
+            return self._looked_up(node)
         raise self.refuse(_why_not(op), node)
 
     def _is_position(self, node: Node) -> bool:
@@ -215,8 +219,9 @@ class _Reading:
     # --- what enters ---
 
     def source(
-        self, node: Node, dim: str | None = None, role: str = "", summed: bool = False
-    ) -> Source:
+        self, node: Node, dim: str | None = None, role: str = "", summed: bool = False,
+        table: Axis | None = None,
+    ) -> Source:  # fmt: skip
         """A value of the body that kernels read; a vector along `dim`, else a number."""
         inner = grouped(self.body, node)
         shares: list[tuple[str, str, sympy.Expr]] = []
@@ -227,20 +232,26 @@ class _Reading:
         if not role:
             role = "reader" if self.reader.name in names else "same"
             role = "read" if self.read.name in names else role
-        key = (node.id, role, dim)
+        key = (node.id, role, table.name if table else dim)
         if key in self.sources:
             return self.sources[key]
         for axis in node.type.axes:
-            known = {"batch", dim, self._stream(node, role), *(group for group, _, _ in shares)}
+            known = {
+                "batch",
+                dim,
+                table and table.name,
+                self._stream(node, role),
+                *(group for group, _, _ in shares),
+            }
             if axis.name not in known and axis not in self.heads:
                 raise self.refuse(f"`{axis.name}` of it is no dim of the heads", node)
         shares += [
             (axis.name, axis.name, sympy.Integer(1)) for axis in node.type.axes
-            if axis in self.heads and axis.name != dim
+            if axis in self.heads and axis.name != dim and axis != table
         ]  # fmt: skip
         name = self._fresh(self._name(node, role, summed))
         axis = None if dim is None else node.type.axis(dim)
-        made = Source(name, node.id, node.type, role, tuple(shares), axis, summed)
+        made = Source(name, node.id, node.type, role, tuple(shares), axis, summed, table)
         self.sources[key] = made
         return made
 
@@ -306,6 +317,18 @@ class _Reading:
                 return vector, [*more, ("mul", left.op)]
         return node, []
 
+    def _looked_up(self, node: Node) -> int:
+        """A table of the layer, read at an index of each pair."""
+        table, index = (self.body[operand] for operand in node.operands)
+        if {a.kind for a in table.type.axes} - {"dim"} or table.type.dtype != "real":
+            raise self.refuse("values of tokens are read at an index of each pair", node)
+        axis = table.type.axis(node.op.axis)
+        known = self.source(table, table=axis)
+        found = Lookup(self._fresh(f"{known.name}_at"), known.name, f"index {len(self.lookups)}")
+        self.graph.outputs[found.index] = self.formula(index)
+        self.lookups.append(found)
+        return self._input(found.name, "real")
+
     def _between(self, node: Node) -> int:
         """A sum from the token read to the reader, as the difference of running sums."""
         tokens = self.body[node.operands[0]]
@@ -352,14 +375,14 @@ def _why_not(op: object) -> str:
         return "a softmax is part of another weight"
     if isinstance(op, ir.Reduce):
         return "a pair has a number for each channel, which are reduced to one"
-    if isinstance(op, ir.Gather):
-        return "a table is read at an index of each pair"
     return f"{type(op).__name__.lower()} of pairs"
 
 
 def _learned(fold: Fold, slopes: Slopes) -> Fold:
     """The fold with the derivative of its score."""
     inputs = [n.op for n in fold.pairs if isinstance(n.op, ir.Input) and n.op.type.dtype == "real"]
+    if fold.lookups:
+        return replace(fold, unlearned="that of a table is a sum over all pairs with one index")
     found = slopes(fold.pairs, [op.name for op in inputs])
     if isinstance(found, str):
         return replace(fold, unlearned=found)

@@ -85,7 +85,7 @@ class Sweep:
         found = [head.name for head in self.fold.heads]
         for source in self.fold.sources:
             found += [own for own, _, _ in source.shares]
-            found += [source.dim.name] if source.dim is not None else []
+            found += [axis.name for axis in (source.dim, source.table) if axis is not None]
         return list(dict.fromkeys(found))
 
     # --- memory ---
@@ -155,7 +155,9 @@ class Sweep:
         """The dim of tiles of vectors."""
         return Dim(f"d_{clean(axis.name)}", self.BLOCK[axis.name])
 
-    def index(self, source: Source, tokens: Tile | None, part: int = 0) -> list[Tile | int]:
+    def index(
+        self, source: Source, tokens: Tile | None, part: int = 0, at_table: Tile | int = 0
+    ) -> list[Tile | int]:
         """Where a source is read: an index for each axis of its memory."""
         found: list[Tile | int] = []
         shares = {own: (head, share) for own, head, share in source.shares}
@@ -167,6 +169,8 @@ class Sweep:
                 found.append(tokens)
             elif axis == source.dim:
                 found.append(self.places[axis.name])
+            elif axis == source.table:
+                found.append(at_table)
             else:
                 head, share = shares[axis.name]
                 at = self.heads[head]
@@ -213,7 +217,7 @@ class Sweep:
 
     def loaded(self, role: str, tokens: Tile | None, masks: Sequence[Tile]) -> dict[str, Known]:
         """Every source of a kind, by name."""
-        own = [source for source in self.fold.sources if source.role == role]
+        own = [s for s in self.fold.sources if s.role == role and s.table is None]
         return {source.name: self.load(source, tokens, masks) for source in own}
 
     # --- formulas ---
@@ -231,6 +235,20 @@ class Sweep:
         positions |= {names[role]: self.position(role, at) for role, at in known.items()}
         pairs = (self.rows, self.columns)
         return Formula(self.k, graph, inputs, positions, self.numbers, pairs)
+
+    def looked_up(self, inputs: dict[str, Known], walked: Tile) -> dict[str, Known]:
+        """The same inputs, with tables read at the index of each pair."""
+        found = dict(inputs)
+        for lookup in self.fold.lookups:
+            formula = self.formula(self.fold.pairs, found, walked)
+            at = formula.value(self.fold.pairs.outputs[lookup.index])
+            at = at.over(self.rows, self.columns).named("at")
+            source = self.fold.source(lookup.table)
+            assert source.table is not None
+            there = (at >= 0) & (at < self.N[source.table.name])
+            index = self.index(source, None, 0, at)
+            found[lookup.name] = self.k.load(self.buffers[source.name], *index, where=[there])
+        return found
 
     def products(self, mine: dict[str, Known], other: dict[str, Known]) -> dict[str, Known]:
         """The products of a block of pairs, held tokens first."""
@@ -373,6 +391,7 @@ def forward(fold: Fold, name: str = "attend") -> Program:
         in_s = (s < w.S).named("in_s")
         other = w.loaded(READ, s, [in_s] if masked else [])
         inputs = w.sided({**fixed, **mine, **other, **w.products(mine, other)}, masked)
+        inputs = w.looked_up(inputs, s)
         formula = w.formula(fold.pairs, inputs, s)
         score = formula.value(fold.pairs.outputs["score"]).named("score")
         seen = w.visible(s, in_s, formula, masked)

@@ -79,7 +79,7 @@ class _Gradient(Sweep):
         limit = k.lift(self.S if self.walked == READ else self.T)
         there = (walked < limit).named("in_s" if self.walked == READ else "in_t")
         inputs = {**self.fixed, **self.own, **other, **self.products(self.own, other)}
-        inputs = self.sided(inputs, masked)
+        inputs = self.looked_up(self.sided(inputs, masked), walked)
         formula = self.formula(fold.pairs, inputs, walked)
         score = formula.value(fold.pairs.outputs["score"]).over(self.rows, self.columns)
         score = score.named("score")

@@ -1,0 +1,104 @@
+"""Kernels of attends as machine code for sm_90, ahead of time, without a GPU:
+
+python -m tests.attention.compiled capped sloped
+
+Prints registers, bytes spilled and shared memory of each; 1 if one has no room.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from typing import Any
+
+import torch
+from archc.backends.load import load
+from archc.backends.triton import printer
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
+from triton.compiler import ASTSource
+from triton.compiler import compile as compiled_for
+
+from archc.lowering.attention import forward
+from archc.lowering.attention_gradient import by_readers, by_tokens
+from archc.runtime.folds import fold_blocks
+from archc.tile.language import Program
+from tests.attention.cases import launch
+from tests.attention.test_folds import SCORES
+from tests.tile.launched import HEAD, compiled_in
+
+PROGRAMS = {"forward": forward, "readers": by_readers, "tokens": by_tokens}
+ROOM, SPILLED = 232_448, 1024
+POINTERS = {"IO": "*bf16", "i32": "*i32"}
+
+
+def compiled(score: str, kind: str, wide: int = 128) -> dict[str, int]:
+    """One program on bfloat16, with the blocks that files launch it with."""
+    text, sizes = SCORES[score]
+    case = launch(text, 256, B=1, dtype=torch.bfloat16, H=4, K=wide, V=wide, **sizes)
+    rows, columns, options = fold_blocks(kind, torch.bfloat16, wide)
+    program = replace(PROGRAMS[kind](case.fold), warps=options["num_warps"])
+    kernel = getattr(load(HEAD + printer.to_triton(program), program.name), program.name)
+    lengths = {**case.constants, "BLOCK_T": rows, "BLOCK_S": columns}
+    signature, fixed, even = arguments(program)
+    fixed |= compiled_in(program, lengths)
+    place = kernel.arg_names.index
+    source = ASTSource(
+        kernel,
+        {name: signature[name] for name in kernel.arg_names},
+        {(place(name),): value for name, value in fixed.items()},
+        {(place(name),): [["tt.divisibility", 16]] for name in even},
+    )
+    made = compiled_for(source, target=GPUTarget("cuda", 90, 32), options=options)
+    return {**assembled(made.asm["ptx"]), "shared": made.metadata.shared}
+
+
+def arguments(program: Program) -> tuple[dict[str, str], dict[str, Any], list[str]]:
+    """Types of arguments, those that are known, and those that 16 divides: as of tensors that lie
+    in one piece."""
+    signature: dict[str, str] = {}
+    fixed: dict[str, Any] = {}
+    even: list[str] = []
+    for buffer in program.buffers:
+        signature[f"{buffer.name}_p"] = POINTERS.get(buffer.dtype, "*fp32")
+        even.append(f"{buffer.name}_p")
+        for axis, _ in buffer.axes if buffer.strided else ():
+            name = printer.stride(buffer, axis)
+            signature[name] = "i32"
+            if axis == "part" or axis.startswith("d_"):
+                fixed[name], signature[name] = 1, "constexpr"
+            elif buffer.dtype == "IO":
+                even.append(name)
+    signature |= {s.name: "i32" if s.is_integer else "fp32" for s in program.sizes}
+    even += [s.name for s in program.sizes if s.name in ("N_K", "N_V")]
+    return signature | dict.fromkeys(program.constants, "constexpr"), fixed, even
+
+
+def assembled(ptx: str) -> dict[str, int]:
+    """Registers and spilled bytes, as the assembler tells them."""
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        command = [get_ptxas(90).path, "-v", "--gpu-name=sm_90a", file.name, "-o", "/dev/null"]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    found = {"registers": r"Used (\d+) registers", "spilled": r"(\d+) bytes spill stores"}
+    return {name: int(re.findall(pattern, told)[0]) for name, pattern in found.items()}
+
+
+def main() -> int:
+    """Every program of every score that is asked for."""
+    wrong = False
+    for score in sys.argv[1:] or ["capped"]:
+        for kind in PROGRAMS:
+            found = compiled(score, kind)
+            far = found["shared"] > ROOM or found["spilled"] > SPILLED
+            wrong |= far
+            print(f"{score}, {kind}: {found}{' TOO MUCH' if far else ''}", flush=True)
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
