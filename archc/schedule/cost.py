@@ -130,7 +130,7 @@ def cost(kernel: Kernel, setting: Setting, device: Device) -> Cost:
     limit = max(times, key=lambda name: times[name])
     waves = math.ceil(count / device.processors) * device.processors / max(count, 1)
     busy = max(times[limit], moved / device.bandwidth) * waves
-    chip = of_steps(program) if walks_tokens(program) else on_chip(program)
+    chip = of_steps(kernel, setting) if walks_tokens(kernel) else on_chip(program)
     return Cost(
         kernel.name, count, reads, writes, work, chip, times[limit], limit,
         LAUNCH + busy,

@@ -1,36 +1,50 @@
-"""How much a kernel that walks tokens holds on chip: counted as its launch in a generated file does
-(`step_fits`), which takes the loop in PyTorch where that is more than there is."""
+"""How much a kernel that walks tokens holds on chip: folds over the program that is printed.
+
+Its launch in a generated file (`step_fits`) takes the loop in PyTorch where that is more than there
+is.
+"""
 
 from __future__ import annotations
 
-import math
-
+from archc.ir.kernel import Kernel
+from archc.ir.sizes import evaluate
+from archc.lowering.steps import Stepping, stepping
+from archc.lowering.values import Refusal
 from archc.schedule.memory import OnChip
-from archc.schedule.program import WIDE, Program
+from archc.schedule.program import Setting
 from archc.schedule.steps import ALONG
+from archc.tile.language import Dot, statements
+from archc.tile.resources import Launch
 
-LEAST, THREADS = 8, 16 << 10
-"""The shortest block of a dim that is split; bytes of shared memory for what threads share."""
+DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+
+SHORT, LEAST = 8, 16
+"""The shortest block of a dim that programs share, and that of a dim of a product of matrices."""
 
 
-def walks_tokens(program: Program) -> bool:
+def walks_tokens(kernel: Kernel) -> bool:
     """Whether a kernel is one of `steps`."""
-    return program.kernel.why == (ALONG,)
+    return kernel.why == (ALONG,)
 
 
-def of_steps(program: Program) -> OnChip:
-    """The states, which have half of the registers; and in shared memory weights that all sequences
-    share, in float32 in parts, with what comes with a token."""
-    split, weights, moving = program.kernel.split, 0, 0
-    for step in program.loads():
-        axes = step.node.type.axes
-        tile, kinds = program.tile(axes), {axis.kind for axis in axes}
-        if "stream" in kinds:
-            moving += math.prod(tile)
-        elif "batch" not in kinds and len(tile) > 1:
-            weights += math.prod(tile)
-    states = sum(math.prod(program.tile(type.axes)) for type in program.states.values())
-    if split is not None:
-        states = states * LEAST // max(LEAST, *program.tile([split]))
-    held = weights * (2 * WIDE if program.setting.dtype == "float32" else 2)
-    return OnChip(held + WIDE * moving + THREADS if weights else 0, 2 * WIDE * states)
+def of_steps(kernel: Kernel, setting: Setting) -> OnChip:
+    """What a program holds where it holds most, with the shortest block of what programs share;
+    nothing, where there is no program."""
+    made = stepping(kernel)
+    if isinstance(made, Refusal):
+        return OnChip(0, 0)
+    held = Launch(made.program, _known(made, setting)).on_chip()
+    return OnChip(held.shared, held.held)
+
+
+def _known(made: Stepping, setting: Setting) -> dict[str, int | float | str]:
+    """The sizes and constants of a launch."""
+    dtype, sizes = DTYPES[setting.dtype], setting.sizes
+    dots = any(isinstance(each.op, Dot) for each in statements(made.program.body))
+    found: dict[str, int | float | str] = {"IO": dtype, "DOT": dtype, "PRECISION": "tf32x3"}
+    found |= {"PART": LEAST if dots else SHORT, "BLOCKS": 1}
+    found |= {symbol.name: 1 for symbol in made.program.sizes}  # of which no tile is made
+    found |= {name: evaluate(symbol, sizes) for name, symbol in made.sizes.items()}
+    for name, size in made.blocks.items():
+        found[name] = max(LEAST, 1 << (int(evaluate(size, sizes)) - 1).bit_length())
+    return found

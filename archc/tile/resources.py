@@ -35,6 +35,7 @@ from archc.tile.language import (
     Value,
     While,
     kind,
+    statements,
 )
 
 WIDTH = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
@@ -43,6 +44,9 @@ SPECIAL = {
     "softplus": 2, "tanh": 2, "erf": 1, "pow": 2, "div": 1,
 }  # fmt: skip
 """Exponentials, logarithms, roots and quotients in a function of one element."""
+
+GROUP = 64
+"""The fewest rows of a product that a warp group does at once, from registers."""
 
 LANES, SMALLEST = 32, 16
 """Threads of a warp; registers of a thread that hold addresses, counters and masks."""
@@ -162,20 +166,42 @@ class Launch:
         return OnChip(held, shared, SMALLEST + -(-held // (4 * threads)))
 
     def _staged(self) -> int:
-        """Shared memory of loads that are issued turns ahead."""
+        """Shared memory of loads that are issued turns ahead: where the program does not say so of
+        a loop, compilers do it for what products are made from."""
         most = 0
         for statement in self.done:
             if isinstance(statement.op, For):
                 ahead = statement.op.ahead or self.program.ahead
-                loads = [s for s in statement.blocks[0].statements if self._is_staged(s)]
+                (body,) = statement.blocks
+                loads = [s for s in body.statements if self._is_staged(s)]
+                if statement.op.ahead is None:
+                    factors = self._made_into_factors(body)
+                    loads = [s for s in loads if s.results[0] in factors]
                 most = max(most, ahead * sum(self.bytes_of(s.results[0].type) for s in loads))
         return most
+
+    def _made_into_factors(self, block: Block) -> set[Value]:
+        """The values of a block that factors of its products are made from, and these factors."""
+        found: set[Value] = set()
+        for statement in reversed([*statements(block)]):
+            factors = isinstance(statement.op, Dot)
+            if factors or any(value in found for value in statement.results):
+                found |= {*statement.operands[: 2 if factors else None]}
+        return found
 
     def _read_once(self) -> int:
         """Shared memory of loads outside of loops that go to products alone."""
         read = [s for s in self.program.body.statements if isinstance(s.op, Load | LoadBlock)]
-        found = (s.results[0].type for s in read if self._is_read_by_products(s))
-        return sum(self.bytes_of(type) for type in found)
+        found = (s.results[0] for s in read if self._is_read_by_products(s))
+        return sum(self._factor_bytes(value) for value in found)
+
+    def _factor_bytes(self, value: Value) -> int:
+        """Shared memory of a factor: of one in float32 that is multiplied in parts, both parts."""
+        dots = (s for s in self.done if isinstance(s.op, Dot))
+        users = [s.op.precision for s in dots if value in map(self._root, s.operands[:2])]
+        parts = any(self.dtypes.get(each, each) == "tf32x3" for each in users)
+        wide = self.width(value.type.dtype) == WIDTH["f32"]
+        return self.bytes_of(value.type) * (2 if parts and wide else 1)
 
     def largest(self) -> Value:
         """The value that takes most room on chip."""
@@ -189,11 +215,14 @@ class Launch:
         return isinstance(s.op, Load) and bool(s.results[0].type.dims)
 
     def _operands(self) -> int:
-        """Shared memory of the largest right factor that was made in registers."""
+        """Shared memory of the largest factor that was made in registers: a right one, or a left
+        one with fewer rows than a warp group multiplies at once."""
         found = [0]
         for s in self.done:
-            if isinstance(s.op, Dot) and not self._from_memory(s.operands[1]):
-                found.append(self.bytes_of(s.operands[1].type))
+            if isinstance(s.op, Dot):
+                few = self.integers.size(s.operands[0].type.dims[0].length) < GROUP
+                factors = map(self._root, s.operands[0 if few else 1 : 2])
+                found += [self._factor_bytes(f) for f in factors if not self._from_memory(f)]
         return max(found)
 
     def _from_memory(self, value: Value) -> bool:

@@ -133,8 +133,8 @@ class Launch:
 
     def run(self) -> dict[str, Tensor]:
         """What the program makes: results, and the states of each sequence that has one."""
-        numbers = self._numbers()
-        self._place()
+        numbers = self.numbers()
+        self.place()
         known = {**self.sizes(), **numbers, "IO": "bf16", "DOT": "bf16"}
         refused = [*verify(self.made.program)]
         refused = refused or verify_launch(self.made.program, known, Room(shared=232_448))
@@ -142,7 +142,7 @@ class Launch:
         run(self.made.program, self.tensors, self.sizes(), numbers, exact=True)
         return self._found()
 
-    def _numbers(self) -> dict[str, int | str]:
+    def numbers(self) -> dict[str, int | str]:
         """The constants of the program."""
         made = self.made
         dots = any(isinstance(s.op, Dot) for s in statements(made.program.body))
@@ -163,7 +163,7 @@ class Launch:
         names = {symbol.name for symbol in self.made.program.sizes} - {*found}
         return found | dict.fromkeys(names, BATCH + 2 if self.pools else BATCH)
 
-    def _place(self) -> None:
+    def place(self) -> None:
         """Put states into rows of pools."""
         tensors, made = self.tensors, self.made
         if self.pools:

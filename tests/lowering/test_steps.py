@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from torch import Tensor
 from archc.lowering.step_rules import conjugate_gradients
 from archc.tile.compose import Composer
 from archc.tile.interpreter import run
-from tests.lowering.stepped import Launch, walks
+from archc.tile.resources import Launch as Resources
+from tests.lowering.stepped import Launch, Walk, walks
+from tests.tile.cases import Case
 
 SPECS = (
     "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
@@ -74,3 +77,28 @@ def test_conjugate_gradients_end_where_a_system_is_solved() -> None:
     assert torch.equal(solved(A, 0 * b, 3), 0 * b)
     first = b * (b @ b) / (b @ A @ b)
     assert torch.allclose(solved(A, b, 1), first, rtol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("spec", "heads", "dim"), [("lstm", 1, 128), ("slstm", 4, 64)])
+def test_weights_take_the_shared_memory_that_machine_code_says(
+    spec: str, heads: int, dim: int
+) -> None:
+    pytest.importorskip("triton")
+    from tests.tile.compiled import compiled  # Triton is not everywhere
+
+    walk = next(each for each in walks(spec, 4) if not each.learns)
+    sizes = {**walk.sizes, "D": dim, "d": heads * dim, "H": heads}
+    launch = Launch(Walk(walk.kernel, sizes, False), 1, False)
+    program = replace(launch.made.program, warps=8)
+    constants = {**launch.numbers(), "IO": "bf16", "DOT": "bf16", "PRECISION": "tf32x3"}
+    launch.place()
+    tensors = {name: narrow(x) for name, x in launch.tensors.items()}
+    made = compiled(Case(program, tensors, launch.sizes(), constants, {}))
+    told = Resources(program, {**launch.sizes(), **constants}).on_chip()
+    assert told.shared == made.metadata.shared
+
+
+def narrow(x: Tensor) -> Tensor:
+    """Real numbers in bfloat16; integers that index rows in 32 bits."""
+    return x.bfloat16() if x.is_floating_point() else x.int()
