@@ -200,15 +200,15 @@ class Reach:
         return [part for part in (first, second) if part]
 
 
-def unmapped(mutant: Mutant, reach: Reach) -> list[str]:
-    """Files of tests that are not in the map, and which name the mutant's module or are near."""
+def nearest(mutant: Mutant, known: Mapping[str, str]) -> list[str]:
+    """Files of tests that name the mutant's module or are near, but for those that are known."""
     module = (
         mutant.file.removesuffix(".py").replace("/", ".").replace("backends.", "archc.backends.")
     )
     scores: dict[str, int] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         file = str(path.relative_to(ROOT))
-        if file not in reach.files:
+        if file not in known:
             names = path.read_text("utf-8").count(f"from {module} import")
             scores[file] = 4 * names + near(mutant.file, file)
     best = sorted((file for file in scores if scores[file]), key=lambda file: (-scores[file], file))
@@ -365,13 +365,13 @@ class Asking:
         self.doubted: dict[str, list[tuple[Mutant, dict[str, Any]]]] = defaultdict(list)
         for mutant in mutants:
             parts = reach.parts(mutant, most)
-            files = unmapped(mutant, reach)
+            files = nearest(mutant, reach.files) or ([] if parts else nearest(mutant, {}))
             if files:
                 self.jobs.append(Job(files, UNKNOWN, mutant))
             self.later[mutant.id] = parts
             if parts and not files:
                 self.next(mutant)
-            elif not files:
+            elif not files and not reach.missing(["tests"]):
                 record.add(mutant, "unreached")
 
     def whole(self, mutants: Sequence[Mutant], files: Sequence[str]) -> None:
