@@ -70,6 +70,16 @@ layer Example(H, K, V):
         o = S[t].T @ q - P[t].T @ k
     output o
 """,
+    # The same of a number: no dim is left beside the matrix that turns it.
+    "a number two steps back": """
+layer Example(H):
+    input v[H], a[H]
+    recurrence s[], p[] over H:
+        p[t] = s[t-1]
+        s[t] = 0.6 * sigmoid(a) * s[t-1] + 0.3 * p[t-1] + v
+        o = s[t] * v - p[t]
+    output o
+""",
     # The least squares solution for keys that another memory makes.
     "a solve for keys that are read": """
 layer Example(H, K):

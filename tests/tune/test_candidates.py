@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from archc.tune.candidates import SHIPPED, Candidate, chosen, every
+from archc.tune.candidates import GAIN, SHIPPED, Candidate, chosen, every
 
 WALK = ("walk", "bfloat16 64 128 2^9")
 TIMES = {SHIPPED: [1.0, 1.1, 5.0], "4:1": [0.5, 0.5, 0.5], "8:2": [0.7, 0.7, 9.0]}
@@ -22,6 +22,7 @@ def test_what_disagrees_with_the_oracle_cannot_be_chosen() -> None:
 def test_shipped_settings_stay_unless_others_are_clearly_faster() -> None:
     near = {SHIPPED: [1.0, 1.0], "4:1": [0.98, 0.98]}
     assert chosen({WALK: near}, {SHIPPED, "4:1"}) == {}
+    assert chosen({WALK: {SHIPPED: [2.0], "4:1": [(1 - GAIN) * 2.0]}}, {SHIPPED, "4:1"}) == {}
     assert chosen({WALK: {"4:1": [0.1]}}, {"4:1"}) == {}  # nothing to compare with
 
 

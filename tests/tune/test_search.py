@@ -20,6 +20,8 @@ WORKER = """
     mode, path, out, *rest = sys.argv[1:]
     shipped = json.loads(pathlib.Path(path).with_name("shipped.json").read_text())
     rows = []
+    threads = os.environ["OMP_NUM_THREADS"]
+    assert threads == ("1" if mode == "check" else "several"), "checks go side by side"
     if mode == "check":
         for name in rest:
             if name == "16:1":
@@ -44,6 +46,7 @@ def found_by(monkeypatch: pytest.MonkeyPatch, folder: Path, shipped_wrong: list[
     (folder / "a_searching_worker.py").write_text(textwrap.dedent(WORKER))
     (folder / "shipped.json").write_text(json.dumps(shipped_wrong))
     monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("OMP_NUM_THREADS", "several")
     start = Workers.__init__
     monkeypatch.setattr(
         Workers, "__init__", lambda self, where, module: start(self, where, "a_searching_worker")
