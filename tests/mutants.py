@@ -415,6 +415,8 @@ class Asking:
             told(mutant, f"killed by {test}" if sound else f"asked {test}, which always fails")
             if sound:
                 self.record.add(mutant, "killed", **more)
+            else:
+                self.record.add(mutant, "open", why=f"{test} fails without it, too")
 
     def passed(self, mutant: Mutant) -> None:
         parts = self.later.get(mutant.id, [])

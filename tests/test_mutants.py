@@ -151,6 +151,10 @@ def test_a_test_that_fails_by_itself_says_nothing(tmp_path: Path) -> None:
     assert record.outcome(MUTANT) == "killed"
     known = Record(tmp_path / "mutants.json", 1, 1).entries[MUTANT.id]
     assert (known["test"], known["why"]) == ("x", "assert 1 == 2")
+    asking.sound["x"] = False
+    other = Mutant(MUTANT.file, 3, "another flag", "x = True", "x = None")
+    asking.take(Ended(Job(["x"], 1.0, other), 1.0, 1, {"x": ("failed", 1.0, "assert 1 == 2")}))
+    assert record.outcome(other) == "open"
 
 
 def test_a_mutant_lives_when_all_have_passed(tmp_path: Path) -> None:
