@@ -99,7 +99,14 @@ def _as_wanted(v: Values, fn: str, given: Sequence[Padded], dtype: str) -> list[
     tiles = [tile.to("f32") if x.narrow else tile for tile, x in zip(tiles, given, strict=True)]
     if dtype != "real":
         return tiles
-    return [tile.to("f32") if kind(tile.dtype) == "int" else tile for tile in tiles]
+    return [_real(v, tile, x) for tile, x in zip(tiles, given, strict=True)]
+
+
+def _real(v: Values, tile: Tile, x: Padded) -> Tile:
+    """A real number for an integer; one that is known is written as one, as powers look at it."""
+    if kind(tile.dtype) != "int":
+        return tile
+    return tile.to("f32") if x.number is None else v.k.lift(float(x.number))
 
 
 def _divided(v: Values, fn: str, x: Tile, y: Tile, labels: Sequence[str]) -> Tile:

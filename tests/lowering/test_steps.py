@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from archc.backends.triton.printer import to_triton
 from torch import Tensor
 
 from archc.lowering.step_rules import conjugate_gradients
@@ -47,6 +48,14 @@ def test_every_bundled_recurrence(spec: str) -> None:
 @pytest.mark.parametrize("cell", sorted(CELLS.glob("*.arch")), ids=lambda path: path.stem)
 def test_every_other_cell(cell: Path) -> None:
     assert not wrong(str(cell), 5, 3, in_place=False)
+
+
+def test_whole_powers_are_products_of_numbers() -> None:
+    """`h ** 3` has no function of its own, and 1 is no integer that is cast at every token."""
+    powers = CELLS.with_name("unusual") / "powers.arch"
+    (walk,) = (each for each in walks(str(powers), 4) if not each.learns)
+    text = to_triton(Launch(walk, 1, False).made.program)
+    assert "h * h * h" in text and "tl.cast(1, tl.float32)" not in text
 
 
 def test_no_token_leaves_states_as_they_are() -> None:
