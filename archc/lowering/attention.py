@@ -7,6 +7,7 @@ rules out are not walked, and those that it leaves whole are not masked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from archc.tile.compose import Composer, Tile, ceil_div
 from archc.tile.language import Buffer, Dim, Program
 
 NEVER = float("-inf")
+LOG2E = 1.0 / math.log(2.0)
 READER, READ = "reader", "read"
 
 Turn = Callable[[Tile, bool, tuple[Tile, ...]], Sequence[Tile]]
@@ -260,14 +262,32 @@ class Sweep:
             found[dot.name] = a.dot(b, precision=self.PRECISION)
         return found
 
-    def visible(self, walked: Tile, limit: Tile, formula: Formula, masked: bool) -> Tile | None:
+    def edges(self) -> None:
+        """The last and the first token that each token held goes with, as the mask has it: one
+        comparison of a pair for each."""
+        k, end = self.k, self.S if self.walked == READ else self.T
+        origin, other = (self.POS, self.START) if self.held == READER else (self.START, self.POS)
+        self.latest, self.earliest = k.lift(end - 1), None
+        for bound in self._bounds():
+            limit = self._limit(bound, self.mine, origin, other)
+            if bound.most:
+                self.latest = k.apply("min", limit, self.latest).named("latest")
+            elif self.earliest is None:
+                self.earliest = limit.named("earliest")
+            else:
+                self.earliest = k.apply("max", self.earliest, limit).named("earliest")
+
+    def visible(self, walked: Tile, formula: Formula, masked: bool) -> Tile | None:
         """Which pairs of a block are read; None if all are."""
         found: list[Tile] = []
         if masked:
-            found.append(limit)
-            t, s = (self.mine, walked) if self.held == READER else (walked, self.mine)
-            t, s = self.position(READER, t), self.position(READ, s)
-            found += [self._holds(bound, t, s) for bound in self.fold.bounds]
+            found.append(self._beside("ge", self.latest, walked))
+            if self.earliest is not None:
+                found.append(self._beside("le", self.earliest, walked))
+            if self.held == READ:
+                own, at = self.position(READ, self.mine), self.position(READER, walked)
+                others = [bound for bound in self.fold.bounds if bound.slope != 1]
+                found += [self._holds(bound, at, own) for bound in others]
         if "visible" in self.fold.pairs.outputs:
             found.append(formula.value(self.fold.pairs.outputs["visible"]))
         both: Tile | None = None
@@ -275,18 +295,15 @@ class Sweep:
             both = each if both is None else both & each
         return both
 
+    def _beside(self, fn: str, held: Tile, walked: Tile) -> Tile:
+        """A comparison of a number of each token held, or of all, with the tokens walked."""
+        held = held.over(self.rows, self.columns) if held.dims else held
+        return self.k.apply(fn, held, walked)
+
     def _holds(self, bound: Bound, t: Tile, s: Tile) -> Tile:
-        """Whether a bound holds of pairs."""
-        limit = (t * bound.slope if bound.slope != 1 else t) if bound.slope else None
-        offset = self.k.lift(self._known(bound.offset), "i32")
-        limit = offset if limit is None else limit if bound.offset == 0 else limit + offset
-        if not limit.dims:
-            return s <= limit if bound.most else s >= limit
-        sides = (s, limit) if self.held == READ else (limit, s)
-        sides = (sides[0].over(self.rows, self.columns), sides[1])
-        fn = "le" if bound.most else "ge"
-        fn = fn if self.held == READ else {"le": "ge", "ge": "le"}[fn]
-        return self.k.apply(fn, *sides)
+        """Whether a bound holds of readers that are walked."""
+        limit = t * bound.slope + self.k.lift(self._known(bound.offset), "i32")
+        return self._beside("le" if bound.most else "ge", s, limit)
 
     # --- which blocks are walked ---
 
@@ -365,8 +382,7 @@ class Sweep:
 
 def forward(fold: Fold, name: str = "attend") -> Program:
     """o, and of a softmax the log of the sum of weights of each reader and head, for gradients."""
-    doc = "A block of readers walks the tokens that they read."
-    w = Sweep(fold, name, doc, READER, 8, 3)
+    w = Sweep(fold, name, "A block of readers walks the tokens that they read.", READER, 8, 3)
     k = w.k
     values = fold.source(fold.values) if fold.values else None
     o = w.made("o", READER, values.dim if values else None, w.IO if values else "f32")
@@ -376,6 +392,7 @@ def forward(fold: Fold, name: str = "attend") -> Program:
     fixed = w.loaded("same", None, ())
     mine = w.loaded(READER, w.mine, [w.in_mine])
     w.formula(fold.pairs, w.sided({**fixed, **mine}, False), None).ready()
+    w.edges()
     acc = (w.rows, w.dim(values.dim)) if values and values.dim else (w.rows,)
     carried = [k.full(0.0, *acc).named("acc")]
     if fold.softmax:
@@ -394,7 +411,7 @@ def forward(fold: Fold, name: str = "attend") -> Program:
         inputs = w.looked_up(inputs, s)
         formula = w.formula(fold.pairs, inputs, s)
         score = formula.value(fold.pairs.outputs["score"]).named("score")
-        seen = w.visible(s, in_s, formula, masked)
+        seen = w.visible(s, formula, masked)
         weighted = tile(other[values.name]) if values else None
         if fold.softmax:
             return _softmax(w, score, weighted, seen, before)
@@ -416,8 +433,8 @@ def _softmax(
         score = k.where(seen, score, NEVER).named("seen_score")
     m_next = k.apply("max", m, score.max("s")).named("m_next")
     least = k.where(m_next.equals(NEVER), 0.0, m_next).named("least", "0 where nothing is read yet")
-    p = k.apply("exp", score - least).named("p")
-    decay = k.apply("exp", m - least).named("decay")
+    p = k.apply("exp2", score * LOG2E - least * LOG2E).named("p", "exp(score - m)")
+    decay = k.apply("exp2", (m - least) * LOG2E).named("decay")
     return m_next, total * decay + p.sum("s"), _sum(w, p, values, acc * decay)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from archc.attention.fold import Fold, Source
 from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
-from archc.lowering.attention import READ, READER, Sweep, result_index
+from archc.lowering.attention import LOG2E, READ, READER, Sweep, result_index
 from archc.lowering.formula import Known, tile
 from archc.tile.compose import Tile
 from archc.tile.language import Buffer, Program
@@ -46,8 +46,15 @@ class _Gradient(Sweep):
         shared = len(source.shares) < len(self.fold.heads) or any(
             n != 1 for _, _, n in source.shares
         )
-        dtype = self.IO if source.dim is not None and not shared else "f32"
+        dtype = "f32" if source.dim is None else self._shared() if shared else self.IO
         return self.made(cotangent(source.name).replace(".", "_"), role, source.dim, dtype)
+
+    def _shared(self) -> str:
+        """The dtype of gradients of values that heads may share: that of the data where a launch
+        finds one head for each, else one that they are summed in."""
+        if "SHARED" not in self.k.constants:
+            self.k.dtypes("SHARED")
+        return "SHARED"
 
     def begin(self) -> None:
         """What stands before the walk: sources of what is held, and of all tokens."""
@@ -58,6 +65,7 @@ class _Gradient(Sweep):
         known = self.sided({**self.fixed, **self.own}, False)
         for graph in (self.fold.pairs, self.slopes):
             self.formula(graph, known, None).ready()
+        self.edges()
 
     def of_readers(self, buffer: Buffer, t: Tile, masks: Sequence[Tile], fill: float = 0.0) -> Tile:
         """A result of the forward, or what arrives, at some readers."""
@@ -76,15 +84,15 @@ class _Gradient(Sweep):
     ) -> tuple[Tile, dict[str, Tile]]:
         """The weights of a block of pairs, and the gradient of each input of the score."""
         k, fold = self.k, self.fold
-        limit = k.lift(self.S if self.walked == READ else self.T)
-        there = (walked < limit).named("in_s" if self.walked == READ else "in_t")
         inputs = {**self.fixed, **self.own, **other, **self.products(self.own, other)}
         inputs = self.looked_up(self.sided(inputs, masked), walked)
         formula = self.formula(fold.pairs, inputs, walked)
         score = formula.value(fold.pairs.outputs["score"]).over(self.rows, self.columns)
         score = score.named("score")
-        seen = self.visible(walked, there, formula, masked)
-        p = k.apply("exp", score - readers["lse"]).named("p") if fold.softmax else score
+        seen = self.visible(walked, formula, masked)
+        p = score
+        if fold.softmax:
+            p = k.apply("exp2", score * LOG2E - readers["lse"] * LOG2E).named("p")
         p = p if seen is None else k.where(seen, p, 0.0)
         d_p = self._arriving(other, readers).over(self.rows, self.columns).named("d_p")
         d_s = p * (d_p - readers["delta"]) if fold.softmax else d_p

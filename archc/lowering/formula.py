@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from archc.tile.compose import Composer, Tile
 from archc.tile.language import Dim, kind
 
 LOGIC = ("and", "or", "not")
+SUMS = ("add", "sub", "neg")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -96,6 +98,8 @@ class Formula:
 
     def _apply(self, fn: str, node: Node) -> Tile:
         """A function of tiles: whole numbers become real where they meet real ones."""
+        if fn == "tanh":
+            return self._tanh(self.value(node.operands[0]))
         ends = [self._running(operand) for operand in node.operands]
         if fn == "sub" and ends[0] is not None and ends[1] is not None:
             high = self.k.apply("sub", *self._spread([ends[0].high, ends[1].high]))
@@ -103,15 +107,31 @@ class Formula:
             return high + low
         given = [self.value(operand) for operand in node.operands]
         if fn == "real":
-            return given[0].to("f32")
-        chosen = given[1:] if fn == "where" else given
+            return self._real(node.operands[0])
+        first = 1 if fn == "where" else 0
+        chosen = given[first:]
         whole = node.type.dtype == "int" or all(kind(x.dtype) != "real" for x in chosen)
         if fn not in LOGIC and not (whole and (node.type.dtype == "int" or fn in COMPARISONS)):
-            chosen = [x if kind(x.dtype) == "real" else x.to("f32") for x in chosen]
-        given = [*given[:1], *chosen] if fn == "where" else chosen
+            chosen = [self._real(operand) for operand in node.operands[first:]]
+        given = [*given[:first], *chosen]
         if fn == "div" and len(given[1].dims) < len(given[0].dims):
             fn, given = "mul", [given[0], self._inverse(given[1])]
         return self.k.apply(fn, *self._spread(given))
+
+    def _real(self, id: int) -> Tile:
+        """A value as a real number. Sums of positions are made of real positions, of which each is
+        cast once: below 2^24 these are exact."""
+        node, made = self.graph[id], self.value(id)
+        if kind(made.dtype) == "real":
+            return made
+        if len(made.dims) == 2 and isinstance(node.op, ir.Elementwise) and node.op.fn in SUMS:
+            return self.k.apply(node.op.fn, *self._spread([self._real(o) for o in node.operands]))
+        return made.to("f32")
+
+    def _tanh(self, x: Tile) -> Tile:
+        """tanh x, as close to it as 1 has digits, which is enough for a score."""
+        grown = self.k.apply("exp2", x.to("f32") * (2.0 / math.log(2.0)))
+        return 1.0 - 2.0 / (1.0 + grown)
 
     def _running(self, id: int) -> Running | None:
         """A running sum, of which only differences are taken: they may be much smaller."""

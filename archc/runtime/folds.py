@@ -23,17 +23,38 @@ def by_folds(readers: int, *tensors: Tensor) -> bool:
     return not transformed(*tensors) and has_triton()
 
 
+class RunningSums(torch.autograd.Function):
+    """The sum of the tokens up to each one, along the last dim, which both ways is contiguous."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.contiguous().cumsum(-1)
+
+    @staticmethod
+    def backward(ctx: Any, *d: Tensor) -> Tensor:
+        return d[0].contiguous().flip(-1).cumsum(-1).flip(-1)
+
+
 def running_sums(x: Tensor) -> Tensor:
     """The sum of the tokens up to each one: [B, S, ...] -> [B, S, ..., 2], a number and what it
-    lacks, as differences of large sums may be small. What forgets all does so by -1e5 already."""
-    total = x.double().clamp(min=-1e5).movedim(1, -1).cumsum(-1).movedim(-1, 1)
+    lacks, as differences of large sums may be small. What forgets all does so by -1e5 already. The
+    tokens of a head lie side by side in memory."""
+    total = RunningSums.apply(x.movedim(1, -1).double().clamp(min=-1e5))
     high = total.float()
-    return torch.stack((high, (total - high.double()).detach().float()), -1)
+    made = torch.stack((high, (total - high.double()).detach().float()))
+    return made.movedim(0, -1).movedim(-2, 1)
 
 
 def of_running_sums(d: Tensor) -> Tensor:
     """The gradient of `running_sums`: what a number lacks is a constant."""
     return torch.stack((d, torch.zeros_like(d)), -1)
+
+
+def of_groups(d: Tensor, place: int, groups: int) -> Tensor:
+    """Gradients of heads, those of a group as their sum."""
+    if d.shape[place] == groups:
+        return d
+    return d.unflatten(place, (groups, -1)).sum(place + 1)
 
 
 def vectors_of(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -49,15 +70,14 @@ def fold_blocks(program: str, dtype: torch.dtype, *dims: int) -> tuple[int, int,
     if dtype.itemsize == 4:
         rows = 32 if wide > 128 else 64
         return rows, 32, {"num_warps": 4, "num_stages": 1}
-    if program == "forward":
-        rows = (128, 64, {"num_warps": 8, "num_stages": 3})
-        rows = (128, 64, {"num_warps": 4, "num_stages": 3}) if wide <= 64 else rows
-        return rows if wide <= 128 else (64, 32, {"num_warps": 4, "num_stages": 2})
     if wide > 128:
-        return 32, 32, {"num_warps": 4, "num_stages": 1}
+        rows = 64 if program == "forward" else 32
+        return rows, 32, {"num_warps": 4, "num_stages": 2 if program == "forward" else 1}
+    if program == "forward":
+        return 64, 64, {"num_warps": 4, "num_stages": 3}
     if program == "readers":
-        return 128, 64, {"num_warps": 8, "num_stages": 2}
-    return 64, 128, {"num_warps": 8, "num_stages": 2}
+        return 128, 64, {"num_warps": 8, "num_stages": 3}
+    return 32, 64, {"num_warps": 4, "num_stages": 3}
 
 
 def no_second_gradient_of_fold(ctx: Any, *given: Tensor) -> None:

@@ -24,10 +24,10 @@ from typing import Any
 
 import sympy
 
-from archc.ir.layer import ELEMENTWISE
 from archc.source import Span
 from archc.tile.handle import Tile
 from archc.tile.language import (
+    FUNCTIONS,
     PURE,
     Apply,
     Atomic,
@@ -274,7 +274,7 @@ class Composer:
     def apply(self, function: str, *operands: Tile | Number, dims_in: Sequence[str] = ()) -> Tile:
         """An elementwise function; the result has the dims of the first operand that has most, and
         then those that others add; or its dims in a given order."""
-        if ELEMENTWISE.get(function) != len(operands):
+        if FUNCTIONS.get(function) != len(operands):
             raise ValueError(f"no function `{function}` of {len(operands)} operands")
         tiles = [each for each in operands if isinstance(each, Tile)]
         if function == "real":

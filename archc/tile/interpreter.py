@@ -68,6 +68,10 @@ TORCH = {
 }  # fmt: skip
 
 
+APPLIED = {**FUNCTIONS, "exp2": torch.exp2}
+"""Elementwise functions."""
+
+
 class WrongProgram(Exception):
     """A program did what none may do; the message names the buffer and the value."""
 
@@ -304,7 +308,7 @@ def _apply(m: Interpreter, s: Statement) -> None:
     whole = kind(s.results[0].type.dtype) == "int"
     if whole and s.op.function in ("mod", "floordiv"):
         given = [_not_negative(m, s, x) for x in given]
-    m.make(s, FUNCTIONS[s.op.function](*given))
+    m.make(s, APPLIED[s.op.function](*given))
 
 
 def _not_negative(m: Interpreter, s: Statement, x: Tensor) -> Tensor:

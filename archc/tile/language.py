@@ -30,12 +30,18 @@ from typing import Any
 
 import sympy
 
+from archc.ir.layer import ELEMENTWISE
 from archc.source import Span
 
 REALS = ("f16", "bf16", "f32", "f64")
 DTYPES = (*REALS, "i32", "i64", "bool")
 """Dtypes with a fixed meaning. Any other name is a constant of the program: a real dtype that is
 given at launch, as the dtype of the data."""
+
+
+FUNCTIONS = {**ELEMENTWISE, "exp2": 1}
+"""Elementwise functions and how many operands they take: those of the layer IR, and powers of 2,
+which a GPU computes in one instruction."""
 
 
 def kind(dtype: str) -> str:
@@ -145,7 +151,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Apply:
-    """A function of `archc.ir.layer.ELEMENTWISE`, broadcast by the names of dims."""
+    """A function of `FUNCTIONS`, broadcast by the names of dims."""
 
     function: str
 

@@ -40,8 +40,8 @@ from archc.tile.language import (
 
 WIDTH = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
 SPECIAL = {
-    "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "sin": 1, "cos": 1, "sigmoid": 2, "logsigmoid": 2,
-    "softplus": 2, "tanh": 2, "erf": 1, "pow": 2, "div": 1,
+    "exp": 1, "exp2": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "sin": 1, "cos": 1, "sigmoid": 2,
+    "logsigmoid": 2, "softplus": 2, "tanh": 2, "erf": 1, "pow": 2, "div": 1,
 }  # fmt: skip
 """Exponentials, logarithms, roots and quotients in a function of one element."""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from archc.ir.layer import ELEMENTWISE
 from archc.tile.language import (
     DTYPES,
+    FUNCTIONS,
     Apply,
     Atomic,
     Barrier,
@@ -52,8 +52,8 @@ RANKS = {"bool": 0, "i32": 1, "i64": 2, "f16": 3, "bf16": 3, "f32": 5, "f64": 6}
 COMPARED = ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not")
 LOGICAL = ("and", "or", "not")
 OF_REALS = (
-    "exp", "log", "sqrt", "rsqrt", "sin", "cos", "erf", "sigmoid", "logsigmoid", "softplus", "tanh",
-    "relu", "floor", "sign", "div", "pow",
+    "exp", "exp2", "log", "sqrt", "rsqrt", "sin", "cos", "erf", "sigmoid", "logsigmoid", "softplus",
+    "tanh", "relu", "floor", "sign", "div", "pow",
 )  # fmt: skip
 """Functions that integers must be cast for."""
 
@@ -146,7 +146,7 @@ def _chosen(program: Program, s: Statement) -> str:
 
 def _apply(program: Program, s: Statement) -> str:
     function, (result,) = s.op.function, s.results
-    if ELEMENTWISE.get(function) != len(s.operands):
+    if FUNCTIONS.get(function) != len(s.operands):
         return f"no function `{function}` of {len(s.operands)} operands"
     reason = _first([_operand(function, i, value) for i, value in enumerate(s.operands)])
     if reason:

@@ -114,7 +114,7 @@ class FoldOp:
         names = {"b": "B", "t": "tokens", "s": "S"}
         shape = [names.get(axis) or f"N_{axis[2:]}" for axis, _ in buffer.axes]
         like = self.arguments[self.vectors[0].name]
-        dtype = "data" if buffer.dtype == "IO" else WIDE
+        dtype = {"IO": "data", "SHARED": "shared"}.get(buffer.dtype, WIDE)
         return f"{like}.new_empty(({', '.join(shape)}), dtype={dtype})"
 
     def _prepare(self, writer: Writer) -> None:
@@ -136,6 +136,7 @@ class FoldOp:
         wanted = {symbol.name: sizes[symbol.name] for symbol in program.sizes}
         constants = {"IO": "data", "PRECISION": '"tf32x3"'}
         constants |= {"BLOCK_T": "rows", "BLOCK_S": "columns"}
+        constants |= {"SHARED": "shared"} if "SHARED" in program.constants else {}
         for name in program.constants:
             if name not in constants:
                 constants[name] = f"block_of(N_{name.removeprefix('BLOCK_')})"
@@ -221,6 +222,8 @@ class FoldOp:
         sizes = self._write_sizes(writer, self._lengths())
         dtype = "data" if self.values is not None else WIDE
         writer.line(f"d_o = d_o.to({dtype}).contiguous()")
+        if alone := self._alone(learned):
+            writer.line(f"shared = data if {alone} else {WIDE}")
         kinds = ((by_readers, "readers"), (by_tokens, "tokens"))
         made = set[str]()
         for make, kind in kinds:
@@ -233,6 +236,20 @@ class FoldOp:
         self._give(writer, [self._own(source) for source in learned])
         self.file.sections.append(writer.text())
 
+    def _alone(self, learned: list[Source]) -> str:
+        """Whether no vector is shared by heads after all; empty where none can be."""
+        found: dict[str, None] = {}
+        for source in learned:
+            if source.dim is not None:
+                seen = {head for _, head, _ in source.shares}
+                for own, head, share in source.shares:
+                    if share != 1:
+                        found[f"N_{clean(own)} == N_{clean(head)}"] = None
+                for head in self.fold.heads:
+                    if head.name not in seen:
+                        found[f"N_{clean(head.name)} == 1"] = None
+        return " and ".join(found)
+
     def _own(self, source: Source) -> str:
         """A gradient a head of the pairs as that of a value which heads may share."""
         name = self.arguments[source.name]
@@ -240,7 +257,7 @@ class FoldOp:
         for own, head, share in source.shares:
             place = names.index(head)
             if share != 1:
-                text += f".unflatten({place}, (N_{clean(own)}, -1)).sum({place + 1})"
+                text = f"of_groups({text}, {place}, N_{clean(own)})"
             names[place] = own
         gone = [i for i, n in enumerate(names) if n not in source.type.names]
         if gone:

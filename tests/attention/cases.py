@@ -113,6 +113,7 @@ class Launch:
     def constants(self) -> dict[str, int | str]:
         """The constants of every program of the fold."""
         found: dict[str, int | str] = {"IO": DTYPES[self.dtype], "PRECISION": "ieee"}
+        found["SHARED"] = DTYPES[self.wide]
         found |= {"BLOCK_T": self.block, "BLOCK_S": self.block}
         for source in self.fold.sources:
             if source.dim is not None:
@@ -126,7 +127,7 @@ class Launch:
         found = {}
         for buffer in program.buffers:
             shape = [int(evaluate(n, {**self.sizes, **lengths})) for _, n in buffer.axes]
-            dtype = self.dtype if buffer.dtype == "IO" else self.wide
+            dtype = self.dtype if buffer.dtype == "IO" else self.wide  # SHARED too
             room = torch.full(shape, math.nan, dtype=dtype)
             found[buffer.name] = given.get(buffer.name, room)
         return found

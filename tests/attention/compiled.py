@@ -45,12 +45,12 @@ def compiled(score: str, kind: str, wide: int = 128) -> dict[str, int]:
     lengths = {**case.constants, "BLOCK_T": rows, "BLOCK_S": columns}
     signature, fixed, even = arguments(program)
     fixed |= compiled_in(program, lengths)
-    place = kernel.arg_names.index
+    place, named = kernel.arg_names.index, {*kernel.arg_names}
     source = ASTSource(
         kernel,
         {name: signature[name] for name in kernel.arg_names},
-        {(place(name),): value for name, value in fixed.items()},
-        {(place(name),): [["tt.divisibility", 16]] for name in even},
+        {(place(name),): value for name, value in fixed.items() if name in named},
+        {(place(name),): [["tt.divisibility", 16]] for name in even if name in named},
     )
     made = compiled_for(source, target=GPUTarget("cuda", 90, 32), options=options)
     return {**assembled(made.asm["ptx"]), "shared": made.metadata.shared}
