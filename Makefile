@@ -30,7 +30,7 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
 INDEX = $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: demo test quick lint clean
+.PHONY: demo test quick site lint clean
 .DEFAULT_GOAL = demo
 
 demo: $(VENV)/.installed
@@ -41,6 +41,9 @@ test: $(VENV)/.installed-tests
 
 quick: $(VENV)/.installed-tests
 	@$(BIN)/python -m pytest -n $(JOBS) $(QUICK) $(PYTEST_ARGS) </dev/null
+
+site: $(VENV)/.installed-tests
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "out/site/index.html written"
 
 lint: $(VENV)/.installed-tests
 	$(BIN)/ruff check .

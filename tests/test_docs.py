@@ -71,7 +71,7 @@ def test_the_picture_is_what_the_compiler_draws() -> None:
     assert picture.strip() == as_svg(archc.load("kda").layer).strip()
 
 
-PAPERS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+PAPERS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 
 
 def test_papers_link_to_files_that_exist() -> None:

@@ -1,0 +1,55 @@
+"""The site builds without a warning, and what its guides show runs as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*sorted((ROOT / "docs" / "guides").glob("*.md"))]
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    "NO_MKDOCS_2_WARNING": "1",
+}
+
+
+def test_the_site_builds(tmp_path: Path):
+    """Without the network, without a warning, with a page for each error."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env=ENVIRONMENT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    codes = {path.stem for path in (ROOT / "archc" / "explain").glob("E*.md")}
+    assert codes <= {path.name for path in (tmp_path / "errors").iterdir()}
+    assert "https://fonts" not in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_blocks_of_a_guide_run(page: Path, tmp_path: Path):
+    """In order, in one folder: commands by a shell, all Python of a page together."""
+    code: list[str] = []
+    for language, text in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if language == "python":
+            code.append(text)
+            continue
+        script = re.sub(r"^\$ ", "", text, flags=re.MULTILINE)
+        run(["bash", "-euo", "pipefail", "-c", script], tmp_path)
+    assert code, "a guide shows what to write"
+    run([sys.executable, "-c", "\n".join(code)], tmp_path)
+
+
+def run(command: list[str], folder: Path) -> None:
+    """Run a command in a folder; it ends well."""
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env=ENVIRONMENT, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
