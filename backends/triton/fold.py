@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from archc.backends.eager.attention import attention
@@ -17,6 +18,7 @@ from archc.backends.triton.fold_op import FoldOp
 from archc.attention.fold import Fold, Refusal, Source
 from archc.attention.recognise import sums
 from archc.ir import layer as ir
+from archc.ir.chunk import cotangent
 from archc.ir.graph import Node
 from archc.lowering.attention import numbers_of
 
@@ -71,12 +73,32 @@ def by_folds(
         if line not in into:
             into.append(line)
         if isinstance(fold, Fold) and not by_torch:
-            found.append(fold)
+            found.append(_of_what_is_learned(scope, node, fold))
     if not found:
         return None
     made = FoldFunction(scope, node, values, found, name)
     made.write()
     return made
+
+
+CONSTANT = (ir.Constant, ir.Position, ir.Delta, ir.Elementwise)
+"""Ops of values that have no gradient, if they are made of such values alone."""
+
+
+def _of_what_is_learned(scope: Scope, node: Node, fold: Fold) -> Fold:
+    """The fold without the gradients of what is made of numbers and positions, as slopes may be."""
+    if fold.slopes is None:
+        return fold
+    body, slopes = node.op.body, fold.slopes.copy()
+    entering = dict(zip((name for name, _ in node.op.captures), node.operands, strict=True))
+    for source in fold.sources:
+        inner = [body[each] for each in (source.node, *body.ancestors(source.node))]
+        outer = [entering[each.op.name] for each in inner if isinstance(each.op, ir.Input)]
+        made = {id for each in outer for id in (each, *scope.graph.ancestors(each))}
+        if all(isinstance(scope.graph[id].op, CONSTANT) for id in made):
+            slopes.outputs.pop(cotangent(source.name), None)
+    slopes.prune()
+    return replace(fold, slopes=slopes)
 
 
 def told(pair: ir.Pair, node: Node, fold: Fold | Refusal) -> str:

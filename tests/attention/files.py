@@ -38,13 +38,14 @@ def compared(spec: str) -> dict[str, float]:
     drawn[3:] = [-x.abs() / 4 for x in drawn[3:]]
     made: list[list[Tensor]] = []
     for function, dtype in ((f"{name}_fold", torch.float32), (name, torch.float64)):
-        given = [x.to(dtype).requires_grad_() for x in drawn]
+        given = [x.to(dtype).requires_grad_(x.dim() > 1) for x in drawn]
+        learned = [x for x in given if x.requires_grad]
         o = getattr(module, function)(*given, *numbers, before)
         weight = torch.linspace(-1, 1, o.numel(), dtype=dtype).view(o.shape).sin()
-        made.append([o, *torch.autograd.grad((o * weight).sum(), given)])
-    names = ["o", *(f"d_{each}" for each in shapes)]
+        made.append([o, *torch.autograd.grad((o * weight).sum(), learned)])
+    names = ["o", *(f"d_{each}" for each, shape in shapes.items() if len(shape) > 1)]
     return {
-        name: float((x.double() - y).norm() / y.norm())
+        name: float(((x.double() - y).norm() / y.norm()).detach())
         for name, x, y in zip(names, *made, strict=True)
     }
 
