@@ -204,14 +204,19 @@ class Steps(Values):
         """The place of a program in the grid, all but its block of the dim that is shared."""
         k, (batch, *others) = self.k, self.kernel.grid
         if self.kernel.rows is None:
-            self.indices[batch.name] = Index(k.program(plain(batch.name), self.B))
+            self.indices[batch.name] = Index(self._place_of(batch, self.B))
         else:
             row = k.program("block", ceil_div(self.B, ROWS)) * ROWS + k.iota(batch.name, ROWS)
             inside = (row.named("row") < k.lift(self.B)).named("in_batch")
             self.masks[batch.name] = lambda: inside
             self.indices[batch.name] = Index(row, True, inside)
         for axis in others:
-            self.indices[axis.name] = Index(k.program(plain(axis.name), self.size(axis.size)))
+            self.indices[axis.name] = Index(self._place_of(axis, self.size(axis.size)))
+
+    def _place_of(self, axis: Axis, count: sympy.Expr) -> Tile:
+        """A program's place along an axis of the grid, in 64 bits: strides multiply it."""
+        name = plain(axis.name)
+        return self.k.program(name, count).to("i64").named(f"at_{name}")
 
     def _free_axis(self, name: str) -> str:
         """A name of an axis of the grid that no head has."""
@@ -246,7 +251,7 @@ class Steps(Values):
         blocks = ceil_div(self.size(split.size), self.length(split))
         if not self.whole_states:
             part = k.program(self._free_axis("part"), blocks)
-            self.first, self.first_of_part = lambda: [part.equals(0)], part * PART
+            self.first, self.first_of_part = lambda: [part.equals(0)], (part * PART).named("first")
             return self._walk()
         (each,) = k.fixed(BLOCKS)
         part, programs = (
@@ -256,7 +261,7 @@ class Steps(Values):
         start, count = part * each, k.lift(blocks)
         with k.loop(0, k.apply("min", k.lift(each), count - start), index="n") as turn:
             block = (start + turn.index).named("block")
-            self.first_of_part = block * PART
+            self.first_of_part = (block * PART).named("first")
             self.first = lambda: [part.equals(0), block.equals(0)]
             self.last = [part.equals(k.lift(programs) - 1), block.equals(count - 1)]
             with self.inner():
@@ -273,7 +278,7 @@ class Steps(Values):
         given = [*(x.tile for x in (*states, *now))]
         with self.k.loop(0, self.T, *given, index="step") as turn, self.inner():
             t = self.k.lift(self.T) - 1 - turn.index if op.reverse else turn.index
-            self.indices[stream] = Index(t.named("t"))
+            self.indices[stream] = Index(t.to("i64").named("t"))
             then = self._at_token(ahead, t)
             here = [replace(x, tile=c) for x, c in zip((*states, *now), turn.carried, strict=True)]
             self.now = {
