@@ -9,13 +9,15 @@ from archc.algebra import rules
 from archc.algebra.plan import MOST_FACTORS, MOST_JOINS, Planner
 from archc.algebra.product import Reading
 from archc.algebra.simplify import simplify
+from archc.dims import BATCH, Axis
 from archc.elaborate.elaborate import elaborate
 from archc.ir import layer as ir
 from archc.ir.count import operations
+from archc.ir.graph import Type
 from archc.source import Source
 from archc.specfile import import_source
 from archc.syntax.parse import parse
-from tests.graphs import Sketch
+from tests.graphs import Sketch, axis
 
 STEPS = 17
 
@@ -74,6 +76,21 @@ def test_equal_parts_are_planned_once() -> None:
     assert first is not None and 0 < joins < 100
     assert planner.best(reading.product, reading.out) is first
     assert planner.joins == joins
+
+
+def test_ways_are_compared_at_usual_sizes() -> None:
+    """Not where there is one token: for 64, 16 rows of weights of them are summed up first."""
+    s, few = Sketch(), Axis("i", sympy.Integer(16))
+    a = s.add(ir.Input("a", Type((BATCH, few, axis("s")), "real")), name="a")
+    both = s.einsum(
+        "batch s K, batch K V -> batch s V", *map(s.input, "bc", ("batch s K", "batch K V"))
+    )
+    names, out = (("batch", "i", "s"), ("batch", "s", "V")), [("batch", BATCH), ("i", few)]
+    root = s.add(ir.Contract(names, (*out, ("V", axis("V")))), a, both)
+    reading = Reading(s.graph, s.graph[root])
+    best = Planner(reading).best(reading.product, reading.out)
+    products, kept = 2 * 16 * 64 * 64, 2 * 16 * 64
+    assert best is not None and best.cost[0] == 2 * products + kept
 
 
 def test_a_product_of_very_many_factors_is_left_as_it_is() -> None:

@@ -134,6 +134,16 @@ def test_a_check_that_fails():
         assert "WRONG" in text and "3.0e-01" in text
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_table_that_is_too_wide_has_a_line_for_each_cell(more: int):
+    """Two columns and the gaps after them fill 108 letters, or one more."""
+    rows = (("a" * 60, "b" * (44 + more)), ("c", "d"))
+    made = Page("X", "", "", (Table(("one", "two"), rows),), ())
+    lines = document.as_text(made).split("\n")
+    assert (f"    {'c':<60}  d" in lines) == (not more)
+    assert (f"        two: {'b' * 45}" in lines) == bool(more)
+
+
 def test_a_comma_stays_with_its_formula():
     made = Page("X", "", "", (para("see ", Name("a"), ", and ", Name("b"), "."),), ())
     assert "</math>,</span> and" in html.as_html(made)
