@@ -35,6 +35,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -200,16 +201,22 @@ class Reach:
         return [part for part in (first, second) if part]
 
 
+@cache
+def texts() -> list[tuple[str, str]]:
+    """Files of tests, and what they hold."""
+    paths = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [(str(path.relative_to(ROOT)), path.read_text("utf-8")) for path in paths]
+
+
 def nearest(mutant: Mutant, known: Mapping[str, str]) -> list[str]:
     """Files of tests that name the mutant's module or are near, but for those that are known."""
     module = (
         mutant.file.removesuffix(".py").replace("/", ".").replace("backends.", "archc.backends.")
     )
     scores: dict[str, int] = {}
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        file = str(path.relative_to(ROOT))
+    for file, text in texts():
         if file not in known:
-            names = path.read_text("utf-8").count(f"from {module} import")
+            names = text.count(f"from {module} import")
             scores[file] = 4 * names + near(mutant.file, file)
     best = sorted((file for file in scores if scores[file]), key=lambda file: (-scores[file], file))
     return best[:NEAREST]
