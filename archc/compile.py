@@ -31,11 +31,15 @@ from archc.ir.budget import check_budget
 from archc.ir.chunk import ChunkForm, cotangent
 from archc.ir.graph import Graph
 from archc.ir.plan import Plan
+from archc.ir.token import Left
 from archc.ir.verify import verify
 from archc.limits import deep_calls
+from archc.lowering.token import RegionKernels, lower
 from archc.numerics.gates import gates_in_logs
 from archc.recurrence.chunked import chunked
 from archc.recurrence.decays import decays
+from archc.regions.cut import regions
+from archc.regions.gradient import gradient_of
 from archc.schedule.crowded import without_crowded
 from archc.schedule.epilogue import epilogues
 from archc.schedule.fitting import fitting
@@ -153,8 +157,40 @@ def prepared(graph: Graph, heads: Collection[str]) -> Graph:
     return with_sums(with_sums_of_rows(without_outer_sums(graph, heads), heads), heads)
 
 
+def token_regions(layer: ir.Layer, away: Collection[int] = ()) -> list[RegionKernels | Left]:
+    """What stands around recurrences and products with parameters: the programs of each token
+    region, and why another one is in PyTorch. `away`: nodes that stay where they are."""
+    found: list[RegionKernels | Left] = []
+    for region in regions(layer.graph, never=away):
+        if isinstance(region, Left):
+            found.append(region)
+            continue
+        try:
+            made = lower(region, gradient_of(region, gradient))
+        except NoGradient as problem:
+            found.append(Left(region.name, region.members, str(problem)))
+            continue
+        done = isinstance(made, RegionKernels)
+        found.append(made if done else Left(region.name, region.members, made.reason))
+    return found
+
+
+def with_kernels(layer: ir.Layer, away: Collection[int]) -> list[RegionKernels]:
+    """The token regions that have kernels."""
+    return [each for each in token_regions(layer, away) if isinstance(each, RegionKernels)]
+
+
 SCHEDULE = Schedule(
-    prepared, partition, tokenwise, steps, with_gradient, fitting, segments, in_spans, folded
+    prepared,
+    partition,
+    tokenwise,
+    steps,
+    with_gradient,
+    fitting,
+    segments,
+    in_spans,
+    folded,
+    with_kernels,
 )
 """How recurrences become kernels."""
 

@@ -22,7 +22,7 @@ from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
 from archc.ir.graph import Graph, Node
-from archc.ir.token import Past, TokenRegion, is_token_type
+from archc.ir.token import Gradient, Past, TokenRegion, is_token_type
 from archc.limits import deep_calls
 from archc.lowering.algebra import reduced
 from archc.lowering.token_rules import TOKEN_RULES
@@ -52,6 +52,25 @@ class Lowered:
     options: Mapping[str, sympy.Expr]
     lengths: Mapping[str, Axis]
     shares: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class RegionKernels:
+    """A region, its gradient, and the program of each."""
+
+    region: TokenRegion
+    backward: Gradient
+    values: Lowered
+    gradient: Lowered
+
+
+def lower(region: TokenRegion, backward: Gradient) -> RegionKernels | Refusal:
+    """The programs of a region."""
+    values = lower_values(region, "values")
+    gradient = lower_gradient(region, backward.graph, "gradient")
+    if isinstance(values, Refusal) or isinstance(gradient, Refusal):
+        return values if isinstance(values, Refusal) else gradient  # type: ignore[return-value]
+    return RegionKernels(region, backward, values, gradient)
 
 
 def lower_values(region: TokenRegion, name: str) -> Lowered | Refusal:

@@ -6,6 +6,7 @@
     launch.py      launches; together.py: the first; again.py: one like the last; tuned.py: tuned
     programs.py    launches of tile programs
     kernels.py     launches by chunks; steps.py: token by token; folds.py: attentions
+    tokens.py      token regions
     selfcheck.py   the check at the end of a file
 
 A file embeds the definitions that it needs, which `archc.backends.embedding` finds from the

@@ -149,9 +149,19 @@ def check_gradients(case: Case, device: str) -> float:
 
 def check_kernels(case: Case, device: str) -> float:
     """Outputs and gradients by kernels, in float32, against the eager form in float64."""
+    return by_kernels_against_eager(case, device, case.chunk + 5)
+
+
+def check_token_kernels(case: Case, device: str) -> float:
+    """The same of a file in which nothing is done by chunks."""
+    return by_kernels_against_eager(case, device, 37)
+
+
+def by_kernels_against_eager(case: Case, device: str, tokens: int) -> float:
+    """The largest error of outputs and gradients in float32, against float64."""
     found = []
     for dtype in (torch.float64, torch.float32):
-        layer, inputs, _ = case.example(case.sizes, 2, case.chunk + 5, device, dtype)
+        layer, inputs, _ = case.example(case.sizes, 2, tokens, device, dtype)
         values = [x for x in [*inputs.values(), *layer.parameters()] if x.is_floating_point()]
         for value in values:
             value.requires_grad_()

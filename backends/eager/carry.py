@@ -34,6 +34,10 @@ def shape(
 def past(scope: Scope, node: Node) -> tuple[Text, str]:
     """The tokens before the first one that a window or shift needs, and the name for those to
     keep."""
+    if node.id in scope.pasts:
+        name = scope.pasts[node.id]
+        after = scope.kept[name] = scope.names.fresh(name)
+        return Text(name), after
     field = scope.memory.field("past", node.id) if scope.memory else None
     if field is not None:
         after = scope.kept[field.name] = scope.names.fresh(field.name)

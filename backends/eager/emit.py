@@ -26,11 +26,13 @@ def emit(
     by_steps: Callable[..., Any] | None = None,
     by_ops: Callable[..., Any] | None = None,
     by_folds: Callable[..., Any] | None = None,
+    by_regions: Callable[..., Any] | None = None,
 ) -> str:
     """The whole file, the same to the byte for the same plan. `by_kernels` writes the functions
     that launch kernels for chunks, `by_steps` those whose kernels walk tokens, `by_ops` the ops
-    of torch that call them, `by_folds` the kernels of an attend."""
-    return emitted(plan, by_kernels, by_steps, by_ops, by_folds)[0]
+    of torch that call them, `by_folds` the kernels of an attend, `by_regions` what stands around
+    all of these."""
+    return emitted(plan, by_kernels, by_steps, by_ops, by_folds, by_regions)[0]
 
 
 def emitted(
@@ -39,9 +41,13 @@ def emitted(
     by_steps: Callable[..., Any] | None = None,
     by_ops: Callable[..., Any] | None = None,
     by_folds: Callable[..., Any] | None = None,
+    by_regions: Callable[..., Any] | None = None,
 ) -> tuple[str, File]:
     """The same, with what the file was put together from."""
-    file = File(by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops, by_folds=by_folds)
+    file = File(
+        by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops, by_folds=by_folds,
+        by_regions=by_regions,
+    )  # fmt: skip
     layers = called_first(plan.layer)
     classes = file.classes_of(layers[::-1])
     for layer in layers:
@@ -50,13 +56,19 @@ def emitted(
     if plan.check is not None:
         read = names_read("\n".join(file.sections))
         more = [check for check, called in KERNEL_CHECKS.items() if called in read]
+        if "check_kernels" in more and "check_token_kernels" in more:
+            more.remove("check_token_kernels")  # the whole layer is looked at
         check = self_check(file, plan.layer, layers, classes, plan.check, more)
     body = assembled(file, plan.runtime == "embed", check)
     text = "\n".join([*header(plan, kernel_notes(file, bool(check))), body])
     return named(text) if file.spaced else text, file
 
 
-KERNEL_CHECKS = {"check_kernels": "by_kernels", "check_steps": "by_steps"}
+KERNEL_CHECKS = {
+    "check_kernels": "by_kernels",
+    "check_token_kernels": "by_token_kernels",
+    "check_steps": "by_steps",
+}
 """What is checked of a file with kernels, and what such a file calls."""
 
 
@@ -131,10 +143,11 @@ def kernel_notes(file: File, checks: bool) -> list[str]:
         return [OPS] * file.spaced
     refused = ["\n".join(["By PyTorch alone:", *file.refused])] if file.refused else []
     attends = ["\n".join([*ATTENDS, *file.attends])] if file.attends else []
+    tokens = ["\n".join([*TOKENS, *file.token_notes])] if file.token_notes else []
     if not file.notes:
-        if not attends and not refused:
-            return ["No recurrence is here, so that there is no kernel in this file."]
-        return [*attends, *refused]
+        if not attends and not refused and not tokens:
+            return ["Nothing here is worth a kernel: this file has none."]
+        return [*attends, *refused, *tokens, *[ASSEMBLER] * bool(tokens)]
     first = "On a GPU, in float32, bfloat16 or float16, these launch kernels of Triton, by chunks"
     second = (
         "of 16, 32 or 64 tokens or token by token; everything else is in PyTorch, and without a"
@@ -144,7 +157,14 @@ def kernel_notes(file: File, checks: bool) -> list[str]:
     ending = [ASSEMBLER, *[last] * checks]
     ops = [OPS] * file.spaced
     notes = "\n".join([first, second, third, *file.notes])
-    return [notes, *attends, *refused, *ops, *ending]
+    return [notes, *attends, *refused, *tokens, *ops, *ending]
+
+
+TOKENS = (
+    "On a GPU, in float32, bfloat16 or float16, each of these is one kernel, and another one for",
+    "its gradient. Packed sequences and few tokens that look back on others are in PyTorch there:",
+)
+"""What a file says of its token regions."""
 
 
 ATTENDS = (

@@ -41,11 +41,13 @@ class File:
     by_steps: Callable[..., Any] | None = None
     by_ops: Callable[..., Any] | None = None
     by_folds: Callable[..., Any] | None = None
+    by_regions: Callable[..., Any] | None = None
     spaced: bool = False
     titles: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     attends: list[str] = field(default_factory=list)
+    token_notes: list[str] = field(default_factory=list)
     ending: list[str] = field(default_factory=list)
     constants: dict[str, int] = field(default_factory=dict)
 

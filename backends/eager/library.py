@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from archc.backends.eager.file import File
 from archc.backends.eager.graph_function import GraphFunction, plain
 from archc.backends.eager.literals import literals
 from archc.backends.eager.op import Op
@@ -30,6 +31,14 @@ REFUSED = "no_second_gradient"
 def named(text: str) -> str:
     """A text with the digest of what it was in the names of its ops."""
     return text.replace(DIGEST, hashlib.sha256(text.encode()).hexdigest()[: len(DIGEST)])
+
+
+def use_space(file: File, title: str) -> None:
+    """Ask for the namespace of a file's ops, which is called after the first of them."""
+    if not file.spaced:
+        file.spaced = True
+        space = quoted(f"{title}_{DIGEST}")
+        file.sections.insert(0, f"SPACE = free_space({space}, {quoted(title)})")
 
 
 class Ops:
@@ -64,11 +73,7 @@ class Ops:
 
     def _ask_for_space(self) -> None:
         """Ask for a namespace."""
-        sections = self.file.sections
-        if not self.file.spaced:
-            self.file.spaced = True
-            space = quoted(f"{self.title}_{DIGEST}")
-            sections.insert(0, f"SPACE = free_space({space}, {quoted(self.title)})")
+        use_space(self.file, self.title)
 
     def _new(self, name: str, title: str, op: Op, functions: list[str]) -> None:
         """The line that makes an op."""

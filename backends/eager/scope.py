@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
 
 import sympy
 from archc.backends.eager.chunk_rows import Rows
@@ -37,6 +38,19 @@ WORDS = {"add": "sum", "sub": "diff", "mul": "scaled", "div": "ratio", "dot": "p
 """What values are called that the spec has no name for: after their op, or its operand too."""
 
 
+class Region(Protocol):
+    """A part of the graph that one call makes: all of its values, of what it reads."""
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The nodes that it reads."""
+        ...
+
+    def call(self) -> None:
+        """Write the call; its values are known then."""
+        ...
+
+
 class Scope:
     """A function under construction: its lines, its names, and the values emitted so far.
 
@@ -47,7 +61,8 @@ class Scope:
     `chunk` is how the length of a chunk is written, where there is a choice; `region` the name of
     what carries a state through it. `needs` are the conditions on sizes. `cu_seqlens` is the name
     of the borders of packed sequences, "" where there is one sequence in each row of the batch;
-    `packed` that of a table of these.
+    `packed` that of a table of these. `pasts` are tokens before the first one that the function is
+    given, by the op that looks back; `regions` what one call makes, by each of its values.
     """
 
     def __init__(self, graph: Graph, emitters: Emitters, file: File, like: str, layer: str):
@@ -76,6 +91,8 @@ class Scope:
         self.decays: dict[tuple[str, bool, str], str] = {}
         self.joint: dict[int, tuple[str, Rows]] = {}
         self.chunk, self.chunk_size, self.region, self.flow = "", 64, "", ("t",)
+        self.pasts: dict[int, str] = {}
+        self.regions: dict[int, Region] = {}
         self.fused: dict[int, Fused] = fuse(graph)
         self.uses = self._count_uses()
 
@@ -92,8 +109,15 @@ class Scope:
         return uses
 
     def operands(self, id: int) -> tuple[int, ...]:
-        """Operands of a node, those of the whole pattern if it is one."""
+        """Operands of a node, those of the whole pattern if it is one, or of the region."""
+        if id in self.regions:
+            return self.regions[id].reads
         return self.fused[id].operands if id in self.fused else self.graph[id].operands
+
+    def use_regions(self, regions: Mapping[int, Region]) -> None:
+        """Let one call make all values of a region."""
+        self.regions = dict(regions)
+        self.uses = self._count_uses()
 
     # --- lines ---
 
@@ -146,6 +170,8 @@ class Scope:
 
     def value(self, id: int) -> Value:
         """The value of a node, emitted when it is first needed."""
+        if id not in self.values and id in self.regions:
+            self.regions[id].call()
         if id not in self.values:
             node = self.graph[id]
             self.values[id] = value = self._fitting(node)

@@ -25,6 +25,7 @@ FORMS = {
     "check_chunks": ("chunks of tokens, against one token after the other", "1e-8"),
     "check_gradients": ("gradients, against the meaning of the spec", "1e-6"),
     "check_kernels": ("kernels in float32, against float64 without them", "1e-3"),
+    "check_token_kernels": ("kernels in float32, against float64 without them", "1e-3"),
     "check_steps": ("kernels of a few tokens, the same way", "1e-3"),
 }
 """What is checked: function of `archc/runtime/selfcheck.py` -> what it compares, and the largest
@@ -86,7 +87,8 @@ def _case(writer: Writer, file: File, layer: ir.Layer, check: Check) -> None:
 def forms(layer: ir.Layer) -> list[str]:
     """The checks that a layer can pass: one that needs the whole sequence has no pieces, and one of
     kernels needs a GPU."""
-    left_out = {"check_kernels", "check_steps"} | (set() if in_chunks(layer) else {"check_chunks"})
+    left_out = {"check_kernels", "check_token_kernels", "check_steps"}
+    left_out |= set() if in_chunks(layer) else {"check_chunks"}
     if memory_of(layer).refusal is not None:
         left_out |= {"check_pieces", "check_chunks"}
     return [name for name in FORMS if name not in left_out]

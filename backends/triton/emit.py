@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from archc.backends.eager import emit as eager
@@ -12,6 +12,7 @@ from archc.backends.triton.fold import written as by_folds
 from archc.backends.triton.function import KernelFunction
 from archc.backends.triton.library import KernelOps
 from archc.backends.triton.lines import NotInKernel
+from archc.backends.triton.region import RegionFunction
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_function import StepFunction
 from archc.backends.triton.step_op import StepOp
@@ -37,12 +38,13 @@ def emit(plan: Plan, schedule: Schedule) -> str:
 def kernels_in(plan: Plan, schedule: Schedule) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the file would say of its kernels, and of what stays in PyTorch, a line each."""
     _, file = eager.emitted(plan, *_writers(schedule))
-    return (*file.notes, *file.attends), tuple(file.refused)
+    regions = (f"{note}: a kernel, and one for its gradient" for note in file.token_notes)
+    return (*file.notes, *file.attends, *regions), tuple(file.refused)
 
 
 def emit_function(layer: ir.Layer, name: str, schedule: Schedule) -> str:
     """A file with the function of a layer that has no parameters."""
-    return eager.emit_function(layer, name, *_writers(schedule))
+    return eager.emit_function(layer, name, *_writers(schedule)[:4])
 
 
 def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
@@ -68,4 +70,10 @@ def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
     def by_ops(*given: Any) -> None:
         KernelOps(*given).write()
 
-    return by_kernels, by_steps, by_ops, by_folds(schedule.folds)
+    def by_regions(
+        scope: Scope, layer: ir.Layer, away: Collection[int]
+    ) -> dict[int, RegionFunction]:
+        found = [RegionFunction(scope, each) for each in schedule.regions(layer, away)]
+        return {id: each for each in found for id in each.region.makes.values()}
+
+    return by_kernels, by_steps, by_ops, by_folds(schedule.folds), by_regions

@@ -142,17 +142,18 @@ def programs_text(program: Program, launch: ProgramLaunch) -> str:
     """How many programs there are, as Python."""
     known = {**launch.sizes, **launch.constants}
     names = {name: text if WHOLE.fullmatch(text) else f"({text})" for name, text in known.items()}
-    return " * ".join(_count(count, names).at(UNARY) for _, count in program.grid) or "1"
+    return " * ".join(count_text(count, names).at(UNARY) for _, count in program.grid) or "1"
 
 
-def _count(size: sympy.Expr, names: Mapping[str, str]) -> Text:
+def count_text(size: sympy.Expr, names: Mapping[str, str]) -> Text:
     """A size as Python: how many blocks cover another is `-(-size // block)`."""
     ceilings = sorted(size.atoms(sympy.ceiling), key=sympy.default_sort_key)
     blocks = {each: sympy.Symbol(f"blocks {at}", integer=True) for at, each in enumerate(ceilings)}
     texts, left = dict(names), size.xreplace(blocks)
     for each, symbol in blocks.items():
         above, below = sympy.fraction(sympy.together(each.args[0]))
-        count = f"-({binary('//', MUL, negative(_count(above, names)), _count(below, names))})"
+        top, bottom = negative(count_text(above, names)), count_text(below, names)
+        count = f"-({binary('//', MUL, top, bottom)})"
         if left == symbol:
             return Text(count, UNARY)
         texts[symbol.name] = f"({count})" if left.atoms(sympy.Pow) else count

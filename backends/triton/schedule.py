@@ -15,6 +15,7 @@ from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Kernel, Kernels, Segments
+from archc.lowering.token import RegionKernels
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Schedule:
     that decide with the shortest blocks of them, and the table (`rows_that_fit`). `segments` is how
     a walk of a chunked form of these tokens goes in segments, or why it goes whole. `in_spans`:
     whether a recurrence token by token is learned from in spans of tokens. `folds`: what the sums
-    over the tokens read of an attend are."""
+    over the tokens read of an attend are. `regions` are the token regions of a layer that have
+    kernels, but for nodes that stay where they are."""
 
     prepare: Callable[[Graph, Collection[str]], Graph]
     partition: Callable[[Graph, str, Axis, Collection[str], Mapping[int, str], bool], Kernels]
@@ -38,6 +40,7 @@ class Schedule:
     segments: Callable[[Kernel, Axis], Segments | str]
     in_spans: Callable[[ir.Fold], bool]
     folds: Callable[[ir.Pair], tuple[Fold | Refusal, ...]]
+    regions: Callable[[ir.Layer, Collection[int]], Sequence[RegionKernels]]
 
 
 def written(

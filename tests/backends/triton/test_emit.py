@@ -54,9 +54,22 @@ def test_sums_of_scans_over_channels_hold_no_tile_of_all_channels() -> None:
 
 
 def test_a_file_without_kernels_says_so() -> None:
-    text = text_of("swiglu")
-    assert "there is no kernel in this file" in " ".join(text.split())
+    plain = archc.parse(
+        "layer Plain(d, e):\n    input x[d]\n    param W[d, e]\n    output y[e] = x @ W\n"
+    )
+    text = BACKENDS["triton"](Plan(lowered(plain.layer)))
+    assert "Nothing here is worth a kernel" in " ".join(text.split())
     assert "triton" not in text
+
+
+def test_token_regions_are_listed_and_called() -> None:
+    """Both norms of a block are called where the spec has them, with PyTorch for what is no GPU."""
+    text = text_of("swiglu")
+    head = ast.get_docstring(ast.parse(text)) or ""
+    assert "each of these is one kernel" in head
+    assert "    swiglu_y_in" in head
+    assert "swiglu_y_in(x @ self.W_gate, x @ self.W_in)" in text
+    assert "if by_token_kernels(" in text
 
 
 def test_the_eager_file_has_none_of_it() -> None:

@@ -1,0 +1,142 @@
+"""Token regions as they run: when kernels do one, how large its tiles are, and the op of torch that
+it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from archc.runtime.kernels import has_triton, processors_of
+from archc.runtime.ops import (
+    as_op,
+    new_op,
+    no_second_gradient,
+    or_zero,
+    result_kind,
+    transformed,
+)  # fmt: skip
+
+
+def by_token_kernels(largest: int, *tensors: Tensor) -> bool:
+    """Whether kernels can do a token region: on a GPU, in their dtypes, with room for a token's
+    tile; of nothing there is nothing to do."""
+    kinds, device = (torch.float32, torch.bfloat16, torch.float16), tensors[0].device
+    if device.type != "cuda" or largest > 16_384:
+        return False
+    for x in tensors:
+        if x.is_floating_point() and x.dtype not in kinds:
+            return False
+        if x.device != device or 0 in x.shape:
+            return False
+    return not transformed(*tensors) and has_triton()
+
+
+def token_block(size: int, most: int = 1 << 20) -> int:
+    """The length of a tile along a dim: a power of 2 that holds all of it, up to `most`."""
+    return min(most, 1 << max(0, size - 1).bit_length())
+
+
+def tokens_of_block(tokens: int, numbers: int, most: int) -> int:
+    """How many tokens a tile has, of so many numbers each: about `most` numbers in all."""
+    return max(1, min(64, most // numbers, token_block(tokens)))
+
+
+def token_warps(numbers: int) -> int:
+    """How many warps work on a tile of so many numbers."""
+    return 4 if numbers <= 2048 else 8 if numbers <= 8192 else 16
+
+
+def blocks_of_program(programs: int, device: torch.device) -> int:
+    """How many blocks of tokens a program does one after the other, if there would be so many
+    programs of one each: it writes one sum for all of them."""
+    return max(1, min(32, programs // (8 * max(1, processors_of(device)))))
+
+
+def token_kind(wide: bool, *tensors: Tensor) -> torch.dtype:
+    """The dtype that PyTorch gives to what is made of tensors; `wide`: by ops some of which
+    autocast does in float32."""
+    kind = tensors[0].dtype
+    for x in tensors:
+        kind = torch.promote_types(kind, x.dtype) if x.dim() else kind
+    if wide and torch.is_autocast_enabled(tensors[0].device.type):
+        return torch.promote_types(kind, torch.float32)
+    return kind
+
+
+def sum_of_programs(sums: Tensor, axes: int, like: Tensor) -> Tensor:
+    """The sum of what programs summed, which stand along the first axes."""
+    return sums.flatten(0, axes - 1).sum(0).to(like.dtype)
+
+
+def kept_tokens(past: Tensor, x: Tensor) -> Tensor:
+    """The last tokens of a past and what follows it, as many as the past has."""
+    return torch.cat([past, x], 1)[:, x.shape[1] :] if x.shape[1] < past.shape[1] else (
+        x[:, x.shape[1] - past.shape[1] :]
+    )  # fmt: skip
+
+
+def with_gradients(passes: Callable, inputs: tuple, rest: tuple) -> tuple:
+    """What passes make of inputs, so that autograd knows how."""
+    with torch.enable_grad():
+        return passes(*inputs, *rest)
+
+
+def gradients_again(outputs: tuple, slopes: list, learns: list) -> list:
+    """The gradients of those that ask for one, which have gradients themselves."""
+    asked = [x for x in learns if x.requires_grad]
+    slopes = [d.to(y.dtype) for d, y in zip(slopes, outputs, strict=True)]
+    found = torch.autograd.grad(outputs, asked, slopes, create_graph=True, allow_unused=True)
+    rest = iter(found)
+    return [next(rest) if x.requires_grad else None for x in learns]
+
+
+def like_those_of(names: list, wanted: list, inputs: tuple) -> Any:
+    """What the gradients of inputs are like: contiguous."""
+    pairs = zip(names, inputs, strict=False)
+    found = tuple(x.new_empty(x.shape) for name, x in pairs if name in wanted)
+    return found if len(found) > 1 else found[0]
+
+
+def new_token_op(
+    space: torch.library.Library, title: str, tensors: str, numbers: str, results: int,
+    learning: str, values: Callable, room: Callable, gradient: Callable, passes: Callable,
+) -> Callable:  # fmt: skip
+    """The op of a token region: of `tensors`, by name, and of `numbers`, as a schema has them;
+    those of `learning` have gradients. `values` and `gradient` launch kernels, `room` says what
+    results are like. The gradient of a gradient is taken of `passes`, which is in PyTorch."""
+    names, wanted = tensors.split(), learning.split()
+    given = [f"Tensor {name}" for name in names]
+
+    def gradient_room(*inputs: Any) -> Any:
+        return like_those_of(names, wanted, inputs)
+
+    def keep(ctx: Any, inputs: tuple, output: tuple) -> None:
+        ctx.save_for_backward(*inputs[: len(names)])
+        ctx.rest = inputs[len(names) :]
+        ctx.like = tuple(map(result_kind, output))
+        ctx.set_materialize_grads(False)
+
+    def derive(ctx: Any, *arriving: Tensor | None) -> tuple:
+        slopes = [or_zero(d, like) for d, like in zip(arriving, ctx.like, strict=True)]
+        if torch.is_grad_enabled():
+            learns = [x for n, x in zip(names, ctx.saved_tensors, strict=True) if n in wanted]
+            outputs = with_gradients(passes, ctx.saved_tensors, ctx.rest)
+            made = iter(gradients_again(outputs, slopes, learns))
+        else:
+            found = gradient_op(*ctx.saved_tensors, *slopes, *ctx.rest)
+            made = iter(found if isinstance(found, tuple) else (found,))
+        ds = [next(made) if name in wanted else None for name in names]
+        return (*ds, *(None for _ in ctx.rest))
+
+    slopes, rest = [f"Tensor d_{place}" for place in range(results)], numbers.split("; ")
+    schema = ", ".join([*given, *slopes, *rest])
+    returned = ", ".join(["Tensor"] * len(wanted))
+    gradient_op = new_op(
+        space, f"{title}_gradient({schema}) -> ({returned})", as_op(gradient), gradient_room,
+        no_second_gradient,
+    )  # fmt: skip
+    schema = f"{title}({', '.join([*given, *rest])}) -> ({', '.join(['Tensor'] * results)})"
+    return new_op(space, schema, as_op(values), room, derive, keep)
