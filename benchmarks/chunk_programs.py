@@ -41,19 +41,14 @@ LIMIT = 2e-2
 """How far bfloat16 may be off, of the norm of a result."""
 
 OPTIONS: Mapping[str, dict[str, int]] = {
-    "scores": {"PART": 32, "num_warps": 4, "num_stages": 1},
-    "scores_gradient": {"PART": 32, "num_warps": 4, "num_stages": 1},
+    "scores": {"PART": 32, "num_warps": 4, "num_stages": 3},
+    "scores_gradient": {"PART": 32, "num_warps": 4, "num_stages": 2},
     "solve_tril": {"num_warps": 4, "num_stages": 1},
-    "solve_right": {"num_warps": 4, "num_stages": 1},
 }
 TRIED: Mapping[str, Mapping[str, tuple[int | None, ...]]] = {
-    "scores": {
-        "PART": (32, 64, 128), "num_warps": (4, 8), "num_stages": (1, 2),
-        "maxnreg": (None, 168, 128),
-    },
-    "scores_gradient": {"PART": (32, 64), "num_warps": (4, 8), "maxnreg": (None, 168, 128)},
-    "solve_tril": {"num_warps": (1, 2, 4)},
-    "solve_right": {"num_warps": (2, 4, 8)},
+    "scores": {"PART": (32, 64), "num_warps": (4, 8), "num_stages": (1, 2, 3, 4)},
+    "scores_gradient": {"PART": (32, 64), "num_warps": (4, 8), "num_stages": (1, 2, 3)},
+    "solve_tril": {"num_warps": (1, 2, 4, 8)},
 }  # fmt: skip
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}
 

@@ -6,19 +6,19 @@ exp(G_i - G_j), and from a row r between them on by the product of
     left_i = exp(G_i - G_r)      right_j = exp(G_r - G_j)
 
 so that sums over pairs are products of matrices, as soon as they share r. Neither factor may
-overflow. Rows are the leaves of a binary tree: pairs that meet in a block of it, one in each half,
-share the last row of its first half as r, and then both exponents are sums of the gates in between.
-If gates in a block are moderate, *all* pairs of that block may share r: factors beyond 1 are small
-enough. So the tree is gone down from the whole chunk, and only until gates are moderate:
+overflow. If gates are moderate, all pairs of the chunk may share its middle row: factors beyond 1
+are small enough. That is done first, for it is the rule, and what comes of it is taken if no
+exponent was beyond LIMIT. Else rows are the leaves of a binary tree: pairs that meet in a block of
+it, one in each half, share the last row of its first half, and both exponents are sums of gates in
+between, so that no factor is beyond 1:
 
-    for half in C/2, C/4, ..., 1:         blocks of 2 half rows
-        moderate = all |G_i - G_r| <= LIMIT
-        pairs = in one block, and (moderate or in different halves)
-        sums += those of these pairs
-        if moderate: break
+    for half in C/2, ..., 16:             blocks of 2 half rows, pairs of different halves
+    if gates are moderate in blocks of 16 rows:
+        all pairs of such a block
+    else:
+        for half in 8, 4, 2, 1:           blocks of 2 half rows, pairs of different halves
 
-The first turn is the rule, and stands before the loop; the others are there for gates that forget
-everything at once. A pair of a row with itself does not decay, and is added exactly.
+A pair of a row with itself does not decay, and is added exactly.
 
 source: blocks with exponents summed from their border: Yang et al., arXiv 2312.06635, sec. 4.3.
 """
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from archc.tile.compose import Composer
+from archc.tile.compose import Composer, Length
 from archc.tile.handle import Tile
 from archc.tile.language import Dim
 
@@ -45,8 +45,8 @@ class Decays:
 
     `sums` [row, dim] are running sums of log gates, in a dtype whose differences are right; none of
     them is infinite. `before`: those at the row before, where a pair decays by the gates between
-    its rows alone ("exclusive"). `at` reads sums at rows [row] from memory (None: from `sums`).
-    `moderate`: gates are known to be, and there is no loop. `operand` is the dtype of operands of
+    its rows alone ("exclusive"). `at` reads sums at some rows from memory, at [row] or at one
+    (None: from `sums`). `moderate`: gates are known to be. `operand` is the dtype of operands of
     products, `precision` how exact they are in float32.
     """
 
@@ -77,14 +77,23 @@ class Decays:
         return self.before is not None
 
 
-@dataclass(frozen=True)
-class Product:
-    """A Gram: of later rows `a` and earlier rows `b`, both [row, dim]. `own`: a row is paired with
-    itself too."""
+Made = tuple[Decays, Sequence[tuple[Tile, Tile]]]
+"""Decays along a part of the dim, and of each product its later rows and its earlier rows there,
+each [row, dim]."""
 
-    a: Tile
-    b: Tile
-    own: bool = False
+
+@dataclass(frozen=True)
+class Products:
+    """Grams that share their decays: how many parts of the dim there are, one after the other, what
+    is made of one, and of each product whether a row is paired with itself too."""
+
+    k: Composer
+    rows: Dim
+    col: Dim
+    parts: Length
+    make: Callable[[Tile], Made]
+    own: tuple[bool, ...]
+    moderate: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,41 +123,54 @@ class Weighed:
 # --- what is wanted of pairs --------------------------------------------------------------------
 
 
-def grams(d: Decays, products: Sequence[Product], start: Sequence[Tile] = ()) -> tuple[Tile, ...]:
-    """Sums of A[i, j] = sum over dim of a[i] exp(span[i, j]) b[j], which `gram` makes matrices of:
-    two tiles for each product, [row, col], which has any numbers where j >= i, and [row], for pairs
-    of a row with itself. `start` are such tiles of another part of the dim, to which these are
-    added. source: `Gram` of archc/ir/chunk.py."""
-    k, count = d.k, len(products)
-    given = start or (
-        *(k.full(0.0, d.rows, Dim(d.col, d.rows.length)) for _ in products),
-        *(k.full(0.0, d.rows) for _ in products),
+def grams(p: Products) -> tuple[Tile, ...]:
+    """A[i, j] = sum over dim of a[i] exp(span[i, j]) b[j] for j < i (j <= i where a row is paired
+    with itself), else 0: a matrix [row, col] for each product. source: `Gram` of
+    archc/ir/chunk.py."""
+    k, count, own = p.k, len(p.own), sum(p.own)
+    zeros, none = [k.full(0.0, p.rows, p.col)] * count, k.full(0.0, p.rows)
+    with k.loop(0, p.parts, *zeros, *[none] * (own + 1), index="part") as turn:
+        d, products = p.make(turn.index)
+        level, size = _all_at_once(d)
+        paired = [pair for pair, wanted in zip(products, p.own, strict=True) if wanted]
+        itself = [(a * b).sum(d.dim.name) for a, b in paired]
+        worst = k.apply("max", turn.carried[-1], size.max(d.dim.name))
+        itself = [x + y for x, y in zip(turn.carried[count:-1], itself, strict=True)]
+        made = _add_products(d, level, products, turn.carried[:count])
+        turn.next(*made, *itself, worst)
+    found, itself = turn.results[:count], iter(turn.results[count:-1])
+    if not p.moderate:
+        hard = turn.results[-1].max(p.rows.name) > _limit(d)
+        found = _again(k, hard, found, lambda: _by_parts(p, zeros))
+    i, j = k.iota(p.rows.name, p.rows.length), k.iota(p.col.name, p.col.length)
+    return tuple(
+        k.where(i > j, below, k.where(i.equals(j), next(itself), 0.0) if wanted else 0.0)
+        for below, wanted in zip(found, p.own, strict=True)
     )
 
-    def add(level: Level, sums: tuple[Tile, ...]) -> tuple[Tile, ...]:
-        made = []
-        for each, total in zip(products, sums, strict=True):
-            a, b = _near(d, each.a, level.left), _near(d, each.b, level.right)
-            b = b.along(**{d.row: d.col})
-            if level.pairs is None:
-                made.append(a.dot(b, total, precision=d.precision))
-            else:
-                product = a.dot(b, precision=d.precision)
-                made.append(total + k.where(level.pairs, product, 0.0))
-        return tuple(made)
 
-    own = (
-        total + (each.a * each.b).sum(d.dim.name) if each.own else total
-        for each, total in zip(products, given[count:], strict=True)
-    )
-    return (*_by_levels(d, "gram", add, given[:count]), *own)
+def _by_parts(p: Products, start: Sequence[Tile]) -> tuple[Tile, ...]:
+    """The same below the diagonal, down the tree."""
+    with p.k.loop(0, p.parts, *start, index="part") as turn:
+        d, products = p.make(turn.index)
+        turn.next(*_down_the_tree(d, lambda x, y: _add_products(d, x, products, y), turn.carried))
+    return turn.results
 
 
-def gram(d: Decays, below: Tile, own: Tile) -> Tile:
-    """The matrix [row, col] of one product of `grams`: 0 where there is no pair."""
-    i = d.k.iota(d.row, d.rows.length)
-    j = i.along(**{d.row: d.col})
-    return d.k.where(i > j, below, d.k.where(i.equals(j), own, 0.0))
+def _add_products(
+    d: Decays, level: Level, products: Sequence[tuple[Tile, Tile]], sums: Sequence[Tile]
+) -> tuple[Tile, ...]:
+    """Sums of products with the pairs of a level added to them; of one that is for all pairs, with
+    any numbers where j >= i."""
+    made = []
+    for (a, b), total in zip(products, sums, strict=True):
+        left, right = _near(d, a, level.left), _near(d, b, level.right).along(**{d.row: d.col})
+        if level.pairs is None:
+            made.append(left.dot(right, total, precision=d.precision))
+        else:
+            product = left.dot(right, precision=d.precision)
+            made.append(total + d.k.where(level.pairs, product, 0.0))
+    return tuple(made)
 
 
 def mixes(d: Decays, pairs: Sequence[Weighed]) -> dict[str, Tile]:
@@ -157,19 +179,72 @@ def mixes(d: Decays, pairs: Sequence[Weighed]) -> dict[str, Tile]:
 
     Gates between two rows get what the pair adds: it enters at the later row and leaves at the
     earlier one, in the same digits, and is summed from the last row on."""
-    k = d.k
+    made, size = _mixed_at_once(d, pairs)
+    if not d.moderate:
+        hard = size.max(d.dim.name).max(d.row) > _limit(d)
+        made = _again(d.k, hard, made, lambda: _mixed_down(d, pairs))
+    return _finished(d, pairs, made)
+
+
+def mixes_by_parts(
+    k: Composer,
+    rows: Dim,
+    parts: Length,
+    make: Callable[[Tile], tuple[Decays, Sequence[Weighed]]],
+    store: Callable[[Tile, dict[str, Tile]], None],
+    moderate: bool = False,
+) -> None:
+    """The same for one part of the dim after the other: `make` says of what, and `store` what
+    becomes of it. A chunk whose gates are not moderate is done again, and stored again, so that
+    what is the rule is a loop of nothing else, whose loads go ahead."""
+    with k.loop(0, parts, k.full(0.0, rows).named("worst"), index="part") as turn:
+        d, pairs = make(turn.index)
+        made, size = _mixed_at_once(d, pairs)
+        store(turn.index, _finished(d, pairs, made))
+        turn.next(k.apply("max", turn.carried[0], size.max(d.dim.name)))
+    if moderate:
+        return
+    hard = turn.results[0].max(rows.name) > _limit(d)
+    with k.branch(hard.named("hard")), k.loop(0, parts, index="part") as turn:
+        d, pairs = make(turn.index)
+        store(turn.index, _finished(d, pairs, _mixed_down(d, pairs)))
+
+
+def _names(d: Decays, pairs: Sequence[Weighed]) -> list[str]:
+    """The sums that are made of some pairs; of gates between rows also those of later rows."""
     names = [*dict.fromkeys(name for each in pairs for name in each.wanted)]
     kept = [f"{each.to_gates} own" for each in pairs if each.to_gates and d.exclusive]
-    names += dict.fromkeys(kept)
+    return [*names, *dict.fromkeys(kept)]
 
-    def add(level: Level, given: tuple[Tile, ...]) -> tuple[Tile, ...]:
+
+def _adding(d: Decays, pairs: Sequence[Weighed]) -> tuple[Add, tuple[Tile, ...]]:
+    """How the pairs of a level are added, and to what at first."""
+    names = _names(d, pairs)
+
+    def add(level: Level, given: Sequence[Tile]) -> tuple[Tile, ...]:
         sums = dict(zip(names, given, strict=True))
         for each in pairs:
             _add_pairs(d, level, each, sums)
         return tuple(sums[name] for name in names)
 
-    zeros = [k.full(0.0, d.rows, d.dim) for _ in names]
-    found = dict(zip(names, _by_levels(d, "mix", add, zeros), strict=True))
+    return add, (d.k.full(0.0, d.rows, d.dim),) * len(names)
+
+
+def _mixed_at_once(d: Decays, pairs: Sequence[Weighed]) -> tuple[tuple[Tile, ...], Tile]:
+    """The sums of all pairs at once, and how large exponents are."""
+    level, size = _all_at_once(d)
+    add, zeros = _adding(d, pairs)
+    return add(level, zeros), size
+
+
+def _mixed_down(d: Decays, pairs: Sequence[Weighed]) -> tuple[Tile, ...]:
+    """The same down the tree."""
+    return _down_the_tree(d, *_adding(d, pairs))
+
+
+def _finished(d: Decays, pairs: Sequence[Weighed], made: Sequence[Tile]) -> dict[str, Tile]:
+    """Sums with what rows are to themselves, and those of gates from the last row on."""
+    found = dict(zip(_names(d, pairs), made, strict=True))
     for each in pairs:
         if each.own:
             _add_own(d, each, found)
@@ -193,44 +268,70 @@ class Level:
     pairs: Tile | None = None
 
 
-Add = Callable[[Level, tuple[Tile, ...]], tuple[Tile, ...]]
+Add = Callable[[Level, Sequence[Tile]], tuple[Tile, ...]]
 """Sums with the pairs of a level added to them."""
 
 
-def _by_levels(d: Decays, name: str, add: Add, sums: Sequence[Tile]) -> tuple[Tile, ...]:
-    """Sums over all pairs: at once where gates are moderate, else down the tree."""
+def _again(
+    k: Composer, hard: Tile, made: Sequence[Tile], make: Callable[[], Sequence[Tile]]
+) -> tuple[Tile, ...]:
+    """What is made, or made otherwise where that is no good."""
+    with k.branch(hard.named("hard")) as again:
+        again.give(*make())
+    with k.otherwise(again) as easy:
+        easy.give(*made)
+    return again.results
+
+
+def _all_at_once(d: Decays) -> tuple[Level, Tile]:
+    """All pairs of a chunk, which share its middle row, and how large exponents are."""
     k = d.k
-    half = k.lift(d.rows.length, "i32") // 2
-    down, up = _exponents(d, _at_one(d, half - 1))
-    if d.moderate:
-        return add(Level(k.apply("exp", down), k.apply("exp", up)), tuple(sums))
-    with k.branch(_is_moderate(d, down, up)) as moderate:
-        easy = Level(k.apply("exp", down).named("left"), k.apply("exp", up).named("right"))
-        moderate.give(*add(easy, tuple(sums)))
-    with k.otherwise(moderate) as hard:
-        hard.give(*_down_the_tree(d, name, add, half, sums))
+    down, up = _exponents(d, _at_one(d, k.lift(d.rows.length, "i32") // 2 - 1))
+    level = Level(k.apply("exp", down).named("left"), k.apply("exp", up).named("right"))
+    size = k.apply("abs", up)
+    return level, k.apply("max", k.apply("abs", down), size) if d.exclusive else size
+
+
+def _down_the_tree(d: Decays, add: Add, sums: Sequence[Tile]) -> tuple[Tile, ...]:
+    """Sums over all pairs, level by level. Half as many turns as a chunk has blocks of 16 rows are
+    enough for those that are longer; of a long chunk they are more, and add nothing."""
+    k, i = d.k, d.k.iota(d.row, d.rows.length)
+    start = (k.lift(d.rows.length, "i32") // 2).named("half"), *sums
+    with k.loop(0, sympy.floor(d.rows.length / 32), *start, index="level") as turn:
+        half, *rest = turn.carried
+        turn.next(half // 2, *add(_halves(d, half, 16), rest))
+    sums = turn.results[1:]
+    down, up = _exponents(d, _at_each(d, k.lift(8, "i32")))
+    size = k.apply("max", k.apply("abs", down), k.apply("abs", up))
+    with k.branch((size.max(d.dim.name).max(d.row) <= _limit(d)).named("moderate")) as moderate:
+        block, names = i // 16, {d.row: d.col}
+        pairs = block.equals(block.along(**names)) & (i > i.along(**names))
+        level = Level(k.apply("exp", down), k.apply("exp", up), pairs.named("pairs"))
+        moderate.give(*add(level, sums))
+    with k.otherwise(moderate) as small:
+        with k.loop(0, 4, k.lift(8, "i32").named("half"), *sums, index="level") as turn:
+            half, *rest = turn.carried
+            turn.next(half // 2, *add(_halves(d, half, 1), rest))
+        small.give(*turn.results[1:])
     return moderate.results
 
 
-def _down_the_tree(
-    d: Decays, name: str, add: Add, half: Tile, sums: Sequence[Tile]
-) -> tuple[Tile, ...]:
-    """The loop over the levels. A quarter of the rows is as many turns as 16 rows have levels, and
-    more than those of a longer chunk: once gates are moderate, a turn is empty."""
-    k = d.k
-    start = half.named("half"), *sums
-    with k.loop(0, sympy.floor(d.rows.length / 4), *start, index="level") as turn:
-        half, *rest = turn.carried
-        with k.branch((half > 0).named("going")) as going:
-            down, up = _exponents(d, _at_each(d, half))
-            moderate = _is_moderate(d, down, up)
-            level = _level(d, half, down, up, moderate)
-            made = add(level, tuple(each.named(name) for each in rest))
-            going.give(k.where(moderate, 0, half // 2), *made)
-        with k.otherwise(going) as done:
-            done.give(*turn.carried)
-        turn.next(*going.results)
-    return turn.results[1:]
+def _halves(d: Decays, half: Tile, least: int) -> Level:
+    """Blocks of two halves: pairs of a row in the second one and a row in the first one, if a half
+    has at least so many rows. Every row has one factor, as the later or as the earlier one."""
+    k, names = d.k, {d.row: d.col}
+    enough = half >= least
+    half = k.apply("max", half, least)
+    piece = k.iota(d.row, d.rows.length) // half
+    later = ((piece % 2).equals(1) & enough).named("later")
+    there = _at_each(d, half)
+    before = d.sums if d.before is None else d.before
+    exponent = k.where(later, before - there, there - d.sums).to("f32")
+    decay = k.apply("exp", exponent).named("decay")
+    block = (piece // 2).named("block")
+    first = (piece % 2 < 1).along(**names)
+    pairs = block.equals(block.along(**names)) & later & first
+    return Level(decay, decay, pairs.named("pairs"))
 
 
 def _at_one(d: Decays, row: Tile) -> Tile:
@@ -258,33 +359,13 @@ def _exponents(d: Decays, there: Tile) -> tuple[Tile, Tile]:
     return (before - there).to("f32"), (there - d.sums).to("f32")
 
 
-def _is_moderate(d: Decays, down: Tile, up: Tile) -> Tile:
-    """Whether no factor of any row would grow too large."""
-    k = d.k
-    size = k.apply("abs", up)
-    size = k.apply("max", k.apply("abs", down), size) if d.exclusive else size
-    limit: Tile | float = LIMIT
+def _limit(d: Decays) -> Tile | float:
+    """How large an exponent may be, in the range of the operands of products."""
     if d.operand == "f16":
-        limit = NARROW_LIMIT
-    elif d.operand not in ("bf16", "f32", "f64"):
-        limit = k.where(k.chosen(d.operand, "f16"), NARROW_LIMIT, LIMIT)
-    return (size.max(d.dim.name).max(d.row) <= limit).named("moderate")
-
-
-def _level(d: Decays, half: Tile, down: Tile, up: Tile, moderate: Tile) -> Level:
-    """Factors and pairs of blocks of two halves: a row may be the later one of a pair if it is in
-    the second half, or anywhere where gates are moderate. A factor that no pair reads is 1."""
-    k, names = d.k, {d.row: d.col}
-    i = k.iota(d.row, d.rows.length)
-    piece = i // half
-    which, split = piece % 2, k.where(moderate, 0, 1).named("split")
-    later, earlier = (which >= split).named("later"), (which + split <= 1).named("earlier")
-    left = k.apply("exp", k.where(later, down, 0.0)).named("left")
-    right = k.apply("exp", k.where(earlier, up, 0.0)).named("right")
-    block = (piece // 2).named("block")
-    below = (i > i.along(**names)) & later & earlier.along(**names)
-    pairs = block.equals(block.along(**names)) & below
-    return Level(left, right, pairs.named("pairs"))
+        return NARROW_LIMIT
+    if d.operand in ("bf16", "f32", "f64"):
+        return LIMIT
+    return d.k.where(d.k.chosen(d.operand, "f16"), NARROW_LIMIT, LIMIT)
 
 
 def _near(d: Decays, x: Tile, factor: Tile) -> Tile:

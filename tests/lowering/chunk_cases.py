@@ -91,6 +91,7 @@ def scores(
 def scores_gradient(
     draw: Drawn, B: int = 1, T: int = 40, H: int = 2, K: int = 20, C: int = 16, kind: str = "soft",
     PART: int | None = None, exclusive: bool = False, from_memory: bool = True,
+    in_parts: bool = True,
 ) -> Case:  # fmt: skip
     """Against sums over pairs: those of gates are around each row, nothing is subtracted."""
     q, k, beta, g = _drawn(draw, B, T, H, K, C, kind)
@@ -113,7 +114,7 @@ def scores_gradient(
     sums = sums_of(g, torch.float32 if draw.dtype == torch.bfloat16 else torch.float64)
     tensors = {"q": q, "k": k, "beta": beta, "sums": sums, "d_scores": first, "d_A": second}
     tensors |= {n: draw.empty(*g.shape, dtype=draw.wide) for n in expected}
-    program = programs.scores_gradient(exclusive, from_memory)
+    program = programs.scores_gradient(exclusive, from_memory, in_parts)
     sizes = {"B": B, "T": T, "H": H, "K": K}
     return Case(program, tensors, sizes, _constants(draw, C, K, PART), expected)
 
@@ -139,13 +140,3 @@ def solve_tril(
     constants = {**_constants(draw, C, 16, None), "SOLVE": SOLVE}
     sizes = {"B": B, "T": T, "H": H, "K": 16}
     return Case(programs.solve_tril(), tensors, sizes, constants, {"inverse": _inverse(A)})
-
-
-def solve_right(draw: Drawn, B: int = 1, T: int = 80, H: int = 2, K: int = 20, C: int = 32) -> Case:
-    """Solutions."""
-    A = _triangle(draw, B, -(-T // C), H, C, C)
-    x = draw.normal(*A.shape[:-1], K)
-    tensors = {"A": A, "x": x, "solved": draw.empty(*x.shape)}
-    sizes, constants = {"B": B, "T": T, "H": H, "K": K}, _constants(draw, C, K, None)
-    expected = {"solved": _inverse(A) @ x.double()}
-    return Case(programs.solve_right(), tensors, sizes, constants, expected)

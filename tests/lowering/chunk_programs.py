@@ -1,6 +1,6 @@
 """Programs that are made of the functions for chunks alone: what tests and benchmarks launch.
 
-A chunk [C rows] of a head is a program, or a part of its channels. Buffers are as kernels have
+A chunk [C rows] of a head is a program. Buffers are as kernels have
 them: tokens `[B, T, H, K]`, what is made of chunks `[B, n, H, C, ...]`.
 """
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import sympy
 
-from archc.lowering.pairs import Decays, Product, Weighed, gram, grams, mixes
-from archc.lowering.solve import inverse, solved
+from archc.lowering.pairs import Decays, Made, Products, Weighed, grams, mixes, mixes_by_parts
+from archc.lowering.solve import inverse
 from archc.tile.compose import Composer, ceil_div
 from archc.tile.handle import Tile
 from archc.tile.language import Buffer, Program
@@ -54,16 +54,15 @@ def _composer(name: str, doc: str) -> Composer:
     return k
 
 
-def _place(k: Composer, parts: bool = False) -> tuple[Place, dict[str, sympy.Expr], Tile | None]:
-    """The grid of a kernel of chunks, and with `parts` the first channel of a program."""
+def _place(k: Composer) -> tuple[Place, dict[str, sympy.Expr]]:
+    """The grid of a kernel of chunks."""
     B, T, H, K = k.sizes("B", "T", "H", "K")
     C, PART = k.lengths("C", "PART")
     b, n, h = k.program("b", B), k.program("n", ceil_div(T, C)), k.program("h", H)
-    first = k.program("part", ceil_div(K, PART)) * PART if parts else None
     i = k.iota("i", C)
     t = (n * C + i).named("t")
     place = Place(k, b, n, h, i, t, (t < T).named("in_t"), K)
-    return place, {"B": B, "T": T, "H": H, "K": K, "C": C, "PART": PART}, first
+    return place, {"B": B, "T": T, "H": H, "K": K, "C": C, "PART": PART}
 
 
 def _chunked(k: Composer, name: str, dtype: str, s: dict[str, sympy.Expr], matrix: bool) -> Buffer:
@@ -91,53 +90,67 @@ def _decays(p: Place, sums: Buffer, dim: Tile, exclusive: bool, from_memory: boo
 def scores(exclusive: bool = False, from_memory: bool = True) -> Program:
     """Both matrices of a delta rule with a decay a channel, part by part of the channels:
 
-        scores[i, j] = q_i exp(span) k_j for j <= i,   A[i, j] = -beta_i k_i exp(span) k_j, j < i"""
+    scores[i, j] = q_i exp(span) k_j for j <= i,   A[i, j] = -beta_i k_i exp(span) k_j, j < i"""
     k = _composer("intra_chunk_scores", "Scores of queries and of keys, a chunk a program.")
-    p, s, _ = _place(k)
+    p, s = _place(k)
     B, T, H, K = (s[name] for name in "BTHK")
     q, key = (k.buffer(name, b=B, t=T, h=H, d=K, dtype="IO") for name in ("q", "k"))
     beta = k.buffer("beta", b=B, t=T, h=H, dtype="IO")
     sums = _chunked(k, "sums", "SUMS", s, False)
     made, A = _chunked(k, "scores", "IO", s, True), _chunked(k, "A", "f32", s, True)
     b_beta = k.load(beta, p.b, p.t, p.h, where=[p.in_t])
-    (i,), (j,) = p.i.dims, p.i.along(i="j").dims
-    zeros = (k.full(0.0, i, j), k.full(0.0, i, j), k.full(0.0, i), k.full(0.0, i))
-    with k.loop(0, ceil_div(K, s["PART"]), *zeros, index="part") as turn:
-        dim = (turn.index * s["PART"] + k.iota("d", s["PART"])).named("dim")
+
+    def part(index: Tile) -> Made:
+        dim = (index * s["PART"] + k.iota("d", s["PART"])).named("dim")
         b_q, b_k = p.tokens(q, dim).named("b_q"), p.tokens(key, dim).named("b_k")
         d = _decays(p, sums, dim, exclusive, from_memory)
-        products = Product(b_q, b_k, not exclusive), Product(-b_beta * b_k, b_k)
-        turn.next(*grams(d, products, turn.carried))
-    for buffer, below, own in zip((made, A), turn.results[:2], turn.results[2:], strict=True):
-        k.store(buffer, p.b, p.n, p.h, p.i, p.i.along(i="j"), value=gram(d, below, own))
+        return d, ((b_q, b_k), (-b_beta * b_k, b_k))
+
+    (i,), (j,) = p.i.dims, p.i.along(i="j").dims
+    own = (not exclusive, False)
+    tiles = grams(Products(k, i, j, ceil_div(K, s["PART"]), part, own))
+    for buffer, tile in zip((made, A), tiles, strict=True):
+        k.store(buffer, p.b, p.n, p.h, p.i, p.i.along(i="j"), value=tile)
     return k.done()
 
 
-def scores_gradient(exclusive: bool = False, from_memory: bool = True) -> Program:
-    """The gradient of both matrices, a part of the channels a program: of q, of the rows -beta k,
-    of the columns k and of the log gates, in one pass."""
+def scores_gradient(
+    exclusive: bool = False, from_memory: bool = True, in_parts: bool = True
+) -> Program:
+    """The gradient of both matrices, part by part of the channels: of q, of the rows -beta k, of
+    the columns k and of the log gates, in one pass."""
     k = _composer("intra_chunk_scores_gradient", "d_q, d_rows, d_k and d_gates of the scores.")
-    p, s, first = _place(k, parts=True)
+    p, s = _place(k)
     B, T, H, K = (s[name] for name in "BTHK")
     q, key = (k.buffer(name, b=B, t=T, h=H, d=K, dtype="IO") for name in ("q", "k"))
     beta = k.buffer("beta", b=B, t=T, h=H, dtype="IO")
     sums = _chunked(k, "sums", "SUMS", s, False)
     d_scores, d_A = (_chunked(k, name, "IO", s, True) for name in ("d_scores", "d_A"))
     found = {n: _chunked(k, n, "f32", s, False) for n in ("d_q", "d_rows", "d_k", "d_gates")}
-    assert first is not None
-    dim = (first + k.iota("d", s["PART"])).named("dim")
-    b_q, b_k = p.tokens(q, dim).named("b_q"), p.tokens(key, dim).named("b_k")
-    rows = -k.load(beta, p.b, p.t, p.h, where=[p.in_t]) * b_k
-    d = _decays(p, sums, dim, exclusive, from_memory)
-    made = mixes(
-        d,
-        (
-            Weighed(p.matrix(d_scores), b_q, b_k, "d_q", "d_k", "d_gates", not exclusive),
-            Weighed(p.matrix(d_A), rows, b_k, "d_rows", "d_k", "d_gates"),
-        ),
-    )
-    for name, buffer in found.items():
-        k.store(buffer, p.b, p.n, p.h, p.i, dim, value=made[name], where=[dim < K])
+    b_beta = k.load(beta, p.b, p.t, p.h, where=[p.in_t])
+    b_scores, b_A = p.matrix(d_scores), p.matrix(d_A)
+
+    def channels(index: Tile) -> Tile:
+        return (index * s["PART"] + k.iota("d", s["PART"])).named("dim")
+
+    def part(index: Tile) -> tuple[Decays, tuple[Weighed, ...]]:
+        dim = channels(index)
+        b_q, b_k = p.tokens(q, dim).named("b_q"), p.tokens(key, dim).named("b_k")
+        d = _decays(p, sums, dim, exclusive, from_memory)
+        first = Weighed(b_scores, b_q, b_k, "d_q", "d_k", "d_gates", not exclusive)
+        return d, (first, Weighed(b_A, -b_beta * b_k, b_k, "d_rows", "d_k", "d_gates"))
+
+    def store(index: Tile, made: dict[str, Tile]) -> None:
+        dim = channels(index)
+        for name, buffer in found.items():
+            k.store(buffer, p.b, p.n, p.h, p.i, dim, value=made[name], where=[dim < K])
+
+    parts = ceil_div(K, s["PART"])
+    if in_parts:
+        mixes_by_parts(k, p.i.dims[0], parts, part, store)
+    else:
+        with k.loop(0, parts, index="part") as turn:
+            store(turn.index, mixes(*part(turn.index)))
     return k.done()
 
 
@@ -145,21 +158,8 @@ def solve_tril() -> Program:
     """(I - A)^-1 of every chunk."""
     k = _composer("solve_tril", "(I - A)^-1, a chunk a program.")
     k.dtypes("SOLVE")
-    p, s, _ = _place(k)
+    p, s = _place(k)
     A, made = _chunked(k, "A", "f32", s, True), _chunked(k, "inverse", "IO", s, True)
     tile = inverse(k, p.matrix(A), "i", "j", "SOLVE", "PRECISION")
     k.store(made, p.b, p.n, p.h, p.i, p.i.along(i="j"), value=tile)
-    return k.done()
-
-
-def solve_right() -> Program:
-    """(I - A)^-1 x of every chunk, without the inverse."""
-    k = _composer("solve_right", "(I - A)^-1 x, a chunk a program.")
-    p, s, _ = _place(k)
-    A, x = _chunked(k, "A", "f32", s, True), _chunked(k, "x", "IO", s, False)
-    made = _chunked(k, "solved", "IO", s, False)
-    dim = k.iota("d", s["PART"])
-    right = p.rows(x, dim).to("f32")
-    tile = solved(k, p.matrix(A), right, "i", "j", "PRECISION")
-    k.store(made, p.b, p.n, p.h, p.i, dim, value=tile, where=[dim < s["K"]])
     return k.done()

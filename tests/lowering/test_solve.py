@@ -1,4 +1,4 @@
-"""Unit lower triangular systems: inverses and solutions in blocks of 16 rows."""
+"""Inverses of unit lower triangular matrices, block by block."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import pytest
 import torch
 
 from archc.tile.interpreter import run
-from tests.lowering.chunk_cases import solve_right, solve_tril
+from tests.lowering.chunk_cases import solve_tril
 from tests.lowering.test_pairs import is_right
 from tests.tile.cases import Drawn, errors
 
 
 @pytest.mark.parametrize("C", [16, 32, 64])
-def test_inverses_and_solutions_are_those_of_torch(C: int) -> None:
+def test_inverses_are_those_of_torch(C: int) -> None:
     is_right(solve_tril(Drawn(), C=C))
-    is_right(solve_right(Drawn(), C=C, K=60))
 
 
 def test_float16_has_its_digits() -> None:
-    """Inverses of 16 rows are exact, products between them rounded."""
+    """Products are rounded, and more than in float32."""
     case = solve_tril(Drawn(torch.float32), C=64, SOLVE="f16")
     is_right(case, exact=False, limit=1e-3)
     assert max(errors(case).values()) > 1e-6
