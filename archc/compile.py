@@ -57,6 +57,7 @@ from archc.selfcheck import checked
 from archc.source import Source
 from archc.specfile import import_source
 from archc.syntax.parse import parse
+from archc.tile.language import Program
 
 Dump = Callable[[str, object], None]
 """Is shown every stage: its name, and the tree, layer or text."""
@@ -217,6 +218,12 @@ def kernels_of(layer: ir.Layer) -> Kernels:
     """What kernels there are for an elaborated layer."""
     ready = with_prologues(with_epilogues(with_chunked_forms(layer)))
     return Kernels(*triton.kernels_in(Plan(for_kernels(ready), runtime="import"), SCHEDULE))
+
+
+def programs_of(layer: ir.Layer) -> tuple[dict[str, Program], list[str]]:
+    """The kernels of an elaborated layer that are tile programs, and the names of the others."""
+    ready = with_prologues(with_epilogues(with_chunked_forms(layer)))
+    return triton.programs_in(Plan(for_kernels(ready), runtime="import"), SCHEDULE)
 
 
 def in_kernels(plan: Plan) -> str:

@@ -25,6 +25,7 @@ from archc.ir import layer as ir
 from archc.ir.chunk_count import CHUNK_OPERATIONS
 from archc.ir.count import OPERATIONS, elements
 from archc.ir.graph import Graph, Node, Type, cheapest_cut
+from archc.ir.roles import held
 
 DEAR = 8
 """Operations a byte, above which a value is not computed again."""
@@ -171,13 +172,10 @@ def _sample(expr: sympy.Expr) -> float:
 
 def _names(graph: Graph, chosen: Iterable[int], taken: set[str]) -> dict[int, str]:
     """A name for each saved value: its own, or that of a loop that it enters, or that of its op;
-    `saved.q`, `saved.gram.2`."""
+    `saved.q`, `saved.scores.2`."""
     names: dict[int, str] = {}
     for id in chosen:
-        node = graph[id]
-        called = node.op.name if isinstance(node.op, ir.Result) else type(node.op).__name__.lower()
-        called = node.name or _entering(graph, id) or called
-        first = f"saved.{called.removeprefix('saved.')}"
+        first = f"saved.{held(graph, id).removeprefix('saved.')}"
         name, number = first, 1
         while name in taken:
             number += 1
@@ -185,15 +183,6 @@ def _names(graph: Graph, chosen: Iterable[int], taken: set[str]) -> dict[int, st
         taken.add(name)
         names[id] = name
     return names
-
-
-def _entering(graph: Graph, id: int) -> str | None:
-    """What a loop that a value enters calls it."""
-    for user in graph.users(id):
-        op, operands = graph[user].op, graph[user].operands
-        if isinstance(op, ir.Fold) and operands.index(id) < len(op.captures):
-            return op.captures[operands.index(id)]
-    return None
 
 
 def _saved(graph: Graph, id: int, name: str) -> Saved:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 
@@ -12,17 +11,15 @@ from rich.console import Console as Terminal
 from archc.commands import files
 from archc.commands.arguments import set_option, spec_argument
 from archc.commands.console import Console
+from archc.commands.dump import Stages
+from archc.commands.sources import BACKENDS, source_of
 from archc.commands.stages import Given, layer_of, tree_of
-from archc.compile import EMBEDDED, RUNTIMES, Dump, Style, compile_source, kernels_of, unseen
+from archc.compile import RUNTIMES, Dump, Style, kernels_of
 from archc.diagnostics import fail
 from archc.ir.layer import Layer
-from archc.ir.text import as_text, option_text
+from archc.ir.text import as_text
 from archc.recurrence.loops import loops
-from archc.specfile import read, split
 from archc.syntax import text as tree_text
-
-BACKENDS = {"auto": "eager", "eager": "eager", "triton": "triton"}
-"""What each choice of `--backend` stands for."""
 
 
 @click.command()
@@ -43,24 +40,28 @@ BACKENDS = {"auto": "eager", "eager": "eager", "triton": "triton"}
     help="Write what the file calls into it, or import it from archc.",
 )  # fmt: skip
 @click.option("--no-check", "bare", is_flag=True, help="Leave the self-check out of the file.")
+@click.option(
+    "--dump", "folder", default="", metavar="DIR",
+    help="Write every stage of the compilation into this folder, a file each.",
+)  # fmt: skip
 @click.pass_context
 def command(
     ctx: click.Context, spec: str, output: str, given: Given, backend: str, check: bool, emit: str,
-    runtime: str, bare: bool,
+    runtime: str, bare: bool, folder: str,
 ) -> None:  # fmt: skip
     """The file imports torch alone, and Triton where it launches kernels (with `--runtime import`
     archc, too). Run it: it checks itself and shows how fast it is.
 
     It is written only after all its forms agree with the meaning of the spec.
     """
-    if check and output == "-":
-        raise click.UsageError("--check compares with a file: name it with -o.")
-    console = ctx.ensure_object(Console)
+    _check_options(check, output, emit, folder)
+    console, stages = ctx.ensure_object(Console), Stages()
     ready: list[Layer] = []
     written: list[Layer] = []
 
     def note(stage: str, value: object) -> None:
         """Keep the layer as written, and that which the chunked forms are derived from."""
+        stages.see(stage, value)
         if stage != "chunk" and isinstance(value, Layer):
             ready[:] = [value]
             written.append(value)
@@ -69,6 +70,9 @@ def command(
         text = _stage(spec, given, BACKENDS[backend], output, emit, note, Style(runtime, not bare))
     for layer in ready:
         console.warnings(loops(layer))
+    if folder:
+        count = stages.write(Path(folder), written[0])
+        console.say(f"{folder}: {count} stages written")
     if BACKENDS[backend] == "triton" and emit == "source" and "@kernel" not in text:
         console.say(f"no kernel is in this file: {kernels_of(written[0])}")
     if check:
@@ -81,23 +85,14 @@ def command(
         console.say(f"{output} written, {lines} lines{hint}")
 
 
-def source_of(
-    spec: str,
-    given: Given,
-    backend: str = "eager",
-    output: str = "-",
-    dump: Dump = unseen,
-    style: Style = EMBEDDED,
-) -> str:
-    """The Python file for what `spec` names; `output` is the file that it says it is made as."""
-    where, name = split(spec)
-    line = ["archc", "compile", spec, "-o", output]
-    for key, value in given.items():
-        line += ["--set", f"{key}={option_text(value)}"]
-    line += ["--backend", backend] if backend != BACKENDS["auto"] else []
-    line += ["--runtime", style.runtime] if style.runtime != EMBEDDED.runtime else []
-    line += ["--no-check"] if not style.check else []
-    return compile_source(read(where), name, given, backend, shlex.join(line), dump, style)
+def _check_options(check: bool, output: str, emit: str, folder: str) -> None:
+    """Refuse options that do not go together, and a folder that cannot be made."""
+    if check and output == "-":
+        raise click.UsageError("--check compares with a file: name it with -o.")
+    if folder and (check or emit != "source"):
+        raise click.UsageError("--dump writes every stage: leave --check and --emit out.")
+    if folder:
+        files.make_folder(Path(folder))
 
 
 def _stage(

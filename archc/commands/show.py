@@ -9,10 +9,10 @@ import click
 
 from archc.commands import files
 from archc.commands.arguments import json_option, output_option, set_option, spec_argument
-from archc.commands.compile import source_of
 from archc.commands.console import Console
+from archc.commands.sources import source_of
 from archc.commands.stages import Given, layer_of, tree_of
-from archc.compile import before_chunks
+from archc.compile import before_chunks, programs_of
 from archc.derivation import attends, listing, plan_listing
 from archc.derivation.attends import Attended, attends_of
 from archc.derivation.planned import CONDITIONS, Planned, conditions, plans_of
@@ -21,6 +21,7 @@ from archc.ir import diagram, picture, text
 from archc.ir.layer import Layer
 from archc.recurrence.loops import loops
 from archc.syntax import text as tree_text
+from archc.tile.pretty import listing as listing_of
 
 
 def _json(data: object) -> str:
@@ -74,6 +75,21 @@ def _plan_text(plans: Iterable[Planned], sums: Iterable[Attended]) -> str:
     return f"{other}\n" if own == plan_listing.NOTHING else f"{own}\n{other}\n"
 
 
+def plan_text(layer: Layer) -> str:
+    """The plan of a layer, as it is shown where nothing else is said."""
+    return _plan_text(plans_of(layer, conditions({})), attends_of(layer))
+
+
+def kernels_text(layer: Layer) -> str:
+    """The kernels of a layer as tile programs; those that are text from the start, by name."""
+    programs, others = programs_of(layer)
+    parts = [listing_of(program) for program in programs.values()]
+    if others:
+        names = [f"  {name}" for name in others]
+        parts.append("\n".join(["written as text, not as tile programs:", *names]))
+    return "\n".join(f"{part.rstrip()}\n" for part in parts) or "no kernel\n"
+
+
 VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
     "tree": {
         "text": lambda spec, given: tree_text.as_text(tree_of(spec)),
@@ -92,11 +108,12 @@ VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
             lambda plans, sums: _json([*plan_listing.as_json(plans), *attends.as_json(sums)])
         ),
     },
+    "kernels": {"text": lambda spec, given: kernels_text(layer_of(spec, given))},
     "source": {"text": source_of},
 }
 """What else can be shown: stage -> form -> how to make it."""
 
-STAGES = ["tree", "layer", "normal", "chunk", "grad", "plan", "source"]
+STAGES = ["tree", "layer", "normal", "chunk", "grad", "plan", "kernels", "source"]
 """The stages in the order of the compilation."""
 
 
@@ -106,7 +123,8 @@ STAGES = ["tree", "layer", "normal", "chunk", "grad", "plan", "source"]
 @click.option(
     "--stage", type=click.Choice(STAGES), default="layer", show_default=True,
     help="The parsed tree, the layer's ops, the normal form of each recurrence, its chunked form, "
-    "its gradient, the kernels and what they cost, or the Python source.",
+    "its gradient, the plan of kernels and what they cost, the kernels that are tile programs, "
+    "statement by statement, or the Python source.",
 )  # fmt: skip
 @click.option(
     "--as", "form", type=click.Choice(list(VIEWS["layer"])), default="text", show_default=True,

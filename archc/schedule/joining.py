@@ -13,6 +13,7 @@ from archc.dims import Axis, size_symbol
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
 from archc.ir.kernel import Kernel
+from archc.ir.roles import CARRY, of_segments
 from archc.ir.shapes import arrange
 
 MOST = 32
@@ -123,8 +124,8 @@ class Join:
                 self._load(walk.ends[state.name], state.axes)
         why = ("from segment to segment",)
         return Kernel(
-            f"{walk.name}_join", graph, self.loads, stores, walk.grid, walk.split, fold, walk.ends,
-            why, most=MOST if self.exact else walk.most, exact=self.exact,
+            of_segments(walk.name, CARRY), graph, self.loads, stores, walk.grid, walk.split, fold,
+            walk.ends, why, most=MOST if self.exact else walk.most, exact=self.exact,
         )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernel, Kernels
+from archc.ir.roles import OUTPUT, PREPARE, SCAN, SCORES, SOLVE, held
 from archc.schedule.axes import counts_chunks, crossing, own_dims, scans_numbers
 from archc.schedule.kept import Kept
 from archc.schedule.levels import CHUNKS, PAIRS, Levels, kind_of, split_of
@@ -59,15 +60,20 @@ class _Partition:
         self.titles: dict[str, int] = {}
 
     def _names(self) -> dict[int, str]:
-        """What stands in memory by the names of buffers: an output's own, else a number."""
-        given = {n.op.name for n in self.graph if isinstance(n.op, ir.Input)}
-        given |= set(self.graph.outputs)
-        numbers = {n.id: f"v{n.id}" + "_" * (f"v{n.id}" in given) for n in self.graph}
-        names = {id: numbers[id] for id in self.kept.ids}
-        for name, id in reversed(self.graph.outputs.items()):
-            if id in names:
-                names[id] = name
-        return names | {id: numbers[id] for id in self.levels.host}
+        """What stands in memory by the names of buffers: an output's own, else what it holds."""
+        own = {id: name for name, id in reversed(self.graph.outputs.items())}
+        taken = {n.op.name for n in self.graph if isinstance(n.op, ir.Input)} | {*own.values()}
+        taken |= {name.removeprefix("saved.") for name in [*self.graph.outputs, *taken]}
+        names: dict[int, str] = {}
+        for id in dict.fromkeys([*self.kept.ids, *self.levels.host]):
+            first = held(self.graph, id).removeprefix("saved.")
+            name, count = first, 1
+            while name in taken:
+                count += 1
+                name = f"{first}.{count}"
+            names[id] = own.get(id, name) if id in self.kept.ids else name
+            taken.add(names[id])
+        return names
 
     def kernels(self) -> Kernels:
         """One kernel for each Fold and for each level between two."""
@@ -82,9 +88,17 @@ class _Partition:
         return Kernels(self.graph, tuple(made), tuple(buffers), self.levels.host)
 
     def _title(self, word: str) -> str:
-        """`before`, `before_2`: kernels are numbered where there are several of a kind."""
+        """`chunk_output`, `chunk_output_2`: kernels are numbered where a kind has several."""
         self.titles[word] = count = self.titles.get(word, 0) + 1
         return f"{self.name}_{word}" + (f"_{count}" if count > 1 else "")
+
+    def _role(self, level: int, nodes: Iterable[Node], first: bool) -> str:
+        """What a kernel of a level between walks is called; `first`: before any walk."""
+        if kind_of(level) == PAIRS:
+            return SCORES
+        if self.titles and any(isinstance(node.op, ck.Inverse) for node in nodes):
+            return SOLVE
+        return PREPARE if first else OUTPUT
 
     def _between(self, level: int) -> list[Kernel]:
         """The kernel of what stands before, between or after walks."""
@@ -101,7 +115,7 @@ class _Partition:
         split = self._split_between(nodes, list(home.values()))
         grid = self._grid(nodes, walked=False)
         first = not any(kind_of(each) not in WHY for each in range(level) if levels.has_fold(each))
-        word = "pairs" if kind_of(level) == PAIRS else "before" if first else "after"
+        word = self._role(level, nodes, first)
         why, most = (WHY[kind_of(level)],), SHORT if kind_of(level) == PAIRS else LONG
         title = self._title(word)
         return [
@@ -126,7 +140,7 @@ class _Partition:
             split = split_of(self.graph, fold, self.heads)
             made.append(
                 Kernel(
-                    self._title("walk"), self.graph, loads, stores, grid, split, fold.id, ends,
+                    self._title(SCAN), self.graph, loads, stores, grid, split, fold.id, ends,
                     (EACH,),
                 )
             )  # fmt: skip

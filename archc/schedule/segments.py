@@ -27,6 +27,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node, Type
 from archc.ir.kernel import Buffer, Kernel, Segments
+from archc.ir.roles import RESCAN, SEGMENT, of_segments
 from archc.schedule.joining import LARGEST, SCALED, Join, Rule, number
 from archc.schedule.transition import Whole, transition
 
@@ -124,7 +125,7 @@ class _Walk:
             loads[given[-1]] = name
         walk = graph.add(self.op, *given, span=self.fold.span)
         graph.substitute(self.fold.id, walk)
-        title, why = f"{self.kernel.name}_again", ("along the chunks of a segment",)
+        title, why = of_segments(self.kernel.name, RESCAN), ("along the chunks of a segment",)
         return replace(self.kernel, name=title, graph=graph, loads=loads, walk=walk, why=why)
 
     def _check_borders(self) -> None:
@@ -282,7 +283,7 @@ class _Walk:
         for state in states:
             loads[graph.add(ir.Input(ends[state.name], Type(state.axes)))] = ends[state.name]
         why = ("of each segment of the sequence by itself",)
-        title = f"{self.kernel.name}_ends"
+        title = of_segments(self.kernel.name, SEGMENT)
         grid, split, most = self.kernel.grid, self.kernel.split, self.kernel.most
         return Kernel(title, graph, loads, {}, grid, split, walk, ends, why, most=most)
 

@@ -14,6 +14,7 @@ from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.kernel import Kernel
+from archc.ir.roles import TRANSITION, of_segments
 
 
 class Whole(Exception):
@@ -46,8 +47,8 @@ def transition(kernel: Kernel, name: str) -> tuple[Kernel, Axis, Axis]:
     loads[made.add(ir.Input(name, Type(axes)))] = name
     why = ("what becomes of each state in a segment",)
     turned = Kernel(
-        f"{kernel.name}_turn", made, loads, {}, kernel.grid, column, walk, {state.name: name}, why,
-        most=kernel.most,
+        of_segments(kernel.name, TRANSITION), made, loads, {}, kernel.grid, column, walk,
+        {state.name: name}, why, most=kernel.most,
     )  # fmt: skip
     return turned, row, column
 

@@ -149,7 +149,9 @@ class ChunkedFunction(FoldFunction):
         if kind.endswith("kernels"):
             make, fused = self.scope.file.by_kernels, kind == "inference_kernels"
             form = (self.scope, graph, name, given, order, self.op.stream, self.op.heads)
-            return make(*form, fused=fused)
+            made = make(*form, fused=fused)
+            made.home = self.node.span
+            return made
         return GraphFunction(self.scope, graph, name, given, order, self.op.stream)
 
     def _listed(self) -> str:

@@ -12,6 +12,7 @@ from archc.backends.renamed import spelled
 from archc.backends.writer import Names
 
 from archc.ir import layer as ir
+from archc.tile.language import Program
 
 TOP_LEVEL = frozenset({"CASE", "FORMS", "SPACE", "example", "use_tuned"})
 """What a file defines beside its layers, and what it takes from the runtime."""
@@ -33,7 +34,8 @@ class File:
     """A file under construction: its top-level names, and its sections in order; `ending` are those
     that come last. What these call of the runtime is found from their text (`assembly.py`).
     `titles` are names of kernels by their text without one: another of the same text needs no
-    second."""
+    second; `programs` are the kernels that are tile programs.
+    """
 
     names: Names = field(default_factory=lambda: Names(top_level()))
     sections: list[str] = field(default_factory=list)
@@ -44,6 +46,7 @@ class File:
     by_regions: Callable[..., Any] | None = None
     spaced: bool = False
     titles: dict[str, str] = field(default_factory=dict)
+    programs: dict[str, Program] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     attends: list[str] = field(default_factory=list)

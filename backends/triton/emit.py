@@ -20,6 +20,7 @@ from archc.backends.triton.walk_op import WalkOps
 
 from archc.ir import layer as ir
 from archc.ir.plan import Plan
+from archc.tile.language import Program
 
 TUNED = '''def use_tuned(path: str) -> None:
     """Launch the kernels of this file from now on as `archc tune` found best."""
@@ -40,6 +41,12 @@ def kernels_in(plan: Plan, schedule: Schedule) -> tuple[tuple[str, ...], tuple[s
     _, file = eager.emitted(plan, *_writers(schedule))
     regions = (f"{note}: a kernel, and one for its gradient" for note in file.token_notes)
     return (*file.notes, *file.attends, *regions), tuple(file.refused)
+
+
+def programs_in(plan: Plan, schedule: Schedule) -> tuple[dict[str, Program], list[str]]:
+    """The kernels of the file that are tile programs, and the names of the others."""
+    _, file = eager.emitted(plan, *_writers(schedule))
+    return file.programs, [name for name in file.titles.values() if name not in file.programs]
 
 
 def emit_function(layer: ir.Layer, name: str, schedule: Schedule) -> str:

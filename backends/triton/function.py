@@ -25,6 +25,7 @@ from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
 from archc.ir.graph import Graph
 from archc.ir.kernel import BLOCK, FEW, NARROW, NEAR, SUMMED, Buffer, warps
+from archc.source import Span
 
 TORCH = {"int": "torch.int32", "bool": "torch.bool"}
 
@@ -40,6 +41,8 @@ class KernelFunction(GraphFunction):
     """
 
     wrapper = "compiled_together"
+    home: Span | None = None
+    """The recurrence in its spec."""
 
     def __init__(
         self, scope: Scope, graph: Graph, name: str, given: Mapping[str, Value],
@@ -96,10 +99,13 @@ class KernelFunction(GraphFunction):
                 launch_walk(self, each, title, found, launch)
 
     def add_kernel(self, made: KernelWriter) -> str:
-        """Write a kernel to the file; its name there."""
-        title = self.scope.file.names.fresh(made.kernel.name)
-        self.scope.file.sections.append(kernel_text(made, title))
-        return title
+        """Write a kernel to the file, unless an equal one is there, as those of a forward and of an
+        inference often are; its name there."""
+        file, text = self.scope.file, kernel_text(made, "")
+        if text not in file.titles:
+            title = file.titles[text] = file.names.fresh(made.kernel.name)
+            file.sections.append(kernel_text(made, title, self.home))
+        return file.titles[text]
 
     def _note(self) -> None:
         """What the head of the file says of this function."""

@@ -244,7 +244,7 @@ class Lines:
         address, mask = self.address(name, node, at, labels)
         kind = {"real": REAL, "int": INT, "bool": BOOL}[node.type.dtype]
         given = f", {mask}, 0" if mask else ""
-        text = self.let(node.name or name, f"tl.load({address}{given})")
+        text = self.let(node.name or name.removeprefix("saved."), f"tl.load({address}{given})")
         clean = frozenset(i.label for _, i in at if i.label and i.mask)
         return Tile(text, labels, kind, clean, stored=kind == REAL)
 

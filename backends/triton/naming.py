@@ -61,7 +61,7 @@ def pointers(kernel: Kernel) -> dict[str, str]:
     found: dict[str, str] = {}
     used, axes = _sizes(kernel) | RESERVED | STEPS, _axes(kernel)
     for name in sorted({*kernel.loads.values(), *kernel.stores, *kernel.ends.values()}):
-        base = pointer(name)
+        base = pointer(name.removeprefix("saved."))
         while used & _names(axes, base):
             base += "_"
         used |= _names(axes, base)

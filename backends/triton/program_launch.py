@@ -90,6 +90,7 @@ def add_program(file: File, program: Program) -> str:
         title = file.titles[known] = file.names.fresh(program.name)
         text = known if title == program.name else to_triton(replace(program, name=title))
         file.sections.append(text)
+        file.programs[title] = replace(program, name=title)
     return file.titles[known]
 
 

@@ -3,9 +3,9 @@
     segment = chunks_of_segment(...)      how many chunks each has; 0: sequences go whole
     if segment:
         walk_rows, join_rows = segment_tables(...)
-        walk_ends[...](...)               what each segment makes of a state of nothing
-        walk_turn[...](...)               what becomes of a state in it, where that is a matrix
-        walk_join[...](...)               the state that each starts from
+        segment_scan[...](...)            what each segment makes of a state of nothing
+        segment_transition[...](...)      what becomes of a state in it, where that is a matrix
+        segment_carry[...](...)           the state that each starts from
     walk[...](...)                        sequences, or segments from there
 
 The walk reads where its chunks are from a table, as that of packed sequences does.
@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from archc.backends.triton.kernel import KernelWriter, source
 from archc.backends.triton.naming import pointer
 from archc.backends.triton.ops import OPS
-from archc.backends.triton.text import kernel_text
 
 from archc.dims import Axis
 from archc.ir.kernel import Kernel, Segments
@@ -133,17 +132,17 @@ class _Segments:
         for kernel in self.found.ends:
             made = source(kernel, OPS, function.stream.name)
             launch = Launch(self._given(made) | self.chosen, self.rows, self.walks, self.loaded)
-            function.launch(made, self._title(made), launch)
+            function.launch(made, self.function.add_kernel(made), launch)
         made = source(self.found.join, OPS, function.stream.name)
         launch = Launch(self._given(made), self.joined, sequences, ())
-        function.launch(made, self._title(made), launch)
+        function.launch(made, self.function.add_kernel(made), launch)
 
     def _again(self, kernel: Kernel) -> None:
         """The lines that launch the walk of segments, where it is not that of sequences."""
         made = source(kernel, OPS, self.function.stream.name)
         arguments = {**self.whole.arguments, **self.chosen, **self._redirected()}
         launch = Launch(arguments, self.rows, self.walks, self.loaded)
-        self.function.launch(made, self._title(made), launch)
+        self.function.launch(made, self.function.add_kernel(made), launch)
 
     def _choose_rows(self) -> None:
         """The lines that give each segment the row of its sequence."""
@@ -157,13 +156,6 @@ class _Segments:
             each = self.fresh(f"{tensor}_each")
             self.writer.line(f"{each} = {tensor}.index_select({place}, {owner})")
             self.chosen[name] = re.sub(rf"\b{tensor}\b", each, text)
-
-    def _title(self, made: KernelWriter) -> str:
-        """The name of a kernel of segments, which walks with other results may have in common."""
-        file, text = self.function.scope.file, kernel_text(made, "")
-        if text not in file.titles:
-            file.titles[text] = self.function.add_kernel(made)
-        return file.titles[text]
 
     def _given(self, made: KernelWriter) -> dict[str, str]:
         """What a kernel of segments is given: they stand one after the other, in no batch."""

@@ -14,12 +14,14 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
 from archc.ir.graph import Graph, Node
+from archc.ir.kernel_text import stored_texts
+from archc.source import Span
 
 CONSTANTS = ("ROWS", "LEVELS", "DOT", "SUMS", "SOLVE", "PRECISION")
 
 
-def kernel_text(made: KernelWriter, title: str) -> str:
-    """The whole text of one kernel."""
+def kernel_text(made: KernelWriter, title: str, home: Span | None = None) -> str:
+    """The whole text of one kernel; `home` is what it comes from in the spec."""
     writer = Writer()
     tensors = []
     for name, node in made.arguments.items():
@@ -34,7 +36,8 @@ def kernel_text(made: KernelWriter, title: str) -> str:
     writer.line('@kernel(varying=("T", "CHUNKS"))')
     writer.call(f"def {title}(", [*tensors, "packed_p", "T", "CHUNKS", *fixed], "):")
     writer.depth += 1
-    writer.docstring([_title(made)])
+    lines = "\n".join(f"    {line}" for line in stored_texts(made.kernel))
+    writer.docstring([_title(made, home), *filter(None, [lines])])
     writer.include(_programs(made))
     writer.include(made.writer.lines)
     return writer.text()
@@ -50,10 +53,10 @@ def filled(items: list[str], room: int = 90) -> list[str]:
     return lines
 
 
-def _title(made: KernelWriter) -> str:
+def _title(made: KernelWriter, home: Span | None) -> str:
+    """How it was cut, and where the recurrence stands."""
     (why,) = made.kernel.why
-    stored = ", ".join(f"`{name}`" for name in (*made.kernel.stores, *made.kernel.ends.values()))
-    return f"{stored}, {why}."
+    return f"{why[0].upper()}{why[1:]}{f' ({home.where})' if home is not None else ''}."
 
 
 def _programs(made: KernelWriter) -> list[str]:

@@ -80,3 +80,52 @@ def test_verify_leaves_out_what_a_layer_cannot_do():
     done = run("verify", "linear_attention_full")
     assert done.exit_code == 0
     assert "token" not in done.stdout.split("float64")[1]
+
+
+def test_compile_dumps_every_stage(tmp_path: Path):
+    done = run("compile", "gla", "-o", "gla.py", "--dump", "stages/gla")
+    assert done.exit_code == 0 and "stages/gla: 12 stages written" in done.stderr
+    found = {path.name: path.read_text("utf-8") for path in (tmp_path / "stages/gla").iterdir()}
+    assert sorted(name.partition("-")[2] for name in found) == sorted([
+        "tree.txt", "layer.txt", "simplify.txt", "fold.txt", "absorb.txt", "gates.txt",
+        "normal.txt", "chunk.txt", "grad.txt", "plan.txt", "kernels.txt", "source.py",
+    ])  # fmt: skip
+    for stage in ("tree", "layer", "normal", "chunk", "grad", "plan", "kernels"):
+        (name,) = (name for name in found if name.endswith(f"-{stage}.txt"))
+        assert found[name] == run("show", "gla", "--stage", stage).stdout, stage
+    assert found["12-source.py"] == (tmp_path / "gla.py").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("folder", "says"), [("there", "file exists"), ("there/below", "there is no folder `there`")]
+)
+def test_a_folder_that_cannot_be_made(tmp_path: Path, folder: str, says: str):
+    (tmp_path / "there").write_text("a file")
+    done = run("compile", "swiglu", "-o", "swiglu.py", "--dump", folder)
+    assert done.exit_code == 1 and "error[E0030]" in done.stderr and says in done.stderr
+    assert not (tmp_path / "swiglu.py").exists()
+
+
+def test_a_dump_is_of_every_stage():
+    for more in (("--check",), ("--emit", "layer")):
+        done = run("compile", "swiglu", "-o", "swiglu.py", "--dump", "d", *more)
+        assert done.exit_code == 2 and "--dump writes every stage" in done.stderr
+
+
+def test_a_file_that_imports_its_runtime_and_carries_no_check(tmp_path: Path):
+    done = run("compile", "gla", "-o", "gla.py", "--runtime", "import", "--no-check")
+    text = (tmp_path / "gla.py").read_text("utf-8")
+    assert done.exit_code == 0 and "checks it" not in done.stderr
+    assert "archc compile gla -o gla.py --runtime import --no-check" in text
+    assert "from archc.runtime.ops import (" in text and "def few(" not in text
+    assert "check_values" not in text and "__main__" not in text and "Run this file" not in text
+    assert "all outputs and gradients, against the meaning" in " ".join(text.split())
+    assert run("compile", "gla", "-o", "g.py", "--runtime", "link").exit_code == 2
+
+
+def test_a_file_that_imports_its_runtime_checks_itself():
+    assert run("compile", "swiglu", "-o", "swiglu.py", "--runtime", "import").exit_code == 0
+    ran = subprocess.run(
+        [sys.executable, "swiglu.py"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.returncode == 0 and "WRONG" not in ran.stdout and ran.stdout.count("ok") >= 2

@@ -115,3 +115,11 @@ def test_a_loop_is_said_to_be_one():
     text = read(split("gla")[0]).text.replace("    recurrence", rule)
     shown = run("show", "-", "--stage", "chunk", stdin=text)
     assert "a loop over the tokens: `S`, as the spec says `chunk: sequential`" in shown.stdout
+
+
+def test_show_kernels_as_tile_programs():
+    shown = run("show", "gla", "--stage", "kernels").stdout
+    assert shown.startswith("gla_memory_step: ") and "\n  for each batch < B\n" in shown
+    assert run("show", "swiglu", "--stage", "kernels").stdout == "no kernel\n"
+    done = run("show", "gla", "--stage", "assembly")
+    assert done.exit_code == 2 and "'kernels'" in done.stderr and "'assembly'" in done.stderr

@@ -48,7 +48,7 @@ def test_what_bounds_tiles_is_said() -> None:
     assert "a program may hold 232 kB of shared memory and 262 kB of registers" in gla
     assert "64 tokens are a chunk: the most that kernels are made for" in gla
     assert "holds 32.8 kB of shared memory and" in gla
-    assert "32 tokens are a chunk: of 64, `after` needs" in mesa
+    assert "32 tokens are a chunk: of 64, `chunk_output` needs" in mesa
 
 
 def test_a_walk_of_few_programs_goes_in_segments() -> None:

@@ -38,7 +38,8 @@ def cut(spec: str, fused: bool = False) -> Kernels:
 def test_a_walk_stands_between_what_is_done_for_every_chunk_at_once() -> None:
     found = cut("kda")
     assert [each.name for each in found.kernels] == [
-        "memory_before", "memory_before_2", "memory_walk", "memory_after",
+        "memory_chunk_prepare", "memory_solve_tril", "memory_inter_chunk_scan",
+        "memory_chunk_output",
     ]  # fmt: skip
     assert [each.walk is not None for each in found.kernels] == [False, False, True, False]
 
@@ -56,7 +57,8 @@ def test_pairs_that_decay_have_kernels_of_their_own() -> None:
     graph = with_sums(fold.chunked.forward, fold.heads)
     found = partition(graph, "memory", fold.stream, fold.heads, {})
     assert [each.name for each in found.kernels] == [
-        "memory_before", "memory_pairs", "memory_before_2", "memory_walk", "memory_after",
+        "memory_chunk_prepare", "memory_intra_chunk_scores", "memory_solve_tril",
+        "memory_inter_chunk_scan", "memory_chunk_output",
     ]  # fmt: skip
     before, pairs = found.kernels[:2]
     (sums,) = {n.operands[-1] for n in graph if isinstance(n.op, ck.Gram)}
@@ -121,7 +123,10 @@ def test_sums_of_inputs_have_a_kernel_to_themselves() -> None:
     graph = with_sums_of_rows(fold.chunked.backward, fold.heads)
     found = partition(graph, "memory", fold.stream, fold.heads, {})
     names = [each.name for each in found.kernels]
-    assert names == ["memory_before", "memory_walk", "memory_after", "memory_after_2"]
+    assert names == [
+        "memory_chunk_prepare", "memory_inter_chunk_scan", "memory_chunk_output",
+        "memory_chunk_output_2",
+    ]  # fmt: skip
     (stored,) = found.kernels[-1].stores.values()
     (user,) = graph.users(stored)
     assert graph.outputs["d.skip"] == user and user in found.host
@@ -148,7 +153,7 @@ def test_a_matrix_for_every_row_that_all_chunks_share_is_multiplied_outside() ->
         assert max(len(step.node.type.axes) for step in held) == 4  # batch n i D
         assert max(len(node.type.axes) for node in graph) == 4
     again = decisions.of_kernel(found, found.kernels[-1])
-    assert str(again[0]) == "every chunk at once, with what `memory_walk` found at each"
+    assert str(again[0]) == "every chunk at once, with what `memory_inter_chunk_scan` found at each"
 
 
 def test_a_vector_is_kept_as_it_is_a_matrix_may_be_narrow() -> None:

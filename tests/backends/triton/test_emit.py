@@ -48,7 +48,7 @@ def test_sums_of_scans_over_channels_hold_no_tile_of_all_channels() -> None:
     """Where a scan of [rows, D, N] is summed over D, it is made channel by channel: with 512 of it
     a tile of all asked for 262,144 bytes of shared memory."""
     text = text_of("ssm_selective")
-    begin = text.index("_gradient_kernels_after(")
+    begin = text.index("_gradient_kernels_chunk_output(")
     kernel = text[begin : text.index("@kernel", begin)]
     assert "for k in range(D):" in kernel and "tl.arange(0, B_D)" not in kernel
 

@@ -1,0 +1,77 @@
+"""What kernels are called after their part in a chunked recurrence, and values after what they
+hold: the words of the field, which plans, files and pages have in common.
+
+    chunk_prepare          every chunk at once, before any state is needed
+    intra_chunk_scores     scores of pairs of rows, each of which decays in its own way
+    solve_tril             the inverse of a triangle of scores
+    inter_chunk_scan       the state, from chunk to chunk
+    chunk_output           every chunk at once, with the state before it
+
+    segment_scan           the scan of each segment of a sequence, from nothing
+    segment_transition     what a segment makes of any state, where that is a matrix
+    segment_carry          the state that each segment starts from
+    segment_rescan         the scan of each segment from there, where it is not the first one
+"""
+
+from __future__ import annotations
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph
+
+PREPARE, SCORES, SOLVE = "chunk_prepare", "intra_chunk_scores", "solve_tril"
+SCAN, OUTPUT = "inter_chunk_scan", "chunk_output"
+SEGMENT, TRANSITION, CARRY, RESCAN = (
+    f"segment_{part}" for part in ("scan", "transition", "carry", "rescan")
+)
+
+HELD = {
+    ck.Gram: "scores", ck.Inverse: "inverse", ck.Spans: "decays", ir.Contract: "product",
+    ck.Mix: "mixed", ck.GateGradient: "d_gates",
+}  # fmt: skip
+"""What values hold, by the op that makes them."""
+
+CHANGED = {
+    "mul": "scaled", "add": "sum", "sub": "difference", "div": "ratio", "neg": "negative",
+    ck.Sums: "sums", ck.Chunks: "chunks", ck.Tokens: "tokens", ck.Move: "moved",
+}  # fmt: skip
+"""What an op, or a function of elements, makes of its first operand."""
+
+LONGEST = 16
+"""How long the name may be of what was changed."""
+
+
+def of_segments(kernel: str, part: str) -> str:
+    """The name of a kernel of the segments of a scan, by that of the scan."""
+    head, found, tail = kernel.rpartition(SCAN)
+    return f"{head}{part}{tail}" if found else f"{kernel}_{part}"
+
+
+def held(graph: Graph, id: int) -> str:
+    """What a value is called: its own name, that which a loop has for it that it enters, or what
+    its op makes."""
+    node = graph[id]
+    if node.name or isinstance(node.op, ir.Result | ir.Input):
+        return node.name or node.op.name
+    for user in graph.users(id):
+        op, operands = graph[user].op, graph[user].operands
+        if isinstance(op, ir.Fold) and operands.index(id) < len(op.captures):
+            return op.captures[operands.index(id)]
+    fn = getattr(node.op, "fn", "")
+    word = CHANGED.get(fn) or CHANGED.get(type(node.op)) or (fn if fn else "")
+    if not word:
+        return HELD.get(type(node.op), type(node.op).__name__.lower())
+    source = _source(graph, id).removeprefix("saved.").replace(".", "_")
+    return f"{source}_{word}" if source and len(source) <= LONGEST else word
+
+
+def _source(graph: Graph, id: int) -> str:
+    """The name of the nearest value that a first operand comes from; "" if it has none."""
+    node = graph[id]
+    while node.operands:
+        node = graph[node.operands[0]]
+        if type(node.op) in HELD and len(node.operands) > 1:
+            return HELD[type(node.op)]
+        if node.name or isinstance(node.op, ir.Result | ir.Input):
+            return node.name or node.op.name
+    return ""
