@@ -11,10 +11,9 @@ from archc.backends.eager.scope import Scope
 from archc.backends.triton.fold import written as by_folds
 from archc.backends.triton.function import KernelFunction
 from archc.backends.triton.library import KernelOps
-from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.region import RegionFunction
 from archc.backends.triton.schedule import Schedule
-from archc.backends.triton.step_function import StepFunction
+from archc.backends.triton.step_function import StepFunction, step_function
 from archc.backends.triton.step_op import StepOp
 from archc.backends.triton.walk_op import WalkOps
 
@@ -63,10 +62,9 @@ def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
         return KernelFunction(scope, *given, schedule, fused)
 
     def by_steps(fold: FoldFunction, eager_needs: Mapping[str, str]) -> StepFunction | None:
-        try:
-            made = StepFunction(fold, eager_needs, schedule, WalkOps)
-        except NotInKernel as reason:
-            fold.scope.file.refused.append(f"    {fold.name}: {reason}")
+        made = step_function(fold, eager_needs, schedule, WalkOps)
+        if isinstance(made, str):
+            fold.scope.file.refused.append(f"    {fold.name}: {made}")
             return None
         made.write_steps()
         if made.training is not None:

@@ -11,18 +11,17 @@ from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.region import argument_list, extra_arguments
 from archc.backends.eager.required import conditions, told_length
 from archc.backends.eager.scope import Scope, write_sizes
-from archc.backends.eager.value import DATA, Value
+from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import Text
-from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import Schedule
-from archc.backends.triton.step_gradient import StepGradient
-from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch
+from archc.backends.triton.step_gradient import StepGradient, step_gradient
+from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch, Walk, walk_of
 from archc.backends.writer import Writer, quoted
 
 from archc.dims import Axis
 from archc.ir.chunk import start
-from archc.ir.graph import Graph
 from archc.lowering.steps import INDICES
+from archc.lowering.values import Refusal
 
 DOC = """`index` [B]: the row of each sequence in the pools of states, row b if it is left out; no
 state is read or written where it is negative. States after the last token take the place of those
@@ -41,6 +40,20 @@ class Again(GraphFunction):
         return super().called(input.removesuffix("[0]"))
 
 
+def step_function(
+    fold: FoldFunction, eager: Mapping[str, str], schedule: Schedule, ops: Callable[..., Any]
+) -> StepFunction | str:
+    """The function for the recurrence that `fold` is the eager loop of, or why there is none."""
+    if not fold.tokens:
+        return "no argument tells how many tokens there are"
+    home, title = fold.scope.graph, fold.name.removesuffix("_steps")
+    numbers = [name for name, value in fold.values.items() if value.kind == NUMBER]
+    walk = walk_of(schedule, home, fold.node, f"{title}_step", fold.results, numbers, True)
+    if isinstance(walk, Refusal):
+        return walk.reason
+    return StepFunction(fold, eager, schedule, ops, walk)
+
+
 class StepFunction(Again):
     """One function under construction, for the recurrence that `fold` is the eager loop of."""
 
@@ -49,26 +62,19 @@ class StepFunction(Again):
 
     def __init__(
         self, fold: FoldFunction, eager: Mapping[str, str], schedule: Schedule,
-        ops: Callable[..., Any],
+        ops: Callable[..., Any], walk: Walk,
     ):  # fmt: skip
-        if not fold.tokens:
-            raise NotInKernel("no argument tells how many tokens there are")
         self.fold, self.eager, self.schedule = fold, eager, schedule
-        graph: Graph = schedule.tokenwise(fold.scope.graph, fold.node, fold.results)
         given = dict(fold.values)
         for state in fold.op.states:
             given[start(state.name)] = Value(Text(""), tuple(a.name for a in state.axes), DATA)
         order = [*fold.arguments, *map(start, fold.states)]
         title = fold.name.removesuffix("_steps")
         name = fold.scope.file.names.fresh(f"{title}_decode")
-        super().__init__(fold.scope, graph, name, given, order, fold.op.stream)
+        super().__init__(fold.scope, walk.graph, name, given, order, fold.op.stream)
         self.states = {state: self.arguments[start(state)] for state in fold.states}
         self.after = {state: self.body.names.fresh(f"{state}_after") for state in fold.states}
-        numbers = [name for name in self.inputs if self.is_number(name)]
-        home = fold.scope.graph
-        self.launch = StepLaunch(
-            schedule, self.body, home, fold.node, f"{title}_step", fold.results, numbers, True
-        )
+        self.launch = StepLaunch(self.body, fold.op, walk)
         self.training = self._gradient(schedule, ops)
         self._told_by_tokens(self.body)
 
@@ -102,11 +108,11 @@ class StepFunction(Again):
         """The functions for what learns, where there is no chunked form."""
         if self.fold.op.chunked is not None:
             return None
-        try:
-            return StepGradient(self.fold, schedule, ops)
-        except NotInKernel as reason:
-            self.scope.file.refused.append(f"    the gradient of {self.fold.name}: {reason}")
-            return None
+        made = step_gradient(self.fold, schedule, ops)
+        if isinstance(made, StepGradient):
+            return made
+        self.scope.file.refused.append(f"    the gradient of {self.fold.name}: {made}")
+        return None
 
     # --- the text ---
 

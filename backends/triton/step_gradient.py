@@ -19,13 +19,13 @@ from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, KIND_OF, NUMBER, Value
 from archc.backends.expression import Text
 from archc.backends.triton.function import TORCH
-from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.schedule import Schedule
-from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch
+from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch, Walk, walk_of
 
 from archc.ir import layer as ir
-from archc.ir.chunk import cotangent, start
+from archc.ir.chunk import ChunkForm, cotangent, start
 from archc.ir.graph import Graph, Node
+from archc.lowering.values import Refusal
 
 
 class WalkFunction(GraphFunction):
@@ -53,9 +53,11 @@ class WalkFunction(GraphFunction):
         captures = self._captures(node)
         numbers = [name for name, value in captures.items() if value.kind == NUMBER]
         results = wanted_results(body, node)
-        launch = self.launch = StepLaunch(
-            self.schedule, body, self.graph, node, f"{self.title}_step", results, numbers, False
+        walk = walk_of(
+            self.schedule, self.graph, node, f"{self.title}_step", results, numbers, False
         )
+        assert isinstance(walk, Walk), walk  # `step_gradient` has asked
+        launch = self.launch = StepLaunch(body, op, walk)
         launch.write_kernel()
         before, after = self._states(node)
         made = {name: body.names.fresh(name) for name in results}
@@ -149,22 +151,42 @@ class LoopFunction(GraphFunction):
         super().__init__(fold.scope, graph, name, given, order, fold.op.stream)
 
 
+def step_gradient(
+    fold: FoldFunction, schedule: Schedule, ops: Callable[..., Any]
+) -> StepGradient | str:
+    """The functions and the ops of one recurrence, or why there are none."""
+    if any(value.kind == NUMBER for value in fold.values.values()):
+        return "a number enters it, which has no gradient in a kernel"
+    graph: Graph = schedule.tokenwise(fold.scope.graph, fold.node, fold.results)
+    form = schedule.with_gradient(graph)
+    if form is None or form.backward is None:
+        return "an op has no derivative"
+    read = {n.op.name: n.type.names for n in form.backward if isinstance(n.op, ir.Input)}
+    if not any(fold.op.stream.name in read[name] for name in read.keys() - {*form.saved}):
+        return "it reads nothing along the tokens that tells how many there are"
+    for each in (form.forward, form.backward):
+        for node in (node for node in each if isinstance(node.op, ir.Fold)):
+            made = walk_of(schedule, each, node, "walk", results_of(each, node), (), False)
+            if isinstance(made, Refusal):
+                return made.reason
+    return StepGradient(fold, schedule, ops, graph, form)
+
+
+def results_of(graph: Graph, node: Node) -> list[str]:
+    """The results of a recurrence that something reads."""
+    users = (graph[user].op for user in graph.users(node.id))
+    return [op.name for op in users if isinstance(op, ir.Result)]
+
+
 class StepGradient:
     """The functions and the ops of one recurrence: by kernels, and by loops in PyTorch."""
 
     inference = None
 
-    def __init__(self, fold: FoldFunction, schedule: Schedule, ops: Callable[..., Any]):
-        if any(value.kind == NUMBER for value in fold.values.values()):
-            raise NotInKernel("a number enters it, which has no gradient in a kernel")
-        graph: Graph = schedule.tokenwise(fold.scope.graph, fold.node, fold.results)
-        form = schedule.with_gradient(graph)
-        if form is None:
-            raise NotInKernel("an op has no derivative")
-        assert form.backward is not None
-        read = {n.op.name: n.type.names for n in form.backward if isinstance(n.op, ir.Input)}
-        if not any(fold.op.stream.name in read[name] for name in read.keys() - {*form.saved}):
-            raise NotInKernel("it reads nothing along the tokens that tells how many there are")
+    def __init__(
+        self, fold: FoldFunction, schedule: Schedule, ops: Callable[..., Any], graph: Graph,
+        form: ChunkForm,
+    ):  # fmt: skip
         self.fold, self.form, self.schedule, self.make = fold, form, schedule, ops
         self.scope, self.title = fold.scope, fold.name.removesuffix("_steps")
         self.states, self.results = fold.states, fold.results

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from archc.backends.eager.scope import Scope
 from archc.backends.triton.function import TORCH
-from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.printer import mentioned
 from archc.backends.triton.program_launch import (
     ProgramLaunch,
@@ -21,8 +20,10 @@ from archc.backends.triton.schedule import Schedule
 from archc.backends.writer import Writer
 
 from archc.dims import Axis
+from archc.ir import layer as ir
 from archc.ir.chunk import final, start
 from archc.ir.graph import Graph, Node, Type
+from archc.ir.kernel import Kernel
 from archc.lowering.names import plain
 from archc.lowering.steps import INDICES, PART, Stepping, stepping
 from archc.lowering.values import Refusal
@@ -55,22 +56,33 @@ class Given:
         return {**self.captures, **before, **after}
 
 
-class StepLaunch:
-    """The program of one recurrence `node` of a graph, and the lines that launch it from `body`.
-    `pools`: its states are in rows of pools. Raises NotInKernel where there is none."""
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """A recurrence by itself as a graph, the kernel that walks its tokens, and its program."""
 
-    def __init__(
-        self, schedule: Schedule, body: Scope, graph: Graph, node: Node, name: str,
-        results: Collection[str], numbers: Collection[str], pools: bool,
-    ):  # fmt: skip
-        self.body, self.op = body, node.op
-        self.graph: Graph = schedule.tokenwise(graph, node, results)
-        self.kernel = schedule.steps(self.graph, name)
-        made = stepping(self.kernel, numbers, pools)
-        if isinstance(made, Refusal):
-            raise NotInKernel(made.reason)
-        self.made: Stepping = made
-        self.title = ""
+    graph: Graph
+    kernel: Kernel
+    made: Stepping
+
+
+def walk_of(
+    schedule: Schedule, graph: Graph, node: Node, name: str, results: Collection[str],
+    numbers: Collection[str], pools: bool,
+) -> Walk | Refusal:  # fmt: skip
+    """The program of one recurrence `node` of a graph, if it is one. `numbers`: captures that are
+    given by value; `pools`: its states are in rows of pools."""
+    own = schedule.tokenwise(graph, node, results)
+    kernel = schedule.steps(own, name)
+    made = stepping(kernel, numbers, pools)
+    return made if isinstance(made, Refusal) else Walk(own, kernel, made)
+
+
+class StepLaunch:
+    """The program of a recurrence, and the lines that launch it from `body`."""
+
+    def __init__(self, body: Scope, op: ir.Fold, walk: Walk):
+        self.body, self.op, self.title = body, op, ""
+        self.graph, self.kernel, self.made = walk.graph, walk.kernel, walk.made
 
     def write_kernel(self) -> None:
         """Append the kernel to the file."""
