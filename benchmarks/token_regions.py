@@ -24,7 +24,7 @@ from torch import Tensor
 
 from archc.autodiff.reverse import gradient
 from archc.bench.record import record
-from archc.lowering.token import Lowered, lower_gradient, lower_values
+from archc.lowering.token import Lowered, lower
 from archc.lowering.values import Refusal
 from archc.regions.gradient import gradient_of
 from tests.lowering.regions import Named, Trial, distance, trial
@@ -82,13 +82,11 @@ def settled(case: Trial, made: Lowered, elements: int, each: int) -> Trial:
 
 
 def passes(case: Trial) -> dict[str, Lowered]:
-    """The programs of a region."""
-    found = gradient_of(case.region, gradient)
-    forward = lower_values(case.region, "values")
-    backward = lower_gradient(case.region, found.graph, "gradient")
-    assert not isinstance(forward, Refusal)
-    assert not isinstance(backward, Refusal)
-    return {"forward": forward, "backward": backward}
+    """The programs of a region, by what they are: a gradient may be two."""
+    found = lower(case.region, gradient_of(case.region, gradient))
+    assert not isinstance(found, Refusal), found
+    stages = {f"backward {n}": each for n, each in enumerate(found.gradient, 1)}
+    return {"forward": found.values, **stages}
 
 
 def room(case: Trial, made: Lowered, shapes: Mapping[str, torch.Size]) -> Named:
@@ -120,17 +118,26 @@ def check(case: Trial) -> dict[str, float]:
     """The errors on a short sequence, in bfloat16."""
     torch.manual_seed(0)
     given, outputs, wanted = case.expected(torch.bfloat16)
-    found = passes(case)
-    errors = {}
-    for name, every in (("forward", outputs), ("backward", wanted)):
-        made = found[name]
-        expected = {n: x for n, x in every.items() if n in made.buffers}
+    errors, every = {}, {**outputs, **wanted}
+    given = on_gpu(given)
+    for made in passes(case).values():
         at = settled(case, made, 2048, 2)
-        there = room(at, made, {n: x.shape for n, x in expected.items()})
-        Pass(at, made, on_gpu(given), there).launch(4)()
-        for n, x in expected.items():
-            errors[n] = distance(at.total(made, n, there[n]).double().cpu(), x)
+        there = room(at, made, shapes_of(case, made, every))
+        Pass(at, made, given, there).launch(4)()
+        given |= {n: x for n, x in there.items() if n not in every}
+        for n in there.keys() & every.keys():
+            errors[n] = distance(at.total(made, n, there[n]).double().cpu(), every[n])
     return errors
+
+
+def shapes_of(case: Trial, made: Lowered, every: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    """The shapes of what a program writes: results, and what the next one reads."""
+    found = lower(case.region, gradient_of(case.region, gradient))
+    assert not isinstance(found, Refusal), found
+    wanted = {n: x.shape for n, x in every.items()}
+    wanted |= {n: torch.Size(case.shape(type)) for n, type in found.between.items()}
+    written = made.written
+    return {n: shape for n, shape in wanted.items() if n in written}
 
 
 def time_of(launch: Any) -> float:
@@ -146,20 +153,17 @@ def rows(name: str, tune: bool) -> Iterator[dict[str, Any]]:
     errors = check(short)
     case = trial(spec, region, B=2, T=LONG, **sizes)
     given, slopes = drawn(case)
-    shapes = {n: x.shape for n, x in slopes.items()}
+    every = {n.removeprefix("d."): x for n, x in slopes.items()}
+    every |= {f"d.{n}": x for n, x in given.items()}
     found = passes(case)
     for pass_, made in found.items():
         settings = itertools.product(*TRIED.values()) if tune else [(2048, 4, 8)]
-        tried = []
+        tried, there = [], Named()
         for elements, warps, each in settings:
             if each != TRIED["each"][0] and not made.shares:
                 continue
             at = settled(case, made, elements, each)
-            wanted = {n.removeprefix("d."): s for n, s in shapes.items()}
-            if pass_ == "backward":
-                wanted = {f"d.{n}": x.shape for n, x in given.items()}
-            wanted = {n: s for n, s in wanted.items() if n in made.buffers}
-            there = room(at, made, wanted)
+            there = room(at, made, shapes_of(case, made, every))
             each_pass = Pass(at, made, {**given, **slopes}, there)
             launch = each_pass.launch(warps)
             launch()
@@ -167,6 +171,7 @@ def rows(name: str, tune: bool) -> Iterator[dict[str, Any]]:
             ms = time_of(launch)
             tried.append({"elements": elements, "block_t": at.block_t, "warps": warps,
                           "each": each, "ms": ms, "bytes": each_pass.bytes})  # fmt: skip
+        given |= {n: x for n, x in there.items() if n not in every}  # what the next one reads
         best = min(tried, key=lambda row: row["ms"])
         floor = best["bytes"] / BANDWIDTH * 1e3
         yield {"region": name, "pass": pass_, "sizes": sizes, "errors": errors, **best,

@@ -21,7 +21,7 @@ import sympy
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
-from archc.ir.graph import Graph, Node
+from archc.ir.graph import Graph, Node, Type
 from archc.ir.token import Gradient, Past, TokenRegion, is_token_type
 from archc.limits import deep_calls
 from archc.lowering.algebra import reduced
@@ -44,7 +44,8 @@ IO = "IO"
 class Lowered:
     """A program of a region. `buffers` has the buffer of each input and output of its graph, and
     `options` the numbers that a launch computes, `lengths` the axes whose blocks its constants are.
-    `shares` are the outputs that are sums of a program's tokens, with the axes to sum over."""
+    `shares` are the outputs that are sums of a program's tokens, with the axes to sum over,
+    `written` all outputs."""
 
     program: Program
     space: Space
@@ -52,25 +53,39 @@ class Lowered:
     options: Mapping[str, sympy.Expr]
     lengths: Mapping[str, Axis]
     shares: Mapping[str, tuple[str, ...]]
+    written: frozenset[str]
 
 
 @dataclass(frozen=True)
 class RegionKernels:
-    """A region, its gradient, and the program of each."""
+    """A region, its gradient, and the programs of each. `between` are values that one program of
+    the gradient hands to the next."""
 
     region: TokenRegion
     backward: Gradient
     values: Lowered
-    gradient: Lowered
+    gradient: tuple[Lowered, ...]
+    between: Mapping[str, Type]
 
 
 def lower(region: TokenRegion, backward: Gradient) -> RegionKernels | Refusal:
     """The programs of a region."""
-    values = lower_values(region, "values")
-    gradient = lower_gradient(region, backward.graph, "gradient")
-    if isinstance(values, Refusal) or isinstance(gradient, Refusal):
-        return values if isinstance(values, Refusal) else gradient  # type: ignore[return-value]
-    return RegionKernels(region, backward, values, gradient)
+    values, gradient = lower_values(region, "values"), []
+    if isinstance(values, Refusal):
+        return values
+    for graph in backward.graphs:
+        made = lower_gradient(region, graph, "gradient")
+        if isinstance(made, Refusal):
+            return made
+        gradient.append(made)
+    first = backward.graphs[0]
+    between = {n: first[id].type for n, id in first.outputs.items() if n not in region_ds(region)}
+    return RegionKernels(region, backward, values, tuple(gradient), between)
+
+
+def region_ds(region: TokenRegion) -> set[str]:
+    """The names of the gradients of a region's inputs."""
+    return {cotangent(name) for name in (*region.reads, *region.pasts)}
 
 
 def lower_values(region: TokenRegion, name: str) -> Lowered | Refusal:
@@ -80,10 +95,11 @@ def lower_values(region: TokenRegion, name: str) -> Lowered | Refusal:
 
 
 def lower_gradient(region: TokenRegion, backward: Graph, name: str) -> Lowered | Refusal:
-    """The program that makes the gradients of its inputs; `backward` is the graph of them. Its
-    tokens begin with those that were kept, which have gradients too."""
+    """A program that makes gradients of its inputs; `backward` is the graph of them. Its tokens
+    begin with those that were kept, where these have gradients too."""
+    kept = {cotangent(name) for name in region.pasts} & {*backward.outputs}
     with deep_calls():
-        return TokenProgram(backward, region, name, looks_ahead=True).lowered()
+        return TokenProgram(backward, region, name, looks_ahead=bool(kept)).lowered()
 
 
 class TokenProgram(Values):
@@ -191,7 +207,7 @@ class TokenProgram(Values):
         still = isinstance(total, int) and total == 0
         t = (self.first if still else self.first + total) + self.k.iota(self.stream, self.block)
         mask = t < self.whole_number(self.axes[self.stream].size)
-        if not still or self.ahead:
+        if not (isinstance(total, int) and total >= 0) or self.ahead:
             mask = mask & (t >= 0)
         found = Index(t, still, mask)
         self.shifts[found] = total
@@ -286,7 +302,8 @@ class TokenProgram(Values):
         buffers = {name: each.name for name, each in (*self.memory.items(), *made.items())}
         lengths = {name: self._axis_of(name) for name in self.blocks}
         program = swept(self.k.done())
-        return Lowered(program, self.space, buffers, self.options, lengths, self.shares)
+        written = frozenset(made)
+        return Lowered(program, self.space, buffers, self.options, lengths, self.shares, written)
 
     def _first(self, block: Tile) -> Tile:
         """The first token of a block: of a gradient the first block begins with those kept."""

@@ -14,6 +14,7 @@ from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK_OPS
 from archc.ir.token import Gradient, TokenRegion, is_token_type
 from archc.regions.inverse import with_gathers
+from archc.regions.stages import stages
 
 Differentiate = Callable[..., Any]
 """`archc.autodiff.reverse.gradient`, or what hands on to it."""
@@ -33,7 +34,7 @@ def gradient_of(region: TokenRegion, differentiate: Differentiate) -> Gradient:
     given = tuple(n for n, id in graph.outputs.items() if graph[id].type.dtype == "real")
     found = differentiate(graph, wanted, given, again=(*ir.OPS, *CHUNK_OPS))
     assert not found.saved, [each.name for each in found.saved]
-    return Gradient(with_gathers(found.backward), wanted, given)
+    return Gradient(stages(with_gathers(found.backward), region.stream), wanted, given)
 
 
 def is_table(region: TokenRegion, name: str) -> bool:

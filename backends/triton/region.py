@@ -229,19 +229,27 @@ class RegionFunction:
         return Part(f"{self.title}_values", body, lines, doc, last=self._kinds(), rooms=made)
 
     def _gradient(self) -> Part:
-        """The launch of the kernel of the gradients, and the sums of what its programs summed."""
-        body, lines, made = self._body(self.graph, {}), Writer(), self.made.gradient
+        """The launches of the gradients, and the sums of what programs summed."""
+        body, lines = self._body(self.graph, {}), Writer()
         wanted = {name: self.ds[name] for name in self.wanted}
         given = {**self.arguments, **{cotangent(n): d for n, d in self.slopes.items()}}
         given |= {cotangent(name): d for name, d in wanted.items()}
-        self._launch(body, lines, made, given, wanted)
+        like = next(iter(self.arguments.values()))
+        for name, type in self.made.between.items():
+            given[name] = body.names.fresh("moved")
+            shape = ", ".join(body.length(axis).text for axis in type.axes)
+            lines.line(f"{given[name]} = {like}.new_empty(({shape}))")
+        for stage in self.made.gradient:
+            own = {n: d for n, d in wanted.items() if cotangent(n) in stage.buffers}
+            self._launch(body, lines, stage, given, own)
+        shares = {n: axes for stage in self.made.gradient for n, axes in stage.shares.items()}
         results = []
         for name, d in wanted.items():
-            shares = made.shares.get(cotangent(name))
-            like = self.arguments[name]
-            results.append(f"sum_of_programs({d}, {len(shares)}, {like})" if shares else d)
+            axes = len(shares.get(cotangent(name), ()))
+            summed = f"sum_of_programs({d}, {axes}, {self.arguments[name]})"
+            results.append(summed if axes else d)
         lines.returns(results) if len(results) > 1 else lines.line(f"return {results[0]}")
-        doc = [f"The gradients of {', '.join(self.arguments[n] for n in wanted)} by a kernel."]
+        doc = [f"The gradients of {', '.join(self.arguments[n] for n in wanted)} by kernels."]
         slopes = [*self.slopes.values()]
         return Part(f"{self.title}_gradient", body, lines, doc, slopes, self._kinds())
 
@@ -373,7 +381,7 @@ class RegionFunction:
         body, lines = self._body(self.graph, {}), Writer()
         self.scope_of_choice = body
         tiles = dict.fromkeys(
-            self.tile(body, each) for each in (self.made.values, self.made.gradient)
+            self.tile(body, each) for each in (self.made.values, *self.made.gradient)
         )
         largest = next(iter(tiles)) if len(tiles) == 1 else f"max({', '.join(tiles)})"
         asked = f"by_token_kernels({', '.join([largest, *self.arguments.values()])})"

@@ -18,12 +18,12 @@ import archc
 from archc.autodiff.reverse import gradient
 from archc.compile import lowered
 from archc.ir import layer as ir
-from archc.ir.graph import Graph, Node
+from archc.ir.graph import Graph, Node, Type
 from archc.ir.layer import Layer
 from archc.ir.meaning import evaluate_graph
 from archc.ir.sizes import evaluate, resolve_sizes
 from archc.ir.token import TokenRegion
-from archc.lowering.token import BLOCK_T, EACH, IO, Lowered, lower_gradient, lower_values
+from archc.lowering.token import BLOCK_T, EACH, IO, Lowered, lower
 from archc.lowering.values import Refusal
 from archc.regions.cut import regions
 from archc.regions.gradient import gradient_of
@@ -132,6 +132,10 @@ class Trial:
         operands = [self.region.graph[o].op for o in node.operands]
         return [op.name for op in operands if isinstance(op, ir.Input)]
 
+    def shape(self, type: Type) -> list[int]:
+        """The lengths of the axes of a type."""
+        return [int(evaluate(axis.size, self.known)) for axis in type.axes]
+
     # --- programs ---
 
     def launch(self, made: Lowered) -> tuple[dict[str, float], dict[str, int | str]]:
@@ -188,14 +192,16 @@ class Trial:
         """The largest error of each output and gradient, against the largest value."""
         torch.manual_seed(3)
         given, outputs, wanted = self.expected()
-        forward = lower_values(self.region, "values")
-        found = gradient_of(self.region, gradient)
-        backward = lower_gradient(self.region, found.graph, "gradient")
-        assert not isinstance(forward, Refusal), forward
-        assert not isinstance(backward, Refusal), backward
-        made = self.ran(forward, given, {n: x.shape for n, x in outputs.items()})
-        wanted = {n: x for n, x in wanted.items() if n in backward.buffers}
-        made |= self.ran(backward, given, {n: x.shape for n, x in wanted.items()})
+        found = lower(self.region, gradient_of(self.region, gradient))
+        assert not isinstance(found, Refusal), found
+        made = self.ran(found.values, given, {n: x.shape for n, x in outputs.items()})
+        between = {n: self.shape(type) for n, type in found.between.items()}
+        for stage in found.gradient:
+            shapes = {n: x.shape for n, x in wanted.items() if n in stage.buffers and n not in made}
+            more = {n: s for n, s in between.items() if n not in given}
+            made |= self.ran(stage, given, {**shapes, **more})
+            given |= {n: made[n] for n in more}
+        wanted = {n: x for n, x in wanted.items() if n in made}
         every = {**outputs, **wanted}
         return {n: distance(made[n], x) for n, x in every.items()}
 
