@@ -109,18 +109,37 @@ def forgetting(tokens: int) -> Callable[..., Tensor]:
     return call
 
 
+def biases(tokens: int) -> list[Any]:
+    """A score for each of 256 distances and each head."""
+    return [torch.randn(256, H, device="cuda") / 4]
+
+
+def biased(tokens: int) -> Callable[..., Tensor]:
+    """FlexAttention with such a table."""
+    return flex(tokens, lambda w: lambda x, b, h, t, s: x + w[(t - s).clamp(0, 255), h])
+
+
+BIASED = """layer Biased(H, K, W = 256):
+    input q[H, K], k[H, K], v[H, K]
+    param bias[W, H]
+    attend s <= t over H:
+        o = softmax(q[t].T @ k[s] / sqrt(K) + bias[min(t - s, W - 1)]) @ v[s]
+    output o
+"""
+
 ROWS = {
     "capped": Row("capped_attention", no_more, {"cap": CAP}, 3, capped),
     "alibi": Row("alibi", slopes, {}, 3, sloped),
     "window": Row("window_attention", sinks, {"w": WINDOW}, 3, windowed),
+    "biased": Row(BIASED, biases, {}, 4, biased),
     "fox": Row("fox", gates, {}, 4, forgetting),
 }
 
 
 def module_of(row: Row) -> tuple[Any, str]:
     """The file of a spec with kernels, and the name of its attend's function."""
-    layer = archc.load(row.spec).layer
-    return loaded(text_of(layer, "triton"), row.spec), f"{snake(layer.name)}_memory"
+    layer = (archc.parse if "\n" in row.spec else archc.load)(row.spec).layer
+    return loaded(text_of(layer, "triton"), layer.name), f"{snake(layer.name)}_memory"
 
 
 def drawn(row: Row, tokens: int) -> list[Tensor]:
@@ -164,6 +183,7 @@ def errors(row: Row, tokens: int = 512) -> dict[str, float]:
     given = drawn(row, tokens)
     given = [x[:1, ..., :2, :] if x.dim() == 4 else x[:1, ..., :2] if x.dim() > 1 else x[:2]
              for x in given]  # fmt: skip
+    given[3:] = [x[..., :2] for x in row.given(tokens)[:1]] if row.spec is BIASED else given[3:]
     made = []
     for function, dtype in (("_fold", None), ("", torch.float64)):
         own = [x.detach().to(dtype or x.dtype) for x in given]

@@ -69,6 +69,25 @@ def affine(graph: Graph, node: Node, reader: str, read: str) -> sympy.Expr | Non
     return made if sympy.Poly(made, T, S).total_degree() <= 1 else None
 
 
+def of_distance(graph: Graph, node: Node, reader: str, read: str) -> bool:
+    """Whether a whole number, or a condition, depends on nothing of a pair but t - s."""
+    if isinstance(node.op, ir.Constant):
+        return True
+    found = affine(graph, node, reader, read)
+    if found is not None:
+        found = sympy.expand(found)
+        return bool(found.coeff(T) + found.coeff(S) == 0)
+    if not isinstance(node.op, ir.Elementwise):
+        return False
+    operands = [graph[operand] for operand in node.operands]
+    if node.op.fn in TURNED:
+        sides = [affine(graph, operand, reader, read) for operand in operands]
+        if sides[0] is not None and sides[1] is not None:
+            rest = sympy.expand(sides[0] - sides[1])
+            return bool(rest.coeff(T) + rest.coeff(S) == 0)
+    return all(of_distance(graph, operand, reader, read) for operand in operands)
+
+
 def up_to_the_reader(bounds: tuple[Bound, ...]) -> bool:
     """Whether no token after the reader is read."""
     return any(b.most and b.slope == 1 and b.offset.is_nonpositive for b in bounds)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import sympy
 
 from archc.dims import Axis
+from archc.ir.chunk import cotangent
 from archc.ir.graph import Graph, Type
 from archc.source import Span
 
@@ -115,11 +116,18 @@ class Fold:
         return next(source for source in self.sources if source.name == name)
 
     @property
+    def learned_lookups(self) -> tuple[Lookup, ...]:
+        """The lookups of tables that have a gradient."""
+        reached = self.slopes.outputs if self.slopes is not None else {}
+        return tuple(lookup for lookup in self.lookups if cotangent(lookup.name) in reached)
+
+    @property
     def learned(self) -> tuple[str, ...]:
         """The sources that have a gradient, in order."""
         if self.slopes is None:
             return ()
         reached = {name.removeprefix("d.") for name in self.slopes.outputs}
+        tables = {lookup.table for lookup in self.learned_lookups}
         vectors = {n for dot in self.dots if dot.name in reached for n in (dot.reader, dot.read)}
-        found = reached | vectors | {self.values or "", self.sink or ""}
+        found = reached | vectors | tables | {self.values or "", self.sink or ""}
         return tuple(source.name for source in self.sources if source.name in found)

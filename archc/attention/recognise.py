@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import sympy
 
-from archc.attention.bounds import always, bound, conjuncts, up_to_the_reader
+from archc.attention.bounds import always, bound, conjuncts, of_distance, up_to_the_reader
 from archc.attention.fold import RESERVED, Bound, Dot, Fold, Lookup, Refusal, Source
 from archc.attention.grouped import grouped
 from archc.dims import Axis
@@ -381,8 +381,11 @@ def _why_not(op: object) -> str:
 def _learned(fold: Fold, slopes: Slopes) -> Fold:
     """The fold with the derivative of its score."""
     inputs = [n.op for n in fold.pairs if isinstance(n.op, ir.Input) and n.op.type.dtype == "real"]
-    if fold.lookups:
-        return replace(fold, unlearned="that of a table is a sum over all pairs with one index")
+    for lookup in fold.lookups:
+        index = fold.pairs[fold.pairs.outputs[lookup.index]]
+        if not of_distance(fold.pairs, index, fold.reader.name, fold.read.name):
+            reason = f"`{lookup.table}` is not read by the distance of tokens alone"
+            return replace(fold, unlearned=reason)
     found = slopes(fold.pairs, [op.name for op in inputs])
     if isinstance(found, str):
         return replace(fold, unlearned=found)

@@ -131,17 +131,18 @@ class Sweep:
         """The grid: sequences, heads, and blocks of what is held. Of readers, those that may read
         most come first."""
         k, block, total = self.k, self.BLOCK[self.held], self.T if self.held == READER else self.S
-        self.b = k.program("b", self.B)
-        self.heads = {h.name: k.program(clean(h.name), self.N[h.name]) for h in self.fold.heads}
+        self.stand_among_heads()
         count = ceil_div(total, block)
         place = k.program("block", count)
         if self.held == READER:
             place = (k.lift(count - 1) - place).named("late", "the longest rows first")
-        self.first = (place * block).named("first")
-        letter = "t" if self.held == READER else "s"
-        self.rows, self.columns = Dim(letter, block), self._walked_dim()
-        self.mine = (self.first + k.iota(letter, block)).named(letter)
-        self.in_mine = (self.mine < total).named(f"in_{letter}")
+        self.stand_on((place * block).named("first"))
+
+    def stand_among_heads(self) -> None:
+        """The grid of sequences and heads, and the places of vectors."""
+        k = self.k
+        self.b = k.program("b", self.B)
+        self.heads = {h.name: k.program(clean(h.name), self.N[h.name]) for h in self.fold.heads}
         self.places, self.inside = dict[str, Tile](), dict[str, Tile]()
         for source in self.fold.sources:
             if source.dim is not None and source.dim.name not in self.places:
@@ -149,6 +150,15 @@ class Sweep:
                 i = k.iota(f"d_{own}", self.BLOCK[source.dim.name])
                 self.places[source.dim.name] = i
                 self.inside[source.dim.name] = (i < self.N[source.dim.name]).named(f"in_{own}")
+
+    def stand_on(self, first: Tile) -> None:
+        """The block of tokens that is held, from its first one on."""
+        block, total = self.BLOCK[self.held], self.T if self.held == READER else self.S
+        letter = "t" if self.held == READER else "s"
+        self.first = first
+        self.rows, self.columns = Dim(letter, block), self._walked_dim()
+        self.mine = (first + self.k.iota(letter, block)).named(letter)
+        self.in_mine = (self.mine < total).named(f"in_{letter}")
 
     def _walked_dim(self) -> Dim:
         return Dim("s" if self.walked == READ else "t", self.BLOCK[self.walked])

@@ -10,14 +10,17 @@ read by programs that hold readers, what is of the token read by programs that h
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import sympy
 
 from archc.attention.fold import Fold, Source
 from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
-from archc.lowering.attention import LOG2E, READ, READER, Sweep, result_index
-from archc.lowering.formula import Known, tile
-from archc.tile.compose import Tile
-from archc.tile.language import Buffer, Program
+from archc.lowering.attention import LOG2E, READ, READER, Sweep, clean, result_index
+from archc.lowering.formula import Formula, Known, tile
+from archc.tile.compose import Tile, ceil_div
+from archc.tile.language import Buffer, Dim, Program
 
 
 class _Gradient(Sweep):
@@ -36,8 +39,9 @@ class _Gradient(Sweep):
         self.delta = self.made("delta", READER, None) if fold.softmax else None
         own = (held, "same") if held == READER else (held,)
         self.wanted = [
-            source for name in fold.learned for source in [fold.source(name)] if source.role in own
-        ]
+            source for name in fold.learned for source in [fold.source(name)]
+            if source.role in own and source.table is None
+        ]  # fmt: skip
         self.results = {source.name: self._result(source) for source in self.wanted}
 
     def _result(self, source: Source) -> Buffer:
@@ -198,6 +202,99 @@ def by_readers(fold: Fold, name: str = "attend_gradient_of_readers") -> Program:
         made[place] = made[place] - k.apply("exp", sink - readers["lse"]) * readers["delta"]
     w.leave(made)
     return k.done()
+
+
+def by_distances(fold: Fold, name: str = "attend_gradient_of_tables") -> Program:
+    """The gradients of tables that are read by the distance of two tokens.
+
+    A program has the blocks of pairs along one diagonal, which share their distances: t - s is u,
+    or u less a block, for the places u of a block. It turns the rows of every block until distances
+    stand in columns, and sums over rows; the caller sums over sequences, and over what is read at
+    one index. Blocks are square."""
+    w = _Gradient(fold, name, "Gradients by distance: the blocks along one diagonal.", READER, 4, 2)
+    k, lookups = w.k, fold.learned_lookups
+    readers_blocks, read_blocks = (
+        ceil_div(n, w.BLOCK[role]) for n, role in ((w.T, READER), (w.S, READ))
+    )
+    diagonals = readers_blocks + read_blocks - 1
+    made = {lookup.name: _at_distances(w, lookup.name, diagonals) for lookup in lookups}
+    w.stand_among_heads()
+    place = k.program("diagonal", diagonals)
+    w.fixed = w.loaded("same", None, ())
+    beside = (place - k.lift(read_blocks - 1)).named("beside", "block of t less block of s")
+    low = k.apply("max", beside, 0)
+    high = k.apply("min", k.lift(readers_blocks), beside + k.lift(read_blocks))
+    nothing = [k.full(0.0, Dim("s", w.BLOCK[READ])) for _ in range(2 * len(lookups))]
+    with k.loop(low, _last(w, beside, low, high), *nothing, index="i") as turn:
+        found = _on_block(w, turn.index, beside)
+        sums = [_turned(w, found[cotangent(lookup.name)]) for lookup in lookups]
+        flat = [each for pair in sums for each in pair]
+        turn.next(*(a + b for a, b in zip(turn.carried, flat, strict=True)))
+    for count, lookup in enumerate(lookups):
+        d, at = made[lookup.name]
+        for half in (0, 1):
+            u = k.iota("s", w.BLOCK[READ])
+            index = [w.b, *w.heads.values(), place, half, u]
+            k.store(d, *index, value=turn.results[2 * count + half])
+            k.store(at, *index, value=_index(w, lookup.index, beside, u, half))
+    return k.done()
+
+
+def _at_distances(w: _Gradient, name: str, diagonals: sympy.Expr) -> tuple[Buffer, Buffer]:
+    """Memory for sums of pairs by distance, and for the index that a distance stands for."""
+    axes: dict[str, Any] = {f"n_{clean(head.name)}": w.N[head.name] for head in w.fold.heads}
+    axes = {"b": w.B, **axes, "diagonal": diagonals, "half": 2, "u": w.BLOCK[READ]}
+    d = cotangent(name).replace(".", "_")
+    return w.k.buffer(d, "f32", **axes), w.k.buffer(f"at_{name}", "i32", **axes)
+
+
+def _last(w: _Gradient, beside: Tile, low: Tile, high: Tile) -> Tile:
+    """Where a diagonal ends: where it begins, if a bound of the mask leaves nothing of it."""
+    k, N = w.k, w.BLOCK[READ]
+    for bound in w.fold.bounds:
+        if bound.slope == 1:
+            limit = k.lift(-w._known(bound.offset) - w.POS + w.START, "i32")
+            far = beside * N + (N - 1) if bound.most else beside * N - (N - 1)
+            out = far < limit if bound.most else far > limit
+            high = k.where(out, low, high)
+    return high
+
+
+def _on_block(w: _Gradient, i: Tile, beside: Tile) -> dict[str, Tile]:
+    """The gradient of each input of the score in the block of readers i on a diagonal."""
+    k = w.k
+    w.stand_on((i * w.BLOCK[READER]).named("first"))
+    w.own = w.loaded(READER, w.mine, [w.in_mine])
+    w.edges()
+    readers = {"d_o": w.of_readers(w.d_o, w.mine, [w.in_mine])}
+    if w.fold.softmax:
+        assert w.lse is not None and w.delta is not None
+        readers["lse"] = w.of_readers(w.lse, w.mine, [w.in_mine])
+        readers["delta"] = w.of_readers(w.delta, w.mine, [w.in_mine])
+    s = ((i - beside) * w.BLOCK[READ] + k.iota("s", w.BLOCK[READ])).named("s")
+    other = w.loaded(READ, s, [s >= 0, s < w.S])
+    found = w.pairs_of(s, True, other, readers)[1]
+    both = (w.rows, w.columns)
+    return {name: k.where(w.in_mine, d.over(*both), 0.0) for name, d in found.items()}
+
+
+def _turned(w: _Gradient, d: Tile) -> tuple[Tile, Tile]:
+    """Sums over the readers of a block for each u: of pairs with t - s = u, and u less a block."""
+    k, N = w.k, w.BLOCK[READ]
+    t, u = (k.iota(dim.name, dim.length) for dim in (w.rows, w.columns))
+    ahead = t.over(w.rows, w.columns) - u
+    turned = d.pick((ahead + N) % N, "s")
+    return k.where(ahead >= 0, turned, 0.0).sum("t"), k.where(ahead >= 0, 0.0, turned).sum("t")
+
+
+def _index(w: _Gradient, output: str, beside: Tile, u: Tile, half: int) -> Tile:
+    """The index of a table at each distance of a diagonal."""
+    k, N, fold = w.k, w.BLOCK[READ], w.fold
+    far = beside * N + u + k.lift(w.POS - w.START - half * N, "i32")
+    positions = {**w.heads, fold.reader.name: far, fold.read.name: k.lift(0, "i32")}
+    pairs = (w.rows, w.columns)
+    formula = Formula(k, fold.pairs, {}, positions, w.numbers, pairs)
+    return formula.value(fold.pairs.outputs[output]).over(w.columns)
 
 
 def by_tokens(fold: Fold, name: str = "attend_gradient_of_tokens") -> Program:

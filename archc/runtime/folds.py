@@ -50,6 +50,17 @@ def of_running_sums(d: Tensor) -> Tensor:
     return torch.stack((d, torch.zeros_like(d)), -1)
 
 
+def of_table(d: Tensor, at: Tensor, length: int) -> Tensor:
+    """Sums of what stands at one index of a table, always in one order: d and at
+    [B, ..., n, 2, u] -> [..., length]."""
+    d, at = d.sum(0).flatten(-3).double(), at[0].flatten(-3).long().clamp(0, length - 1)
+    order = at.argsort(dim=-1, stable=True)
+    total = torch.nn.functional.pad(d.gather(-1, order).cumsum(-1), (1, 0))
+    index = torch.arange(length, device=at.device).expand(*at.shape[:-1], length).contiguous()
+    last = torch.searchsorted(at.gather(-1, order), index, right=True)
+    return total.gather(-1, torch.nn.functional.pad(last, (1, 0))).diff(dim=-1)
+
+
 def of_groups(d: Tensor, place: int, groups: int) -> Tensor:
     """Gradients of heads, those of a group as their sum."""
     if d.shape[place] == groups:
@@ -68,13 +79,15 @@ def fold_blocks(program: str, dtype: torch.dtype, *dims: int) -> tuple[int, int,
     is launched; `dims` are the lengths of its vectors."""
     wide = max(block_of(size) for size in dims)
     if dtype.itemsize == 4:
-        rows = 32 if wide > 128 else 64
+        rows = 32 if wide > 128 or program == "tables" else 64
         return rows, 32, {"num_warps": 4, "num_stages": 1}
     if wide > 128:
         rows = 64 if program == "forward" else 32
         return rows, 32, {"num_warps": 4, "num_stages": 2 if program == "forward" else 1}
     if program == "forward":
         return 64, 64, {"num_warps": 4, "num_stages": 3}
+    if program == "tables":
+        return 64, 64, {"num_warps": 4, "num_stages": 2}
     if program == "readers":
         return 128, 64, {"num_warps": 8, "num_stages": 3}
     return 32, 64, {"num_warps": 4, "num_stages": 3}

@@ -14,7 +14,7 @@ from archc.backends.writer import COLUMNS, INDENT, Names, Writer, quoted
 from archc.attention.fold import Fold, Source
 from archc.ir.chunk import cotangent
 from archc.lowering.attention import clean, forward, numbers_of
-from archc.lowering.attention_gradient import by_readers, by_tokens
+from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens
 from archc.tile.language import Buffer, Program
 
 Reach = Callable[[sympy.Expr], str]
@@ -107,14 +107,18 @@ class FoldOp:
         dims = [s.dim.name for s in self.vectors if s.dim is not None]
         heads = [head.name for head in self.fold.heads]
         own = [own for s in self.fold.sources for own, _, share in s.shares if share != 1]
+        own += [s.table.name for s in self.fold.sources if s.table is not None]
         return list(dict.fromkeys(["B", "S", *(f"N_{clean(n)}" for n in (*heads, *dims, *own))]))
 
     def _new_tensor(self, buffer: Buffer) -> str:
         """Memory of a result."""
-        names = {"b": "B", "t": "tokens", "s": "S"}
+        diagonals = "-(-tokens // rows) - (-S // columns) - 1"
+        names = {"b": "B", "t": "tokens", "s": "S", "half": "2", "u": "columns"}
+        names["diagonal"] = diagonals
         shape = [names.get(axis) or f"N_{axis[2:]}" for axis, _ in buffer.axes]
         like = self.arguments[self.vectors[0].name]
-        dtype = {"IO": "data", "SHARED": "shared"}.get(buffer.dtype, WIDE)
+        dtypes = {"IO": "data", "SHARED": "shared", "i32": "torch.int32"}
+        dtype = dtypes.get(buffer.dtype, WIDE)
         return f"{like}.new_empty(({', '.join(shape)}), dtype={dtype})"
 
     def _prepare(self, writer: Writer) -> None:
@@ -127,11 +131,14 @@ class FoldOp:
             text = f"vectors_of({name}, data)" if source.dim is not None else f"{name}.to({dtype})"
             writer.line(f"{name} = {text}")
 
-    def _launch(self, writer: Writer, program: Program, kind: str, sizes: dict[str, str]) -> None:
-        """Lines that launch a program."""
+    def _blocks(self, writer: Writer, kind: str) -> None:
+        """The line that says how long blocks are, and how a program is launched."""
         dims = {f"N_{clean(s.dim.name)}" for s in self.vectors if s.dim is not None}
         given = ", ".join([quoted(kind), "data", *sorted(dims)])
         writer.line(f"rows, columns, options = fold_blocks({given})")
+
+    def _launch(self, writer: Writer, program: Program, sizes: dict[str, str]) -> None:
+        """Lines that launch a program."""
         buffers: dict[str, str | Strided] = {b.name: self._named(b) for b in program.buffers}
         wanted = {symbol.name: sizes[symbol.name] for symbol in program.sizes}
         constants = {"IO": "data", "PRECISION": '"tf32x3"'}
@@ -160,7 +167,8 @@ class FoldOp:
         sizes = self._write_sizes(writer, self._lengths())
         for buffer in self._made(program):
             writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
-        self._launch(writer, program, "forward", sizes)
+        self._blocks(writer, "forward")
+        self._launch(writer, program, sizes)
         writer.line(f"return {', '.join(self.results)}")
         self.file.sections.append(writer.text())
 
@@ -224,15 +232,17 @@ class FoldOp:
         writer.line(f"d_o = d_o.to({dtype}).contiguous()")
         if alone := self._alone(learned):
             writer.line(f"shared = data if {alone} else {WIDE}")
-        kinds = ((by_readers, "readers"), (by_tokens, "tokens"))
+        kinds = [(by_readers, "readers"), (by_tokens, "tokens")]
+        kinds += [(by_distances, "tables")] if self.fold.learned_lookups else []
         made = set[str]()
         for make, kind in kinds:
             program = self._program(make, f"_{kind}")
+            self._blocks(writer, kind)
             for buffer in self._made(program):
                 if buffer.name not in made:
                     writer.line(f"{self._named(buffer)} = {self._new_tensor(buffer)}")
                     made.add(buffer.name)
-            self._launch(writer, program, kind, sizes)
+            self._launch(writer, program, sizes)
         self._give(writer, [self._own(source) for source in learned])
         self.file.sections.append(writer.text())
 
@@ -254,6 +264,11 @@ class FoldOp:
         """A gradient a head of the pairs as that of a value which heads may share."""
         name = self.arguments[source.name]
         text, names = f"d_{name}", self._laid_out(source)
+        if source.table is not None:
+            length = f"N_{clean(source.table.name)}"
+            found = [each for each in self.fold.learned_lookups if each.table == source.name]
+            sums = [f"of_table(d_{each.name}, at_{each.name}, {length})" for each in found]
+            text = sums[0] if len(sums) == 1 else f"({' + '.join(sums)})"
         for own, head, share in source.shares:
             place = names.index(head)
             if share != 1:
@@ -273,6 +288,8 @@ class FoldOp:
         """The axes of a gradient as kernels make it."""
         heads = [head.name for head in self.fold.heads]
         tokens = next((axis.name for axis in source.type.axes if axis.kind == "stream"), "tokens")
+        if source.table is not None:
+            return [*heads, source.table.name]
         if source.dim is None:
             return ["batch", *heads, tokens]
         return ["batch", tokens, *heads, source.dim.name]

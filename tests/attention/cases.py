@@ -18,7 +18,7 @@ from archc.ir import layer as ir
 from archc.ir.meaning import evaluate_graph
 from archc.ir.sizes import evaluate
 from archc.lowering.attention import forward, numbers_of
-from archc.lowering.attention_gradient import by_readers, by_tokens
+from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens
 from archc.tile.interpreter import run
 from archc.tile.language import Program
 from archc.tile.verifier import verify, verify_launch
@@ -129,6 +129,7 @@ class Launch:
             shape = [int(evaluate(n, {**self.sizes, **lengths})) for _, n in buffer.axes]
             dtype = self.dtype if buffer.dtype == "IO" else self.wide  # SHARED too
             room = torch.full(shape, math.nan, dtype=dtype)
+            room = torch.zeros(shape, dtype=torch.int32) if buffer.dtype == "i32" else room
             found[buffer.name] = given.get(buffer.name, room)
         return found
 
@@ -149,11 +150,15 @@ class Launch:
     def gradients(self, d_o: Tensor) -> dict[str, Tensor]:
         """The gradient of each input of the body, from what arrives."""
         known = self.forward() | {"d_o": d_o.to(self.dtype if self.fold.values else self.wide)}
-        for make in (by_readers, by_tokens):
+        tables = [by_distances] if self.fold.lookups else []
+        for make in (by_readers, by_tokens, *tables):
             known |= self.interpreted(make(self.fold), known)
         found: dict[str, Tensor] = {}
         for source in map(self.fold.source, self.fold.learned):
-            d = self.of_own(source, known[f"d_{source.name}"].double())
+            if source.table is not None:
+                d = self.of_table(source, known)
+            else:
+                d = self.of_own(source, known[f"d_{source.name}"].double())
             d = d.flip(1).cumsum(1).flip(1) if source.summed else d
             (value,) = self.values(source.node)
             learned = [x for x in self.inputs.values() if x.requires_grad]
@@ -161,6 +166,15 @@ class Launch:
             for name, x in zip(self.inputs, made, strict=True):
                 found[name] = found.get(name, 0) + (0 if x is None else x)
         return found
+
+    def of_table(self, source: Source, known: Mapping[str, Tensor]) -> Tensor:
+        """The gradient of a table [W, H] from sums by distance."""
+        (lookup,) = self.fold.lookups
+        d, at = known[f"d_{lookup.name}"], known[f"at_{lookup.name}"]
+        made = torch.zeros(self.values(source.node)[0].shape, dtype=torch.float64)
+        for h in range(made.shape[1]):
+            made[:, h].index_add_(0, at[0, h].flatten().long(), d[:, h].sum(0).flatten().double())
+        return made
 
     def of_own(self, source: Source, d: Tensor) -> Tensor:
         """A gradient a head of the pairs as that of a value which several heads may share."""

@@ -21,15 +21,25 @@ from archc.compile import text_of
 SPECS: dict[str, tuple[dict[str, tuple[int, ...]], tuple[float, ...]]] = {
     "capped_attention": ({"q": (2, 70, 4, 20), "k": (2, 70, 2, 20), "v": (2, 70, 2, 20)}, (3.0,)),
     "fox": ({"q": (1, 70, 2, 20), "k": (1, 81, 2, 20), "v": (1, 81, 2, 20), "f": (1, 81, 2)}, ()),
+    "biased": ({"q": (2, 50, 2, 20), "k": (2, 70, 2, 20), "v": (2, 70, 2, 20), "b": (40, 2)}, ()),
     "alibi": ({"q": (1, 40, 2, 60), "k": (1, 40, 2, 60), "v": (1, 40, 2, 60), "m": (2,)}, ()),
 }
 """What the function of an attend is given: shapes of tensors, and further numbers."""
 
 
+BIASED = """layer Biased(H, K, W = 40):
+    input q[H, K], k[H, K], v[H, K]
+    param bias[W, H]
+    attend s <= t over H:
+        o = softmax(q[t].T @ k[s] / sqrt(K) + bias[min(t - s, W - 1)]) @ v[s]
+    output o
+"""
+
+
 def compared(spec: str) -> dict[str, float]:
     """How far values and gradients of kernels are from those of PyTorch in float64."""
     shapes, numbers = SPECS[spec]
-    layer = archc.load(spec).layer
+    layer = (archc.parse(BIASED) if spec == "biased" else archc.load(spec)).layer
     module: Any = loaded(text_of(layer, "triton"), spec)
     name = f"{snake(layer.name)}_memory"
     before = shapes["k"][1] - shapes["q"][1]
@@ -38,15 +48,15 @@ def compared(spec: str) -> dict[str, float]:
     drawn[3:] = [-x.abs() / 4 for x in drawn[3:]]
     made: list[list[Tensor]] = []
     for function, dtype in ((f"{name}_fold", torch.float32), (name, torch.float64)):
-        given = [x.to(dtype).requires_grad_(x.dim() > 1) for x in drawn]
+        given = [x.to(dtype).requires_grad_(spec != "alibi" or x.dim() > 1) for x in drawn]
         learned = [x for x in given if x.requires_grad]
         o = getattr(module, function)(*given, *numbers, before)
         weight = torch.linspace(-1, 1, o.numel(), dtype=dtype).view(o.shape).sin()
         made.append([o, *torch.autograd.grad((o * weight).sum(), learned)])
-    names = ["o", *(f"d_{each}" for each, shape in shapes.items() if len(shape) > 1)]
+    names = ["o", *(f"d_{each}" for each in shapes)]
     return {
         name: float(((x.double() - y).norm() / y.norm()).detach())
-        for name, x, y in zip(names, *made, strict=True)
+        for name, x, y in zip(names, *made, strict=False)
     }
 
 
