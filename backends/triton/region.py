@@ -31,7 +31,7 @@ from archc.lowering.token import BLOCK_T, EACH, IO, Lowered, RegionKernels
 PART = 256
 """The longest block of a dim that need not be whole."""
 
-NUMBERS = {"values": 4096, "gradient": 2048}
+NUMBERS = {"values": 4096, "gradient": 1024}
 """How many numbers a tile has of a value, about."""
 
 EXTRA = "@extra"
