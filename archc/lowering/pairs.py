@@ -205,9 +205,11 @@ def mixes_by_parts(
     if moderate:
         return
     hard = turn.results[0].max(rows.name) > _limit(d)
-    with k.branch(hard.named("hard")), k.loop(0, parts, index="part") as turn:
-        d, pairs = make(turn.index)
-        store(turn.index, _finished(d, pairs, _mixed_down(d, pairs)))
+    with k.branch(hard.named("hard")):
+        k.sync()  # other threads may store again what these have stored
+        with k.loop(0, parts, index="part") as turn:
+            d, pairs = make(turn.index)
+            store(turn.index, _finished(d, pairs, _mixed_down(d, pairs)))
 
 
 def _names(d: Decays, pairs: Sequence[Weighed]) -> list[str]:
