@@ -23,6 +23,13 @@ def plain(text: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in text)
 
 
+def axis_name(axis: str) -> str:
+    """What a program calls an axis of a tensor: its stride is not the pointer `x_p`, and no number
+    of rows."""
+    name = plain(axis)
+    return f"{name}_" if name.rstrip("_") in ("p", "rows") else name
+
+
 def size_name(symbol: sympy.Basic) -> str:
     """What a program calls a size or an option; blocks and places in the grid begin otherwise."""
     name = plain(str(symbol))
@@ -33,8 +40,8 @@ def size_name(symbol: sympy.Basic) -> str:
 def buffer_names(kernel: Kernel) -> dict[str, str]:
     """What a program calls each tensor of a kernel: no pointer, no stride and no number of rows is
     called as another one, or as a size."""
-    axes = {plain(axis.name) for node in kernel.graph for axis in node.type.axes}
-    used = RESERVED | {*_sizes(kernel)}
+    axes = {axis_name(axis.name) for node in kernel.graph for axis in node.type.axes}
+    used = RESERVED | {*_sizes(kernel)} | {f"p_{axis}" for axis in axes}
     found: dict[str, str] = {}
     for name in sorted({*kernel.loads.values(), *kernel.stores, *kernel.ends.values()}):
         base = plain(name)

@@ -18,7 +18,7 @@ from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.ir.kernel import Kernel
-from archc.lowering.names import buffer_names, plain, size_name
+from archc.lowering.names import axis_name, buffer_names, plain, size_name
 from archc.lowering.step_rules import STEP_RULES
 from archc.lowering.values import Frame, Index, Made, Numbers, Padded, Place, Refusal, Values
 from archc.tile.compose import Composer, Tile, ceil_div, size
@@ -157,9 +157,9 @@ class Steps(Values):
 
     def _tensor(self, called: str, node: Node, rows: sympy.Expr | None) -> Buffer:
         """A buffer: any view where it is read or a pool; else it is new, and contiguous."""
-        sizes = {plain(axis.name): self.size(axis.size) for axis in node.type.axes}
+        sizes = {axis_name(axis.name): self.size(axis.size) for axis in node.type.axes}
         if rows is not None:
-            batch = plain(self.kernel.grid[0].name)
+            batch = axis_name(self.kernel.grid[0].name)
             sizes = {axis: rows if axis == batch else size for axis, size in sizes.items()}
         dtype, axes = DTYPES[node.type.dtype], tuple(sizes.items())
         return self.k.declare(Buffer(called, axes, dtype, rows is not None))
@@ -381,7 +381,7 @@ class Steps(Values):
             return known[1]
         if self.pools and name in self.before:
             place = {**place, self.kernel.grid[0].name: self.slots["slot"]}
-        return self.load(self.tensors[name], {plain(axis): i for axis, i in place.items()})
+        return self.load(self.tensors[name], {axis_name(axis): i for axis, i in place.items()})
 
     def _entering(self, node: Node, place: Place) -> Made | None:
         """An input of the body: a state, or a captured value at this token."""

@@ -33,19 +33,12 @@ RESERVED = {
 """Words that lines of kernels use."""
 
 
-STEPS = {
-    "slot", "slot_after", "t", "t_first", "t_next", "first", "last", "blocks", "B", "BLOCKS",
-    "index_p", "index_batch", "index_after_p", "index_after_batch",
-}  # fmt: skip
-"""Words that lines of kernels use which go token by token, besides those of all kernels."""
-
-
 def size_name(size: sympy.Symbol) -> str:
     """What kernels call a size or an option."""
     if size == ck.CHUNK:
         return "ROWS"
     name = identifier(str(size))
-    taken = name in (RESERVED | STEPS) - {"T"} or name.split("_")[0] in FIRST
+    taken = name in RESERVED - {"T"} or name.split("_")[0] in FIRST
     return f"{name}_size" if taken else name
 
 
@@ -59,7 +52,7 @@ def pointers(kernel: Kernel) -> dict[str, str]:
     """What a kernel calls each of its tensors: `pointer`, unless two would have a name in common,
     as a value `S_0` and the state `S` before the first token would."""
     found: dict[str, str] = {}
-    used, axes = _sizes(kernel) | RESERVED | STEPS, _axes(kernel)
+    used, axes = _sizes(kernel) | RESERVED, _axes(kernel)
     for name in sorted({*kernel.loads.values(), *kernel.stores, *kernel.ends.values()}):
         base = pointer(name.removeprefix("saved."))
         while used & _names(axes, base):

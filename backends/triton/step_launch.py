@@ -24,7 +24,7 @@ from archc.ir import layer as ir
 from archc.ir.chunk import final, start
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.kernel import Kernel
-from archc.lowering.names import plain
+from archc.lowering.names import axis_name
 from archc.lowering.steps import INDICES, PART, Stepping, stepping
 from archc.lowering.values import Refusal
 from archc.tile import language as tile
@@ -207,7 +207,7 @@ class StepLaunch:
     ) -> str | Strided:
         """A tensor; 0 is the stride along an axis that it lacks."""
         axes = [axis for axis, _ in buffer.axes]
-        layout = [plain(axis) for axis in layouts.get(name, ())]
+        layout = [axis_name(axis) for axis in layouts.get(name, ())]
         return text if name not in layouts or layout == axes else strided(text, layout, axes)
 
 

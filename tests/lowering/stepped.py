@@ -41,6 +41,11 @@ class Walk:
 def walks(spec: str, unit: int) -> Iterator[Walk]:
     """The kernels of a spec's recurrences, at dims of about `unit`."""
     layer, kernels = kernels_of(spec)
+    return walks_of(layer, kernels, unit)
+
+
+def walks_of(layer: ir.Layer, kernels: list[tuple[Kernel, bool]], unit: int) -> Iterator[Walk]:
+    """Kernels at dims of about `unit`."""
     sizes = next(examples(layer, unit))
     return (Walk(kernel, sizes, learns) for kernel, learns in kernels)
 
@@ -49,7 +54,13 @@ def walks(spec: str, unit: int) -> Iterator[Walk]:
 def kernels_of(spec: str) -> tuple[ir.Layer, list[tuple[Kernel, bool]]]:
     """A layer, and what walks the tokens of its recurrences: for a few tokens, and where there are
     no chunks to learn, forward and back."""
-    layer, found = lowered(archc.load(spec).layer), []
+    layer = lowered(archc.load(spec).layer)
+    return layer, kernels_in(layer)
+
+
+def kernels_in(layer: ir.Layer) -> list[tuple[Kernel, bool]]:
+    """The kernels of a layer's recurrences, and whether they are for learning."""
+    found = []
     for graph, node in folds(for_kernels(with_prologues(with_epilogues(layer)))):
         own = tokenwise(graph, node, results(graph, node))
         found.append((steps(own, "step"), False))
@@ -59,7 +70,7 @@ def kernels_of(spec: str) -> tuple[ir.Layer, list[tuple[Kernel, bool]]]:
             for fold in (n for n in each if isinstance(n.op, ir.Fold)):
                 alone = tokenwise(each, fold, results(each, fold))
                 found.append((steps(alone, "walk"), True))
-    return layer, found
+    return found
 
 
 def folds(layer: ir.Layer) -> Iterator[tuple[Graph, Node]]:

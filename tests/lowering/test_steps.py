@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import torch
 from archc.backends.triton.printer import to_triton
 from torch import Tensor
 
+import archc
+from archc.compile import lowered
 from archc.lowering.step_rules import conjugate_gradients
 from archc.tile.compose import Composer
 from archc.tile.interpreter import run
 from archc.tile.resources import Launch as Resources
-from tests.lowering.stepped import Launch, Walk, walks
+from tests.lowering.stepped import Launch, Walk, kernels_in, walks, walks_of
 from tests.tile.cases import Case
 
 SPECS = (
@@ -56,6 +59,34 @@ def test_whole_powers_are_products_of_numbers() -> None:
     (walk,) = (each for each in walks(str(powers), 4) if not each.learns)
     text = to_triton(Launch(walk, 1, False).made.program)
     assert "h * h * h" in text and "tl.cast(1, tl.float32)" not in text
+
+
+ODD = """
+layer Odd(d, H, program, p):
+    input x[d]
+    param W_tl[d, H, program]; W_at[d, H, p]; W_slot[d, H]
+    tl = x @ W_tl
+    at_H = x @ W_at
+    slot = sigmoid(x @ W_slot)
+    chunk: sequential
+    recurrence step[program, p] over H:
+        step[t] = tanh(slot * step[t-1] + tl @ at_H.T)
+        part = step[t].T @ tl
+    output part
+"""
+
+
+def test_no_name_of_a_spec_is_another_one_of_a_program() -> None:
+    """Sizes, values and dims that are called as words of programs are."""
+    torch.manual_seed(0)
+    layer = lowered(archc.parse(ODD).layer)
+    made = [Launch(walk, 2, False) for walk in walks_of(layer, kernels_in(layer), 5)]
+    assert len(made) == 3 and all(launch.error() < 1e-10 for launch in made)
+    for launch in made:
+        (function,) = ast.parse(to_triton(launch.made.program)).body
+        assert isinstance(function, ast.FunctionDef)
+        names = [argument.arg for argument in function.args.args]
+        assert len({*names}) == len(names) and not {"tl", "program", "triton"} & {*names}
 
 
 def test_no_token_leaves_states_as_they_are() -> None:
