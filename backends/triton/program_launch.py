@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 import sympy
 from archc.backends.eager.file import File
 from archc.backends.expression import MUL, UNARY, Text, binary, negative, whole
+from archc.backends.triton.alike import likeness
 from archc.backends.triton.launch import write_launch
 from archc.backends.triton.printer import mentioned, to_triton
 from archc.backends.writer import Writer
@@ -84,12 +85,12 @@ def write_program(file: File, writer: Writer, program: Program, launch: ProgramL
 
 
 def add_program(file: File, program: Program) -> str:
-    """Append the kernel of a program to the file, unless an equal one is there; its name."""
-    known = to_triton(program)
+    """Append the kernel of a program to the file, unless one is there that differs in names alone;
+    its name."""
+    known = likeness(program)
     if known not in file.titles:
         title = file.titles[known] = file.names.fresh(program.name)
-        text = known if title == program.name else to_triton(replace(program, name=title))
-        file.sections.append(text)
+        file.sections.append(to_triton(replace(program, name=title)))
         file.programs[title] = replace(program, name=title)
     return file.titles[known]
 

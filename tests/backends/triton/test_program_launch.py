@@ -158,3 +158,22 @@ def test_a_kernel_is_given_what_it_names():
         ")",
     ]
     assert "\ndef first(\n    x_p, x_b, x_r,\n    y_p, y_b, y_r,\n):\n" in to_triton(program)
+
+
+def doubled(name: str, buffer: str, factor: float = 2.0, narrow: str = "f32") -> Program:
+    """y = a x for a buffer of that name."""
+    k = Composer(name, f"{buffer} times a number.")
+    (N,) = k.sizes("N")
+    x, y = k.buffer(buffer, n=N), k.buffer(f"{buffer}_made", n=N, dtype=narrow)
+    n = k.program("block", ceil_div(N, 16)) * 16 + k.iota("n", 16)
+    k.store(y, n, value=(factor * k.load(x, n, where=[n < N])).to(narrow), where=[n < N])
+    return k.done()
+
+
+def test_programs_that_differ_in_names_alone_have_one_kernel():
+    file = File()
+    assert add_program(file, doubled("q_doubled", "q")) == "q_doubled"
+    assert add_program(file, doubled("k_doubled", "k")) == "q_doubled"
+    assert add_program(file, doubled("k_tripled", "k", 3.0)) == "k_tripled"
+    assert add_program(file, doubled("k_narrow", "k", narrow="bf16")) == "k_narrow"
+    assert [*file.programs] == ["q_doubled", "k_tripled", "k_narrow"]
