@@ -147,7 +147,7 @@ def kernel_notes(file: File, checks: bool) -> list[str]:
     if not file.notes:
         if not attends and not refused and not tokens:
             return ["Nothing here is worth a kernel: this file has none."]
-        return [*attends, *refused, *tokens, *[ASSEMBLER] * bool(tokens)]
+        return [*attends, *refused, *tokens, *[ASSEMBLER] * bool(tokens or file.spaced)]
     first = "On a GPU, in float32, bfloat16 or float16, these launch kernels of Triton, by chunks"
     second = (
         "of 16, 32 or 64 tokens or token by token; everything else is in PyTorch, and without a"

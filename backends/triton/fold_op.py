@@ -21,8 +21,8 @@ Reach = Callable[[sympy.Expr], str]
 """How a number of the layer is written where an op is called."""
 
 LOCALS = (
-    "data", "o", "lse", "d_o", "delta", "output", "inputs", "given", "made", "rows", "columns",
-    "options", "tokens", "pos", "start",
+    "B", "S", "data", "shared", "o", "lse", "d_o", "delta", "output", "inputs", "given", "made",
+    "rows", "columns", "options", "tokens", "pos", "start",
 )  # fmt: skip
 WIDE = "torch.float32"
 

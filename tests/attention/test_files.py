@@ -6,7 +6,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+import archc
+from archc.compile import kernels_of, text_of
+from archc.derivation.attends import attends_of
+from archc.runtime.folds import of_running_sums, of_table, running_sums
 from tests.served import run
 
 
@@ -23,3 +28,47 @@ def test_kernels_have_room_on_a_gpu():
     command = [sys.executable, "-m", "tests.attention.compiled"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+
+
+def test_the_plan_says_what_becomes_of_each_attend():
+    layer = archc.load("nsa").layer
+    told = {each.name: each.how for each in attends_of(layer)}
+    assert told["o_win"] == "a fold over blocks of `s`, softmax of a score"
+    assert told["o_slc"].startswith("all pairs at once: ")
+    (plain,) = attends_of(archc.load("mla").layer)
+    assert plain.how == "scaled_dot_product_attention of torch" and not plain.more
+
+
+def test_files_say_it_too_and_slopes_of_numbers_have_no_gradient():
+    text = text_of(archc.load("alibi").layer, "triton")
+    assert "def alibi_memory_fold(" in text and "if by_folds(" in text
+    assert "d_slope" not in text and "d_sink" in text_of(
+        archc.load("window_attention").layer, "triton"
+    )
+    told = kernels_of(archc.load("fox").layer)
+    assert "a fold over blocks of `s`" in str(told)
+
+
+def test_files_for_a_cpu_have_no_kernels():
+    assert "by_folds" not in text_of(archc.load("fox").layer)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_running_sums_have_twice_the_digits(dtype: torch.dtype):
+    x = -torch.rand(2, 300, 3, generator=torch.Generator().manual_seed(0)).to(dtype) * 1000
+    x[:, 10] = -torch.inf
+    x.requires_grad_()
+    found = running_sums(x)
+    exact = x.detach().double().clamp(min=-1e5).cumsum(1)
+    assert (found.double().sum(-1) - exact).abs().max() < 1e-7 * exact.abs().max() / 1000
+    d = torch.randn(2, 300, 3)
+    (slope,) = torch.autograd.grad(found, x, of_running_sums(d))
+    wanted = d.double().flip(1).cumsum(1).flip(1).masked_fill(x.detach() == -torch.inf, 0.0)
+    assert (slope.double() - wanted).abs().max() < (0.3 if dtype == torch.bfloat16 else 1e-4)
+
+
+def test_sums_at_an_index_of_a_table():
+    d, at = torch.randn(2, 3, 5, 2, 8), torch.randint(0, 6, (2, 3, 5, 2, 8), dtype=torch.int32)
+    at[1] = at[0]
+    wanted = torch.zeros(3, 7).scatter_add_(1, at[0].flatten(1).long(), d.sum(0).flatten(1))
+    assert (of_table(d, at, 7) - wanted).abs().max() < 1e-5
