@@ -133,8 +133,10 @@ class FoldOp:
 
     def _blocks(self, writer: Writer, kind: str) -> None:
         """The line that says how long blocks are, and how a program is launched."""
+        keys = [self.fold.source(dot.reader).dim for dot in self.fold.dots]
+        held = " + ".join(f"N_{clean(dim.name)}" for dim in keys if dim is not None)
         dims = {f"N_{clean(s.dim.name)}" for s in self.vectors if s.dim is not None}
-        given = ", ".join([quoted(kind), "data", *sorted(dims)])
+        given = ", ".join([quoted(kind), "data", *sorted(dims | ({held} if held else set()))])
         writer.line(f"rows, columns, options = fold_blocks({given})")
 
     def _launch(self, writer: Writer, program: Program, sizes: dict[str, str]) -> None:
