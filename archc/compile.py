@@ -207,7 +207,9 @@ class Kernels:
     def __str__(self) -> str:
         if self.launched:
             return "\n".join(["on a GPU, by kernels:", *self.launched, *self._others()])
-        return "\n".join(self._others() or ["in PyTorch on every device: it has no recurrence"])
+        return "\n".join(
+            self._others() or ["in PyTorch on every device: nothing in it is worth a kernel"]
+        )
 
     def _others(self) -> list[str]:
         return ["in PyTorch on every device:", *self.refused] if self.refused else []

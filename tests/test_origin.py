@@ -116,26 +116,33 @@ def test_a_module_takes_kernels_where_torch_sees_a_gpu(monkeypatch: pytest.Monke
     assert 'by backend="eager"' in repr(eager) and repr(module).startswith("GLA(d=8, H=2")
 
 
+PLAIN = "layer Plain(d, e):\n    input x[d]\n    param W[d, e]\n    output y[e] = x @ W\n"
+
+
 def test_where_no_kernel_is():
-    with pytest.warns(ArchWarning, match="no kernel is in the code of `SwiGLU`.*no recurrence"):
-        module = archc.load("swiglu").module(d=8, f=4, backend="triton")
-    assert repr(module).endswith("# in PyTorch on every device: it has no recurrence")
+    plain = archc.parse(PLAIN)
+    with pytest.warns(ArchWarning, match="no kernel is in the code of `Plain`.*nothing in it"):
+        module = plain.module(d=8, e=4, backend="triton")
+    assert repr(module).endswith("# in PyTorch on every device: nothing in it is worth a kernel")
     with pytest.raises(ValueError, match='no backend \'cuda\': known are "auto", "eager"'):
         archc.load("swiglu").module(d=8, f=4, backend="cuda")
 
 
 def test_a_spec_says_what_it_can_do():
     assert "on a GPU, by kernels:\n      gla_memory_decode: 1 kernel" in repr(archc.load("gla"))
-    shown = repr(archc.load("swiglu"))
-    assert shown.startswith("<archc layer SwiGLU(d, f) of swiglu.arch\n  in PyTorch on every")
+    assert "swiglu_y_in: a kernel, and one for its gradient" in repr(archc.load("swiglu"))
+    shown = repr(archc.parse(PLAIN))
+    assert shown.startswith("<archc layer Plain(d, e) of <text>\n  in PyTorch on every")
 
 
 def test_compile_says_that_there_is_no_kernel(tmp_path: Path):
     from tests.console import run
 
-    done = run("compile", "swiglu", "--backend", "triton", "-o", str(tmp_path / "s.py"))
+    (tmp_path / "plain.arch").write_text(PLAIN, encoding="utf-8")
+    plain = str(tmp_path / "plain.arch")
+    done = run("compile", plain, "--backend", "triton", "-o", str(tmp_path / "s.py"))
     assert done.exit_code == 0
-    assert "no kernel is in this file: in PyTorch on every device: it has no rec" in done.stderr
+    assert "no kernel is in this file: in PyTorch on every device: nothing in it" in done.stderr
     done = run("compile", "swiglu", "-o", str(tmp_path / "s.py"))
     assert "kernel" not in done.stderr
 

@@ -13,7 +13,7 @@ from archc.commands.console import Console
 from archc.commands.sources import source_of
 from archc.commands.stages import Given, layer_of, tree_of
 from archc.compile import before_chunks, programs_of
-from archc.derivation import attends, listing, plan_listing
+from archc.derivation import attends, listing, plan_listing, region_listing
 from archc.derivation.attends import Attended, attends_of
 from archc.derivation.planned import CONDITIONS, Planned, conditions, plans_of
 from archc.derivation.study import Study, studies_of
@@ -77,7 +77,21 @@ def _plan_text(plans: Iterable[Planned], sums: Iterable[Attended]) -> str:
 
 def plan_text(layer: Layer) -> str:
     """The plan of a layer, as it is shown where nothing else is said."""
-    return _plan_text(plans_of(layer, conditions({})), attends_of(layer))
+    return _with_regions(_plan_text(plans_of(layer, conditions({})), attends_of(layer)), layer)
+
+
+def _with_regions(text: str, layer: Layer) -> str:
+    """A plan, and after it what is computed together around recurrences."""
+    regions = region_listing.as_text(layer)
+    if not regions:
+        return text
+    return f"{regions}\n" if text == plan_listing.NOTHING else f"{text}\n{regions}\n"
+
+
+def _plan(spec: str, given: Given) -> str:
+    """The plan of a layer at the sizes that `--set` says."""
+    own = {name: value for name, value in given.items() if name not in CONDITIONS}
+    return _with_regions(_planned(_plan_text)(spec, given), layer_of(spec, own))
 
 
 def kernels_text(layer: Layer) -> str:
@@ -103,7 +117,7 @@ VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
         "svg": lambda spec, given: picture.as_svg(layer_of(spec, given)),
     },
     "plan": {
-        "text": _planned(_plan_text),
+        "text": _plan,
         "json": _planned(
             lambda plans, sums: _json([*plan_listing.as_json(plans), *attends.as_json(sums)])
         ),

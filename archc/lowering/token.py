@@ -227,7 +227,7 @@ class TokenProgram(Values):
         for axis in node.type.names:
             index, before = place[axis].at, past is not None and axis == self.stream
             if before:
-                index = place[axis].at + self.whole_number(past.count)
+                index = self.moved(place[axis], self.whole_number(past.count)).at
                 masks += [place[axis].at < 0, index >= 0]
             elif place[axis].mask is not None:
                 masks.append(place[axis].mask)
@@ -332,7 +332,7 @@ class TokenProgram(Values):
         for axis in node.type.names:
             index = place[axis].at
             if past is not None and axis == self.stream:
-                at.append(index + self.whole_number(past.count))
+                at.append(self.moved(place[axis], self.whole_number(past.count)).at)
                 masks += [index < 0, at[-1] >= 0]
             else:
                 at.append(index)

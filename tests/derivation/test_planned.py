@@ -78,7 +78,7 @@ def test_a_loop_is_one_kernel_and_what_has_none_says_so() -> None:
     assert "step does not fit on chip: its tokens are a loop in PyTorch" in text, "4096 x 4096"
     assert "forward to learn: 1 kernel" in text and "gradient: 1 kernel" in text
     assert "does not fit" not in as_text([*plans("gla"), *plans("slstm")]), "weights of 128 x 128"
-    assert "there is no kernel" in as_text(plans("swiglu"))
+    assert "no recurrence" in as_text(plans("swiglu"))
 
 
 def test_states_that_are_matrices_are_made_again_where_they_are_too_many() -> None:

@@ -1,0 +1,45 @@
+"""Token regions as a table to read: what each reads and makes, and why others have no kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from archc.backends.eager.emit import called_first
+from archc.compile import for_kernels, lowered, token_regions, with_epilogues, with_prologues
+from archc.ir import layer as ir
+from archc.ir.token import Left, TokenRegion
+from archc.lowering.token import RegionKernels
+
+
+def as_text(layer: ir.Layer) -> str:
+    """The token regions of a layer and of those that it calls; empty if there are none."""
+    ready = for_kernels(with_prologues(with_epilogues(lowered(layer))))
+    texts = ["\n".join(_lines(each)) for each in called_first(ready)]
+    return "\n\n".join(text for text in texts if text)
+
+
+def _lines(layer: ir.Layer) -> Iterator[str]:
+    """One region a line."""
+    found = token_regions(layer)
+    kernels = [each for each in found if isinstance(each, RegionKernels)]
+    if kernels:
+        yield f"{layer.name}: around recurrences and products with parameters, by a kernel each"
+    width = max((len(each.region.name) for each in kernels), default=0)
+    for each in kernels:
+        yield f"  {each.region.name:<{width}}  {_told(each)}"
+    left = [each for each in found if isinstance(each, Left)]
+    if left:
+        yield f"{layer.name}: in PyTorch"
+    for other in left:
+        yield f"  {other.name}: {other.reason}"
+
+
+def _told(made: RegionKernels) -> str:
+    """`q_raw, c_q -> q`, the tokens that it looks back on, and what PyTorch would move."""
+    region: TokenRegion = made.region
+    flow = f"{', '.join(region.reads)} -> {', '.join(region.makes)}"
+    back = ", ".join(dict.fromkeys(str(past.count) for past in region.pasts.values()))
+    looks = f"; looks {back} tokens back" if back else ""
+    stages = len(made.gradient)
+    gradient = "" if stages == 1 else f"; its gradient in {stages} kernels"
+    return f"{flow}{looks}{gradient}; {region.passes / region.least:.1f} times the bytes in PyTorch"
