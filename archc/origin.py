@@ -190,7 +190,7 @@ def _shown(module: nn.Module) -> str:
 
 def _launches(module: nn.Module) -> bool:
     """Whether the code of a module has kernels."""
-    return "triton" in vars(sys.modules[type(module).__module__])
+    return not {"triton", "launch_kernel"}.isdisjoint(vars(sys.modules[type(module).__module__]))
 
 
 # --- pickles ------------------------------------------------------------------------------------
