@@ -146,6 +146,9 @@ def off_axis(fn: str, given: Sequence[Padded]) -> tuple[frozenset[str], frozense
 
 def reduce(v: Values, node: Node, place: Place) -> Made:
     """A sum, a mean, a maximum ... of what lies on the axes."""
+    turn = v.summed_in_turn(node, place)
+    if turn is not None:
+        return _summed_in_turn(v, node, place, turn)
     operand = v.frame.graph[node.operands[0]].type
     own = dict(place)
     for name in node.op.axes:
@@ -161,6 +164,24 @@ def reduce(v: Values, node: Node, place: Place) -> Made:
         size = sympy.Mul(*(operand.axis(axis).size for axis in node.op.axes))
         x = replace(x, tile=x.tile / v.k.lift(v.size(size)).to("f32"))
     return x
+
+
+def _summed_in_turn(v: Values, node: Node, place: Place, axis: Axis) -> Made:
+    """A sum, of which a loop adds one index of a dim after the other."""
+    operand = v.frame.graph[node.operands[0]].type
+    dims = {dim.name: dim for index in place.values() for dim in index.at.dims}
+    rest = [name for name in node.op.axes if name != axis.name]
+    zeros = v.k.full(0.0, *dims.values()).named("total")
+    with v.k.loop(0, v.size(axis.size), zeros, index=axis.name) as turn, v.inner():
+        there = {**place, axis.name: Index(turn.index)}
+        there |= {name: v.whole(operand.axis(name)) for name in rest}
+        x = v.value(node.operands[0], there)
+        if isinstance(x, Refusal):
+            turn.next(*turn.carried)
+            return x
+        x = reduced(v, x.wide(), rest, axes=[operand.axis(name) for name in rest])
+        turn.next(v.k.apply("add", turn.carried[0], x.tile, dims_in=(*dims,)))
+    return Padded(turn.results[0])
 
 
 def reduced(
@@ -217,12 +238,22 @@ def place_(v: Values, node: Node, place: Place) -> Made:
     return kept(v, x, place[axis.name].at.equals(counted(v, axis, node.op.index)))
 
 
-def kept(v: Values, x: Padded, chosen: Tile) -> Padded:
-    """A value where a condition holds, and 0 elsewhere."""
-    condition = Padded(chosen, finite=frozenset(chosen.value.type.names))
-    nothing = Padded(v.like(0.0, x.tile), number=0.0)
-    made = applied(v, "where", (condition, x, nothing))
-    return replace(made, zero=x.zero)
+def kept(v: Values, x: Padded, chosen: Tile, fill: float = 0.0) -> Padded:
+    """A value where a condition holds, and `fill` elsewhere."""
+    labels = frozenset(chosen.value.type.names)
+    condition, nothing = Padded(chosen, finite=labels), Padded(v.like(fill, x.tile), number=fill)
+    dims = v.joined(condition, x)
+    tile = v.k.apply("where", chosen, x.tile, nothing.tile, dims_in=dims)
+    product = x.product and len(x.labels) == len(dims)
+    turned = product and (x.labels != dims) != x.turned
+    zero = x.zero if fill == 0.0 else frozenset()
+    return Padded(tile, zero, x.finite | (labels - {*x.labels}), product, turned, None, x.stored)
+
+
+def masked_at(v: Values, x: Padded, inside: Tile, fill: float = 0.0) -> Padded:
+    """A tile with `fill` at places that are not inside, where it is finite then."""
+    found = kept(v, x, inside, fill)
+    return replace(found, finite=found.finite | {*inside.value.type.names})
 
 
 def gather(v: Values, node: Node, place: Place) -> Made:

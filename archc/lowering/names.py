@@ -30,18 +30,23 @@ def axis_name(axis: str) -> str:
     return f"{name}_" if name.rstrip("_") in ("p", "rows") else name
 
 
-def size_name(symbol: sympy.Basic) -> str:
+def size_name(symbol: sympy.Basic, reserved: Collection[str] = ()) -> str:
     """What a program calls a size or an option; blocks and places in the grid begin otherwise."""
     name = plain(str(symbol))
-    taken = name in RESERVED or keyword.iskeyword(name) or name.split("_")[0] in ("p", "B")
+    taken = (
+        name in RESERVED
+        or name in reserved
+        or keyword.iskeyword(name)
+        or name.split("_")[0] in ("p", "B")
+    )
     return f"{name}_size" if taken else name
 
 
-def buffer_names(kernel: Kernel) -> dict[str, str]:
+def buffer_names(kernel: Kernel, reserved: Collection[str] = ()) -> dict[str, str]:
     """What a program calls each tensor of a kernel: no pointer, no stride and no number of rows is
-    called as another one, or as a size."""
+    called as another one, as a size, or by a word that is `reserved`."""
     axes = {axis_name(axis.name) for node in kernel.graph for axis in node.type.axes}
-    used = RESERVED | {*_sizes(kernel)} | {f"p_{axis}" for axis in axes}
+    used = RESERVED | {*reserved} | {*_sizes(kernel)} | {f"p_{axis}" for axis in axes}
     found: dict[str, str] = {}
     for name in sorted({*kernel.loads.values(), *kernel.stores, *kernel.ends.values()}):
         base = plain(name)

@@ -40,14 +40,20 @@ def contract(v: Values, node: Node, place: Place) -> Made:
             return x
         axes = [axis.renamed(label) for label, axis in found.axes.items()]
         return reduced(v, x.wide(), tuple(found.axes), axes=axes)
-    if _is_wide(found) and all(_is_light(v, operand) for operand in node.operands):
-        return _in_turn(v, node, found)
+    light = not v.has_few and all(_is_light(v, operand) for operand in node.operands)
+    if _is_wide(found) and (light or any(map(v.is_deep, node.operands))):
+        made = _in_turn(v, node, found)
+        if light or not isinstance(made, Refusal) or not made.moved:
+            return made
     tiles = []
     for operand, own in zip(node.operands, found.owns, strict=True):
         x = v.stored(operand, own)
         if isinstance(x, Refusal):
             return x
         tiles.append(x)
+    large = v.matrices(node, found.owns)
+    if large and all(_is_light(v, node.operands[each]) for each in large):
+        return v.by_blocks(node, tiles, found, large, product)
     return product(v, node, tiles[0], tiles[1], found)
 
 

@@ -143,12 +143,14 @@ class Frame:
 @dataclass(frozen=True)
 class Numbers:
     """In what a program counts: the dtype of the operands of products, how exact these are in
-    float32, and the dtype of sums whose differences are wanted. Each is a dtype or a precision, or
+    float32, the dtype of sums whose differences are wanted, and that of the operands of products in
+    solves (f32, f16). Each is a dtype or a precision, or
     the name of a constant of the program."""
 
     operand: str = "f32"
     precision: str = "ieee"
     sums: str = "f32"
+    solve: str = "f32"
 
 
 @dataclass
@@ -161,9 +163,13 @@ class Known:
 class Values:
     """The values of one program under construction, and how its tiles lie on the axes.
 
-    A subclass says which index of an axis a program has (`whole`, `indices`) and where axes begin
-    and end (`borders`).
+    A subclass says which index of an axis a program has (`whole`, `indices`), where axes begin
+    and end (`borders`), and whether it stores at indices that it reads from memory (`exclusive`).
+    `has_few`: of one dim so few indices that tiles of three dims are small.
     """
+
+    exclusive = False
+    has_few = False
 
     def __init__(
         self, composer: Composer, rules: Rules, frame: Frame, numbers: Numbers | None = None
@@ -172,9 +178,10 @@ class Values:
         self.numbers = numbers or Numbers()
         self.indices: dict[str, Index] = {}
         self.blocks: dict[str, sympy.Expr] = {}
+        self.halved: dict[str, sympy.Expr] = {}
         self.masks: dict[str, Callable[[], Tile | None]] = {}
         self.order: list[str] = []
-        self.symbols: dict[sympy.Basic, sympy.Expr] = {}
+        self.symbols: dict[Any, sympy.Expr] = {}
         self._known = [Known()]
         self._titled: set[Value] = set()
 
@@ -198,6 +205,12 @@ class Values:
             self.blocks[name] = axis.size
         return size(name)
 
+    def levels(self, axis: Axis) -> sympy.Expr:
+        """How often the block of an axis can be halved."""
+        (levels,) = self.k.fixed(size(f"{self.length(axis)}_LEVELS"))
+        self.halved[levels.name] = axis.size
+        return levels
+
     def whole(self, axis: Axis, label: str = "") -> Index:
         """All of an axis, or the program's block of it, along a dim of that name."""
         label = label or axis.name
@@ -213,7 +226,7 @@ class Values:
 
     def inside(self, axis: str, mask: Tile) -> Tile:
         """A mask by its name."""
-        return mask if mask.value.name.startswith("in_") else mask.named(f"in_{axis}")
+        return self.title(mask, f"in_{axis}")
 
     def borders(self, axis: Axis) -> tuple[Tile, Tile]:
         """The first index of an axis, and the one after the last."""
@@ -294,14 +307,15 @@ class Values:
         self.k.span = span
         named = node.name and isinstance(found, Padded) and found.number is None
         if named and isinstance(found, Padded):
-            self._title(found.tile, str(node.name))
+            self.title(found.tile, str(node.name))
         return found
 
-    def _title(self, tile: Tile, name: str) -> None:
-        """Call a value as the spec does, the first time that it is asked for under a name."""
+    def title(self, tile: Tile, name: str) -> Tile:
+        """Give a value a name, the first time that one is given to it."""
         if tile.value not in self._titled:
             self._titled.add(tile.value)
             tile.named(name)
+        return tile
 
     def operands(self, node: Node, place: Place) -> list[Padded] | Refusal:
         """The operands of a node, each at its own axes of a place."""
@@ -355,6 +369,22 @@ class Values:
         return isinstance(node.op, ir.Input) and node.op.name in self.frame.states
 
     # --- tiles ---
+
+    def matrices(self, node: Node, places: Sequence[Place]) -> list[int]:
+        """The operands of a product that may be too large to be taken whole."""
+        return []
+
+    def is_deep(self, id: int) -> bool:
+        """Whether a tile with all dims of a value would be too large for registers."""
+        return False
+
+    def summed_in_turn(self, node: Node, place: Place) -> Axis | None:
+        """The dim that a reduction goes along index by index, if it does."""
+        return None
+
+    def by_blocks(self, node: Node, *given: Any) -> Made:
+        """A product with such operands."""
+        return self.refused(node, "a matrix that is taken in blocks")
 
     def multiplied(self, node: Node, left: Padded, right: Padded) -> Tile:
         """The product of two matrices, of which the dims are in order."""
@@ -422,7 +452,7 @@ class Values:
         at = [place[axis].at for axis, _ in buffer.axes]
         masks = [index.mask for index in place.values() if index.mask is not None]
         where = tuple(dict.fromkeys((*masks, *only)))
-        self.k.store(buffer, *at, value=x.tile, where=where)
+        self.k.store(buffer, *at, value=x.tile, where=where, exclusive=self.exclusive)
 
 
 def _kind(symbol: sympy.Basic) -> dict[str, bool]:

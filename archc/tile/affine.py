@@ -16,6 +16,7 @@ import sympy
 from archc.ir.sizes import evaluate
 from archc.tile.language import (
     Apply,
+    AtMost,
     Block,
     Cast,
     Chosen,
@@ -178,7 +179,9 @@ class Integers:
                 yield from self.statements(inner)
 
     def _told_at_launch(self, made: Statement | None) -> bool | None:
-        """Whether a dtype or a precision is the one that is asked for."""
+        """Whether a dtype or a precision is the one that is asked for, or a length small enough."""
+        if made is not None and isinstance(made.op, AtMost):
+            return self.size(made.op.size) <= self.size(made.op.most)
         if made is not None and isinstance(made.op, Chosen) and made.op.constant in self.words:
             return self.words[made.op.constant] == made.op.choice
         return None

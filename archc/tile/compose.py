@@ -30,6 +30,7 @@ from archc.tile.language import (
     FUNCTIONS,
     PURE,
     Apply,
+    AtMost,
     Atomic,
     Barrier,
     Block,
@@ -204,6 +205,11 @@ class Composer:
         """Whether a constant is that dtype or precision, for a branch."""
         type = Type("bool")
         return self.put(Chosen(constant, choice), type=type, name=f"{constant}_is_{choice}")
+
+    def at_most(self, size: Length, most: Length) -> Tile:
+        """Whether one size of constants is at most another, for a branch."""
+        type = Type("bool")
+        return self.put(AtMost(as_size(size), as_size(most)), type=type, name="fits")
 
     def program(self, axis: str, count: Length) -> Tile:
         """The place of a program along a new axis of the grid."""

@@ -25,7 +25,9 @@ from torch import Tensor
 from archc.ir.meaning_ops import FUNCTIONS
 from archc.ir.sizes import Number, evaluate
 from archc.tile.language import (
+    OF_BUFFER,
     Apply,
+    AtMost,
     Atomic,
     Barrier,
     Block,
@@ -150,6 +152,8 @@ class Interpreter:
         """The dtype that values have here."""
         if self.exact and kind(name) == "real":
             return torch.float64
+        if name.startswith(OF_BUFFER):
+            return self.tensors[name.removeprefix(OF_BUFFER)].dtype
         return TORCH[name if name in TORCH else str(self.known[name])]
 
     def shape(self, type: Type) -> list[int]:
@@ -340,6 +344,10 @@ def _given(m: Interpreter, s: Statement) -> None:
 
 def _chosen_constant(m: Interpreter, s: Statement) -> None:
     m.make(s, torch.tensor([m.known[s.op.constant] == s.op.choice]))
+
+
+def _at_most(m: Interpreter, s: Statement) -> None:
+    m.make(s, torch.tensor([m.number(s.op.size) <= m.number(s.op.most)]))
 
 
 def _reduce(m: Interpreter, s: Statement) -> None:
@@ -551,7 +559,7 @@ def _if(m: Interpreter, s: Statement) -> None:
 
 OPS: dict[type[Op], Callable[[Interpreter, Statement], None]] = {
     Scalar: _scalar, ProgramId: _program_id, Iota: _iota, Full: _full, Apply: _apply, Cast: _cast,
-    Given: _given, Chosen: _chosen_constant, Broadcast: _broadcast, While: _while,
+    Given: _given, Chosen: _chosen_constant, AtMost: _at_most, Broadcast: _broadcast, While: _while,
     Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Dot: _dot, Transpose: _transpose,
     Relabel: _relabel, Reshape: _reshape, Pick: _pick, Load: _load, Store: _store,
     LoadBlock: _load_block, Atomic: _atomic, Barrier: _barrier, For: _for, If: _if,

@@ -36,7 +36,10 @@ from archc.source import Span
 REALS = ("f16", "bf16", "f32", "f64")
 DTYPES = (*REALS, "i32", "i64", "bool")
 """Dtypes with a fixed meaning. Any other name is a constant of the program: a real dtype that is
-given at launch, as the dtype of the data."""
+given at launch, as the dtype of the data; or `@x`, the dtype that buffer `x` has at launch."""
+
+OF_BUFFER = "@"
+"""What the dtype of a buffer begins with that is whatever it is at launch: it needs no constant."""
 
 
 FUNCTIONS = {**ELEMENTWISE, "exp2": 1}
@@ -144,6 +147,15 @@ class Chosen:
 
     constant: str
     choice: str
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """Whether one size of the program's constants is at most another: known when machine code is
+    made, as `Given` is."""
+
+    size: sympy.Expr
+    most: sympy.Expr
 
 
 # --- ops: arithmetic ----------------------------------------------------------------------------
@@ -328,14 +340,14 @@ class If:
 
 
 Op = (
-    Scalar | ProgramId | Iota | Full | Given | Chosen | Apply | Cast | Random | Reduce | Scan | Sort
-    | Dot | Transpose | Relabel | Broadcast | Reshape | Pick | Load | Store | LoadBlock | Atomic
-    | Barrier | For | While | If
+    Scalar | ProgramId | Iota | Full | Given | Chosen | AtMost | Apply | Cast | Random | Reduce
+    | Scan | Sort | Dot | Transpose | Relabel | Broadcast | Reshape | Pick | Load | Store
+    | LoadBlock | Atomic | Barrier | For | While | If
 )  # fmt: skip
 
 PURE = (
     Scalar, ProgramId, Iota, Full, Apply, Cast, Random, Reduce, Scan, Sort, Dot, Transpose, Relabel,
-    Broadcast, Reshape, Pick, Given, Chosen,
+    Broadcast, Reshape, Pick, Given, Chosen, AtMost,
 )  # fmt: skip
 """Ops that make the same value of the same operands, wherever they stand."""
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from archc.tile.language import (
     Apply,
+    AtMost,
     Atomic,
     Barrier,
     Block,
@@ -180,6 +181,8 @@ class _Lister:
                 return f"{buffer.name} is there"
             case Chosen(constant, choice):
                 return f"{constant} is {choice}"
+            case AtMost(size, most):
+                return f"{size} is at most {most}"
             case Reshape():
                 return f"{given[0]} reshaped"
             case If():

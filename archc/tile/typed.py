@@ -12,7 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from archc.tile.language import (
     DTYPES,
     FUNCTIONS,
+    OF_BUFFER,
     Apply,
+    AtMost,
     Atomic,
     Barrier,
     Block,
@@ -77,7 +79,9 @@ def wrong(program: Program, s: Statement) -> str:
         return f"`{buffer.name}` is no buffer of the program"
     for value in s.results:
         dtype, names = value.type.dtype, value.type.names
-        if dtype not in DTYPES and dtype not in program.constants:
+        buffer = dtype.removeprefix(OF_BUFFER)
+        given = buffer != dtype and any(buffer == each.name for each in program.buffers)
+        if dtype not in DTYPES and dtype not in program.constants and not given:
             return f"`{dtype}` is no dtype, and no constant of the program"
         if len({*names}) < len(names):
             return f"{shown(value.type)} has a dim twice"
@@ -141,6 +145,13 @@ def _given(program: Program, s: Statement) -> str:
 def _chosen(program: Program, s: Statement) -> str:
     if s.op.constant not in program.constants:
         return f"`{s.op.constant}` is no constant of the program"
+    return _made(s, Type("bool"))
+
+
+def _at_most(program: Program, s: Statement) -> str:
+    for symbol in s.op.size.free_symbols | s.op.most.free_symbols:
+        if str(symbol) not in program.constants:
+            return f"`{symbol}` is no constant of the program"
     return _made(s, Type("bool"))
 
 
@@ -390,6 +401,7 @@ def _all(block: Block) -> list[Statement]:
 
 RULES: dict[type, Callable[[Program, Statement], str]] = {
     ProgramId: _program_id, Iota: _iota, Full: _full, Given: _given, Chosen: _chosen,
+    AtMost: _at_most,
     Apply: _apply, Cast: _cast,
     Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Dot: _dot, Transpose: _transpose,
     Relabel: _relabel, Broadcast: _broadcast, Reshape: _reshape, Pick: _pick, Load: _access,

@@ -9,6 +9,7 @@ import sympy
 
 from archc.tile.language import (
     PURE,
+    AtMost,
     Block,
     Chosen,
     Dot,
@@ -124,6 +125,8 @@ def _words(program: Program) -> set[str]:
             sizes.append(op.size)
         if isinstance(op, While):
             sizes.append(op.most)
+        if isinstance(op, AtMost):
+            sizes += [op.size, op.most]
         if isinstance(op, Dot):
             words.add(op.precision)
         if isinstance(op, Chosen):

@@ -11,11 +11,12 @@ from archc.backends.eager.op import is_state
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, Value
 from archc.backends.expression import UNARY, Text
-from archc.backends.triton.kernel import KernelWriter
+from archc.backends.triton.kernel_program import KernelProgram, launch_kernel_program
 from archc.backends.triton.launch import write_launch
 from archc.backends.triton.naming import pointer, size_name
 from archc.backends.triton.packed import read_by_chunks, why_alone
-from archc.backends.triton.schedule import Schedule, written
+from archc.backends.triton.program_launch import add_program
+from archc.backends.triton.schedule import Made, Schedule, written
 from archc.backends.triton.segments import Launch, launch_walk
 from archc.backends.triton.text import kernel_text, sizes_of
 
@@ -98,9 +99,11 @@ class KernelFunction(GraphFunction):
                 found = self.schedule.segments(each.kernel, self.stream)
                 launch_walk(self, each, title, found, launch)
 
-    def add_kernel(self, made: KernelWriter) -> str:
+    def add_kernel(self, made: Made) -> str:
         """Write a kernel to the file, unless an equal one is there, as those of a forward and of an
         inference often are; its name there."""
+        if isinstance(made, KernelProgram):
+            return add_program(self.scope.file, made.lowered.program)
         file, text = self.scope.file, kernel_text(made, "")
         if text not in file.titles:
             title = file.titles[text] = file.names.fresh(made.kernel.name)
@@ -156,7 +159,7 @@ class KernelFunction(GraphFunction):
             *(f"    {line}" for line in [*counted, f"{self.sequences} = len(sequence_rows)"]),
         ]
 
-    def _arguments(self, made: KernelWriter) -> dict[str, str]:
+    def _arguments(self, made: Made) -> dict[str, str]:
         """Tensors with their strides by name, after the lines that make room for results."""
         kernel = made.kernel
         written = {**kernel.stores, **{name: self.nodes[name] for name in kernel.ends.values()}}
@@ -171,13 +174,18 @@ class KernelFunction(GraphFunction):
         """The order of a tensor's dims."""
         return self._tensor(id).layout
 
-    def _rows(self, made: KernelWriter) -> str:
+    def _rows(self, made: Made) -> str:
         """The table of packed sequences that a kernel reads."""
         rows = "chunk_rows" if made.kernel.walk is None else "sequence_rows"
         return rows if self.packed else "None"
 
-    def launch(self, made: KernelWriter, title: str, launch: Launch) -> None:
+    def launch(self, made: Made, title: str, launch: Launch) -> None:
         """The lines that launch a kernel."""
+        loaded = self.loaded(made, launch) if launch.loaded is None else launch.loaded
+        settings = f"settings_of({', '.join(['data', str(self._warps(made)), *loaded])})"
+        if isinstance(made, KernelProgram):
+            launch_kernel_program(self, made, title, launch, settings)
+            return
         blocks = []
         for block, size in sorted(made.blocks.items()):
             if block != "ROWS":
@@ -189,22 +197,25 @@ class KernelFunction(GraphFunction):
                     blocks.append(f"{block}_LEVELS=block_of({self.size(size)}).bit_length() - 1")
         sizes = [f"{size_name(size)}={self.size(size)}" for size in sizes_of(made)]
         counts = [self.stream_length(), self.chunks()]
-        loaded = self.loaded(made, launch) if launch.loaded is None else launch.loaded
-        settings = ", ".join(["data", str(self._warps(made)), *loaded])
         fixed = [*sizes, *blocks, f"**{self.numbers}"]
         arguments = [*(launch.arguments[name] for name in made.arguments), launch.rows]
         programs = self.programs(made, launch.batch)
         write_launch(
-            self.body.writer, title, programs, arguments, counts, fixed, f"settings_of({settings})"
+            self.body.writer, title, programs, arguments, counts, fixed, settings
         )
 
-    def _warps(self, made: KernelWriter) -> int:
+    def _warps(self, made: Made) -> int:
         """How many warps a program has."""
         stores = made.kernel.stores
         read = [node.type for name, node in made.arguments.items() if name not in stores]
-        return warps(made.kernel, read, "tile_exact_dot" in made.pieces)
+        parts = (
+            made.lowered.in_parts
+            if isinstance(made, KernelProgram)
+            else "tile_exact_dot" in made.pieces
+        )
+        return warps(made.kernel, read, parts)
 
-    def loaded(self, made: KernelWriter, launch: Launch) -> list[str]:
+    def loaded(self, made: Made, launch: Launch) -> list[str]:
         """How many bytes of each matrix a walk loads at every chunk."""
         found = []
         for name, node in made.arguments.items():
@@ -217,18 +228,19 @@ class KernelFunction(GraphFunction):
                 found.append(" * ".join([*rows, *(self._block(made, a) for a in dims), each]))
         return found
 
-    def most(self, made: KernelWriter) -> str:
+    def most(self, made: Made) -> str:
         """How many indices of what is split a program has at most."""
         beside = made.kernel.beside
         if beside is None:
             return str(made.most)
         return f"{FEW} if {self.size(beside.size)} <= {NEAR} else {made.most}"
 
-    def _block(self, made: KernelWriter, axis: Axis) -> str:
+    def _block(self, made: Made, axis: Axis) -> str:
         """How long a tile along an axis is."""
         if axis.size == CHUNK:
             return "chunk"
-        most = f", {self.most(made)}" if made.is_split(made.block(axis)) else ""
+        split = made.kernel.split
+        most = f", {self.most(made)}" if split is not None and axis.name == split.name else ""
         return f"block_of({self.size(axis.size)}{most})"
 
     def _argument(self, id: int) -> str:
@@ -315,7 +327,7 @@ class KernelFunction(GraphFunction):
     def stream_length(self) -> str:
         return self.body.ask(self.body.lengths[self.stream.name])
 
-    def programs(self, made: KernelWriter, batch: str = "") -> str:
+    def programs(self, made: Made, batch: str = "") -> str:
         """How many programs there are; `batch` is the number of sequences, or of segments."""
         along = made.kernel.walk is None
         found = [

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import keyword
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
@@ -20,7 +21,10 @@ import sympy
 from archc.backends.triton.elementwise import TEXT
 from archc.backends.triton.spelling import (
     INDENT,
+    WIDTH,
+    assigned,
     dtype_text,
+    filled,
     number_text,
     shape_text,
     size_text,
@@ -31,6 +35,7 @@ from archc.backends.triton.spelling import (
 from archc.tile.language import (
     DTYPES,
     Apply,
+    AtMost,
     Atomic,
     Barrier,
     Block,
@@ -70,6 +75,9 @@ COMBINE = {"product": "join_product", "max": "join_max", "min": "join_min"}
 """Functions of the runtime that `tl.associative_scan` takes."""
 
 PRECISIONS = ("ieee", "tf32", "tf32x3")
+LONG = 76
+"""How long an address may be beside what else a line has."""
+
 LITERAL = ("f32", "i32")
 """What a number without a dtype is to Triton."""
 
@@ -133,11 +141,12 @@ def _head(program: Program, known: Collection[str]) -> list[str]:
     lines = [f"def {program.name}("]
     for buffer in program.buffers:
         strides = [stride(buffer, axis) for axis, _ in buffer.axes] if buffer.strided else []
-        lines.append(f"{INDENT}{', '.join([f'{buffer.name}_p', *strides])},")
+        lines += filled([f"{buffer.name}_p", *strides])
     lines += [f"{INDENT}{symbol.name}," for symbol in program.sizes if symbol.name in known]
     lines += [f"{INDENT}{name}: tl.constexpr," for name in program.constants if name in known]
     doc = program.doc.replace("\\", "\\\\").replace('""', '\\"\\"')
-    return [*lines, "):", f'{INDENT}"""{doc}"""']
+    told = textwrap.wrap(f'"""{doc}"""', WIDTH - len(INDENT))
+    return [*lines, "):", *(f"{INDENT}{line}" for line in told)]
 
 
 def stride(buffer: Buffer, axis: str) -> str:
@@ -168,6 +177,7 @@ class Printer:
         self.joins: list[str] = []
         self.copies = copies(program)
         self._mark(program.body, taken(program))
+        self.words = {*taken(program), *map(self.name, self.own)}
         for statement in statements(program.body):
             self.made |= dict.fromkeys(statement.results, statement)
             self.uses.update(statement.operands)
@@ -242,8 +252,7 @@ class Printer:
         pairs = zip(targets, block.yields, strict=True)
         changed = [(self.name(a), self.name(b)) for a, b in pairs if a is not b]
         if changed:
-            left, right = (", ".join(side) for side in zip(*changed, strict=True))
-            lines += wrapped(f"{INDENT * depth}{left} = {right}")
+            lines += assigned(INDENT * depth, changed)
         yield from lines or [f"{INDENT * depth}pass"]
 
     def carry(
@@ -290,8 +299,11 @@ class Printer:
 
     # --- addresses ---
 
-    def address(self, buffer: Buffer, index: Sequence[Value], dims: Sequence[str]) -> str:
-        """The pointer of an element for each index: first what all elements of a tile share."""
+    def address(
+        self, buffer: Buffer, index: Sequence[Value], dims: Sequence[str]
+    ) -> tuple[list[str], str]:
+        """The pointer of an element for each index: first what all elements of a tile share, which
+        has lines of its own where it is long."""
         axes = [axis for axis, _ in buffer.axes]
         parts = [(a, *self._split(value)) for a, value in zip(axes, index, strict=True)]
         shared = {axis: scalar for axis, scalar, _ in parts if scalar is not None}
@@ -301,16 +313,38 @@ class Printer:
             for axis, _, tile in parts
             if tile is not None
         ]
-        offset = self._offset(buffer, shared)
-        base = f"{buffer.name}_p{f' + {offset}' if offset else ''}"
-        return " + ".join([f"({base})" if own and offset else base, *own])
+        offset, base = self._offset(buffer, shared), f"{buffer.name}_p"
+        if own and offset and len(" + ".join([base, *offset, *own])) > LONG:
+            lines, base = self._first(buffer, base, offset)
+            while len(own) > 1 and len(" + ".join([base, *own])) > LONG:
+                more, base = self._first(buffer, base, own[:1])
+                lines, own = [*lines, *more], own[1:]
+            return lines, " + ".join([base, *own])
+        base = " + ".join([base, *offset])
+        return [], " + ".join([f"({base})" if own and offset else base, *own])
 
-    def _offset(self, buffer: Buffer, places: dict[str, Value]) -> str:
-        """How far it is to an element: of a strided buffer a sum, else `(b * T + t) * H + h`. The
-        first term is in 64 bits, and so is what is added to it."""
+    def _first(self, buffer: Buffer, base: str, offset: Sequence[str]) -> tuple[list[str], str]:
+        """Lines that name where a tile begins, and the name."""
+        count, title = 1, f"{buffer.name}_at"
+        while title in self.words:
+            count, title = count + 1, f"{buffer.name}_at_{count + 1}"
+        self.words.add(title)
+        lines = [f"{title} = {base}"]
+        for term in offset:
+            if len(term) > LONG - 16:
+                parts = textwrap.wrap(term, LONG, break_long_words=False)
+                lines += [f"{title} += (", *(f"{INDENT}{part}" for part in parts), ")"]
+            elif len(lines[-1]) + len(term) > LONG:
+                lines.append(f"{title} += {term}")
+            else:
+                lines[-1] += f" + {term}"
+        return lines, title
+
+    def _offset(self, buffer: Buffer, places: dict[str, Value]) -> list[str]:
+        """How far it is to an element, as addends: of a strided buffer one an axis, else
+        `(b * T + t) * H + h`. The first term is in 64 bits, and so is what is added to it."""
         if buffer.strided:
-            terms = (f"{self._wide(v)} * {stride(buffer, axis)}" for axis, v in places.items())
-            return " + ".join(terms)
+            return [f"{self._wide(v)} * {stride(buffer, axis)}" for axis, v in places.items()]
         text, level = "", 0
         for axis, size in buffer.axes:
             if text:
@@ -320,7 +354,7 @@ class Printer:
                 text, level = f"{text} + {self.name(places[axis])}", 1
             elif axis in places:
                 text = self._wide(places[axis])
-        return text
+        return [text] if text else []
 
     def mask(self, masks: Sequence[Value], dims: Sequence[str]) -> str:
         """All masks at once."""
@@ -420,6 +454,10 @@ def _chosen(p: Printer, s: Statement) -> Iterator[str]:
     return p.inline(s, f"({s.op.constant} == {text})")
 
 
+def _at_most(p: Printer, s: Statement) -> Iterator[str]:
+    return p.inline(s, f"({size_text(s.op.size)} <= {size_text(s.op.most)})")
+
+
 def _reduce(p: Printer, s: Statement) -> Iterator[str]:
     (x,) = s.operands
     if s.op.function == "product":
@@ -448,7 +486,7 @@ def _joined(p: Printer, s: Statement, rest: str) -> Iterator[str]:
 def _join(p: Printer, block: Block) -> str:
     """The name of the function that joins two elements; its text goes before the program's."""
     name = f"{p.program.name}_join{p.joins.count('@kernel') or ''}"
-    p.joins += ["@kernel", f"def {name}({', '.join(map(p.name, block.arguments))}):"]
+    p.joins += ["@kernel", f"def {name}(", *filled([*map(p.name, block.arguments)]), "):"]
     p.joins += [*p.block(block), f"{INDENT}return {', '.join(map(p.name, block.yields))}", "", ""]
     return name
 
@@ -497,10 +535,11 @@ def _pick(p: Printer, s: Statement) -> Iterator[str]:
 def _load(p: Printer, s: Statement) -> Iterator[str]:
     count, (result,) = len(s.op.buffer.axes), s.results
     names = result.type.names
-    at = p.address(s.op.buffer, s.operands[:count], names)
+    lines, at = p.address(s.op.buffer, s.operands[:count], names)
     mask = p.mask(s.operands[count:], names)
     where = f", {mask}, {number_text(s.op.fill)}" if mask else ""
-    return p.let(s, f"tl.load({at}{where})")
+    yield from lines
+    yield from p.let(s, f"tl.load({at}{where})")
 
 
 def _store(p: Printer, s: Statement) -> Iterator[str]:
@@ -508,7 +547,8 @@ def _store(p: Printer, s: Statement) -> Iterator[str]:
     index, value, masks = s.operands[:count], s.operands[count], s.operands[count + 1 :]
     names = tuple(dict.fromkeys(name for each in index for name in each.type.names))
     mask = p.mask(masks, names)
-    at = p.address(s.op.buffer, index, names)
+    lines, at = p.address(s.op.buffer, index, names)
+    yield from lines
     yield f"tl.store({at}, {p.seen(value, names)}{f', {mask}' if mask else ''})"
 
 
@@ -522,10 +562,11 @@ def _load_block(p: Printer, s: Statement) -> Iterator[str]:
 def _atomic(p: Printer, s: Statement) -> Iterator[str]:
     count = len(s.op.buffer.axes)
     names = s.results[0].type.names
-    at = p.address(s.op.buffer, s.operands[:count], names)
+    lines, at = p.address(s.op.buffer, s.operands[:count], names)
     mask = p.mask(s.operands[count + 1 :], names)
     value = f"{p.seen(s.operands[count], names)}{f', {mask}' if mask else ''}"
-    return p.let(s, f"tl.atomic_{s.op.function}({at}, {value})")
+    yield from lines
+    yield from p.let(s, f"tl.atomic_{s.op.function}({at}, {value})")
 
 
 def _barrier(p: Printer, s: Statement) -> Iterator[str]:
@@ -560,7 +601,7 @@ def _if(p: Printer, s: Statement) -> Iterator[str]:
 
 LINES: dict[type[Op], Line] = {
     Scalar: _scalar, ProgramId: _program_id, Iota: _iota, Full: _full, Apply: _apply, Cast: _cast,
-    Given: _given, Chosen: _chosen, Broadcast: _broadcast, While: _while,
+    Given: _given, Chosen: _chosen, AtMost: _at_most, Broadcast: _broadcast, While: _while,
     Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Dot: _dot, Transpose: _transpose,
     Relabel: _relabel, Reshape: _reshape, Pick: _pick, Load: _load, Store: _store,
     LoadBlock: _load_block, Atomic: _atomic, Barrier: _barrier, For: _for, If: _if,

@@ -8,6 +8,7 @@ show on a machine is only said to its user (`archc doctor`).
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
@@ -106,12 +107,23 @@ def _narrow_programs(kernel: ast.FunctionDef) -> Iterator[str]:
     for line in ast.walk(kernel):
         if isinstance(line, ast.Assign) and _is_narrow(line.value, narrow):
             narrow |= {each.id for each in line.targets if isinstance(each, ast.Name)}
+    for address in _addresses(kernel):
+        for product in ast.walk(address):
+            is_product = isinstance(product, ast.BinOp) and isinstance(product.op, ast.Mult)
+            if is_product and _is_narrow(product, narrow):
+                yield ast.unparse(product)
+
+
+def _addresses(kernel: ast.FunctionDef) -> Iterator[ast.expr]:
+    """Places in memory: of loads and stores, and lines that say where a tile begins."""
     for call in _calls(kernel):
         if called(call) in ("load", "store", "atomic_add", "atomic_max", "atomic_min"):
-            for product in ast.walk(call.args[0]):
-                is_product = isinstance(product, ast.BinOp) and isinstance(product.op, ast.Mult)
-                if is_product and _is_narrow(product, narrow):
-                    yield ast.unparse(product)
+            yield call.args[0]
+    for line in ast.walk(kernel):
+        if isinstance(line, ast.Assign | ast.AugAssign):
+            target = line.target if isinstance(line, ast.AugAssign) else line.targets[0]
+            if isinstance(target, ast.Name) and re.search(r"_at(_\d+)?$", target.id):
+                yield line.value
 
 
 def _is_narrow(value: ast.expr, narrow: Collection[str]) -> bool:

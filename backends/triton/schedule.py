@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from archc.backends.triton.kernel import KernelWriter, source
+from archc.backends.triton.kernel_program import KernelProgram, memory_of
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.ops import OPS
 
@@ -15,7 +17,11 @@ from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Kernel, Kernels, Segments
+from archc.lowering.kernel_values import Memory
+from archc.lowering.kernels import Lowered, lower
 from archc.lowering.token import RegionKernels
+
+Made: TypeAlias = KernelWriter | KernelProgram
 
 
 @dataclass(frozen=True)
@@ -50,13 +56,22 @@ def written(
     heads: Collection[str],
     schedule: Schedule,
     fused: bool = False,
-) -> tuple[Kernels, list[KernelWriter]]:
-    """The kernels and their texts."""
+) -> tuple[Kernels, list[Made]]:
+    """The kernels, each with its program or its text."""
     host: dict[int, str] = {}
     while True:
         plan = schedule.partition(graph, name, stream, heads, host, fused)
         try:
-            return plan, [source(each, OPS, stream.name) for each in plan.kernels]
+            memory = memory_of(plan)
+            return plan, [made_of(each, stream.name, memory) for each in plan.kernels]
         except NotInKernel as reason:
             assert reason.node is not None and reason.node not in host, str(reason)
             host[reason.node] = str(reason)
+
+
+def made_of(kernel: Kernel, tokens: str, memory: Memory) -> Made:
+    """The program of a kernel, or its text where it is not lowered yet."""
+    found = lower(kernel, tokens, memory)
+    if isinstance(found, Lowered):
+        return KernelProgram(kernel, found)
+    return source(kernel, OPS, tokens)

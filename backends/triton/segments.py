@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from archc.backends.triton.kernel import KernelWriter, source
+from archc.backends.triton.kernel_program import memory_of
 from archc.backends.triton.naming import pointer
-from archc.backends.triton.ops import OPS
+from archc.backends.triton.schedule import Made, made_of
 
 from archc.dims import Axis
 from archc.ir.kernel import Kernel, Segments
@@ -37,12 +37,14 @@ which there is room for one, as the schedule has it."""
 class Launch:
     """What a kernel is launched with: tensors with their strides, by the names it has for them, the
     table of its sequences, how many these are, if they are not the batch, and how many bytes it
-    loads at every chunk, if that is not for the kernel to say."""
+    loads at every chunk, if that is not for the kernel to say. `segments` says how many these are,
+    for what has a row for each."""
 
     arguments: Mapping[str, str]
     rows: str
     batch: str = ""
     loaded: Sequence[str] | None = None
+    segments: str = ""
 
     def tensor(self, name: str) -> str:
         """A tensor without its strides."""
@@ -50,7 +52,7 @@ class Launch:
 
 
 def launch_walk(
-    function: KernelFunction, made: KernelWriter, title: str, found: Segments | str, whole: Launch
+    function: KernelFunction, made: Made, title: str, found: Segments | str, whole: Launch
 ) -> None:
     """The lines that launch a walk: whole, or in segments, if it can, where that is faster."""
     if isinstance(found, str):
@@ -63,7 +65,7 @@ class _Segments:
     """The lines of one walk."""
 
     def __init__(
-        self, function: KernelFunction, made: KernelWriter, title: str, found: Segments,
+        self, function: KernelFunction, made: Made, title: str, found: Segments,
         whole: Launch,
     ) -> None:  # fmt: skip
         self.function, self.made, self.title = function, made, title
@@ -130,16 +132,16 @@ class _Segments:
             writer.line(f"{self.names[buffer.name]} = torch.empty({shape}, {kind})")
         self._choose_rows()
         for kernel in self.found.ends:
-            made = source(kernel, OPS, function.stream.name)
+            made = self._made(kernel)
             launch = Launch(self._given(made) | self.chosen, self.rows, self.walks, self.loaded)
-            function.launch(made, self.function.add_kernel(made), launch)
-        made = source(self.found.join, OPS, function.stream.name)
-        launch = Launch(self._given(made), self.joined, sequences, ())
-        function.launch(made, self.function.add_kernel(made), launch)
+            function.launch(made, function.add_kernel(made), launch)
+        made = self._made(self.found.join)
+        launch = Launch(self._given(made), self.joined, sequences, (), self.walks)
+        function.launch(made, function.add_kernel(made), launch)
 
     def _again(self, kernel: Kernel) -> None:
         """The lines that launch the walk of segments, where it is not that of sequences."""
-        made = source(kernel, OPS, self.function.stream.name)
+        made = self._made(kernel)
         arguments = {**self.whole.arguments, **self.chosen, **self._redirected()}
         launch = Launch(arguments, self.rows, self.walks, self.loaded)
         self.function.launch(made, self.function.add_kernel(made), launch)
@@ -157,7 +159,12 @@ class _Segments:
             self.writer.line(f"{each} = {tensor}.index_select({place}, {owner})")
             self.chosen[name] = re.sub(rf"\b{tensor}\b", each, text)
 
-    def _given(self, made: KernelWriter) -> dict[str, str]:
+    def _made(self, kernel: Kernel) -> Made:
+        """A kernel of segments, with its program or its text."""
+        memory = memory_of(self.function.plan, self.found.buffers)
+        return made_of(kernel, self.function.stream.name, memory)
+
+    def _given(self, made: Made) -> dict[str, str]:
         """What a kernel of segments is given: they stand one after the other, in no batch."""
         given = dict(self.whole.arguments)
         for name, node in made.arguments.items():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 import sympy
 from archc.backends.expression import number
 
-from archc.tile.language import Type
+from archc.tile.language import OF_BUFFER, Type
 
 DTYPE = {
     "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64",
@@ -28,7 +29,7 @@ class _Itself(dict[str, str]):
 
 def size_text(size: sympy.Expr) -> str:
     """An expression in sizes, in brackets unless it is one word."""
-    known = {each: _blocks(each) for each in size.atoms(sympy.ceiling)}
+    known = {each: _blocks(each) for each in size.atoms(sympy.ceiling, sympy.floor)}
     known |= {each: _root(each) for each in size.atoms(sympy.Pow) if not each.exp.is_integer}
     text = str(number(size.xreplace(known), _Itself()))
     return text if text.replace("_", "").isalnum() or size in known else f"({text})"
@@ -39,9 +40,12 @@ def _root(power: sympy.Pow) -> sympy.Symbol:
     return sympy.Symbol(f"({size_text(power.base)} ** {float(power.exp)!r})", positive=True)
 
 
-def _blocks(count: sympy.ceiling) -> sympy.Symbol:
-    """How many blocks cover a size, as a symbol that is written so."""
+def _blocks(count: sympy.ceiling | sympy.floor) -> sympy.Symbol:
+    """How many blocks cover a size, or how many it has room for, as a symbol that is written so."""
     above, below = sympy.fraction(count.args[0])
+    if isinstance(count, sympy.floor):
+        text = f"({size_text(above)} // {size_text(below)})"
+        return sympy.Symbol(text, integer=True, positive=True)
     return sympy.Symbol(
         f"tl.cdiv({size_text(above)}, {size_text(below)})", integer=True, positive=True
     )
@@ -58,6 +62,8 @@ def number_text(value: float) -> str:
 
 
 def dtype_text(dtype: str) -> str:
+    if dtype.startswith(OF_BUFFER):
+        return f"{dtype.removeprefix(OF_BUFFER)}_p.dtype.element_ty"
     return DTYPE.get(dtype, dtype)
 
 
@@ -66,10 +72,40 @@ def shape_text(type: Type) -> str:
     return f"({lengths},)" if len(type.dims) == 1 else f"({lengths})"
 
 
+def filled(words: Sequence[str]) -> Iterator[str]:
+    """Arguments on as few lines as there is room for."""
+    line = f"{INDENT}{words[0]},"
+    for word in words[1:]:
+        if len(line) + len(word) + 2 > WIDTH:
+            yield line
+            line = f"{INDENT}{word},"
+        else:
+            line += f" {word},"
+    yield line
+
+
+def assigned(indent: str, pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Names that become others all at once: on one line, or a line each side and name."""
+    left, right = (", ".join(side) for side in zip(*pairs, strict=True))
+    line = f"{indent}{left} = {right}"
+    if len(line) <= WIDTH:
+        yield line
+        return
+    if len(f"{indent}{left} = (") <= WIDTH:
+        yield f"{indent}{left} = ("
+    else:
+        yield f"{indent}("
+        yield from (f"{indent}{INDENT}{name}," for name, _ in pairs)
+        yield f"{indent}) = ("
+    yield from (f"{indent}{INDENT}{name}," for _, name in pairs)
+    yield f"{indent})"
+
+
 def wrapped(line: str) -> Iterator[str]:
     """A line, or the same on several where it is too long: broken at the commas of its first
-    bracket."""
-    open_at = line.find("(")
+    call."""
+    called = re.match(r"\s*([\w, ]+ = )?[\w.]+\(", line)
+    open_at = called.end() - 1 if called else -1
     if len(line) <= WIDTH or open_at < 0 or line.rstrip().endswith(":"):
         yield line
         return

@@ -251,11 +251,30 @@ def exact_dot(dot: str, precision: str) -> Case:
     return Case(k.done(), {"x": given, "y": torch.zeros(ROWS, ROWS)}, {}, constants, {"y": wanted})
 
 
+def by_length(most: int) -> Case:
+    """A branch on lengths of blocks, in the dtype that a buffer has at launch."""
+    k = Composer(f"by_length_{most}", "Twice x where the block is short, else x.")
+    (BLOCK,) = k.lengths("BLOCK")
+    x, y = k.buffer("x", r=ROWS, dtype="@x"), k.buffer("y", r=ROWS)
+    r = k.iota("r", BLOCK)
+    tile = k.load(x, r).to("f32")
+    with k.branch(k.at_most(2 * BLOCK, most)) as short:
+        short.give(2.0 * tile)
+    with k.otherwise(short) as long:
+        long.give(tile)
+    k.store(y, r, value=short.results[0])
+    given = drawn(ROWS)
+    wanted = given.double() * (2 if most >= 2 * ROWS else 1)
+    return Case(k.done(), {"x": given, "y": torch.zeros(ROWS)}, {}, {"BLOCK": ROWS}, {"y": wanted})
+
+
 CONTROL: Mapping[str, Callable[[], Case]] = {
     "scanned": lambda: scanned(False),
     "scanned_back": lambda: scanned(True),
     "biased": lambda: optional(True),
     "unbiased": lambda: optional(False),
+    "short": lambda: by_length(2 * ROWS),
+    "long": lambda: by_length(2 * ROWS - 1),
     "nested": nested,
     "solved": solved,
     "shared_words": shared_words,

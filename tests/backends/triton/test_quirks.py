@@ -52,6 +52,7 @@ def test_it_says_what_is_done_and_where_it_was_reported(quirk) -> None:
         f"    a = tl.load(p)\n    c = tl.dot(tl.trans(a), y, {EXACT})\n",  # no product
         f"    a = tl.dot(x, y, {EXACT})\n    a = p + 1\n    c = tl.dot(tl.trans(a), y, {EXACT})\n",
         "    program = tl.program_id(0).to(tl.int64)\n",
+        "    h = tl.program_id(0)\n    x_at = x_p + tl.cast(h, tl.int64) * x_h\n",
     ],
 )
 def test_what_is_right_is_not_found(text: str) -> None:
@@ -87,3 +88,8 @@ def test_where_a_quirk_shows() -> None:
     assert not turned.shows((8, 0), (3, 6, 0)) and not turned.shows((9, 0), (3, 3, 1))
     (setting,) = (quirk for quirk in QUIRKS if quirk.id == "warps-of-a-setting")
     assert setting.shows((9, 0), (3, 7, 1)) and not setting.shows((9, 0), (3, 8, 0))
+
+
+def test_where_a_tile_begins_is_an_address() -> None:
+    text = f"{KERNEL}    h = tl.program_id(0)\n    x_at = x_p + h * x_h\n    x = tl.load(x_at)\n"
+    assert [each.partition(":")[0] for each in breaches(text)] == ["narrow-programs"]

@@ -1,0 +1,19 @@
+"""Which function makes the tile of each op of a chunk kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.lowering.chunks import at_last, chunks, last, result, tokens
+from archc.lowering.rows import move, scan, spans, spans_gradient, sums
+from archc.lowering.rules import RULES
+from archc.lowering.systems import conjugate, inverse
+
+CHUNK_RULES: dict[type, Callable[..., Any]] = {
+    **RULES, ir.Result: result, ck.Chunks: chunks, ck.Tokens: tokens, ck.AtLast: at_last,
+    ck.Last: last, ck.Move: move, ck.Sums: sums, ck.Scan: scan, ck.Spans: spans,
+    ck.SpansGradient: spans_gradient, ck.Inverse: inverse, ck.Conjugate: conjugate,
+}  # fmt: skip

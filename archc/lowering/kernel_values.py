@@ -1,0 +1,383 @@
+"""The values of a chunk kernel: where its programs stand, and what is in memory.
+
+A program has one index of each axis of the grid, and a block of the axis that is split. Sequences
+may be packed into one, and a walk may go in segments: then a table says which tokens and chunks a
+program has; without one it has all of a row of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir.graph import Node
+from archc.ir.kernel import NARROW, SUMMED, Buffer, Kernel
+from archc.lowering.blocks import product_by_blocks
+from archc.lowering.exact import in_two_parts
+from archc.lowering.micro import MicroSteps, Right
+from archc.lowering.names import axis_name, buffer_names, plain, size_name
+from archc.lowering.values import (
+    Frame,
+    Index,
+    Made,
+    Numbers,
+    Padded,
+    Place,
+    Refusal,
+    Rules,
+    Values,
+)
+from archc.tile import language
+from archc.tile.compose import Composer, ceil_div, size
+from archc.tile.handle import Tile
+
+ROWS, PART, DIMS, CHUNKS = (size(name) for name in ("ROWS", "PART", "DIMS", "CHUNKS"))
+BATCH, SEQUENCES, SEGMENTS, TOKENS = (size(n) for n in ("BATCH", "SEQUENCES", "SEGMENTS", "T"))
+VARYING = (BATCH, SEQUENCES, SEGMENTS, TOKENS, CHUNKS)
+"""Sizes that change from call to call: rows of the batch, rows of the table of sequences (or of
+what stands once for a sequence), segments, tokens, and chunks."""
+
+NUMBERS = Numbers("DOT", "PRECISION", "SUMS", "SOLVE")
+WORDS = frozenset(
+    {"ROWS", "PART", "LEVELS", "DIMS", "DOT", "PRECISION", "SUMS", "SOLVE"}
+    | {str(symbol) for symbol in VARYING}
+)  # fmt: skip
+"""Constants and sizes of kernels, which no size of a spec may be called."""
+
+FIELDS = ("sequence", "base", "start", "end", "low", "high", "row")
+"""A row of the table: the sequence, the token that a chunk 0 of it would begin with, its first
+token and the one after its last, the same of its chunks, and its row of the batch."""
+
+TABLE = "rows"
+ROW = "i"
+"""The dim of the tokens that a program stores."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a kernel's loads and stores are of: `buffers` between kernels, which are contiguous, by
+    name; those among them that are `outputs` of the graph, whose dtype the caller says; and `flat`
+    ones, whose rows of all sequences stand one after the other."""
+
+    buffers: Mapping[str, Buffer]
+    outputs: Collection[str] = ()
+    flat: Collection[str] = ()
+
+
+class KernelValues(Values):
+    """The values of one kernel under construction; `tokens` is the stream of the tokens."""
+
+    exclusive = True
+
+    def __init__(self, kernel: Kernel, rules: Rules, tokens: str, memory: Memory):
+        (why,) = kernel.why
+        stored = ", ".join(f"`{name}`" for name in (*kernel.stores, *kernel.ends.values()))
+        composer = Composer(plain(kernel.name), f"{stored}, {why}.")
+        frame = Frame(kernel.graph, self._given, exact=False)
+        super().__init__(composer, rules, frame, NUMBERS)
+        self.kernel, self.tokens, self.memory = kernel, tokens, memory
+        self.own = frozenset(kernel.stores.values())
+        self.results: dict[tuple[int, str], Padded] = {}
+        self.tensors: dict[str, language.Buffer] = {}
+        self.nodes: dict[str, int] = {}
+        self.parts: dict[str, sympy.Expr] = {}
+        self.looped: dict[str, Tile] = {}
+        self.pairs: dict[int, Padded] = {}
+        self.here = made_here(kernel)
+        self.micro = MicroSteps(kernel.graph, kernel.loads)
+        self.in_parts = False
+        self._names = buffer_names(kernel, {*WORDS, TABLE})
+        self._begin()
+
+    def _begin(self) -> None:
+        """Sizes and constants, the grid, and what a program knows of its sequence."""
+        k = self.k
+        k.sizes(*map(str, VARYING), varying=True)
+        k.fixed(ROWS, size("LEVELS"))
+        k.dtypes("DOT", "SUMS", "SOLVE")
+        k.precisions("PRECISION")
+        self.symbols |= {ck.CHUNK: ROWS}
+        walked = self.kernel.walk is not None
+        at = {}
+        for axis in self.kernel.grid:
+            count = {"batch": SEQUENCES if walked else BATCH, "stream": CHUNKS}.get(axis.kind)
+            name = "n" if axis.kind == "stream" else plain(axis.name)
+            at[axis.kind if axis.kind != "dim" else axis.name] = k.program(
+                name, self.size(axis.size) if count is None else count
+            )
+            if axis.kind == "dim":
+                self.indices[axis.name] = Index(at[axis.name])
+        split = self.kernel.split
+        if split is not None:
+            k.fixed(PART)
+            block = k.program("block", ceil_div(self.size(split.size), PART))
+            self.first_part = self.title(block * PART, "first_part")
+            self.block = block
+        zero = k.lift(0, "i32")
+        self.batch, self.n = at.get("batch", zero), at.get("stream", zero)
+        self._sequence(self.batch if walked else self.n, SEQUENCES if walked else CHUNKS)
+        for axis in (axis for node in self.kernel.graph for axis in node.type.axes):
+            if axis.kind == "batch":
+                self.indices[axis.name] = Index(self.row)
+            elif axis.kind == "stream" and axis.name != self.tokens:
+                self.indices[axis.name] = Index(self.n)
+
+    def _sequence(self, at: Tile, count: sympy.Expr) -> None:
+        """What a program knows of its sequence: all tokens, or those of a row of the table."""
+        k = self.k
+        table = k.buffer(
+            TABLE, "i64", doc="of packed sequences or segments", optional=True, r=count, field=7
+        )
+        zero = k.lift(0, "i32")
+        with k.branch(k.given(table)) as packed:
+            fields = [k.load(table, at, place).to("i32") for place in range(len(FIELDS))]
+            packed.give(*fields, fields[0] >= 0)
+        with k.otherwise(packed) as alone:
+            ends = k.lift(TOKENS), zero, k.lift(CHUNKS)
+            true = k.full(1, dtype="bool")
+            alone.give(self.batch, zero, zero, *ends, self.batch, true)
+        named = zip(packed.results, (*FIELDS, "live"), strict=True)
+        found = [self.title(tile, name) for tile, name in named]
+        self.sequence, self.base, self.start, self.end = found[:4]
+        self.low, self.high, self.row, self.live = found[4:]
+
+    # --- sizes and places ---
+
+    def constant(self, symbol: sympy.Basic, name: str = "") -> None:
+        super().constant(symbol, name or size_name(symbol, WORDS))
+
+    def length(self, axis: Axis) -> sympy.Expr:
+        if axis.size == ck.CHUNK:
+            return ROWS
+        if axis.name in self.looped:
+            return DIMS
+        return PART if self.is_split(axis) else super().length(axis)
+
+    def levels(self, axis: Axis) -> sympy.Expr:
+        return size("LEVELS") if axis.size == ck.CHUNK else super().levels(axis)
+
+    def is_split(self, axis: Axis) -> bool:
+        """Whether a program has a block of an axis alone."""
+        return self.kernel.split is not None and axis.name == self.kernel.split.name
+
+    def _all_of(self, axis: Axis, label: str) -> Index:
+        first = self.looped.get(axis.name)
+        if first is None and not self.is_split(axis):
+            return super()._all_of(axis, label)
+        first = self.first_part if first is None else first
+        at = self.title(first + self.k.iota(axis.name, self.length(axis)), "part")
+        mask = self.inside(axis.name, at < self.k.lift(self.size(axis.size)))
+        return Index(at, True, mask).along(label)
+
+    def borders(self, axis: Axis) -> tuple[Tile, Tile]:
+        if axis.kind == "stream":
+            ends = (self.start, self.end), (self.low, self.high)
+            return ends[0 if axis.name == self.tokens else 1]
+        return super().borders(axis)
+
+    def at_tokens(self, id: int) -> dict[str, Index] | Refusal:
+        """The tokens whose values a program stores: those of its rows, if it is right there."""
+        right = self.micro.of(id)
+        if isinstance(right, Refusal):
+            return right
+        if right is not None:
+            return self._at_steps(right)
+        token = self.title(self.first_token() + self.k.iota(ROW, ROWS), "t")
+        self.see(ROW)
+        return {self.tokens: Index(token, False, self.inside(self.tokens, token < self.end))}
+
+    def first_token(self) -> Tile:
+        """The token of the first row of this chunk."""
+        return self.title(self.base + self.n * ROWS, "first_t")
+
+    def _at_steps(self, right: Right) -> dict[str, Index]:
+        """The tokens of rows that are steps of them."""
+        row = self.whole(right.row, ROW)
+        steps, rows = (self.k.lift(self.size(x.size), "i32") for x in (right.steps, right.row))
+        every = self.title(self.base * steps + self.n * rows, "first_r") + row.at
+        token, step = self.title(every // steps, "t"), self.title(every % steps, "step_of_t")
+        inside = token < self.end
+        inside = inside if row.mask is None else inside & row.mask
+        if not right.axis:
+            inside = inside & step.equals(right.step)
+        self.see(ROW)
+        place = {self.tokens: Index(token, False, self.inside(self.tokens, inside))}
+        return place | ({right.axis: Index(step)} if right.axis else {})
+
+    # --- products ---
+
+    def matrices(self, node: Node, places: Sequence[Place]) -> list[int]:
+        graph, found = self.frame.graph, []
+        for number, (operand, place) in enumerate(zip(node.operands, places, strict=True)):
+            axes = [axis for axis in graph[operand].type.axes if place[axis.name].label]
+            found += [number] if self.is_matrix(axes, place) else []
+        return found
+
+    def is_matrix(self, axes: Sequence[Axis], place: Place) -> bool:
+        """Whether values lie between two dims, all of both; in a walk a program has a part."""
+        return self.kernel.walk is None and len(axes) == 2 and all(
+            axis.kind == "dim" and not axis.size.has(ck.CHUNK) and place[axis.name].whole
+            and not self.is_split(axis) for axis in axes
+        )  # fmt: skip
+
+    # --- tiles of three dims ---
+
+    def dims(self, id: int) -> list[Axis]:
+        """The dims of a value's tile, but for its rows."""
+        axes = self.frame.graph[id].type.axes
+        own = [a for a in axes if a.kind == "dim" and a.name not in self.indices]
+        return [axis for axis in own if axis.size != ck.CHUNK]
+
+    def scans_matrices(self) -> bool:
+        """Whether a graph has scans of a matrix for every row: nothing else makes many such."""
+        found = (n for n in self.kernel.graph if isinstance(n.op, ck.Scan) and not n.op.matrix)
+        return self.kernel.walk is None and any(len(self.dims(node.id)) > 1 for node in found)
+
+    def is_deep(self, id: int) -> bool:
+        return bool(self.deep(id))
+
+    def deep(self, id: int) -> list[Axis]:
+        """The dims of what a value is made from here that has two for every row, among scans of
+        such: its tile is too large for registers, and the scan for compilers, which write out every
+        number. None if there is no such value."""
+        if self.has_few or self.frame.owner is not None or not self.scans_matrices():
+            return []
+        graph, stack, seen = self.frame.graph, [id], set[int]()
+        while stack:
+            node = graph[stack.pop()]
+            if node.id in seen:
+                continue
+            seen.add(node.id)
+            rows = [a for a in node.type.axes if a.size == ck.CHUNK or a.name == self.tokens]
+            if rows and self.tokens not in self.indices and len(self.dims(node.id)) > 1:
+                return self.dims(node.id)
+            here = () if self.is_loaded(node.id) else node.operands
+            stack += [operand for operand in here if not self.is_loaded(operand)]
+        return []
+
+    def summed_in_turn(self, node: Node, place: Place) -> Axis | None:
+        id, summed = node.operands[0], node.op.axes
+        axes = self.frame.graph[id].type.axes
+        kept = [place[a.name].label for a in axes if a.name not in summed and a.name in place]
+        tiled = [a for a in axes if a.name in summed and a.name not in self.indices]
+        within = [axis for axis in self.dims(id) if axis.name in summed]
+        count = len(tiled) + sum(label is not None for label in kept)
+        wide = count > 2 and len(within) > 0 and count > len(summed)
+        return within[0] if wide and node.op.fn == "sum" and self.is_deep(id) else None
+
+    # --- products ---
+
+    def by_blocks(self, node: Node, *given: Any) -> Made:
+        return product_by_blocks(self, node, *given)
+
+    def part_length(self, axis: Axis) -> sympy.Expr:
+        """How long a part of an axis is, of which a loop takes one after the other."""
+        length = self.length(axis)
+        (part,) = self.k.fixed(size(f"{length}_PART"))
+        self.parts[part.name] = axis.size
+        return part
+
+    def multiplied(self, node: Node, left: Padded, right: Padded) -> Tile:
+        exact = self.frame.owner is None and node.id in self.kernel.in_parts
+        if not exact or self.frame.exact:
+            return super().multiplied(node, left, right)
+        self.in_parts = True
+        return in_two_parts(self, left, right)
+
+    # --- memory ---
+
+    def is_loaded(self, id: int) -> bool:
+        return self.frame.owner is None and id in self.kernel.loads and id not in self.own
+
+    def _given(self, node: Node, place: Place) -> Made | None:
+        """A value that another kernel made, or that the caller has."""
+        if not self.is_loaded(node.id):
+            return None
+        buffer = self.tensor(self.kernel.loads[node.id], node)
+        found = self.load(buffer, self.in_memory(node, place))
+        if node.type.dtype == "int":
+            return Padded(found.tile.to("i32"), found.zero)
+        return found
+
+    def is_table(self, buffer: language.Buffer) -> bool:
+        """Whether a buffer is the table of sequences."""
+        return buffer.name == TABLE
+
+    def tensor(self, name: str, node: Node) -> language.Buffer:
+        """The buffer of a value, as large as the value is."""
+        if name not in self.tensors:
+            axes = {
+                plain(axis.name): self._extent(name, axis, node) for axis in self._kept(name, node)
+            }
+            strided = name not in self.memory.buffers
+            title = self._names[name]
+            dtype = self._dtype(name, node, title)
+            self.tensors[name] = self.k.buffer(title, dtype, strided, **axes)
+            self.nodes[name] = node.id
+        return self.tensors[name]
+
+    def _kept(self, name: str, node: Node) -> list[Axis]:
+        """The axes that a value has in memory."""
+        flat = name in self.memory.flat and any(a.kind == "stream" for a in node.type.axes)
+        return [axis for axis in node.type.axes if not (flat and axis.kind == "batch")]
+
+    def _extent(self, name: str, axis: Axis, node: Node) -> sympy.Expr:
+        """How long an axis is in memory."""
+        if axis.kind == "batch":
+            streams = any(other.kind == "stream" for other in node.type.axes)
+            return BATCH if streams else SEQUENCES
+        if axis.kind == "stream":
+            if axis.name == self.tokens:
+                return TOKENS
+            return SEGMENTS if name in self.memory.flat else CHUNKS
+        return self.size(axis.size)
+
+    def _dtype(self, name: str, node: Node, title: str) -> str:
+        if node.type.dtype != "real":
+            return {"int": "i64", "bool": "bool"}[node.type.dtype]
+        buffer = self.memory.buffers.get(name)
+        if buffer is None or name in self.memory.outputs:
+            return f"{language.OF_BUFFER}{title}"
+        return {NARROW: "DOT", SUMMED: "SUMS"}.get(buffer.width, "f32")
+
+    def sums_at(self, node: Node, row: str, at: Tile, inside: Tile | None) -> Tile:
+        """The values of some rows of what is in memory, as they are there."""
+        place = {axis.name: self.indices.get(axis.name) for axis in node.type.axes}
+        whole = {
+            axis.name: place[axis.name] or self.whole(axis)
+            for axis in node.type.axes
+            if axis.name != row
+        }
+        whole[row] = Index(at, False, inside)
+        buffer = self.tensor(self.kernel.loads[node.id], node)
+        return self.load(buffer, self.in_memory(node, whole)).tile
+
+    def column(self, node: Node) -> Axis:
+        """The axis of the columns of a matrix that is the first operand of a node."""
+        return self.frame.graph[node.operands[0]].type.axis(node.op.col)
+
+    def in_memory(self, node: Node, place: Place) -> dict[str, Index]:
+        """A place by the axes of a buffer: what has no stream has a row for each sequence."""
+        streams = any(axis.kind == "stream" for axis in node.type.axes)
+        found = {}
+        for axis in node.type.axes:
+            own = axis.kind == "batch" and not streams
+            found[axis_name(axis.name)] = Index(self.sequence) if own else place[axis.name]
+        return found
+
+
+def made_here(kernel: Kernel) -> list[Node]:
+    """The nodes that a kernel computes from what it loads, operands first."""
+    graph, seen, own = kernel.graph, set[int](), {*kernel.stores.values()}
+    stack = [*own, *(() if kernel.walk is None else graph[kernel.walk].operands)]
+    while stack:
+        id = stack.pop()
+        if id not in seen and (id in own or id not in kernel.loads):
+            seen.add(id)
+            stack += graph[id].operands
+    return [node for node in graph if node.id in seen]

@@ -1,0 +1,273 @@
+"""Kernel IR -> tile programs: one program a kernel, or why there is none.
+
+A kernel without a walk stores each of its values, of a chunk a program. One with a walk carries the
+states of a Fold from chunk to chunk: at each it stores what is wanted of it, before the states
+become what they are next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import sympy
+
+from archc.dims import Axis
+from archc.ir import layer as ir
+from archc.ir.graph import Node
+from archc.ir.kernel import NEAR, WHOLE, Kernel
+from archc.lowering.blocks import part_by_part
+from archc.lowering.chunk_rules import CHUNK_RULES
+from archc.lowering.kernel_values import KernelValues, Memory, made_here
+from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal
+from archc.tile.handle import Tile
+from archc.tile.language import Program
+from archc.tile.unread import swept
+
+NOT_YET = "not lowered yet"
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A kernel's program, and what it is launched with: by the names of its buffers those that the
+    kernel has and their nodes, by the names of its constants the sizes that they stand for, and of
+    the blocks, the parts of blocks that loops take, and how often blocks can be halved, the sizes
+    that they cover. `in_parts`: it
+    has products that are made of two parts of a number."""
+
+    program: Program
+    names: Mapping[str, str]
+    nodes: Mapping[str, int]
+    sizes: Mapping[str, sympy.Expr]
+    blocks: Mapping[str, sympy.Expr]
+    parts: Mapping[str, sympy.Expr]
+    levels: Mapping[str, sympy.Expr]
+    in_parts: bool
+
+
+def lower(kernel: Kernel, tokens: str, memory: Memory) -> Lowered | Refusal:
+    """The program of a kernel; `tokens` is the stream of the tokens."""
+    refused = _not_yet(kernel)
+    return refused or _Kernel(kernel, tokens, memory).lowered()
+
+
+def _not_yet(kernel: Kernel) -> Refusal | None:
+    """What the lowering does not do yet."""
+    for node in made_here(kernel):
+        if type(node.op) not in CHUNK_RULES and not isinstance(node.op, ir.Fold):
+            return Refusal(node.id, NOT_YET)
+    return None
+
+
+class _Kernel:
+    """One kernel that is being lowered."""
+
+    def __init__(self, kernel: Kernel, tokens: str, memory: Memory):
+        self.kernel, self.tokens = kernel, tokens
+        self.v = KernelValues(kernel, CHUNK_RULES, tokens, memory)
+
+    def lowered(self) -> Lowered | Refusal:
+        """The program, or why there is none."""
+        if self.kernel.walk is not None:
+            refused = self._walk()
+        else:
+            with self.v.k.branch(self.v.live), self.v.inner():
+                refused = self._store_all()
+        if refused is not None:
+            return refused
+        v, program = self.v, swept(self.v.k.done())
+        program = replace(program, buffers=tuple(sorted(program.buffers, key=v.is_table)))
+        names = {buffer.name: name for name, buffer in v.tensors.items()}
+        nodes = {buffer.name: v.nodes[name] for name, buffer in v.tensors.items()}
+        sizes = {str(made): symbol for symbol, made in v.symbols.items()}
+        lengths = dict(v.blocks), dict(v.parts), dict(v.halved)
+        return Lowered(program, names, nodes, sizes, *lengths, v.in_parts)
+
+    # --- stores ---
+
+    def _store_all(self) -> Refusal | None:
+        """Store every value; with few indices of what is split, if the dim beside it is short."""
+        beside = self.kernel.beside
+        if beside is None:
+            return self._store_each()
+        v, refused = self.v, None
+        with v.k.branch(v.k.at_most(v.length(beside), NEAR)) as near, v.inner():
+            v.has_few = True
+            refused = self._store_each()
+        with v.k.otherwise(near), v.inner():
+            v.has_few = False
+            return refused or self._store_each()
+
+    def _store_each(self) -> Refusal | None:
+        """Store one value after the other."""
+        for name, id in self.kernel.stores.items():
+            refused = self._store(name, self.kernel.graph[id])
+            if refused is not None:
+                return refused
+        return None
+
+    def _store(self, name: str, node: Node) -> Refusal | None:
+        """Store one value."""
+        v = self.v
+        along = self.tokens in node.type.names and self.tokens not in v.indices
+        there = v.at_tokens(node.id) if along else {}
+        place = there if isinstance(there, Refusal) else v.at(node, there)
+        if isinstance(place, Refusal):
+            return place
+        turn = self._turn(node, place)
+        if turn is not None:
+            with v.k.loop(0, v.size(turn.size), index=turn.name) as one, v.inner():
+                there = {**place, turn.name: Index(one.index)}
+                x = v.value(node.id, there)
+                assert isinstance(x, Padded), "it was made so before"
+                self._write(name, node, x, there)
+            return None
+        axis = self._apart(node, place)
+        x = v.value(node.id, place)
+        if isinstance(x, Refusal):
+            return x
+        if axis is None:
+            self._write(name, node, x, place)
+            return None
+        elements = sympy.Mul(*(dim.length for dim in x.tile.dims))
+        with v.k.branch(v.k.at_most(elements, WHOLE)) as whole, v.inner():
+            self._write(name, node, x, place)
+        with v.k.otherwise(whole), v.inner(), part_by_part(v, axis, axis.name) as (_, index):
+            there = {**place, axis.name: index}
+            part = v.value(node.id, there)
+            assert isinstance(part, Padded), "it was made so before"
+            self._write(name, node, part, there)
+        return None
+
+    def _turn(self, node: Node, place: Place) -> Axis | None:
+        """The dim that a value is stored along index by index, where it is made from tiles of
+        three: the first of those that no program has a part of. Where the value is a sum over that
+        one, the sum goes index by index instead."""
+        v = self.v
+        deep = [axis for axis in v.deep(node.id) if not v.is_split(axis)][:1]
+        axis = next((axis for axis in deep if axis in v.dims(node.id)), None)
+        if axis is None:
+            return None
+        with v.k.loop(0, v.size(axis.size), index=axis.name) as one, v.inner():
+            made = v.value(node.id, {**place, axis.name: Index(one.index)})
+        return axis if isinstance(made, Padded) else None
+
+    def _apart(self, node: Node, place: Place) -> Axis | None:
+        """A dim of a matrix, if it can be made and stored part by part along it."""
+        v = self.v
+        axes = [axis for axis in node.type.axes if place[axis.name].label]
+        for axis in axes if v.is_matrix(axes, place) else []:
+            with part_by_part(v, axis, axis.name) as (_, index):
+                made = v.value(node.id, {**place, axis.name: index})
+            if isinstance(made, Padded):
+                return axis
+        return None
+
+    def _write(self, name: str, node: Node, x: Padded, place: Place) -> None:
+        """A tile to the buffer of a value, by one of the programs that have it."""
+        v = self.v
+        v.store(v.tensor(name, node), x, v.in_memory(node, place), self._one_of(node))
+
+    def _one_of(self, node: Node) -> list[Tile]:
+        """Which program stores what several have; nothing if none has what another has."""
+        v, names = self.v, node.type.names
+        streams = any(axis.kind == "stream" for axis in node.type.axes)
+        lacks = [
+            axis for axis in self.kernel.grid
+            if axis.name not in names and not (axis.kind == "stream" and streams)
+        ]  # fmt: skip
+        where = [v.indices[axis.name].at.equals(0) for axis in lacks]
+        if self.kernel.split is not None and self.kernel.split.name not in names:
+            where.append(v.block.equals(0))
+        return where
+
+    # --- walks ---
+
+    def _walk(self) -> Refusal | None:
+        """The loop over the chunks."""
+        assert self.kernel.walk is not None
+        v, fold = self.v, self.kernel.graph[self.kernel.walk]
+        op: ir.Fold = fold.op
+        starts = []
+        for state, id in zip(op.states, fold.operands[len(op.captures) :], strict=True):
+            made = self._start(state, id)
+            if isinstance(made, Refusal):
+                return made
+            starts.append(made)
+        low, high = v.borders(op.stream)
+        with v.k.loop(0, high - low, *starts, index="step") as turn, v.inner():
+            at = high - 1 - turn.index if op.reverse else low + turn.index
+            title = op.stream.name if op.stream.name == self.tokens else "n"
+            v.indices[op.stream.name] = Index(v.title(at, title))
+            before, v.n = v.n, at
+            following = self._step(fold, turn.carried)
+            v.n = before
+            turn.next(*(turn.carried if isinstance(following, Refusal) else following))
+        if isinstance(following, Refusal):
+            return following
+        v.indices.pop(self.tokens, None)
+        return self._store_ends(op, turn.results)
+
+    def _start(self, state: ir.State, id: int) -> Tile | Refusal:
+        """A state before the first chunk, in registers."""
+        v = self.v
+        start = v.value(id)
+        if isinstance(start, Refusal):
+            return start
+        axes = [axis for axis in state.axes if axis.name not in v.indices]
+        for axis in axes:
+            v.whole(axis)
+        start = v.over(start.wide(), [v.dim(axis.name, axis) for axis in axes])
+        return v.title(start.tile, state.name)
+
+    def _step(self, fold: Node, carried: tuple[Tile, ...]) -> list[Tile] | Refusal:
+        """What is done at one chunk, and the states that the next one gets."""
+        v, op = self.v, fold.op
+        states = {}
+        for state, tile in zip(op.states, carried, strict=True):
+            v.title(tile, state.name)
+            states[f"{state.name}[t-1]"] = Padded(tile, product=len(tile.dims) == 2)
+        made: dict[str, Padded] = {}
+        with v.within(self._body(fold, states)):
+            for name, id in op.body.outputs.items():
+                found = v.value(id)
+                if isinstance(found, Refusal):
+                    return found
+                made[name] = found
+        v.results = {(fold.id, name): found for name, found in made.items()}
+        refused = self._store_all()
+        if refused is not None:
+            return refused
+        new = (
+            v.over(made[state.name].wide(), t.dims)
+            for state, t in zip(op.states, carried, strict=True)
+        )
+        return [each.tile for each in new]
+
+    def _body(self, fold: Node, states: Mapping[str, Padded]) -> Frame:
+        """The body of a walk: its inputs are states, or what it captures at this chunk."""
+        v, outer, op = self.v, self.v.frame, fold.op
+        captured = dict(zip(op.captures, fold.operands, strict=False))
+
+        def given(node: Node, place: Place) -> Made | None:
+            if not isinstance(node.op, ir.Input):
+                return None
+            if node.op.name in states:
+                labelled = [name for name, index in place.items() if index.label]
+                return v.not_whole(node, place, *labelled) or states[node.op.name]
+            with v.within(outer):
+                return v.stored(captured[node.op.name], place)
+
+        return Frame(op.body, given, fold.id, self.kernel.exact, frozenset(states))
+
+    def _store_ends(self, op: ir.Fold, states: tuple[Tile, ...]) -> Refusal | None:
+        """The states after the last chunk."""
+        v, graph = self.v, self.kernel.graph
+        carried = {state.name: tile for state, tile in zip(op.states, states, strict=True)}
+        for name, buffer in self.kernel.ends.items():
+            node = next(n for n in graph if self.kernel.loads.get(n.id) == buffer)
+            place = v.at(node, {})
+            if isinstance(place, Refusal):
+                return place
+            self._write(buffer, node, Padded(carried[name]), place)
+        return None

@@ -1,0 +1,81 @@
+"""Tokens of several rows: which rows of a chunk are right for a value along tokens.
+
+Where a token takes several steps, the rows of a chunk are steps, and every row is the row of one
+step of a token. At such a row a value of step 1 is right if the row is step 1's, and wrong
+elsewhere: only there it is stored. A value that has an axis of its own for the steps is stored at
+each row for the step of that row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.lowering.values import Refusal
+
+
+@dataclass(frozen=True)
+class Right:
+    """Where a value is right: at the rows of step `step`, or with `axis`, which is then an axis of
+    the value: at every row for the step of that row. `row` are the rows of a chunk."""
+
+    steps: Axis
+    row: Axis
+    step: int | None = None
+    axis: str = ""
+
+
+class MicroSteps:
+    """Where the values of a kernel's graph are right, None for everywhere; `loaded` is read."""
+
+    def __init__(self, graph: Graph, loaded: Collection[int]):
+        self.graph, self.loaded = graph, loaded
+        self.found: dict[int, Right | Refusal | None] = {}
+
+    def of(self, id: int, own: bool = True) -> Right | Refusal | None:
+        """Where a value is right that the kernel stores, or (not `own`) has; a Refusal where rows
+        of several kinds meet, with the node that a kernel before it must make."""
+        if id in self.loaded and not own:
+            return None
+        if id not in self.found:
+            self.found[id] = self._of(self.graph[id])
+        return self.found[id]
+
+    def _of(self, node: Node) -> Right | Refusal | None:
+        if isinstance(node.op, ck.Tokens):
+            steps, row = node.op.steps, self.graph[node.operands[0]].type.axis(node.op.row)
+            return None if steps is None else Right(steps, row, axis=steps.name)
+        found = [self.of(operand, False) for operand in node.operands]
+        refused = next((each for each in found if isinstance(each, Refusal)), None)
+        kinds = {each for each in found if isinstance(each, Right)}
+        if refused is not None or not kinds:
+            return refused
+        if len(kinds) > 1:
+            return self._refused(node)
+        (right,) = kinds
+        return self._after(node, right)
+
+    def _after(self, node: Node, right: Right) -> Right | Refusal:
+        """Where the value of an op is right whose operands are."""
+        op = node.op
+        if isinstance(op, ck.Select) and op.axis == right.axis and op.index >= 0:
+            return Right(right.steps, right.row, op.index)
+        if isinstance(op, ck.Place) and right.step == op.index:
+            return Right(right.steps, right.row, axis=op.axis.name)
+        crosses = isinstance(op, ir.Reduce) and right.axis in op.axes
+        if isinstance(op, ir.Elementwise | ir.Reduce) and not crosses:
+            return right
+        return self._refused(node)
+
+    def _refused(self, node: Node) -> Refusal:
+        """The tokens of several rows from which a value comes stay with the host."""
+        for id in sorted(self.graph.ancestors(node.id)):
+            found = self.graph[id]
+            tokens = isinstance(found.op, ck.Tokens) and found.op.steps is not None
+            if tokens and id not in self.loaded:
+                return Refusal(id, "rows of several steps of a token meet")
+        raise AssertionError(f"node {node.id} has no tokens of several rows")

@@ -1,0 +1,200 @@
+"""Sums, moves and scans along the rows of a chunk, and spans between them, as tiles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Node
+from archc.lowering.algebra import masked_at
+from archc.lowering.systems import matrix_scan
+from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
+from archc.tile.handle import Tile
+from archc.tile.language import Dim
+
+NEVER = float("-inf")
+
+
+def moved(v: Values, node: Node, place: Place, axis: str, steps: int, fill: float = 0.0) -> Made:
+    """A value `steps` rows earlier: made there, or moved where it looks across the rows."""
+    operand = node.operands[0]
+    index, (first, behind) = place[axis], v.borders(v.frame.graph[operand].type.axis(axis))
+    there = index.at - steps if steps > 0 else index.at + -steps
+    inside = v.inside(axis, there >= first if steps > 0 else there < behind)
+    own = v.part(operand, place)
+    x = v.value(operand, {**own, axis: Index(there, False, inside)})
+    if isinstance(x, Refusal):
+        if not x.moved or index.label is None:
+            return x
+        x = v.value(operand, own)
+        return x if isinstance(x, Refusal) else _turned(v, x, index, there, inside, fill)
+    if index.label is not None and (
+        index.label not in x.labels or (index.label in x.zero and not fill)
+    ):
+        return x
+    return masked_at(v, x, inside, fill)
+
+
+def _turned(v: Values, x: Padded, index: Index, there: Tile, inside: Tile, fill: float) -> Padded:
+    """A tile's elements from other rows; `fill` where those are not inside."""
+    label = str(index.label)
+    if label not in x.labels:
+        x = v.over(x, (*index.at.dims, *x.tile.dims))
+    at = v.k.where(inside, there, v.k.lift(0, "i32")).over(*x.tile.dims)
+    picked = replace(x, tile=x.tile.pick(at, label), zero=x.zero - {label})
+    return masked_at(v, picked, inside, fill)
+
+
+def move(v: Values, node: Node, place: Place) -> Made:
+    """The value some rows earlier or later."""
+    op = node.op
+    return moved(v, node, place, op.axis, op.steps, float(op.fill))
+
+
+def sums(v: Values, node: Node, place: Place) -> Made:
+    """Running sums along the rows."""
+    op, operand = node.op, node.operands[0]
+    refused = v.not_whole(node, place, op.axis)
+    if refused is not None:
+        return refused
+    after = op.exclusive and _is_product(v, operand)
+    if op.exclusive and not after:
+        x = moved(v, node, place, op.axis, -1 if op.reverse else 1)
+    else:
+        x = v.value(operand, place)
+    if isinstance(x, Refusal):
+        return x
+    if op.axis not in x.labels:
+        x = v.over(x, (*place[op.axis].at.dims, *x.tile.dims))
+    added = x.tile
+    if op.gates:
+        added = v.k.apply("max", added.to("f32"), ck.LEAST_GATE).to(v.numbers.sums)
+    made = added.scan("sum", op.axis, op.reverse)
+    if after:  # a product at moved rows would be made twice
+        made = made - added
+    off = {op.axis}
+    return replace(x, tile=made, zero=x.zero - off, finite=x.finite - off, number=None)
+
+
+def _is_product(v: Values, id: int) -> bool:
+    """Whether a value is made here from a product of matrices."""
+    graph, stack = v.frame.graph, [id]
+    while stack:
+        node = graph[stack.pop()]
+        if v.is_loaded(node.id):
+            continue
+        if isinstance(node.op, ir.Contract) and len(node.operands) == 2:
+            return True
+        stack += node.operands
+    return False
+
+
+# --- between rows -------------------------------------------------------------------------------
+
+
+def spans(v: Values, node: Node, place: Place) -> Made:
+    """Sums of gates from each column on to each row. If only exp is wanted of them they are
+    differences of running sums: of gates that are no less than exp tells; else each is a sum of its
+    own."""
+    op = node.op
+    row, col = op.row, op.col.name
+    refused = v.not_whole(node, place, row, col)
+    if refused is not None:
+        return refused
+    g = v.value(node.operands[0], v.part(node.operands[0], place))
+    if isinstance(g, Refusal):
+        return g
+    if g.labels != (row,):
+        return v.refused(node, "spans of several dims")
+    i, j = place[row].at, place[col].at
+    if _only_in_exp(v, node):
+        total = _difference(v, g.tile, row, col, op.exclusive)
+    else:
+        if op.exclusive:
+            g = moved(v, node, v.part(node.operands[0], place), row, 1)
+            if isinstance(g, Refusal):
+                return g
+        after = (i - 1 if op.exclusive else i) > j
+        total = v.k.where(after, g.tile, 0.0).scan("sum", row)
+    v.see(row, col)
+    seen = i > j if op.strict or op.exclusive else i >= j
+    return Padded(v.k.apply("where", seen, total, NEVER, dims_in=(row, col)))
+
+
+def _only_in_exp(v: Values, node: Node) -> bool:
+    """Whether nothing but exp is wanted of a value."""
+    graph = v.frame.graph
+    users = [graph[user].op for user in graph.users(node.id)]
+    return all(isinstance(op, ir.Elementwise) and op.fn == "exp" for op in users)
+
+
+def _difference(v: Values, g: Tile, row: str, col: str, exclusive: bool) -> Tile:
+    """The spans of all pairs as differences."""
+    gates = v.k.apply("max", g, ck.LEAST_GATE).to(v.numbers.sums)
+    total = v.title(gates.scan("sum", row), "gate_sums")
+    until = total - gates if exclusive else total
+    return v.k.apply("sub", until, total.along(**{row: col}), dims_in=(row, col)).to("f32")
+
+
+def spans_gradient(v: Values, node: Node, place: Place) -> Made:
+    """At r the sum over i >= r > j: a pair counts from its later row on, to its earlier one."""
+    op, operand = node.op, v.frame.graph[node.operands[0]]
+    refused = v.not_whole(node, place, op.row)
+    if refused is not None:
+        return refused
+    col = v.whole(operand.type.axis(op.col))
+    x = v.value(operand.id, {**place, op.col: col})
+    if isinstance(x, Refusal):
+        return x
+    below = place[op.row].at > col.at
+    kept = v.k.apply("where", below, x.tile, 0.0, dims_in=(op.row, op.col)).to(v.numbers.sums)
+    later = kept.sum(op.col)
+    total = (later - kept.sum(op.row).along(**{op.col: op.row})).scan("sum", op.row, True)
+    total = total - later if op.exclusive else total
+    return Padded(total.to("f32"))
+
+
+# --- scans --------------------------------------------------------------------------------------
+
+
+def scan(v: Values, node: Node, place: Place) -> Made:
+    """h[i] = a[i] h[i - 1] + b[i], or max(a[i] + h[i - 1], b[i]), for numbers."""
+    op: ck.Scan = node.op
+    if op.matrix is not None:
+        return matrix_scan(v, node, place)
+    refused = v.not_whole(node, place, op.axis)
+    if refused is not None:
+        return refused
+    given = v.operands(node, place)
+    if isinstance(given, Refusal):
+        return given
+    a, b, first = (x.wide() for x in given)
+    labels = v.joined(a, b, first)
+    labels = labels if op.axis in labels else (op.axis, *labels)
+    dims = _dims(place, (a, b, first), labels)
+    largest = op.kind == "max-plus"
+    join = _max_plus if largest else _linear
+    wide = (v.over(x, dims).tile for x in (a, b))
+    factor, scanned = v.k.scan(join, op.axis, *wide, reverse=op.reverse)
+    start = v.over(first, [dim for dim in dims if dim.name in first.labels]).tile
+    if largest:
+        return Padded(v.k.apply("max", factor + start, scanned))
+    return Padded(factor * start + scanned)
+
+
+def _dims(place: Place, given: tuple[Padded, ...], labels: tuple[str, ...]) -> list[Dim]:
+    """The dims of some tiles and of a place by their names."""
+    found = {dim.name: dim for index in place.values() for dim in index.at.dims}
+    found |= {dim.name: dim for x in given for dim in x.tile.dims}
+    return [found[label] for label in labels]
+
+
+def _linear(x: tuple[Tile, ...], y: tuple[Tile, ...]) -> tuple[Tile, ...]:
+    """h -> a h + b, and then h -> a' h + b'."""
+    return x[0] * y[0], x[1] * y[0] + y[1]
+
+
+def _max_plus(x: tuple[Tile, ...], y: tuple[Tile, ...]) -> tuple[Tile, ...]:
+    """h -> max(a + h, b), and then h -> max(a' + h, b')."""
+    return x[0] + y[0], x[0].composer.apply("max", x[1] + y[0], y[1])

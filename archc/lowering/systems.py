@@ -1,0 +1,190 @@
+"""Systems of equations as tiles: unit lower triangular ones of the rows of a chunk, and such as are
+given by their products alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Node
+from archc.lowering import scans
+from archc.lowering.values import Frame, Made, Padded, Place, Refusal, Values
+from archc.tile.compose import size
+from archc.tile.handle import Tile
+
+LARGEST = 1024.0
+"""What float16 has room for when an inverse is multiplied by it once more."""
+
+TINY = 1.4e-14
+"""The share of a squared length that float32 does not see: the square of its rounding."""
+
+
+def inverse(v: Values, node: Node, place: Place) -> Made:
+    """(I - A)^-1 of a matrix that is 0 on the diagonal and above."""
+    op: ck.Inverse = node.op
+    refused = v.not_whole(node, place, op.row, op.col)
+    x = refused or v.value(node.operands[0], place)
+    if isinstance(x, Refusal):
+        return x
+    x = v.masked(x.wide().ordered(op.row, op.col), (op.row, op.col))
+    levels = v.levels(v.frame.graph[node.operands[0]].type.axis(op.row))
+    return Padded(_inverse(v, x.tile, op.row, op.col, levels), product=True)
+
+
+def _inverse(v: Values, A: Tile, row: str, col: str, levels: sympy.Expr) -> Tile:
+    """Float16 has the digits of tf32 at twice its speed, but not its range: where numbers grow,
+    tf32 does it again."""
+    k, numbers = v.k, v.numbers
+    made = _doubled(v, A, row, col, levels, numbers.solve, numbers.precision)
+    if numbers.solve == "f32":
+        return made
+    outside = k.where(k.apply("abs", made) < LARGEST, 0.0, 1.0).max(col).max(row) > 0.0
+    with k.branch((outside & k.chosen(numbers.solve, "f16")).named("outside")) as beyond:
+        beyond.give(_doubled(v, A, row, col, levels, "f32", "tf32"))
+    with k.otherwise(beyond) as within:
+        within.give(made)
+    return beyond.results[0].named("inverse", "(I - A)^-1")
+
+
+def _doubled(
+    v: Values, A: Tile, row: str, col: str, levels: sympy.Expr, operand: str, precision: str
+) -> Tile:
+    """Inverses of blocks of 2 rows, of 4, ...: [X 0; Y B X, Y] of the inverses X and Y of both
+    halves, and B below the first."""
+    k, length = v.k, A.dim(row).length
+    i = k.iota(row, length)
+    own = i.equals(i.along(**{row: col}))
+
+    def below(half: Tile | int) -> Tile:
+        """What stands below the first halves of blocks."""
+        piece = i // half
+        block, later = piece // 2, piece % 2
+        alike = block.equals(block.along(**{row: col}))
+        return k.where(alike & (later > later.along(**{row: col})), A, 0.0)
+
+    start = k.where(own, 1.0, below(1))
+    with k.loop(1, levels, k.lift(2, "i32").named("half"), start, index="level") as turn:
+        half, made = turn.carried
+        near = made.to(operand)
+        right = below(half).to(operand).along(**{row: "middle"})
+        moved = near.along(**{col: "middle"}).dot(right, precision=precision).to(operand)
+        onto = near.along(**{row: "middle"})
+        turn.next(2 * half, moved.along(**{col: "middle"}).dot(onto, made, precision=precision))
+    return turn.results[1]
+
+
+def matrix_scan(v: Values, node: Node, place: Place) -> Made:
+    """h[i] = A h[i - 1] + x[i] along the rows, for one matrix."""
+    op: ck.Scan = node.op
+    assert op.matrix is not None
+    (row, col), (a, b, first) = op.matrix, node.operands
+    graph, dims = v.frame.graph, [name for name in place if place[name].label]
+    refused = v.not_whole(node, place, op.axis, col)
+    if refused is not None:
+        return refused
+    if op.axis in graph[a].type.names:
+        return v.refused(node, "a scan of another matrix at every row")
+    if {*dims} != {op.axis, col}:
+        return v.refused(node, "a scan of matrices with further dims")
+    there = {**v.part(a, place), col: place[col], row: v.whole(graph[a].type.axis(row))}
+    found = []
+    for operand, own in ((a, there), (b, v.part(b, place)), (first, v.part(first, place))):
+        x = v.value(operand, own)
+        if isinstance(x, Refusal):
+            return x
+        found.append(x.wide())
+    matrix = v.masked(found[0], (col, row))
+    rows = v.over(found[1], (*place[op.axis].at.dims, *place[col].at.dims))
+    rows, start = v.masked(rows, (op.axis, col)), v.masked(found[2], (col,))
+    tile = scans.matrix_scan(
+        v.k, matrix.tile, rows.tile, None if start.number == 0 else start.tile, op.axis,
+        (row, col), reverse=op.reverse, precision=v.numbers.precision,
+    )  # fmt: skip
+    return Padded(tile, frozenset({col}))
+
+
+# --- given by products --------------------------------------------------------------------------
+
+
+def conjugate(v: Values, node: Node, place: Place) -> Made:
+    """Conjugate gradients: a loop of products with the matrix. A system that is solved stays as it
+    is, as one whose right side is 0 does."""
+    op: Any = node.op
+    dims = [name for name in place if place[name].label]
+    if len(op.over) > 1 or op.over[0] not in dims or len(dims) != 2:
+        return v.refused(node, f"systems over several dims, or of {len(dims)} dims in a program")
+    refused = v.not_whole(node, place, *dims)
+    right = refused or v.value(node.operands[0], v.part(node.operands[0], place))
+    if isinstance(right, Refusal):
+        return right
+    labels = v.sorted(dims)
+    if {*right.labels} != {*labels}:
+        return v.refused(node, "a right side that is the same for several systems")
+    right = v.masked(right.wide().ordered(*labels), op.over)
+
+    def product(p: Tile) -> Made:
+        with v.within(_matrix(v, node, Padded(p, right.zero, product=True))):
+            made = v.value(op.body.outputs["product"], place)
+        if isinstance(made, Refusal):
+            return made
+        return v.masked(made.wide().ordered(*labels), op.over)
+
+    tried = product(right.tile)  # what products need and what does not change is read here
+    if isinstance(tried, Refusal):
+        return tried
+    tile = _conjugate_gradients(v, node, right.tile, product)
+    return Padded(tile, right.zero, product=True) if isinstance(tile, Tile) else tile
+
+
+def _matrix(v: Values, node: Node, p: Padded) -> Frame:
+    """The graph of a product with the matrix, in float32."""
+    outer, captured = v.frame, dict(zip(node.op.captures, node.operands[1:], strict=True))
+
+    def given(inner: Node, place: Place) -> Made | None:
+        if not isinstance(inner.op, ir.Input):
+            return None
+        if inner.op.name == "p":
+            labelled = [name for name, index in place.items() if index.label]
+            return v.not_whole(inner, place, *labelled) or p
+        with v.within(outer):
+            return v.stored(captured[inner.op.name], place)
+
+    owner = node.id if outer.owner is None else outer.owner
+    return Frame(node.op.body, given, owner, True, frozenset({"p"}))
+
+
+def _conjugate_gradients(
+    v: Values, node: Node, right: Tile, product: Callable[[Tile], Made]
+) -> Tile | Refusal:
+    """z with M z = right, from 0 on."""
+    k, (over,) = v.k, node.op.over
+    rest = (right * right).sum(over).named("rest")
+    done = (rest * TINY).named("done")
+    start = k.full(0.0, *right.dims).named("solved"), right, right, rest
+    with k.loop(0, _turns(v, node), *start) as turn, v.inner():
+        z, r, p, rest = turn.carried
+        y = product(p)
+        if isinstance(y, Refusal):
+            turn.next(*turn.carried)
+            return y
+        going = (rest > done).named("going")
+        curved = k.where(going, (p * y.tile).sum(over), 1.0).named("curved")
+        scale = k.where(going, rest / curved, 0.0).named("scale")
+        r = r - scale * y.tile
+        left = (r * r).sum(over).named("left")
+        onward = k.where(going, left / k.where(going, rest, 1.0), 0.0).named("onward")
+        turn.next(z + scale * p, r, r + onward * p, left)
+    return turn.results[0]
+
+
+def _turns(v: Values, node: Node) -> sympy.Expr:
+    """How many turns: as many as are asked for, or enough for rounding."""
+    op: Any = node.op
+    if op.iterations is not None:
+        names = {s: size(str(v.size(s))) for s in op.iterations.free_symbols}
+        return op.iterations.xreplace(names)
+    return 2 * v.size(node.type.axis(op.over[0]).size)

@@ -1,0 +1,125 @@
+"""Kernels that are tile programs, and the lines that launch them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from archc.backends.triton.launch import write_launch
+from archc.backends.triton.printer import mentioned
+
+from archc.dims import Axis
+from archc.ir.graph import Node
+from archc.ir.kernel import BLOCK, Buffer, Kernel, Kernels
+from archc.lowering.kernel_values import Memory
+from archc.lowering.kernels import Lowered
+
+if TYPE_CHECKING:
+    from archc.backends.triton.function import KernelFunction
+    from archc.backends.triton.segments import Launch
+
+NUMBERS = {
+    "ROWS": "chunk", "LEVELS": "chunk.bit_length() - 1", "DOT": "data", "SUMS": "sums_of(data)",
+    "PRECISION": '"tf32x3"', "SOLVE": "solve_of(data)",
+}  # fmt: skip
+"""How kernels count, where `data` is the dtype of the data."""
+
+
+@dataclass(frozen=True, eq=False)
+class KernelProgram:
+    """A kernel with its program."""
+
+    kernel: Kernel
+    lowered: Lowered
+
+    @property
+    def most(self) -> int:
+        """The longest block of the axis that is split."""
+        return self.kernel.most
+
+    @property
+    def numbers(self) -> dict[str, str]:
+        """How its program counts."""
+        wanted = mentioned(self.lowered.program)
+        return {name: text for name, text in NUMBERS.items() if name in wanted}
+
+    @property
+    def arguments(self) -> dict[str, Node]:
+        """The nodes of its tensors by name, in the order of its arguments."""
+        names, nodes = self.lowered.names, self.lowered.nodes
+        own = (each.name for each in self.lowered.program.buffers if each.name in names)
+        return {names[name]: self.kernel.graph[nodes[name]] for name in own}
+
+    @property
+    def grid(self) -> Mapping[str, Axis]:
+        """Axes of which a program has one index, by name."""
+        return {axis.name: axis for axis in self.kernel.grid}
+
+
+def memory_of(plan: Kernels, further: tuple[Buffer, ...] = ()) -> Memory:
+    """What kernels of a plan make: contiguous; `further` buffers have a row for each segment."""
+    stored = {name for kernel in plan.kernels for name in (*kernel.stores, *kernel.ends.values())}
+    buffers = {each.name: each for each in plan.buffers if each.name in stored}
+    flat = {each.name: each for each in further}
+    return Memory(buffers | flat, {*plan.graph.outputs}, {*flat})
+
+
+def launch_kernel_program(
+    function: KernelFunction, made: KernelProgram, title: str, launch: Launch, options: str
+) -> None:
+    """The lines that launch the program of a kernel."""
+    lowered, tensors = made.lowered, []
+    for buffer in lowered.program.buffers:
+        name = lowered.names.get(buffer.name)
+        if name is None:
+            tensors.append(launch.rows)
+        else:
+            given = launch.arguments[name] if buffer.strided else launch.tensor(name)
+            tensors.append(given)
+    sizes, constants = _sizes(function, made, launch), _constants(function, made)
+    known = mentioned(lowered.program)
+    write_launch(
+        function.body.writer, title, function.programs(made, launch.batch), tensors,
+        [sizes[each.name]() for each in lowered.program.sizes if each.name in known],
+        [f"{n}={constants[n]}" for n in lowered.program.constants if n in known],
+        options, made="compiled_for",
+    )  # fmt: skip
+
+
+def _sizes(function: KernelFunction, made: KernelProgram, launch: Launch) -> dict:
+    """How the sizes that change from call to call are found."""
+    batch = next((axis for axis in made.kernel.grid if axis.kind == "batch"), None)
+
+    def rows(streams: bool) -> str:
+        return "1" if batch is None else function.length(batch, streams)
+
+    return {
+        "BATCH": lambda: rows(True),
+        "SEQUENCES": lambda: launch.batch or rows(False),
+        "SEGMENTS": lambda: launch.segments,
+        "T": function.stream_length,
+        "CHUNKS": function.chunks,
+    }
+
+
+def _constants(function: KernelFunction, made: KernelProgram) -> dict[str, str]:
+    """What machine code is made for."""
+    lowered, split = made.lowered, made.kernel.split
+    wanted = {*lowered.program.constants}
+    found = made.numbers
+    for name, size in lowered.blocks.items():
+        if name in wanted:
+            found[name] = f"block_of({function.size(size)})"
+    for name, size in lowered.parts.items():
+        if name in wanted:
+            found[name] = f"block_of({function.size(size)}, {BLOCK})"
+    for name, size in lowered.levels.items():
+        if name in wanted:
+            found[name] = f"block_of({function.size(size)}).bit_length() - 1"
+    if split is not None and "PART" in wanted:
+        found["PART"] = f"block_of({function.size(split.size)}, {function.most(made)})"
+    for name, size in lowered.sizes.items():
+        if name in wanted and name not in found:
+            found[name] = function.size(size)
+    return found

@@ -1,0 +1,181 @@
+"""Lowered kernels of a spec's recurrence, each run by the interpreter against its graph.
+
+A kernel is given what the reference semantics say of the values that it loads, and what it stores
+is held against what they say of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from archc.backends.triton.schedule import written
+from torch import Tensor
+
+import archc
+from archc.compile import SCHEDULE, for_kernels, lowered, with_epilogues, with_prologues
+from archc.dims import Axis
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.ir.kernel import FEW, NEAR, Kernel, Kernels
+from archc.ir.meaning import compute
+from archc.ir.meaning_ops import Evaluation, Named, Scope
+from archc.ir.sizes import evaluate
+from archc.lowering.kernel_values import Memory
+from archc.lowering.kernels import Lowered, lower
+from archc.lowering.values import Refusal
+from archc.tile.interpreter import run
+from archc.tile.verifier import verify, verify_launch
+
+SIZES = {"batch": 2, "T": 37, "chunk": 16}
+OTHERS = {"H": 2, "N": 5, "n": 3}
+SMALL = 20
+"""What a size is that is not named: longer than a block of 16, and no power of two."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A graph cut into kernels, with the value of each of its nodes."""
+
+    name: str
+    plan: Kernels
+    tokens: Axis
+    values: Mapping[int, Tensor]
+    sizes: Mapping[str, int]
+
+
+def plans(spec: str, fused: bool = True) -> Iterator[Planned]:
+    """The kernels of a spec's recurrences and of their gradients."""
+    layer = lowered(archc.load(spec).layer)
+    layer = for_kernels(with_prologues(with_epilogues(layer)) if fused else layer)
+    folds = [n.op for n in layer.graph if isinstance(n.op, ir.Fold) and n.op.chunked is not None]
+    for number, fold in enumerate(folds):
+        known: dict[str, Tensor] = {}
+        forward = planned(f"{spec} {number}", fold, fold.chunked.forward, known)
+        yield forward
+        if fold.chunked.backward is not None:
+            yield planned(f"{spec} {number} gradient", fold, fold.chunked.backward, known)
+
+
+def planned(name: str, fold: ir.Fold, graph: Graph, known: dict[str, Tensor]) -> Planned:
+    """One graph; `known` are inputs that have a value, and learns the inputs and outputs."""
+    graph = SCHEDULE.prepare(graph, fold.heads)
+    plan, _ = written(graph, "memory", fold.stream, fold.heads, SCHEDULE, False)
+    graph = plan.graph
+    symbols = {s.name for node in graph for axis in node.type.axes for s in axis.size.free_symbols}
+    numbers = [getattr(n.op, name, None) for n in graph for name in ("value", "iterations")]
+    symbols |= {s.name for each in numbers if each is not None for s in each.free_symbols}
+    sizes = {each: SIZES.get(each, OTHERS.get(each, SMALL)) for each in sorted(symbols)}
+    generator = torch.Generator().manual_seed(len(name))
+    for node in graph:
+        if isinstance(node.op, ir.Input) and node.op.name not in known:
+            known[node.op.name] = drawn(node, sizes, generator)
+    values = every_value(graph, known, sizes)
+    known |= {name: values[id] for name, id in graph.outputs.items()}
+    return Planned(name, plan, fold.stream, values, sizes)
+
+
+def drawn(node: Node, sizes: Mapping[str, int], generator: torch.Generator) -> Tensor:
+    """An input: small, so that products of many stay so. What is called a logarithm is negative, a
+    square state is positive definite."""
+    shape = [int(evaluate(axis.size, sizes)) for axis in node.type.axes]
+    if node.type.dtype == "bool":
+        return torch.rand(shape, generator=generator) < 0.5
+    if node.type.dtype == "int":
+        return torch.randint(0, 3, shape, generator=generator)
+    made = 0.3 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    if node.op.name.endswith("[0]") and len(shape) > 3 and shape[-1] == shape[-2]:
+        return made @ made.transpose(-1, -2)
+    return -made.abs() if "log" in node.op.name else made
+
+
+def every_value(
+    graph: Graph, inputs: Mapping[str, Tensor], sizes: Mapping[str, int]
+) -> dict[int, Tensor]:
+    """What the reference semantics make of every node."""
+    types = {node.op.name: node.type for node in graph if isinstance(node.op, ir.Input)}
+    given = {name: Named(inputs[name], type.names) for name, type in types.items()}
+    like = torch.zeros((), dtype=torch.float64)
+    scope = Scope(dict(sizes), given, {}, {}, {}, like, Evaluation())
+    made = compute(tuple(graph), scope)
+    found = {}
+    for id, value in made.items():
+        if isinstance(value, Named):
+            shape = scope.shape(graph[id].type.axes)
+            found[id] = value.to(graph[id].type.names).expand(shape)
+    return found
+
+
+def block(size: int, most: int | None = None) -> int:
+    """The length of a tile along an axis, as generated files have it."""
+    length = max(16, 1 << (size - 1).bit_length())
+    return length if most is None else min(most, length)
+
+
+def memory(plan: Kernels) -> Memory:
+    """What stands between the kernels of a graph."""
+    buffers = {buffer.name: buffer for buffer in plan.buffers}
+    return Memory(buffers, {*plan.graph.outputs})
+
+
+def lowered_kernels(found: Planned) -> Iterator[tuple[Kernel, Lowered | Refusal]]:
+    """The programs of a graph's kernels."""
+    for kernel in found.plan.kernels:
+        yield kernel, lower(kernel, found.tokens.name, memory(found.plan))
+
+
+def constants(found: Planned, kernel: Kernel, made: Lowered) -> dict[str, int | str]:
+    """The constants of a program at the sizes of a graph."""
+    chunk = found.sizes["chunk"]
+    known: dict[str, int | str] = {
+        "ROWS": chunk, "LEVELS": chunk.bit_length() - 1, "DOT": "f32", "SUMS": "f64",
+        "PRECISION": "ieee", "SOLVE": "f32",
+    }  # fmt: skip
+    for name, size in made.sizes.items():
+        known.setdefault(name, number(size, found.sizes))
+    for name, size in made.blocks.items():
+        known[name] = block(number(size, found.sizes))
+    for name, size in made.parts.items():
+        known[name] = block(number(size, found.sizes), 16)
+    for name, size in made.levels.items():
+        known[name] = block(number(size, found.sizes)).bit_length() - 1
+    if kernel.split is not None:
+        beside = kernel.beside
+        few = beside is not None and number(beside.size, found.sizes) <= NEAR
+        known["PART"] = block(number(kernel.split.size, found.sizes), FEW if few else 16)
+    return {name: known[name] for name in made.program.constants}
+
+
+def number(size: object, sizes: Mapping[str, int]) -> int | float:
+    found = evaluate(size, sizes)  # type: ignore[arg-type]
+    return int(found) if float(found).is_integer() else found
+
+
+def launch(found: Planned, kernel: Kernel, made: Lowered) -> dict[str, tuple[Tensor, Tensor]]:
+    """What a kernel stores, and what it should."""
+    chunks = -(-found.sizes["T"] // found.sizes["chunk"])
+    sizes = {
+        "BATCH": found.sizes["batch"], "SEQUENCES": found.sizes["batch"], "T": found.sizes["T"],
+        "CHUNKS": chunks,
+    }  # fmt: skip
+    sizes = {s.name: sizes[s.name] for s in made.program.sizes}
+    fixed = constants(found, kernel, made)
+    stored = {*kernel.stores, *kernel.ends.values()}
+    tensors: dict[str, Tensor] = {}
+    for title, name in made.names.items():
+        value = found.values[made.nodes[title]]
+        if name in stored:
+            kind = value.dtype if value.dtype == torch.bool else torch.float64
+            tensors[title] = torch.zeros(value.shape, dtype=kind)
+        else:
+            tensors[title] = value
+    assert not verify(made.program), verify(made.program)
+    known = {**sizes, **fixed, **{f"@{title}": "f32" for title in tensors}}
+    assert not verify_launch(made.program, known), verify_launch(made.program, known)
+    run(made.program, tensors, sizes, fixed, exact=True)
+    return {
+        name: (tensors[title], found.values[made.nodes[title]])
+        for title, name in made.names.items()
+        if name in stored
+    }
