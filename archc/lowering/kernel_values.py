@@ -312,7 +312,8 @@ class KernelValues(Values):
         """The buffer of a value, as large as the value is."""
         if name not in self.tensors:
             axes = {
-                plain(axis.name): self._extent(name, axis, node) for axis in self._kept(name, node)
+                axis_name(axis.name): self._extent(name, axis, node)
+                for axis in self._kept(name, node)
             }
             strided = name not in self.memory.buffers
             title = self._names[name]

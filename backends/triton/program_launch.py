@@ -92,7 +92,6 @@ def add_program(file: File, program: Program) -> str:
         title = file.titles[known] = file.names.fresh(program.name)
         file.sections.append(to_triton(replace(program, name=title)))
         file.programs[title] = replace(program, name=title)
-        file.sections.append(to_triton(file.programs[title]))
     return file.titles[known]
 
 
