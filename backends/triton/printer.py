@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
@@ -21,13 +20,15 @@ import sympy
 from archc.backends.triton.elementwise import TEXT
 from archc.backends.triton.spelling import (
     INDENT,
-    WIDTH,
+    LONG,
     assigned,
+    docstring,
     dtype_text,
     filled,
     number_text,
     shape_text,
     size_text,
+    summed,
     times_text,
     wrapped,
 )
@@ -75,9 +76,6 @@ COMBINE = {"product": "join_product", "max": "join_max", "min": "join_min"}
 """Functions of the runtime that `tl.associative_scan` takes."""
 
 PRECISIONS = ("ieee", "tf32", "tf32x3")
-LONG = 76
-"""How long an address may be beside what else a line has."""
-
 LITERAL = ("f32", "i32")
 """What a number without a dtype is to Triton."""
 
@@ -144,9 +142,7 @@ def _head(program: Program, known: Collection[str]) -> list[str]:
         lines += filled([f"{buffer.name}_p", *strides])
     lines += [f"{INDENT}{symbol.name}," for symbol in program.sizes if symbol.name in known]
     lines += [f"{INDENT}{name}: tl.constexpr," for name in program.constants if name in known]
-    doc = program.doc.replace("\\", "\\\\").replace('""', '\\"\\"')
-    told = textwrap.wrap(f'"""{doc}"""', WIDTH - len(INDENT))
-    return [*lines, "):", *(f"{INDENT}{line}" for line in told)]
+    return [*lines, "):", *(f"{INDENT}{line}" for line in docstring(program.doc))]
 
 
 def stride(buffer: Buffer, axis: str) -> str:
@@ -329,16 +325,7 @@ class Printer:
         while title in self.words:
             count, title = count + 1, f"{buffer.name}_at_{count + 1}"
         self.words.add(title)
-        lines = [f"{title} = {base}"]
-        for term in offset:
-            if len(term) > LONG - 16:
-                parts = textwrap.wrap(term, LONG, break_long_words=False)
-                lines += [f"{title} += (", *(f"{INDENT}{part}" for part in parts), ")"]
-            elif len(lines[-1]) + len(term) > LONG:
-                lines.append(f"{title} += {term}")
-            else:
-                lines[-1] += f" + {term}"
-        return lines, title
+        return [*summed(title, [base, *offset])], title
 
     def _offset(self, buffer: Buffer, places: dict[str, Value]) -> list[str]:
         """How far it is to an element, as addends: of a strided buffer one an axis, else

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 
 import sympy
@@ -18,6 +19,8 @@ DTYPE = {
 
 INDENT = "    "
 WIDTH = 96
+LONG = 76
+"""How long an address may be beside what else a line has."""
 
 
 class _Itself(dict[str, str]):
@@ -81,6 +84,29 @@ def filled(words: Sequence[str]) -> Iterator[str]:
             line = f"{INDENT}{word},"
         else:
             line += f" {word},"
+    yield line
+
+
+def docstring(text: str) -> list[str]:
+    """What a kernel says of itself."""
+    plain = text.replace("\\", "\\\\").replace('""', '\\"\\"')
+    return textwrap.wrap(f'"""{plain}"""', WIDTH - len(INDENT))
+
+
+def summed(title: str, terms: Sequence[str]) -> Iterator[str]:
+    """Lines that make a name the sum of some terms, of which some may be long."""
+    line = f"{title} = {terms[0]}"
+    for term in terms[1:]:
+        if len(term) > LONG - 16:
+            yield line
+            yield f"{title} += ("
+            yield from textwrap.wrap(term, LONG, initial_indent=INDENT, subsequent_indent=INDENT)
+            line = ")"
+        elif line == ")" or len(line) + len(term) > LONG:
+            yield line
+            line = f"{title} += {term}"
+        else:
+            line += f" + {term}"
     yield line
 
 
