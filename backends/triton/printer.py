@@ -30,6 +30,7 @@ from archc.backends.triton.spelling import (
     size_text,
     summed,
     times_text,
+    titles,
     wrapped,
 )
 
@@ -321,9 +322,7 @@ class Printer:
 
     def _first(self, buffer: Buffer, base: str, offset: Sequence[str]) -> tuple[list[str], str]:
         """Lines that name where a tile begins, and the name."""
-        count, title = 1, f"{buffer.name}_at"
-        while title in self.words:
-            count, title = count + 1, f"{buffer.name}_at_{count + 1}"
+        title = next(t for t in titles(f"{buffer.name}_at") if t not in self.words)
         self.words.add(title)
         return [*summed(title, [base, *offset])], title
 

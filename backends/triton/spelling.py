@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import textwrap
@@ -91,6 +92,12 @@ def docstring(text: str) -> list[str]:
     """What a kernel says of itself."""
     plain = text.replace("\\", "\\\\").replace('""', '\\"\\"')
     return textwrap.wrap(f'"""{plain}"""', WIDTH - len(INDENT))
+
+
+def titles(base: str) -> Iterator[str]:
+    """`x_at`, `x_at_2`, `x_at_3`, ..."""
+    yield base
+    yield from (f"{base}_{count}" for count in itertools.count(2))
 
 
 def summed(title: str, terms: Sequence[str]) -> Iterator[str]:
