@@ -28,6 +28,8 @@ ROWS: Mapping[str, tuple[tuple[int, int], dict[str, int]]] = {
     "attention": ((2, 4096), WIDE),
     "transformer": ((2, 4096), WIDE),
     "mla": ((1, 4096), WIDE),
+    "capped_attention": ((2, 4096), WIDE),
+    "fox": ((2, 4096), WIDE),
     "kda": ((2, 8192), {**WIDE, "K": 128, "V": 128, "r": 128}),
     "gated_delta": ((2, 8192), {**WIDE, "K": 128, "V": 128}),
     "gla": ((2, 8192), {**WIDE, "K": 128, "V": 128}),

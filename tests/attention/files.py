@@ -18,14 +18,23 @@ from torch import Tensor
 import archc
 from archc.compile import text_of
 
-SPECS: dict[str, tuple[dict[str, tuple[int, ...]], tuple[float, ...]]] = {
-    "capped_attention": ({"q": (2, 70, 4, 20), "k": (2, 70, 2, 20), "v": (2, 70, 2, 20)}, (3.0,)),
-    "fox": ({"q": (1, 70, 2, 20), "k": (1, 81, 2, 20), "v": (1, 81, 2, 20), "f": (1, 81, 2)}, ()),
-    "biased": ({"q": (2, 50, 2, 20), "k": (2, 70, 2, 20), "v": (2, 70, 2, 20), "b": (40, 2)}, ()),
-    "alibi": ({"q": (1, 40, 2, 60), "k": (1, 40, 2, 60), "v": (1, 40, 2, 60), "m": (2,)}, ()),
-}
+Shapes = dict[str, tuple[int, ...]]
+SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
+    "capped_attention": (
+        {"q": (2, 70, 4, 20), "k": (2, 70, 2, 20), "v": (2, 70, 2, 20)}, {"cap": 3.0},
+    ),
+    "fox": ({"q": (1, 70, 2, 20), "k": (1, 81, 2, 20), "v": (1, 81, 2, 20), "f": (1, 81, 2)}, {}),
+    "biased": ({"q": (2, 50, 2, 20), "k": (2, 70, 2, 20), "v": (2, 70, 2, 20), "b": (40, 2)}, {}),
+    "alibi": ({"q": (1, 40, 2, 60), "k": (1, 40, 2, 60), "v": (1, 40, 2, 60), "m": (2,)}, {}),
+    "window_attention": (
+        {"q": (1, 70, 4, 20), "k": (1, 95, 2, 20), "v": (1, 95, 2, 20), "sink": (4,)}, {"w": 30},
+    ),
+}  # fmt: skip
 """What the function of an attend is given: shapes of tensors, and further numbers."""
 
+
+SEEN = 13
+"""Tokens that were forgotten before the first that is read."""
 
 BIASED = """layer Biased(H, K, W = 40):
     input q[H, K], k[H, K], v[H, K]
@@ -42,7 +51,7 @@ def compared(spec: str) -> dict[str, float]:
     layer = (archc.parse(BIASED) if spec == "biased" else archc.load(spec)).layer
     module: Any = loaded(text_of(layer, "triton"), spec)
     name = f"{snake(layer.name)}_memory"
-    before = shapes["k"][1] - shapes["q"][1]
+    pos = shapes["k"][1] - shapes["q"][1] + SEEN
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(shape, generator=generator) for shape in shapes.values()]
     drawn[3:] = [-x.abs() / 4 for x in drawn[3:]]
@@ -50,7 +59,7 @@ def compared(spec: str) -> dict[str, float]:
     for function, dtype in ((f"{name}_fold", torch.float32), (name, torch.float64)):
         given = [x.to(dtype).requires_grad_(spec != "alibi" or x.dim() > 1) for x in drawn]
         learned = [x for x in given if x.requires_grad]
-        o = getattr(module, function)(*given, *numbers, before)
+        o = getattr(module, function)(*given, pos=pos, **numbers)
         weight = torch.linspace(-1, 1, o.numel(), dtype=dtype).view(o.shape).sin()
         made.append([o, *torch.autograd.grad((o * weight).sum(), learned)])
     names = ["o", *(f"d_{each}" for each in shapes)]
