@@ -14,10 +14,9 @@ from archc.syntax import tree
 
 def declare(scope: Scope, name: str, span: Span, value: Lazy | Value) -> None:
     """Bind a name once; what a `repeat` carries is bound apart from the value it comes in with."""
-    if name in scope.carried:
-        name = given_anew(name)
-    if name in scope.names:
-        earlier = scope.names[name]
+    key = given_anew(name) if name in scope.carried else name
+    if key in scope.names:
+        earlier = scope.names[key]
         at = earlier.span if isinstance(earlier, Lazy) else getattr(earlier, "origin", None)
         raise scope.error(
             "E0210",
@@ -27,7 +26,7 @@ def declare(scope: Scope, name: str, span: Span, value: Lazy | Value) -> None:
             others=[(at, "first here")],
             helps=["each name has one meaning; give this one another name"],
         )
-    scope.names[name] = value
+    scope.names[key] = value
 
 
 def given_anew(name: str) -> str:

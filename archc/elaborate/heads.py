@@ -53,9 +53,7 @@ def require_groups(scope: Scope, heads: Axis, groups: Axis, span: Span) -> None:
         scope.context.requirements.append(ir.Requirement(condition, text, span))
 
 
-def _no_dim(
-    scope: Scope, node: tree.Recurrence | tree.Attend, word: str, name: str
-) -> Refused:
+def _no_dim(scope: Scope, node: tree.Recurrence | tree.Attend, word: str, name: str) -> Refused:
     """The error for a name in a block's header that is no dim."""
     text = node.span.text
     found = re.search(rf"\b{word}\b[^:]*?(?<!\w)({re.escape(name)})(?![\w'])", text)

@@ -275,6 +275,8 @@ def instantiate(
         elif isinstance(value, LayerRef):
             tied.check_argument(scope, value, node.span)
             closed[name] = _close(scope, name, value, outer, given)
+        elif isinstance(value, AbstractLayer):
+            raise _handed_on(scope, target, value, node)
         else:
             closed[name] = value
     key = tuple(sorted((name, _key(value)) for name, value in closed.items()))
@@ -284,6 +286,16 @@ def instantiate(
         settled = tuple(r for r in layer.requirements if r.settled)
         scope.session.layers.append((target.decl, key, settled, layer))
     return layer, _bind_symbols(scope, layer, outer, node)
+
+
+def _handed_on(scope: Scope, target: LayerRef, value: AbstractLayer, node: tree.Expr) -> Refused:
+    """A layer argument that is given to another layer before it is known itself."""
+    return scope.error(
+        "E0311",
+        f"`{value.name}` cannot be handed on: which layer it is is known when a module is made",
+        node.span,
+        helps=[f"apply `{value.name}` here, or give `{target.decl.name}` a layer of a spec"],
+    )
 
 
 def _elaborated(
@@ -314,7 +326,15 @@ def _bind_symbols(
 ) -> dict[str, sympy.Expr]:
     """Each symbol of the callee in the caller's symbols: given, inferred, or its default."""
     bound: dict[str, sympy.Expr] = {}
+    lacking = _not_given(layer, set())
     for arg in layer.args:
+        if arg.name in lacking:
+            raise scope.error(
+                "E0311",
+                f"`{layer.name}` needs a layer for `{arg.name}`",
+                node.span,
+                helps=[f"write `{layer.name}({arg.name} = SomeLayer(...))(...)`"],
+            )
         if arg.symbol is None:
             continue
         value = outer.get(arg.name, arg.default)
@@ -329,6 +349,15 @@ def _bind_symbols(
             value = at(value, bound)
         bound[arg.symbol.name] = value
     return bound
+
+
+def _not_given(layer: ir.Layer, done: set[int]) -> set[str]:
+    """Layers that a layer, or a stack in it, is to be given, and is not."""
+    if id(layer) in done:
+        return set()
+    done.add(id(layer))
+    found = {call.path for _, call in layer.calls if call.callee.kind == "argument"}
+    return found.union(*(_not_given(call.callee, done) for _, call in layer.calls))
 
 
 def _close(

@@ -46,6 +46,12 @@ def names_defined(stmts: Iterable[tree.Stmt]) -> list[str]:
     return names
 
 
+def names_given(stmts: Sequence[tree.Stmt]) -> list[str]:
+    """The same, and what loops among them carry on."""
+    loops = [name for s in stmts if isinstance(s, tree.Repeat) for name in names_given(s.body)]
+    return [*dict.fromkeys([*names_defined(stmts), *loops])]
+
+
 def names_bound(stmt: tree.Stmt) -> list[str]:
     """Names that a statement binds, inputs and parameters among them."""
     if isinstance(stmt, tree.Input):

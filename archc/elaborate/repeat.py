@@ -9,10 +9,10 @@ import sympy
 from archc.diagnostics import Refused
 from archc.dims import size_symbol
 from archc.elaborate import ops
-from archc.elaborate.binding import force, given_anew
+from archc.elaborate.binding import declare, force, given_anew
 from archc.elaborate.finish import finish
 from archc.elaborate.heads import node_name
-from archc.elaborate.mentions import exported_by, names_defined
+from archc.elaborate.mentions import exported_by, names_given
 from archc.elaborate.scope import Context, Scope
 from archc.elaborate.values import Frame, Lazy, Option, Tensor, Value
 from archc.ir import layer as ir
@@ -29,7 +29,7 @@ Define = Callable[[Scope, Sequence[tree.Stmt], set[str]], Scope]
 
 def repeat(scope: Scope, stmt: tree.Repeat, define: Define) -> Scope:
     """A stack of layers: the names carried through it mean the last layer's from here on."""
-    carried = [name for name in names_defined(stmt.body) if scope.find(name) is not None]
+    carried = [name for name in names_given(stmt.body) if scope.find(name) is not None]
     if not carried:
         raise scope.error(
             "E0217",
@@ -37,7 +37,7 @@ def repeat(scope: Scope, stmt: tree.Repeat, define: Define) -> Scope:
             stmt.span,
             helps=["give a name from outside, such as `x`, a new value in the body"],
         )
-    after = scope.child()
+    after = scope.child(carried=scope.carried)
     made: dict[str, Value] = {}
 
     def compute() -> Value:
@@ -54,7 +54,10 @@ def repeat(scope: Scope, stmt: tree.Repeat, define: Define) -> Scope:
         return compute
 
     for name in carried:
-        after.names[name] = Lazy(name, stmt.span, last(name))
+        passed = Lazy(name, stmt.span, last(name))
+        if name in scope.carried:  # by the loop around this one too
+            declare(scope, name, stmt.span, passed)
+        after.names[given_anew(name) if name in scope.carried else name] = passed
     return after
 
 
@@ -111,6 +114,9 @@ def _iterate(
     body = inner.child(names=dict(values), carried=frozenset(values))
     scope = define(body, stmt.body, exported_by(stmt.body))
     force(scope, stmt.body)
+    for name in values:
+        if scope.find(given_anew(name)) is None:  # what gives it was refused
+            raise Refused(name)
     return {name: scope.lookup(given_anew(name), stmt.span) for name in values}
 
 

@@ -412,7 +412,10 @@ def _route(scope: Scope, stmt: tree.Route, exported: set[str]) -> None:
     def part(name: str) -> Callable[[], Value]:
         def compute() -> Value:
             block.get(lambda lazy: scope.cycle(lazy, stmt.span))
-            value = ops.tensor(made["scope"], made["scope"].lookup(name, stmt.span), stmt.span)
+            found = made["scope"].lookup(name, stmt.span)
+            if isinstance(found, Option):  # of a recurrence, a name that nothing reads
+                return found
+            value = ops.tensor(made["scope"], found, stmt.span)
             mixed = select.mixed(scope, value, made["weight"], made["axis"], stmt.span)
             scope.frame.graph.rename(mixed.node, scope.prefix + name)
             return mixed

@@ -40,6 +40,8 @@ class Draft:
     varying: set[str] = field(default_factory=set)
     batched: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
+    rules: list[str] = field(default_factory=list)
+    decls: list[Decl] = field(default_factory=list)
     causal: bool = True
     without: frozenset[str] = frozenset()
     count: int = 0

@@ -37,6 +37,8 @@ class World:
     allowed: Named | None = None
     grouped: tuple[str, str] | None = None
     chosen: Named | None = None
+    expert: str = ""
+    shared_name: str = ""
 
     def value(self, term: Term) -> Named:
         """The value of a term."""
@@ -76,10 +78,11 @@ class World:
         """A parameter of the layer at hand: by its name, and the passes of `repeat` it is in."""
         declared = next(each for each in self.decl.params if each.name == name)
         path = self.path if declared.inside else self.home
-        owners = [key.split(".")[:-1] for key in self.params if key.split(".")[-1] == name]
+        full = f"{self.shared_name}_{name}" if self.shared_name else name
+        owners = [key.split(".")[:-1] for key in self.params if key.split(".")[-1] == full]
         for each in owners:
             if tuple(int(part) for part in each if part.isdigit()) == path:
-                return Named(self.params[".".join([*each, name])], declared.dims)
+                return Named(self.params[".".join([*each, full])], declared.dims)
         if owners:
             raise KeyError(f"{name} of pass {path}, among {owners}")
         shape = [self.size(dim) for dim in declared.dims]  # no output needs it
@@ -125,8 +128,9 @@ def recurrence(world: World, block: Block) -> None:
     """The body token by token."""
     states, heads, grouped = block.data
     before: dict[str, Named] = {}
+    own = (world.expert,) if world.expert else ()
     for name, dims, start in states:
-        names = (*heads, *dims)
+        names = (*own, *heads, *dims)
         data = real(spread(world.value(start), names)).expand([world.size(dim) for dim in names])
         before[name] = Named(data, names)
     made: dict[str, list[Named]] = {}
@@ -136,7 +140,7 @@ def recurrence(world: World, block: Block) -> None:
         given = set(env)
         run(inner, block.body)
         for name, _, _ in states:
-            before[name] = Named(real(inner.env[name].data), inner.env[name].names)
+            before[name] = sent(world, t, inner.env[name], before[name])
         for name in set(inner.env) - given | {name for name, _, _ in states}:
             made.setdefault(name, []).append(inner.env[name])
     for name, values in made.items():
@@ -144,6 +148,18 @@ def recurrence(world: World, block: Block) -> None:
         shape = [world.extent(n) for n in names]
         rows = [spread(value, names).expand(shape) for value in values]
         world.env[name] = Named(torch.stack(rows), (TIME, *names))
+
+
+def sent(world: World, t: int, new: Named, old: Named) -> Named:
+    """A state after a token: of an expert, as it was where the token is not sent there."""
+    if not world.expert:
+        return Named(real(new.data), new.names)
+    assert world.chosen is not None
+    place = world.chosen.names.index(TIME)
+    names = tuple(name for name in world.chosen.names if name != TIME)
+    here = Named(world.chosen.data.select(place, t), names)
+    (c, x, y), names = aligned([here, new, old])
+    return Named(torch.where(c, real(x), real(y)), names)
 
 
 def attend(world: World, block: Block) -> None:
@@ -197,7 +213,7 @@ def route(world: World, block: Block) -> None:
     axis, count = block.data
     score = world.value(block.terms[0])
     inner = replace(world, env=dict(world.env))
-    inner.chosen = best(score, axis, world.number(count))
+    inner.chosen, inner.expert = best(score, axis, world.number(count)), axis
     weight = inner.value(block.terms[1]) if len(block.terms) > 1 else score
     (x, y), names = aligned([inner.chosen, weight])
     weight = Named(torch.where(x, real(y), 0.0), names)
@@ -283,7 +299,15 @@ def layer(world: World, term: Term) -> Named:
     return renamed(inner.env[name], back)
 
 
-CALLS: dict[str, Callable[[World, Term], Named]] = {"function": function, "layer": layer}
+def tied(world: World, term: Term) -> Named:
+    """A layer that has a name: one set of weights, in whatever pass it is applied."""
+    name = term.data[0] if term.data[0].startswith("shared") else ""
+    return layer(replace(world, path=world.home, shared_name=name), term)
+
+
+CALLS: dict[str, Callable[[World, Term], Named]] = {
+    "function": function, "layer": layer, "tied": tied,
+}  # fmt: skip
 
 
 # --- the whole -----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from tests.programs import attends, memories
+from tests.programs import attends, memories, structures
 from tests.programs.bounds import elementwise, number
 from tests.programs.drawing import Draft
 from tests.programs.terms import (
@@ -44,12 +44,14 @@ def draw(seed: int, without: frozenset[str] = KNOWN) -> Program:
     layers: list[Decl] = []
     for i in range(rng.choice((0, 0, 1, 1, 2))):
         layers.append(layer(rng, f"Part{i}", functions, layers, without))
-    main, options, causal = whole(rng, sizes, functions, layers, without)
-    decls = [*functions, *layers, main]
+    if rng.random() < 0.3 and "arguments" not in without:
+        layers = structures.around(layers)
+    main, options, more = whole(rng, sizes, functions, layers, without)
+    decls = [*functions, *more.decls, *layers, main]
     used = [d for d in decls if any(mentions(o.text(), d.name) for o in decls if o is not d)]
-    kept = [d for d in decls if d is main or d in used]
+    kept = [d for d in decls if d is main or d in more.decls or d in used]
     given = {n: sizes[n] for n, default in main.sizes if n in sizes}
-    return Program(tuple(kept), sizes, {**given, **options}, causal, seed)
+    return Program(tuple(kept), sizes, {**given, **options}, more.causal, seed)
 
 
 def function(rng: random.Random, sizes: dict[str, int], name: str, without: frozenset[str]) -> Decl:
@@ -103,8 +105,8 @@ def layer(
 def whole(
     rng: random.Random, sizes: dict[str, int], functions: list[Decl], layers: list[Decl],
     without: frozenset[str],
-) -> tuple[Decl, dict[str, object], bool]:  # fmt: skip
-    """The layer that a spec stands for."""
+) -> tuple[Decl, dict[str, object], Draft]:  # fmt: skip
+    """The layer that a spec stands for, the options of an instance, and what it was drawn with."""
     s = Draft(rng, sizes, "", functions=functions, layers=layers, without=without)
     s.used = {"d", *rng.sample(("H", "K", "V", "D"), 2)}
     if rng.random() < 0.3:
@@ -119,6 +121,7 @@ def whole(
     s.options = options(s)
     statements(s)
     outputs(s)
+    inputs = (*inputs, *left_out(s))
     if "@c" in s.used:
         inputs = (*inputs, Declared("c", ("e",), " along m", -1, 1, along="m"))
     head = Decl("layer", "Whole", (), inputs, tuple(s.params), ())
@@ -127,7 +130,7 @@ def whole(
     decl = replace(head, kind=s.one("layer", "layer", "block", "model"), body=body)
     decl = replace(decl, sizes=arguments(s, decl))
     known = {name for name, _ in decl.sizes}
-    return decl, {n: v for n, _, v in s.options if n in known}, s.causal
+    return decl, {n: v for n, _, v in s.options if n in known}, s
 
 
 def given(s: Draft) -> tuple[Declared, ...]:
@@ -140,6 +143,16 @@ def given(s: Draft) -> tuple[Declared, ...]:
         s.used.add("vocab")
         found.append(Declared("tokens", (), " in vocab", 0, 6, True))
     return tuple(found)
+
+
+def left_out(s: Draft) -> tuple[Declared, ...]:
+    """An input that may be left out, with the output that needs it."""
+    if "optional inputs" in s.without or s.maybe(0.85):
+        return ()
+    r = Term("name", (), ("extra",), ("d",), -1, 1)
+    made = elementwise(s.one("add", "mul"), elementwise(s.one("tanh", "sin"), r), s.draw(("d",), 1))
+    s.body.append(Let(("more",), made, ("d",), "output"))
+    return (Declared("extra", ("d",), " optional", -1, 1, optional=True),)
 
 
 def options(s: Draft) -> list[tuple[str, str, object]]:
@@ -160,7 +173,9 @@ def statements(s: Draft) -> None:
         small(s)
     for _ in range(s.rng.choice((0, 1, 1, 1, 2))):
         ways = [(4, "recurrences", memories.recurrence), (3, "attends", attends.attend),
-                (1, "routes", route), (1, "stacks", stack)]  # fmt: skip
+                (1, "routes", route), (1, "stacks", stack), (0.7, "tied", structures.tied),
+                (0.5, "nested", structures.nested), (0.7, "sent", structures.sent),
+                (0.4, "laws", structures.lawful)]  # fmt: skip
         ways = [way for way in ways if way[1] not in s.without]
         s.rng.choices(ways, [way[0] for way in ways])[0][2](s)
         if s.maybe(0.4):
@@ -301,11 +316,17 @@ def outputs(s: Draft) -> None:
 
 
 def chunk_rules(s: Draft) -> tuple[Statement, ...]:
-    """How recurrences are computed."""
-    way = s.one("none", "none", "size", "size", "sequential")
+    """How recurrences are computed, and promises that hold."""
+    way, rules = s.one("none", "none", "size", "size", "sequential"), list(s.rules)
     if way == "size":
-        return (Line(f"chunk: size {s.one('2', '3', '4', '5', '7', '16')}"),)
-    return (Line("chunk: sequential"),) if way == "sequential" and s.maybe(0.3) else ()
+        rules.append(f"size {s.one('2', '3', '4', '5', '7', '16')}")
+    if way == "sequential" and not rules and s.maybe(0.3):
+        rules.append("sequential")
+    gates = [k.data[0] for k in s.known if k.data[0][0] == "g" and k.low >= 0 and k.high <= 1]
+    promises = ["x <= 2", "x >= -2", *(f"{g} <= 1" for g in gates), *(f"{g} >= 0" for g in gates)]
+    if s.maybe(0.15) and "promises" not in s.without:
+        rules += [f"bound {s.rng.choice(promises)}"]
+    return (Line(f"chunk: {', '.join(rules)}"),) if rules else ()
 
 
 def requirements(s: Draft) -> tuple[Statement, ...]:

@@ -98,6 +98,7 @@ PATTERNS: dict[str, tuple[int, str]] = {
     "turned": (10, "{0:9}.T"),
     "function": (10, "{d[0]}"),
     "layer": (10, "{d[0]}"),
+    "tied": (10, "{d[0]}"),
     # in the memory scope
     "state": (10, "{d[0]}[{d[1]}]"),
     "outer": (6, "{0:6} @ {1:9}.T"),
@@ -139,7 +140,7 @@ def render(term: Term) -> tuple[str, int]:
     """The text of a term, and how tightly it binds."""
     level, pattern = PATTERNS[term.op]
     operands = [_Operand(arg) for arg in term.args]
-    if term.op in ("function", "layer"):
+    if term.op in ("function", "layer", "tied"):
         inner = ", ".join([*(format(each, "0") for each in operands), *term.data[2:]])
         return f"{term.data[0]}({inner})", 10
     text = pattern.format(*operands, d=term.data)
@@ -210,6 +211,7 @@ class Declared:
     whole: bool = False
     along: str = "t"
     inside: bool = False  # of a `repeat`, which declares it
+    optional: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}[{', '.join(self.dims)}]" if self.dims else f"{self.name}[]"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tests.programs.bounds import TAME, elementwise, interval, number, ordered
 from tests.programs.drawing import Draft
+from tests.programs.structures import Around, sizes_in_words
 from tests.programs.terms import LIBRARY, NORMS, UNARY, Term
 
 SUMMED = frozenset(("d", "H", "K", "V", "D", "G", "n", "p", "P", "R", "A", "C"))
@@ -233,10 +234,13 @@ def _called(s: Draft, wanted: frozenset[str], depth: int) -> Term | None:
 def _applied(s: Draft, wanted: frozenset[str], depth: int) -> Term | None:
     """Another layer, applied once."""
     found = [d for d in s.layers if d.name not in s.taken and len(d.inputs[0].dims) == len(wanted)]
+    found = [d for d in found if getattr(d, "argument", "") not in s.taken]
     if not found:
         return None
     decl, order = s.rng.choice(found), s.order(wanted)
-    s.taken.add(decl.name)  # once, so that its parameters have one path
+    s.taken |= {decl.name, getattr(decl, "argument", "")} - {
+        ""
+    }  # each once: one path of parameters
     args = tuple(s.let(s.draw(order, depth - 1), order) for _ in decl.inputs)
     given = dict(zip(decl.inputs[0].dims, order, strict=True))
     sizes = [given[n] if s.maybe() else f"{n} = {given[n]}" for n, _ in decl.sizes if n in given]
@@ -245,6 +249,9 @@ def _applied(s: Draft, wanted: frozenset[str], depth: int) -> Term | None:
         named = named or "=" in text
         if named and "=" not in text:
             sizes[place] = f"{[n for n, _ in decl.sizes if n in given][place]} = {text}"
+    if isinstance(decl, Around):
+        inner = next(each for each in s.layers if each.name == decl.argument)
+        sizes.append(f"inside = {inner.name}({sizes_in_words(inner, order)})")
     written = f"{decl.name}({', '.join(sizes)})"
     return Term("layer", args, (written, decl.name), order, -TAME, TAME)
 

@@ -1,0 +1,97 @@
+"""Layers in layers, memories in routes: what drawn programs found."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import archc
+from archc.diagnostics import ArchError
+
+AROUND = """
+block Around(p, inside):
+    input x[p]
+    param v[p]
+    output y[p] = x + inside(tanh(x)) * v
+
+layer Whole(d, mine):
+    input x[d]
+    output y[d] = {}
+"""
+
+UNREAD = """
+layer Whole(d, D, K, V):
+    input x[d]
+    param r[d, D]; wk[D, d, K]; wv[D, d, V]; wo[D, d]
+    p = softmax[D](x @ r)
+    route e in top(1, p):
+        k = x @ wk[e]
+        v = x @ wv[e]
+        recurrence S[K, V]:
+            S[t] = 0.5 * S[t-1] + k @ v.T
+            o = S[t].T @ k
+    output y[d] = p @ wo
+"""
+
+LOOPS = """
+layer Whole(d):
+    input x[d]
+    h = x
+    repeat 2 as l:
+        param w[d]
+        {}
+    output y[d] = h
+"""
+
+
+def inner(v: dict[str, torch.Tensor], pass_: int, h: torch.Tensor, plus: str = "") -> torch.Tensor:
+    """The loop in a pass: `* v`, and more."""
+    for place in range(2):
+        h = h * v[f"layers.{pass_}.layers.{place}.v"] + (v[f"layers.{pass_}.w"] if plus else 0)
+    return h
+
+
+def test_loops_in_loops() -> None:
+    """A loop that carries what the loop around it carries, or a name of that loop's own."""
+    x = torch.randn(2, 4, 3)
+    loop = "repeat 2 as m:\n            param v[d]\n            {0} = {0} * v{1}"
+    layer = archc.parse(LOOPS.format(loop.format("h", " + w"))).module(d=3)
+    weights = {name: p.data.normal_() for name, p in layer.named_parameters()}
+    torch.testing.assert_close(layer(x), inner(weights, 1, inner(weights, 0, x, "w"), "w"))
+
+    text = f"u = tanh(h * w)\n        {loop.format('u', '')}\n        h = h + u"
+    layer, h = archc.parse(LOOPS.format(text)).module(d=3), x
+    weights = {name: p.data.normal_() for name, p in layer.named_parameters()}
+    for pass_ in range(2):
+        h = h + inner(weights, pass_, torch.tanh(h * weights[f"layers.{pass_}.w"]))
+    torch.testing.assert_close(layer(x), h)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ("Around(d)(mine(x))", "`Around` needs a layer for `inside`"),
+        ("Around(d, inside = mine)(mine(x))", "`mine` cannot be handed on"),
+    ],
+)
+def test_a_layer_that_is_not_given(call: str, says: str) -> None:
+    """The class would not have been made: TypeError."""
+    with pytest.raises(ArchError, match="E0311") as refused:
+        archc.parse(AROUND.format(call))
+    assert says in str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore::archc.diagnostics.ArchWarning")
+def test_a_memory_in_a_route_that_nothing_reads() -> None:
+    assert archc.parse(UNREAD).module(d=2, D=3, K=2, V=2)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_carried_name_that_is_given_twice_is_told_once(order: int) -> None:
+    """Whichever comes first, the loop or the other statement."""
+    loop = "repeat 2 as m:\n            param v[d]\n            h = h * v"
+    both = ["h = tanh(h * w)", loop][::order]
+    with pytest.raises(ArchError) as refused:
+        archc.parse(LOOPS.format("\n        ".join(both)))
+    assert [each.code for each in refused.value.diagnostics] == ["E0210"]
+    assert "`h` is declared twice" in str(refused.value)
