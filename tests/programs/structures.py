@@ -138,24 +138,34 @@ def sent(s: Draft) -> Term:
     x = s.known[0]
     heads = ("H",) if s.maybe() else ()
     s.used |= {*heads}
-    p = Term(
-        "norm", (s.project(frozenset("D")) or s.draw(("D",), 0),), ("softmax", "D"), ("D",), 0, 1
-    )
-    p = s.let(p, ("D",), "p")
+    score = s.project(frozenset("D")) or s.draw(("D",), 0)
+    p = s.let(Term("norm", (score,), ("softmax", "D"), ("D",), 0, 1), ("D",), "p")
     expert = s.fresh("e")
 
     def own(*dims: str) -> Term:
         w = s.param("D", *x.dims, *heads, *dims, low=-0.6, high=0.6)
         return Term("expert", (Term("name", (), w.data, w.dims),), (expert,), w.dims[1:])
 
-    m = Memory(s, heads, False)
-    S = m.declare("S", "K", "V")
     k, v = s.fresh("k"), s.fresh("v")
     row = Term("matmul", (x, own("K")), x.dims, (*heads, "K"), -6, 6)
     lets: list[Statement] = [
         Let((k,), Term("norm", (row,), ("l2norm", "K"), (*heads, "K"), -1, 1), (*heads, "K")),
         Let((v,), Term("matmul", (x, own("V")), x.dims, (*heads, "V"), -6, 6), (*heads, "V")),
     ]
+    memory, o = written(s, heads, k, v)
+    weighed = Term("normalised", (p,), ("D",), ("D",), 0, 1)
+    count = s.one("1", "2")
+    head = f"route {expert} in top({count}, {{0}}) weight {{1}}"
+    s.body.append(Block("route", head, (*lets, memory), ("D", count), (p, weighed)))
+    s.varying.add(o)
+    s.known.append(Term("name", (), (o,), (*heads, "V"), -4, 4))
+    return s.known[-1]
+
+
+def written(s: Draft, heads: tuple[str, ...], k: str, v: str) -> tuple[Block, str]:
+    """A memory of keys and values, and the name of what is read of it."""
+    m = Memory(s, heads, False)
+    S = m.declare("S", "K", "V")
     before = scaled(m.gate(), state(S, "t-1", "K", "V"))
     key, write = name(k, "K"), outer(name(k, "K"), name(v, "V"))
     if s.maybe():
@@ -163,18 +173,11 @@ def sent(s: Draft) -> Term:
         before = Term("mm", (householder(beta, key), before), (), ("K", "V"), -2, 2)
         write = scaled(beta, write)
     m.update(S, plus(before, write))
-    q = m.key("K")
-    o = m.let("o", Term("tmv", (state(S, "t", "K", "V"), q), (), ("V",), -2, 2))
+    read = Term("tmv", (state(S, "t", "K", "V"), m.key("K")), (), ("V",), -2, 2)
+    o = m.let("o", read).data[0]
     over = f" over {', '.join(heads)}" if heads else ""
-    inside = Block("recurrence", f"recurrence {S}[K, V]{over}", tuple(m.body),
-                   (tuple(m.states), heads, None))  # fmt: skip
-    count = s.one("1", "2")
-    weighed = Term("normalised", (p,), ("D",), ("D",), 0, 1)
-    head = f"route {expert} in top({count}, {{0}}) weight {{1}}"
-    s.body.append(Block("route", head, (*lets, inside), ("D", count), (p, weighed)))
-    s.varying.add(o.data[0])
-    s.known.append(Term("name", (), (o.data[0],), (*heads, "V"), -4, 4))
-    return s.known[-1]
+    data = (tuple(m.states), heads, None)
+    return Block("recurrence", f"recurrence {S}[K, V]{over}", tuple(m.body), data), o
 
 
 def lawful(s: Draft) -> Term | None:
