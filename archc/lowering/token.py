@@ -259,8 +259,8 @@ class TokenProgram(Values):
     def taps(self, axis: Axis, dims: tuple[Dim, ...], term: Callable[[Index], Made]) -> Made:
         """The sum of a term for each place of a short convolution."""
         start = self.k.full(0.0, *dims)
-        stop, name = self.size(axis.size), plain(axis.name)
-        with self.k.loop(0, stop, start, index=name, unrolled=True) as turn, self.inner():
+        stop = self.size(axis.size)
+        with self.k.loop(0, stop, start, index="tap", unrolled=True) as turn, self.inner():
             made = term(Index(turn.index))
             self._next(turn, made, dims)
         return made if isinstance(made, Refusal) else Padded(turn.results[0])

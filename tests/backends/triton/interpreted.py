@@ -143,6 +143,44 @@ def check_layer(spec: str, tokens: int, unit: int, bits: int = 32) -> None:
     in_both(module, layer_in, close)
 
 
+def check_tokens(spec: str, tokens: int, unit: int) -> None:
+    """A whole layer whose token regions are done by kernels, and nothing else: values, gradients,
+    states, and gradients of gradients."""
+    layer, module = file_of(spec)
+    sizes = next(examples(layer, unit))
+    known = {**sizes, "batch": 2, "T": tokens, "T_seen": tokens}
+    _, op = layer.inputs[0]
+    x = torch.randn([evaluate(axis.size, known) for axis in op.type.axes], dtype=torch.float64)
+    exact = getattr(module, layer.name)(**arguments(sizes)).double()
+    small = getattr(module, layer.name)(**arguments(sizes))
+    small.load_state_dict(narrow(exact.state_dict()))
+    exact.load_state_dict(narrow(small.state_dict(), torch.float64))
+
+    def twice(made: Any, x: Tensor) -> Named:
+        x = x.clone().requires_grad_()
+        y, state = made(x, return_state=True)
+        (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        second = torch.autograd.grad(first.square().sum(), [x, *made.parameters()])
+        found = {"y": y, "d x": first, "dd x": second[0]}
+        found |= {
+            f"dd {n}": d for (n, _), d in zip(made.named_parameters(), second[1:], strict=True)
+        }
+        kept = {n: s for n, s in zip(state._fields, state, strict=True) if isinstance(s, Tensor)}
+        return {n: v.detach() for n, v in {**found, **kept}.items()}
+
+    wanted, told, calls = twice(exact, x), as_told(module, 1e-4), []
+    vars(module).update(told)
+    decide, new = module.by_token_kernels, torch.empty
+    module.by_token_kernels = lambda largest, *given: calls.append(largest) is None
+    with guarded():
+        found = twice(small, x.float())
+    module.by_token_kernels, torch.empty = decide, new
+    assert calls, "no region was done by kernels"
+    for name, exactly in wanted.items():
+        error = (found[name].double() - exactly).abs().max() / exactly.abs().max().clamp(min=1e-9)
+        print(f"{name}: {float(error):.1e}")
+
+
 def check_gates(spec: str, chunk: int, K: int = 6, V: int = 20) -> None:
     """A recurrence `spec_memory(q, k, v, log gate, S)` that forgets almost all, and all."""
     _, module = file_of(spec, in_kernels)
@@ -172,7 +210,12 @@ def main(arguments: list[str]) -> None:
         what, spec, *numbers = check.split()
         torch.manual_seed(0)
         print(f"== {check.strip()}")
-        checks = {"layer": check_layer, "gates": check_gates, "wide": check_wide}
+        checks = {
+            "layer": check_layer,
+            "tokens": check_tokens,
+            "gates": check_gates,
+            "wide": check_wide,
+        }
         checks[what](spec, *map(int, numbers))
 
 

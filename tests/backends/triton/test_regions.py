@@ -1,0 +1,74 @@
+"""Token regions of layers, by kernels under Triton's interpreter and by PyTorch elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from archc.backends.load import load
+
+import archc
+from archc.compile import lowered, whole_in_kernels
+from archc.ir.plan import Plan
+from tests.backends.triton.test_interpreted import errors, wrong
+
+pytest.importorskip("triton")
+
+
+def test_a_feed_forward_layer_by_kernels() -> None:
+    """Values, gradients and gradients of gradients."""
+    assert not wrong(errors("tokens swiglu 5 4"))
+
+
+@pytest.mark.slow
+def test_layers_by_kernels() -> None:
+    """Short convolutions with their past, gates, gated norms, rotations, shifts of tokens. What is
+    chunked has no second gradient, so these are of few tokens."""
+    assert not wrong(errors("tokens kda 9 4", "tokens rwkv7 5 4", "tokens mla 5 4"))
+
+
+SHORT = """
+layer Short(d, H, K):
+    input x[d]
+    param W, G[d, H, K]; c[H, K, 3]; gain[K]
+    u = rmsnorm[K](silu(shortconv((x @ W) * (x @ G), c))) * gain
+    output y[H, K] = u
+"""
+
+
+def test_elsewhere_it_is_the_same_as_without_kernels() -> None:
+    """On a CPU, with a past that has a gradient, packed, and in pieces."""
+    spec = archc.parse(SHORT)
+    text = whole_in_kernels(Plan(lowered(spec.layer)))
+    sizes = {"d": 5, "H": 2, "K": 4}
+    layer = load(text, "short").Short(**sizes).double()
+    eager = spec.module(**sizes, backend="eager", dtype=torch.float64)
+    eager.load_state_dict(layer.state_dict())
+    x = torch.randn(1, 12, 5, dtype=torch.float64)
+    borders = torch.tensor([0, 1, 5, 12])
+    torch.testing.assert_close(layer(x), eager(x))
+    torch.testing.assert_close(layer(x, cu_seqlens=borders), eager(x, cu_seqlens=borders))
+    y, state = layer(x[:, :7], return_state=True)
+    z, _ = layer(x[:, 7:], state=state, return_state=True)
+    torch.testing.assert_close(torch.cat([y, z], 1), eager(x))
+    for count in (0, 1):
+        torch.testing.assert_close(layer(x[:, :count]), eager(x[:, :count]))
+    torch.testing.assert_close(layer(x[:0]), eager(x[:0]))
+
+
+def test_dtypes_are_those_of_pytorch() -> None:
+    """What a region would make by kernels has the dtype that its passes give."""
+    module = load(whole_in_kernels(Plan(lowered(archc.parse(SHORT).layer))), "short")
+    passes = module.short_u_passes
+    names = passes.__code__.co_varnames[: passes.__code__.co_argcount]
+    shapes = {"c": (2, 4, 3), "gain": (4,), "u_raw_past": (1, 2, 2, 4), "x_raw_past": (1, 2, 2, 4)}
+    for other in (torch.bfloat16, torch.float32, torch.float16):
+        dtypes = {"c": other}
+        tensors = {
+            name: torch.zeros(
+                shapes.get(name, (1, 4, 2, 4)), dtype=dtypes.get(name, torch.bfloat16)
+            )
+            for name in names
+            if name != "cu_seqlens"
+        }
+        made, *_ = passes(**tensors, cu_seqlens=None)
+        assert module.token_kind(False, *tensors.values()) == made.dtype
