@@ -55,12 +55,13 @@ PAUSE = 0.05
 @dataclass
 class Job:
     """Some tests, in their order, up to the first that fails where there is a mutant; how long they
-    may take; and whether the lines that they reach are wanted."""
+    may take; whether the lines that they reach are wanted; and tests that are left out."""
 
     tests: Sequence[str]
     limit: float
     mutant: Mutant | None = None
     lines: bool = False
+    without: Sequence[str] = ()
 
 
 @dataclass
@@ -240,7 +241,7 @@ def in_child(copy: Path, job: Job, out: Path) -> int:
     import pytest
 
     files = list(dict.fromkeys(test.partition("::")[0] for test in job.tests))
-    more = ["-x"] if job.mutant else []
+    more = [*["-x"] * bool(job.mutant), *(f"--deselect={test}" for test in job.without)]
     return int(pytest.main([
         "-q", "-p", "tests.reach", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line",
         "--hypothesis-seed=0", f"--basetemp={copy / 'made'}", *more, *files,

@@ -34,7 +34,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -369,7 +369,7 @@ class Asking:
         self.later: dict[str, list[list[str]]] = {}
         self.asked: dict[str, set[str]] = defaultdict(set)
         self.sound: dict[str, bool] = {}
-        self.doubted: dict[str, list[tuple[Mutant, dict[str, Any]]]] = defaultdict(list)
+        self.doubted: dict[str, list[tuple[Job, dict[str, Any]]]] = defaultdict(list)
         for mutant in mutants:
             parts = reach.parts(mutant, most)
             files = nearest(mutant, reach.files) or ([] if parts else nearest(mutant, {}))
@@ -408,7 +408,7 @@ class Asking:
         else:
             test, why = failed[-1] if failed else (ended.job.tests[0], ended.said[-160:])
             more = {"test": test, "why": why, "seconds": ended.seconds}
-            self.doubted[test].append((mutant, more))
+            self.doubted[test].append((ended.job, more))
             if test in self.sound:
                 self.settle(test, self.sound[test])
             elif len(self.doubted[test]) == 1:  # does it pass without the mutant?
@@ -416,14 +416,16 @@ class Asking:
         self.record.write()
 
     def settle(self, test: str, sound: bool) -> None:
-        """A test that fails without a mutant says nothing of one."""
+        """A test that fails without a mutant says nothing of one: the others are asked."""
         self.sound[test] = sound
-        for mutant, more in self.doubted.pop(test, []):
-            told(mutant, f"killed by {test}" if sound else f"asked {test}, which always fails")
+        for job, more in self.doubted.pop(test, []):
+            assert job.mutant is not None
             if sound:
-                self.record.add(mutant, "killed", **more)
+                told(job.mutant, f"killed by {test}")
+                self.record.add(job.mutant, "killed", **more)
             else:
-                self.record.add(mutant, "open", why=f"{test} fails without it, too")
+                without = [each for each, sound in self.sound.items() if not sound]
+                self.jobs.appendleft(replace(job, without=without))
 
     def passed(self, mutant: Mutant) -> None:
         parts = self.later.get(mutant.id, [])
