@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 
 import sympy
 from archc.backends.eager.library import use_space
+from archc.backends.eager.literals import literals
 from archc.backends.eager.region import extra_arguments, graph_scope
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, Value
 from archc.backends.expression import ATOM, UNARY, Text
 from archc.backends.index import permuted
 from archc.backends.triton.program_launch import ProgramLaunch, count_text, write_program
-from archc.backends.writer import Names, Writer, identifier, quoted, snake
+from archc.backends.writer import COLUMNS, INDENT, Names, Writer, identifier, quoted, snake
 
 from archc.dims import Axis, size_symbol
 from archc.ir import layer as ir
@@ -354,13 +355,14 @@ class RegionFunction:
         writer = Writer()
         writer.line(f"{self.title}_op = new_token_op(")
         names = [self.arguments[n] for n in self.wanted]
-        for text in (
-            "SPACE", quoted(self.title), quoted(" ".join(self.arguments.values())),
-            quoted("; ".join(self._numbers())), str(len(self.outputs)), quoted(" ".join(names)),
-            f"{self.title}_values", f"{self.title}_room", f"{self.title}_gradient",
-            f"{self.title}_again",
+        arguments, numbers = " ".join(self.arguments.values()), "; ".join(self._numbers())
+        for texts in (
+            ["SPACE"], [quoted(self.title)], _lines(arguments), _lines(numbers),
+            [str(len(self.outputs))], _lines(" ".join(names)), [f"{self.title}_values"],
+            [f"{self.title}_room"], [f"{self.title}_gradient"], [f"{self.title}_again"],
         ):  # fmt: skip
-            writer.line(f"    {text},")
+            writer.include([f"    {text}" for text in texts])
+            writer.lines[-1] += ","
         writer.line(")")
         self.file.sections.append(writer.text())
 
@@ -455,3 +457,8 @@ def _is_wide(op: object) -> bool:
     if isinstance(op, ir.Reduce):
         return op.fn in ("sum", "prod")
     return isinstance(op, ir.Elementwise) and op.fn in IN_FLOAT32
+
+
+def _lines(text: str) -> list[str]:
+    """A text as literals that are not too long."""
+    return literals(text, COLUMNS - len(INDENT)) or [quoted(text)]

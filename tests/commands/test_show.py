@@ -119,7 +119,7 @@ def test_a_loop_is_said_to_be_one():
 
 def test_show_kernels_as_tile_programs():
     shown = run("show", "gla", "--stage", "kernels").stdout
-    assert shown.startswith("gla_memory_step: ") and "\n  for each batch < B\n" in shown
+    assert "\ngla_memory_step: " in shown and "\n  for each batch < B\n" in shown
     assert run("show", "swiglu", "--stage", "kernels").stdout == "no kernel\n"
     done = run("show", "gla", "--stage", "assembly")
     assert done.exit_code == 2 and "'kernels'" in done.stderr and "'assembly'" in done.stderr
