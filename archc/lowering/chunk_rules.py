@@ -8,6 +8,7 @@ from typing import Any
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.lowering.chunks import at_last, chunks, last, result, tokens
+from archc.lowering.paired import paired
 from archc.lowering.rows import move, scan, spans, spans_gradient, sums
 from archc.lowering.rules import RULES
 from archc.lowering.systems import conjugate, inverse
@@ -17,3 +18,9 @@ CHUNK_RULES: dict[type, Callable[..., Any]] = {
     ck.Last: last, ck.Move: move, ck.Sums: sums, ck.Scan: scan, ck.Spans: spans,
     ck.SpansGradient: spans_gradient, ck.Inverse: inverse, ck.Conjugate: conjugate,
 }  # fmt: skip
+
+PAIR_RULES: dict[type, Callable[..., Any]] = {
+    **CHUNK_RULES, ck.Gram: paired, ck.Mix: paired, ck.GateGradient: paired,
+}  # fmt: skip
+"""The same with pairs of rows that decay. Kernels with these are not launched yet: where gates are
+strong, they take longer than the text that goes down the tree at once (`benchmarks/NOTES.md`)."""

@@ -346,15 +346,12 @@ class KernelValues(Values):
             return f"{language.OF_BUFFER}{title}"
         return {NARROW: "DOT", SUMMED: "SUMS"}.get(buffer.width, "f32")
 
-    def sums_at(self, node: Node, row: str, at: Tile, inside: Tile | None) -> Tile:
+    def sums_at(self, node: Node, place: Place) -> Tile:
         """The values of some rows of what is in memory, as they are there."""
-        place = {axis.name: self.indices.get(axis.name) for axis in node.type.axes}
         whole = {
-            axis.name: place[axis.name] or self.whole(axis)
+            axis.name: place.get(axis.name) or self.indices.get(axis.name) or self.whole(axis)
             for axis in node.type.axes
-            if axis.name != row
         }
-        whole[row] = Index(at, False, inside)
         buffer = self.tensor(self.kernel.loads[node.id], node)
         return self.load(buffer, self.in_memory(node, whole)).tile
 

@@ -19,7 +19,7 @@ from archc.ir.kernel import NEAR, WHOLE, Kernel
 from archc.lowering.blocks import part_by_part
 from archc.lowering.chunk_rules import CHUNK_RULES
 from archc.lowering.kernel_values import KernelValues, Memory, made_here
-from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal
+from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Rules
 from archc.tile.handle import Tile
 from archc.tile.language import Program
 from archc.tile.unread import swept
@@ -45,16 +45,18 @@ class Lowered:
     in_parts: bool
 
 
-def lower(kernel: Kernel, tokens: str, memory: Memory) -> Lowered | Refusal:
+def lower(
+    kernel: Kernel, tokens: str, memory: Memory, rules: Rules = CHUNK_RULES
+) -> Lowered | Refusal:
     """The program of a kernel; `tokens` is the stream of the tokens."""
-    refused = _not_yet(kernel)
-    return refused or _Kernel(kernel, tokens, memory).lowered()
+    refused = _not_yet(kernel, rules)
+    return refused or _Kernel(kernel, tokens, memory, rules).lowered()
 
 
-def _not_yet(kernel: Kernel) -> Refusal | None:
+def _not_yet(kernel: Kernel, rules: Rules) -> Refusal | None:
     """What the lowering does not do yet."""
     for node in made_here(kernel):
-        if type(node.op) not in CHUNK_RULES and not isinstance(node.op, ir.Fold):
+        if type(node.op) not in rules and not isinstance(node.op, ir.Fold):
             return Refusal(node.id, NOT_YET)
     return None
 
@@ -62,9 +64,9 @@ def _not_yet(kernel: Kernel) -> Refusal | None:
 class _Kernel:
     """One kernel that is being lowered."""
 
-    def __init__(self, kernel: Kernel, tokens: str, memory: Memory):
+    def __init__(self, kernel: Kernel, tokens: str, memory: Memory, rules: Rules):
         self.kernel, self.tokens = kernel, tokens
-        self.v = KernelValues(kernel, CHUNK_RULES, tokens, memory)
+        self.v = KernelValues(kernel, rules, tokens, memory)
 
     def lowered(self) -> Lowered | Refusal:
         """The program, or why there is none."""

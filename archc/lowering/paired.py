@@ -1,0 +1,247 @@
+"""Pairs of rows that decay along a dim: all that read the same sums of gates are made together.
+
+`pairs.py` writes them; here is what they are given. Grams alone are summed up from parts of the
+dim, so that tiles are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from archc.ir import chunk as ck
+from archc.ir.graph import Node
+from archc.lowering.pairs import Decays, Made, Products, Weighed, grams, mixes
+from archc.lowering.values import Index, Padded, Place, Refusal
+from archc.tile.compose import ceil_div, size
+from archc.tile.handle import Tile
+from archc.tile.language import Dim
+
+if TYPE_CHECKING:
+    from archc.lowering.kernel_values import KernelValues
+
+DIMS = size("DIMS")
+PAIRED = (ck.Gram, ck.Mix, ck.GateGradient)
+
+
+def paired(v: KernelValues, node: Node, place: Place) -> Padded | Refusal:
+    """A Gram, a Mix or a GateGradient, and with it others that read the same sums."""
+    labelled = [name for name in place if place[name].label]
+    refused = v.not_whole(node, place, *labelled)
+    if refused is not None:
+        return refused
+    if node.op.anchor != ck.SUMS:
+        return v.refused(node, "pairs of rows that decay along several dims")
+    if node.id not in v.pairs:
+        before = v.frame.graph.ancestors(node.id)
+        for other in v.here:
+            if isinstance(other.op, PAIRED) and other.id in before:
+                v.value(other.id)
+        refused = _Together(v, node).make()
+    return refused or v.pairs[node.id]
+
+
+class _Together:
+    """All pairs that can be made where one of them is wanted."""
+
+    def __init__(self, v: KernelValues, node: Node):
+        self.v, self.first, self.row = v, node, node.op.row
+        graph = v.frame.graph
+        self.sums = graph[node.operands[-1]]
+        waiting = {n.id for n in v.here if isinstance(n.op, PAIRED)} - {*v.pairs}
+        alike = [n for n in v.here if self._is_alike(n)]
+        self.nodes = [n for n in alike if not waiting & graph.ancestors(n.id)]
+
+    def _is_alike(self, node: Node) -> bool:
+        same = isinstance(node.op, PAIRED) and node.operands[-1] == self.sums.id
+        made = node.id in self.v.pairs
+        return same and not made and node.op.exclusive == self.first.op.exclusive
+
+    def make(self) -> Refusal | None:
+        """All of them."""
+        v = self.v
+        dims = [a for a in self.sums.type.axes if a.name not in (self.row, *v.indices)]
+        if len(dims) != 1 or self.first.id not in {n.id for n in self.nodes}:
+            return v.refused(self.first, "pairs of rows inside a walk")
+        self.axis = dims[0]
+        return self._mixes() or self._grams()
+
+    # --- Grams ---
+
+    def _grams(self) -> Refusal | None:
+        """Grams, summed up from parts of the dim if there is nothing else."""
+        v = self.v
+        nodes = [node for node in self.nodes if isinstance(node.op, ck.Gram)]
+        if not nodes:
+            return None
+        tried = self._one_part(nodes, v.k.lift(0, "i32"), len(nodes) == len(self.nodes))
+        if isinstance(tried, Refusal):
+            return tried
+        parts = len(nodes) == len(self.nodes) and not v.is_split(self.axis)
+        count = ceil_div(v.size(self.axis.size), DIMS) if parts else 1
+
+        def make(part: Tile) -> Made:
+            made = self._one_part(nodes, part, parts)
+            assert not isinstance(made, Refusal), "it was made so before"
+            return made
+
+        rows = v.dim(self.row, self.sums.type.axis(self.row))
+        col = Dim(nodes[0].op.col.name, rows.length)
+        own = tuple(map(_has_own, nodes))
+        for node, tile in zip(
+            nodes, grams(Products(v.k, rows, col, count, make, own)), strict=True
+        ):
+            own_name = tile.along(**{col.name: node.op.col.name})
+            v.pairs[node.id] = Padded(own_name, product=True)
+        return None
+
+    def _one_part(self, nodes: Sequence[Node], part: Tile, parts: bool) -> Made | Refusal:
+        """What Grams are made of, in one part of the dim or in all of it."""
+        v = self.v
+        with v.inner():
+            if parts:
+                v.k.fixed(DIMS)
+                v.parts[DIMS.name] = self.axis.size
+                v.looped[self.axis.name] = part * DIMS
+            found = self._given(nodes)
+            v.looped.pop(self.axis.name, None)
+        return found
+
+    def _given(self, nodes: Sequence[Node]) -> Made | Refusal:
+        """Decays, and the rows of each Gram."""
+        products: list[tuple[Tile, Tile]] = []
+        for node in nodes:
+            a, b = (self._rows(operand) for operand in node.operands[:2])
+            if isinstance(a, Refusal):
+                return a
+            if isinstance(b, Refusal):
+                return b
+            products.append((a, b))
+        decays = self._decays(nodes[0].op.col.name)
+        return decays if isinstance(decays, Refusal) else (decays, products)
+
+    # --- Mixes and their gradients ---
+
+    def _mixes(self) -> Refusal | None:
+        """Mixes and gradients of gates, all in one pass."""
+        v, nodes = self.v, [n for n in self.nodes if not isinstance(n.op, ck.Gram)]
+        if not nodes:
+            return None
+        pairs = []
+        for group in _groups(nodes):
+            made = self._weighed(group)
+            if isinstance(made, Refusal):
+                return made
+            pairs.append(made)
+        decays = self._decays(v.column(nodes[0]).name)
+        if isinstance(decays, Refusal):
+            return decays
+        made = mixes(decays, pairs)
+        for node in nodes:
+            gates = isinstance(node.op, ck.GateGradient)
+            v.pairs[node.id] = Padded(made[_name(node)], product=not gates)
+        return None
+
+    def _weighed(self, group: Sequence[Node]) -> Weighed | Refusal:
+        """What is mixed by one matrix."""
+        v, given = self.v, {}
+        for side, operand in sorted(_sides(group)):
+            x = self._rows(operand)
+            if isinstance(x, Refusal):
+                return x
+            given[side] = x
+        col = v.column(group[0]).name
+        matrix = v.value(group[0].operands[0])
+        if isinstance(matrix, Refusal):
+            return matrix
+        weights = matrix.wide().ordered(self.row, col).tile
+        names = {_target(node): _name(node) for node in group}
+        own = any(isinstance(n.op, ck.Mix) and _has_own(n) for n in group)
+        return Weighed(weights, given.get("a"), given.get("b"), **names, own=own)
+
+    # --- values ---
+
+    def _rows(self, operand: int) -> Tile | Refusal:
+        """A value as [row, dim] in float32, 0 off the dim."""
+        v = self.v
+        x = v.value(operand)
+        if isinstance(x, Refusal):
+            return x
+        dims = v.whole(self.sums.type.axis(self.row)).at.dims + v.whole(self.axis).at.dims
+        if not {*x.labels} <= {dim.name for dim in dims}:
+            names = ", ".join(x.labels)
+            return v.refused(self.first, f"pairs of rows that decay, of a value with {names}")
+        return v.masked(v.over(x.wide(), dims), (self.axis.name,)).tile
+
+    def _decays(self, col: str) -> Decays | Refusal:
+        """How rows decay, by sums of gates that stand in memory."""
+        v, numbers = self.v, self.v.numbers
+        sums = v.stored(self.sums.id)
+        if isinstance(sums, Refusal):
+            return sums
+        labels, before = (self.row, self.axis.name), None
+        columns = v.whole(self.axis)
+
+        def at(row: Tile, inside: Tile | None = None) -> Tile:
+            """The sums at some rows, from memory."""
+            place = {self.row: Index(row, False, inside), self.axis.name: columns}
+            return v.sums_at(self.sums, place)
+
+        if self.first.op.exclusive:
+            row = v.whole(self.sums.type.axis(self.row)).at
+            before = at(row - 1, row > 0)
+        return Decays(
+            v.k, sums.ordered(*labels).tile, self.row, col, numbers.operand, numbers.precision,
+            before, at,
+        )  # fmt: skip
+
+
+def _groups(nodes: Sequence[Node]) -> list[list[Node]]:
+    """Nodes that share a matrix, and what it mixes."""
+    found: list[list[Node]] = []
+    for node in nodes:
+        for group in found:
+            if _fits(node, group):
+                group.append(node)
+                break
+        else:
+            found.append([node])
+    return found
+
+
+def _fits(node: Node, group: Sequence[Node]) -> bool:
+    """Whether a node can be made in one go with others."""
+    both = [*group, node]
+    operands = _sides(both)
+    one_each = len({side for side, _ in operands}) == len(operands)
+    targets = [_target(each) for each in both]
+    own = {_has_own(each) for each in both if isinstance(each.op, ck.Mix)}
+    same = node.operands[0] == group[0].operands[0]
+    return same and one_each and len({*targets}) == len(targets) and len(own) <= 1
+
+
+def _sides(group: Sequence[Node]) -> set[tuple[str, int]]:
+    """The operands that later rows bring (a), and those that earlier ones do (b)."""
+    found: set[tuple[str, int]] = set()
+    for node in group:
+        if isinstance(node.op, ck.GateGradient):
+            found |= {("a", node.operands[1]), ("b", node.operands[2])}
+        else:
+            found |= {("a" if node.op.transpose else "b", node.operands[1])}
+    return found
+
+
+def _target(node: Node) -> str:
+    """Which of the sums of weighed pairs a node is."""
+    if isinstance(node.op, ck.GateGradient):
+        return "to_gates"
+    return "to_earlier" if node.op.transpose else "to_later"
+
+
+def _name(node: Node) -> str:
+    return f"v{node.id}"
+
+
+def _has_own(node: Node) -> bool:
+    """Whether a row is paired with itself."""
+    return not (node.op.strict or node.op.exclusive)
