@@ -10,8 +10,9 @@ and networkx. The first command holds every program against the front end, the f
 text of both backends; with `--numbers` each is also run, in every form, and with `--check` the
 self-check of its file is made. A file that `-o` names is added to, as programs are done: what it
 has already is not done again, so that a run may be ended at any time. `--merge` makes one file of
-several. `--again` tries those that failed once more. `--seconds` ends the run early, `--seed N`
-shows one program and makes it small if it fails. The exit status is 1 where a program failed.
+several. `--again` tries those that failed once more, if they are still drawn as they were.
+`--seconds` ends the run early, `--seed N` shows one program and makes it small if it fails. The
+exit status is 1 where a program failed.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def run(given: argparse.Namespace, record: Record) -> None:
     """Try programs, and note what becomes of them as they are done."""
     gates = gates_of(given)
     if given.again:
-        outcomes = many(given, iter(record.failed(gates)))
+        same = [s for s in record.failed(gates) if draw(s).text() == record.texts(gates)[s]]
+        outcomes = many(given, iter(same))
         record.passed(gates, [each.seed for each in outcomes if each.status != "failed"])
         return
     seeds = remaining(range(given.first, given.first + given.programs), record.seeds(gates))

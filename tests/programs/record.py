@@ -48,6 +48,11 @@ class Record:
         runs = (run for run in self.runs if run["gates"] == gates)
         return [f["seed"] for run in runs for f in run["failures"] if "passes at" not in f]
 
+    def texts(self, gates: str) -> dict[int, str]:
+        """The programs that failed, by their seeds."""
+        runs = (run for run in self.runs if run["gates"] == gates)
+        return {f["seed"]: f["text"] for run in runs for f in run["failures"]}
+
     def add(self, gates: str, outcomes: Sequence[Outcome], seconds: float) -> None:
         """Note what became of programs, and write the file."""
         self.put(new_run(gates, outcomes, seconds))
