@@ -84,7 +84,7 @@ def test_registers_are_counted_too() -> None:
     sizes = {**SIZES, "K": 1024, "V": 64, "chunk": 16}
     wide = Setting(sizes, "bfloat16", widths(plan, "bfloat16"))
     found = [misfit for each in plan.kernels if (misfit := spills(each, wide)) is not None]
-    assert "memory_walk" in {each.kernel for each in found}
+    assert "memory_inter_chunk_scan" in {each.kernel for each in found}
     assert all(each.what == "registers" and each.needed > each.most for each in found)
 
 
@@ -96,7 +96,7 @@ def test_pairs_of_rows_are_made_all_at_once() -> None:
     sizes = {**SIZES, "K": 64, "V": 64, "chunk": 64}
     setting = Setting(sizes, "bfloat16", widths(plan, "bfloat16"))
     kernels = {each.name: each for each in plan.kernels}
-    pairs, walk = kernels["memory_pairs"], kernels["memory_walk"]
+    pairs, walk = kernels["memory_intra_chunk_scores"], kernels["memory_inter_chunk_scan"]
     tile, matrix = 64 * 32 * 4, 64 * 64 * 4
     assert on_chip(Program(pairs, setting)).registers == (3 + 3 + 3) * tile + 2 * matrix
     assert spills(pairs, setting) is not None and spills(walk, setting) is None
