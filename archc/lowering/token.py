@@ -36,6 +36,9 @@ from archc.tile.unread import swept
 BLOCK_T, EACH = "BLOCK_T", "BLOCKS"
 """Tokens of a block; blocks that a program does one after the other."""
 
+LISTED = 50
+"""Names of outputs that are longer than this are counted in a program's title."""
+
 IO = "IO"
 """The dtype of the data: whatever a tensor has, arithmetic is in float32."""
 
@@ -107,6 +110,7 @@ class TokenProgram(Values):
 
     def __init__(self, graph: Graph, region: TokenRegion, name: str, looks_ahead: bool):
         made = ", ".join(map(plain, graph.outputs))
+        made = made if len(made) <= LISTED else f"{len(graph.outputs)} values"
         composer = Composer(name, f"{made}: a block of tokens a program.", ahead=2)
         super().__init__(composer, TOKEN_RULES, Frame(graph, self.loaded))
         self.graph, self.stream, self.pasts = graph, region.stream, region.pasts
