@@ -42,7 +42,7 @@ LIMIT = 2e-2
 
 OPTIONS: Mapping[str, dict[str, int]] = {
     "scores": {"PART": 32, "num_warps": 4, "num_stages": 3},
-    "scores_gradient": {"PART": 32, "num_warps": 4, "num_stages": 2},
+    "scores_gradient": {"PART": 32, "num_warps": 4, "num_stages": 3},
     "solve_tril": {"num_warps": 4, "num_stages": 1},
 }
 TRIED: Mapping[str, Mapping[str, tuple[int | None, ...]]] = {
