@@ -33,8 +33,9 @@ class Past:
 class TokenRegion:
     """One region: `members` are its nodes in the layer, `graph` the same by itself. `reads` gives
     each input of the graph its node in the layer, `makes` each output; `pasts` are the inputs that
-    hold what was before the first token. `saved` / `needed` are bytes a token that PyTorch would
-    move, and that the region must move, at sample sizes."""
+    hold what was before the first token. `tables` are the inputs that are the same for every
+    sequence and that nothing learned is behind: they have no gradient. `passes` and `least` are
+    numbers a token that PyTorch would move, and that the region must move, at sample sizes."""
 
     name: str
     stream: str
@@ -43,6 +44,7 @@ class TokenRegion:
     reads: Mapping[str, int]
     makes: Mapping[str, int]
     pasts: Mapping[str, Past]
+    tables: frozenset[str]
     passes: float
     least: float
 

@@ -8,7 +8,9 @@ that were kept (`past`), and none after the last.
 
 The gradient of what has no tokens (a gain, a bias, taps) is a sum over tokens. Each program stores
 the sum of its own tokens: buffers of these gradients have the axes of the grid that the input lacks
-in front, and whoever launches the program sums over them. The order of sums is always the same.
+in front, and whoever launches the program sums over them. So does that of what all sequences share
+(angles that are learned), whose program stores its own tokens. The order of sums is always the
+same.
 """
 
 from __future__ import annotations
@@ -288,26 +290,34 @@ class TokenProgram(Values):
     def lowered(self) -> Lowered | Refusal:
         """The program."""
         outputs = {name: self.graph[id] for name, id in self.graph.outputs.items()}
-        tokens = {n: o for n, o in outputs.items() if is_token_type(o.type, self.stream)}
+        tokens = {n: o for n, o in outputs.items() if self.stream in o.type.names}
         rest = {name: node for name, node in outputs.items() if name not in tokens}
-        made = {name: self._buffer(name, node, IO) for name, node in tokens.items()}
+        made = dict[str, Buffer]()
         size = self.size(self.axes[self.stream].size) + self.before
         if rest:
             (each,) = self.k.sizes(EACH)
             block = self._enter(ceil_div(size, self.block * each))
+            made |= {name: self._made_buffer(name, node) for name, node in tokens.items()}
             made |= {name: self._share_buffer(name, node) for name, node in rest.items()}
             problem = self._in_turn(block, each, tokens, rest, made)
         else:
             block = self._enter(ceil_div(size, self.block))
+            made |= {name: self._made_buffer(name, node) for name, node in tokens.items()}
             self.tokens(self._first(block))
             problem = self._store_all(tokens, made)
         if problem is not None:
             return problem
-        buffers = {name: each.name for name, each in (*self.memory.items(), *made.items())}
         lengths = {name: self._axis_of(name) for name in self.blocks}
         program = swept(self.k.done())
+        buffers = self._of_program(program, {**self.memory, **made})
         written = frozenset(made)
         return Lowered(program, self.space, buffers, self.options, lengths, self.shares, written)
+
+    def _of_program(self, program: Program, given: Mapping[str, Buffer]) -> dict[str, str]:
+        """The buffers that a program has: not that of an input which it does not read, such as one
+        that is only compared, whose gradient is zero."""
+        names = {buffer.name for buffer in program.buffers}
+        return {name: each.name for name, each in given.items() if each.name in names}
 
     def _first(self, block: Tile) -> Tile:
         """The first token of a block: of a gradient the first block begins with those kept."""
@@ -332,7 +342,12 @@ class TokenProgram(Values):
         """Write one output: the gradient of what was kept at the tokens before the first one."""
         place, past = self.at(node, {}), self.past(name)
         assert not isinstance(place, Refusal)
-        at, masks = [], self._only_once(node)
+        at: list[Tile] = []
+        masks: list[Tile] = []
+        if name in self.shares:
+            at += [self.ids[axis] for axis in self.shares[name]]
+        else:
+            masks += self._only_once(node)
         for axis in node.type.names:
             index = place[axis].at
             if past is not None and axis == self.stream:
@@ -342,7 +357,8 @@ class TokenProgram(Values):
                 at.append(index)
                 mask = place[axis].mask
                 masks += [mask] if mask is not None else []
-        self.k.store(buffer, *at, value=x.tile, where=tuple(masks))
+        value = x.wide().tile if name in self.shares else x.tile
+        self.k.store(buffer, *at, value=value, where=tuple(masks))
 
     def _only_once(self, node: Node) -> list[Tile]:
         """What lacks an axis of the grid is written by the first program along it."""
@@ -350,10 +366,16 @@ class TokenProgram(Values):
         own |= {f"{name}_part" for name in own} | {"block"}
         return [at.equals(0) for axis, at in self.ids.items() if axis not in own]
 
+    def _made_buffer(self, name: str, node: Node) -> Buffer:
+        """The memory of what runs along the tokens."""
+        own = is_token_type(node.type, self.stream)
+        return self._buffer(name, node, IO) if own else self._share_buffer(name, node)
+
     def _share_buffer(self, name: str, node: Node) -> Buffer:
         """The sums of each program: the axes of the grid that a value lacks, then its own."""
         own = {plain(axis) for axis in node.type.names}
         own |= {f"{axis}_part" for axis in own}
+        own |= {"block"} if self.stream in node.type.names else set()
         front = {axis: count for axis, count in self.k.grid if axis not in own}
         self.shares[name] = tuple(front)
         axes = {plain(axis.name): self.size(axis.size) for axis in node.type.axes}

@@ -60,20 +60,22 @@ def _in_order_of_memory(graph: Graph) -> list[Axis]:
 
 
 def _along(graph: Graph, node: Node, stream: str) -> set[str]:
-    """The dims that a node looks along, one token at a time. What is summed over the tokens too is
-    summed by whoever gathers the sums of all programs."""
+    """The dims that a node looks along, one token at a time. What is summed over the tokens or the
+    sequences too is summed by whoever gathers the sums of all programs."""
     if isinstance(node.op, ir.Reduce):
-        names = graph[node.operands[0]].type.names
-        tokens = stream not in names or stream in node.op.axes
-        return set() if tokens else set(node.op.axes)
+        type = graph[node.operands[0]].type
+        shared = {axis.name for axis in type.axes if axis.kind == "batch"} | {stream}
+        gathered = stream not in type.names or bool(shared & {*node.op.axes})
+        return set() if gathered else set(node.op.axes)
     if isinstance(node.op, ir.Contract):
         kept = {label for label, _ in node.op.out}
         pairs = [
             (axis, label)
             for operand, labels in zip(node.operands, node.op.ins, strict=True)
-            for axis, label in zip(graph[operand].type.names, labels, strict=True)
+            for axis, label in zip(graph[operand].type.axes, labels, strict=True)
         ]
-        summed = {axis for axis, label in pairs if label not in kept}
-        tokens = stream in summed or stream not in {axis for axis, _ in pairs}
-        return set() if tokens else summed
+        summed = [axis for axis, label in pairs if label not in kept]
+        gathered = any(axis.name == stream or axis.kind == "batch" for axis in summed)
+        gathered = gathered or stream not in {axis.name for axis, _ in pairs}
+        return set() if gathered else {axis.name for axis in summed}
     return set()

@@ -13,7 +13,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.token import Left, TokenRegion, is_token_type
 from archc.regions.body import Body, leaves, nearest
-from archc.regions.token_ops import fits
+from archc.regions.token_ops import fits, is_table
 
 WORTH = 1.5
 """How many times the bytes of a region PyTorch must move for a kernel of its own to be worth it."""
@@ -34,11 +34,14 @@ def regions(
     for members in groups(graph, stream, never):
         made = _region(graph, members, stream)
         ratio = made.passes / max(made.least, 1e-9)
-        if ratio >= WORTH:
-            found.append(made)
-        elif made.passes:
+        if ratio < WORTH:
             reason = f"PyTorch moves {ratio:.1f} times its bytes, which no kernel is worth"
+            found += [Left(made.name, members, reason)] if made.passes else []
+        elif not _learns(made):
+            reason = "it reads nothing but whole numbers, truths and positions, which have no dtype"
             found.append(Left(made.name, members, reason))
+        else:
+            found.append(made)
     return found
 
 
@@ -113,9 +116,17 @@ def _region(graph: Graph, members: frozenset[int], stream: str) -> TokenRegion:
     least = sum(numbers(graph[id].type, stream) for id in (*body.reads.values(),))
     least += sum(numbers(graph[id].type, stream) for id in body.makes.values())
     passes = sum(_moved(graph, graph[id], stream) for id in members)
+    tables = frozenset(name for name, id in body.reads.items() if is_table(graph, id, stream))
     return TokenRegion(
-        name, stream, members, body.graph, body.reads, body.makes, body.pasts, passes, least
+        name, stream, members, body.graph, body.reads, body.makes, body.pasts, tables, passes, least
     )
+
+
+def _learns(region: TokenRegion) -> bool:
+    """Whether an input of a region has a gradient: it has the dtype of the data."""
+    real = {n.op.name for n in region.graph
+            if isinstance(n.op, ir.Input) and n.type.dtype == "real"}  # fmt: skip
+    return bool(real - region.tables)
 
 
 def _after(graph: Graph, id: int) -> str:

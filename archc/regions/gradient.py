@@ -12,7 +12,7 @@ from typing import Any
 
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK_OPS
-from archc.ir.token import Gradient, TokenRegion, is_token_type
+from archc.ir.token import Gradient, TokenRegion
 from archc.regions.inverse import with_gathers
 from archc.regions.stages import stages
 
@@ -21,25 +21,17 @@ Differentiate = Callable[..., Any]
 
 
 def gradient_of(region: TokenRegion, differentiate: Differentiate) -> Gradient:
-    """The gradients of the real inputs of a region: not of tables, which are the same for every
-    sequence. Raises NoGradient where an op has none."""
+    """The gradients of the real inputs of a region, but of its tables, which are of positions
+    alone. Raises NoGradient where an op has none."""
     graph = region.graph
     wanted = tuple(
         node.op.name
         for node in graph
         if isinstance(node.op, ir.Input)
         and node.type.dtype == "real"
-        and not is_table(region, node.op.name)
+        and node.op.name not in region.tables
     )
     given = tuple(n for n, id in graph.outputs.items() if graph[id].type.dtype == "real")
     found = differentiate(graph, wanted, given, again=(*ir.OPS, *CHUNK_OPS))
     assert not found.saved, [each.name for each in found.saved]
     return Gradient(stages(with_gathers(found.backward), region.stream), wanted, given)
-
-
-def is_table(region: TokenRegion, name: str) -> bool:
-    """Whether an input runs along the tokens and is the same for every sequence."""
-    (type,) = (
-        node.type for node in region.graph if isinstance(node.op, ir.Input) and node.op.name == name
-    )
-    return region.stream in type.names and not is_token_type(type, region.stream)

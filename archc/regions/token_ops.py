@@ -6,6 +6,10 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.token import is_token_type
 
+OF_POSITIONS = (ir.Position, ir.Constant, ir.Delta, ir.Elementwise, ir.Reduce, ir.Contract)
+"""What tables are made by: no parameter is behind them, no input, and no layer that is called,
+which may have parameters."""
+
 
 def fits(graph: Graph, node: Node, stream: str) -> bool:
     """Whether a node is computed token by token from few tokens: elementwise, a reduction over
@@ -93,3 +97,13 @@ def is_free(graph: Graph, id: int) -> bool:
     if isinstance(node.op, ir.Constant | ir.Delta):
         return True
     return isinstance(node.op, ir.Elementwise) and all(is_free(graph, o) for o in node.operands)
+
+
+def is_table(graph: Graph, id: int, stream: str) -> bool:
+    """Whether a value runs along the tokens, is the same for every sequence, and is made of
+    positions alone, as the cosines of rotations are: nothing learns by its gradient. One that
+    depends on a parameter or an input is none, and has a gradient as every other input."""
+    type = graph[id].type
+    made = (id, *graph.ancestors(id))
+    same = stream in type.names and not is_token_type(type, stream)
+    return same and all(isinstance(graph[each].op, OF_POSITIONS) for each in made)

@@ -85,10 +85,15 @@ def with_gradients(passes: Callable, inputs: tuple, rest: tuple) -> tuple:
 
 
 def gradients_again(outputs: tuple, slopes: list, learns: list) -> list:
-    """The gradients of those that ask for one, which have gradients themselves."""
+    """The gradients of those that ask for one, which have gradients themselves. An output that
+    only compares what it is made of has none to give."""
     asked = [x for x in learns if x.requires_grad]
-    slopes = [d.to(y.dtype) for d, y in zip(slopes, outputs, strict=True)]
-    found = torch.autograd.grad(outputs, asked, slopes, create_graph=True, allow_unused=True)
+    pairs = zip(outputs, slopes, strict=True)
+    given = [(y, d.to(y.dtype)) for y, d in pairs if y.requires_grad]
+    if not given:
+        return [None for _ in learns]
+    made, arrived = zip(*given, strict=True)
+    found = torch.autograd.grad(made, asked, arrived, create_graph=True, allow_unused=True)
     rest = iter(found)
     return [next(rest) if x.requires_grad else None for x in learns]
 

@@ -73,6 +73,8 @@ class RegionFunction:
         self.kinds = {each: names.fresh(f"{identifier(each)}_kind") for each in self.outputs}
         self.taken = set(names.taken)
         self.nodes = {n.op.name: n for n in self.graph if isinstance(n.op, ir.Input)}
+        real = [n for n in self.arguments if self.nodes[n].type.dtype == "real"]
+        self.like = self.arguments[real[0]]
         self.wanted = [each for each in self.arguments if each in made.backward.wanted]
 
     @property
@@ -170,8 +172,7 @@ class RegionFunction:
                 count if count is not None and axis.name == self.stream else axis
                 for axis in self.nodes[name].type.axes
             ]
-        like = next(a for n, a in self.arguments.items() if self.nodes[n].type.dtype == "real")
-        body = graph_scope(self.scope, graph, like, axes)
+        body = graph_scope(self.scope, graph, self.like, axes)
         body.names.taken |= self.taken | {*self.kinds.values()}
         for name, id in reads.items():
             type = self.nodes[name].type
@@ -210,12 +211,12 @@ class RegionFunction:
     def _room(self) -> Part:
         """Memory for the results, which also tells what these are like."""
         body, lines = self._body(self.graph, {}), Writer()
-        like, rooms = next(iter(self.arguments.values())), []
+        rooms = []
         for name, id in self.graph.outputs.items():
             type = self.graph[id].type
             shape = ", ".join(body.length(axis).text for axis in type.axes)
             kind = {"int": "torch.int64", "bool": "torch.bool"}.get(type.dtype, self.kinds[name])
-            rooms.append(f"{like}.new_empty(({shape}), dtype={kind})")
+            rooms.append(f"{self.like}.new_empty(({shape}), dtype={kind})")
         lines.returns(rooms) if len(rooms) > 1 else lines.line(f"return {rooms[0]}")
         doc = [f"Room for {self._listed()}."]
         return Part(f"{self.title}_room", body, lines, doc, last=self._kinds())
@@ -235,11 +236,10 @@ class RegionFunction:
         wanted = {name: self.ds[name] for name in self.wanted}
         given = {**self.arguments, **{cotangent(n): d for n, d in self.slopes.items()}}
         given |= {cotangent(name): d for name, d in wanted.items()}
-        like = next(iter(self.arguments.values()))
         for name, type in self.made.between.items():
             given[name] = body.names.fresh("moved")
             shape = ", ".join(body.length(axis).text for axis in type.axes)
-            lines.line(f"{given[name]} = {like}.new_empty(({shape}))")
+            lines.line(f"{given[name]} = {self.like}.new_empty(({shape}))")
         for stage in self.made.gradient:
             own = {n: d for n, d in wanted.items() if cotangent(n) in stage.buffers}
             self._launch(body, lines, stage, given, own)
@@ -269,12 +269,12 @@ class RegionFunction:
         lines.line(f"numbers = {tile}")
         lines.line(f"block_t = tokens_of_block({tokens}, numbers, {most})")
         known = {**sizes, **constants}
-        if made.shares:
+        if EACH in sizes:
             one = [count.subs(each, 1) for _, count in made.program.grid
                    for each in [sympy.Symbol(EACH, integer=True, positive=True)]]  # fmt: skip
             counts = [count_text(count, known).at(UNARY) for count in one]
-            like = next(iter(self.arguments.values()))
-            lines.line(f"each = blocks_of_program({' * '.join(counts)}, {like}.device)")
+            programs = " * ".join(counts)
+            lines.line(f"each = blocks_of_program({programs}, {self.like}.device)")
         for name, d in (wanted or {}).items():
             lines.line(f"{d} = {self._room_of(body, made, name, known)}")
         buffers = {
@@ -332,7 +332,7 @@ class RegionFunction:
         found = {}
         for name in made.program.constants:
             if name == IO:
-                found[name] = f"{next(iter(self.arguments.values()))}.dtype"
+                found[name] = f"{self.like}.dtype"
             elif name == BLOCK_T:
                 found[name] = "block_t"
             elif name in made.lengths:

@@ -92,11 +92,15 @@ class Trial:
         outputs = {n: self.cut(region.graph.outputs[n], x, kept) for n, x in found.items()}
         slopes = {f"d.{n}": torch.randn_like(x).to(dtype).double() for n, x in outputs.items()}
         total = torch.stack([(outputs[n] * slopes[f"d.{n}"]).sum() for n in outputs]).sum()
-        grads = torch.autograd.grad(total, [*leaves.values()], allow_unused=True)
+        learns = total.requires_grad
+        grads = torch.autograd.grad(
+            total if learns else torch.zeros((), requires_grad=True), [*leaves.values()],
+            allow_unused=True, materialize_grads=True,
+        )  # fmt: skip
         given = {n.op.name: self.own(n, every[n.op.name].detach(), kept) for n in self.nodes()}
         nodes = {n.op.name: n for n in self.nodes()}
         pairs = zip(leaves, grads, strict=True)
-        wanted = {f"d.{n}": self.own(nodes[n], d, kept) for n, d in pairs if d is not None}
+        wanted = {f"d.{n}": self.own(nodes[n], d, kept) for n, d in pairs}
         return {**given, **slopes}, {n: x.detach() for n, x in outputs.items()}, wanted
 
     def later(self, kept: int) -> Graph:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 from archc.backends.eager.emit import called_first
 
 import archc
-from archc.compile import lowered
+from archc.autodiff.reverse import gradient
+from archc.compile import lowered, whole_in_kernels
 from archc.ir import layer as ir
-from archc.ir.plan import examples
+from archc.ir.plan import Plan, examples
 from archc.ir.token import Left, TokenRegion
+from archc.lowering.token import RegionKernels, lower
 from archc.regions.cut import regions
+from archc.regions.gradient import gradient_of
 from archc.specfile import bundled
 from tests.lowering.regions import Trial, regions_of, resolved, trial
 
@@ -145,6 +149,70 @@ def test_products_with_parameters_stay_outside() -> None:
             for op in ops:
                 labels = {label for each in op.ins for label in each}
                 assert any({*each} == labels for each in op.ins), (spec, region.name, op)
+
+
+OWN = Path(__file__).parents[1] / "backends/triton/regions"
+LEARNED = (OWN / "learned_angles.arch").read_text("utf-8")
+WAVES = """
+layer Waves(d, n):
+    input x[d]
+    param W[d, n]; w[n]; s[]
+    c = cos(position(x) * w)
+    output y[n] = c * silu(x @ W) + exp(-s * s * position(x)) * tanh(x @ W)
+"""
+
+
+@pytest.mark.parametrize("text", [LEARNED, WAVES])
+def test_tables_that_learn_have_gradients(text: str) -> None:
+    """Cosines of learned angles, and decays that are the same for all dims too."""
+    layer = lowered(archc.parse(text).layer)
+    (region,) = regions_of(layer)
+    learned = [n for n, id in region.reads.items() if "batch" not in layer.graph[id].type.names]
+    assert len(learned) >= 2 and not region.tables
+    sizes = {"d": 3, "H": 2, "K": 6} if text == LEARNED else {"d": 3, "n": 6}
+    for T in (1, 9):
+        errors = Trial(region, {**resolved(layer, sizes), "T": T, "batch": 3}).errors()
+        assert {f"d.{name}" for name in learned} <= {*errors}
+        assert max(errors.values()) < CLOSE, (T, errors)
+
+
+def test_tables_of_positions_have_none() -> None:
+    (region,) = [r for r in regions_of(lowered(archc.parse(PARTLY).layer)) if r.tables]
+    wanted = gradient_of(region, gradient).wanted
+    assert len(region.tables) >= 2 and not {*region.tables} & {*wanted}
+
+
+def test_what_is_only_compared_has_gradients_of_zero() -> None:
+    """Programs of gradients have no buffers of inputs that they do not read."""
+    layer = lowered(archc.parse((OWN / "compared.arch").read_text("utf-8")).layer)
+    found = regions_of(layer)
+    assert len(found) == 2
+    for region in found:
+        made = lower(region, gradient_of(region, gradient))
+        assert isinstance(made, RegionKernels)
+        (program,) = (each.program for each in made.gradient)
+        assert {*made.gradient[0].buffers.values()} == {each.name for each in program.buffers}
+        sizes = resolved(layer, {"d": 3, "n": 5})
+        errors = Trial(region, {**sizes, "T": 9, "batch": 2}).errors()
+        assert {f"d.{name}" for name in region.reads if name not in region.tables} <= {*errors}
+        assert max(errors.values()) < CLOSE, errors
+
+
+INTS = """
+layer Ints(d, n):
+    input x[d]
+    input k in d
+    param V[n, d]
+    h = where(k > 3, 0.9, 0.3) * where(k < 1, 2, 1) + index[n] * where(k == 2, 1, 0)
+    output y[d] = h @ V + x
+"""
+
+
+def test_a_region_of_whole_numbers_stays_in_pytorch() -> None:
+    layer = lowered(archc.parse(INTS).layer)
+    (left,) = [each for each in regions(layer.graph) if each.name == "h"]
+    assert isinstance(left, Left) and "nothing but whole numbers" in left.reason
+    assert "def ints_h" not in whole_in_kernels(Plan(layer))
 
 
 NORM = """

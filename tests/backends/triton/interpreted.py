@@ -22,6 +22,7 @@ from archc.backends.load import load
 from archc.backends.renamed import arguments
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import archc
 from archc.compile import in_kernels, lowered, whole_in_kernels
@@ -35,6 +36,9 @@ from tests.gpu.cases import Case
 from tests.gpu.measure import measure
 
 Named = dict[str, Tensor]
+
+UNUSED: Any = {"allow_unused": True, "materialize_grads": True}
+"""Gradients of what nothing depends on are zeros."""
 
 DEPTH = 4
 """Of how many layers a model is: all kinds of its layers are among the first ones."""
@@ -143,9 +147,30 @@ def check_layer(spec: str, tokens: int, unit: int, bits: int = 32) -> None:
     in_both(module, layer_in, close)
 
 
+@sdpa_kernel(SDPBackend.MATH)
+def twice(made: Any, x: Tensor) -> Named:
+    """What a layer makes of its input, its gradients, and gradients of one of them; PyTorch has
+    these of attention in one of its forms alone."""
+    x = x.clone().requires_grad_()
+    returned, state = made(x, return_state=True)
+    outputs = returned if isinstance(returned, tuple) else (returned,)
+    y = torch.cat([each.flatten() for each in outputs])
+    learns = {"x": x, **dict(made.named_parameters())}
+    by_kernels = torch.autograd.grad(
+        y.square().sum(), [*learns.values()], retain_graph=True, **UNUSED
+    )
+    (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    second = torch.autograd.grad(first.square().sum(), [*learns.values()], **UNUSED)
+    found = {"y": y, "d x again": first}
+    found |= {f"d {n}": d for n, d in zip(learns, by_kernels, strict=True)}
+    found |= {f"dd {n}": d for n, d in zip(learns, second, strict=True)}
+    kept = {n: s for n, s in zip(state._fields, state, strict=True) if isinstance(s, Tensor)}
+    return {n: v.detach() for n, v in {**found, **kept}.items()}
+
+
 def check_tokens(spec: str, tokens: int, unit: int) -> None:
-    """A whole layer whose token regions are done by kernels, and nothing else: values, gradients,
-    states, and gradients of gradients."""
+    """A whole layer whose token regions are done by kernels, and nothing else: values, gradients of
+    the input and of every parameter, states, and gradients of gradients."""
     layer, module = file_of(spec)
     sizes = next(examples(layer, unit))
     known = {**sizes, "batch": 2, "T": tokens, "T_seen": tokens}
@@ -155,18 +180,6 @@ def check_tokens(spec: str, tokens: int, unit: int) -> None:
     small = getattr(module, layer.name)(**arguments(sizes))
     small.load_state_dict(narrow(exact.state_dict()))
     exact.load_state_dict(narrow(small.state_dict(), torch.float64))
-
-    def twice(made: Any, x: Tensor) -> Named:
-        x = x.clone().requires_grad_()
-        y, state = made(x, return_state=True)
-        (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-        second = torch.autograd.grad(first.square().sum(), [x, *made.parameters()])
-        found = {"y": y, "d x": first, "dd x": second[0]}
-        found |= {
-            f"dd {n}": d for (n, _), d in zip(made.named_parameters(), second[1:], strict=True)
-        }
-        kept = {n: s for n, s in zip(state._fields, state, strict=True) if isinstance(s, Tensor)}
-        return {n: v.detach() for n, v in {**found, **kept}.items()}
 
     wanted, told, calls = twice(exact, x), as_told(module, 1e-4), []
     vars(module).update(told)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from archc.backends.load import load
 
 import archc
 from archc.compile import lowered, whole_in_kernels
+from archc.ir.meaning import evaluate
 from archc.ir.plan import Plan
 from tests.backends.triton.test_interpreted import errors, wrong
 
@@ -24,6 +27,40 @@ def test_layers_by_kernels() -> None:
     """Short convolutions with their past, gates, gated norms, rotations, shifts of tokens. What is
     chunked has no second gradient, so these are of few tokens."""
     assert not wrong(errors("tokens kda 9 4", "tokens rwkv7 5 4", "tokens mla 5 4"))
+
+
+LEARNED = Path(__file__).parent / "regions" / "learned_angles.arch"
+
+
+def test_angles_that_are_learned_by_kernels() -> None:
+    """Rotations of a learned base: its gradient comes through tables that a region reads."""
+    found = errors(f"tokens {LEARNED} 9 4")
+    assert {"d b", "d w", "d g"} <= {name.partition(": ")[2] for name in found}
+    assert not wrong(found)
+
+
+def test_angles_that_are_learned_elsewhere() -> None:
+    """Values and gradients of every parameter in PyTorch, by the file with regions, against the
+    meaning of the layer."""
+    layer = lowered(archc.load(LEARNED).layer)
+    module = load(whole_in_kernels(Plan(layer)), "learned")
+    sizes = {"d": 5, "H": 2, "K": 4}
+    made = module.Turned(**sizes).double()
+    assert "turned_y_op" in vars(module)
+    x = torch.randn(2, 7, 5, dtype=torch.float64, requires_grad=True)
+    learns = dict(made.named_parameters())
+    exact = evaluate(layer, {"x": x}, learns, sizes).outputs["y"]
+    y, values = made(x), [x, *learns.values()]
+    torch.testing.assert_close(y, exact)
+    wanted = torch.autograd.grad(exact.square().sum(), values)
+    assert all(d.abs().max() > 1e-3 for d in wanted)
+    found = torch.autograd.grad(y.square().sum(), values)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_what_is_only_compared_by_kernels() -> None:
+    """Its gradient is zero, for which a kernel reads nothing."""
+    assert not wrong(errors(f"tokens {LEARNED.parent / 'compared.arch'} 5 4"))
 
 
 SHORT = """
