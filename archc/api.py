@@ -96,6 +96,7 @@ class Spec:
 
     def module(
         self,
+        /,
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -136,6 +137,7 @@ class Spec:
     def from_pretrained(
         self,
         folder: str | os.PathLike[str],
+        /,
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,

@@ -109,7 +109,7 @@ def test_specs(name: str) -> None:
     assert set(codes(spec(text))) == {code}
 
 
-@pytest.mark.parametrize("name", ["__import__", "class", "torch", "tl", "self", "eval\u00b2", "π́"])
+@pytest.mark.parametrize("name", ["__import__", "class", "batch", "chunk", "eval\u00b2", "π́"])
 @pytest.mark.parametrize(
     "text",
     [
@@ -122,6 +122,25 @@ def test_specs(name: str) -> None:
 )
 def test_names_that_are_python_s(text: str, name: str) -> None:
     assert set(codes(spec(text.format(n=name)))) <= {"E0012", "E0015"}
+
+
+@pytest.mark.parametrize("name", ["torch", "tl", "self", "F", "math", "settled", "flat", "nn"])
+def test_names_of_the_files_themselves_are_free(name: str) -> None:
+    """What generated files import and call does not reserve a word, for an input, a parameter, a
+    size or a layer."""
+    x = torch.randn(1, 3, 2)
+    for head, lines, options in [
+        ("L(d)", f"    input {name}[d]\n    output y[d] = 2 * {name}\n", {"d": 2}),
+        (
+            "L(d)",
+            f"    input x[d]\n    param {name}[d] = 2\n    output y[d] = x * {name}\n",
+            {"d": 2},
+        ),
+        (f"L({name})", f"    input x[{name}]\n    output y[{name}] = 2 * x\n", {name: 2}),
+        (f"{name}(d)", "    input x[d]\n    output y[d] = 2 * x\n", {"d": 2}),
+    ]:
+        module = archc.parse(f"layer {head}:\n{lines}").module(**options)
+        torch.testing.assert_close(module(x), 2 * x)
 
 
 def test_code_in_a_spec_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

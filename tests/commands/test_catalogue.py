@@ -128,7 +128,7 @@ def test_every_bundled_spec_can_be_started_from(name: str, tmp_path: Path):
     assert run("check", "mine.arch").exit_code == 0
 
 
-@pytest.mark.parametrize("name", ["class", "torch", "__x", "a-b", "9x", "Ünder", "../x"])
+@pytest.mark.parametrize("name", ["class", "batch", "__x", "a-b", "9x", "Ünder", "../x"])
 def test_new_refuses_bad_names(name: str, tmp_path: Path):
     assert run("new", name, "--from", "kda").exit_code == 2
     assert list(tmp_path.iterdir()) == []
