@@ -41,13 +41,13 @@ def test_own_buffers_have_no_strides() -> None:
     for found in plans("gla"):
         for kernel, lowered in lowered_kernels(found):
             if isinstance(lowered, Lowered):
-                own = {name for name in lowered.names.values() if name.startswith("v")}
+                stored = _stored(found)
                 for buffer in lowered.program.buffers:
                     name = lowered.names.get(buffer.name, "")
-                    assert buffer.strided == (name != "" and name not in _stored(found, kernel))
-                assert own
+                    assert buffer.strided == (name != "" and name not in stored)
+                assert stored & {*lowered.names.values()}
 
 
-def _stored(found: object, kernel: object) -> set[str]:
+def _stored(found: object) -> set[str]:
     plan = found.plan  # type: ignore[attr-defined]
     return {name for each in plan.kernels for name in (*each.stores, *each.ends.values())}
