@@ -138,8 +138,9 @@ def _name(statement: Statement) -> str:
 def verify_launch(
     program: Program, known: Mapping[str, int | float | str], room: Room | None = None
 ) -> list[Refusal]:
-    """What is wrong with a launch of a program: `known` has its sizes and its constants, `room`
-    says what a device has for one program (None: it is not asked)."""
+    """What is wrong with a launch of a program: `known` has its sizes and its constants, and as
+    `@x` the dtype of buffer `x`; `room` says what a device has for one program (None: it is not
+    asked)."""
     integers = Integers(program, known)
     found: list[Refusal] = [] if room is None else [*_room(Launch(program, known), room)]
     dtypes = {name: value for name, value in known.items() if isinstance(value, str)}

@@ -22,7 +22,7 @@ ROOM = Room(shared=232_448)
 def is_right(case: Case, exact: bool = True, limit: float = 1e-12) -> None:
     """Verify and run a program."""
     assert not verify(case.program)
-    assert not verify_launch(case.program, {**case.sizes, **case.constants}, ROOM)
+    assert not verify_launch(case.program, case.known, ROOM)
     run(case.program, case.tensors, case.sizes, case.constants, exact=exact)
     assert max(errors(case).values()) < limit, errors(case)
 

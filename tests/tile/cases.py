@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from archc.tile.language import Program
+from archc.tile.interpreter import TORCH
+from archc.tile.language import OF_BUFFER, Program
 from tests.tile import programs
 
 
@@ -24,6 +25,13 @@ class Case:
     sizes: Mapping[str, float]
     constants: Mapping[str, int | str]
     expected: Mapping[str, Tensor]
+
+    @property
+    def known(self) -> dict[str, int | float | str]:
+        """What is known of the launch: sizes, constants, and the dtypes of buffers."""
+        dtypes = {dtype: name for name, dtype in TORCH.items()}
+        of_buffers = {f"{OF_BUFFER}{name}": dtypes[x.dtype] for name, x in self.tensors.items()}
+        return {**self.sizes, **self.constants, **of_buffers}
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ import torch
 import triton
 import triton.language as tl
 from archc.backends.load import load
-from archc.backends.triton import elementwise, pieces
+from archc.backends.triton import elementwise
 from torch import Tensor
 
 from archc.ir.layer import ELEMENTWISE
 from archc.ir.meaning_ops import FUNCTIONS
+from archc.runtime import kernels as pieces
 from tests.backends.triton.narrow import rounding
 
 Found = Iterator[tuple[str, Tensor, Tensor]]
