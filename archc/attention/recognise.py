@@ -99,6 +99,8 @@ class _Reading:
             sink = self.source(self.body[weights.operands[2]]).name
         self.graph.prune()
         self._forget_unread()
+        if all(source.dim is None for source in self.sources.values()):
+            raise self.refuse("no vector of a token is in it", self.node)
         found = Fold(
             self.node.id, self.reader, self.read, self.heads, tuple(self.sources.values()),
             tuple(self.dots), self.graph, tuple(self.bounds), softmax, summed, sink,

@@ -1,6 +1,6 @@
 """Tile programs as Triton: a table with about a line an op. Nothing is decided here.
 
-Names of values stay, but for those that the text needs for something else (`taken`).
+Names of values stay, but for those that the text needs for something else (`arguments.py`).
 A scalar that is a number or a size, a transposed name and the place in the grid are written where
 they are used; every other value has a line of its own. Addresses are a scalar part in 64 bits and
 a part for each tile index in 32.
@@ -8,15 +8,13 @@ a part for each tile index in 32.
 
 from __future__ import annotations
 
-import ast
-import keyword
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
-from importlib.resources import files
 
 import sympy
+from archc.backends.triton.arguments import Arguments, arguments, pointer
 from archc.backends.triton.elementwise import TEXT
 from archc.backends.triton.spelling import (
     INDENT,
@@ -100,7 +98,7 @@ def to_triton(program: Program, printing: type[Printer] | None = None) -> str:
     names = [name for name in program.varying if name in known]
     varying = ", ".join(f'"{name}"' for name in names) + "," * (len(names) == 1)
     decorator = f"@kernel(varying=({varying}))" if varying else "@kernel"
-    return "\n".join([*printer.joins, decorator, *_head(program, known), *body, ""])
+    return "\n".join([*printer.joins, decorator, *_head(program, printer.names, known), *body, ""])
 
 
 @lru_cache(maxsize=256)
@@ -115,51 +113,24 @@ def _mentioned(program: Program, lines: Sequence[str]) -> frozenset[str]:
     return frozenset(words & {*(symbol.name for symbol in program.sizes), *program.constants})
 
 
-@lru_cache(maxsize=1)
-def runtime_names() -> frozenset[str]:
-    """The functions that printed programs call."""
-    text = files("archc.runtime").joinpath("tiles.py").read_text("utf-8")
-    found = ast.parse(text).body
-    return frozenset(each.name for each in found if isinstance(each, ast.FunctionDef))
-
-
-def taken(program: Program) -> frozenset[str]:
-    """Words that no value may be called by: those of Python and of the runtime, arguments, and
-    places in the grid."""
-    found = {"tl", "triton", "float", "program", program.name, *keyword.kwlist, *runtime_names()}
-    for buffer in program.buffers:
-        found.add(f"{buffer.name}_p")
-        found |= {stride(buffer, axis) for axis, _ in buffer.axes}
-    found |= {symbol.name for symbol in program.sizes} | {*program.constants}
-    found |= {*copies(program).values()}
-    return frozenset(found | {f"p_{axis}" for axis, _ in program.grid})
-
-
-def _head(program: Program, known: Collection[str]) -> list[str]:
+def _head(program: Program, names: Arguments, known: Collection[str]) -> list[str]:
     """The signature and the docstring; of sizes and constants, those that the text mentions."""
     lines = [f"def {program.name}("]
     for buffer in program.buffers:
-        strides = [stride(buffer, axis) for axis, _ in buffer.axes] if buffer.strided else []
-        lines += filled([f"{buffer.name}_p", *strides])
+        axes = [axis for axis, _ in buffer.axes] if buffer.strided else []
+        lines += filled([pointer(buffer), *(names.strides[buffer.name, axis] for axis in axes)])
     lines += [f"{INDENT}{symbol.name}," for symbol in program.sizes if symbol.name in known]
     lines += [f"{INDENT}{name}: tl.constexpr," for name in program.constants if name in known]
     return [*lines, "):", *(f"{INDENT}{line}" for line in docstring(program.doc))]
 
 
-def stride(buffer: Buffer, axis: str) -> str:
-    """The name of a stride that is given."""
-    return f"{buffer.name}_{axis}"
-
-
-def copies(program: Program) -> dict[LoadBlock, str]:
-    """The descriptors that blocks are read by, one for each shape of them."""
-    found: dict[LoadBlock, str] = {}
-    for statement in statements(program.body):
-        op = statement.op
-        if isinstance(op, LoadBlock) and op not in found:
-            before = sum(each.buffer == op.buffer for each in found)
-            found[op] = f"{op.buffer.name}_blocks{f'_{before + 1}' if before else ''}"
-    return found
+def _value_names(block: Block) -> Iterator[str]:
+    """The names of all values of a block and of those inside it."""
+    yield from (value.name for value in block.arguments)
+    for statement in block.statements:
+        yield from (value.name for value in statement.results)
+        for inner in statement.blocks:
+            yield from _value_names(inner)
 
 
 class Printer:
@@ -172,9 +143,10 @@ class Printer:
         self.uses: Counter[Value] = Counter()
         self.own: dict[Value, Block] = {}
         self.joins: list[str] = []
-        self.copies = copies(program)
-        self._mark(program.body, taken(program))
-        self.words = {*taken(program), *map(self.name, self.own)}
+        self.names = arguments(program)
+        self.values = frozenset(_value_names(program.body))
+        self._mark(program.body, self.names.taken)
+        self.words = {*self.names.taken, *map(self.name, self.own)}
         for statement in statements(program.body):
             self.made |= dict.fromkeys(statement.results, statement)
             self.uses.update(statement.operands)
@@ -191,10 +163,16 @@ class Printer:
         for value in (*block.arguments, *made):
             self.own[value] = block
             if value.name in taken:
-                self.texts[value] = f"{value.name}_"
+                self.texts[value] = self._free(value.name)
         for statement in block.statements:
             for inner in statement.blocks:
                 self._mark(inner, taken)
+
+    def _free(self, name: str) -> str:
+        """Another name, which neither an argument nor a value has."""
+        while name in self.names.taken or name in self.values:
+            name += "_"
+        return name
 
     def grid(self) -> Iterator[str]:
         """The place of a program along each axis of the grid, the last of them fastest."""
@@ -202,24 +180,24 @@ class Printer:
             return
         (first, _), *rest = self.program.grid
         if not rest:
-            yield f"{INDENT}p_{first} = tl.program_id(0)"
+            yield f"{INDENT}{self.names.places[first]} = tl.program_id(0)"
             return
         yield f"{INDENT}program = tl.program_id(0)"
         for axis, count in reversed(rest):
-            yield f"{INDENT}p_{axis} = program % {size_text(count)}"
+            yield f"{INDENT}{self.names.places[axis]} = program % {size_text(count)}"
             yield f"{INDENT}program = program // {size_text(count)}"
-        yield f"{INDENT}p_{first} = program"
+        yield f"{INDENT}{self.names.places[first]} = program"
 
     def descriptors(self) -> Iterator[str]:
         """Descriptors of the buffers that are read in blocks, each made once."""
-        for op in self.copies:
+        for op, name in self.names.copies.items():
             sizes, blocks = dict(op.buffer.axes), dict(op.dims)
             order = _blocked_last(op)
             shape = ", ".join(size_text(sizes[axis]) for axis in order)
             strides = ", ".join([*(self._stride(op.buffer, axis) for axis in order[:-1]), "1"])
             block = ", ".join(size_text(blocks[a].length) if a in blocks else "1" for a in order)
-            yield f"{INDENT}{self.copies[op]} = tl.make_tensor_descriptor("
-            yield f"{INDENT * 2}{op.buffer.name}_p, [{shape}], [{strides}], [{block}]"
+            yield f"{INDENT}{name} = tl.make_tensor_descriptor("
+            yield f"{INDENT * 2}{pointer(op.buffer)}, [{shape}], [{strides}], [{block}]"
             yield f"{INDENT})"
 
     def block(self, block: Block, depth: int = 1) -> Iterator[str]:
@@ -310,7 +288,7 @@ class Printer:
             for axis, _, tile in parts
             if tile is not None
         ]
-        offset, base = self._offset(buffer, shared), f"{buffer.name}_p"
+        offset, base = self._offset(buffer, shared), pointer(buffer)
         if own and offset and len(" + ".join([base, *offset, *own])) > LONG:
             lines, base = self._first(buffer, base, offset)
             while len(own) > 1 and len(" + ".join([base, *own])) > LONG:
@@ -330,7 +308,7 @@ class Printer:
         """How far it is to an element, as addends: of a strided buffer one an axis, else
         `(b * T + t) * H + h`. The first term is in 64 bits, and so is what is added to it."""
         if buffer.strided:
-            return [f"{self._wide(v)} * {stride(buffer, axis)}" for axis, v in places.items()]
+            return [f"{self._wide(v)} * {self._stride(buffer, a)}" for a, v in places.items()]
         text, level = "", 0
         for axis, size in buffer.axes:
             if text:
@@ -366,7 +344,7 @@ class Printer:
     def _stride(self, buffer: Buffer, axis: str) -> str:
         """From one place along an axis to the next: given, or the sizes of the axes after it."""
         if buffer.strided:
-            return stride(buffer, axis)
+            return self.names.strides[buffer.name, axis]
         names = [name for name, _ in buffer.axes]
         after = [size for _, size in buffer.axes[names.index(axis) + 1 :]]
         return size_text(sympy.Mul(*after))
@@ -391,7 +369,7 @@ def _scalar(p: Printer, s: Statement) -> Iterator[str]:
 
 
 def _program_id(p: Printer, s: Statement) -> Iterator[str]:
-    return p.inline(s, f"p_{s.op.axis}")
+    return p.inline(s, p.names.places[s.op.axis])
 
 
 def _iota(p: Printer, s: Statement) -> Iterator[str]:
@@ -431,7 +409,7 @@ def _random(p: Printer, s: Statement) -> Iterator[str]:
 
 
 def _given(p: Printer, s: Statement) -> Iterator[str]:
-    return p.inline(s, f"({s.op.buffer.name}_p is not None)")
+    return p.inline(s, f"({pointer(s.op.buffer)} is not None)")
 
 
 def _chosen(p: Printer, s: Statement) -> Iterator[str]:
@@ -542,7 +520,7 @@ def _load_block(p: Printer, s: Statement) -> Iterator[str]:
     starts = dict(zip((axis for axis, _ in s.op.buffer.axes), s.operands, strict=True))
     at = ", ".join(f"tl.cast({p.name(starts[axis])}, tl.int32)" for axis in _blocked_last(s.op))
     shape = shape_text(s.results[0].type)
-    return p.let(s, f"{p.copies[s.op]}.load([{at}]).reshape{shape}")
+    return p.let(s, f"{p.names.copies[s.op]}.load([{at}]).reshape{shape}")
 
 
 def _atomic(p: Printer, s: Statement) -> Iterator[str]:
@@ -559,7 +537,7 @@ def _barrier(p: Printer, s: Statement) -> Iterator[str]:
     if s.op.counter is None:
         yield "tl.debug_barrier()"
         return
-    yield f"grid_barrier({s.op.counter.name}_p, {p.name(s.operands[0])})"
+    yield f"grid_barrier({pointer(s.op.counter)}, {p.name(s.operands[0])})"
 
 
 def _for(p: Printer, s: Statement) -> Iterator[str]:

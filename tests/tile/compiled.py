@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from archc.backends.load import load
 from archc.backends.triton import printer
+from archc.backends.triton.arguments import arguments
 from archc.backends.triton.spelling import dtype_text, size_text
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
@@ -42,6 +43,7 @@ def compiled(case: Case, capability: int = 90, **options: Any) -> Any:
     program = case.program
     kernel = getattr(load(HEAD + printer.to_triton(program, Asserting), program.name), program.name)
     signature: dict[str, str] = {}
+    strides = arguments(program).strides
     fixed = compiled_in(program, case.constants)
     for buffer in program.buffers:
         tensor: Tensor | None = case.tensors.get(buffer.name)
@@ -49,7 +51,7 @@ def compiled(case: Case, capability: int = 90, **options: Any) -> Any:
             fixed[f"{buffer.name}_p"] = None
         signature[f"{buffer.name}_p"] = "constexpr" if tensor is None else POINTER[tensor.dtype]
         if buffer.strided:
-            signature |= {printer.stride(buffer, axis): "i32" for axis, _ in buffer.axes}
+            signature |= {strides[buffer.name, axis]: "i32" for axis, _ in buffer.axes}
     signature |= {s.name: "i32" if s.is_integer else "fp32" for s in program.sizes}
     signature |= dict.fromkeys(program.constants, "constexpr")
     fixed = {name: value for name, value in fixed.items() if name in kernel.arg_names}

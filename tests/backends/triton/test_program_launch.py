@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from typing import Any
 
@@ -158,6 +159,29 @@ def test_a_kernel_is_given_what_it_names():
         ")",
     ]
     assert "\ndef first(\n    x_p, x_b, x_r,\n    y_p, y_b, y_r,\n):\n" in to_triton(program)
+
+
+def test_no_argument_is_named_as_another():
+    """A stride may be called as a pointer, as a stride of another buffer, as a size, as a function
+    of the runtime, and as a place in the grid, which the body assigns."""
+    k = Composer("first", "y = x for tensors of many names.")
+    B, N = k.sizes("x_n", "N")
+    buffers = [
+        k.buffer("x", b=B, p=N, y_z=N, n=N, strided=True), k.buffer("x_y", b=B, z=N, strided=True),
+        k.buffer("p", b=B, z=N, strided=True), k.buffer("grid", barrier=N, strided=True),
+    ]  # fmt: skip
+    b = k.program("b", B)
+    x, x_y, p, grid = buffers
+    k.store(x, b, 1, 1, 1, value=k.load(x_y, b, 1) + k.load(p, b, 1) + k.load(grid, 1) + 0 * N)
+    text = to_triton(k.done())
+    (function,) = ast.parse(text).body
+    assert isinstance(function, ast.FunctionDef)
+    names = [argument.arg for argument in function.args.args]
+    assert len({*names}) == len(names)
+    stored = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and n.id not in names}
+    assigned = [n.id for n in ast.walk(function) if isinstance(getattr(n, "ctx", 0), ast.Store)]
+    assert "p_b" in assigned and not {*assigned} & {*names} and "grid_barrier" not in names
+    assert stored == {*assigned, "kernel", "tl"}
 
 
 def doubled(name: str, buffer: str, factor: float = 2.0, narrow: str = "f32") -> Program:

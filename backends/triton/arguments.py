@@ -1,0 +1,73 @@
+"""Names that a printed program has besides those of its values: each says one thing.
+
+Pointers, sizes and constants are called as the program says, since other texts name them too.
+Strides, places in the grid and descriptors are named here, so that none is called as another: the
+stride of `x` along an axis `p` would be called as the pointer of `x`.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+
+from archc.backends.triton.spelling import titles
+
+from archc.tile.language import Buffer, LoadBlock, Program, statements
+
+
+@lru_cache(maxsize=1)
+def runtime_names() -> frozenset[str]:
+    """The functions that printed programs call."""
+    text = files("archc.runtime").joinpath("tiles.py").read_text("utf-8")
+    found = ast.parse(text).body
+    return frozenset(each.name for each in found if isinstance(each, ast.FunctionDef))
+
+
+def pointer(buffer: Buffer) -> str:
+    """The name of where a buffer begins."""
+    return f"{buffer.name}_p"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Names of places by the axis of the grid, of strides by buffer and axis, and of descriptors by
+    what they read; `taken` are the words that no value may be called by."""
+
+    places: dict[str, str]
+    strides: dict[tuple[str, str], str]
+    copies: dict[LoadBlock, str]
+    taken: frozenset[str]
+
+
+def arguments(program: Program) -> Arguments:
+    """The names of a program: where one is taken, the next of `x`, `x_2`, `x_3`, ..."""
+    used = {"tl", "triton", "float", "program", program.name, *keyword.kwlist, *runtime_names()}
+    used |= {symbol.name for symbol in program.sizes} | {*program.constants}
+    used |= {pointer(buffer) for buffer in program.buffers}
+
+    def free(name: str) -> str:
+        found = next(title for title in titles(name) if title not in used)
+        used.add(found)
+        return found
+
+    places = {axis: free(f"p_{axis}") for axis, _ in program.grid}
+    strides = {
+        (buffer.name, axis): free(f"{buffer.name}_{axis}")
+        for buffer in program.buffers
+        for axis, _ in buffer.axes
+    }
+    return Arguments(places, strides, _copies(program, free), frozenset(used))
+
+
+def _copies(program: Program, free: Callable[[str], str]) -> dict[LoadBlock, str]:
+    """The descriptors that blocks are read by, one for each shape of them."""
+    found: dict[LoadBlock, str] = {}
+    for statement in statements(program.body):
+        op = statement.op
+        if isinstance(op, LoadBlock) and op not in found:
+            found[op] = free(f"{op.buffer.name}_blocks")
+    return found
