@@ -64,7 +64,8 @@ class Forward:
             scope.sources[scope.lengths["batch"]] = [(self.first, 0)]
         self.rows = scope.names.fresh("rows") if scope.cu_seqlens else f"{self.first}.shape[0]"
         seen = f"(pos + {scope.lengths['t']})"
-        scope.starts = {"t": "pos"}
+        counts = any(field.kind == "pos" for field in self.memory.fields)
+        scope.starts = {"t": "pos" if counts else "0"}
         scope.sizes |= {"T": seen, "T_seen": seen}
         self._blocks(scope)
         return scope

@@ -72,3 +72,21 @@ def test_sums_at_an_index_of_a_table():
     at[1] = at[0]
     wanted = torch.zeros(3, 7).scatter_add_(1, at[0].flatten(1).long(), d.sum(0).flatten(1))
     assert (of_table(d, at, 7) - wanted).abs().max() < 1e-5
+
+
+def test_a_layer_without_positions_has_none_in_its_file():
+    """Every token reads all of another sequence: nothing asks where a token stands."""
+    spec = archc.parse(
+        "layer L(d, e, H, K = 6, V = 3):\n"
+        "    input x[d]\n    input c[e] along m\n"
+        "    param W_q[d, H, K]; W_k[e, H, K]; W_v[e, H, V]; W_o[H, V, d]\n"
+        "    q = x @ W_q\n    k = c @ W_k\n    v = c @ W_v\n"
+        "    attend all m over H:\n        o = q.T @ k @ v[m]\n"
+        "    output y[d] = o @ W_o\n"
+    )
+    layer = spec.module(d=8, e=5, H=2, dtype=torch.float64, backend="triton")
+    x, c = torch.randn(2, 7, 8).double(), torch.randn(2, 9, 5).double()
+    q, k = torch.einsum("btd,dhk->bthk", x, layer.W_q), torch.einsum("bmd,dhk->bmhk", c, layer.W_k)
+    o = torch.einsum("bthk,bmhk,bme,ehv->bthv", q, k, c, layer.W_v)
+    torch.testing.assert_close(layer(x, c), torch.einsum("bthv,hvd->btd", o, layer.W_o))
+    assert "pos" not in spec.source("triton").split("def forward")[1].split("return")[0]
