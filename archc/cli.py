@@ -158,7 +158,8 @@ class _Boundary:
             status = status or Status.REFUSED
         if status not in (0, None):
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-        signal.signal(signal.SIGINT, lambda signum, frame: os._exit(Status.INTERRUPTED))
+        # all is done: a handler would be taken away as Python ends, and Ctrl-C then kill it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.exit(status)
 
 
