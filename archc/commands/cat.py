@@ -11,8 +11,6 @@ from archc.specfile import read, split
 @click.command()
 @spec_argument
 def command(spec: str) -> None:
-    """The whole file that SPEC names, byte by byte: a bundled one is there to be copied.
-
-    `archc cat kda > mine.arch`
-    """
+    """The whole file that SPEC names, byte by byte: `archc cat NAME > mine.arch` copies a bundled
+    one."""
     click.echo(read(split(spec)[0]).text, nl=False)

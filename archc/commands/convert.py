@@ -30,8 +30,8 @@ def command(
 
     \b
     Examples:
-      archc convert lm Llama-3.2-1B -o llama.safetensors
-      archc convert lm llama.safetensors -o their-folder
+      archc convert my.arch their-folder -o my.safetensors
+      archc convert my.arch my.safetensors -o their-folder
     """
     from archc.api import load, save_pretrained
     from archc.weights.pretrained import save_own
