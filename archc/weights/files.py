@@ -77,7 +77,9 @@ def _opened(path: Path) -> Any:
 def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise _unreadable(path, (error.strerror or str(error)).lower()) from None
+    except ValueError as error:
         raise _unreadable(path, str(error)) from None
 
 
