@@ -38,11 +38,11 @@ def test_help_is_quick_and_light(tmp_path: Path):
 
 
 def test_check_is_quick(tmp_path: Path):
-    """Hardly more than the libraries it stands on take to be imported; a recurrence is looked into,
-    so that what stays a loop is said."""
+    """About twice what the libraries it stands on take to be imported (1.7 and 2.0 times when this
+    was written); the limits leave room for a busy machine, none for another library."""
     libraries = used(tmp_path, sys.executable, "-c", "import sympy, networkx, lark, click")
-    assert used(tmp_path, *RUN, "--quiet", "check", "attention") < 1.8 * libraries
-    assert used(tmp_path, *RUN, "--quiet", "check", "kda") < 2.6 * libraries
+    assert used(tmp_path, *RUN, "--quiet", "check", "attention") < 2.5 * libraries
+    assert used(tmp_path, *RUN, "--quiet", "check", "kda") < 3 * libraries
 
 
 def used(compiled: Path, *command: str) -> float:
