@@ -77,6 +77,11 @@ class Ended:
     """By file and test, as bits."""
     said: str = ""
 
+    def passes(self, test: str) -> bool:
+        """Whether a test has passed, or whatever has run of a file of tests."""
+        ran = [self.tests[each][0] for each in self.tests if (each + "::").startswith(test + "::")]
+        return bool(ran) and not {*ran} - {"passed", "skipped"}
+
     def read(self, out: Path) -> None:
         """What its processes have written."""
         for each in sorted(out.glob("ended-*.jsonl")):

@@ -11,11 +11,12 @@ compiler, and for each the tests that reach that line until one fails.
 from the root of a checkout, whether installed or not: what archc needs, pytest and hypothesis.
 
 The draw is settled by `--seed`, `--count` and the tree, and stands in the record (`-o`) from then
-on: later runs find its lines again where they have moved to, and call those "gone" that are no
-more. The map (`--kept`) says which test reaches which line, and how long it takes; it is made file
-by file and grows. Only tests in it that pass are asked about a mutant, the nearest and quickest
-first, for as long as `--each` says (in the seconds of the map). A test of a file that has changed
-since counts as reaching all of it; `--tests` names files that are asked as they are.
+on: later runs find its lines again where they have moved to, in other files, too, and call those
+"gone" that are no more; each that is gone is replaced by the next of its room. The map (`--kept`)
+says which test reaches which line, and how long it takes; it is made file by file and grows. Only
+tests in it that pass are asked about a mutant, the nearest and quickest first, for as long as
+`--each` says (in the seconds of the map). A test of a file that has changed since counts as
+reaching all of it; `--tests` names files that are asked as they are.
 
 Every run is a fork of one process that has imported torch, Triton and the like (`tests.forked`).
 A mutant is "killed" (by `test`), "timeout" (a test takes six times as long, which counts as
@@ -42,7 +43,7 @@ from typing import Any
 
 from tests.forked import ROOT, Ended, Job, lay_out, ready, run_all
 from tests.judged import EQUIVALENT, LEFT
-from tests.mutation import Mutant, is_another, mutants_of
+from tests.mutation import Mutant, home_of, is_another, mutants_of
 
 FLOOR = 5
 """How many mutants a room has at least."""
@@ -50,11 +51,14 @@ FLOOR = 5
 FIRST, FILES = 15.0, 6
 """Seconds of tests that are asked about a mutant first, and of how many files."""
 
-NEAREST, UNKNOWN = 2, 240.0
+NEAREST, UNKNOWN = 2, 75.0
 """How many files of tests that are not in the map are asked, and for how many seconds."""
 
 START, SLOWER = 90.0, 6.0
 """The time limit of a run: seconds for its start, and times what its tests took for the map."""
+
+CONTROLS = 10
+"""How many tests that have failed are asked without a mutant in one run."""
 
 MAPPING = 900.0
 """Seconds that a file of tests may take for the map; those of its tests that end in time count."""
@@ -238,9 +242,13 @@ def digest(file: str) -> str:
 
 def near(file: str, test: str) -> int:
     """How alike the places of a file and of a test are."""
-    home = Path(test.partition("::")[0])
-    words = {*Path(file).parent.parts, *Path(file).stem.split("_")} - {"archc"}
-    return len(words & {*home.parts, *home.stem.split("_")})
+    return len((words(file) - {"archc"}) & words(test.partition("::")[0]))
+
+
+@cache
+def words(file: str) -> set[str]:
+    """Its folders, and the words of its name."""
+    return {*Path(file).parent.parts, *Path(file).stem.split("_")}
 
 
 # --- what is known ------------------------------------------------------------------------------
@@ -268,19 +276,41 @@ class Record:
             self.entries = {mutant_of(entry).id: entry for entry in kept["mutants"]}
 
     def draw(self) -> None:
-        """All mutants, if there are none yet."""
+        """All mutants, if there are none yet; and others for those that are gone."""
         if not self.entries:
             self.drawn_at = commit()
             for mutant in draw(ROOT, self.count, self.seed):
                 self.add(mutant, "waiting")
+        self.mutants()
+        for entry in [*self.entries.values()]:
+            if entry["outcome"] == "gone" and "replaced by" not in entry:
+                for mutant in self.next(str(Path(entry["file"]).parent)):
+                    entry["replaced by"] = mutant.id
+                    self.add(mutant, "waiting")
+
+    def next(self, room: str) -> list[Mutant]:
+        """One of a room, as it is now, that has not been drawn yet; none, if all have."""
+        lines = [
+            found
+            for folder, files in rooms(ROOT).items()
+            for file in files
+            if f"{folder}/".startswith(f"{room}/")
+            for found in sorted(mutants_of(ROOT, file).items())
+        ]
+        known = {(entry["file"], entry["before"]) for entry in self.entries.values()}
+        others = drawn(ROOT, lines, len(known) + 1, room, self.seed)
+        return [m for m in others if (m.file, m.before.strip()) not in known][:1]
 
     def mutants(self) -> list[Mutant]:
         """All that are still there."""
-        found = []
+        found, files = [], compiler()
         for entry in self.entries.values():
-            mutant = moved(mutant_of(entry))
+            mutant = moved(mutant_of(entry), entry.get("in", ""), files)
             if mutant is not None:
                 found.append(mutant)
+                entry["in"] = home_of(files[mutant.file], mutant.line)
+                if entry["outcome"] == "gone":
+                    entry["outcome"] = "waiting"
             elif entry["outcome"] not in NOTICED:
                 entry["outcome"] = "gone"
         return found
@@ -289,8 +319,11 @@ class Record:
         return self.entries.get(mutant.id, {"outcome": "waiting"})["outcome"]
 
     def add(self, mutant: Mutant, outcome: str, **more: Any) -> None:
-        place = {"file": mutant.file, "line": mutant.line, "kind": mutant.kind,
-                 "before": mutant.before.strip(), "after": mutant.after.strip()}  # fmt: skip
+        place = {"file": mutant.drawn_in or mutant.file, "line": mutant.line, "kind": mutant.kind,
+                 "before": mutant.before.strip(), "after": mutant.after.strip(),
+                 "in": self.entries.get(mutant.id, {}).get("in", "")}  # fmt: skip
+        if mutant.file != place["file"]:
+            place["moved to"] = mutant.file
         at = {} if outcome == "waiting" else {"commit": commit()}
         self.entries[mutant.id] = {**place, "outcome": outcome, **more, **at}
 
@@ -329,26 +362,41 @@ class Record:
         for id, entry in self.entries.items():
             if entry["outcome"] in ("lives", "open", "unreached", "timeout"):
                 asked = f" (asked {entry.get('asked', 0)} of {entry.get('of', 0)})"
-                lines.append(f"{entry['outcome']}{asked}  {id}  {moved(mutant_of(entry))}")
+                lines.append(f"{entry['outcome']}{asked}  {id}  {mutant_of(entry)}")
         return "\n".join(lines)
 
 
 def mutant_of(entry: Mapping[str, Any]) -> Mutant:
     """As it was when it was written."""
-    return Mutant(*(entry[name] for name in ("file", "line", "kind", "before", "after")))
+    file, *rest = (entry[name] for name in ("file", "line", "kind", "before", "after"))
+    return Mutant(entry.get("moved to", file), *rest, drawn_in=file)
 
 
-def moved(mutant: Mutant) -> Mutant | None:
-    """The same in the file of today, in the nearest line that reads so; none, if none does."""
-    path = ROOT / mutant.file
-    lines = path.read_text("utf-8").split("\n") if path.exists() else []
-    places = [at for at, line in enumerate(lines, 1) if line.strip() == mutant.before.strip()]
-    if not places:
+def moved(mutant: Mutant, home: str, files: Mapping[str, str]) -> Mutant | None:
+    """The same in the files of today, in a line that reads so: of the same function and file, of
+    the file, of a function of that name in another file, or of a file of that name. None, if none
+    does, or several do and nothing tells which it is."""
+    name, last = Path(mutant.file).name, (home or "?").rpartition(".")[2]
+    places = []
+    for file, text in files.items():
+        for at, line in enumerate(text.split("\n"), 1):
+            if line.strip() == mutant.before.strip():
+                same = home_of(text, at).rpartition(".")[2] == last
+                known = (file == mutant.file, same, Path(file).name == name)
+                places.append((known, -abs(at - mutant.line), file, at, line))
+    known, _, file, at, before = max(places, default=((False,) * 3, 0, "", 0, ""))
+    if len({place[2] for place in places if place[0] == known}) != 1:
         return None
-    at = min(places, key=lambda place: abs(place - mutant.line))
-    before = lines[at - 1]
+    if mutant.file in files and not any(known):
+        return None
     after = before.replace(mutant.before.strip(), mutant.after.strip())
-    return Mutant(mutant.file, at, mutant.kind, before, after)
+    return Mutant(file, at, mutant.kind, before, after, mutant.drawn_in or mutant.file)
+
+
+def compiler() -> dict[str, str]:
+    """The compiler's files, and what they hold."""
+    files = [file for found in rooms(ROOT).values() for file in found]
+    return {file: (ROOT / file).read_text("utf-8") for file in files}
 
 
 def commit() -> str:
@@ -370,15 +418,14 @@ class Asking:
         self.asked: dict[str, set[str]] = defaultdict(set)
         self.sound: dict[str, bool] = {}
         self.doubted: dict[str, list[tuple[Job, dict[str, Any]]]] = defaultdict(list)
+        self.controlled = set[str]()
         for mutant in mutants:
             parts = reach.parts(mutant, most)
             files = nearest(mutant, reach.files) or ([] if parts else nearest(mutant, {}))
-            if files:
-                self.jobs.append(Job(files, UNKNOWN, mutant))
-            self.later[mutant.id] = parts
-            if parts and not files:
+            self.later[mutant.id] = [*parts[:1], *([files] if files else []), *parts[1:]]
+            if self.later[mutant.id]:
                 self.next(mutant)
-            elif not files and not reach.missing(["tests"]):
+            elif not reach.missing(["tests"]):
                 record.add(mutant, "unreached")
 
     def whole(self, mutants: Sequence[Mutant], files: Sequence[str]) -> None:
@@ -387,8 +434,10 @@ class Asking:
             self.jobs.appendleft(Job([*files], MAPPING, mutant))
 
     def next(self, mutant: Mutant) -> None:
+        """Tests of the map have a limit by what they took for it; others have one for all."""
         tests = self.later[mutant.id].pop(0)
-        limit = START + SLOWER * sum(map(self.reach.seconds, tests))
+        mapped = all(test in self.reach.tests for test in tests)
+        limit = START + SLOWER * sum(map(self.reach.seconds, tests)) if mapped else UNKNOWN
         self.jobs.append(Job(tests, limit, mutant))
 
     def take(self, ended: Ended) -> None:
@@ -397,9 +446,10 @@ class Asking:
         failed = [(t, why) for t, (out, _, why) in ended.tests.items() if out == "failed"]
         self.asked[mutant.id if mutant else ""] |= {*ended.tests}
         if mutant is None:
-            self.settle(ended.job.tests[0], not failed and ended.status == 0)
+            for test in ended.job.tests:
+                self.settle(test, ended.passes(test))
         elif self.record.outcome(mutant) in NOTICED:
-            return
+            pass
         elif ended.status is None and "::" in ended.job.tests[0]:
             told(mutant, "timeout")
             self.record.add(mutant, "timeout", seconds=ended.seconds)
@@ -411,9 +461,15 @@ class Asking:
             self.doubted[test].append((ended.job, more))
             if test in self.sound:
                 self.settle(test, self.sound[test])
-            elif len(self.doubted[test]) == 1:  # does it pass without the mutant?
-                self.jobs.appendleft(Job([test], MAPPING))
+        self.control()
         self.record.write()
+
+    def control(self) -> None:
+        """Do those that have failed pass without the mutant? Several are asked at once."""
+        tests = [test for test in self.doubted if test not in self.controlled]
+        if tests and (len(tests) >= CONTROLS or not self.jobs):
+            self.controlled |= {*tests}
+            self.jobs.appendleft(Job(tests, MAPPING))
 
     def settle(self, test: str, sound: bool) -> None:
         """A test that fails without a mutant says nothing of one: the others are asked."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -51,11 +51,13 @@ class Mutant:
     kind: str
     before: str
     after: str
+    drawn_in: str = ""
+    """Its file at first, if the line has moved to another since."""
 
     @cached_property
     def id(self) -> str:
         """The same wherever the line moves to."""
-        text = "\0".join([self.file, self.before.strip(), self.after.strip()])
+        text = "\0".join([self.drawn_in or self.file, self.before.strip(), self.after.strip()])
         return sha256(text.encode()).hexdigest()[:12]
 
     def __str__(self) -> str:
@@ -288,6 +290,19 @@ def mutants_of(root: Path, file: str) -> dict[int, list[Mutant]]:
     for each in dict.fromkeys(Mutator(root, file).found):
         lines.setdefault(each.line, []).append(each)
     return lines
+
+
+def home_of(text: str, line: int) -> str:
+    """The class and the function that a line stands in, by name: `Class.function`."""
+    return ".".join(name for first, last, name in homes(text) if first <= line <= last)
+
+
+@lru_cache(maxsize=1024)
+def homes(text: str) -> list[tuple[int, int, str]]:
+    """All classes and functions: the first line, the last, and the name."""
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+    return sorted((node.lineno, node.end_lineno or 0, node.name) for node in found)
 
 
 def mutated(text: str, mutant: Mutant) -> str:

@@ -143,10 +143,10 @@ def test_a_test_that_fails_by_itself_says_nothing(tmp_path: Path) -> None:
     found = map_of(tmp_path, {"x": 1.0}, {"x": 8})
     record = Record(tmp_path / "mutants.json", 1, 1)
     asking = Asking([MUTANT], found, record, 60)
-    (job,) = asking.jobs
+    job = asking.jobs.popleft()
     asking.take(Ended(job, 1.0, 1, {"x": ("failed", 1.0, "assert 1 == 2")}))
     assert record.outcome(MUTANT) == "waiting"
-    control = asking.jobs[0]
+    control = asking.jobs.popleft()
     assert (control.mutant, [*control.tests]) == (None, ["x"])
     asking.take(Ended(control, 1.0, 0, {"x": ("passed", 1.0, "")}))
     assert record.outcome(MUTANT) == "killed"
@@ -176,34 +176,37 @@ def test_a_mutant_lives_when_all_have_passed(tmp_path: Path) -> None:
     assert record.outcome(far) == "unreached"
 
 
-def test_files_that_are_not_mapped_are_asked_first(tmp_path: Path) -> None:
+def test_files_that_are_not_mapped_are_asked_second(tmp_path: Path) -> None:
     """Those that name the module, or are near; what they take is not known, so that it is no sign
     of a mistake."""
-    found = map_of(tmp_path, {"t::x": 1.0}, {"t::x": 8})
+    found = map_of(tmp_path, {"t::x": 10.0, "t::y": 30.0}, {"t::x": 8, "t::y": 8})
     for file in ("tests/algebra/test_fold.py", "tests/algebra/test_cut.py", "tests/test_cli.py"):
         del found.files[file]
     record = Record(tmp_path / "mutants.json", 1, 1)
     asking = Asking([MUTANT], found, record, 60)
+    mapped = asking.jobs.popleft()
+    assert [*mapped.tests] == ["t::x"] and not asking.jobs
+    asking.take(Ended(mapped, 1.0, 0, {"t::x": ("passed", 1.0, "")}))
     near = asking.jobs.popleft()
     assert [*near.tests] == ["tests/algebra/test_fold.py", "tests/algebra/test_cut.py"]
     assert not asking.jobs
     asking.take(Ended(near, 1.0, None, {"y": ("passed", 1.0, "")}))
     (mapped,) = asking.jobs
-    assert [*mapped.tests] == ["t::x"]
-    asking.take(Ended(mapped, 1.0, 0, {"t::x": ("passed", 1.0, "")}))
+    assert [*mapped.tests] == ["t::y"]
+    asking.take(Ended(mapped, 1.0, 0, {"t::y": ("passed", 1.0, "")}))
     assert record.outcome(MUTANT) == "open"  # more may reach it
     asking.take(Ended(mapped, 1.0, None, {}))
     assert record.outcome(MUTANT) == "timeout"
 
 
 def test_a_record_finds_its_lines_again(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where they have moved to; those that are no more are gone."""
+    """Where they have moved to; those that are no more are gone, and others are drawn for them."""
     monkeypatch.setattr(mutants, "ROOT", tree)
     record = Record(tree / "mutants.json", 1, 7)
     record.draw()
     record.write()
     drawn = {each.id: each for each in record.mutants()}
-    for file, text in (("archc/most.py", CODE), ("backends/deep/line.py", "x = 1\n")):
+    for file, text in (("archc/most.py", CODE), ("backends/deep/line.py", "x = None\n")):
         (tree / file).write_text(f"import math\n{text}")
     again = Record(tree / "mutants.json", 1, 7)
     again.draw()
@@ -211,16 +214,56 @@ def test_a_record_finds_its_lines_again(tree: Path, monkeypatch: pytest.MonkeyPa
     assert kept and all(each.line == drawn[id].line + 1 for id, each in kept.items())
     gone = [entry["file"] for entry in again.entries.values() if entry["outcome"] == "gone"]
     assert {*gone} == {"backends/deep/line.py"} and len(kept) + len(gone) == len(drawn)
+    (tree / "backends" / "deep" / "line.py").write_text(TEXT.replace("end", "stop"))
+    more = {each.id for each in again.mutants()} - {*kept}
+    assert not more
+    again.draw()
+    more = {each.id: each for each in again.mutants() if each.id not in kept}
+    assert {each.file for each in more.values()} == {"backends/deep/line.py"}
+    again.draw()
+    assert {each.id for each in again.mutants()} == {*kept, *more}
     with pytest.raises(SystemExit, match="another seed"):
         Record(tree / "mutants.json", 2, 7)
+
+
+@pytest.mark.parametrize(
+    "there, found",
+    [
+        ({"archc/deep/most.py": CODE}, "archc/deep/most.py"),
+        ({"archc/deep/least.py": CODE}, "archc/deep/least.py"),
+        ({"archc/most.py": "x = 1\n", "archc/found.py": CODE}, "archc/found.py"),
+        ({"archc/most.py": "x = 1\n", "archc/found.py": CODE.replace("most(", "least(")}, None),
+        ({"archc/one.py": CODE, "archc/other.py": CODE}, None),
+        ({"archc/one.py": CODE, "archc/deep/most.py": CODE}, "archc/deep/most.py"),
+    ],
+)
+def test_a_line_is_found_in_the_file_it_has_moved_to(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, there: dict[str, str], found: str | None
+) -> None:
+    """By the name of its file or function, where nothing else reads so; and it keeps its id."""
+    monkeypatch.setattr(mutants, "ROOT", tree)
+    mutant = mutants_of(tree, "archc/most.py")[13][0]
+    (tree / "archc" / "most.py").unlink()
+    for file, text in there.items():
+        (tree / file).parent.mkdir(parents=True, exist_ok=True)
+        (tree / file).write_text(text)
+    now = mutants.moved(mutant, "most", mutants.compiler())
+    assert (now and now.file) == found
+    assert now is None or (now.id, now.before) == (mutant.id, mutant.before)
+    record = Record(tree / "mutants.json", 1, 1)
+    record.add(now or mutant, "killed")
+    record.write()
+    (kept,) = Record(tree / "mutants.json", 1, 1).entries.values()
+    assert (kept["file"], kept.get("moved to")) == ("archc/most.py", found)
 
 
 def test_the_record_of_the_project_is_read() -> None:
     """Those that are judged are in it."""
     path = reach.ROOT / "benchmarks" / "results" / "mutants.json"
     record = Record(path, 14, 200)
-    assert len(record.entries) == 200 and {*EQUIVALENT, *LEFT} <= {*record.entries}
-    assert json.loads(path.read_text())["rooms"]["together"]["drawn"] == 200
+    assert {*EQUIVALENT, *LEFT} <= {*record.entries}
+    together = json.loads(path.read_text())["rooms"]["together"]
+    assert together["drawn"] - together.get("gone", 0) == 200
 
 
 # --- runs -----------------------------------------------------------------------------------------
