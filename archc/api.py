@@ -34,8 +34,8 @@ from archc.ir.sizes import deciding, resolve_sizes
 from archc.law import CompositionLaw
 from archc.law import of as law_of
 from archc.origin import Imports, Origin, Recipe, backend_here, compiled, tell
-from archc.recurrence.classify import Class, classify
-from archc.recurrence.loops import loops
+from archc.recurrence.analysis.classify import Class, classify
+from archc.recurrence.chunk.loops import loops
 from archc.source import Source
 
 if TYPE_CHECKING:

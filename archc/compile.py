@@ -25,7 +25,6 @@ from archc.backends.renamed import check_spelling
 from archc.backends.triton import emit as triton
 from archc.backends.triton.schedule import Schedule
 from archc.elaborate.elaborate import Importer, elaborate
-from archc.given_laws import with_laws
 from archc.ir import layer as ir
 from archc.ir.budget import check_budget
 from archc.ir.chunk import ChunkForm, cotangent
@@ -36,8 +35,9 @@ from archc.ir.verify import verify
 from archc.limits import deep_calls
 from archc.lowering.token import RegionKernels, lower
 from archc.numerics.gates import gates_in_logs
-from archc.recurrence.chunked import chunked
-from archc.recurrence.decays import decays
+from archc.recurrence.affine.decays import decays
+from archc.recurrence.chunk.chunked import chunked
+from archc.recurrence.law.numbers import with_laws
 from archc.regions.cut import regions
 from archc.regions.gradient import gradient_of
 from archc.schedule.crowded import without_crowded

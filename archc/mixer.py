@@ -25,7 +25,7 @@ from archc.ir.initial import all_params
 from archc.ir.meaning import evaluate
 from archc.ir.meaning_ops import Named
 from archc.origin import Origin, origin_of
-from archc.recurrence.mixer import Mixer, entering, mixer
+from archc.recurrence.analysis.mixed import Mixer, entering, mixer
 
 TOKENS_AT_ONCE = 4096
 """How many tokens of all batches together are computed in one go."""

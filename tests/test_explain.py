@@ -25,9 +25,9 @@ from archc.commands.explain import codes, page
 from archc.compile import before_chunks, in_logs
 from archc.diagnostics import ArchError
 from archc.elaborate.elaborate import elaborate
-from archc.given_laws import with_laws
 from archc.ir.sizes import resolve_sizes
-from archc.recurrence.loops import loops
+from archc.recurrence.chunk.loops import loops
+from archc.recurrence.law.numbers import with_laws
 from archc.source import Source
 from archc.specfile import import_source
 from archc.syntax.parse import parse

@@ -18,7 +18,7 @@ from archc.compile import RUNTIMES, Dump, Style, kernels_of
 from archc.diagnostics import fail
 from archc.ir.layer import Layer
 from archc.ir.text import as_text
-from archc.recurrence.loops import loops
+from archc.recurrence.chunk.loops import loops
 from archc.syntax import text as tree_text
 
 

@@ -28,7 +28,7 @@ from archc.ir.layer import Fold, Layer
 from archc.ir.meaning import evaluate
 from archc.ir.plan import Check, Plan, examples
 from archc.ir.sizes import Number, resolve_sizes
-from archc.recurrence.loops import loops
+from archc.recurrence.chunk.loops import loops
 from archc.selfcheck import SMALL, hold_numbers
 
 LIMIT = 1e-9

@@ -19,7 +19,7 @@ from archc.derivation.planned import CONDITIONS, Planned, conditions, plans_of
 from archc.derivation.study import Study, studies_of
 from archc.ir import diagram, picture, text
 from archc.ir.layer import Layer
-from archc.recurrence.loops import loops
+from archc.recurrence.chunk.loops import loops
 from archc.syntax import text as tree_text
 from archc.tile.pretty import listing as listing_of
 

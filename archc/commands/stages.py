@@ -33,8 +33,8 @@ def warnings_of(layer: Layer) -> tuple[Diagnostic, ...]:
     if not any(isinstance(node.op, Fold) for graph in graphs for node in graph):
         return ()
     from archc.numerics.gates import gates_in_logs  # passes: only where there is a recurrence
-    from archc.recurrence.decays import decays
-    from archc.recurrence.loops import loops
+    from archc.recurrence.affine.decays import decays
+    from archc.recurrence.chunk.loops import loops
 
     if not loops(gates_in_logs(layer, decays)):
         return ()
@@ -56,6 +56,8 @@ def layer_of(spec: str, given: Given) -> Layer:
     check_spelling(layer)
     if not any(each.chunk.laws for each in called_layers(layer)):
         return layer
-    from archc.given_laws import with_laws  # passes: only where there is something to prove
+    from archc.recurrence.law.numbers import (
+        with_laws,  # passes: only where there is something to prove
+    )
 
     return with_laws(layer)

@@ -26,8 +26,8 @@ from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
 from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Node
-from archc.recurrence.derived import Kept
-from archc.recurrence.normal_form import MATRIX
+from archc.recurrence.affine.form import MATRIX
+from archc.recurrence.chunk.derived import Kept
 from archc.source import Span
 
 TOKENS = 12

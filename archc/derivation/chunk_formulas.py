@@ -30,7 +30,7 @@ from archc.derivation.maths import (
     row,
     transposed,
 )
-from archc.recurrence.normal_form import BEFORE, WRITTEN, Part
+from archc.recurrence.affine.form import BEFORE, WRITTEN, Part
 
 EARLIER = row(Name("j"), Sign("<"), Name("i"))
 UP_TO = row(Name("j"), Sign("≤"), Name("i"))

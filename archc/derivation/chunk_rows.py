@@ -15,7 +15,7 @@ from archc.derivation.formula import Formulas
 from archc.derivation.letters import Letters
 from archc.derivation.maths import Math, Name, Number
 from archc.derivation.study import Study
-from archc.recurrence.normal_form import NormalForm, StateForm, Step, Term
+from archc.recurrence.affine.form import NormalForm, StateForm, Step, Term
 
 
 @dataclass(frozen=True)

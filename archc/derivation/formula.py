@@ -30,8 +30,8 @@ from archc.derivation.maths import (
 )
 from archc.derivation.study import Study
 from archc.ir import layer as ir
-from archc.recurrence.normal_atoms import Atom, Table
-from archc.recurrence.normal_form import (
+from archc.recurrence.affine.atoms import Atom, Table
+from archc.recurrence.affine.form import (
     AFTER,
     BEFORE,
     DENSE,

@@ -14,9 +14,9 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.ir.stages import CHUNKS, TOKENS, Stage, stages
 from archc.ir.text import graph_json, graph_text
-from archc.recurrence.classify import fold_classes
-from archc.recurrence.loops import named
-from archc.recurrence.normal_text import as_text
+from archc.recurrence.affine.text import as_text
+from archc.recurrence.analysis.classify import fold_classes
+from archc.recurrence.chunk.loops import named
 
 NOTHING = "no recurrence: nothing is carried from token to token\n"
 

@@ -13,7 +13,7 @@ from archc.derivation.page import Block, Chapter, Formula, Inline, Step, Table, 
 from archc.derivation.work import at_sizes, given, in_numbers
 from archc.dims import counts_tokens
 from archc.ir import layer as ir
-from archc.recurrence.classify import classify
+from archc.recurrence.analysis.classify import classify
 
 
 def algebra(layer: ir.Layer) -> Chapter:

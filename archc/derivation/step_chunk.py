@@ -19,7 +19,7 @@ from archc.derivation.page import (
     para,
 )
 from archc.derivation.telling import Telling, joined
-from archc.recurrence.normal_form import NormalForm, StateForm
+from archc.recurrence.affine.form import NormalForm, StateForm
 
 
 def matrix_chunks(telling: Telling, form: NormalForm, first: bool = True) -> Step:

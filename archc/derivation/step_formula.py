@@ -13,9 +13,7 @@ from archc.derivation.study import Study
 from archc.derivation.telling import Telling, excerpt
 from archc.ir import layer as ir
 from archc.ir.graph import Type
-from archc.recurrence.classify import fold_classes
-from archc.recurrence.degree import updates
-from archc.recurrence.normal_form import (
+from archc.recurrence.affine.form import (
     AFTER,
     BEFORE,
     DENSE,
@@ -25,6 +23,8 @@ from archc.recurrence.normal_form import (
     NormalForm,
     StateForm,
 )
+from archc.recurrence.analysis.classify import fold_classes
+from archc.recurrence.analysis.degree import updates
 from archc.source import Span
 
 # --- as printed -----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from archc.derivation.telling import Telling, joined
 from archc.derivation.walk_formulas import Walk, has_walk
 from archc.derivation.work import at_sizes, given, in_numbers
 from archc.ir import layer as ir
-from archc.recurrence.normal_form import DENSE, DIAGONAL, MATRIX, NormalForm
+from archc.recurrence.affine.form import DENSE, DIAGONAL, MATRIX, NormalForm
 
 
 def gradient(telling: Telling) -> Step:

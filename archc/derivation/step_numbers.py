@@ -27,9 +27,9 @@ from archc.derivation.page import Block, Formula, Inline, Step, Table, para
 from archc.derivation.study import Study
 from archc.derivation.telling import Telling
 from archc.ir import chunk as ck
-from archc.recurrence.normal_atoms import Atom
-from archc.recurrence.normal_atoms import Table as Atoms
-from archc.recurrence.normal_form import DENSE, DIAGONAL, MAX_PLUS, NormalForm
+from archc.recurrence.affine.atoms import Atom
+from archc.recurrence.affine.atoms import Table as Atoms
+from archc.recurrence.affine.form import DENSE, DIAGONAL, MAX_PLUS, NormalForm
 
 MOST_GATES = 4
 

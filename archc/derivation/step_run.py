@@ -28,8 +28,8 @@ from archc.derivation.page import Block, Formula, Step, para
 from archc.derivation.telling import Telling
 from archc.derivation.work import at_sizes, given, in_numbers, operations
 from archc.dims import Axis
-from archc.recurrence.law import Law, LawRound, Refusal
-from archc.recurrence.law_parts import BLOCKS, FACTOR, MATRIX, MAXIMUM, RESCALED, Group, addition
+from archc.recurrence.law.composition import Law, LawRound, Refusal
+from archc.recurrence.law.parts import BLOCKS, FACTOR, MATRIX, MAXIMUM, RESCALED, Group, addition
 
 
 def decode(telling: Telling) -> Step:

@@ -29,7 +29,7 @@ from archc.derivation.maths import (
 from archc.derivation.page import PARALLEL, SEQUENTIAL, Block, Formula, Step, para
 from archc.derivation.telling import Telling, joined
 from archc.ir import layer as ir
-from archc.recurrence.normal_form import DENSE, MAX_PLUS, WRITTEN, NormalForm
+from archc.recurrence.affine.form import DENSE, MAX_PLUS, WRITTEN, NormalForm
 
 UP_TO_I = row(Name("s"), Sign("≤"), Name("i"))
 

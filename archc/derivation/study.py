@@ -14,9 +14,9 @@ from archc.ir.graph import Graph, Node
 from archc.ir.text import called_layers
 from archc.numerics.interval import Interval
 from archc.numerics.stated import stated
-from archc.recurrence.chunked import derived_of
-from archc.recurrence.derived import Derived, Kept
-from archc.recurrence.law import Law, Refusal, law_of
+from archc.recurrence.chunk.chunked import derived_of
+from archc.recurrence.chunk.derived import Derived, Kept
+from archc.recurrence.law.composition import Law, Refusal, law_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from archc.derivation.maths import Math, named
 from archc.derivation.page import Checked, Excerpt, Mark
 from archc.derivation.study import Study
 from archc.derivation.trial import Trial
-from archc.recurrence.normal_form import MATRIX, NormalForm
+from archc.recurrence.affine.form import MATRIX, NormalForm
 from archc.source import Span
 
 

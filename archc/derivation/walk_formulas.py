@@ -31,7 +31,7 @@ from archc.derivation.maths import (
 )
 from archc.derivation.page import PARALLEL, SEQUENTIAL, Block, Formula, para
 from archc.derivation.study import Study
-from archc.recurrence.normal_form import WRITTEN, NormalForm, StateForm
+from archc.recurrence.affine.form import WRITTEN, NormalForm, StateForm
 
 LATER = Sum("∑", row(Name("i"), Sign(">"), Name("j")))
 FROM_J = Sum("∑", row(Name("i"), Sign("≥"), Name("j")))

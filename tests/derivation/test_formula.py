@@ -13,7 +13,7 @@ from archc.derivation.formula import Formulas
 from archc.derivation.maths import Math
 from archc.derivation.study import Study, studies_of
 from archc.derivation.typed import as_latex, as_plain
-from archc.recurrence.normal_form import MATRIX
+from archc.recurrence.affine.form import MATRIX
 
 
 @lru_cache

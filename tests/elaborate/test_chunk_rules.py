@@ -14,7 +14,7 @@ from archc.ir import layer as ir
 from archc.ir.chunk import NO_RULES, ChunkRules
 from archc.numerics.interval import Interval
 from archc.numerics.stated import stated
-from archc.recurrence.chunked import studies
+from archc.recurrence.chunk.chunked import studies
 from tests.elaborate.specs import codes, layer, refusal
 
 SPEC = """

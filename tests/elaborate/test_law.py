@@ -7,7 +7,7 @@ import pytest
 from archc.ir import layer as ir
 from archc.ir.given_law import GivenLaw
 from tests.elaborate.specs import codes, layer, refusal
-from tests.recurrence.user_laws import AFFINE, LOG_SPACE, PRODUCTS
+from tests.recurrence.law.user_laws import AFFINE, LOG_SPACE, PRODUCTS
 
 
 def laws(text: str) -> list[GivenLaw]:

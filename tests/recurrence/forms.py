@@ -16,8 +16,8 @@ from archc.ir.graph import Graph, Node, Type
 from archc.ir.meaning import evaluate_graph
 from archc.ir.typing import layer_graph
 from archc.numerics.interval import Interval, intervals
-from archc.recurrence.chunked import studies
-from archc.recurrence.derived import Derived
+from archc.recurrence.chunk.chunked import studies
+from archc.recurrence.chunk.derived import Derived
 
 SIZES = {"K": 4, "V": 3, "H": 2, "D": 3, "N": 2, "d": 4}
 """Sizes by name; others are 2."""

@@ -17,8 +17,8 @@ from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
 from archc.ir.graph import Graph
 from archc.ir.meaning import evaluate_graph
-from archc.recurrence.frame import Frame
-from archc.recurrence.scan import Carried
+from archc.recurrence.chunk.frame import Frame
+from archc.recurrence.chunk.scan import Carried
 from tests.graphs import Sketch, axes
 
 CHUNKS = Axis("n", sympy.ceiling(TIME.size / CHUNK), "stream")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from archc.ir import layer as ir
-from archc.recurrence.rebuilt import rebuilt as rebuilt_body
+from archc.recurrence.affine.rebuilt import rebuilt as rebuilt_body
 
 
 def folds(layer: ir.Layer) -> Iterator[ir.Fold]:

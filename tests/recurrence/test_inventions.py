@@ -6,7 +6,7 @@ import pytest
 
 import archc
 from archc.compile import before_chunks
-from archc.recurrence.loops import loops
+from archc.recurrence.chunk.loops import loops
 from tests.recurrence.test_random import check_graphs, check_module, check_op, parsed
 from tests.test_law import near, random_inputs
 

@@ -20,11 +20,11 @@ from archc.dims import at
 from archc.ir import layer as ir
 from archc.ir.meaning import evaluate
 from archc.ir.verify import verify
-from archc.recurrence.chunked import derived_of
+from archc.recurrence.chunk.chunked import derived_of
+from tests.recurrence.chunk.test_chunked import agree, gradients
 from tests.recurrence.forms import both, furthest
 from tests.recurrence.rebuilt import rebuilt
 from tests.recurrence.recurrences import recurrences
-from tests.recurrence.test_chunked import agree, gradients
 
 SIZES = {"H": 2, "K": 4, "V": 3, "D": 3, "N": 2}
 NEAR = 1e-8

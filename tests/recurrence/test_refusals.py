@@ -13,7 +13,7 @@ import archc
 from archc.compile import before_chunks
 from archc.diagnostics import ArchError, ArchWarning, Diagnostic
 from archc.ir.meaning import evaluate
-from archc.recurrence.loops import loops
+from archc.recurrence.chunk.loops import loops
 from tests.elaborate.specs import layer
 from tests.recurrence.test_random import inputs_of, near, sizes_for
 

@@ -1,0 +1,1 @@
+"""What every linear update comes down to: a Fold -> its normal form."""

@@ -1,0 +1,156 @@
+"""The normal form of a recurrence: what every linear update of a state comes down to.
+
+One token is one or more micro-steps. A micro-step, for all values of batch-like axes at once, is
+
+    S' = decay * S_prev
+    S  = S' + sum over terms of  x * (c + sum over the key axes of w * S*)
+
+with S* = S' where the term is `after`, else S_prev. Axes have names, so that every product here is
+elementwise and commutes: x and w have key axes, c has value axes, and nothing is transposed. The
+expressions are polynomials (sympy) over symbols that stand for values of the body: `Atom`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import sympy
+
+from archc.dims import Axis
+from archc.recurrence.affine.atoms import Atoms, Table
+
+MATRIX, DIAGONAL, DENSE = "matrix", "diagonal", "dense"
+MAX_PLUS, SEQUENTIAL = "max-plus", "sequential"
+
+BEFORE, AFTER, WRITTEN = "before", "after", "written"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why there is no such form: the node of the body that stands in the way, and what to do."""
+
+    node: int | None
+    reason: str
+    help: str = ""
+    code: str = "E0607"
+
+
+@dataclass(frozen=True)
+class Term:
+    """`x * (c + w . S*)`: x on the key axes, c on the value axes, w on the key axes (0: a write
+    that reads nothing). Scalars stand in c and w, never in x."""
+
+    x: sympy.Expr
+    c: sympy.Expr
+    w: sympy.Expr
+    after: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """One micro-step. `decay` is the product of `key` (key-side and scalar factors) and `value`
+    (value-side factors); 1 where nothing decays. In a "diagonal" form it is not taken apart (`key`
+    is all of it); in a "max-plus" form the step is max(decay + S_prev, c of its only term).
+
+    `matrix`, of a "dense" form: S' = decay * S_prev + the sum over `column` of matrix * S_prev with
+    its axis `row` called `column`.
+    """
+
+    decay: sympy.Expr
+    key: sympy.Expr
+    value: sympy.Expr
+    terms: tuple[Term, ...]
+    matrix: sympy.Expr = field(default_factory=lambda: sympy.Integer(0))
+    row: str = ""
+    column: Axis | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """`scale` times the sum over `axes` of covector * state. `when` says which state: S_prev of
+    micro-step `step` ("before"), S' of it ("after"), or S when the step is done ("written")."""
+
+    step: int
+    when: str
+    covector: sympy.Expr
+    axes: tuple[str, ...]
+    scale: sympy.Expr
+
+
+@dataclass(frozen=True)
+class Read:
+    """A value of the body that reads the state: node = sum of `parts` + `free`.
+
+    Everything is written with the axes of the state; `renamed` has the pairs (axis of the state,
+    axis of the node) that differ.
+    """
+
+    node: int
+    parts: tuple[Part, ...]
+    free: sympy.Expr
+    renamed: tuple[tuple[str, Axis], ...] = ()
+
+
+@dataclass(frozen=True)
+class StateForm:
+    """One state: its axes by role, its micro-steps, and what reads it.
+
+    `key` axes are summed by corrections and reads, `value` axes are those of the rows, `shared`
+    ones are batch-like. `whole` are body nodes with all axes of the state that something takes as
+    they are, other than by a sum against a vector (`tanh` of a state, a matrix to solve with, an
+    update of another state). The state's own result is not counted: whether anything reads it
+    along the stream, only the graph around the Fold knows.
+    """
+
+    state: str
+    key: tuple[Axis, ...]
+    value: tuple[Axis, ...]
+    shared: tuple[Axis, ...]
+    steps: tuple[Step, ...]
+    reads: tuple[Read, ...]
+    whole: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class NormalForm:
+    """A group of states that one derivation serves: one component, or several states whose decays,
+    x and w are equal, so that they are columns of one matrix (their forms differ in c and reads).
+
+    kind: matrix (rank-one writes), diagonal (elementwise, whatever the writes are), dense (a matrix
+    along an axis: `Step.matrix`; or coupled states: `blocks[i][j]` scales state j into state i, and
+    the steps hold the writes), max-plus, sequential (then `refusal` says why).
+    """
+
+    kind: str
+    states: tuple[str, ...]
+    forms: tuple[StateForm, ...]
+    atoms: Atoms
+    refusal: Refusal | None = None
+    blocks: tuple[tuple[sympy.Expr, ...], ...] = ()
+
+    def key(self) -> str:
+        """Canonical text of the update: equal for two spellings of one update. Axes are named by
+        their roles, values by the captures they come from; reads are not part of it."""
+        return "\n".join([self.kind, *(line for form in self.forms for line in _lines(self, form))])
+
+
+def _lines(whole: NormalForm, form: StateForm) -> list[str]:
+    """The update of one state, canonically."""
+    table = Table(whole.atoms)
+    roles = {axis.name: axis.renamed(f"key{i}") for i, axis in enumerate(form.key)}
+    roles |= {axis.name: axis.renamed(f"value{i}") for i, axis in enumerate(form.value)}
+
+    def text(expr: sympy.Expr) -> str:
+        return table.text(table.rename(expr, roles))
+
+    lines = []
+    for step in form.steps:
+        lines.append(f"decay {text(step.decay)}")
+        lines += [f"matrix {text(step.matrix)}"] if step.matrix != 0 else []
+        lines += sorted(
+            f"term {text(t.x)} | {text(t.c)} | {text(t.w)} | {AFTER if t.after else BEFORE}"
+            for t in step.terms
+        )
+    place = whole.states.index(form.state)
+    lines += [f"from {text(entry)}" for entry in (whole.blocks[place] if whole.blocks else ())]
+    return lines

@@ -1,0 +1,79 @@
+"""A running maximum -> what shifts it and what it is compared with: m = max(a + m[t-1], b)."""
+
+from __future__ import annotations
+
+import sympy
+
+from archc.ir import layer as ir
+from archc.ir.graph import Node
+from archc.recurrence.affine.atoms import Table
+from archc.recurrence.affine.form import MAX_PLUS, NormalForm, StateForm, Step, Term
+from archc.recurrence.affine.polynomials import Reading
+from archc.recurrence.analysis.degree import CONSTANT, OTHER, degrees
+
+ONE, ZERO = sympy.Integer(1), sympy.Integer(0)
+
+Affine = tuple[sympy.Expr | None, sympy.Expr | None]
+"""(a, b) of max(a + m[t-1], b); None stands for -inf."""
+
+
+def tropical(fold: ir.Fold, states: tuple[str, ...]) -> NormalForm | None:
+    """The form of a running maximum; None if the states are something else."""
+    known = degrees(fold, states, tropical=True)
+    own = [state for state in fold.states if state.name in states]
+    if len(own) > 1 or known[fold.body.outputs[own[0].name]].kind in (OTHER, CONSTANT):
+        return None
+    (state,) = own
+    reading = Reading(fold, known, Table())
+    walk = _Walk(reading)
+    shift, floor = walk.value(fold.body.outputs[state.name])
+    if shift is None:
+        return None
+    terms = (Term(ONE, floor, ZERO, True),) if floor is not None else ()
+    whole = _whole(fold, reading, state)
+    form = StateForm(state.name, (), (), state.axes, (Step(shift, shift, ONE, terms),), (), whole)
+    return NormalForm(MAX_PLUS, states, (form,), reading.table.atoms)
+
+
+def _whole(fold: ir.Fold, reading: Reading, state: ir.State) -> tuple[int, ...]:
+    """The state's values before and after the token, as far as something else takes them."""
+    update = fold.body.outputs[state.name]
+    inside = {update, *fold.body.ancestors(update)}
+    old = {id for id, name in reading.old.items() if name == state.name}
+    values = [update, *sorted(old)]
+    return tuple(sorted(id for id in values if set(fold.body.users(id)) - inside))
+
+
+class _Walk:
+    """Values of the body over (max, +)."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.done: dict[int, Affine] = {}
+
+    def value(self, id: int) -> Affine:
+        """A node as max(a + m[t-1], b)."""
+        if id not in self.done:
+            self.done[id] = self._value(self.reading.body[id])
+        return self.done[id]
+
+    def _value(self, node: Node) -> Affine:
+        if self.reading.degrees[node.id].kind == CONSTANT:
+            return None, self.reading.constant(node.id)
+        if node.id in self.reading.old:
+            return ZERO, None
+        (a, b), (c, d) = (self.value(operand) for operand in node.operands)
+        if node.op.fn == "max":
+            return self._largest(a, c), self._largest(b, d)
+        if node.op.fn == "sub":
+            assert c is None and d is not None
+            d = -d
+        if c is not None:  # one of a sum's operands is constant
+            a, b, c, d = c, d, a, b
+        assert d is not None
+        return None if a is None else a + d, None if b is None else b + d
+
+    def _largest(self, a: sympy.Expr | None, b: sympy.Expr | None) -> sympy.Expr | None:
+        if a is None or b is None:
+            return b if a is None else a
+        return a if a == b else self.reading.table.fn("max", a, b)

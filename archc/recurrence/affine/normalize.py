@@ -1,0 +1,146 @@
+"""Layer IR -> the normal form of every recurrence: decay, terms and reads of each state.
+
+The body of a Fold at one token is read as polynomials (`polynomials`), taken apart into micro-steps
+(`chain`), and each axis gets its role (`roles`). What has no such form is no error: a
+form says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from archc.ir import layer as ir
+from archc.ir.graph import components
+from archc.recurrence.affine.atoms import Table, TooLong
+from archc.recurrence.affine.blocks import coupled
+from archc.recurrence.affine.chain import Refused, chain
+from archc.recurrence.affine.form import (
+    MATRIX,
+    SEQUENTIAL,
+    NormalForm,
+    Refusal,
+    StateForm,
+    Step,
+)
+from archc.recurrence.affine.maximum import tropical
+from archc.recurrence.affine.reads import finished, reads_of
+from archc.recurrence.affine.roles import sides
+from archc.recurrence.analysis.degree import OTHER, Degree, degrees, reads, updates
+
+
+def normal_forms(fold: ir.Fold) -> tuple[NormalForm, ...]:
+    """The normal forms of a Fold's states, each after those whose values it needs."""
+    graph = {state.name: reads(fold, state.name) for state in fold.states}
+    found = [component(fold, tuple(group)) for group in components(graph)]
+    return tuple(_merged(fold, found))
+
+
+def component(fold: ir.Fold, states: tuple[str, ...]) -> NormalForm:
+    """The normal form of states that must be computed together."""
+    linear, after = degrees(fold, states), updates(fold)
+    broken = [linear[after[s]] for s in states if linear[after[s]].kind == OTHER]
+    if broken:
+        found = tropical(fold, states)
+        if found is not None:
+            return found
+        help = "a cell that is not linear in its state runs token by token"
+        return sequential(states, Refusal(broken[0].culprit, broken[0].why, help, "E0601"))
+    try:
+        if len(states) > 1:
+            return coupled(fold, linear, states)
+        return _linear(fold, linear, next(iter(states)))
+    except Refused as refused:
+        return sequential(states, refused.refusal)
+    except TooLong:
+        reason = "the update is a sum of too many products"
+        return sequential(states, Refusal(None, reason, "keep its factors apart, or name parts"))
+
+
+def sequential(states: tuple[str, ...], refusal: Refusal) -> NormalForm:
+    """No form but the recurrence itself."""
+    return NormalForm(SEQUENTIAL, states, (), {}, refusal)
+
+
+def _linear(fold: ir.Fold, linear: Mapping[int, Degree], name: str) -> NormalForm:
+    """The form of one state that is linear in itself."""
+    state = next(state for state in fold.states if state.name == name)
+    table = Table()
+    found = chain(fold, linear, table, state)
+    raw, whole = reads_of(fold, state, found, table)
+    looks = [look for read in raw for look in read.looks]
+    split = sides(fold, state, found, table, looks)
+    own = [axis for axis in state.axes if axis.name not in split.roles.key | split.roles.value]
+    form = StateForm(
+        name,
+        tuple(axis for axis in state.axes if axis.name in split.roles.key),
+        tuple(axis for axis in state.axes if axis.name in split.roles.value),
+        tuple(own),
+        split.steps,
+        tuple(finished(table, read, found.versions, split.steps) for read in raw),
+        tuple(whole),
+    )
+    return NormalForm(split.kind, (name,), (form,), table.atoms)
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+
+def _merged(fold: ir.Fold, forms: Sequence[NormalForm]) -> list[NormalForm]:
+    """Forms whose decays, x and w are equal become one, if neither needs the other's states."""
+    feeds = {name: _feeding(fold, name) for form in forms for name in form.states}
+    merged: list[NormalForm] = []
+    for form in forms:
+        for place, other in enumerate(merged):
+            free = not any(feeds[n] & set(other.states) for n in form.states)
+            if form.kind == other.kind == MATRIX and free and _side_by_side(form, other):
+                merged[place] = replace(
+                    other,
+                    states=(*other.states, *form.states),
+                    forms=(*other.forms, *form.forms),
+                    atoms={**form.atoms, **other.atoms},
+                )
+                break
+        else:
+            merged.append(form)
+    return _ordered(merged, feeds)
+
+
+def _feeding(fold: ir.Fold, name: str) -> frozenset[str]:
+    """States that a state depends on, through others as well."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        for other in sorted(reads(fold, waiting.pop())):
+            if other not in found:
+                found.add(other)
+                waiting.append(other)
+    return frozenset(found)
+
+
+def _ordered(forms: Sequence[NormalForm], feeds: Mapping[str, Collection[str]]) -> list[NormalForm]:
+    """The forms, each after those whose states it needs: merging may have moved one forward."""
+    left, done = list(forms), list[NormalForm]()
+    while left:
+        names = {name for form in left for name in form.states}
+        ready = next(
+            form
+            for form in left
+            if not any((set(feeds[n]) & names) - set(form.states) for n in form.states)
+        )
+        left.remove(ready)
+        done.append(ready)
+    return done
+
+
+def _side_by_side(a: NormalForm, b: NormalForm) -> bool:
+    """Whether the states of two forms are columns of one matrix."""
+    one, other = a.forms[0], b.forms[0]
+    if one.key != other.key or one.shared != other.shared:
+        return False
+    return [_left(step) for step in one.steps] == [_left(step) for step in other.steps]
+
+
+def _left(step: Step) -> tuple[object, ...]:
+    """A micro-step but for what is written."""
+    return step.decay, step.value, tuple((term.x, term.w, term.after) for term in step.terms)

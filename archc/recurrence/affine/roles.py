@@ -1,0 +1,350 @@
+"""Micro-steps of a state -> the same with each axis in its role: key, value or shared.
+
+Key axes are summed by the corrections (without any, by the reads). The other axes are value axes,
+unless something on the key side varies along them too: then they are batch-like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import sympy
+
+from archc.ir import layer as ir
+from archc.recurrence.affine.atoms import Factors, Table, product, total
+from archc.recurrence.affine.chain import Chain, Look, Raw, Refused
+from archc.recurrence.affine.form import DENSE, DIAGONAL, MATRIX, Step, Term
+
+ONE, ZERO = sympy.Integer(1), sympy.Integer(0)
+
+Names = frozenset[str]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Names of a state's axes by role."""
+
+    key: Names
+    value: Names
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A chain by the role of its axes."""
+
+    kind: str
+    roles: Roles
+    steps: tuple[Step, ...]
+
+
+def sides(
+    fold: ir.Fold, state: ir.State, found: Chain, table: Table, reads: Sequence[Look]
+) -> Sides:
+    """The micro-steps of a state by roles, and their kind."""
+    if any(look.column is not None for raw in found.steps for look in raw.looks):
+        return _dense(found)
+    corrections = [look for raw in found.steps for look in raw.looks]
+    key = _key(fold, state, found.steps, corrections, reads)
+    if key is None:
+        return _diagonal(found)
+    roles = _roles(fold, state, table, key, found.steps, [*corrections, *reads])
+    if not corrections and not _separable(table, roles, found.steps):
+        return _diagonal(found)
+    steps = tuple(_step(table, roles, raw) for raw in found.steps)
+    if corrections and any(step.value != 1 for step in steps):
+        raise _two_sided()  # also where another micro-step of the token corrects
+    return Sides(MATRIX, roles, steps)
+
+
+def _two_sided() -> Refused:
+    """Why a decay of the values does not go with corrections along the keys."""
+    return Refused(
+        "the decay varies along the value side, and corrections read the key side: every value "
+        "would need its own triangular system",
+        "let the decay vary along the axis that the correction sums over, or be a scalar",
+        code="E0603",
+    )
+
+
+def _dense(found: Chain) -> Sides:
+    """A matrix along an axis of the state."""
+    if len(found.steps) > 1:
+        raise Refused("a matrix along an axis of the state, and corrections to it")
+    raw = next(iter(found.steps))
+    columns = {look.column for look in raw.looks}
+    if len(columns) > 1:
+        raise Refused("a matrix along an axis of the state, and corrections to it")
+    (look, *_), (column,) = raw.looks, columns
+    assert column is not None
+    matrix = total(look.scale * look.covector for look in raw.looks)
+    terms = (Term(ONE, raw.written, ZERO, True),) if raw.written != 0 else ()
+    step = Step(raw.decay, raw.decay, ONE, terms, matrix, look.axes[0], column)
+    return Sides(DENSE, Roles(frozenset(look.axes), frozenset()), (step,))
+
+
+def _diagonal(found: Chain) -> Sides:
+    """Elementwise: everything is batch-like."""
+    raw = next(iter(found.steps))
+    terms = (Term(ONE, raw.written, ZERO, True),) if raw.written != 0 else ()
+    return Sides(
+        DIAGONAL, Roles(frozenset(), frozenset()), (Step(raw.decay, raw.decay, ONE, terms),)
+    )
+
+
+def _inner(fold: ir.Fold, state: ir.State) -> list[str]:
+    """The axes of a state that are no copies of it."""
+    return [a.name for a in state.axes if a.kind == "dim" and a.name not in fold.heads]
+
+
+def _key(
+    fold: ir.Fold,
+    state: ir.State,
+    steps: Sequence[Raw],
+    corrections: Sequence[Look],
+    reads: Sequence[Look],
+) -> Names | None:
+    """The key axes; None where nothing is summed and the state has not two axes of its own."""
+    summed = list(dict.fromkeys(frozenset(look.axes) for look in corrections))
+    if len(summed) > 1:
+        raise Refused(
+            "corrections read the state along different axes",
+            "correct along one axis of the state",
+        )
+    if summed:
+        return summed[0]
+    if reads:  # one that sums over more is the sum of one that does not
+        return frozenset(min((look.axes for look in reads), key=len))
+    inner = _inner(fold, state)
+    return frozenset(inner[:1]) if len(inner) > 1 and len(steps) <= 1 else None
+
+
+def _roles(
+    fold: ir.Fold,
+    state: ir.State,
+    table: Table,
+    key: Names,
+    steps: Sequence[Raw],
+    looks: Sequence[Look],
+) -> Roles:
+    """Axes that are neither key nor copies are value axes, unless the key side varies along
+    them."""
+    mixed: set[str] = set()
+    corrected = any(raw.looks for raw in steps)
+    for look in looks:
+        if set(look.axes) == key:
+            mixed |= table.names(look.covector)
+    for raw in steps if corrected else ():
+        exprs = [raw.decay, *(look.scale for look in raw.looks), raw.written]
+        for symbol in (s for expr in exprs for s in table.symbols(expr)):
+            names = set(table.atoms[symbol].names)
+            mixed |= names if names & key else set()
+    inner = _inner(fold, state)
+    return Roles(key, frozenset(name for name in inner if name not in key | mixed))
+
+
+def _separable(table: Table, roles: Roles, steps: Sequence[Raw]) -> bool:
+    """Whether decays and writes are products of a key side and a value side."""
+    for raw in steps:
+        if _parted(table, roles, raw.decay) is None:
+            return False
+        for term in sympy.Add.make_args(raw.written):
+            if any(_side(table, roles, s) == "both" for s in table.symbols(term)):
+                return False
+    return True
+
+
+def _side(table: Table, roles: Roles, symbol: sympy.Symbol) -> str:
+    """key, value, both, or scalar: what a symbol varies along."""
+    names = set(table.atoms[symbol].names)
+    key, value = bool(names & roles.key), bool(names & roles.value)
+    return "both" if key and value else "key" if key else "value" if value else "scalar"
+
+
+def _parted(table: Table, roles: Roles, decay: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr] | None:
+    """A decay as the product of its key side (scalars with it) and its value side."""
+    held = {_side(table, roles, s) for s in table.symbols(decay)}
+    if "both" in held:
+        return None
+    if not {"key", "value"} <= held or not isinstance(decay, sympy.Add):
+        return _lone(table, roles, decay, held)
+    sorts: dict[str, sympy.Expr] = {"key": ONE, "value": ONE}
+    for factor in sympy.Mul.make_args(factored(table, decay)):
+        sort = {_side(table, roles, s) for s in table.symbols(factor)}
+        if {"key", "value"} <= sort:
+            return None
+        sorts["value" if "value" in sort else "key"] *= factor
+    return sympy.expand(sorts["key"]), sympy.expand(sorts["value"])
+
+
+def factored(table: Table, gate: sympy.Expr) -> sympy.Expr:
+    """1 - a - u + a u -> (1 - a) (1 - u); what is no product stays as it is."""
+    if not isinstance(gate, sympy.Add):
+        return gate
+    try:
+        number, factors, *_ = sympy.factor_list(gate)
+    except sympy.PolynomialError:  # a power below 0
+        return gate
+    found: list[sympy.Expr] = [number]
+    for factor, power in factors:
+        sign = -1 if _negative(table, factor) else 1  # (a - 1) (u - 1) is (1 - a) (1 - u)
+        found += [sympy.Integer(sign) ** power, sympy.expand(sign * factor) ** power]
+    return sympy.Mul(*found)
+
+
+def _negative(table: Table, factor: sympy.Expr) -> bool:
+    """Whether the number of a sum, or else of its first product, is below 0."""
+    terms = [table.split(term) for term in sympy.Add.make_args(factor)]
+    lead = min(terms, key=lambda term: table.text(product(1, term[1])))
+    lead = next((term for term in terms if not term[1]), lead)
+    return lead[0].could_extract_minus_sign()
+
+
+def _lone(
+    table: Table, roles: Roles, decay: sympy.Expr, held: Collection[str]
+) -> tuple[sympy.Expr, sympy.Expr]:
+    """A decay that varies along one side at most; scalars of a product stand with the key side."""
+    if "value" not in held:
+        return decay, ONE
+    if isinstance(decay, sympy.Add):
+        return ONE, decay
+    number, factors = table.split(decay)
+    value = {s: p for s, p in factors.items() if _side(table, roles, s) == "value"}
+    key = {s: p for s, p in factors.items() if s not in value}
+    return product(number, key), product(1, value)
+
+
+def read_apart(
+    table: Table, covector: sympy.Expr, axes: Collection[str], key: Collection[str]
+) -> tuple[sympy.Expr, sympy.Expr] | None:
+    """A covector over `axes`, some of which are no key axes, as one of the key side times weights
+    of the other; None if it is no such product."""
+    if {*axes} == {*key}:
+        return covector, ONE
+    if not {*key} <= {*axes} or isinstance(covector, sympy.Add):
+        return None
+    number, factors = table.split(covector)
+    inner = {s: p for s, p in factors.items() if {*table.atoms[s].names} & {*key}}
+    outer = {s: p for s, p in factors.items() if s not in inner}
+    if not inner or any({*table.atoms[s].names} & ({*axes} - {*key}) for s in inner):
+        return None
+    return product(number, inner), product(1, outer)
+
+
+# --- terms ---------------------------------------------------------------------------------------
+
+
+def _step(table: Table, roles: Roles, raw: Raw) -> Step:
+    """A micro-step with its terms grouped by what they write along."""
+    parted = _parted(table, roles, raw.decay)
+    if parted is None:
+        raise Refused("the decay of a corrected state varies along both its sides", code="E0603")
+    key, value = parted
+    if raw.looks and value != 1:
+        raise _two_sided()
+    rows: dict[sympy.Expr, list[sympy.Expr]] = {}
+    for term in sympy.Add.make_args(raw.written) if raw.written != 0 else ():
+        x, rest = _write(table, roles, term)
+        rows.setdefault(x, [ZERO, ZERO])[0] += rest
+    for look in raw.looks:
+        for term in sympy.Add.make_args(look.scale):
+            x, rest = _write(table, roles, term)
+            if any(_side(table, roles, s) == "value" for s in table.symbols(rest)):
+                raise Refused("a correction is scaled along the value side")
+            rows.setdefault(x, [ZERO, ZERO])[1] += table.times(rest, look.covector)
+    groups = _merged(table, roles, [(x, c, w) for x, (c, w) in rows.items()])
+    terms = [_term(table, raw.decay, *group) for group in groups]
+    return Step(raw.decay, key, value, tuple(sorted(terms, key=lambda t: table.text(t.x))))
+
+
+def _write(table: Table, roles: Roles, term: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
+    """A product as what varies along the key axes, and the rest."""
+    number, factors = table.split(term)
+    key: Factors = {}
+    for symbol, power in factors.items():
+        side = _side(table, roles, symbol)
+        if side == "both":
+            raise Refused("what is written to a corrected state is no product of two sides")
+        if side == "key":
+            key[symbol] = power
+    rest = {s: p for s, p in factors.items() if s not in key}
+    return product(1, key), product(number, rest)
+
+
+def _merged(
+    table: Table, roles: Roles, rows: Iterable[tuple[sympy.Expr, sympy.Expr, sympy.Expr]]
+) -> list[tuple[sympy.Expr, sympy.Expr, sympy.Expr]]:
+    """Rows that differ by a scalar are one: x c + y (2 c) = (x + 2 y) c."""
+    found: dict[tuple[sympy.Expr, sympy.Expr], list[tuple[sympy.Expr, sympy.Expr]]] = {}
+    for x, c, w in rows:
+        if c == 0 and w == 0:
+            continue
+        scale = _content(table, roles, c if c != 0 else w, (c, w))
+        bare = (sympy.expand(c / scale), sympy.expand(w / scale))
+        found.setdefault(bare, []).append((x, scale))
+    merged = []
+    for (c, w), members in found.items():
+        x = total(sympy.expand(own * scale) for own, scale in members)
+        scale = _content(table, roles, x, (x,))
+        merged.append((sympy.expand(x / scale), sympy.expand(c * scale), sympy.expand(w * scale)))
+    return merged
+
+
+def _content(
+    table: Table, roles: Roles, lead: sympy.Expr, exprs: Sequence[sympy.Expr]
+) -> sympy.Expr:
+    """The scalars that all products of expressions share, with the number of the first product of
+    `lead`."""
+    terms = [table.split(t) for expr in exprs if expr != 0 for t in sympy.Add.make_args(expr)]
+    first = min(sympy.Add.make_args(lead), key=lambda t: table.text(product(1, table.split(t)[1])))
+    number, factors = table.split(first)
+    shared = {
+        s: min(own.get(s, 0) for _, own in terms)
+        for s in factors
+        if _side(table, roles, s) == "scalar"
+    }
+    return product(number, {s: p for s, p in shared.items() if p})
+
+
+def _term(table: Table, decay: sympy.Expr, x: sympy.Expr, c: sympy.Expr, w: sympy.Expr) -> Term:
+    """A term; a covector that holds the whole decay reads the decayed state."""
+    divided = divide(table, w, decay)
+    return Term(x, c, w, False) if divided is None else Term(x, c, divided, True)
+
+
+def divide(table: Table, covector: sympy.Expr, decay: sympy.Expr) -> sympy.Expr | None:
+    """The covector without the decay that all of it holds; None where some of it does not."""
+    if decay == 1 or covector == 0:
+        return covector
+    if decay == 0:
+        return None
+    if isinstance(decay, sympy.Add):
+        try:
+            quotient, rest = sympy.div(covector, decay, *table.symbols(decay))
+        except sympy.PolynomialError:  # a power below 0
+            return None
+        return sympy.expand(quotient) if rest == 0 else None
+    parts = [_divided(table, term, decay) for term in sympy.Add.make_args(covector)]
+    return None if any(part is None for part in parts) else total(p for p in parts if p is not None)
+
+
+def _divided(table: Table, term: sympy.Expr, decay: sympy.Expr) -> sympy.Expr | None:
+    """One product without the decay. Where a condition c holds, where(c, a, b) is a: a product
+    with the choice of c and with a holds that decay, too."""
+    if isinstance(decay, sympy.Add):
+        return None
+    _, factors = table.split(term)
+    number, wanted = table.split(decay)
+    result = term / number
+    for symbol, power in wanted.items():
+        atom = table.atoms[symbol]
+        if factors.get(symbol, 0) >= power > 0 or factors.get(symbol, 0) <= power < 0:
+            result = result / symbol**power
+        elif atom.fn == "where" and table.choice(atom.args[0]) in factors and power == 1:
+            inner = _divided(table, result, atom.args[1])
+            if inner is None:
+                return None
+            result = inner
+        else:
+            return None
+    return result

@@ -1,0 +1,182 @@
+"""A normal form in a few readable lines, and its expressions with the spec's names."""
+
+from __future__ import annotations
+
+import sympy
+
+from archc.recurrence.affine.atoms import Atom, Table, replaced
+from archc.recurrence.affine.form import (
+    AFTER,
+    DENSE,
+    MAX_PLUS,
+    WRITTEN,
+    NormalForm,
+    Part,
+    Read,
+    StateForm,
+    Step,
+    Term,
+)
+
+SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+
+def as_text(form: NormalForm) -> str:
+    """The update and the reads of every state of a form, one line each.
+
+        S' = alpha S
+        S = S' + k (beta v - (beta k . S'))
+        %13 = (q . S)
+
+    Axes have names, so that nothing is transposed; `(a . S)` sums over the key axes.
+    """
+    if form.refusal is not None:
+        at = f" (node {form.refusal.node})" if form.refusal.node is not None else ""
+        return f"{', '.join(form.states)}: sequential, {form.refusal.reason}{at}"
+    writer = _Writer(form)
+    return "\n".join(line for each in form.forms for line in writer.state(each))
+
+
+def readable(form: NormalForm, expr: sympy.Expr) -> sympy.Expr:
+    """An expression with the spec's names for symbols and sympy functions for the others: a sum of
+    products is `dot(product)`, the choice of c is `choice(c)`; for printing, with no axes."""
+    table = Table(form.atoms)
+
+    def plain(symbol: sympy.Symbol) -> sympy.Expr:
+        atom = table.atoms[symbol]
+        if atom.kind in ("value", "state", "delta"):
+            return sympy.Symbol("I" if atom.kind == "delta" else atom.head)
+        name = {"sum": "dot", "choice": "choice"}.get(atom.kind, atom.fn)
+        return sympy.Function(name)(*(readable(form, arg) for arg in atom.args))
+
+    return replaced(expr, {symbol: plain(symbol) for symbol in table.symbols(expr)})
+
+
+class _Writer:
+    """Text of a form's expressions."""
+
+    def __init__(self, form: NormalForm) -> None:
+        self.form, self.table = form, Table(form.atoms)
+
+    def state(self, form: StateForm) -> list[str]:
+        """Head, micro-steps and reads of one state."""
+        roles = (("key", form.key), ("value", form.value), ("shared", form.shared))
+        axes = "; ".join(f"{r} {', '.join(map(str, own))}" for r, own in roles if own)
+        lines = [f"{form.state}: {self.form.kind}, {axes}"]
+        if self.form.blocks:
+            return [*lines, f"  {self._coupled(form)}"]
+        for number, step in enumerate(form.steps):
+            before = f"{form.state}[t-1]" if number == 0 else form.state
+            lines += [f"  {line}" for line in self._step(form.state, before, step)]
+        return lines + [f"  {self._read(form, read)}" for read in form.reads]
+
+    def _coupled(self, form: StateForm) -> str:
+        row = self.form.blocks[self.form.states.index(form.state)]
+        pairs = zip(row, self.form.states, strict=True)
+        parts = [f"{self._factor(scale)}{name}[t-1]" for scale, name in pairs if scale != 0]
+        return (
+            f"{form.state} = {' + '.join([*parts, *(self.expr(t.c) for t in form.steps[0].terms)])}"
+        )
+
+    def _step(self, name: str, before: str, step: Step) -> list[str]:
+        if self.form.kind == MAX_PLUS:
+            parts = [f"{self.expr(step.decay)} + {before}", *(self.expr(t.c) for t in step.terms)]
+            return [f"{name} = max({', '.join(parts)})"]
+        lines, decayed = [], before
+        if self.form.kind == DENSE:
+            parts = [f"({self.expr(step.matrix)} . {before})"]
+            parts += [f"{self._factor(step.decay)}{before}"] if step.decay != 0 else []
+            lines, decayed = [f"{name}' = {' + '.join(parts)}"], f"{name}'"
+        elif step.decay != 1:
+            sides = (part for part in (step.key, step.value) if part != 1)
+            scale = "".join(self._factor(part) for part in sides)
+            lines, decayed = [f"{name}' = {scale}{before}"], f"{name}'"
+        terms = [self._term(t, decayed if t.after else before) for t in step.terms]
+        return [*lines, f"{name} = {_sum([decayed, *terms])}"]
+
+    def _term(self, term: Term, state: str) -> str:
+        if term.w == 0:
+            return self._scaled(term.x, term.c)
+        negative = self._minus(term.w)
+        read = f"({self.expr(-term.w if negative else term.w)} . {state})"
+        if term.c == 0:
+            return f"{'-' if negative else ''}{self._factor(term.x)}{read}"
+        row = f"{self.expr(term.c)} {'-' if negative else '+'} {read}"
+        return f"{self._factor(term.x)}({row})"
+
+    def _scaled(self, x: sympy.Expr, c: sympy.Expr) -> str:
+        """x times c, the sign in front."""
+        if self._minus(c):
+            return f"-{self._scaled(x, -c)}"
+        return f"{self._factor(x)}{self._factor(c)}".strip() or "1"
+
+    def _minus(self, expr: sympy.Expr) -> bool:
+        terms = sympy.Add.make_args(expr)
+        return all(self.table.split(term)[0].could_extract_minus_sign() for term in terms)
+
+    def _read(self, form: StateForm, read: Read) -> str:
+        parts = [self._part(form, part) for part in read.parts]
+        parts += [self.expr(read.free)] if read.free != 0 else []
+        return f"%{read.node} = {_sum(parts)}"
+
+    def _part(self, form: StateForm, part: Part) -> str:
+        last = len(form.steps) - 1
+        name = f"{form.state}[t-1]" if part.when != WRITTEN else form.state
+        name = f"{form.state}'" if part.when == AFTER else name
+        step = (
+            f" of step {part.step + 1}"
+            if (part.step, part.when) != (last, WRITTEN) and last
+            else ""
+        )
+        return f"{self._factor(part.scale)}({self.expr(part.covector)} . {name}{step})"
+
+    def expr(self, expr: sympy.Expr) -> str:
+        """An expression as one reads it: `beta v - k`."""
+        text = ""
+        for term in sorted(sympy.Add.make_args(expr), key=self._order):
+            negative = self.table.split(term)[0].could_extract_minus_sign()
+            joint = (" - " if text else "-") if negative else (" + " if text else "")
+            text += joint + self._product(-term if negative else term)
+        return text
+
+    def _order(self, term: sympy.Expr) -> tuple[bool, str]:
+        return self.table.split(term)[0].could_extract_minus_sign(), self.table.text(term)
+
+    def _factor(self, expr: sympy.Expr) -> str:
+        """An expression in front of another; nothing for 1."""
+        if expr == 1:
+            return ""
+        return f"({self.expr(expr)}) " if isinstance(expr, sympy.Add) else f"{self.expr(expr)} "
+
+    def _product(self, term: sympy.Expr) -> str:
+        number, factors = self.table.split(term)
+        ordered = sorted(factors, key=lambda s: (len(self.table.atoms[s].axes), s.name))
+        above = [self._power(s, factors[s]) for s in ordered if factors[s] > 0]
+        below = [self._power(s, -factors[s]) for s in ordered if factors[s] < 0]
+        shown = [str(number)] if number != 1 or not above else []
+        return " / ".join([" ".join([*shown, *above]), *below])
+
+    def _power(self, symbol: sympy.Symbol, power: int) -> str:
+        text = self._atom(self.table.atoms[symbol])
+        return text if power == 1 else f"{text}^{power}"
+
+    def _atom(self, atom: Atom) -> str:
+        if atom.kind in ("value", "state"):
+            return atom.head
+        if atom.kind == "delta":
+            return "I"
+        if atom.kind == "sum":
+            _, factors = self.table.split(atom.args[0])
+            parts = [self._power(s, power) for s, power in factors.items()]
+            if list(factors.values()) == [2]:
+                parts = [self._power(next(iter(factors)), 1)] * 2
+            return f"({' . '.join(parts)})" if len(parts) == 2 else f"sum({' '.join(parts)})"
+        args = [self.expr(arg) for arg in atom.args]
+        if atom.fn in SIGNS:
+            return f"{args[0]} {SIGNS[atom.fn]} {args[1]}"
+        return f"[{args[0]}]" if atom.kind == "choice" else f"{atom.fn}({', '.join(args)})"
+
+
+def _sum(parts: list[str]) -> str:
+    """Texts added, those with a minus subtracted."""
+    return " + ".join(parts).replace(" + -", " - ")

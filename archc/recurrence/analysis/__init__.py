@@ -1,0 +1,1 @@
+"""What kind of recurrence a Fold is, before anything is derived of it."""

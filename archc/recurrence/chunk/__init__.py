@@ -1,0 +1,1 @@
+"""Layer IR -> layer IR: recurrences get their chunked forms."""

@@ -1,0 +1,111 @@
+"""Layer IR -> layer IR: every recurrence that has a chunked form gets it beside its loop.
+
+`fold(k, v, ..)` -> the same with `chunked`, the form for many tokens at once and its gradient.
+A layer that says `chunk: sequential` is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.ir.rewrite import rewrite
+from archc.numerics.constants import required
+from archc.numerics.interval import Interval, intervals
+from archc.numerics.stated import stated
+from archc.recurrence.chunk.by_law import without_laws
+from archc.recurrence.chunk.derive import Derived, derive
+
+Differentiate = Callable[
+    [Graph, Sequence[str], Sequence[str]], tuple[Graph, Graph, tuple[str, ...]]
+]
+"""The gradient of a graph with respect to some inputs, from the cotangents of some outputs: the
+graph with what it saves as further outputs, the backward graph, and the names of what is saved."""
+
+
+def chunked(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
+    """The layer, its recurrences with the chunked form that was derived for them, if any."""
+    facts = {id(node.op.body): (each, known) for each, node, known in _recurrences(layer)}
+    done: dict[int, ck.ChunkForm | None] = {}
+    kept: list[Graph] = []  # so that no id of a body is used again
+
+    def with_chunks(graph: Graph, node: Node) -> int | None:
+        """fold(..) -> fold(..) with a chunked form"""
+        if not isinstance(node.op, ir.Fold) or node.op.chunked is not None:
+            return None
+        key = id(node.op.body)
+        if key not in done:
+            home, known = facts.get(key, (layer, _captured(node, intervals(graph))))
+            derived = None if home.chunk.sequential else _derived(graph, node, known)
+            done[key] = None if derived is None else _form(derived, differentiate)
+            kept.append(node.op.body)
+        form = done[key]
+        if form is None:
+            return None
+        op = replace(without_laws(node.op), chunked=form)
+        return graph.add(op, *node.operands)
+
+    return rewrite(layer, [with_chunks])
+
+
+def _form(derived: Derived, differentiate: Differentiate) -> ck.ChunkForm | None:
+    """The chunked form of a Fold with its gradient."""
+    if derived.graph is None:
+        return None
+    inputs = [
+        n.op.name for n in derived.graph if isinstance(n.op, ir.Input) and n.type.dtype == "real"
+    ]
+    outputs = [
+        name for name, id in derived.graph.outputs.items()
+        if derived.graph[id].type.dtype == "real"
+    ]  # fmt: skip
+    forward, backward, saved = differentiate(derived.graph, inputs, outputs)
+    return ck.ChunkForm(forward, backward, saved, derived.notes)
+
+
+def derived_of(graph: Graph, node: Node, known: Mapping[int, Interval] | None = None) -> Derived:
+    """What the derivation finds out about a Fold in its graph; `known` are intervals of nodes."""
+    return _derived(graph, node, _captured(node, intervals(graph) if known is None else known))
+
+
+def _derived(graph: Graph, node: Node, known: Mapping[str, Interval]) -> Derived:
+    """The same, with intervals of the captures, and of sizes and options."""
+    operands = dict(zip(node.op.captures, node.operands, strict=False))
+    read = {graph[user].op.name for user in graph.users(node.id)}
+    wanted = [name for name in node.op.body.outputs if name in read]
+    types = {name: graph[id].type for name, id in operands.items()}
+    initial = {state.name: known[ck.start(state.name)] for state in node.op.states}
+    return derive(node.op, types, known, wanted, initial)
+
+
+def _captured(node: Node, known: Mapping[int, Interval]) -> dict[str, Interval]:
+    """Intervals of what enters a Fold: its captures, and `S[0]` for each state, by name."""
+    names = (*node.op.captures, *(ck.start(state.name) for state in node.op.states))
+    return {name: known[id] for name, id in zip(names, node.operands, strict=True)}
+
+
+def studies(layer: ir.Layer) -> Iterator[tuple[ir.Layer, Node, Derived]]:
+    """The recurrences of a layer and, each once, of the layers it calls, with what was found."""
+    for each, node, known in _recurrences(layer):
+        yield each, node, _derived(each.graph, node, known)
+
+
+def _recurrences(layer: ir.Layer) -> Iterator[tuple[ir.Layer, Node, dict[str, Interval]]]:
+    """The recurrences of a layer and, each once, of the layers it calls, with the intervals of
+    their captures, and of sizes and options, as far as the layer itself says."""
+    seen: set[int] = set()
+    waiting = [layer]
+    while waiting:
+        each = waiting.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        folds = [node for node in each.graph if isinstance(node.op, ir.Fold)]
+        known = stated(each) if folds else {}
+        for node in folds:
+            sizes = {name: found for name, found in required(each).items() if isinstance(name, str)}
+            yield each, node, sizes | _captured(node, known)
+        waiting += [call.callee for _, call in each.calls]

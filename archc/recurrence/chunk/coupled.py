@@ -1,0 +1,125 @@
+"""Layer IR -> layer IR: states that a matrix mixes, along an axis or with one another, in chunks.
+
+Products of the matrices take in what a chunk began with. A matrix that no token changes has the
+same powers in every chunk: they are computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import sympy
+
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.recurrence.chunk.frame import Frame
+from archc.recurrence.chunk.scan import Carried, along_rows, carried, cut, in_last_row, starts
+
+
+def dense(
+    frame: Frame,
+    state: ir.State,
+    matrix: int,
+    row: str,
+    column: Axis,
+    decay: int | None,
+    write: int | None,
+    initial: int,
+) -> Carried:
+    """S[t] = decay * S[t-1] + matrix @ S[t-1] + write along the state's axis `row`.
+
+    The matrix [..., row, column] sums over `column`, which the state has as `row`. None is a decay
+    of 1, a write of 0.
+    """
+    axis = next(a for a in state.axes if a.name == row)
+    turned = {row: column, column.name: axis}  # Scan's state has the axis that is summed over
+    a = cut(frame, frame.renamed(_whole(frame, matrix, axis, column, decay), turned))
+    begin = fresh("from", [axis, column, *state.axes, *frame.graph[a].type.axes], axis.size)
+    sides = (column.name, row)
+    identity = frame.add(ir.Delta(axis, begin))
+    zero, nothing = frame.number(0), _wide(frame, frame.number(0), axis)
+    given = {"powers": along_rows(frame, a, nothing, identity, matrix=sides)}
+    if write is not None:
+        b = _wide(frame, cut(frame, write), axis)
+        given["local"] = along_rows(frame, a, b, zero, matrix=sides)
+
+    def step(inner: Frame, old: int, values: Mapping[str, int]) -> int:
+        moved = inner.product(values["powers"], inner.renamed(old, {row: begin}), (begin.name,))
+        total = inner.total([moved, values.get("local")])
+        assert total is not None
+        return total
+
+    last = {name: in_last_row(frame, id) for name, id in given.items()}
+    start = starts(frame, state, initial, last, step)
+    return carried(frame, state, step(frame, start, given), start, initial)
+
+
+def _wide(frame: Frame, id: int, axis: Axis) -> int:
+    """A value with an axis: the same along it if it is the same everywhere."""
+    return id if frame.has(id, (axis.name,)) else frame.add(ck.Expand((axis,)), id)
+
+
+def _whole(frame: Frame, matrix: int, axis: Axis, column: Axis, decay: int | None) -> int:
+    """The matrix with the decay on its diagonal."""
+    if decay is not None and frame.graph[decay].op == ir.Constant(sympy.Integer(0)):
+        return matrix
+    identity = frame.add(ir.Delta(axis, column))
+    scaled = identity if decay is None else frame.fn("mul", decay, identity)
+    return frame.fn("add", matrix, scaled)
+
+
+def coupled(
+    frame: Frame,
+    states: Sequence[ir.State],
+    blocks: Sequence[Sequence[int | None]],
+    writes: Sequence[int | None],
+    initials: Sequence[int],
+) -> tuple[Carried, ...]:
+    """S_i[t] = the sum over j of blocks[i][j] * S_j[t-1], + writes[i], elementwise; None is 0.
+
+    The states, which all have the same axes, are one state with a small matrix for each element.
+    """
+    first = states[0]
+    if any({*state.axes} != {*first.axes} for state in states):
+        raise ValueError("states that are coupled element by element have the same axes")
+    used = [a for id in _present(*blocks, writes, initials) for a in frame.graph[id].type.axes]
+    size = sympy.Integer(len(states))
+    part = fresh("part", [*first.axes, *used], size)
+    column = fresh("part", [part, *first.axes, *used], size)
+    name = " ".join(state.name for state in states)
+    whole = replace(first, name=name, axes=(first.axes[0], part, *first.axes[1:]))
+    rows = [_gathered(frame, column, entries) for entries in blocks]
+    matrix = _gathered(frame, part, rows)
+    assert matrix is not None, "states that nothing couples"
+    write, initial = (_gathered(frame, part, values) for values in (writes, initials))
+    assert initial is not None
+    zero = frame.number(0)
+    found = dense(frame, whole, matrix, part.name, column, zero, write, initial)
+
+    def one(index: int) -> Carried:
+        select = ck.Select(part.name, index)
+        ids = (found.before, found.after, found.final)
+        return Carried(*(frame.add(select, id) for id in ids))
+
+    return tuple(one(index) for index in range(len(states)))
+
+
+def _present(*rows: Sequence[int | None]) -> list[int]:
+    return [id for row in rows for id in row if id is not None]
+
+
+def _gathered(frame: Frame, axis: Axis, ids: Sequence[int | None]) -> int | None:
+    """Values one after the other along a new axis, 0 where there is none; they may differ in axes,
+    so that Stack would not take them."""
+    places = [None if id is None else frame.add(ck.Place(axis, i), id) for i, id in enumerate(ids)]
+    return frame.total(places)
+
+
+def fresh(base: str, axes: Collection[Axis], size: sympy.Expr) -> Axis:
+    """A dim with a name that none of the axes has."""
+    taken, name = {axis.name for axis in axes}, base
+    while name in taken:
+        name += "'"
+    return Axis(name, size)

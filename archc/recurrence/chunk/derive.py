@@ -1,0 +1,389 @@
+"""Layer IR -> layer IR: a Fold, and its chunked form beside it.
+
+The normal forms say how each group of states is computed in chunks; here that is done group by
+group, each on the values of those before it. A group without a chunked form stays a loop over the
+tokens, with a reason. What the body computes of reads and of free values is lifted to all tokens at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from functools import partial
+from types import MappingProxyType
+
+import sympy
+
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Type
+from archc.numerics.interval import Interval, intervals
+from archc.numerics.logs import NoLog, growth, log_of
+from archc.recurrence.affine.atoms import Table
+from archc.recurrence.affine.build import build
+from archc.recurrence.affine.form import (
+    DENSE,
+    DIAGONAL,
+    MATRIX,
+    MAX_PLUS,
+    NormalForm,
+    Part,
+    Read,
+    Refusal,
+    StateForm,
+    Step,
+)
+from archc.recurrence.affine.normalize import normal_forms
+from archc.recurrence.affine.roles import factored, read_apart
+from archc.recurrence.analysis.degree import before, updates
+from archc.recurrence.analysis.gauge import proved
+from archc.recurrence.chunk.by_law import by_law, in_order, remark
+from archc.recurrence.chunk.conjugate import conjugate, turned
+from archc.recurrence.chunk.coupled import coupled, dense
+from archc.recurrence.chunk.derived import Derived, Kept, NotChunked
+from archc.recurrence.chunk.frame import frame_of, input_of
+from archc.recurrence.chunk.implicit import System, systems
+from archc.recurrence.chunk.lift import Lifted, StateNeeded
+from archc.recurrence.chunk.matrix import MatrixForm, TokenStep, TokenTerm
+from archc.recurrence.chunk.scan import Carried, diagonal
+from archc.recurrence.chunk.stepwise import stepwise
+from archc.recurrence.chunk.tropical import differences_first, running_max
+
+
+def derive(
+    fold: ir.Fold,
+    captures: Mapping[str, Type],
+    known: Mapping[str, Interval],
+    wanted: Sequence[str],
+    initial: Mapping[str, Interval],
+) -> Derived:
+    """The chunked form of a Fold, its results `wanted` along the stream.
+
+    `captures` are the types that its captures have outside, `known` the intervals in which they
+    lie, `initial` those of the states' initial values in the spec.
+    """
+    return Derivation(fold, captures, known, wanted, initial).run()
+
+
+class Derivation:
+    """One Fold on its way."""
+
+    def __init__(
+        self,
+        fold: ir.Fold,
+        captures: Mapping[str, Type],
+        known: Mapping[str, Interval],
+        wanted: Sequence[str],
+        initial: Mapping[str, Interval] = MappingProxyType({}),
+    ):
+        self.fold, self.body, self.wanted, self.initial = fold, fold.body, wanted, initial
+        self.known, self.after = known, updates(fold)
+        self.old = {name: id for id, name in before(fold).items()}
+        self.states = {state.name: state for state in fold.states}
+        self.frame = frame_of(fold)
+        graph = self.frame.graph
+        self.inputs = {name: input_of(graph, name, type) for name, type in captures.items()}
+        self.starts = {
+            state.name: input_of(graph, ck.start(state.name), Type(state.axes))
+            for state in fold.states
+        }
+        self.lifted = Lifted(self.frame, fold.body, self._lifted_inputs())
+        self.finals: dict[str, int] = {}
+        self.maxima: list[tuple[int, int]] = []  # before and after each token
+        self.kept: list[Kept] = []
+        self.notes: list[str] = []
+
+    def _lifted_inputs(self) -> dict[int, int]:
+        return {
+            node.id: self.inputs[node.op.name]
+            for node in self.body
+            if isinstance(node.op, ir.Input) and node.op.name in self.inputs
+        }
+
+    def run(self) -> Derived:
+        """Group after group, then the results."""
+        forms = normal_forms(self.fold)
+        for form in in_order(self.fold, forms):
+            self._group(form)
+        if len({name for kept in self.kept for name in kept.states}) == len(self.states):
+            return Derived(None, forms, tuple(self.kept))
+        graph = self.frame.graph
+        for name in self.wanted:
+            value = self.lifted[self.body.outputs[name]]
+            graph.outputs[name] = self.frame.expanded(value, self._axes_of(name))
+        for name, id in self.finals.items():
+            graph.outputs[ck.final(name)] = self.frame.expanded(id, self.states[name].axes)
+        graph.prune([node.id for node in graph if isinstance(node.op, ir.Input)])
+        return Derived(graph, forms, tuple(self.kept), tuple(self.notes), self.fold.laws)
+
+    def _axes_of(self, name: str) -> tuple[Axis, ...]:
+        """The axes that a result has along the stream."""
+        axes = self.body[self.body.outputs[name]].type.axes
+        return (*(a for a in axes if a.kind == "batch"), self.frame.stream, *axes)
+
+    def _group(self, form: NormalForm) -> None:
+        """The values of one group of states, in chunks or by a loop."""
+        given = {name for law in self.fold.laws for name in law.states}
+        if given.issuperset(form.states):
+            self._by_law(form)
+            return
+        try:
+            if given & {*form.states}:
+                raise NotChunked("these states need one another, and a law is given for some alone")
+            if form.refusal is not None:
+                refusal = form.refusal
+                raise NotChunked(refusal.reason, refusal.help, refusal.node, refusal.code)
+            GROUPS[form.kind](self, form)
+        except NotChunked as error:
+            self.kept.append(Kept(form.states, error.reason, error.help, error.node, error.code))
+            self._loop(form.states)
+
+    def _by_law(self, form: NormalForm) -> None:
+        """The states of a law that the spec gives, all of them at the first."""
+        for law in self.fold.laws:
+            if not {*form.states} & {*law.states} or law.states[0] in self.finals:
+                continue
+            try:
+                parts = [self.lifted[self.body.outputs[law.in_body(part)]] for part in law.parts]
+            except StateNeeded as needed:
+                reason = "the summary of a token reads a state that needs this one"
+                self.kept.append(Kept(law.states, reason, "", needed.node))
+                self._loop(law.states)
+                continue
+            states = [self.states[name] for name in law.states]
+            for name, found in by_law(self.frame, law, states, parts, self.starts).items():
+                self._note_state(name, found)
+            self.notes.append(remark(law))
+
+    def _loop(self, states: Sequence[str]) -> None:
+        """A loop over the tokens for some of the states."""
+        found = stepwise(self.fold, states, self.lifted, self.starts)
+        for name, carried in found.items():
+            self._note_state(name, carried)
+
+    def _note_state(self, name: str, carried: Carried) -> None:
+        """A state whose values are known along the stream."""
+        if name in self.old:
+            self.lifted.note(self.old[name], carried.before)
+        self.lifted.note(self.after[name], carried.after)
+        self.finals[name] = carried.final
+
+    # --- expressions of normal forms ---
+
+    def _value(self, form: NormalForm, expr: sympy.Expr) -> int:
+        """An expression along tokens."""
+        return build(self.frame.graph, expr, form, self.lifted)
+
+    def _some(self, form: NormalForm, expr: sympy.Expr) -> int | None:
+        """An expression along tokens; None for 0."""
+        return None if expr == 0 else self._value(form, expr)
+
+    def _factor(self, form: NormalForm, expr: sympy.Expr) -> int | None:
+        """A factor along tokens; None for 1."""
+        return None if expr == 1 else self._value(form, expr)
+
+    def _write(self, form: NormalForm, step: Step) -> int | None:
+        """What a micro-step adds that reads nothing."""
+        parts = [self._some(form, sympy.expand(term.x * term.c)) for term in step.terms]
+        return self.frame.total(parts)
+
+    # --- groups without a matrix ---
+
+    def diagonal(self, form: NormalForm) -> None:
+        """Elementwise transitions."""
+        for each in form.forms:
+            state, step = self.states[each.state], each.steps[0]
+            decay, write = self._factor(form, step.decay), self._write(form, step)
+            carried = diagonal(self.frame, state, decay, write, self.starts[state.name])
+            self._note_state(state.name, carried)
+
+    def dense(self, form: NormalForm) -> None:
+        """A matrix along an axis, or states that feed one another."""
+        if form.blocks:
+            self._coupled(form)
+            return
+        each = form.forms[0]
+        state, step = self.states[each.state], each.steps[0]
+        assert step.column is not None, "a matrix has a column"
+        matrix, decay = self._value(form, step.matrix), self._factor(form, step.decay)
+        write, start = self._write(form, step), self.starts[state.name]
+        carried = dense(self.frame, state, matrix, step.row, step.column, decay, write, start)
+        self._note_state(state.name, carried)
+
+    def _coupled(self, form: NormalForm) -> None:
+        states = [self.states[each.state] for each in form.forms]
+        blocks = [[self._some(form, entry) for entry in row] for row in form.blocks]
+        writes = [self._write(form, each.steps[0]) for each in form.forms]
+        starts = [self.starts[state.name] for state in states]
+        found = coupled(self.frame, states, blocks, writes, starts)
+        for state, carried in zip(states, found, strict=True):
+            self._note_state(state.name, carried)
+
+    def running_max(self, form: NormalForm) -> None:
+        """A running maximum; no gradient passes one that is proved not to matter."""
+        name, step = form.forms[0].state, form.forms[0].steps[0]
+        gauge = proved(self.fold, name, self.wanted) is not None
+        shift = self._some(form, step.decay)
+        value = self._value(form, step.terms[0].c)
+        state, start = self.states[name], self.starts[name]
+        carried = running_max(self.frame, state, shift, value, start, gauge)
+        self.maxima.append((carried.before, carried.after))
+        self._note_state(name, carried)
+        if gauge:
+            self.notes.append(f"`{name}` is a gauge: no result depends on it")
+
+    # --- a matrix ---
+
+    def matrix(self, form: NormalForm) -> None:
+        """Rank-one writes, read by vectors."""
+        solves = {each.state: self._systems(form, each) for each in form.forms}
+        for each in form.forms:
+            self._check_reads(form, each, solves[each.state])
+        steps = [self._token_step(form, p) for p in range(len(form.forms[0].steps))]
+        states = [self.states[each.state] for each in form.forms]
+        turns = {e.state: (e.key[0], e.value[0]) for e in form.forms if solves[e.state]}
+
+        def turn(name: str, id: int) -> int:
+            return turned(self.frame, id, turns[name]) if name in turns else id
+
+        starts = [turn(state.name, self.starts[state.name]) for state in states]
+        made = MatrixForm(self.frame, form.forms[0].key, states, steps, starts)
+        for k, each in enumerate(form.forms):
+            self.finals[each.state] = turn(each.state, made.final[k])
+            for system in solves[each.state]:
+                self._solve(made, system, turns[each.state])
+        for k, each in enumerate(form.forms):
+            for read in each.reads:
+                make = partial(self._read, form, made, k, read)
+                self.lifted.note_made(read.node, make)
+
+    def _systems(self, form: NormalForm, each: StateForm) -> tuple[System, ...]:
+        """The systems that take a state whole, if there are any."""
+        if not any(self._solved(node) for node in each.whole):
+            return ()
+        known, name = intervals(self.body, self.known), each.state
+        found = systems(self.fold, form, name, known, self.initial.get(name, Interval()))
+        if isinstance(found, Refusal):
+            raise NotChunked(found.reason, found.help, found.node, found.code)
+        return found
+
+    def _solve(self, made: MatrixForm, system: System, sides: tuple[Axis, Axis]) -> None:
+        """Note the solution of a system along tokens."""
+
+        def read(state: str, query: int, when: str) -> int:
+            return made.read(names.index(state), query, when)
+
+        names = [state.name for state in made.states]
+        type = self.body[system.node].type
+        make = partial(conjugate, self.frame, system, sides, type, self.lifted, read)
+        self.lifted.note_made(system.node, make)
+
+    def _solved(self, id: int) -> bool:
+        """Whether a value goes into the matrix of a system."""
+        after = self.body.descendants(id)
+        return any(isinstance(self.body[user].op, ir.Solve) for user in after)
+
+    def _user(self, each: StateForm) -> int:
+        """What uses the whole of a state, as far as it is something else than the state."""
+        reads = {read.node for read in each.reads}
+        users = (user for id in each.whole for user in self.body.users(id))
+        return next((user for user in users if user not in reads), each.whole[0])
+
+    def _check_reads(self, form: NormalForm, each: StateForm, solves: Sequence[System]) -> None:
+        """Every read of a matrix state sums over its key axes."""
+        keys, name = {axis.name for axis in each.key}, each.state
+        own = any(self.body.outputs[wanted] == self.after[name] for wanted in self.wanted)
+        if (each.whole and not solves) or own:
+            node = self._user(each) if each.whole else self.after[name]
+            raise NotChunked(
+                f"every element of `{name}` is used at every token",
+                "read it by a product with a vector", node, "E0604",
+            )  # fmt: skip
+        for read in each.reads:
+            if any(self._sides(form, part, keys) is None for part in read.parts):
+                raise NotChunked(
+                    f"`{name}` is read along other axes than its updates sum over", "", read.node
+                )
+
+    def _token_step(self, form: NormalForm, p: int) -> TokenStep:
+        """One micro-step along tokens."""
+        steps = [each.steps[p] for each in form.forms]
+        terms = []
+        for m, term in enumerate(steps[0].terms):
+            rows = tuple(self._some(form, step.terms[m].c) for step in steps)
+            w = self._some(form, term.w)
+            terms.append(TokenTerm(self._value(form, term.x), rows, w, term.after))
+        gates = (self._log(form, steps[0].key), self._log(form, steps[0].value))
+        return TokenStep(*gates, tuple(terms))
+
+    def _log(self, form: NormalForm, gate: sympy.Expr) -> int | None:
+        """The logarithm of a decay along tokens; None for a decay of 1."""
+        if gate == 1:
+            return None
+        gate = factored(Table(form.atoms), gate)
+        states = " and ".join(f"`{name}`" for name in form.states)
+        body = self.body.copy()  # where a stabiliser is still a maximum that gates are held against
+        inside = build(body, gate, form, {node.id: node.id for node in body})
+        log = log_of(body, inside, intervals(body, self.known))
+        if isinstance(log, NoLog):
+            reason = f"the decay of {states} has no logarithm: {log.reason}"
+            raise NotChunked(reason, node=self._node_of(form, gate), code="E0602")
+        if not growth(body, log, intervals(body, self.known)).never:
+            raise NotChunked(
+                f"{states} may grow: the decay is not known to be at most 1",
+                "write the decay as exp(-softplus(..)), sigmoid(..) or another value in [0, 1]",
+                self._node_of(form, gate), "E0602",
+            )  # fmt: skip
+        graph = self.frame.graph
+        found = log_of(graph, self._value(form, gate), intervals(graph, self.known))
+        assert not isinstance(found, NoLog), "the body has a logarithm"
+        return differences_first(self.frame, found, self.maxima)
+
+    def _node_of(self, form: NormalForm, gate: sympy.Expr) -> int | None:
+        """The first node of the body that holds all of a gate, and no state."""
+        atoms = [form.atoms[s] for s in sorted(gate.free_symbols, key=str) if s in form.atoms]
+        parts = {atom.node for atom in atoms if atom.node is not None}
+        moved = set(self.old.values()).union(*map(self.body.descendants, self.old.values()))
+        every = (node.id for node in self.body if node.id not in moved)
+        found = (id for id in every if parts <= self.body.ancestors(id) | {id})
+        return next(found, None) if parts else None
+
+    def _read(self, form: NormalForm, made: MatrixForm, k: int, read: Read) -> int:
+        """A read along tokens, with the axes of the body's node."""
+        parts = [self._part(form, made, k, part) for part in read.parts]
+        total = self.frame.total([*parts, self._some(form, read.free)])
+        if total is None:  # everything that it weighs the state with is 0
+            total = self.frame.real(self.frame.number(0))
+        total = self.frame.renamed(total, dict(read.renamed)) if read.renamed else total
+        return self.frame.expanded(total, self.body[read.node].type.axes)
+
+    @staticmethod
+    def _sides(form: NormalForm, part: Part, key: Set[str]) -> tuple[sympy.Expr, sympy.Expr] | None:
+        return read_apart(Table(form.atoms), part.covector, part.axes, key)
+
+    def _part(self, form: NormalForm, made: MatrixForm, k: int, part: Part) -> int:
+        """One sum; what it sums over besides the key axes is summed when that is read."""
+        sides = self._sides(form, part, {*made.key_names})
+        assert sides is not None, "reads are checked"
+        query = made.query(self._value(form, sides[0]), part.step)
+        value = made.tokens(made.read(k, query, part.when), part.step)
+        more = [name for name in part.axes if name not in made.key_names]
+        if more:
+            weighed = self.frame.times(value, self._factor(form, sides[1]))
+            assert weighed is not None, "there is a value"
+            value = self.frame.add(ir.Reduce("sum", tuple(more)), weighed)
+        scale = self._factor(form, part.scale)
+        return value if scale is None else self.frame.fn("mul", value, scale)
+
+
+GROUPS = {
+    MATRIX: Derivation.matrix,
+    DIAGONAL: Derivation.diagonal,
+    DENSE: Derivation.dense,
+    MAX_PLUS: Derivation.running_max,
+}
+"""How a group of each kind is derived."""
+
+
+__all__ = ["Derivation", "Derived", "Kept", "NotChunked", "StateNeeded", "derive"]

@@ -1,0 +1,42 @@
+"""What the derivation of a Fold comes to: its chunked form, and what has none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from archc.ir.given_law import GivenLaw
+from archc.ir.graph import Graph
+from archc.recurrence.affine.form import NormalForm
+
+
+@dataclass(frozen=True)
+class Kept:
+    """States that stay a loop over the tokens: why, what to do, and the node of the body."""
+
+    states: tuple[str, ...]
+    reason: str
+    help: str = ""
+    node: int | None = None
+    code: str = "E0607"
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What was found about a Fold: its chunked form (None: every state stays a loop), the normal
+    forms of its states, those that stay a loop, and the laws of the spec that it follows."""
+
+    graph: Graph | None
+    forms: tuple[NormalForm, ...]
+    kept: tuple[Kept, ...]
+    notes: tuple[str, ...] = ()
+    laws: tuple[GivenLaw, ...] = ()
+
+
+class NotChunked(Exception):
+    """A group has no chunked form: caught below, where it stays a loop."""
+
+    def __init__(
+        self, reason: str, help: str = "", node: int | None = None, code: str = "E0607"
+    ) -> None:
+        super().__init__(reason)
+        self.reason, self.help, self.node, self.code = reason, help, node, code

@@ -1,0 +1,352 @@
+"""The chunked form of a matrix state: rank-one writes, corrections, decays on either side.
+
+In a chunk the update of every row i, with S the state before the chunk and G the sums of the log
+gates from its start, is
+
+    Y_m = c_m + (w_m exp G) S + sum over m' of Gram(w_m, x_m') Y_m'        what each term writes
+    O   = (q exp G) S + sum over m of Gram(q, x_m) Y_m                     a read
+    S'  = exp(G_last) S + sum over m of (x_m exp(G_last - G))^T Y_m        the state after the chunk
+
+The first is a unit lower triangular system: with its inverse X the rows are Y = U + W S, where U
+and W do not depend on S. So all Grams, inverses, U and W are computed for all chunks at once, a
+Fold along the chunks carries S and makes Y, and the reads are again for all chunks at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import sympy
+
+from archc.dims import Axis
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.recurrence.affine.form import BEFORE, WRITTEN
+from archc.recurrence.chunk.carrying import BEGIN, carrying
+from archc.recurrence.chunk.frame import Frame
+
+
+@dataclass(frozen=True)
+class TokenTerm:
+    """A term of a micro-step as values along tokens: x, one free row for each state (None: 0), and
+    the covector w (None: it reads nothing), of the state before or after the decay."""
+
+    x: int
+    rows: tuple[int | None, ...]
+    w: int | None
+    after: bool
+
+
+@dataclass(frozen=True)
+class TokenStep:
+    """A micro-step as values along tokens: the log gates of the key side and of the value side
+    (None: no decay), and the terms."""
+
+    key: int | None
+    value: int | None
+    terms: tuple[TokenTerm, ...]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The terms that stand in one place of every micro-step, in chunks."""
+
+    x: int
+    rows: tuple[int | None, ...]
+    w: int | None
+    after: bool
+
+
+class MatrixForm:
+    """One group of states that share decays, x and w, in chunks.
+
+    `keys` are the axes that x and w have; `steps` the micro-steps of a token, `initial` the states
+    before the first token. Whatever is asked for is added to the frame's graph.
+    """
+
+    def __init__(
+        self,
+        frame: Frame,
+        keys: Sequence[Axis],
+        states: Sequence[ir.State],
+        steps: Sequence[TokenStep],
+        initial: Sequence[int],
+        gram_anchor: Callable[[int], str] = lambda gate: "halves",
+    ):
+        self.keys, self.states, self.initial = tuple(keys), tuple(states), tuple(initial)
+        self.key_names = tuple(axis.name for axis in keys)
+        self.count, self.gram_anchor = len(steps), gram_anchor
+        self.steps_axis = None if self.count == 1 else Axis("step", sympy.Integer(self.count))
+        self.frame = frame if self.steps_axis is None else _longer(frame, self.count)
+        self.key_gate = self._lay({p: step.key for p, step in enumerate(steps)})
+        self.value_gate = self._lay({p: step.value for p, step in enumerate(steps)})
+        self.slots = self._slots(steps)
+        self.grams: dict[tuple[int, int, bool, bool], int] = {}
+        self._carry()
+
+    # --- from tokens to rows ---
+
+    def _lay(self, values: Mapping[int, int | None]) -> int | None:
+        """The values of the micro-steps in chunks: 0 at a step that has none."""
+        found = {p: id for p, id in values.items() if id is not None}
+        if not found:
+            return None
+        if self.steps_axis is None:
+            return self.frame.cut(found[0])
+        frame = self.frame
+        placed = [frame.add(ck.Place(self.steps_axis, p), id) for p, id in found.items()]
+        sum = frame.total(placed)
+        assert sum is not None, "there is a value"
+        return frame.cut(sum, steps=self.steps_axis.name)
+
+    def _slots(self, steps: Sequence[TokenStep]) -> list[Slot]:
+        """Terms of different micro-steps in one slot where they read at the same moment."""
+        groups: list[dict[int, TokenTerm]] = []
+        for p, step in enumerate(steps):
+            for term in step.terms:
+                fits = (
+                    g for g in groups
+                    if p not in g and all(_alike(term, other) for other in g.values())
+                )  # fmt: skip
+                group = next(fits, None)
+                if group is None:
+                    groups.append({p: term})
+                else:
+                    group[p] = term
+        return [self._slot(group) for group in groups]
+
+    def _slot(self, group: Mapping[int, TokenTerm]) -> Slot:
+        """One slot in chunks."""
+        x = self._lay({p: self.frame.expanded(t.x, self.keys) for p, t in group.items()})
+        assert x is not None, "a term writes somewhere"
+        rows = tuple(
+            self._lay({p: term.rows[k] for p, term in group.items()})
+            for k in range(len(self.states))
+        )
+        w = self._lay({p: term.w for p, term in group.items()})
+        return Slot(x, rows, w, next(iter(group.values())).after)
+
+    # --- between rows ---
+
+    def _gram(self, a: int, b: int, strict: bool, exclusive: bool) -> int:
+        """What row i reads with a of what row j wrote with b."""
+        known = (a, b, strict, exclusive)
+        if known not in self.grams:
+            self.grams[known] = self._new_gram(a, b, strict, exclusive)
+        return self.grams[known]
+
+    def _new_gram(self, a: int, b: int, strict: bool, exclusive: bool) -> int:
+        frame, gate = self.frame, self.key_gate
+        row, col = frame.row.name, frame.col
+        if gate is not None and frame.has(gate, self.key_names):
+            anchor = self.gram_anchor(gate)
+            op = ck.Gram(self.key_names, row, col, strict, exclusive, anchor)
+            return frame.add(op, a, b, gate)
+        dots = frame.product(a, frame.renamed(b, {row: col}), self.key_names)
+        if gate is None:
+            kept = frame.before(strict or exclusive)
+            return frame.fn("where", kept, dots, frame.number(0))
+        spans = frame.add(ck.Spans(row, col, strict, exclusive), gate)
+        return frame.fn("mul", dots, frame.fn("exp", spans))
+
+    def _apply(self, weights: int, rows: int, strict: bool, exclusive: bool) -> int:
+        """The sum over j of weights[i, j] rows[j], decayed on the value side."""
+        frame, gate = self.frame, self.value_gate
+        if gate is not None:
+            return frame.add(
+                ck.Mix(frame.row.name, frame.col.name, strict, exclusive), weights, rows, gate
+            )
+        return self._times(weights, rows)
+
+    def _times(self, matrix: int, rows: int) -> int:
+        """A matrix between rows times values of rows."""
+        frame = self.frame
+        columns = frame.renamed(rows, {frame.row.name: frame.col})
+        return frame.product(matrix, columns, (frame.col.name,))
+
+    def _matmul(self, a: int, b: int) -> int:
+        """The product of two matrices between rows."""
+        frame = self.frame
+        middle = frame.col.renamed(frame.col.name + "'")
+        left = frame.renamed(a, {frame.col.name: middle})
+        right = frame.renamed(b, {frame.row.name: middle})
+        return frame.product(left, right, (middle.name,))
+
+    # --- the triangular system ---
+
+    def _system(self) -> tuple[list[Slot], list[list[int]]]:
+        """The slots that read, and the inverse of their system, in blocks."""
+        unknown = [slot for slot in self.slots if slot.w is not None]
+        inverse: list[list[int]] = []
+        for u in range(len(unknown)):
+            inverse = self._bordered(inverse, unknown[: u + 1])
+        return unknown, inverse
+
+    def _read_by(self, reader: Slot, writer: Slot) -> int:
+        """What a slot's covectors read of another slot's writes in the chunk."""
+        assert reader.w is not None, "the slot reads"
+        return self._gram(reader.w, writer.x, True, not reader.after)
+
+    def _bordered(self, inverse: list[list[int]], slots: Sequence[Slot]) -> list[list[int]]:
+        """The inverse for one slot more, from that for those before it."""
+        frame, last, before = self.frame, slots[-1], range(len(slots) - 1)
+        op = ck.Inverse(frame.row.name, frame.col.name)
+        if not before:
+            return [[frame.add(op, self._read_by(last, last))]]
+        reads = [self._read_by(last, slots[v]) for v in before]
+        read_by = [self._read_by(slots[v], last) for v in before]
+        left = [self._sum(self._matmul(reads[u], inverse[u][v]) for u in before) for v in before]
+        right = [self._sum(self._matmul(inverse[v][u], read_by[u]) for u in before) for v in before]
+        through = self._sum(self._matmul(left[v], read_by[v]) for v in before)
+        corner = frame.add(op, frame.fn("add", self._read_by(last, last), through))
+        row = [self._matmul(corner, left[v]) for v in before]
+        grown = [
+            [
+                *(frame.fn("add", inverse[u][v], self._matmul(right[u], row[v])) for v in before),
+                self._matmul(right[u], corner),
+            ]
+            for u in before
+        ]
+        return [*grown, [*row, corner]]
+
+    def _sum(self, ids: Iterable[int | None]) -> int:
+        """A sum of at least one value."""
+        sum = self.frame.total(list(ids))
+        assert sum is not None, "a sum has terms"
+        return sum
+
+    # --- the carried state ---
+
+    def _decay(self, gate: int | None, exclusive: bool = False) -> int | None:
+        """The decay from the start of the chunk to each row."""
+        return None if gate is None else self.frame.sums(gate, exclusive=exclusive)
+
+    def _carry(self) -> None:
+        """The Fold along the chunks, the state before each of them and what each row wrote."""
+        frame = self.frame
+        unknown, inverse = self._system()
+        self.reads_state = []
+        for slot in unknown:
+            decay = self._decay(self.key_gate, not slot.after)
+            self.reads_state.append(frame.times(slot.w, decay))
+        solved = [self._solved(inverse[u], self.reads_state) for u in range(len(unknown))]
+        captured: dict[str, int] = {}
+        for u, slot in enumerate(unknown):
+            captured[f"W{u}"] = solved[u]
+            captured[f"X{u}"] = self._until_end(slot.x, self.key_gate)
+        for k in range(len(self.states)):
+            for u in range(len(unknown)):
+                free = self._free(unknown, inverse[u], k)
+                if free is not None:
+                    captured[f"U{u}.{k}"] = free
+            written = self._written_by_known(k)
+            if written is not None:
+                captured[f"write.{k}"] = written
+        for name, gate in (("key", self.key_gate), ("value", self.value_gate)):
+            if gate is not None:
+                captured[f"{name} decay"] = frame.last(frame.sums(gate))
+        self._fold(unknown, captured)
+
+    def _solved(self, row: Sequence[int], values: Sequence[int | None]) -> int:
+        """One block row of the inverse times values of rows."""
+        parts = [
+            self._times(block, value)
+            for block, value in zip(row, values, strict=True)
+            if value is not None
+        ]
+        return self._sum(parts)
+
+    def _free(self, unknown: Sequence[Slot], row: Sequence[int], k: int) -> int | None:
+        """What a slot writes into state k where the carried state is 0."""
+        rights = [self._right(slot, k) for slot in unknown]
+        if all(right is None for right in rights):
+            return None
+        return self._solved(row, rights)
+
+    def _right(self, slot: Slot, k: int) -> int | None:
+        """The free row of a slot, and what it reads of writes that read nothing."""
+        parts = [slot.rows[k]]
+        for known in self.slots:
+            row = known.rows[k]
+            if known.w is None and row is not None:
+                parts.append(self._times(self._read_by(slot, known), row))
+        return self.frame.total(parts)
+
+    def _until_end(self, x: int, gate: int | None) -> int:
+        """Values of rows, decayed to the end of the chunk."""
+        if gate is None:
+            return x
+        return self.frame.fn("mul", x, self.frame.sums(gate, reverse=True, exclusive=True))
+
+    def _written_by_known(self, k: int) -> int | None:
+        """What the slots that read nothing leave in state k after the chunk."""
+        frame, parts = self.frame, []
+        for slot in self.slots:
+            row = slot.rows[k]
+            if slot.w is None and row is not None:
+                x = self._until_end(slot.x, self.key_gate)
+                parts.append(
+                    frame.product(x, self._until_end(row, self.value_gate), (frame.row.name,))
+                )
+        return frame.total(parts)
+
+    def _fold(self, unknown: Sequence[Slot], captured: Mapping[str, int]) -> None:
+        """Add the Fold, and note its results."""
+        frame = self.frame
+        body = carrying(frame, self.key_names, captured, self.states, len(unknown))
+        op = ir.Fold(frame.chunk, tuple(captured), self.states, body, frame.outer)
+        fold = frame.graph.add(op, *captured.values(), *self.initial)
+        result = {name: frame.add(ir.Result(name), fold) for name in body.outputs}
+        self.begin = [result[state.name + BEGIN] for state in self.states]
+        self.final = [
+            frame.add(ck.Last(frame.chunk.name), result[state.name], first)
+            for state, first in zip(self.states, self.initial, strict=True)
+        ]
+        self.rows: list[list[int | None]] = []
+        for slot in self.slots:
+            if slot.w is None:
+                self.rows.append(list(slot.rows))
+            else:
+                u = unknown.index(slot)
+                self.rows.append([result[f"Y{u}.{k}"] for k in range(len(self.states))])
+
+    # --- reads ---
+
+    def query(self, covector: int, step: int) -> int:
+        """A covector of tokens as rows: at the row of its micro-step."""
+        laid = self._lay({step: covector})
+        assert laid is not None, "a read has a covector"
+        return laid
+
+    def read(self, k: int, query: int, when: str) -> int:
+        """What rows read of state k, summed over the key axes: a value of rows."""
+        frame, exclusive, strict = self.frame, when == BEFORE, when != WRITTEN
+        q = frame.times(query, self._decay(self.key_gate, exclusive))
+        assert q is not None, "a read has a covector"
+        carried = frame.product(q, self.begin[k], self.key_names)
+        parts = [frame.times(carried, self._decay(self.value_gate, exclusive))]
+        for slot, rows in zip(self.slots, self.rows, strict=True):
+            written = rows[k]
+            if written is not None:
+                weights = self._gram(query, slot.x, strict, exclusive)
+                parts.append(self._apply(weights, written, strict, exclusive))
+        return self._sum(parts)
+
+    def tokens(self, rows: int, step: int) -> int:
+        """A value of rows along tokens: that of the row of a micro-step."""
+        joined = self.frame.joined(rows, self.steps_axis)
+        if self.steps_axis is None:
+            return joined
+        return self.frame.add(ck.Select(self.steps_axis.name, step), joined)
+
+
+def _alike(one: TokenTerm, other: TokenTerm) -> bool:
+    """Whether two terms may stand in one slot."""
+    return one.after == other.after and (one.w is None) == (other.w is None)
+
+
+def _longer(frame: Frame, count: int) -> Frame:
+    """A frame whose rows are the micro-steps of tokens."""
+    size = frame.row.size * count
+    return replace(frame, row=Axis("u", size), col=Axis("u'", size))

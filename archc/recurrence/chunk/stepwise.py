@@ -1,0 +1,74 @@
+"""Layer IR -> layer IR: some states of a Fold, token by token, as a Fold of their own.
+
+For states without a chunked form, beside others that have one: everything that does not depend on
+them is computed for all tokens at once, and enters as a capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Type
+from archc.ir.typing import layer_graph
+from archc.recurrence.analysis.degree import before, updates
+from archc.recurrence.chunk.carrying import BEGIN
+from archc.recurrence.chunk.lift import Lifted
+from archc.recurrence.chunk.scan import Carried
+
+
+def stepwise(
+    fold: ir.Fold, states: Sequence[str], lifted: Lifted, starts: Mapping[str, int]
+) -> dict[str, Carried]:
+    """The states along the stream; what they read of others is looked up in `lifted`."""
+    own = tuple(state for state in fold.states if state.name in states)
+    body, captured = _body(fold, states)
+    operands = [lifted[id] for id in captured.values()]
+    frame = lifted.frame
+    op = ir.Fold(fold.stream, tuple(captured), own, body, fold.heads)
+    node = frame.graph.add(op, *operands, *(starts[state.name] for state in own))
+    found = {}
+    for state in own:
+        after = frame.add(ir.Result(state.name), node)
+        begin = frame.add(ir.Result(state.name + BEGIN), node)
+        final = frame.add(ck.Last(fold.stream.name), after, starts[state.name])
+        found[state.name] = Carried(begin, after, final)
+    return found
+
+
+def _body(fold: ir.Fold, states: Sequence[str]) -> tuple[Graph, dict[str, int]]:
+    """The updates of the states alone, and the nodes of the Fold's body that enter them by name."""
+    old, after = fold.body, updates(fold)
+    mine = {id for id, name in before(fold).items() if name in states}
+    inside = mine.union(*(old.descendants(id) for id in sorted(mine)))
+    inside |= {after[name] for name in states}
+    new, captured = layer_graph(), dict[str, int]()
+    copies: dict[int, int] = {}
+    needed = {after[name] for name in states}.union(*(old.ancestors(after[n]) for n in states))
+    for node in old:
+        if node.id not in needed:
+            continue
+        enters = node.id not in inside and bool(set(old.users(node.id)) & inside)
+        if enters and not isinstance(node.op, ir.Constant):
+            name = _free(node.name or f"value{node.id}", captured)
+            captured[name] = node.id
+            copies[node.id] = new.add(ir.Input(name, node.type), name=name, span=node.span)
+        elif node.id in inside or isinstance(node.op, ir.Constant):
+            operands = (copies[operand] for operand in node.operands)
+            copies[node.id] = new.add(node.op, *operands, name=node.name, span=node.span)
+    for state in fold.states:
+        if state.name in states:
+            name = f"{state.name}[t-1]"
+            start = next((i for i in mine if old[i].op.name == name), None)
+            begin = copies[start] if start in copies else new.add(ir.Input(name, Type(state.axes)))
+            new.outputs[state.name] = copies[after[state.name]]
+            new.outputs[state.name + BEGIN] = begin
+    return new, captured
+
+
+def _free(name: str, taken: Mapping[str, int]) -> str:
+    """The name, or one like it that is not taken."""
+    while name in taken:
+        name += "'"
+    return name

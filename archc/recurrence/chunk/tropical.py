@@ -1,0 +1,160 @@
+"""Layer IR -> layer IR: a running maximum, m[t] = max(shift + m[t-1], value), in chunks.
+
+The scan of `scan.py` over (max, +): sums of shifts stand for products of decays, maxima for sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+
+import sympy
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.recurrence.chunk.frame import Frame
+from archc.recurrence.chunk.scan import (
+    Carried,
+    along_rows,
+    carried,
+    cut,
+    diagonal,
+    in_last_row,
+    starts,
+    sums,
+)
+
+
+def running_max(
+    frame: Frame,
+    state: ir.State,
+    shift: int | None,
+    value: int,
+    initial: int,
+    gauge: bool = False,
+) -> Carried:
+    """m[t] = max(shift + m[t-1], value); None is a shift of 0.
+
+    -inf means that there is nothing yet, and stays so. The gradient is that of the loop, which
+    divides it where two are equal. `gauge`: the maximum is proved not to matter (see `gauge.py`),
+    so that all but its first and its last value are constants.
+    """
+    made = largest(frame, state, shift, value, initial)
+    before, after = (frame.add(ck.Detach(), id) for id in (made.before, made.after))
+    if gauge:
+        return _as_gauge(frame, (before, after), shift, value, initial)
+    return _as_loop(frame, state, (before, after), shift, value, initial)
+
+
+def largest(frame: Frame, state: ir.State, shift: int | None, value: int, initial: int) -> Carried:
+    """The values of the running maximum; their gradient would be that of the scan."""
+    a = frame.number(0) if shift is None else cut(frame, shift)
+    nothing = frame.add(ir.Constant(-sympy.oo))
+    given = {"local": along_rows(frame, a, cut(frame, value), nothing, "max-plus")}
+    if shift is not None:
+        given["shift"] = sums(frame, a)
+    last = {name: in_last_row(frame, id) for name, id in given.items()}
+    start = starts(frame, state, initial, last, _step)
+    return carried(frame, state, _step(frame, start, given), start, initial)
+
+
+def _step(frame: Frame, state: int, given: Mapping[str, int]) -> int:
+    """max(shift + state, local), of rows or of a whole chunk."""
+    moved = frame.total([given.get("shift"), state])
+    assert moved is not None
+    return frame.fn("max", moved, given["local"])
+
+
+def differences_first(frame: Frame, log: int, maxima: Sequence[tuple[int, int]]) -> int:
+    """g + m[t-1] - m[t] -> g + (m[t-1] - m[t]), for the running `maxima` before and after tokens.
+
+    The gate of a state that is kept divided by exp(m). Most of the time m[t] is g + m[t-1], rounded
+    to the precision of m, and the gate makes up for that: the difference of two near numbers is
+    exact, where g + m[t-1] would be rounded again, in the same direction for thousands of tokens.
+    """
+    whole = {id for pair in maxima for id in pair}
+    addends = _addends(frame, log, 1, whole)
+    near: list[int] = []
+    for before, after in maxima:
+        if (1, before) in addends and (-1, after) in addends:
+            addends.remove((1, before))
+            addends.remove((-1, after))
+            near.append(frame.fn("sub", before, after))
+    if not near:
+        return log
+    total = frame.total(near)
+    assert total is not None, "there is a difference"
+    for sign, id in addends:
+        total = frame.fn("add" if sign > 0 else "sub", total, id)
+    return total
+
+
+def _addends(frame: Frame, id: int, sign: int, whole: Set[int]) -> list[tuple[int, int]]:
+    """What a value is the sum of: signs and nodes; those of `whole` are not taken apart."""
+    node = frame.graph[id]
+    fn = node.op.fn if isinstance(node.op, ir.Elementwise) else ""
+    if fn == "neg":
+        return _addends(frame, node.operands[0], -sign, whole)
+    if id in whole or fn not in ("add", "sub"):
+        return [(sign, id)]
+    first, second = node.operands
+    other = sign if fn == "add" else -sign
+    return [*_addends(frame, first, sign, whole), *_addends(frame, second, other, whole)]
+
+
+# --- gradients -----------------------------------------------------------------------------------
+# The values before and after each token, `found`, are constants; what is added to them is 0 and has
+# the gradient.
+
+
+def _as_loop(
+    frame: Frame,
+    state: ir.State,
+    found: tuple[int, int],
+    shift: int | None,
+    value: int,
+    initial: int,
+) -> Carried:
+    """With the gradient of m[t] = max(shift + m[t-1], value): that of the larger one, half of each
+    where they are equal."""
+    moved = frame.total([shift, found[0]])
+    assert moved is not None
+    wins = (frame.fn("real", frame.fn(fn, moved, value)) for fn in ("gt", "ge"))
+    share = frame.fn("div", frame.fn("add", *wins), frame.number(2))
+    rest = frame.fn("sub", frame.number(1), share)
+    write = frame.fn("mul", rest, _rise(frame, value))
+    if shift is not None:
+        write = frame.fn("add", frame.fn("mul", share, _rise(frame, shift)), write)
+    rises = diagonal(frame, state, share, write, _rise(frame, initial))
+    before = frame.fn("add", found[0], rises.before)
+    after = frame.fn("add", found[1], rises.after)
+    return Carried(before, after, frame.add(ck.Last(frame.stream.name), after, initial))
+
+
+def _as_gauge(
+    frame: Frame, found: tuple[int, int], shift: int | None, value: int, initial: int
+) -> Carried:
+    """Every m[t] between the first and the last may be any number, and neither results nor final
+    states change. The initial value is given, and the final one is a result, the largest of all
+    values with the shifts after them: theirs are gradients like any others."""
+    stream = frame.stream
+    total, later = initial, frame.expanded(value, (stream,))
+    if shift is not None:
+        along = frame.expanded(shift, (stream,))
+        total = frame.fn("add", frame.add(ir.Reduce("sum", (stream.name,)), along), initial)
+        sums_after = ck.Sums(stream.name, reverse=True, exclusive=True)
+        later = frame.fn("add", frame.add(sums_after, along), later)
+    largest = frame.fn("max", total, frame.add(ir.Reduce("max", (stream.name,)), later))
+    rise = _rise(frame, largest)
+    first = frame.add(ck.AtLast(stream, reverse=True), frame.number(1))
+    before = frame.fn("where", frame.fn("ne", first, frame.number(0)), initial, found[0])
+    after = frame.fn("add", found[1], frame.add(ck.AtLast(stream), rise))
+    return Carried(before, after, frame.add(ck.Last(stream.name), after, initial))
+
+
+def _rise(frame: Frame, id: int) -> int:
+    """0, with the gradient of a value; numbers and values of -inf are those that cannot rise."""
+    if isinstance(frame.graph[id].op, ir.Constant):
+        return frame.number(0)
+    there = frame.fn("gt", id, frame.add(ir.Constant(-sympy.oo)))
+    rise = frame.fn("sub", id, frame.add(ck.Detach(), id))
+    return frame.fn("where", there, rise, frame.number(0))

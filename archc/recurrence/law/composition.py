@@ -1,0 +1,115 @@
+"""Layer IR -> layer IR: the composition law of a recurrence, as four graphs.
+
+What a run of tokens does to a linear state is S_end = P S_start + Q, whatever the state was: the
+pair (P, Q) is the run's summary. Two runs, one after the other, are one run with
+
+    (P1, Q1) then (P2, Q2)  =  (P2 P1, P2 Q1 + Q2)
+
+which is associative. So one long sequence can be cut into parts that are summarised independently,
+on as many devices as there are; the summaries, merged, give each part the state that it starts
+from.
+
+States that need other states' values at every token (a cascade) come in a later round: their
+summary takes the earlier states before the run as inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from archc.ir import layer as ir
+from archc.ir.given_law import GivenLaw
+from archc.ir.graph import Graph, Type
+from archc.numerics.interval import Interval
+from archc.recurrence.chunk.lift import StateNeeded
+from archc.recurrence.law.given import joined, summary_graph
+from archc.recurrence.law.merge import apply_graph, identity_graph, merge_graph
+from archc.recurrence.law.parts import Group
+from archc.recurrence.law.summary import NoLaw, Round, rounds_of
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """States without a law: why, what to do, and the node of the body that stands in the way."""
+
+    states: tuple[str, ...]
+    reason: str
+    help: str = ""
+    node: int | None = None
+
+
+@dataclass(frozen=True)
+class LawRound:
+    """The law of those states that are summarised together.
+
+    `summary`: inputs named as the captures of the Fold, and `S[0]` for states of earlier rounds
+    that are read; outputs: the parts. `merge`: inputs `<part>.1`, `<part>.2`; outputs: the parts.
+    `apply`: inputs: the parts, and `S[0]`; outputs `S[T]`. `identity`: the parts of no tokens.
+    `parts` are the types of the parts by name: `P_S` (or `log_P_S`) and `Q_S`. Where the spec gives
+    the law, there are no groups, the parts are its own, and no tokens have no summary.
+    """
+
+    groups: tuple[Group, ...]
+    parts: Mapping[str, Type]
+    summary: Graph
+    merge: Graph
+    apply: Graph
+    identity: Graph | None
+    given: tuple[GivenLaw, ...] = ()
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The states by name."""
+        own = tuple(state.name for group in self.groups for state in group.states)
+        return (*own, *(name for law in self.given for name in law.states))
+
+
+@dataclass(frozen=True)
+class Law:
+    """The law of every state of a Fold, round after round."""
+
+    rounds: tuple[LawRound, ...]
+
+
+def law_of(
+    fold: ir.Fold, captures: Mapping[str, Type], known: Mapping[str, Interval]
+) -> Law | Refusal:
+    """The law of a Fold: `captures` are the types that its captures have outside, `known` the
+    intervals in which they lie."""
+    if fold.laws:
+        return _given(fold, captures, known)
+    try:
+        return Law(tuple(_round(each) for each in rounds_of(fold, captures, known)))
+    except NoLaw as error:
+        return Refusal(error.states, error.reason, error.help, error.node)
+
+
+def _round(each: Round) -> LawRound:
+    """The graphs of one round."""
+    parts = {name: each.summary[id].type for name, id in each.summary.outputs.items()}
+    return LawRound(
+        each.groups, parts, each.summary, merge_graph(each.groups, parts),
+        apply_graph(each.groups, parts), identity_graph(each.groups, parts),
+    )  # fmt: skip
+
+
+def _given(
+    fold: ir.Fold, captures: Mapping[str, Type], known: Mapping[str, Interval]
+) -> Law | Refusal:
+    """The laws that the spec gives, if they are about every state."""
+    others = [
+        state.name for state in fold.states if not any(state.name in g.states for g in fold.laws)
+    ]
+    if others:
+        return Refusal(tuple(others), "the spec gives the law of other states, and not of these")
+    try:
+        graph = summary_graph(fold, captures, known)
+    except StateNeeded as needed:
+        reason = "the summary of a token reads another state"
+        return Refusal(tuple(state.name for state in fold.states), reason, "", needed.node)
+    merge, apply = (
+        joined([getattr(law, kind) for law in fold.laws]) for kind in ("merge", "apply")
+    )
+    parts = {name: graph[id].type for name, id in graph.outputs.items()}
+    return Law((LawRound((), parts, graph, merge, apply, None, fold.laws),))

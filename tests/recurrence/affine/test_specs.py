@@ -1,0 +1,29 @@
+"""Every bundled spec has its normal forms at once, or a reason why not."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from archc.algebra.simplify import simplify
+from archc.elaborate.elaborate import elaborate
+from archc.recurrence.affine.normalize import normal_forms
+from archc.recurrence.affine.text import as_text
+from archc.specfile import bundled, import_source, read
+from archc.syntax.parse import parse
+from tests.recurrence.rebuilt import folds
+
+
+@pytest.mark.parametrize("name", bundled())
+def test_bundled_specs_have_forms_at_once(name: str) -> None:
+    made = elaborate(parse(read(name)), None, {}, import_source)
+    for fold in folds(simplify(made)):
+        start = time.process_time()
+        found = normal_forms(fold)
+        assert time.process_time() - start < 0.5
+        assert sorted(s for each in found for s in each.states) == sorted(
+            s.name for s in fold.states
+        )
+        for each in found:
+            assert as_text(each) and (each.refusal is not None) == (each.kind == "sequential")

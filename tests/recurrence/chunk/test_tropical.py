@@ -1,0 +1,170 @@
+"""A running maximum, in chunks and token by token."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from archc.ir.graph import Graph
+from archc.ir.meaning import evaluate_graph
+from archc.recurrence.chunk.frame import Frame
+from archc.recurrence.chunk.scan import Carried, diagonal
+from archc.recurrence.chunk.tropical import differences_first, running_max
+from tests.graphs import Sketch
+from tests.recurrence.hand_made import (
+    LENGTHS,
+    Ids,
+    agree,
+    ends,
+    frame,
+    gradients,
+    numbers,
+    run,
+    same,
+    states,
+    stepped,
+)
+
+START = {"m[0]": "batch H D"}
+
+
+def update(sketch: Sketch, ids: Ids) -> dict[str, int]:
+    """max(a + m[t-1], b)."""
+    moved = sketch.fn("add", ids["a"], ids["m[t-1]"]) if "a" in ids else ids["m[t-1]"]
+    return {"m": sketch.fn("max", moved, ids["b"])}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"a": "batch t H D", "b": "batch t H D"},
+        {"a": "batch t H", "b": "H D"},
+        {"a": "D", "b": "batch t D"},
+        {"a": "D", "b": "H"},
+        {"b": "batch t H D"},
+        {"b": "D"},
+    ],
+)
+def test_the_form_is_the_recurrence(given: dict[str, str]) -> None:
+    inputs = {**given, **START}
+
+    def build(frame: Frame, ids: Ids) -> list[Carried]:
+        (state,) = states(inputs)
+        return [running_max(frame, state, ids.get("a"), ids["b"], ids["m[0]"])]
+
+    agree(inputs, update, build)
+
+
+INPUTS = {"a": "batch t H D", "b": "batch t H D", **START}
+
+
+def plain(frame: Frame, ids: Ids) -> list[Carried]:
+    (state,) = states(INPUTS)
+    return [running_max(frame, state, ids["a"], ids["b"], ids["m[0]"])]
+
+
+@pytest.mark.parametrize("what", ["start", "values", "shifts", "all"])
+def test_minus_infinity_stays_and_is_no_nan(what: str) -> None:
+    def given(length: int) -> dict[str, Tensor]:
+        values = numbers(INPUTS, length)
+        if what in ("start", "all"):
+            values["m[0]"][:] = -torch.inf
+        if what in ("values", "all"):
+            values["b"][:] = -torch.inf
+        if what in ("shifts", "all"):
+            values["a"][:, 1::2] = -torch.inf
+        return values
+
+    agree(INPUTS, update, plain, given, grads=False)
+
+
+GAUGED = {
+    "a": "batch t D", "b": "batch t D", "v": "batch t D",
+    "c[0]": "batch D", "n[0]": "batch D", "m[0]": "batch D",
+}  # fmt: skip
+
+
+def normalised(sketch: Sketch, c: int, n: int, m: int) -> int:
+    """c / max(|n|, exp(-m))."""
+    least = sketch.fn("exp", sketch.fn("neg", m))
+    return sketch.fn("div", c, sketch.fn("max", sketch.fn("abs", n), least))
+
+
+def gates(sketch: Sketch, ids: Ids, before: int, after: int) -> tuple[int, int]:
+    """exp(a + m[t-1] - m[t]) and exp(b - m[t])."""
+    moved = sketch.fn("add", ids["a"], before)
+    parts = (sketch.fn("sub", x, after) for x in (moved, ids["b"]))
+    forget, enter = (sketch.fn("exp", part) for part in parts)
+    return forget, enter
+
+
+def stabilised(sketch: Sketch, ids: Ids) -> dict[str, int]:
+    """Two states that a running maximum keeps in range, token by token."""
+    old = ids["m[t-1]"]
+    new = sketch.fn("max", sketch.fn("add", ids["a"], old), ids["b"])
+    forget, enter = gates(sketch, ids, old, new)
+    c, n = (sketch.fn("mul", forget, ids[f"{name}[t-1]"]) for name in "cn")
+    c = sketch.fn("add", c, sketch.fn("mul", enter, ids["v"]))
+    n = sketch.fn("add", n, enter)
+    return {"c": c, "n": n, "m": new, "o": normalised(sketch, c, n, new)}
+
+
+def in_chunks() -> Graph:
+    """The same in chunks: m without gradients between the first and the last."""
+    sketch = Sketch()
+    given = {name: sketch.input(name, dims) for name, dims in GAUGED.items()}
+    place, (c, n, m) = frame(sketch), states(GAUGED)
+    top = running_max(place, m, given["a"], given["b"], given["m[0]"], gauge=True)
+    forget, enter = gates(sketch, given, top.before, top.after)
+    write = sketch.fn("mul", enter, given["v"])
+    cs = diagonal(place, c, forget, write, given["c[0]"])
+    ns = diagonal(place, n, forget, enter, given["n[0]"])
+    o = normalised(sketch, cs.after, ns.after, top.after)
+    sketch.graph.outputs = {"o": o, "c": cs.final, "n": ns.final, "m": top.final}
+    sketch.graph.prune()
+    return sketch.graph
+
+
+def test_a_gauge_has_the_gradient_of_the_loop_from_results_and_from_final_states() -> None:
+    form, loop = in_chunks(), stepped(GAUGED, stabilised)
+    for length, chunk in LENGTHS:
+        given = {n: x.requires_grad_() for n, x in numbers(GAUGED, length).items()}
+        found, steps = run(form, given, length, chunk), run(loop, given, length, chunk)
+        wanted = {name: ends(steps, given, name)["final"] for name in "cnm"}
+        wanted["o"] = steps["o"]
+        same(found, wanted)
+        same(gradients(found, given), gradients(wanted, given))
+
+
+def test_ties_divide_the_gradient_as_in_the_loop() -> None:
+    def given(length: int) -> dict[str, Tensor]:
+        values = numbers(INPUTS, length)
+        return {name: (x > 0).to(x) for name, x in values.items()}
+
+    agree(INPUTS, update, plain, given)
+
+
+def test_ties_under_a_gauge_are_no_matter() -> None:
+    form, loop = in_chunks(), stepped(GAUGED, stabilised)
+    given = numbers(GAUGED, 7)
+    given["a"], given["b"] = torch.zeros_like(given["a"]), torch.ones_like(given["b"])
+    given["m[0]"][:] = 1
+    given = {name: x.requires_grad_() for name, x in given.items()}
+    found, steps = run(form, given, 7, 3), run(loop, given, 7, 3)
+    same(gradients({"o": found["o"]}, given), gradients({"o": steps["o"]}, given))
+
+
+def test_the_difference_of_two_near_numbers_comes_first() -> None:
+    """g + m[t-1] - m[t] -> (m[t-1] - m[t]) + g: the first sum would be rounded, and m[t] is it."""
+    sketch = Sketch()
+    g, before, after = (sketch.input(name, "batch t") for name in ("g", "before", "after"))
+    log = sketch.fn("sub", sketch.fn("add", g, before), after)
+    found = differences_first(frame(sketch), log, [(before, after)])
+    graph = sketch.outputs(o=found).graph
+    given = {name: torch.tensor([[x]]) for name, x in (("g", -1e-3), ("before", 15.7))}
+    given["after"] = given["before"] + given["g"]
+    rounded = given["after"].double() - given["before"].double()
+    made = evaluate_graph(graph, given, {"batch": 1, "T": 1})["o"]
+    assert float(made) == float((given["g"].double() - rounded).float()) != 0
+    assert differences_first(frame(sketch), g, [(before, after)]) == g

@@ -1,0 +1,76 @@
+"""A state that may grow: what is not known is named, and saying it is enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from archc.compile import before_chunks
+from archc.diagnostics import Diagnostic
+from archc.elaborate.elaborate import elaborate
+from archc.recurrence.chunk.loops import loops
+from archc.source import Source
+from archc.specfile import import_source
+from archc.syntax.parse import parse
+
+
+def warnings(
+    gate: str, args: str = "", said: str = "", decay: str = "f"
+) -> tuple[Diagnostic, ...]:
+    """What is said about a memory that decays by a gate."""
+    text = (
+        f"layer Forget(d, H, K, V{args}):\n"
+        "    input x[d], q[H, K], k[H, K], v[H, V], a[H], g[H]\n"
+        "    param W[d, H]; A[H]\n" + "".join(f"    {line}\n" for line in (said, gate) if line)
+        + "    recurrence S[K, V] over H:\n"
+        f"        S[t] = {decay} * S[t-1] + k @ v.T\n"
+        "        o    = S[t].T @ q\n"
+        "    output o\n    output y = x @ W * A\n"
+    )  # fmt: skip
+    layer = elaborate(parse(Source("mine.arch", text)), None, {}, import_source)
+    return loops(before_chunks(layer))
+
+
+@pytest.mark.parametrize(
+    ("gate", "args", "note", "said", "marked"),
+    [
+        (
+            "f = sigmoid(x @ W) ** (1 / tau)", ", tau = 16", "`tau > 0` is not known",
+            "require tau > 0", "f = sigmoid(x @ W) ** (1 / tau)",
+        ),
+        (
+            "f = exp(-exp(A) * softplus(x @ W) * scale)", ", scale = 1.0",
+            "`scale > 0` is not known", "require scale > 0", "-exp(A) * softplus(x @ W) * scale",
+        ),
+        (
+            "f = 1 - rate * sigmoid(x @ W)", ", rate = 0.5",
+            "`rate > 0 and rate <= 1` is not known", "require rate > 0; require rate <= 1",
+            "f = 1 - rate * sigmoid(x @ W)",
+        ),
+        (
+            "f = sigmoid(x @ W) * share", ", share = 0.5",
+            "`share > 0 and share <= 1` is not known", "require share > 0; require share <= 1",
+            "f = sigmoid(x @ W) * share",
+        ),
+        ("f = 2 * sigmoid(x @ W)", "", "", "chunk: bound f <= 1", "f = 2 * sigmoid(x @ W)"),
+        ("f = tanh(x @ W)", "", "", "chunk: bound f > 0, bound f <= 1", "f = tanh(x @ W)"),
+        ("f = a", "", "", "chunk: bound a > 0, bound a <= 1", "a[H]"),
+        ("f = exp(g)", "", "", "chunk: bound g <= 0", "g[H]"),
+        ("f = exp(A)", "", "", "chunk: bound A <= 0", "A[H]"),
+    ],
+)  # fmt: skip
+def test_saying_what_is_not_known_is_enough(
+    gate: str, args: str, note: str, said: str, marked: str
+) -> None:
+    (found,) = warnings(gate, args)
+    assert found.code == "E0602" and found.label is not None
+    assert found.label.span.text == marked
+    assert [each for each in found.notes if each.endswith("is not known")] == [note] * bool(note)
+    parts = said.split("; ")
+    assert any(all(f"`{part}`" in text for part in parts) for text in found.helps), found.render()
+    assert warnings(gate, args, said) == ()
+
+
+def test_nothing_is_advised_that_would_not_be_enough() -> None:
+    """Two gates, of which each may grow: neither a requirement nor one promise helps."""
+    (found,) = warnings("", decay="a * exp(g)")
+    assert not any("require" in text or "promise" in text for text in found.helps)
