@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import archc
 from archc.algebra.simplify import simplify
-from archc.origin import origin_of
 from archc.ir.meaning import Evaluation, evaluate
+from archc.origin import origin_of
 from tests.specs.cases import SMALL, inputs
 from tests.specs.references.weights import randomise
 

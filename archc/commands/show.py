@@ -13,15 +13,15 @@ from archc.commands.console import Console
 from archc.commands.sources import source_of
 from archc.commands.stages import Given, layer_of, tree_of
 from archc.compile import before_chunks, programs_of
-from archc.derivation import attends, listing, plan_listing, region_listing
-from archc.derivation.attends import Attended, attends_of
-from archc.derivation.planned import CONDITIONS, Planned, conditions, plans_of
-from archc.derivation.study import Study, studies_of
 from archc.ir import diagram, picture, text
 from archc.ir.layer import Layer
 from archc.recurrence.chunk.loops import loops
+from archc.show import attends, plan_listing, region_listing, stage_listing
+from archc.show.attends import Attended, attends_of
+from archc.show.planned import CONDITIONS, Planned, conditions, plans_of
 from archc.syntax import text as tree_text
 from archc.tile.pretty import listing as listing_of
+from archc.verify.study import Study, studies_of
 
 
 def _json(data: object) -> str:
@@ -30,7 +30,7 @@ def _json(data: object) -> str:
 
 def _studied(show: Callable[[Study], str]) -> Callable[[Layer], str]:
     """A listing of every recurrence."""
-    return lambda layer: listing.titled(studies_of(layer), show)
+    return lambda layer: stage_listing.titled(studies_of(layer), show)
 
 
 def _data(show: Callable[[Study], object]) -> Callable[[Layer], str]:
@@ -39,15 +39,18 @@ def _data(show: Callable[[Study], object]) -> Callable[[Layer], str]:
 
 
 def _normal(layer: Layer) -> str:
-    forms = listing.titled(studies_of(layer), listing.normal_text)
-    made = listing.decisions_text(layer)
+    forms = stage_listing.titled(studies_of(layer), stage_listing.normal_text)
+    made = stage_listing.decisions_text(layer)
     return f"{forms}\n{made}" if made else forms
 
 
 DERIVED: dict[str, dict[str, Callable[[Layer], str]]] = {
-    "normal": {"text": _normal, "json": _data(listing.normal_json)},
-    "chunk": {"text": _studied(listing.chunk_text), "json": _data(listing.chunk_json)},
-    "grad": {"text": _studied(listing.gradient_text), "json": _data(listing.gradient_json)},
+    "normal": {"text": _normal, "json": _data(stage_listing.normal_json)},
+    "chunk": {"text": _studied(stage_listing.chunk_text), "json": _data(stage_listing.chunk_json)},
+    "grad": {
+        "text": _studied(stage_listing.gradient_text),
+        "json": _data(stage_listing.gradient_json),
+    },
 }
 """What is derived of a layer: stage -> form -> how to make it."""
 

@@ -47,7 +47,7 @@ def command(ctx: click.Context, spec: str, given: Given, tokens: int, as_json: b
 
     Sizes that are not set are small. The exit status is 3 if a form disagrees.
     """
-    from archc.commands.forms import instance_of, measures, warned  # torch takes a second
+    from archc.verify.measures import instance_of, measures, warned  # torch takes a second
 
     console = ctx.ensure_object(Console)
     layer = layer_of(spec, given)

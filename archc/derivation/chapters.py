@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from archc.derivation.checks import chunk_checks
 from archc.derivation.costs import chunk_letter, cost_math
 from archc.derivation.dependence import dependence
-from archc.derivation.listing import chunk_text, heading
 from archc.derivation.maths import named
 from archc.derivation.page import Block, Chapter, Inline, Listing, Step, Table, para
 from archc.derivation.step_chunk import matrix_chunks
@@ -17,9 +15,7 @@ from archc.derivation.step_gradient import gradient
 from archc.derivation.step_numbers import numbers
 from archc.derivation.step_run import decode, law
 from archc.derivation.step_scan import scan_chunks, solved
-from archc.derivation.study import Study
 from archc.derivation.telling import Telling, excerpt, joined
-from archc.derivation.trial import Trial
 from archc.derivation.work import at_sizes, given, in_numbers, operations
 from archc.dims import TIME
 from archc.ir import layer as ir
@@ -28,7 +24,11 @@ from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Node
 from archc.recurrence.affine.form import MATRIX
 from archc.recurrence.chunk.derived import Kept
+from archc.show.stage_listing import chunk_text, heading
 from archc.source import Span
+from archc.verify.checks import chunk_checks
+from archc.verify.study import Study
+from archc.verify.trial import Trial
 
 TOKENS = 12
 """How many tokens the numbers of a page are computed with."""

@@ -14,8 +14,8 @@ import sympy
 from archc.derivation.formula import Formulas
 from archc.derivation.letters import Letters
 from archc.derivation.maths import Math, Name, Number
-from archc.derivation.study import Study
 from archc.recurrence.affine.form import NormalForm, StateForm, Step, Term
+from archc.verify.study import Study
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from archc.derivation.maths import (
     row,
     transposed,
 )
-from archc.derivation.study import Study
 from archc.ir import layer as ir
 from archc.recurrence.affine.atoms import Atom, Table
 from archc.recurrence.affine.form import (
@@ -45,6 +44,7 @@ from archc.recurrence.affine.form import (
     Step,
     Term,
 )
+from archc.verify.study import Study
 
 RELATIONS = {"eq": "=", "ne": "≠", "lt": "<", "le": "≤", "gt": ">", "ge": "≥"}
 FUNCTIONS = {"sigmoid": "σ", "logsigmoid": "log σ"}

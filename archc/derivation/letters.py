@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archc.derivation.maths import Math, Name, Row, named
-from archc.derivation.study import Study
+from archc.verify.study import Study
 
 
 class Letters:

@@ -20,10 +20,10 @@ from archc.derivation.maths import (
     named,
     row,
 )
-from archc.derivation.study import Study
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.numerics.interval import Interval
+from archc.verify.study import Study
 
 DEPTH = 4
 """How far back values are spelled out."""

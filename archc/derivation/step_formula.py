@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from archc.derivation.checks import normal_checks
 from archc.derivation.formula import Formulas
 from archc.derivation.letters import Letters
 from archc.derivation.maths import Math, Name, named
 from archc.derivation.page import Block, Formula, Inline, Step, Table, para
-from archc.derivation.study import Study
 from archc.derivation.telling import Telling, excerpt
 from archc.ir import layer as ir
 from archc.ir.graph import Type
@@ -26,6 +24,8 @@ from archc.recurrence.affine.form import (
 from archc.recurrence.analysis.classify import fold_classes
 from archc.recurrence.analysis.degree import updates
 from archc.source import Span
+from archc.verify.checks import normal_checks
+from archc.verify.study import Study
 
 # --- as printed -----------------------------------------------------------------------------------
 

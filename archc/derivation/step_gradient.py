@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import sympy
 
 from archc.autodiff.keep import DEAR, Saved
-from archc.derivation.checks import gradient_checks
 from archc.derivation.chunk_formulas import ChunkFormulas
 from archc.derivation.chunk_rows import Lettered
 from archc.derivation.costs import cost_math
@@ -19,6 +18,7 @@ from archc.derivation.walk_formulas import Walk, has_walk
 from archc.derivation.work import at_sizes, given, in_numbers
 from archc.ir import layer as ir
 from archc.recurrence.affine.form import DENSE, DIAGONAL, MATRIX, NormalForm
+from archc.verify.checks import gradient_checks
 
 
 def gradient(telling: Telling) -> Step:

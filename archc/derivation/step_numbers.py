@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import sympy
 
-from archc.derivation.checks import safe_checks
 from archc.derivation.formula import Formulas
 from archc.derivation.letters import Letters
 from archc.derivation.maths import (
@@ -24,12 +23,13 @@ from archc.derivation.maths import (
 )
 from archc.derivation.outside import chain
 from archc.derivation.page import Block, Formula, Inline, Step, Table, para
-from archc.derivation.study import Study
 from archc.derivation.telling import Telling
 from archc.ir import chunk as ck
 from archc.recurrence.affine.atoms import Atom
 from archc.recurrence.affine.atoms import Table as Atoms
 from archc.recurrence.affine.form import DENSE, DIAGONAL, MAX_PLUS, NormalForm
+from archc.verify.checks import safe_checks
+from archc.verify.study import Study
 
 MOST_GATES = 4
 

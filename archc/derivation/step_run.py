@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 import sympy
 
-from archc.derivation.checks import decode_checks, law_checks
 from archc.derivation.chunk_formulas import ChunkFormulas
 from archc.derivation.chunk_rows import Spelled, rows_of
 from archc.derivation.costs import cost_math
@@ -30,6 +29,7 @@ from archc.derivation.work import at_sizes, given, in_numbers, operations
 from archc.dims import Axis
 from archc.recurrence.law.composition import Law, LawRound, Refusal
 from archc.recurrence.law.parts import BLOCKS, FACTOR, MATRIX, MAXIMUM, RESCALED, Group, addition
+from archc.verify.checks import decode_checks, law_checks
 
 
 def decode(telling: Telling) -> Step:

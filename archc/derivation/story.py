@@ -9,9 +9,9 @@ from archc.backends.eager.emit import emit
 from archc.compile import before_chunks
 from archc.derivation.page import Checked, Page, Step, para
 from archc.derivation.step_algebra import algebra
-from archc.derivation.study import studies_of
 from archc.ir import layer as ir
 from archc.selfcheck import rewritten
+from archc.verify.study import studies_of
 
 
 def page_of(layer: ir.Layer, sizes: Mapping[str, int], about: str = "", source: str = "") -> Page:

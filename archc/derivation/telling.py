@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from archc.derivation.checks import Check
 from archc.derivation.maths import Math, named
 from archc.derivation.page import Checked, Excerpt, Mark
-from archc.derivation.study import Study
-from archc.derivation.trial import Trial
 from archc.recurrence.affine.form import MATRIX, NormalForm
 from archc.source import Span
+from archc.verify.checks import Check
+from archc.verify.study import Study
+from archc.verify.trial import Trial
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,8 +30,8 @@ from archc.derivation.maths import (
     transposed,
 )
 from archc.derivation.page import PARALLEL, SEQUENTIAL, Block, Formula, para
-from archc.derivation.study import Study
 from archc.recurrence.affine.form import WRITTEN, NormalForm, StateForm
+from archc.verify.study import Study
 
 LATER = Sum("∑", row(Name("i"), Sign(">"), Name("j")))
 FROM_J = Sum("∑", row(Name("i"), Sign("≥"), Name("j")))

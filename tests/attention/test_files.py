@@ -10,8 +10,8 @@ import torch
 
 import archc
 from archc.compile import kernels_of, text_of
-from archc.derivation.attends import attends_of
 from archc.runtime.folds import of_running_sums, of_table, running_sums
+from archc.show.attends import attends_of
 from tests.served import run
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from archc.derivation import checks
+from archc.verify import checks
 from tests.console import BAD, GOOD, run
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "derive"

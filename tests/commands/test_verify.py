@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from archc.commands import forms
+from archc.verify import measures as forms
 from tests.console import run
 
 

@@ -7,11 +7,11 @@ import sympy
 
 from archc.commands.stages import layer_of
 from archc.derivation.costs import cost_math
-from archc.derivation.study import studies_of
-from archc.derivation.trial import Trial
 from archc.derivation.typed import as_plain
 from archc.derivation.work import at_sizes, in_numbers, operations
 from archc.ir.chunk import CHUNK
+from archc.verify.study import studies_of
+from archc.verify.trial import Trial
 
 K, T = sympy.symbols("K T_seen", positive=True, integer=True)
 C = CHUNK

@@ -11,7 +11,6 @@ import pytest
 from archc.commands.catalogue import doc_parts
 from archc.commands.stages import layer_of
 from archc.derivation import document, html
-from archc.derivation.checks import Check
 from archc.derivation.maths import Name, Number, Sum, named, row, slope
 from archc.derivation.page import (
     Chapter,
@@ -28,6 +27,7 @@ from archc.derivation.page import (
 )
 from archc.derivation.story import page_of
 from archc.derivation.telling import Telling
+from archc.verify.checks import Check
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "derive"
 

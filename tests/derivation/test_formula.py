@@ -11,9 +11,9 @@ from archc.derivation.chunk_formulas import ChunkFormulas
 from archc.derivation.chunk_rows import Lettered, rows_of
 from archc.derivation.formula import Formulas
 from archc.derivation.maths import Math
-from archc.derivation.study import Study, studies_of
 from archc.derivation.typed import as_latex, as_plain
 from archc.recurrence.affine.form import MATRIX
+from archc.verify.study import Study, studies_of
 
 
 @lru_cache

@@ -11,7 +11,6 @@ import pytest
 from archc.commands.catalogue import doc_parts
 from archc.commands.stages import layer_of
 from archc.derivation import document, html
-from archc.derivation.checks import Check
 from archc.derivation.mathml import as_mathml
 from archc.derivation.maths import Name, Number, Sum, named, row, slope
 from archc.derivation.page import Chapter, Checked, Excerpt, Mark, Page, Step, Table, para
@@ -21,6 +20,7 @@ from archc.elaborate.elaborate import elaborate
 from archc.source import Source, Span
 from archc.specfile import bundled, import_source
 from archc.syntax.parse import parse
+from archc.verify.checks import Check
 
 
 def page(spec: str) -> Page:

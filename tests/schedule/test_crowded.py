@@ -6,9 +6,9 @@ from pathlib import Path
 
 import archc
 from archc.compile import for_kernels, lowered
-from archc.derivation.plan_listing import as_text
-from archc.derivation.planned import conditions, plans_of
 from archc.ir import layer as ir
+from archc.show.plan_listing import as_text
+from archc.show.planned import conditions, plans_of
 
 OWN = Path(__file__).parents[1] / "backends/triton"
 

@@ -15,10 +15,10 @@ from functools import lru_cache
 from multiprocessing import get_context
 
 import archc
-from archc.derivation.planned import Conditions, plans_of
 from archc.ir.kernel import Kernel
 from archc.schedule.memory import spills
 from archc.schedule.program import Setting
+from archc.show.planned import Conditions, plans_of
 from tests.backends.triton.launches import (
     Launch,
     MachineCode,

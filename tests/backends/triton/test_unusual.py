@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import archc
-from archc.commands.forms import instance_of, measures
 from archc.compile import file_of
+from archc.verify.measures import instance_of, measures
 from tests.backends.triton import test_interpreted, test_stepped
 from tests.backends.triton.compiled import launches_of, usual
 from tests.backends.triton.launches import machine_code

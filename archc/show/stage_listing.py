@@ -9,7 +9,6 @@ from typing import Any
 from archc.algebra.decisions import decisions
 from archc.algebra.simplify import simplify
 from archc.autodiff.keep import report
-from archc.derivation.study import Study
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.ir.stages import CHUNKS, TOKENS, Stage, stages
@@ -17,6 +16,7 @@ from archc.ir.text import graph_json, graph_text
 from archc.recurrence.affine.text import as_text
 from archc.recurrence.analysis.classify import fold_classes
 from archc.recurrence.chunk.loops import named
+from archc.verify.study import Study
 
 NOTHING = "no recurrence: nothing is carried from token to token\n"
 

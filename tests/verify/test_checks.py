@@ -8,12 +8,12 @@ from functools import lru_cache
 import pytest
 
 from archc.commands.stages import layer_of
-from archc.derivation import checks
-from archc.derivation.checks import Check
-from archc.derivation.study import Study, studies_of
-from archc.derivation.trial import Trial
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.verify import checks
+from archc.verify.checks import Check
+from archc.verify.study import Study, studies_of
+from archc.verify.trial import Trial
 
 ALL = (
     checks.normal_checks, checks.chunk_checks, checks.gradient_checks, checks.safe_checks,

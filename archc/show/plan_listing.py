@@ -13,9 +13,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from archc.derivation.amounts import COLUMNS, in_lines, in_short, in_time, percent
-from archc.derivation.planned import Part, Planned
-from archc.derivation.walks import Division, division, walks_chunks
 from archc.ir.graph import Graph
 from archc.ir.kernel import Buffer, Kernel
 from archc.ir.text import op_text
@@ -28,6 +25,9 @@ from archc.schedule.decisions import (
     of_buffer,
     of_kernel,
 )
+from archc.show.amounts import COLUMNS, in_lines, in_short, in_time, percent
+from archc.show.planned import Part, Planned
+from archc.show.walks import Division, division, walks_chunks
 
 NOTHING = "no recurrence: nothing is carried from token to token, and there is no kernel\n"
 

@@ -14,9 +14,6 @@ from archc.backends.eager.naming import region_name
 from archc.backends.eager.region import ends_with
 from archc.backends.triton.schedule import written
 from archc.compile import SCHEDULE, for_kernels, lowered, with_epilogues, with_prologues
-from archc.derivation.amounts import in_short
-from archc.derivation.entering import Entering, entering
-from archc.derivation.leaving import Leaving, leaving
 from archc.diagnostics import did_you_mean, fail
 from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
@@ -31,6 +28,9 @@ from archc.schedule.fitting import chunk_for
 from archc.schedule.memory import CHUNKS, fits
 from archc.schedule.program import WIDE, Setting, widths
 from archc.schedule.steps import in_spans, span
+from archc.show.amounts import in_short
+from archc.show.entering import Entering, entering
+from archc.show.leaving import Leaving, leaving
 
 SIZES = {"d": 4096, "H": 32, "K": 128, "V": 128, "G": 8, "e": 4096, "f": 16384, "N": 128, "n": 2}
 """Sizes of a plan where a spec has no default of its own; any other name is 64."""

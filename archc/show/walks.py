@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from archc.compile import SCHEDULE
-from archc.derivation.planned import Part, Planned
 from archc.ir.chunk import CHUNK
 from archc.ir.kernel import Kernel
 from archc.schedule.cost import cost
 from archc.schedule.joining import SEGMENT
 from archc.schedule.program import Program, Setting
 from archc.schedule.segments import MATRIX, WIDEST, chunks_of_segment
+from archc.show.planned import Part, Planned
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import archc
-from archc.derivation.plan_listing import as_json, as_text
-from archc.derivation.planned import Conditions, conditions, plans_of
 from archc.diagnostics import ArchError
 from archc.schedule.decisions import REASONS
+from archc.show.plan_listing import as_json, as_text
+from archc.show.planned import Conditions, conditions, plans_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "plan"
 

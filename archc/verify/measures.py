@@ -19,9 +19,6 @@ from archc.backends.eager.memory import Memory
 from archc.backends.load import load
 from archc.backends.renamed import Weights, arguments, declared, weights
 from archc.compile import before_chunks, lowered
-from archc.derivation.checks import checks
-from archc.derivation.study import studies_of
-from archc.derivation.trial import Trial
 from archc.diagnostics import ArchError, Diagnostic, fail
 from archc.ir.choices import Seen
 from archc.ir.layer import Fold, Layer
@@ -30,6 +27,9 @@ from archc.ir.plan import Check, Plan, examples
 from archc.ir.sizes import Number, resolve_sizes
 from archc.recurrence.chunk.loops import loops
 from archc.selfcheck import SMALL, hold_numbers
+from archc.verify.checks import checks
+from archc.verify.study import studies_of
+from archc.verify.trial import Trial
 
 LIMIT = 1e-9
 """The largest relative error of a form in float64."""

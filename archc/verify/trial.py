@@ -11,7 +11,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from archc.derivation.study import Study
 from archc.dims import at
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -20,6 +19,7 @@ from archc.ir.meaning import evaluate_graph
 from archc.ir.plan import examples
 from archc.ir.typing import layer_graph
 from archc.numerics.interval import Interval
+from archc.verify.study import Study
 
 Values = dict[str, Tensor]
 

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from archc.backends.eager.graph_file import emit_graphs
 from archc.backends.load import load
-from archc.derivation.study import Study
-from archc.derivation.trial import Trial, Values, cotangent_of, cut, furthest, step_graph
 from archc.ir import chunk as ck
 from archc.recurrence.affine.atoms import Atom
 from archc.recurrence.affine.form import MATRIX, SEQUENTIAL, NormalForm
 from archc.recurrence.affine.rebuilt import rebuilt
 from archc.recurrence.law.composition import Law, LawRound
+from archc.verify.study import Study
+from archc.verify.trial import Trial, Values, cotangent_of, cut, furthest, step_graph
 
 LIMIT, GRADIENT_LIMIT = 1e-10, 1e-8
 """The largest relative error of a form, and of a gradient."""
