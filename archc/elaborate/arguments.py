@@ -24,6 +24,7 @@ def declare_arguments(
 ) -> None:
     """Bind a layer's sizes and options, and record them as its arguments."""
     sizes, called = sizes_of(decl, scope.module), set(names_called(decl))
+    open_ends = sizes - sizes_of(decl, scope.module, ranges=False)
     for parameter in decl.params:
         name = parameter.name
         if name in scope.names:
@@ -32,13 +33,9 @@ def declare_arguments(
             raise _of_a_sequence(scope, parameter)
         default = scope.evaluate(parameter.default) if parameter.default is not None else None
         value = given.get(name)
-        if isinstance(value, Option) and name in sizes and not isinstance(default, Option):
-            raise scope.error(
-                "E0503",
-                f"`{name}` of `{decl.name}` must be a size, a whole number that is not negative, "
-                f"but it is {reprlib.repr(value.value)}",
-                parameter.span,
-            )
+        needed = name in sizes and not (_is_none(value) and name in open_ends)
+        if isinstance(value, Option) and needed and not isinstance(default, Option):
+            raise _no_size(scope, decl, parameter, value)
         if isinstance(value, LayerRef | Option) or (
             name not in symbolic and _settles(value, default)
         ):
@@ -60,6 +57,16 @@ def declare_arguments(
                 scope.dims[name] = (Axis(name, symbol),)
 
 
+def _no_size(scope: Scope, decl: tree.Decl, parameter: tree.Parameter, value: Option) -> Refused:
+    """An option that is given where a size is needed."""
+    return scope.error(
+        "E0503",
+        f"`{parameter.name}` of `{decl.name}` must be a size, a whole number that is not negative, "
+        f"but it is {reprlib.repr(value.value)}",
+        parameter.span,
+    )
+
+
 def _of_a_sequence(scope: Scope, parameter: tree.Parameter) -> Refused:
     """A size with the name that archc gives to the length of a sequence."""
     return scope.error(
@@ -75,6 +82,11 @@ def _of_a_sequence(scope: Scope, parameter: tree.Parameter) -> Refused:
 def _fractional(value: Value) -> bool:
     """Whether a default says that a number need not be whole."""
     return isinstance(value, sympy.Expr) and value.is_number and not value.is_integer
+
+
+def _is_none(value: Value | None) -> bool:
+    """Whether `none` is given: for a name that only bounds the range of an `attend`, no bound."""
+    return isinstance(value, Option) and value.value is None
 
 
 def _settles(value: Value | None, default: Value | None) -> bool:

@@ -11,6 +11,7 @@ from archc.elaborate import expr, ops
 from archc.elaborate.clashes import check_index, index_of
 from archc.elaborate.heads import Define, heads_of, live_entries, node_name
 from archc.elaborate.mentions import free_names
+from archc.elaborate.ranges import bounded
 from archc.elaborate.reach import reach
 from archc.elaborate.scope import Along, BlockStream, PairScope, Scope
 from archc.elaborate.values import Frame, Tensor, Value
@@ -25,6 +26,7 @@ def attend(
     scope: Scope, node: tree.Attend, exported: set[str], define: Define
 ) -> dict[str, Tensor]:
     """A Pair, and its exported names."""
+    node = bounded(scope, node)
     heads, grouped = heads_of(scope, node)
     variable, axis, source = _read_axis(scope, node)
     pair = PairScope(axis, source)

@@ -13,6 +13,7 @@ from archc.elaborate import index, layers, matrix, ops, select, statements, tied
 from archc.elaborate.heads import require_groups
 from archc.elaborate.scope import PairScope, Scope
 from archc.elaborate.values import AbstractLayer, FunctionRef, LayerRef, Tensor, Value
+from archc.elaborate.whole import made_whole, whole
 from archc.ir import layer as ir
 from archc.source import Span
 from archc.syntax import habits, tree
@@ -348,10 +349,13 @@ def take(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...])
         raise scope.error("E0209", "`take` needs one axis: `take[K](x, i)`", node.span)
     values = arguments(scope, node, [2])
     value = ops.tensor(scope, values[0], node.args[0].value.span)
-    at = ops.tensor(scope, values[1], node.args[1].value.span)
+    place = whole(scope, values[1]) if isinstance(values[1], sympy.Expr) else values[1]
+    at = ops.tensor(scope, place, node.args[1].value.span)
     axis = reduced_axes(scope, value, items, node.span)[0]
     if at.type.dtype != "int":
-        raise scope.error("E0310", "`take` needs whole numbers", node.args[1].value.span)
+        where = node.args[1].value
+        helps = made_whole(scope, where)
+        raise scope.error("E0310", "`take` needs whole numbers", where.span, helps=helps)
     return index.take(scope, axis, value, at, node.span)
 
 

@@ -48,7 +48,7 @@ def outputs(
             fresh = body.prefix + parameter.name if taken else parameter.name
             body.dims[parameter.name] = (Axis(fresh, value),)
     for declared, value in zip(inputs, values, strict=True):
-        body.names[declared.name] = value
+        body.names[declared.name] = Tensor(value.frame, value.node, origin=value.origin)
     _without_rules(body, target.decl)
     with scope.session.calling(target.decl, node.span):
         return statements.run(body, _without_face(target.decl))
@@ -82,6 +82,7 @@ def _scope(scope: Scope, target: LayerRef, axes: Mapping[str, Axis], node: tree.
         scope.frame,
         dims={name: (axis,) for name, axis in axes.items() if "'" not in name},
         hidden=scope.hidden,
+        rows=scope.rows,
         indices={"t": Along("reader", TIME)},
         extra=scope.extra,
         gate=scope.gate,

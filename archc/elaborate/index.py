@@ -10,6 +10,7 @@ from archc.dims import Axis
 from archc.elaborate import expr, ops
 from archc.elaborate.scope import Along, Scope
 from archc.elaborate.values import FunctionRef, LayerRef, Tensor, Value
+from archc.elaborate.whole import made_whole, whole
 from archc.ir import layer as ir
 from archc.source import Span
 from archc.syntax import tree
@@ -212,7 +213,7 @@ def gather(scope: Scope, node: tree.Index, base: Tensor) -> Tensor:
         )
     value = scope.evaluate(node.items[0])
     if isinstance(value, sympy.Expr):
-        value = scope.settled(value)
+        value = whole(scope, scope.settled(value))
     at = ops.tensor(scope, value, node.items[0].span)
     axes = scope.visible(base)
     if at.type.dtype != "int" or not axes:
@@ -221,7 +222,7 @@ def gather(scope: Scope, node: tree.Index, base: Tensor) -> Tensor:
             f"`{node.span.text}` is not an index",
             node.items[0].span,
             "not an integer per token" if axes else "nothing to choose from",
-            helps=_indices(node, axes),
+            helps=[*made_whole(scope, node.items[0]), *_indices(node, axes)],
         )
     if isinstance(value, sympy.Expr) and value.is_number:
         _check_entry(scope, node, axes[0], value)

@@ -223,7 +223,7 @@ def _token(inner: Scope, made: Rule) -> dict[str, Tensor]:
         values.append(value)
     graph = inner.frame.graph
     fresh = graph.fresh
-    found = in_place.outputs(inner, ref, values, at)
+    found = in_place.outputs(replace(inner, rows=True), ref, values, at)
     if any(node.id >= fresh and isinstance(node.op, ir.Noise) for node in graph):
         message = f"`{ref.decl.name}` draws random numbers, which are not those of the recurrence"
         raise _wrong(inner, at, message, "name the value outside, and take it")
@@ -255,7 +255,7 @@ def _graph(
     """`Merge` or `Apply` as a graph of its own, its inputs and outputs in order."""
     ref, at = made.refs[role], made.at[role]
     frame = Frame(layer_graph(), region=True)
-    scope = replace(inner, frame=frame, gate=None)
+    scope = replace(inner, frame=frame, gate=None, rows=True)
     inputs_of = layers.inputs_of(ref.decl)
     given = [
         Tensor(frame, frame.graph.add(ir.Input(name, type), span=item.span), origin=item.span)

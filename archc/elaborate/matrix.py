@@ -27,7 +27,7 @@ def matmul(scope: Scope, left: Value, right: Value, span: Span, spans: tuple[Spa
     b = ops.tensor(scope, right, spans[1])
     if _weighs(scope, a, b):
         return weigh(scope, a, b, span)
-    if scope.memory:
+    if scope.memory or a.row or b.row:
         return _matrices(scope, a, b, span, spans)
     return _trailing(scope, a, b, span, spans)
 
@@ -117,6 +117,8 @@ def _trailing(scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span,
     ways = _ways(va, vb)
     if not ways:
         raise _mismatch(scope, a, b, span, spans)
+    if scope.rows and len(va) == len(vb) == 2 and 1 in ways:
+        ways = [1]  # of two square matrices in a law, the matrix product
     if len(ways) > 1:
         options = [", ".join(axis.name for axis in va[-count:]) for count in ways]
         raise scope.error(
@@ -183,7 +185,7 @@ def _mismatch(
     sides = []
     for value, at in ((a, spans[0]), (b, spans[1])):
         kind = ""
-        if scope.memory and len(scope.visible(value)) == 1:
+        if (scope.memory or scope.rows) and len(scope.visible(value)) == 1:
             kind = "a row " if value.row else "a column "
         sides.append(f"`{at.text}` is {kind}{ops.shape(scope, value)}")
     message = f"`@` cannot join `{va[-1]}` with `{vb[0]}`" if va and vb else ""
@@ -239,9 +241,9 @@ def transpose(scope: Scope, value: Value, span: Span) -> Value:
         return value
     tensor = ops.tensor(scope, value, span)
     axes = scope.visible(tensor)
-    if scope.memory and len(axes) == 1:
+    if (scope.memory or scope.rows) and len(axes) == 1:
         return Tensor(tensor.frame, tensor.node, not tensor.row, tensor.origin)
-    if scope.memory and not axes:
+    if (scope.memory or scope.rows) and not axes:
         return tensor
     if len(axes) != 2:
         raise scope.error(

@@ -94,10 +94,11 @@ def sizes_of(
     module: Module,
     read: dict[int, set[str]] | None = None,
     depth: int = 0,
+    ranges: bool = True,
 ) -> set[str]:
     """Names that a declaration uses as sizes, those that a size's default is made from among
-    them."""
-    names = names_of_sizes(decl.body, module, read, depth)
+    them; `ranges`: also those in ranges of tokens, which may be `none` instead."""
+    names = names_of_sizes(decl.body, module, read, depth, ranges)
     for parameter in reversed(decl.params):
         if parameter.name in names and parameter.default is not None:
             plain = {each.name for each in decl.params if each.default is None}
@@ -110,6 +111,7 @@ def names_of_sizes(
     module: Module,
     read: dict[int, set[str]] | None = None,
     depth: int = 0,
+    ranges: bool = True,
 ) -> set[str]:
     """Names used where only a size can stand: in shapes, counts of layers and blocks, and as such a
     size of another layer. `read` keeps what is known of layers, `depth` counts their calls."""
@@ -123,7 +125,8 @@ def names_of_sizes(
             names |= set(free_names(part.count))
         elif isinstance(part, tree.Recurrence | tree.Attend):
             names |= {*part.over, *([part.grouped] if part.grouped else [])}
-            names |= set(free_names(part.range)) if isinstance(part, tree.Attend) else set()
+            if ranges and isinstance(part, tree.Attend):
+                names |= set(free_names(part.range))
         elif isinstance(part, tree.Blocks):
             names |= set(free_names((part.size, part.stride)))
         elif isinstance(part, tree.OnBlocks):
@@ -131,7 +134,7 @@ def names_of_sizes(
         elif isinstance(part, tree.Input | tree.Assign):
             names |= set(free_names(part.within if isinstance(part, tree.Input) else part.by))
         elif isinstance(part, tree.Call) and isinstance(part.func, tree.Name):
-            names |= _passed_as_sizes(part, part.func.id, module, read, depth)
+            names |= _passed_as_sizes(part, part.func.id, module, read, depth, ranges)
     return names
 
 
@@ -141,6 +144,7 @@ def _passed_as_sizes(
     module: Module,
     read: dict[int, set[str]],
     depth: int,
+    ranges: bool,
 ) -> set[str]:
     """Names in arguments of a call that the callee uses as sizes."""
     if called in ("top", "size") and node.args:
@@ -150,7 +154,7 @@ def _passed_as_sizes(
         return set()
     if id(callee) not in read:
         read[id(callee)] = set()
-        read[id(callee)] = sizes_of(callee, home, read, depth + 1)
+        read[id(callee)] = sizes_of(callee, home, read, depth + 1, ranges)
     names: set[str] = set()
     for place, argument in enumerate(node.args):
         known = callee.params[place].name if place < len(callee.params) else ""

@@ -10,7 +10,9 @@ from sympy.logic.boolalg import Boolean
 from archc.dims import BATCH, Axis, axes_text
 from archc.elaborate.scope import MAX_RANK, Scope
 from archc.elaborate.values import Identity, Option, Tensor, Value
+from archc.elaborate.whole import whole
 from archc.ir import layer as ir
+from archc.ir.typing import INTEGRAL
 from archc.source import Span
 
 WORDS = {
@@ -87,19 +89,79 @@ def elementwise(scope: Scope, fn: str, values: Sequence[Value], span: Span) -> V
     """`fn` of values, broadcast by name; `I` takes the shape of the matrix beside it."""
     if any(isinstance(value, Identity) for value in values):
         return _with_identity(scope, fn, values, span)
+    if fn in INTEGRAL:
+        values = _whole_beside(scope, values)
     tensors = _aligned(scope, [tensor(scope, value, span) for value in values], span)
     _check_streams(scope, tensors, span)
-    row = _orientation(scope, fn, tensors, span) if scope.memory else False
-    return node(scope, ir.Elementwise(fn), *tensors, span=span, row=row)
+    row = _orientation(scope, fn, tensors, span) if _oriented(scope, tensors) else False
+    made = node(scope, ir.Elementwise(fn), *tensors, span=span, row=row)
+    return _in_order(scope, made, span) if _of_indices(scope, made, tensors) else made
+
+
+def _whole_beside(scope: Scope, values: Sequence[Value]) -> list[Value]:
+    """Numbers beside whole numbers of a token or index, as whole numbers where they are so by a
+    `require`."""
+    given = [value for value in values if isinstance(value, Tensor)]
+    if any(value.type.dtype != "int" for value in given):
+        return [*values]
+    return [whole(scope, value) if isinstance(value, sympy.Expr) else value for value in values]
+
+
+def _of_indices(scope: Scope, made: Tensor, tensors: Sequence[Tensor]) -> bool:
+    """Whether two indices of one size have met: `index[K'] < index[K]`."""
+
+    def both(value: Tensor) -> bool:
+        names = {axis.name for axis in scope.visible(value)}
+        return any(name.rstrip("'") in names - {name} for name in names)
+
+    return both(made) and not any(map(both, tensors))
+
+
+def _oriented(scope: Scope, tensors: Sequence[Tensor]) -> bool:
+    """Whether columns and rows are kept apart: in the memory scope, and wherever there is a row."""
+    return scope.memory or any(value.row for value in tensors)
 
 
 def _aligned(scope: Scope, tensors: list[Tensor], span: Span) -> list[Tensor]:
-    """A lone `K'` is `K`, unless it meets a matrix that has both."""
+    """A lone `K'` is `K`, unless it meets a matrix that has both, or indices alone meet."""
     for value in tensors:
         names = {axis.name for axis in scope.visible(value)}
         if any(name != name.rstrip("'") and name.rstrip("'") in names for name in names):
             return tensors
+    if all(positional(value) for value in tensors):
+        return tensors
     return [settled(scope, value, span) for value in tensors]
+
+
+def positional(value: Tensor) -> bool:
+    """Whether a value is made of positions along dims and numbers alone: `index[K'] + 1`."""
+    graph, outer = value.frame.graph, {name: each for name, _, each in value.frame.entries}
+    for id in (value.node, *graph.ancestors(value.node)):
+        op = graph[id].op
+        if isinstance(op, ir.Input) and op.name in outer:
+            if not positional(outer[op.name]):
+                return False
+        elif isinstance(op, ir.Position):
+            if op.axis.kind != "dim":
+                return False
+        elif not (isinstance(op, ir.Constant | ir.Elementwise) or _turns(op)):
+            return False
+    return True
+
+
+def _turns(op: ir.Op) -> bool:
+    """Whether an op only puts the axes of a value in another order."""
+    return isinstance(op, ir.Contract) and len(op.ins) == 1 and len(op.out) == len(op.ins[0])
+
+
+def _in_order(scope: Scope, value: Tensor, span: Span) -> Tensor:
+    """A matrix from two indices: K before K', whichever was written first."""
+    axes = scope.visible(value)
+    bases = [axis.base for axis in axes]
+    ordered = sorted(axes, key=lambda axis: (bases.index(axis.base), len(axis.name)))
+    if list(axes) == ordered:
+        return value
+    return relabel(scope, value, [(axis, axis) for axis in ordered], span)
 
 
 def plain(scope: Scope, fn: str, values: Sequence[Value], span: Span) -> Tensor:
@@ -184,6 +246,8 @@ def _orientation(scope: Scope, fn: str, tensors: Sequence[Tensor], span: Span) -
     for one in vectors:
         for other in vectors:
             a, b = scope.visible(one)[0], scope.visible(other)[0]
+            if a.name != b.name and positional(one) and positional(other):
+                continue
             if a.name != b.name or one.row != other.row:
                 word = WORDS.get(fn, fn)
                 mixed = (

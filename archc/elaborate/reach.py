@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import sympy
 
 from archc.elaborate.scope import BlockStream, Scope
+from archc.elaborate.whole import whole
 from archc.syntax import tree
 
 
@@ -78,7 +79,7 @@ def _linear(inner: Scope, node: tree.Expr, variable: str) -> Linear | None:
     if isinstance(node, tree.Binary) and node.op in ("+", "-", "*"):
         return _combined(inner, node, variable)
     value = inner.evaluate(node)
-    return Linear(ZERO, ZERO, value) if isinstance(value, sympy.Expr) else None
+    return Linear(ZERO, ZERO, whole(inner, value)) if isinstance(value, sympy.Expr) else None
 
 
 def _combined(inner: Scope, node: tree.Binary, variable: str) -> Linear | None:

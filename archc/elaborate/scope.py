@@ -170,6 +170,7 @@ class Scope:
     dims: dict[str, tuple[Axis, ...]] = field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
     memory: bool = False
+    rows: bool = False
     pair: PairScope | None = None
     extra: tuple[Axis, ...] = ()
     gate: Tensor | None = None

@@ -24,10 +24,11 @@ from archc.elaborate.placement import check_placement
 from archc.elaborate.recurrence import recurrence
 from archc.elaborate.repeat import repeat
 from archc.elaborate.scope import Along, Context, Module, Scope, Session
-from archc.elaborate.values import Frame, Lazy, Option, Tensor, Value
+from archc.elaborate.values import Frame, Identity, Lazy, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.typing import layer_graph
+from archc.source import Span
 from archc.syntax import tree
 
 # --- layers and functions -----------------------------------------------------------------------
@@ -277,12 +278,22 @@ def _named(scope: Scope, value: Value, target: tree.Target, stmt: tree.Node) -> 
         if target.items is None:
             return value
         at = stmt.value.span if isinstance(stmt, tree.Assign) else target.span
-        value = ops.tensor(scope, value, at)
-    value = annotated(scope, ops.settled(scope, value, target.span), target)
+        value = _shaped(scope, value, target, at)
+    if not ops.positional(value):
+        value = ops.settled(scope, value, target.span)
+    value = annotated(scope, value, target)
     node = value.frame.graph[value.node]
     if node.name is None and value.frame is scope.frame:
         value.frame.graph.rename(value.node, scope.prefix + target.name, stmt.span)
     return Tensor(value.frame, value.node, value.row, stmt.span)
+
+
+def _shaped(scope: Scope, value: Value, target: tree.Target, span: Span) -> Tensor:
+    """A value that is no tensor yet, under a name with a shape: `I` is of the size written."""
+    axes = scope.axes(target.items or ())
+    if isinstance(value, Identity) and len(axes) == 2:
+        return ops.identity_matrix(scope, value, *ops.settle(axes, scope.hidden), span)
+    return ops.tensor(scope, value, span)
 
 
 def annotated(scope: Scope, value: Tensor, target: tree.Target) -> Tensor:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import Tensor
 
+import archc
 from archc.ir import layer as ir
 from archc.ir.given_law import GivenLaw
+from tests.elaborate.forms import randn, same
 from tests.elaborate.specs import codes, layer, refusal
 from tests.recurrence.law.user_laws import AFFINE, LOG_SPACE, PRODUCTS
 
@@ -107,3 +111,72 @@ def test_a_state_of_another_recurrence_is_refused() -> None:
     )
     assert codes(text) == ["E0224"]
     assert "`n` is no state of this recurrence" in refusal(text)
+
+
+TURNED = """layer Token(K, V):
+    input beta[], k[K], v[V]
+    output P[K, K'] = {P}
+    output Q[K, V] = {Q}
+
+layer Merge(K, V):
+    input P[K, K'], Q[K, V], P'[K, K'], Q'[K, V]
+    output R[K, K'] = P' @ P
+    output U[K, V] = (Q.T @ P'.T).T + Q'
+
+layer Apply(K, V):
+    input P[K, K'], Q[K, V], S[K, V]
+    output N[K, V] = I @ P @ S + Q
+
+layer Delta(H, K, V):
+    input beta[H], k[H, K], v[H, V]
+    chunk: law(Token, Merge, Apply)
+    recurrence S[K, V] over H:
+        S[t] = S[t-1] + beta * k @ (tanh(v) - S[t-1].T @ k).T
+        o = S[t].T @ k
+    output o
+"""
+
+
+@pytest.mark.parametrize(
+    ("P", "Q"),
+    [
+        ("I - beta * k @ k.T", "beta * k @ tanh(v).T"),
+        ("-(k @ (beta * k.T)) + I", "(tanh(v) @ k.T * beta).T"),
+        ("I - (k @ k.T).T * beta", "k @ (beta * tanh(v)).T"),
+    ],
+)
+def test_outer_products_transposes_and_i_in_a_law(P: str, Q: str) -> None:
+    """However its products are written, the law is proved to be that of the update."""
+    text = TURNED.format(P=P, Q=Q)
+    (law,) = laws(text)
+    assert names(law) == {"P": ("batch", "H", "K", "K'"), "Q": ("batch", "H", "K", "V")}
+    (checked,) = [
+        law for n in archc.parse(text).layer.graph if isinstance(n.op, ir.Fold) for law in n.op.laws
+    ]
+    assert checked.proved
+
+
+def test_a_law_with_outer_products_gives_the_numbers_of_its_recurrence() -> None:
+    text = TURNED.format(P="I - beta * k @ k.T", Q="beta * k @ tanh(v).T")
+    inputs = {"beta": randn(2).sigmoid(), "k": randn(2, 3, seed=1) / 2, "v": randn(2, 4, seed=2)}
+
+    def formula(beta: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        state, read = beta.new_zeros(2, 2, 3, 4), []
+        for t in range(beta.shape[1]):
+            wrong = v[:, t].tanh() - torch.einsum("bhkv,bhk->bhv", state, k[:, t])
+            state = state + torch.einsum("bh,bhk,bhv->bhkv", beta[:, t], k[:, t], wrong)
+            read.append(torch.einsum("bhkv,bhk->bhv", state, k[:, t]))
+        return torch.stack(read, 1)
+
+    same(text, inputs, formula, H=2, K=3, V=4)
+
+
+def test_the_identity_has_the_shape_that_a_name_is_given() -> None:
+    text = "layer L(K):\n    input x[K], a[]\n    M[K, K'] = a * I\n    output y[K] = M @ x\n"
+    inputs = {"x": randn(3), "a": randn()}
+    same(text, inputs, lambda x, a: a[..., None] * x, K=3)
+
+
+@pytest.mark.parametrize("P", ["k.T", "k + k.T", "k.T * v"])
+def test_rows_and_columns_do_not_mix_in_a_law(P: str) -> None:
+    assert codes(TURNED.format(P=P, Q="beta * k @ v.T"))[0] in ("E0301", "E0303")

@@ -1,0 +1,41 @@
+"""The range of an `attend` as its options leave it: a bound with `none` in it is no bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from archc.elaborate.mentions import free_names
+from archc.elaborate.scope import Scope
+from archc.elaborate.values import Option
+from archc.syntax import tree
+
+
+def bounded(scope: Scope, node: tree.Attend) -> tree.Attend:
+    """The `attend` without those ends of its range that mention a name that is `none`: with `w`
+    none, `t - w < s <= t` is `s <= t`, and `all t - w < s < t + w` is `all s`."""
+    range = node.range
+    if node.everything or node.ending or not isinstance(range, tree.Compare):
+        return node
+    terms, ops = list(range.terms), list(range.ops)
+    while len(terms) > 1 and _open(scope, terms[0]):
+        terms, ops = terms[1:], ops[1:]
+    while len(terms) > 1 and _open(scope, terms[-1]):
+        terms, ops = terms[:-1], ops[:-1]
+    if len(terms) == len(range.terms):
+        return node
+    if len(terms) == 1:
+        return replace(node, range=replace(terms[0], span=range.span), everything=True)
+    return replace(node, range=tree.Compare(range.span, tuple(terms), tuple(ops)))
+
+
+def _open(scope: Scope, term: tree.Expr) -> bool:
+    """Whether an end of a range mentions a name that is `none`, and so is no end."""
+    names = [name for name in free_names(term) if scope.index(name) is None]
+    return any(_is_none(scope, name, term) for name in names)
+
+
+def _is_none(scope: Scope, name: str, term: tree.Expr) -> bool:
+    if scope.find(name) is None:
+        return name == "none"
+    value = scope.lookup(name, term.span)
+    return isinstance(value, Option) and value.value is None
