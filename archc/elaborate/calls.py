@@ -9,7 +9,9 @@ import sympy
 
 from archc.diagnostics import did_you_mean
 from archc.dims import BATCH, Axis, apply, axes_text
-from archc.elaborate import index, layers, matrix, ops, select, statements, tied
+from archc.elaborate import index, layers, matrix, ops, select, tied
+from archc.elaborate.body import run_function
+from archc.elaborate.callee import bind
 from archc.elaborate.heads import require_groups
 from archc.elaborate.scope import PairScope, Scope
 from archc.elaborate.values import AbstractLayer, FunctionRef, LayerRef, Tensor, Value
@@ -444,7 +446,7 @@ def function(scope: Scope, target: FunctionRef, node: tree.Call) -> Value:
                 helps=[over(scope, decl.name, node)] if single else [],
             )
         target = FunctionRef(decl, (tuple(axis for axes in target.axes for axis in axes),))
-    bound = layers.bind(scope, decl, node)
+    bound = bind(scope, decl, node)
     with scope.session.calling(decl, node.span):
         return _in_place(scope, target, node, bound)
 
@@ -475,7 +477,7 @@ def _in_place(
         body.names[parameter.name] = tied.bound(body, parameter.name, value)
         if parameter.axes is not None:
             _bind_axes(body, scope, decl, parameter, value, node.span)
-    return statements.run_function(body, decl)
+    return run_function(body, decl)
 
 
 def _bind_axes(

@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 
 from archc.diagnostics import Refused, did_you_mean
-from archc.elaborate.law import law
+from archc.elaborate.law_rule import law
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import Tensor
 from archc.ir import layer as ir

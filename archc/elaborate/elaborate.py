@@ -12,8 +12,10 @@ import sympy
 
 from archc.diagnostics import ArchError, Refused, Report, did_you_mean
 from archc.dims import Undefined, at
-from archc.elaborate import attend, calls, expr, index, select, statements
+from archc.elaborate import attend, calls, expr, index, select
+from archc.elaborate.body import elaborate_layer
 from archc.elaborate.scope import Module, Session, option
+from archc.elaborate.statements import DEFINE
 from archc.ir import layer as ir
 from archc.source import Source
 from archc.syntax import tree
@@ -51,7 +53,7 @@ def elaborate(
     with every finding.
     """
     report = Report()
-    session = Session(report, RULES, library())
+    session = Session(report, RULES, DEFINE, library())
     try:
         module = _Loader(importer, report).load(file)
         decl = choose(file, name, report)
@@ -65,7 +67,7 @@ def elaborate(
                 decl.header,
                 helps=did_you_mean(unknown[0], known) or [f"it has {', '.join(known) or 'none'}"],
             )
-        layer = statements.elaborate_layer(session, module, decl, values, symbolic=set())
+        layer = elaborate_layer(session, module, decl, values, symbolic=set())
         _check_requirements(layer, report)
     except Refused:
         report.check()

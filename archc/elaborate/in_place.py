@@ -9,7 +9,9 @@ from dataclasses import replace
 import sympy
 
 from archc.dims import TIME, Axis
-from archc.elaborate import layers, statements, tied
+from archc.elaborate import tied
+from archc.elaborate.body import run
+from archc.elaborate.callee import infer, inputs_of, snake
 from archc.elaborate.clashes import check_names
 from archc.elaborate.scope import Along, Scope
 from archc.elaborate.values import LayerRef, Tensor
@@ -31,8 +33,8 @@ def outputs(
 ) -> dict[str, Tensor]:
     """Every output of a layer in place; `values` are what its inputs stand for."""
     check_names(scope, target.decl)
-    inputs = layers.inputs_of(target.decl)
-    sizes, axes = layers.infer(scope, target, inputs, values, node)
+    inputs = inputs_of(target.decl)
+    sizes, axes = infer(scope, target, inputs, values, node)
     body = _scope(scope, target, axes, node)
     body = replace(body, several=tied.mentioned_often(target.decl.body))
     for parameter in target.decl.params:
@@ -51,7 +53,7 @@ def outputs(
         body.names[declared.name] = Tensor(value.frame, value.node, origin=value.origin)
     _without_rules(body, target.decl)
     with scope.session.calling(target.decl, node.span):
-        return statements.run(body, _without_face(target.decl))
+        return run(body, _without_face(target.decl))
 
 
 def _without_rules(body: Scope, decl: tree.Decl) -> None:
@@ -87,5 +89,5 @@ def _scope(scope: Scope, target: LayerRef, axes: Mapping[str, Axis], node: tree.
         extra=scope.extra,
         gate=scope.gate,
         site=scope.site or node.span,
-        prefix=f"{scope.prefix}{scope.context.path(layers.snake(target.decl.name))}_",
+        prefix=f"{scope.prefix}{scope.context.path(snake(target.decl.name))}_",
     )

@@ -2,53 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import sympy
 
-from archc.diagnostics import Refused, did_you_mean
+from archc.diagnostics import Refused
 from archc.dims import Axis, at, number_symbol, size_symbol
-from archc.elaborate import in_place, ops, statements, tied
+from archc.elaborate import in_place, ops, tied
+from archc.elaborate.body import elaborate_layer
+from archc.elaborate.callee import bind, infer, inputs_of, snake
 from archc.elaborate.scope import OF_VALUES, Scope
 from archc.elaborate.values import AbstractLayer, LayerRef, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.typing import layer_graph
 from archc.source import Span
-from archc.syntax import habits, tree
+from archc.syntax import tree
 
 OF_SIZES = ("E04", "E05")
 """Codes of what is wrong with the sizes that a layer is given."""
-
-
-def bind(scope: Scope, decl: tree.Decl, node: tree.Call) -> dict[str, Value]:
-    """Arguments of a call by parameter name, evaluated where the call stands."""
-    names = [parameter.name for parameter in decl.params]
-    bound: dict[str, Value] = {}
-    for place, argument in enumerate(node.args):
-        if argument.name is None and place >= len(names):
-            raise scope.error(
-                "E0209",
-                f"`{decl.name}` takes {len(names)} arguments, not {len(node.args)}",
-                node.span,
-                others=[(decl.header, "declared here")],
-                helps=habits.of_name(decl.name),
-            )
-        name = argument.name or names[place]
-        if name not in names:
-            raise scope.error(
-                "E0209",
-                f"`{decl.name}` has no argument `{name}`",
-                argument.span,
-                others=[(decl.header, "declared here")],
-                helps=did_you_mean(name, names)
-                or (habits.of_name(name) if decl.kind == "function" else ())
-                or [f"it has {', '.join(names) or 'none'}"],
-            )
-        if name in bound:
-            raise scope.error("E0209", f"argument `{name}` is given twice", argument.span)
-        bound[name] = scope.evaluate(argument.value)
-    return bound
 
 
 def call(scope: Scope, target: LayerRef | AbstractLayer, node: tree.Call) -> Value:
@@ -87,11 +58,6 @@ def _wrong_inputs(
     )
 
 
-def inputs_of(decl: tree.Decl) -> list[tree.Declared]:
-    """The inputs of a layer in the order of the text."""
-    return [item for stmt in decl.body if isinstance(stmt, tree.Input) for item in stmt.names]
-
-
 def _gives_tensors(scope: Scope, node: tree.Call) -> bool:
     """Whether the arguments are values per token rather than sizes."""
     return any(
@@ -126,70 +92,6 @@ def _abstract(scope: Scope, target: AbstractLayer, node: tree.Call) -> Tensor:
     layer = ir.Layer(target.name, "argument", "", (), graph, span.source, span)
     made = ops.node(scope, ir.Call(layer, target.name, (), ()), value, span=span)
     return ops.node(scope, ir.Result("y"), made, span=span)
-
-
-# --- sizes of a callee --------------------------------------------------------------------------
-
-
-def infer(
-    scope: Scope,
-    target: LayerRef,
-    inputs: Sequence[tree.Declared],
-    values: Sequence[Tensor],
-    node: tree.Expr,
-) -> tuple[dict[str, Value], dict[str, Axis]]:
-    """Sizes given and inferred from inputs, and the caller's axis for each dim of the callee."""
-    sizes, axes = dict(target.sizes), dict[str, Axis]()
-    for declared, value in zip(inputs, values, strict=True):
-        visible = scope.visible(value)
-        items = declared.axes or ()
-        if len(items) != len(visible):
-            raise scope.error(
-                "E0311",
-                f"`{target.decl.name}` wants `{declared.span.text}`, and gets "
-                f"{ops.shape(scope, value)}",
-                node.span,
-                others=[(declared.span, "declared here"), (value.origin, "from here")],
-            )
-        for item, axis in zip(items, visible, strict=True):
-            if not isinstance(item, tree.Name):
-                continue
-            axes[item.id] = axis
-            name = item.id.rstrip("'")
-            given = sizes.setdefault(name, axis.size)
-            if isinstance(given, sympy.Expr) and given != axis.size:
-                _agree(scope, target, name, given, axis, node)
-    return sizes, axes
-
-
-def _agree(
-    scope: Scope, target: LayerRef, name: str, given: sympy.Expr, axis: Axis, node: tree.Expr
-) -> None:
-    """A size that is given must be the size of the axis that comes in."""
-    differences = _differences(given, axis.size)
-    if differences == {0}:
-        return
-    if len(differences) == 1:
-        raise scope.error(
-            "E0311",
-            f"`{target.decl.name}` is given `{name}` = {given}, and a value whose `{axis}` is "
-            f"{axis.size}",
-            node.span,
-        )
-    condition = sympy.Eq(given, axis.size)
-    text = f"{given} == {axis.size}"
-    scope.context.requirements.append(ir.Requirement(condition, text, node.span))
-
-
-def _differences(one: sympy.Expr, other: sympy.Expr) -> set[sympy.Expr]:
-    """The difference of two sizes where the symbols have some three values: a single one tells that
-    it is constant. (To expand both is no way: that can take forever.)"""
-    names = sorted(str(symbol) for symbol in (one - other).free_symbols)
-    points = (
-        {name: sympy.Integer((place + 3) ** power + power) for place, name in enumerate(names)}
-        for power in (1, 2, 3)
-    )
-    return {at(one - other, point) for point in points}
 
 
 def apply(
@@ -312,7 +214,7 @@ def _elaborated(
     found = len(session.report.diagnostics)
     try:
         with session.calling(decl, node.span):
-            return statements.elaborate_layer(session, target.module, decl, values, symbolic)
+            return elaborate_layer(session, target.module, decl, values, symbolic)
     except Refused:
         for place, each in enumerate(session.report.diagnostics[found:], found):
             by_call = each.code.startswith(OF_VALUES if options else OF_SIZES)
@@ -420,8 +322,3 @@ def _values(layer: ir.Layer, given: Mapping[str, Value]) -> dict[str, sympy.Expr
 def _holds(condition: sympy.Basic, values: Mapping[str, sympy.Expr]) -> bool:
     """Whether a condition is true for these numbers."""
     return at(condition, values) is sympy.true
-
-
-def snake(name: str) -> str:
-    """`GatedShortConv` as `gated_short_conv`, `SwiGLU` as `swiglu`: words have three letters."""
-    return re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z][a-z]{2,})", "_", name).lower()

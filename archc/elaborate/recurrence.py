@@ -11,7 +11,7 @@ from archc.diagnostics import Refused
 from archc.dims import BATCH, TIME, Axis
 from archc.elaborate import ops
 from archc.elaborate.heads import Define, heads_of, live_entries, node_name
-from archc.elaborate.law import laws_of
+from archc.elaborate.law_in_place import laws_of
 from archc.elaborate.scope import Along, Scope
 from archc.elaborate.values import Frame, Lazy, Tensor
 from archc.ir import layer as ir

@@ -96,10 +96,12 @@ class Module:
 
 @dataclass(eq=False)
 class Session:
-    """What one run shares: findings, the evaluation table, and the layers elaborated so far."""
+    """What one run shares: findings, how each kind of expression is evaluated and what each kind of
+    statement defines, and the layers elaborated so far."""
 
     report: Report
     rules: Mapping[type, Callable[[Scope, Any], Value]]
+    definitions: Mapping[type, Callable[[Scope, Any, set[str]], Scope | None]]
     library: Mapping[str, tree.Decl]
     layers: list[tuple[tree.Decl, tuple, tuple[ir.Requirement, ...], ir.Layer]] = field(
         default_factory=list

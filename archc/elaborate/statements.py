@@ -1,150 +1,28 @@
-"""Statements: what a body defines. Definitions are lazy: their order in the text is free."""
+"""Statements: what each kind of them defines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sympy
 
-from archc.diagnostics import Refused
 from archc.dims import BATCH, TIME, stream
 from archc.elaborate import inits, ops, select, tied
-from archc.elaborate.arguments import declare_arguments
 from archc.elaborate.attend import attend
-from archc.elaborate.binding import declare, force
-from archc.elaborate.chunk_rules import chunk, chunk_order
-from archc.elaborate.clashes import check_names
+from archc.elaborate.binding import declare
+from archc.elaborate.body import annotated, define, refused, region_body
+from archc.elaborate.chunk_rules import chunk
 from archc.elaborate.conditions import require
-from archc.elaborate.finish import check_outputs, finish
-from archc.elaborate.law import check_laws
-from archc.elaborate.mentions import exported_by, names_bound, names_defined, unused_params
-from archc.elaborate.placement import check_placement
+from archc.elaborate.mentions import names_defined
 from archc.elaborate.recurrence import recurrence
 from archc.elaborate.repeat import repeat
-from archc.elaborate.scope import Along, Context, Module, Scope, Session
-from archc.elaborate.values import Frame, Identity, Lazy, Option, Tensor, Value
+from archc.elaborate.scope import Scope
+from archc.elaborate.values import Identity, Lazy, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.graph import Type
-from archc.ir.typing import layer_graph
 from archc.source import Span
 from archc.syntax import tree
-
-# --- layers and functions -----------------------------------------------------------------------
-
-
-def elaborate_layer(
-    session: Session,
-    module: Module,
-    decl: tree.Decl,
-    given: Mapping[str, Value],
-    symbolic: set[str],
-) -> ir.Layer:
-    """The layer IR of a declaration. `given` are settled options and values for decisions;
-    `symbolic` are the sizes a caller binds, which stay symbols whatever their value."""
-    context = Context(decl.name, Frame(layer_graph()))
-    scope = Scope(session, context, module, context.frame, indices={"t": Along("reader", TIME)})
-    check_names(scope, decl)
-    declare_arguments(scope, decl, given, symbolic)
-    outputs = run(scope, decl)
-    check_outputs(scope, decl, outputs)
-    return finish(context, decl, outputs)
-
-
-def run(scope: Scope, decl: tree.Decl) -> dict[str, Tensor]:
-    """Elaborate a layer's body in its own frame; the outputs by name."""
-    check_placement(scope, decl)
-    found = len(scope.session.report.diagnostics)
-    scope = define(scope, decl.body, exported_by(decl.body))
-    force(scope, decl.body)
-    check_laws(scope)
-    outputs: dict[str, Tensor] = {}
-    refused = False
-    for stmt in decl.body:
-        if isinstance(stmt, tree.Output):
-            try:
-                _output(scope, stmt, outputs)
-            except Refused:
-                refused = True
-    if not refused and len(scope.session.report.diagnostics) == found:
-        _check_use(scope, decl, outputs)
-    if refused or len(scope.session.report.diagnostics) > found:
-        raise Refused(decl.name)
-    return outputs
-
-
-def _check_use(scope: Scope, decl: tree.Decl, outputs: Mapping[str, Tensor]) -> None:
-    """A layer gives something, and uses what it trains."""
-    if not outputs:
-        raise scope.error(
-            "E0211",
-            f"`{decl.name}` has no output",
-            decl.header,
-            helps=["end the layer with `output y[d] = ...`"],
-        )
-    if not any(isinstance(stmt, tree.Input) for stmt in decl.body) and not scope.site:
-        scope.error(
-            "E0222",
-            f"`{decl.name}` has no input",
-            decl.header,
-            helps=["start the layer with `input x[d]`"],
-        )
-    for item in unused_params(decl.body):
-        scope.error(
-            "E0220",
-            f"parameter `{item.name}` is never used",
-            item.span,
-            helps=["remove it: it would be saved, and never trained"],
-        )
-
-
-def _output(scope: Scope, stmt: tree.Output, outputs: dict[str, Tensor]) -> None:
-    """One `output` statement."""
-    name = stmt.target.name
-    if name in outputs:
-        raise scope.error("E0210", f"output `{name}` is given twice", stmt.span)
-    if stmt.value is None:
-        value = scope.lookup(name, stmt.target.span)
-        tensor = ops.tensor(scope, value, stmt.target.span)
-        tensor = annotated(scope, tensor, stmt.target)
-    else:
-        value = scope.lookup(name, stmt.target.span)
-        tensor = ops.tensor(scope, value, stmt.value.span)
-    outputs[name] = ops.batched(scope.frame.bring(tensor))
-
-
-def run_function(body: Scope, decl: tree.Decl) -> Value:
-    """The value of a library function's `return`."""
-    check_placement(body, decl)
-    check_names(body, decl)
-    stmts = tuple(stmt for stmt in decl.body if not isinstance(stmt, tree.Return))
-    scope = define(body, stmts, set())
-    returned = [stmt for stmt in decl.body if isinstance(stmt, tree.Return)]
-    if len(returned) != 1:
-        raise scope.error("E0212", f"function `{decl.name}` needs one `return`", decl.header)
-    return scope.evaluate(returned[0].value)
-
-
-# --- definitions --------------------------------------------------------------------------------
-
-
-def define(scope: Scope, stmts: Sequence[tree.Stmt], exported: set[str]) -> Scope:
-    """Bind what the statements define; returns the scope in which all of it is visible."""
-    scope = replace(scope, several=tied.mentioned_often(stmts))
-    for stmt in sorted(stmts, key=chunk_order):
-        try:
-            scope = DEFINE[type(stmt)](scope, stmt, exported) or scope
-        except Refused:
-            for name in names_bound(stmt):
-                if name not in scope.names:
-                    scope.names[name] = Lazy(name, stmt.span, _refused)
-    return scope
-
-
-def _refused() -> Value:
-    """What stands for a name whose statement was refused: using it is no further mistake."""
-    raise Refused
 
 
 def _input(scope: Scope, stmt: tree.Input, exported: set[str]) -> None:
@@ -263,7 +141,7 @@ def _is_another_token(scope: Scope, stmt: tree.Assign, target: tree.Target) -> b
         return False
     at = item.left.span.text
     if state is not None:
-        state.after = Lazy(target.name, stmt.span, _refused)
+        state.after = Lazy(target.name, stmt.span, refused)
     raise scope.error(
         "E0216",
         f"`{target.span.text}` cannot be given a value: it is of another token",
@@ -294,22 +172,6 @@ def _shaped(scope: Scope, value: Value, target: tree.Target, span: Span) -> Tens
     if isinstance(value, Identity) and len(axes) == 2:
         return ops.identity_matrix(scope, value, *ops.settle(axes, scope.hidden), span)
     return ops.tensor(scope, value, span)
-
-
-def annotated(scope: Scope, value: Tensor, target: tree.Target) -> Tensor:
-    """The value with its axes in the order written; another set of axes is an error."""
-    if target.items is None:
-        return value
-    wanted, got = scope.axes(target.items), scope.visible(value)
-    if sorted(a.name for a in wanted) != sorted(a.name for a in got):
-        raise scope.error(
-            "E0301",
-            f"`{target.span.text}` is said to be [{', '.join(map(str, wanted))}], and is "
-            f"{ops.shape(scope, value)}",
-            target.span,
-            others=[(value.origin, f"{ops.shape(scope, value)} from here")],
-        )
-    return ops.relabel(scope, value, [(axis, axis) for axis in wanted], target.span)
 
 
 def _split_source(scope: Scope, stmt: tree.Assign) -> Tensor:
@@ -363,9 +225,9 @@ def _region(scope: Scope, stmt: tree.Recurrence | tree.Attend, exported: set[str
 
     def compute() -> Value:
         if isinstance(stmt, tree.Recurrence):
-            made.update(recurrence(scope, stmt, exported, _region_body))
+            made.update(recurrence(scope, stmt, exported, region_body))
         else:
-            made.update(attend(scope, stmt, exported, _region_body))
+            made.update(attend(scope, stmt, exported, region_body))
         return Option(True)
 
     block = Lazy("", stmt.span, compute)
@@ -390,17 +252,6 @@ def _from_block(
         return result
 
     return Lazy(name, stmt.span, compute)
-
-
-def _region_body(inner: Scope, body: Sequence[tree.Stmt]) -> tuple[list[str], Scope]:
-    """Define and compute a block's body; returns the names it gives and where they are visible."""
-    inner = define(inner, body, set())
-    force(inner, body)
-    names = [name for name in names_defined(body) if inner.find(name) is not None]
-    refused = [name for name in names if getattr(inner.find(name), "state", "") == "refused"]
-    if refused:
-        raise Refused(refused[0])
-    return names, inner
 
 
 def _blocks(scope: Scope, stmt: tree.Blocks, exported: set[str]) -> None:
