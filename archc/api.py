@@ -37,6 +37,7 @@ from archc.origin import Imports, Origin, Recipe, backend_here, compiled, tell
 from archc.recurrence.analysis.classify import Class, classify
 from archc.recurrence.chunk.loops import loops
 from archc.source import Source
+from archc.states import state_from
 
 if TYPE_CHECKING:
     import torch
@@ -174,6 +175,12 @@ class Spec:
             return self.layer, self._given
         given = {**self._given, **new}
         return elaborated(self.source_file, self._layer_name, given, importer=self.imports), given
+
+    def state(self, **values: Any) -> Any:
+        """The state that `op` starts from, from tensors of yours: `kda.state(S=S)`, a value for
+        each state of the memory by its name, `[B, H, K, V]` as declared. Raises ValueError for a
+        name that the memory does not have, one that is missing, and a shape that does not fit."""
+        return state_from(cut.op(with_chunks(self.layer)), self.op, values)
 
     @cached_property
     def op(self) -> Callable[..., Any]:

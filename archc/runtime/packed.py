@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from archc.runtime.chunks import moved, placed, to_chunks
 from archc.runtime.layers import extreme_of, once_for, told_by
+from archc.runtime.states import RaggedState, joined_states, kept_by, state_rows
 
 
 def check_borders(layer: str, cu_seqlens: Tensor, x: Tensor) -> None:
@@ -44,26 +45,34 @@ def sequence_bounds(layer: str, cu_seqlens: Tensor, x: Tensor) -> list[int]:
 def run_packed(
     layer: str,
     run: Callable,
-    cu_seqlens: Tensor,
+    cu_seqlens: Tensor | None,
+    attention_mask: Tensor | None,
     tokens: dict,
     others: dict,
     state: Any,
     rows: tuple = (),
     whole: tuple = (),
-) -> tuple[Any, list]:
-    """Outputs and states of sequences that stand one after the other, as if each ran by itself.
+) -> tuple[Any, Any]:
+    """Outputs and the state of sequences, as if each ran by itself: that stand one after the other,
+    or in a batch with padding, or whose states are ragged.
 
-    `tokens` are inputs [1, T, ...], `others` hold one row a sequence; sequences of equal length
-    run as one batch. Outputs come packed as the inputs are, states as a list. Outputs at the places
-    `rows` have one row a sequence; those named in `whole` are of all tokens, and no sequence's.
+    `tokens` are inputs [1, T, ...] or [B, T, ...], `others` hold one row a sequence; sequences of
+    equal length with states alike run as one batch. Outputs come as the inputs are. Outputs at the
+    places `rows` have one row a sequence; those named in `whole` are of all tokens, and no
+    sequence's.
     """
-    bounds = sequence_bounds(layer, cu_seqlens, next(x for x in tokens.values() if x is not None))
+    first = next(x for x in tokens.values() if x is not None)
+    if cu_seqlens is None:
+        kept = check_mask(layer, attention_mask, first)
+        cu_seqlens, packed = without_padding(kept, tokens)
+        made, after = run_packed(layer, run, cu_seqlens, None, packed, others, state, rows, whole)
+        return with_padding(made, kept, rows), after
+    if attention_mask is not None:
+        raise ValueError(f"{layer}: give `cu_seqlens` or `attention_mask`, not both")
+    bounds = sequence_bounds(layer, cu_seqlens, first)
     count = len(bounds) - 1
-    groups: dict[int, list[int]] = {}
-    for i in range(count):
-        groups.setdefault(bounds[i + 1] - bounds[i], []).append(i)
     outputs, states = {}, {}
-    for length, members in groups.items():
+    for length, members in alike_sequences(layer, bounds, state):
         given = {
             name: x if x is None else torch.cat([x[:, bounds[i] :][:, :length] for i in members])
             for name, x in tokens.items()
@@ -74,12 +83,91 @@ def run_packed(
         for row, i in enumerate(members):
             outputs[i] = state_rows(layer, made, [row], len(members))
             states[i] = state_rows(layer, after, [row], len(members))
+    return outputs_in_order(outputs, rows), joined_states([states[i] for i in range(count)])
+
+
+def outputs_in_order(outputs: dict, rows: tuple) -> Any:
+    """The outputs of sequences, by their numbers, one after the other."""
     every = [outputs[i] for i in range(len(outputs))]
-    kept = [states[i] for i in range(len(states))]
-    if isinstance(every[0], tuple):
-        outputs = zip(*every, strict=True)
-        return tuple(torch.cat(y, 0 if i in rows else 1) for i, y in enumerate(outputs)), kept
-    return torch.cat(every, 0 if 0 in rows else 1), kept
+    if not isinstance(every[0], tuple):
+        return torch.cat(every, 0 if 0 in rows else 1)
+    values = zip(*every, strict=True)
+    return tuple(torch.cat(ys, 0 if i in rows else 1) for i, ys in enumerate(values))
+
+
+def run_padded(
+    layer: str,
+    run: Callable,
+    cu_seqlens: Tensor | None,
+    attention_mask: Tensor,
+    tokens: dict,
+    state: Any,
+    return_state: bool,
+    rows: tuple = (),
+) -> Any:
+    """What `run`, which takes packed sequences at once, makes of a batch with padding: of its other
+    tokens, one sequence after the other. Arguments are those of `run_packed`."""
+    if cu_seqlens is not None:
+        raise ValueError(f"{layer}: give `cu_seqlens` or `attention_mask`, not both")
+    kept = check_mask(layer, attention_mask, next(x for x in tokens.values() if x is not None))
+    cu_seqlens, packed = without_padding(kept, tokens)
+    made = run(**packed, cu_seqlens=cu_seqlens, state=state, return_state=return_state)
+    if return_state:
+        return with_padding(made[0], kept, rows), made[1]
+    return with_padding(made, kept, rows)
+
+
+def check_mask(layer: str, mask: Tensor | None, x: Tensor) -> Tensor:
+    """Which of the tokens x [B, T, ...] are no padding, as bools; refuses what cannot say that."""
+    if mask is None:
+        return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    title = f"{layer}: `attention_mask`"
+    if not isinstance(mask, Tensor) or mask.is_floating_point() or mask.is_complex():
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        wanted = "must be a tensor of bools or integers, 0 for padding"
+        raise TypeError(f"{title} {wanted}, got {got}")
+    if mask.shape != x.shape[:2]:
+        wanted = f"must be {list(x.shape[:2])}, as the tokens that are given with it"
+        raise ValueError(f"{title} {wanted}, got a tensor of shape {list(mask.shape)}")
+    if mask.device != x.device:
+        raise ValueError(f"{title} is on {mask.device}, not on {x.device}")
+    return mask != 0
+
+
+def without_padding(mask: Tensor, tokens: dict) -> tuple[Tensor, dict]:
+    """The tokens of a batch that are no padding, one sequence after the other, and where each
+    begins."""
+    at = mask.flatten().nonzero().squeeze(1)
+    packed = {
+        name: x if x is None else x.flatten(0, 1).index_select(0, at)[None]
+        for name, x in tokens.items()
+    }
+    return F.pad(mask.sum(1).cumsum(0), (1, 0)), packed
+
+
+def with_padding(made: Any, mask: Tensor, rows: tuple = ()) -> Any:
+    """Outputs of packed tokens where these stand in the batch, 0 at padding; those at the places
+    `rows` as they are."""
+    if isinstance(made, tuple):
+        pairs = enumerate(made)
+        return tuple(y if i in rows else with_padding(y, mask) for i, y in pairs)
+    if 0 in rows:
+        return made
+    padded = made.new_zeros((mask.numel(), *made.shape[2:]))
+    at = mask.flatten().nonzero().squeeze(1)
+    return padded.index_copy(0, at, made[0]).unflatten(0, mask.shape)
+
+
+def alike_sequences(layer: str, bounds: list[int], state: Any) -> list[tuple[int, list[int]]]:
+    """Sequences that can run as one batch, as they have equal lengths and states: their length, and
+    which they are."""
+    count = len(bounds) - 1
+    ragged = isinstance(state, RaggedState)
+    groups: dict[Any, list[int]] = {}
+    for i in range(count):
+        kept = kept_by(state_rows(layer, state, [i], count)) if ragged else None
+        groups.setdefault((bounds[i + 1] - bounds[i], kept), []).append(i)
+    return [(length, members) for (length, _), members in groups.items()]
 
 
 def refuse_whole(layer: str, made: Any, whole: tuple) -> None:
@@ -89,33 +177,6 @@ def refuse_whole(layer: str, made: Any, whole: tuple) -> None:
         if place < (len(made) if isinstance(made, tuple) else 1):
             what = "is made from all tokens together: make it from the other outputs"
             raise ValueError(f"{layer}: with `cu_seqlens`, `{name}` {what}")
-
-
-def state_rows(layer: str, state: Any, rows: list[int], count: int) -> Any:
-    """Some rows of a state, or of another value, of `count` sequences."""
-    if isinstance(state, tuple):
-        parts = [state_rows(layer, part, rows, count) for part in state]
-        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
-    if not isinstance(state, Tensor):
-        return state
-    if state.shape[0] != count:
-        got = f"got {state.shape[0]}"
-        raise ValueError(f"{layer}: `cu_seqlens` has {count} sequences, so must the state, {got}")
-    return state[rows]
-
-
-def joined_states(layer: str, states: list) -> Any:
-    """The states of several sequences as one of a batch; refused where their shapes differ."""
-    first = states[0]
-    if isinstance(first, tuple):
-        parts = [joined_states(layer, list(part)) for part in zip(*states, strict=True)]
-        return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
-    shapes = [x.shape[1:] if isinstance(x, Tensor) else x for x in states]
-    if any(shape != shapes[0] for shape in shapes):
-        raise ValueError(
-            f"{layer}: what is kept of sequences of different lengths does not fit into one state"
-        )
-    return torch.cat(states) if isinstance(first, Tensor) else first
 
 
 def check_packed(layer: str, cu_seqlens: Tensor, x: Tensor) -> None:

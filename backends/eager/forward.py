@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from archc.backends.eager.memory import Field, stream_of
-from archc.backends.eager.packed import ARGUMENT, DOC, ONE_BY_ONE, in_one_run, write_packed
+from archc.backends.eager.packed import (
+    ARGUMENT,
+    DOC,
+    MASK,
+    ONE_BY_ONE,
+    PADDED,
+    in_one_run,
+    write_packed,
+    write_padded,
+)
 from archc.backends.eager.parts import Parts
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, Value, length_name
@@ -117,7 +126,8 @@ class Forward:
     def _header(self) -> Writer:
         """The line of the `def`."""
         writer = Writer(margin=4)
-        state = [f"state: {self.parts.state} | None = None", "return_state: bool = False", ARGUMENT]
+        state = [f"state: {self.parts.state} | None = None", "return_state: bool = False"]
+        state += [ARGUMENT, MASK]
         writer.call("def forward(", ["self", *self._signature(), *state], "):")
         return writer
 
@@ -147,9 +157,9 @@ class Forward:
         given = " and ".join(f"`{op.name}`" for _, op in self.layer.inputs if op.optional)
         made += f", and {more} where {given} is given" if optional else ""
         if self.memory.refusal:
-            return [f"{made}; the whole sequence at once.", self._packed_doc()]
+            return [f"{made}; the whole sequence at once.", self._packed_doc(), PADDED]
         title = f"{made}; with `return_state` also the state to continue from."
-        return [title, self._packed_doc()]
+        return [title, self._packed_doc(), PADDED]
 
     def _packed_doc(self) -> str:
         return DOC if self.scope.cu_seqlens else f"{DOC} {ONE_BY_ONE}"
@@ -157,10 +167,15 @@ class Forward:
     def _packed(self, writer: Writer) -> None:
         """The lines for sequences that stand one after the other."""
         if self.scope.cu_seqlens:
+            self._padded(writer)
             with writer.block("if cu_seqlens is not None:"):
                 writer.line(f"check_packed({quoted(self.parts.name)}, cu_seqlens, {self.first})")
             return
         self._one_by_one(writer)
+
+    def _padded(self, writer: Writer) -> None:
+        """The lines for a batch with padding, where packed sequences are done in one run."""
+        write_padded(writer, self)
 
     def _one_by_one(self, writer: Writer) -> None:
         """The lines that do them one after the other."""

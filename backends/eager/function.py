@@ -122,6 +122,9 @@ class Function(Forward):
         chunks = CHUNKS if self.scope.chunk else WITHOUT
         return [first, argument_list(shapes), chunks, self._packed_doc(), *notes]
 
+    def _padded(self, writer: Writer) -> None:
+        """Nothing: a function has packed sequences alone."""
+
     def _one_by_one(self, writer: Writer) -> None:
         """The lines for sequences that stand one after the other."""
         shared = [

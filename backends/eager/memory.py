@@ -40,6 +40,10 @@ class Field:
     place: int = 0
 
 
+METHODS = ("count", "index", "to", "detach", "clone", "select", "replace", "save", "load")
+"""Names that every state has for what it can do: a field of it has another."""
+
+
 class Memory:
     """The fields of a layer's state, and why it cannot be continued if it cannot.
 
@@ -48,7 +52,7 @@ class Memory:
 
     def __init__(self, layer: ir.Layer):
         self.layer, self.graph = layer, layer.graph
-        self.names = Names(("count", "index"))
+        self.names = Names(METHODS)
         self.fields: list[Field] = []
         self.flow = {"t", *_growing(self.graph)}
         self.chains = chains(self.graph)

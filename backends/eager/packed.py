@@ -21,12 +21,17 @@ if TYPE_CHECKING:
     from archc.backends.eager.forward import Forward
 
 ARGUMENT = "cu_seqlens: Tensor | None = None"
+MASK = "attention_mask: Tensor | None = None"
 
 DOC = (
     "`cu_seqlens` [N + 1]: where each of N sequences begins and ends that stand one after the "
     "other in a batch of 1. Each is done as if by itself; the state is then one of N sequences."
 )
 
+PADDED = (
+    "`attention_mask` [B, T]: 0 where a token is padding, left or right. Each sequence is done as "
+    "if by itself; outputs are 0 at padding."
+)
 
 ONE_BY_ONE = "They run one after the other: something in here looks along all tokens."
 
@@ -95,43 +100,64 @@ def _crossed(op: ir.Op) -> tuple[str, ...]:
 
 
 def write_packed(writer: Writer, forward: Forward, run: str, kept: bool) -> None:
-    """`if cu_seqlens is not None: ...`; `kept`: the states are returned without being asked for."""
-    title = quoted(forward.parts.name)
+    """`if cu_seqlens is not None: ...`, for what runs once for each sequence; `kept`: the states
+    are returned without being asked for, and there is no mask."""
+    title, continued = quoted(forward.parts.name), not forward.memory.refusal
+    whens = ["cu_seqlens is not None", *["attention_mask is not None"] * (not kept)]
+    whens += ["isinstance(state, RaggedState)"] * (continued and bool(forward.memory.fields))
+    with writer.block(f"if {' or '.join(whens)}:"):
+        if not continued:
+            run = f"lambda state, **given: ({run}(**given), None)"
+        mask = "None" if kept else "attention_mask"
+        arguments = [title, run, "cu_seqlens", mask, *_inputs(forward), "state"]
+        writer.call("made, state = run_packed(", [*arguments, *_without_tokens(forward)], ")")
+        if not continued:
+            writer.line("return made" + (", None" if kept else ""))
+        else:
+            writer.line("return " + ("made, state" if kept else RETURNED))
+
+
+RETURNED = "(made, state) if return_state else made"
+"""What a forward gives back."""
+
+
+def write_padded(writer: Writer, forward: Forward) -> None:
+    """`if attention_mask is not None: ...`, for what takes packed sequences in one run."""
+    with writer.block("if attention_mask is not None:"):
+        tokens, _ = _inputs(forward)
+        arguments = [quoted(forward.parts.name), "self.forward", "cu_seqlens", "attention_mask"]
+        places = [str(place) for place, _, axes in _outputs(forward) if "t" not in axes]
+        rows = [f"rows=({', '.join(places)},)"] * bool(places)
+        arguments += [tokens, "state", "return_state", *rows]
+        writer.call("return run_padded(", arguments, ")")
+
+
+def _inputs(forward: Forward) -> list[str]:
+    """Inputs along the tokens, and those with a row for each sequence, by their names."""
     inputs = [(forward.names[id], op.type.names) for id, op in forward.layer.inputs]
     tokens = [name for name, axes in inputs if "t" in axes]
     others = [name for name, axes in inputs if "t" not in axes and "batch" in axes]
-    shown = [
+    return [
         "{" + ", ".join(f"{quoted(name)}: {name}" for name in part) + "}"
         for part in (tokens, others)
     ]
-    with writer.block("if cu_seqlens is not None:"):
-        if forward.memory.refusal:
-            run = f"lambda state, **given: ({run}(**given), None)"
-        arguments = [title, run, "cu_seqlens", *shown, "state", *_without_tokens(forward)]
-        writer.call("made, states = run_packed(", arguments, ")")
-        if forward.memory.refusal:
-            writer.line("return made" + (", None" if kept else ""))
-        elif kept and not joinable(forward.memory):
-            writer.line("return made, None  # what is kept of each has a length of its own")
-        else:
-            state = f"joined_states({title}, states)"
-            both = f"return made, {state}"
-            writer.line(both if kept else f"return (made, {state}) if return_state else made")
+
+
+def _outputs(forward: Forward) -> list[tuple[int, str, tuple[str, ...]]]:
+    """The outputs in the order of what is returned: place, name and axes."""
+    graph, optional = forward.layer.graph, forward.memory.optional
+    outputs = sorted(graph.outputs.items(), key=lambda output: output[1] in optional)
+    return [(place, name, graph[id].type.names) for place, (name, id) in enumerate(outputs)]
 
 
 def _without_tokens(forward: Forward) -> list[str]:
     """The places of outputs that have a row for each sequence and not one for each token, and those
     of outputs that have neither, with their names."""
-    graph, optional = forward.layer.graph, forward.memory.optional
-    outputs = sorted(graph.outputs.items(), key=lambda output: output[1] in optional)
-    rows, whole = [], []
-    for place, (name, id) in enumerate(outputs):
-        axes = graph[id].type.names
-        if "t" not in axes and "batch" in axes:
-            rows.append(str(place))
-        elif "t" not in axes:
-            whole.append(f"({place}, {quoted(name)})")
-    found = {"rows": rows, "whole": whole}
+    outputs = [each for each in _outputs(forward) if "t" not in each[2]]
+    found = {
+        "rows": [str(place) for place, _, axes in outputs if "batch" in axes],
+        "whole": [f"({place}, {quoted(n)})" for place, n, axes in outputs if "batch" not in axes],
+    }
     return [f"{word}=({', '.join(each)},)" for word, each in found.items() if each]
 
 

@@ -9,7 +9,7 @@ from archc.backends.eager.memory import Field
 from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.scope import Scope
 from archc.backends.expression import number
-from archc.backends.writer import Writer
+from archc.backends.writer import Writer, quoted
 
 from archc.ir import layer as ir
 
@@ -23,6 +23,11 @@ REAL, WIDE = "**real", "**wide"
 def state_class(parts: Parts) -> Writer:
     """`class LayerState(NamedTuple)`: one field for each thing that is kept."""
     writer, fields = Writer(), parts.memory.fields
+    wide = [field.name for field in fields if field.kind == "state"]
+    shared = [f.name for f in fields if f.axes and f.axes[0].kind != "batch"]
+    told = [("wide", wide), ("shared", shared)]
+    given = [f"{word}={quoted(' '.join(names))}" for word, names in told if names]
+    writer.line(f"@state_object({', '.join(given)})")
     with writer.block(f"class {parts.state}(NamedTuple):"):
         nothing = "" if fields else ": nothing"
         writer.docstring([f"What {parts.name} remembers of the tokens it has seen{nothing}."])

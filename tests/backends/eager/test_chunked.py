@@ -203,5 +203,8 @@ def test_what_does_not_fit_into_one_state() -> None:
     x, bounds = torch.randn(1, 9, 4), torch.tensor([0, 4, 9])
     y = attention(x, cu_seqlens=bounds)
     torch.testing.assert_close(y[:, 4:], attention(x[:, 4:]))
-    with pytest.raises(ValueError, match="different lengths does not fit into one state"):
-        attention(x, cu_seqlens=bounds, return_state=True)
+    _, state = attention(x, cu_seqlens=bounds, return_state=True)
+    assert state.pos.tolist() == [4, 5]  # each by itself
+    more = attention(x[:, :2], cu_seqlens=torch.tensor([0, 1, 2]), state=state)
+    alone = attention(torch.cat([x[:, 4:], x[:, 1:2]], 1))
+    torch.testing.assert_close(more[:, 1:], alone[:, -1:])

@@ -1,0 +1,201 @@
+"""States as objects: moved, copied, reordered, kept in files, made from tensors; tuples still."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import archc
+from archc.runtime.states import RaggedState
+
+GLA = {"d": 4, "H": 2, "K": 3, "V": 2, "r": 2}
+GPT = {"vocab": 7, "d": 4, "H": 2, "L": 2, "length": 9}
+
+
+@cache
+def remembered() -> tuple[nn.Module, Any]:
+    """A layer, and what it remembers of two sequences."""
+    layer = archc.load("gla").module(**GLA, dtype=torch.float64)
+    _, state = layer(torch.randn(2, 5, 4, dtype=torch.float64), return_state=True)
+    return layer, state
+
+
+@cache
+def model() -> tuple[nn.Module, Any]:
+    """A model, and what it remembers of sequences of which each is as long as it is."""
+    made = archc.load("gpt", L=2).module(**GPT, dtype=torch.float64).eval()
+    mask = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 1, 0]])
+    tokens = torch.randint(7, (3, 3))
+    _, state = made(tokens, attention_mask=mask, return_state=True)
+    return made, state
+
+
+def tensors(state: Any) -> list[Tensor]:
+    return [x for x in pytree.tree_leaves(state) if isinstance(x, Tensor)]
+
+
+def test_a_state_is_a_tuple_still() -> None:
+    _, state = remembered()
+    (S,) = state
+    assert S is state.S and type(state).__bases__ == (tuple,)
+    leaves, shape = pytree.tree_flatten(state)
+    again = pytree.tree_unflatten(leaves, shape)
+    assert type(again) is type(state) and again.S is S
+
+
+def test_to_keeps_recurrences_wide_and_numbers_whole() -> None:
+    _, state = remembered()
+    assert state.to(torch.bfloat16).S.dtype == torch.float32
+    assert state.to("meta").S.device.type == "meta"
+    _, ragged = model()
+    halves = ragged.to(torch.bfloat16)
+    assert {x.dtype for x in tensors(halves)} == {torch.bfloat16}
+    assert halves.pos.tolist() == ragged.pos.tolist() == [3, 2, 2]
+    assert tensors(ragged.to("cpu", torch.float32))[0].dtype == torch.float32
+
+
+def test_detach_and_clone() -> None:
+    _, state = remembered()
+    assert state.S.requires_grad and not state.detach().S.requires_grad
+    copy = state.detach().clone()
+    copy.S.zero_()
+    assert state.S.abs().max() > 0
+
+
+@pytest.mark.parametrize("index", [[1, 0, 1], torch.tensor([1, 0, 1]), [False, True]], ids=str)
+def test_the_survivors_of_a_beam(index: Any) -> None:
+    layer, state = remembered()
+    chosen = [1, 0, 1] if len(index) == 3 else [1]
+    picked = state.select(index)
+    torch.testing.assert_close(picked.S, state.S[chosen], rtol=0, atol=0)
+    x = torch.randn(2, 2, 4, dtype=torch.float64)
+    torch.testing.assert_close(layer(x[chosen], state=picked), layer(x, state=state)[chosen])
+
+
+def test_ragged_sequences_that_are_chosen() -> None:
+    """Where those that are left are equally long, they are one batch again."""
+    made, state = model()
+    assert isinstance(state, RaggedState)
+    assert state.select([0, 2]).pos.tolist() == [3, 2]
+    even = state.select([2, 1])
+    assert not isinstance(even, RaggedState) and even.pos == 2
+    tokens = torch.randint(7, (3, 2))
+    wanted = made(tokens, state=state)
+    torch.testing.assert_close(made(tokens[[2, 1]], state=even), wanted[[2, 1]])
+    with pytest.raises(ValueError, match=r"GPT: there are 2 sequences.* of 2, got 3"):
+        made(tokens[:2], state=state)
+
+
+@pytest.mark.parametrize("make", [remembered, model])
+def test_states_are_kept_in_files(make: Any, tmp_path: Path) -> None:
+    layer, state = make()
+    state.save(tmp_path / "state.pt")
+    again = layer.initial_state(1).load(tmp_path / "state.pt")
+    assert type(again) is type(state)
+    torch.testing.assert_close(tensors(again), tensors(state.detach()), rtol=0, atol=0)
+    assert pytree.tree_structure(again) == pytree.tree_structure(state)
+
+
+def test_the_state_of_another_layer_is_not_loaded(tmp_path: Path) -> None:
+    _, state = remembered()
+    other = archc.load("delta").module(d=4, H=2, K=3, V=2)
+    state.save(tmp_path / "state.pt")
+    with pytest.raises(ValueError, match="holds GLAState, not DeltaState"):
+        other.initial_state(1).load(tmp_path / "state.pt")
+
+
+def test_tensors_in_place_of_a_state_s_own() -> None:
+    layer, state = remembered()
+    S = torch.ones_like(state.S)
+    assert layer.initial_state(2).replace(S=S).S is S
+    with pytest.raises(ValueError, match=r"GLAState has no `h`: it has `S`"):
+        state.replace(h=S)
+    with pytest.raises(ValueError, match=r"`S` must be \[2, 2, 3, 2\], got .*\[2, 2, 2, 3\]"):
+        state.replace(S=S.mT)
+    with pytest.raises(TypeError, match="`S` must be a Tensor, got a int"):
+        state.replace(S=1)
+    kept = archc.load("attention").module(d=4, H=2, G=1, dtype=torch.float64).initial_state(2)
+    k = torch.zeros(2, 3, 1, 2, dtype=torch.float64)
+    assert kept.replace(k=k, v=k, pos=3).pos == 3  # before, nothing was kept
+
+
+@pytest.mark.slow  # torch.compile takes seconds to be loaded
+def test_a_state_in_a_graph_of_torch() -> None:
+    layer, state = remembered()
+    run = torch.compile(
+        lambda x, state: layer(x, state=state.detach(), return_state=True), backend="eager"
+    )
+    x = torch.randn(2, 3, 4, dtype=torch.float64)
+    y, after = run(x, state)
+    torch.testing.assert_close(y, layer(x, state=state))
+    assert type(after) is type(state)
+
+
+def test_fields_have_other_names_than_methods() -> None:
+    """A state of a recurrence may be called like what a state can do."""
+    text = """layer L(d):
+        input x[d]
+        recurrence clone[d]:
+            clone[t] = 0.5 * clone[t-1] + x
+            y = clone[t]
+        output y
+    """
+    layer = archc.parse(text).module(d=2)
+    _, state = layer(torch.ones(1, 3, 2), return_state=True)
+    assert len(state) == 1 and torch.equal(state.clone()[0], state[0])
+
+
+MASKS: list[tuple[Any, type[Exception], str]] = [
+    (torch.ones(2, 4), TypeError, "bools or integers, 0 for padding, got torch.float32"),
+    ([[1, 1]], TypeError, "got list"),
+    (torch.ones(2, 5).bool(), ValueError, r"must be \[2, 4\], as the tokens.*\[2, 5\]"),
+    (torch.ones(2, 4, device="meta").bool(), ValueError, "is on meta, not on cpu"),
+]
+
+
+@pytest.mark.parametrize(("mask", "kind", "text"), MASKS, ids=str)
+@pytest.mark.parametrize("name", ["gla", "attention"])
+def test_masks_that_say_nothing(name: str, mask: Any, kind: type[Exception], text: str) -> None:
+    sizes = GLA if name == "gla" else {"d": 4, "H": 2, "G": 1}
+    layer = archc.load(name).module(**sizes)
+    with pytest.raises(kind, match=f"`attention_mask` .*{text}"):
+        layer(torch.ones(2, 4, 4), attention_mask=mask)
+    with pytest.raises(ValueError, match="`cu_seqlens` or `attention_mask`, not both"):
+        borders, mask = torch.tensor([0, 1, 4]), torch.ones(1, 4).bool()
+        layer(torch.ones(1, 4, 4), cu_seqlens=borders, attention_mask=mask)
+
+
+def test_a_memory_s_state_from_tensors() -> None:
+    spec = archc.load("gla")
+    q = torch.randn(2, 5, 2, 3, dtype=torch.float64)
+    v, S = torch.randn(2, 5, 2, 4).double(), torch.randn(2, 2, 3, 4).double()
+    whole, _ = spec.op(q, q, v, -q.abs())
+    first, state = spec.op(*(x[:, :3] for x in (q, q, v, -q.abs())))
+    second, _ = spec.op(*(x[:, 3:] for x in (q, q, v, -q.abs())), state=spec.state(S=state.S))
+    torch.testing.assert_close(torch.cat([first, second], 1), whole)
+    with pytest.raises(ValueError, match="keeps no `h`: it keeps `S`"):
+        spec.state(h=S)
+    with pytest.raises(ValueError, match="also keeps `S`"):
+        spec.state()
+    with pytest.raises(ValueError, match=r"`S` must be \[B, H, K, V\], got .*\[2, 3, 4\]"):
+        spec.state(S=S[0])
+    with pytest.raises(TypeError, match="`S` must hold real numbers"):
+        spec.state(S=S.long())
+
+
+def test_an_attention_s_state_from_tensors() -> None:
+    """Its tokens, as many as there are."""
+    spec = archc.load("attention")
+    q, k, v = torch.randn(3, 2, 5, 2, 4).double().unbind(0)
+    whole, _ = spec.op(q, k, v)
+    state = spec.state(k=k[:, :3], v=v[:, :3], pos=3)
+    last, _ = spec.op(q[:, 3:], k[:, 3:], v[:, 3:], state=state)
+    torch.testing.assert_close(last, whole[:, 3:])
+    with pytest.raises(TypeError, match="`pos` must be the number of tokens seen, got -1"):
+        spec.state(k=k, v=v, pos=-1)
