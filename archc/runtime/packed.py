@@ -56,17 +56,16 @@ def run_packed(
     """Outputs and the state of sequences, as if each ran by itself: that stand one after the other,
     or in a batch with padding, or whose states are ragged.
 
-    `tokens` are inputs [1, T, ...] or [B, T, ...], `others` hold one row a sequence; sequences of
-    equal length with states alike run as one batch. Outputs come as the inputs are. Outputs at the
-    places `rows` have one row a sequence; those named in `whole` are of all tokens, and no
-    sequence's.
+    `tokens` are inputs [1, T, ...] or [B, T, ...], `others` hold one row a sequence. Outputs come
+    as the inputs are; those at the places `rows` have one row a sequence, those named in `whole`
+    are of all tokens, and no sequence's.
     """
     first = next(x for x in tokens.values() if x is not None)
     if cu_seqlens is None:
         kept = check_mask(layer, attention_mask, first)
         cu_seqlens, packed = without_padding(kept, tokens)
-        made, after = run_packed(layer, run, cu_seqlens, None, packed, others, state, rows, whole)
-        return with_padding(made, kept, rows), after
+        made, state = run_packed(layer, run, cu_seqlens, None, packed, others, state, rows, whole)
+        return with_padding(made, kept, rows), state
     if attention_mask is not None:
         raise ValueError(f"{layer}: give `cu_seqlens` or `attention_mask`, not both")
     bounds = sequence_bounds(layer, cu_seqlens, first)
