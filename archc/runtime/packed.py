@@ -56,9 +56,8 @@ def run_packed(
     """Outputs and the state of sequences, as if each ran by itself: that stand one after the other,
     or in a batch with padding, or whose states are ragged.
 
-    `tokens` are inputs [1, T, ...] or [B, T, ...], `others` hold one row a sequence. Outputs come
-    as the inputs are; those at the places `rows` have one row a sequence, those named in `whole`
-    are of all tokens, and no sequence's.
+    `tokens` are inputs [1, T, ...] or [B, T, ...], `others` hold one row a sequence, as outputs at
+    the places `rows` do; outputs named in `whole` are of all tokens, and no sequence's.
     """
     first = next(x for x in tokens.values() if x is not None)
     if cu_seqlens is None:
