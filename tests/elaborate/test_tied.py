@@ -122,6 +122,7 @@ def test_the_gradient_is_that_of_all_uses() -> None:
         ("    output y = twice(MLP(d), twice(MLP(d), x))\n", 2),
         ("    m = MLP(d)\n    output y = twice(m, m(x))\n", 1),
         ("    m = MLP(d)\n    n = MLP(d)\n    output y = m(n(m(x)))\n", 2),
+        ("    m = MLP(d)\n    h = m(x) if 3 > 2 else x\n    output y = m(h) if 3 > 2 else h\n", 1),
     ],
 )
 def test_how_many_sets_of_weights(uses: str, count: int) -> None:

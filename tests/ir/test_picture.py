@@ -109,6 +109,23 @@ def test_a_repeat_is_one_box():
     assert made[0].startswith("repeat L as l:")
 
 
+def test_a_route_in_a_route_is_part_of_its_box():
+    made = labels(layer("""layer N(d, e = 4, f = 3):
+    input x[d]
+    param W[d, e]; V[d, f]
+    route i in top(1, softmax[e](x @ W)):
+        param a[d]
+        h = relu(x) * a
+        route j in top(1, softmax[f](x @ V)):
+            param b[d]
+            y = sigmoid(h) + b
+        z = y + x
+    output z
+"""))
+    assert [kind for kind, _ in made] == ["input", "block", "output"]
+    assert made[1][1].startswith("route i in top")
+
+
 @pytest.mark.parametrize("name", bundled())
 def test_boxes_come_in_dataflow_order_and_edges_join_them(name: str):
     sketch = outline(spec(name))

@@ -48,6 +48,12 @@ def test_the_first_line_is_not_blamed_for_a_later_one() -> None:
     assert found[:3] == ("E0013", 3, "output y[d] = x")
 
 
+def test_what_comes_first_is_said_of_two_mistakes() -> None:
+    """A bracket that stays open after a habit of another language, and before it."""
+    assert only(HEAD + "    z = self.W(x)\n    w = (x\n    output w\n")[:2] == ("E0012", 3)
+    assert only(HEAD + "    w = (x\n    z = self.W(x)\n    output w\n")[:2] == ("E0018", 3)
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
