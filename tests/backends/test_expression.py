@@ -37,6 +37,11 @@ def test_number_is_the_value(expr: sympy.Expr):
     assert evaluated(number(expr, NAMES).text) == pytest.approx(expected, rel=1e-14)
 
 
+@pytest.mark.parametrize("text", ["0.1", "1e-6", "2.5e-9", "1e-12", "1 / 3"])
+def test_numbers_are_written_as_one_writes_them(text: str):
+    assert number(sympy.Rational(text.replace(" ", "")), {}).text == text
+
+
 @pytest.mark.parametrize(
     "expr", [d / H, (d - H) / 4, 3 * d / (H * 2), d * K, 96 * sympy.ceiling(d / 96)]
 )

@@ -110,7 +110,8 @@ def test_a_repeat_is_one_box():
 
 
 def test_a_route_in_a_route_is_part_of_its_box():
-    made = labels(layer("""layer N(d, e = 4, f = 3):
+    made = labels(
+        layer("""layer N(d, e = 4, f = 3):
     input x[d]
     param W[d, e]; V[d, f]
     route i in top(1, softmax[e](x @ W)):
@@ -121,7 +122,8 @@ def test_a_route_in_a_route_is_part_of_its_box():
             y = sigmoid(h) + b
         z = y + x
     output z
-"""))
+""")
+    )
     assert [kind for kind, _ in made] == ["input", "block", "output"]
     assert made[1][1].startswith("route i in top")
 

@@ -6,9 +6,11 @@ import pytest
 
 import archc
 from archc.compile import before_chunks, elaborated, in_chunks, lowered, with_epilogues
+from archc.derivation.leaving import leaving
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.schedule.epilogue import considered
+from archc.schedule.program import Setting
 from archc.source import Source
 from tests.schedule.same import check_same
 
@@ -120,3 +122,22 @@ layer States(d, D):
         h[t] = a * h[t-1] + u
     output y = h + skip * u
 """
+
+
+@pytest.mark.parametrize(
+    ("follows", "said"),
+    [
+        ("g * (o + skip * v)", ", and the 2 kernels that read its gradient would read `g` too"),
+        ("g * g * o", ", and the 2 kernels that read its gradient would read `g * g` too"),
+        ("o * bias", ""),
+        ("2 * o + x @ W_g", ""),
+        ("o + b", ""),
+        ("o + p", ""),
+    ],
+)
+def test_what_kernels_would_read_is_said_where_a_gradient_needs_it(follows: str, said: str) -> None:
+    """Nothing is said of kernels where something else keeps a value from moving."""
+    layer = in_chunks(ended(f"output y[H, V] = {follows}"))
+    setting = Setting({"d": 8, "H": 2, "K": 4, "V": 4, "T": 64, "batch": 1})
+    found = next(leaving(layer.graph, fold_of(layer), setting, lambda _: 2))
+    assert found.why.partition(", and the")[2] == said.partition(", and the")[2]

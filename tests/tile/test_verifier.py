@@ -304,6 +304,25 @@ def test_a_branch_that_is_never_done_needs_no_room(N: int, kept: int) -> None:
     k.store(y, r, c, value=many.results[0])
     work = Launch(k.done(), {"N": N}).work()
     assert work.products == kept * 2 * 2 * N**3
+    assert work.moved == {"x": 4 * N**2, "y": 4 * N**2}
+
+
+@pytest.mark.parametrize(("other", "found"), [(0, []), (1, ["n = 10"])])
+def test_what_holds_in_a_branch_does_not_in_the_other(other: int, found: list[str]) -> None:
+    """An element and the next, where there is one."""
+    k = Composer("next", "y = x[n + 1], or x[n] of the last.")
+    (N,) = k.sizes("N")
+    x, y = k.buffer("x", n=N), k.buffer("y", n=N)
+    n = k.program("n", N)
+    with k.branch(n + 1 < size("N")) as there:
+        there.give(k.load(x, n + 1))
+    with k.otherwise(there) as last:
+        last.give(k.load(x, n + other))
+    k.store(y, n, value=there.results[0])
+    said = [
+        each.partition(": ")[2].partition(" is outside of `x`")[0] for each in refused(k.done())
+    ]
+    assert said == found
 
 
 def test_a_load_that_is_never_done_is_not_outside() -> None:

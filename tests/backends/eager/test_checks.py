@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
+import sympy
 import torch
+from archc.backends.eager.selfcheck import SPREAD, bounds
 from archc.backends.load import load
 from torch import nn
 
 import archc
 from archc.compile import text_of
+from archc.dims import size_symbol
+from archc.ir.layer import Init
 
 SPEC = """
 layer Pair(d, H, K = d / H, p = 0.5):
@@ -129,3 +134,27 @@ def test_names_that_mean_something_in_python_or_torch():
     assert y.shape == (2, 4, 2) and again.shape == (2, 1, 2)
     assert module.training is True and len(list(module.parameters())) == 4
     assert module.half().forward_.dtype == torch.float16
+
+
+NUMBERS = tuple(map(sympy.Integer, range(1, 4)))
+UNIFORM = Init("uniform", NUMBERS[1:])
+
+
+@pytest.mark.parametrize(
+    ("init", "ends"),
+    [
+        (Init("value", NUMBERS[1:2]), (2 - SPREAD, 2 + SPREAD)),
+        (Init("value", (size_symbol("d"),)), (-SPREAD, SPREAD)),
+        (Init("default", NUMBERS[1:2]), (-SPREAD, SPREAD)),
+        (Init("default", (size_symbol("d"),)), (-SPREAD, SPREAD)),
+        (UNIFORM, (2, 3)),
+        (Init("neg", (UNIFORM,)), (-3, -2)),
+        (Init("log", (UNIFORM,)), (math.log(2), math.log(3))),
+        (Init("exp", (Init("value", NUMBERS[:1]),)), (math.e - SPREAD, math.e + SPREAD)),
+    ],
+)
+def test_an_example_has_parameters_that_are_as_they_start(
+    init: Init, ends: tuple[float, float]
+) -> None:
+    """Around a constant, in the range of a distribution, else around 0."""
+    assert bounds(init) == pytest.approx(ends)
