@@ -9,6 +9,8 @@ from typing import Any
 
 import sympy
 
+from archc.functions.definitions import HEADS
+
 OR, AND, NOT, COMPARE, BITOR, BITAND, ADD, MUL, UNARY, POWER, ATOM = range(11)
 """Precedences of Python's operators, weakest first."""
 
@@ -229,18 +231,12 @@ _PRINTERS: tuple[tuple[type, Callable[..., Text]], ...] = (
     (sympy.Symbol, _symbol),
     (sympy.Add, _add),
     (sympy.Mul, _mul),
-    (sympy.exp, _function("math.exp")),
-    (sympy.Pow, _pow),
-    (sympy.log, _function("math.log")),
-    (sympy.sin, _function("math.sin")),
-    (sympy.cos, _function("math.cos")),
-    (sympy.tanh, _function("math.tanh")),
-    (sympy.erf, _function("math.erf")),
-    (sympy.Abs, _function("abs")),
     (sympy.ceiling, _ceiling),
     (sympy.floor, _floor),
     (sympy.Max, _several("max")),
     (sympy.Min, _several("min")),
+    *((head, _function(fn.number)) for head, fn in HEADS.items() if fn.number),
+    (sympy.Pow, _pow),
     (sympy.Mod, _mod),
     (sympy.Rel, _relation),
     (sympy.Not, _not),

@@ -23,7 +23,7 @@ from archc.algebra.absorb_body import READ, with_latents
 from archc.algebra.absorb_chain import Chain, chains
 from archc.algebra.decision import VALUE_BYTES, Decision, Option, at, points, size
 from archc.ir import layer as ir
-from archc.ir.count import OPERATIONS, operations
+from archc.ir.count import operations, operations_of
 from archc.ir.decode import decode_pays
 from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite
@@ -200,7 +200,7 @@ def _kept_by_others(graph: Graph, node: Node) -> set[int]:
 
 def _operations(graph: Graph, node: Node) -> sympy.Expr:
     """Operations of one node outside."""
-    return OPERATIONS[type(node.op)](node, [graph[o].type for o in node.operands], {})
+    return operations_of(node, [graph[o].type for o in node.operands], {})
 
 
 def _moved(op: ir.Pair, body: Graph) -> sympy.Expr:

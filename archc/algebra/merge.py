@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import sympy
 
+from archc.functions.definitions import FUNCTIONS
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-
-COMMUTES = ("add", "mul", "max", "min", "eq", "ne", "and", "or")
 
 
 def share(graph: Graph, node: Node) -> int | None:
@@ -26,7 +25,7 @@ def share(graph: Graph, node: Node) -> int | None:
 
 def _key(node: Node) -> tuple[int, ...]:
     """The operands of a node; in order, unless their order is of no account."""
-    if isinstance(node.op, ir.Elementwise) and node.op.fn in COMMUTES:
+    if isinstance(node.op, ir.Elementwise) and FUNCTIONS[node.op.fn].commutes:
         return tuple(sorted(node.operands))
     return node.operands
 

@@ -13,12 +13,11 @@ from typing import Any
 import sympy
 
 from archc.dims import Axis
+from archc.functions.definitions import FUNCTIONS
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.source import Span
-
-COMMUTES = ("add", "mul", "max", "min", "eq", "ne", "and", "or")
 
 
 class NoGradient(Exception):
@@ -56,7 +55,7 @@ class Builder:
         return self._found[key]
 
     def _key(self, op: Any, operands: tuple[int, ...]) -> tuple[Any, ...]:
-        if isinstance(op, ir.Elementwise) and op.fn in COMMUTES:
+        if isinstance(op, ir.Elementwise) and FUNCTIONS[op.fn].commutes:
             operands = tuple(sorted(operands))
         return op, operands
 

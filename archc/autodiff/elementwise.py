@@ -1,6 +1,6 @@
-"""Gradients of elementwise functions: sympy differentiates them, and nodes say the result.
+"""Gradients of elementwise functions: slopes of their definitions, as nodes.
 
-In expressions `a` and `b` are the operands, `y` the result, `d` its cotangent. As in the meaning of
+In expressions `A` and `B` are the operands, `Y` the result, `D` its cotangent. As in the meaning of
 the layer IR a cotangent of 0 stays 0 even where a slope is infinite.
 """
 
@@ -12,61 +12,19 @@ from typing import Any
 import sympy
 
 from archc.autodiff.builder import Builder
-from archc.ir import layer as ir
+from archc.functions.definitions import FUNCTIONS, HEADS, SIGMOID, A, B, Function, Slopes, Y
 from archc.ir.graph import Node
 
-A, B, D, Y = sympy.symbols("a b d y", real=True)
-SIGMOID = sympy.Function("sigmoid")
-
-DEFINITIONS: dict[str, sympy.Expr] = {
-    "neg": -A,
-    "exp": sympy.exp(A),
-    "log": sympy.log(A),
-    "sqrt": sympy.sqrt(A),
-    "rsqrt": 1 / sympy.sqrt(A),
-    "sin": sympy.sin(A),
-    "cos": sympy.cos(A),
-    "erf": sympy.erf(A),
-    "sigmoid": 1 / (1 + sympy.exp(-A)),
-    "logsigmoid": -sympy.log(1 + sympy.exp(-A)),
-    "softplus": sympy.log(1 + sympy.exp(A)),
-    "tanh": sympy.tanh(A),
-    "real": A,
-    "add": A + B,
-    "sub": A - B,
-    "mul": A * B,
-    "div": A / B,
-}
-"""Functions that have a slope everywhere."""
-
-SLOPES: dict[str, tuple[sympy.Expr, ...]] = {
-    "exp": (Y,),
-    "sqrt": (1 / (2 * Y),),
-    "rsqrt": (-(Y**3) / 2,),
-    "sigmoid": (Y * (1 - Y),),
-    "logsigmoid": (SIGMOID(-A),),
-    "softplus": (SIGMOID(A),),
-    "tanh": (1 - Y**2,),
-    "div": (1 / B, -Y / B),
-}
-"""Slopes said by the result, where that is cheaper or stays finite further out."""
-
-STEEP = ("log", "sqrt", "rsqrt", "div")
-"""Functions whose slope is infinite somewhere where they are not."""
-
-FLAT = (
-    "sign", "floor", "floordiv", "not", "and", "or", "eq", "ne", "lt", "le", "gt", "ge",
-)  # fmt: skip
-"""Functions that are constant but for jumps: nothing passes."""
+D = sympy.Symbol("d", real=True)
 
 
 def elementwise(b: Builder, node: Node, d: int) -> list[int | None]:
     """y = f(a, b), broadcast: da = d * df/da, summed over the axes that a lacks."""
-    fn, operands = node.op.fn, node.operands
-    if fn in FLAT:
+    fn, operands = FUNCTIONS[node.op.fn], node.operands
+    if fn.slopes is Slopes.FLAT:
         return [None] * len(operands)
-    if fn in CHOOSING:
-        found = CHOOSING[fn](b, node, d)
+    if fn.slopes is Slopes.RULE:
+        found = CHOOSING[fn.name](b, node, d)
     else:
         found = [_slope(b, node, d, place) for place in range(len(operands))]
     return [
@@ -75,25 +33,27 @@ def elementwise(b: Builder, node: Node, d: int) -> list[int | None]:
     ]
 
 
-def slopes(fn: str) -> tuple[sympy.Expr, ...]:
+def slopes(fn: Function) -> tuple[sympy.Expr, ...]:
     """The derivative of a function by each of its operands."""
-    if fn in SLOPES:
-        return SLOPES[fn]
-    symbols = (A, B)[: ir.ELEMENTWISE[fn]]
-    return tuple(sympy.diff(DEFINITIONS[fn], symbol) for symbol in symbols)
+    if isinstance(fn.slopes, tuple):
+        return fn.slopes
+    symbols = (A, B)[: fn.arity]
+    return tuple(sympy.diff(fn.formula(*symbols), symbol) for symbol in symbols)
 
 
 def _slope(b: Builder, node: Node, d: int, place: int) -> int | None:
     """d * slope, as nodes; 0 where d is."""
     if node.operands[place] not in b.active:
         return None
-    slope = slopes(node.op.fn)[place]
+    fn = FUNCTIONS[node.op.fn]
+    slope = slopes(fn)[place]
     known = {A: node.operands[0], B: node.operands[-1], Y: node.id, D: d}
     read = sorted(slope.free_symbols, key=str)
     constant = all(b.value(known[symbol]) is not None for symbol in read)
     product = express(b, D * slope, known)
-    may_overflow = node.op.fn in ("exp", "mul") and node.id in b.masked
-    if constant or not (node.op.fn in STEEP or may_overflow):
+    itself = slope == Y  # infinite where the result is
+    may_overflow = (itself or fn.name == "mul") and node.id in b.masked
+    if constant or not ((fn.steep is not None and not itself) or may_overflow):
         return product
     return _unless_zero(b, d, product)
 
@@ -104,8 +64,6 @@ def _unless_zero(b: Builder, d: int, product: int) -> int:
 
 
 # --- expressions as nodes -----------------------------------------------------------------------
-
-FUNCTIONS = {sympy.exp: "exp", sympy.log: "log", sympy.sin: "sin", sympy.cos: "cos"}
 
 
 def express(b: Builder, expr: Any, known: Mapping[sympy.Symbol, int]) -> int:
@@ -120,7 +78,7 @@ def express(b: Builder, expr: Any, known: Mapping[sympy.Symbol, int]) -> int:
         return _product(b, expr, known)
     if isinstance(expr, SIGMOID):
         return b.fn("sigmoid", express(b, expr.args[0], known))
-    return b.fn(FUNCTIONS[expr.func], express(b, expr.args[0], known))
+    return b.fn(HEADS[expr.func].name, *(express(b, each, known) for each in expr.args))
 
 
 def _sum(b: Builder, expr: Any, known: Mapping[sympy.Symbol, int]) -> int:
@@ -240,4 +198,4 @@ CHOOSING = {
     "mod": _mod,
     "pow": _pow,
 }
-"""Functions with a rule of their own."""
+"""Functions whose slopes are a rule of nodes."""

@@ -20,12 +20,12 @@ import sympy
 
 from archc.autodiff.whole import whole
 from archc.dims import T_SEEN, TIME, Axis, counts_tokens
-from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.chunk_count import CHUNK_OPERATIONS
-from archc.ir.count import OPERATIONS, elements
+from archc.ir.chunk import CHUNK_OPS
+from archc.ir.count import operations_of
 from archc.ir.graph import Graph, Node, Type, cheapest_cut
 from archc.ir.roles import held
+from archc.ir.shapes import elements
 
 DEAR = 8
 """Operations a byte, above which a value is not computed again."""
@@ -34,7 +34,7 @@ BYTES = 4
 TOKENS, SIZE = 4096, 64
 
 IN_ORDER = (
-    ir.Result, ir.Solve, ir.Segment, ir.Noise, ck.Conjugate, ck.Inverse, ck.Scan,
+    ir.Result, ir.Solve, ir.Segment, ir.Noise, *(op for op in CHUNK_OPS if op.in_order),
 )  # fmt: skip
 """Ops that are dear whatever their sizes: they go step by step, or draw at random."""
 
@@ -147,7 +147,7 @@ def _is_dear(graph: Graph, node: Node) -> bool:
     if isinstance(node.op, IN_ORDER):
         return True
     types = [graph[operand].type for operand in node.operands]
-    found = {**OPERATIONS, **CHUNK_OPERATIONS}[type(node.op)](node, types, {})
+    found = operations_of(node, types, {})
     moved = BYTES * sum(map(size, [node.type, *types]))
     return _sample(found) > DEAR * moved
 

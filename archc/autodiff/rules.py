@@ -16,6 +16,7 @@ from archc.autodiff.elementwise import elementwise
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node
+from archc.tables import complete
 
 Rule = Callable[[Builder, Node, Any], list[int | None]]
 
@@ -66,6 +67,7 @@ RULES: dict[type, Rule] = {
     ck.Conjugate: regions.conjugate,
 }
 """The rule of each op; one entry an op."""
+complete("`RULES` of archc/autodiff/rules.py", RULES, (*ir.OPS, *ck.CHUNK_OPS))
 
 PASSES_NOTHING = (ir.Noise, ir.Top, ck.Detach)
 """Ops behind which no value depends on their operands, for a gradient."""

@@ -10,8 +10,7 @@ from archc.derivation.costs import chunk_letter
 from archc.dims import TIME
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
-from archc.ir.chunk_count import CHUNK_OPERATIONS
-from archc.ir.count import OPERATIONS
+from archc.ir.count import operations_of
 from archc.ir.graph import Graph
 
 EXAMPLE = {"H": 4, "d": 1024, "D": 1024, "N": 16}
@@ -21,9 +20,8 @@ EXAMPLE = {"H": 4, "d": 1024, "D": 1024, "N": 16}
 def operations(graph: Graph) -> sympy.Expr:
     """Operations of a form a token of a long sequence: 2 for a multiply-add of a product, 1 an
     element for others."""
-    rules = {**OPERATIONS, **CHUNK_OPERATIONS}
     found = [
-        rules[type(node.op)](node, [graph[operand].type for operand in node.operands], {})
+        operations_of(node, [graph[operand].type for operand in node.operands], {})
         for node in graph
     ]
     whole = sympy.Add(*found).replace(sympy.ceiling, lambda inner: inner)

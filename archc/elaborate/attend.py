@@ -177,7 +177,9 @@ def _mask(inner: Scope, node: tree.Attend, variable: str, axis: Axis) -> Tensor:
         end = ops.plain(inner, "mul", [read, info.stride], node.range.span)
         end = ops.plain(inner, "add", [end, info.size - 1], node.range.span)
         limit = inner.evaluate(node.range.terms[1])
-        mask = ops.plain(inner, expr.COMPARE[node.range.ops[0]], [end, limit], node.range.span)
+        mask = ops.plain(
+            inner, expr.OPERATORS[node.range.ops[0]].name, [end, limit], node.range.span
+        )
     else:
         mask = inner.evaluate(node.range)
     value = ops.tensor(inner, mask, node.range.span)

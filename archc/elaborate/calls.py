@@ -16,28 +16,11 @@ from archc.elaborate.heads import require_groups
 from archc.elaborate.scope import PairScope, Scope
 from archc.elaborate.values import AbstractLayer, FunctionRef, LayerRef, Tensor, Value
 from archc.elaborate.whole import made_whole, whole
+from archc.functions.definitions import FUNCTIONS
 from archc.ir import layer as ir
 from archc.source import Span
 from archc.syntax import habits, tree
 
-UNARY = (
-    *("exp", "log", "sqrt", "rsqrt", "abs", "sign", "floor", "sin", "cos", "erf"),
-    *("sigmoid", "logsigmoid", "softplus", "tanh", "relu"),
-)
-EXACT: dict[str, Callable[..., sympy.Expr]] = {
-    "exp": sympy.exp,
-    "log": sympy.log,
-    "sqrt": sympy.sqrt,
-    "rsqrt": lambda x: 1 / sympy.sqrt(x),
-    "abs": sympy.Abs,
-    "floor": sympy.floor,
-    "max": sympy.Max,
-    "min": sympy.Min,
-    "round_up": lambda x, step: step * sympy.ceiling(x / step),
-    "sin": sympy.sin,
-    "cos": sympy.cos,
-    "tanh": sympy.tanh,
-}
 NEUTRAL: dict[str, sympy.Expr] = {
     "sum": sympy.Integer(0), "prod": sympy.Integer(1), "max": -sympy.oo, "min": sympy.oo,
 }  # fmt: skip
@@ -120,10 +103,10 @@ def elementwise(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr
         raise scope.error(
             "E0209", f"`{name}` works on each element and takes no axes", node.func.span
         )
-    arity = 1 if name in UNARY else ir.ELEMENTWISE[name]
-    values = arguments(scope, node, [arity])
-    if name in EXACT and all(isinstance(value, sympy.Expr) for value in values):
-        return apply(EXACT[name], *values)
+    fn = FUNCTIONS[name]
+    values = arguments(scope, node, [fn.arity])
+    if fn.exact and all(isinstance(value, sympy.Expr) for value in values):
+        return apply(fn.formula, *values)
     return ops.elementwise(scope, name, values, node.span)
 
 
@@ -140,7 +123,7 @@ def reduction(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, 
                 )
             values = arguments(scope, node, [2])
             if all(isinstance(value, sympy.Expr) for value in values):
-                return apply(EXACT[name], *values)
+                return apply(FUNCTIONS[name].formula, *values)
             return ops.elementwise(scope, name, values, node.span)
         raise scope.error(
             "E0209", f"`{name}` needs its axes", node.func.span, helps=[over(scope, name, node)]
@@ -401,11 +384,11 @@ def size(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...])
 
 
 def exactly(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
-    """`round_up(n, step)` of sizes."""
+    """`round_up(n, step)` of sizes: the next multiple."""
     values = arguments(scope, node, [2])
     if not all(isinstance(value, sympy.Expr) for value in values):
         raise scope.error("E0207", f"`{name}` is for sizes", node.span)
-    return apply(EXACT[name], *values)
+    return apply(lambda n, step: step * sympy.ceiling(n / step), *values)
 
 
 def normalised(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
@@ -415,8 +398,7 @@ def normalised(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr,
 
 
 BUILTINS: dict[str, Callable[[Scope, tree.Call, str, tuple[tree.Expr, ...]], Value]] = {
-    **dict.fromkeys(UNARY, elementwise),
-    "where": elementwise,
+    **{name: elementwise for name, fn in FUNCTIONS.items() if fn.called},
     **dict.fromkeys(REDUCTIONS, reduction),
     "softmax": softmax,
     "diag": diag,

@@ -5,7 +5,6 @@ Numbers stay exact and symbolic; they become tensors only where they meet one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import sympy
@@ -15,28 +14,15 @@ from archc.dims import TIME, Axis, Undefined, apply, exact
 from archc.elaborate import matrix, ops
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import Identity, Option, Tensor, Value
+from archc.functions.definitions import FUNCTIONS
 from archc.ir import layer as ir
 from archc.syntax import tree
 
-BINARY = {
-    "+": "add", "-": "sub", "*": "mul", "/": "div", "**": "pow", "%": "mod", "//": "floordiv",
-    "and": "and", "or": "or",
-}  # fmt: skip
-COMPARE = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
+OPERATORS = {fn.symbol: fn for fn in FUNCTIONS.values() if fn.symbol and fn.arity == 2}
+"""The functions that are written between their operands."""
 
-EXACT: dict[str, Callable[[Any, Any], Any]] = {
-    "+": sympy.Add,
-    "-": lambda a, b: a - b,
-    "*": sympy.Mul,
-    "/": lambda a, b: a / b,
-    "**": sympy.Pow,
-    "%": sympy.Mod,
-    "//": lambda a, b: sympy.floor(a / b),
-    "<": sympy.Lt,
-    "<=": sympy.Le,
-    ">": sympy.Gt,
-    ">=": sympy.Ge,
-}
+
+LOGIC = ("and", "or")
 LITERALS: dict[str, Value] = {
     "none": Option(None),
     "true": Option(True),
@@ -144,22 +130,22 @@ def binary(scope: Scope, node: tree.Binary) -> Value:
     left, right = scope.evaluate(node.left), scope.evaluate(node.right)
     if node.op == "@":
         return matrix.matmul(scope, left, right, node.span, (node.left.span, node.right.span))
-    if isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr) and node.op in EXACT:
-        return apply(EXACT[node.op], left, right)
-    if isinstance(left, Option) and isinstance(right, Option) and node.op in ("and", "or"):
+    if isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr) and node.op not in LOGIC:
+        return apply(OPERATORS[node.op].formula, left, right)
+    if isinstance(left, Option) and isinstance(right, Option) and node.op in LOGIC:
         return Option(
             bool(left.value and right.value)
             if node.op == "and"
             else bool(left.value or right.value)
         )
     conditions = [_as_condition(value) for value in (left, right)]
-    if node.op in ("and", "or") and None not in conditions:
-        return apply(sympy.And if node.op == "and" else sympy.Or, *conditions)
+    if node.op in LOGIC and None not in conditions:
+        return apply(OPERATORS[node.op].formula, *conditions)
     if node.op in ("/", "//", "%") and _is_zero(right):
         raise Undefined("division by zero")
     if node.op == "-" and _is_zero(left):
         return ops.elementwise(scope, "neg", [right], node.span)
-    return ops.elementwise(scope, BINARY[node.op], [left, right], node.span)
+    return ops.elementwise(scope, OPERATORS[node.op].name, [left, right], node.span)
 
 
 def _as_condition(value: Any) -> Any:
@@ -185,7 +171,7 @@ def compare(scope: Scope, node: tree.Compare) -> Value:
         elif isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr):
             link = _condition(op, left, right)
         else:
-            link = ops.elementwise(scope, COMPARE[op], [left, right], node.span)
+            link = ops.elementwise(scope, OPERATORS[op].name, [left, right], node.span)
         result = link if result is None else _both(scope, result, link, node)
     assert result is not None
     return result
@@ -193,9 +179,7 @@ def compare(scope: Scope, node: tree.Compare) -> Value:
 
 def _condition(op: str, left: sympy.Expr, right: sympy.Expr) -> Any:
     """A condition on sizes, still symbolic."""
-    if op in ("==", "!="):
-        return apply(sympy.Eq if op == "==" else sympy.Ne, left, right)
-    return apply(EXACT[op], left, right)
+    return apply(OPERATORS[op].formula, left, right)
 
 
 def _both(scope: Scope, left: Any, right: Any, node: tree.Compare) -> Value:

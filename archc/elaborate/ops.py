@@ -11,14 +11,12 @@ from archc.dims import BATCH, Axis, axes_text
 from archc.elaborate.scope import MAX_RANK, Scope
 from archc.elaborate.values import Identity, Option, Tensor, Value
 from archc.elaborate.whole import whole
+from archc.functions.definitions import FUNCTIONS, Kind
 from archc.ir import layer as ir
-from archc.ir.typing import INTEGRAL
 from archc.source import Span
 
-WORDS = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**", "mod": "%", "floordiv": "//",
-    "neg": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
-}  # fmt: skip
+WORDS = {name: fn.symbol for name, fn in FUNCTIONS.items() if fn.symbol}
+"""What messages call operators."""
 
 
 def node(
@@ -89,7 +87,7 @@ def elementwise(scope: Scope, fn: str, values: Sequence[Value], span: Span) -> V
     """`fn` of values, broadcast by name; `I` takes the shape of the matrix beside it."""
     if any(isinstance(value, Identity) for value in values):
         return _with_identity(scope, fn, values, span)
-    if fn in INTEGRAL:
+    if FUNCTIONS[fn].kind == Kind.WHOLE:
         values = _whole_beside(scope, values)
     tensors = _aligned(scope, [tensor(scope, value, span) for value in values], span)
     _check_streams(scope, tensors, span)

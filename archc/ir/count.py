@@ -9,14 +9,17 @@ counts for as many as are chosen, since the rest is multiplied by zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields
 
 import sympy
 
 from archc.dims import TIME, Axis
 from archc.ir import layer as ir
-from archc.ir.graph import Graph, Node, Type
+from archc.ir.chunk_ops.op import ChunkOp
+from archc.ir.graph import Graph, Node
+from archc.ir.shapes import Lengths, Types, elements
+from archc.tables import complete
 
 ZERO, ONE = sympy.Integer(0), sympy.Integer(1)
 
@@ -81,9 +84,6 @@ def _optional(graph: Graph) -> set[int]:
 
 # --- arithmetic --------------------------------------------------------------------------------
 
-Lengths = Mapping[str, sympy.Expr]
-"""How many positions of an axis count, where that is not its size."""
-
 
 def operations(
     graph: Graph, lengths: Lengths, skipped: Collection[int] = frozenset()
@@ -101,32 +101,33 @@ def operations(
             if node.id != top.id and node.id not in before:
                 size = graph[top.operands[0]].type.axis(top.op.axis).size
                 known[top.op.axis] = sympy.Min(top.op.count, size)
-        found.append(OPERATIONS[type(node.op)](node, types, known))
+        found.append(operations_of(node, types, known))
     return sympy.Add(*found)
 
 
-def elements(axes: Iterable[Axis], lengths: Lengths) -> sympy.Expr:
-    """How many elements a tensor of these axes has, a sequence."""
-    sizes = (lengths.get(a.name, a.size) for a in axes if a.kind != "batch")
-    return sympy.Mul(*sizes)
+def operations_of(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
+    """Operations of one node with operands of these types, a sequence."""
+    if isinstance(node.op, ChunkOp):
+        return node.op.operations(node, types, lengths)
+    return OPERATIONS[type(node.op)](node, types, lengths)
 
 
-Rule = Callable[[Node, list[Type], Lengths], sympy.Expr]
+Rule = Callable[[Node, Types, Lengths], sympy.Expr]
 
 
-def _nothing(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+def _nothing(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     return ZERO
 
 
-def _written(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+def _written(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     return elements(node.type.axes, lengths)
 
 
-def _read(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+def _read(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     return elements(types[0].axes, lengths)
 
 
-def _contract(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+def _contract(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     """A product and a sum for each term, or only one of them."""
     axes: dict[str, Axis] = {}
     for labels, type in zip(node.op.ins, types, strict=True):
@@ -135,12 +136,12 @@ def _contract(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
     return (len(types) - 1 + bool(summed)) * elements(axes.values(), lengths)
 
 
-def _softmax(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+def _softmax(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     """Largest, difference, exponential, sum and quotient."""
     return 5 * _written(node, types, lengths)
 
 
-def _solve(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+def _solve(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     """Conjugate gradients: a product with the matrix, two inner products and three updates in each
     step; else Cholesky's decomposition and two triangular systems."""
     size = types[0].axis(node.op.row).size
@@ -150,18 +151,18 @@ def _solve(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
     return systems * (size**3 / 3 + 2 * size**2)
 
 
-def _segment(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+def _segment(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     """Each pair from the one a token shorter, by one sum or one product."""
     each = ONE if node.op.col is None else 2 * node.type.axis(node.op.col).size
     return each * _written(node, types, lengths)
 
 
-def _fold(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+def _fold(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     stream = node.op.stream
     return lengths.get(stream.name, stream.size) * operations(node.op.body, lengths)
 
 
-def _pair(node: Node, types: list[Type], lengths: Lengths) -> sympy.Expr:
+def _pair(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     op, known = node.op, dict(lengths)
     if op.window is not None:
         known.setdefault(op.read.name, sympy.Min(op.window, op.read.size))
@@ -196,6 +197,7 @@ OPERATIONS: dict[type, Rule] = {
     ir.Call: _nothing,  # `cost` adds the layer that is called
 }
 """Operations of each op, a sequence, from its operands' types."""
+complete("`OPERATIONS` of archc/ir/count.py", OPERATIONS, ir.OPS)
 
 
 # --- what is kept ------------------------------------------------------------------------------

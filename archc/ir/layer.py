@@ -98,23 +98,10 @@ class Noise:
 
 @dataclass(frozen=True)
 class Elementwise:
-    """`fn` of its operands, broadcast by axis name; names and arities in `ELEMENTWISE`."""
+    """`fn` of its operands, broadcast by axis name: one of
+    `FUNCTIONS` (`archc/functions/definitions.py`)."""
 
     fn: str
-
-
-ELEMENTWISE: dict[str, int] = {
-    **dict.fromkeys(
-        ("neg", "exp", "log", "sqrt", "rsqrt", "abs", "sign", "floor", "sin", "cos", "erf"), 1
-    ),
-    **dict.fromkeys(("sigmoid", "logsigmoid", "softplus", "tanh", "relu", "not", "real"), 1),
-    **dict.fromkeys(("add", "sub", "mul", "div", "pow", "mod", "floordiv", "max", "min"), 2),
-    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "and", "or"), 2),
-    "where": 3,
-}
-"""Elementwise functions and how many operands they take. `real` turns an integer or bool into a
-real; `where(c, a, b)` chooses a where c holds, and a value that is not chosen never reaches the
-result or a gradient, not even as NaN."""
 
 
 @dataclass(frozen=True)

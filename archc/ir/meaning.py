@@ -23,6 +23,7 @@ from archc.ir.chunk_meaning import CHUNK_MEANING
 from archc.ir.graph import Graph, Node
 from archc.ir.meaning_ops import Evaluation, Named, Scope
 from archc.ir.sizes import Number, callee_sizes, resolve_sizes
+from archc.tables import complete
 
 Results = dict[str, Named]
 """What a Fold, a Pair or a Call computes: several values by name, read by `Result`."""
@@ -261,3 +262,4 @@ MEANING: dict[type, Callable[..., Named | Results]] = {
     **CHUNK_MEANING,
 }
 """What each op computes."""
+complete("`MEANING` of archc/ir/meaning.py", MEANING, (*ir.OPS, *ck.CHUNK_OPS))

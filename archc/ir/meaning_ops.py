@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import sympy
@@ -16,9 +17,11 @@ import torch
 from torch import Tensor
 
 from archc.dims import T_SEEN, TIME, Axis
+from archc.functions.definitions import FUNCTIONS as DEFINED
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.ir.sizes import Number, evaluate
+from archc.tables import complete
 
 
 @dataclass(frozen=True)
@@ -134,45 +137,18 @@ def noise(node: Node, scope: Scope, like: Named) -> Named:
 
 # --- tokenwise algebra -------------------------------------------------------------------------
 
-FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    "neg": torch.neg,
-    "exp": torch.exp,
-    "log": torch.log,
-    "sqrt": torch.sqrt,
-    "rsqrt": torch.rsqrt,
-    "abs": torch.abs,
-    "sign": torch.sign,
-    "floor": torch.floor,
-    "sin": torch.sin,
-    "cos": torch.cos,
-    "erf": torch.erf,
-    "sigmoid": torch.sigmoid,
-    "logsigmoid": torch.nn.functional.logsigmoid,
-    # torch's own softplus becomes linear above 20
-    "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
-    "tanh": torch.tanh,
-    "relu": torch.relu,
-    "not": torch.logical_not,
-    "real": lambda x: x,
-    "add": torch.add,
-    "sub": torch.sub,
-    "mul": torch.mul,
-    "div": torch.div,
-    "pow": torch.pow,
-    "mod": torch.remainder,
-    "floordiv": partial(torch.div, rounding_mode="floor"),  # `floor_divide` has no gradient
-    "max": torch.maximum,
-    "min": torch.minimum,
-    "eq": torch.eq,
-    "ne": torch.ne,
-    "lt": torch.lt,
-    "le": torch.le,
-    "gt": torch.gt,
-    "ge": torch.ge,
-    "and": torch.logical_and,
-    "or": torch.logical_or,
-    "where": torch.where,
-}
+FUNCTIONS: dict[str, Callable[..., Tensor]] = complete(
+    "`FUNCTIONS` of archc/ir/meaning_ops.py",
+    {
+        **{name: attrgetter(fn.torch)(torch) for name, fn in DEFINED.items() if fn.torch},
+        # torch's own softplus becomes linear above 20
+        "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
+        "real": lambda x: x,
+        "floordiv": partial(torch.div, rounding_mode="floor"),  # `floor_divide` has no gradient
+    },
+    DEFINED,
+)
+"""The meaning of each function; torch's own where it has one."""
 
 
 def elementwise(node: Node, scope: Scope, *operands: Named) -> Named:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import sympy
 
 from archc.dims import Axis
 from archc.ir.graph import Type
 
 Types = Sequence[Type]
+Lengths = Mapping[str, sympy.Expr]
+"""How many positions of an axis count, where that is not its size."""
+
 KIND_ORDER = {"batch": 0, "stream": 1, "dim": 2}
 
 
@@ -39,3 +44,20 @@ def arrange(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return KIND_ORDER[axis.kind], named and axis.name != "t", axis.name if named else ""
 
     return tuple(sorted(axes, key=key))
+
+
+def without(type: Type, names: tuple[str, ...]) -> Type:
+    """A type without some of its axes."""
+    return Type(tuple(a for a in type.axes if a.name not in names), type.dtype)
+
+
+def along(axis: str, types: Types) -> Type:
+    """The type of a value that an op along one of its axes keeps."""
+    require(axis in types[0].names, f"along {axis} of {types[0].names}")
+    return types[0]
+
+
+def elements(axes: Iterable[Axis], lengths: Lengths) -> sympy.Expr:
+    """How many elements a tensor of these axes has, a sequence."""
+    sizes = (lengths.get(a.name, a.size) for a in axes if a.kind != "batch")
+    return sympy.Mul(*sizes)

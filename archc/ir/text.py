@@ -18,9 +18,10 @@ import sympy
 
 from archc.dims import Axis, exact
 from archc.ir import layer as ir
-from archc.ir.chunk_text import CHUNK_TEXT
+from archc.ir.chunk import CHUNK_OPS
 from archc.ir.graph import Graph, Node, Type
 from archc.source import Span
+from archc.tables import complete
 
 COMMENT_COLUMN = 84
 """Where `# my.arch:21` stands, if the line leaves room."""
@@ -205,9 +206,10 @@ OP_TEXT: dict[type, Callable[[Any, tuple[str, ...]], str]] = {
     ir.Pair: _pair,
     ir.Result: lambda op, on: f"{on[0] if on else ''}.{op.name}",
     ir.Call: _call,
-    **CHUNK_TEXT,
+    **{op: op.text for op in CHUNK_OPS},
 }
 """How each op is written; one entry an op."""
+complete("`OP_TEXT` of archc/ir/text.py", OP_TEXT, (*ir.OPS, *CHUNK_OPS))
 
 
 # --- layers ------------------------------------------------------------------------------------

@@ -7,16 +7,15 @@ from typing import Any
 
 import sympy
 
+from archc.functions.definitions import FUNCTIONS, Kind
 from archc.ir import layer as ir
-from archc.ir.chunk_typing import CHUNK_RULES
+from archc.ir.chunk import CHUNK_OPS
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.shapes import Types, arrange, join, require
+from archc.tables import complete
 
 MOST = 2**63 - 1
 """The largest whole number that a tensor of integers holds."""
-
-BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}
-INTEGRAL = {"neg", "abs", "sign", "add", "sub", "mul", "mod", "floordiv", "max", "min", "where"}
 
 
 def is_whole(value: sympy.Expr) -> bool:
@@ -30,13 +29,14 @@ def is_whole(value: sympy.Expr) -> bool:
 
 
 def elementwise(op: ir.Elementwise, types: Types) -> Type:
-    require(op.fn in ir.ELEMENTWISE, f"no elementwise function {op.fn}")
-    require(len(types) == ir.ELEMENTWISE[op.fn], f"{op.fn} takes {ir.ELEMENTWISE[op.fn]} operands")
+    require(op.fn in FUNCTIONS, f"no elementwise function {op.fn}")
+    fn = FUNCTIONS[op.fn]
+    require(len(types) == fn.arity, f"{op.fn} takes {fn.arity} operands")
     kinds = {t.dtype for t in (types[1:] if op.fn == "where" else types)}
-    if op.fn in BOOLEAN or (op.fn == "where" and kinds == {"bool"}):
+    if fn.kind == Kind.TRUTH or (op.fn == "where" and kinds == {"bool"}):
         dtype = "bool"
     else:
-        dtype = "int" if kinds == {"int"} and op.fn in INTEGRAL else "real"
+        dtype = "int" if kinds == {"int"} and fn.kind == Kind.WHOLE else "real"
     return Type(join(types), dtype)
 
 
@@ -124,8 +124,10 @@ RULES: dict[type, Callable[[Any, Types], Type]] = {
     ir.Fold: region,
     ir.Pair: region,
     ir.Call: lambda op, types: Type(()),
-    **CHUNK_RULES,
+    **{op: op.typed for op in CHUNK_OPS},
 }
+TYPED = [op for op in (*ir.OPS, *CHUNK_OPS) if op is not ir.Result]
+complete("`RULES` of archc/ir/typing.py", RULES, TYPED)
 
 
 def infer(op: Any, operands: Sequence[Node]) -> Type:

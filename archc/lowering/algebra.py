@@ -9,6 +9,7 @@ from dataclasses import replace
 import sympy
 
 from archc.dims import Axis
+from archc.functions.definitions import FUNCTIONS
 from archc.ir.graph import Node
 from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
 from archc.tile.handle import Tile
@@ -23,14 +24,6 @@ REDUCING = {
     "prod": ("product", 1.0),
 }
 """Functions that take an axis away, and what changes nothing for them."""
-
-ZERO_AT_ZERO = frozenset(
-    ("neg", "abs", "sign", "floor", "sin", "erf", "tanh", "relu", "real", "add", "sub")
-)
-"""Functions that are 0 where all of their operands are."""
-
-UNBOUNDED = frozenset(("div", "pow", "mod", "floordiv", "log", "rsqrt", "sqrt", "exp"))
-"""Functions that may be infinite or undefined where their operands are finite."""
 
 KEEPING = frozenset(("add", "sub", "neg", "max", "min"))
 """Functions of exact sums that are as exact as these."""
@@ -132,11 +125,11 @@ def off_axis(fn: str, given: Sequence[Padded]) -> tuple[frozenset[str], frozense
         return finite & frozenset(c for x in given for c in x.zero), finite
     if fn == "div" and given[1].number is not None:
         return given[0].zero, finite
-    if fn in UNBOUNDED:
+    if FUNCTIONS[fn].unbounded:
         return frozenset(), zero if fn == "exp" else frozenset()
     if fn == "where":
         return given[1].zero & given[2].zero, finite
-    if fn in ZERO_AT_ZERO:
+    if FUNCTIONS[fn].zero_at_zero:
         return frozenset.intersection(*(x.zero for x in given)), finite
     return frozenset(), finite
 

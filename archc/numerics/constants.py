@@ -11,32 +11,20 @@ from typing import Any
 
 import sympy
 
-from archc.ir import layer as ir
-from archc.numerics.arithmetic import (
+from archc.functions.definitions import HEADS
+from archc.functions.interval import (
     ANY,
     FINITE,
     MOST_DIGITS,
     Interval,
     Number,
-    absolute,
-    add,
     both,
-    mul,
     neg,
     point,
     power,
 )
-from archc.numerics.functions import (
-    ERF,
-    EXP,
-    TANH,
-    floor,
-    largest,
-    logarithm,
-    modulo,
-    smallest,
-    wave,
-)
+from archc.functions.ranges import floor
+from archc.ir import layer as ir
 
 COUNT = Interval(0, math.inf, False, True)
 """A size: 0 switches a part off."""
@@ -101,19 +89,8 @@ def _several(fn: Callable[[Interval, Interval], Interval]) -> Callable[..., Inte
 
 
 _RULES: dict[type, Callable[..., Interval]] = {
-    sympy.Add: _several(add),
-    sympy.Mul: _several(mul),
+    **{head: fn.range if fn.arity == 1 else _several(fn.range) for head, fn in HEADS.items()},
     sympy.Pow: _power,
-    sympy.exp: EXP,
-    sympy.log: logarithm,
-    sympy.sin: wave,
-    sympy.cos: wave,
-    sympy.tanh: TANH,
-    sympy.erf: ERF,
-    sympy.Abs: absolute,
-    sympy.Max: _several(largest),
-    sympy.Min: _several(smallest),
-    sympy.floor: floor,
     sympy.ceiling: lambda a: neg(floor(neg(a))),
-    sympy.Mod: modulo,
 }
+"""What an expression of sympy makes of intervals; a class that is not here may be anything."""

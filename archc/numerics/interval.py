@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 
 from archc.dims import Axis
-from archc.ir import layer as ir
-from archc.ir.graph import Graph, Node
-from archc.numerics.arithmetic import (
+from archc.functions.definitions import FUNCTIONS
+from archc.functions.interval import (
     ANY,
     FINITE,
     INFINITE,
@@ -28,9 +27,11 @@ from archc.numerics.arithmetic import (
     sub,
     times,
 )
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
 from archc.numerics.constants import COUNT, number_interval
-from archc.numerics.functions import FUNCTIONS
 from archc.numerics.structure import Structure
+from archc.tables import complete
 
 __all__ = ["ANY", "FINITE", "RULES", "Interval", "intervals"]
 
@@ -117,7 +118,7 @@ def elementwise(walk: _Walk, node: Node, *operands: Interval) -> Interval:
     fn, structure = node.op.fn, walk.structure
     if fn == "mul" and len({structure.same[operand] for operand in node.operands}) == 1:
         return square(operands[0])
-    found = FUNCTIONS[fn](*operands)
+    found = FUNCTIONS[fn].range(*operands)
     return structure.tightened(node.id, found, walk.known) if fn in ("add", "sub", "neg") else found
 
 
@@ -225,3 +226,4 @@ RULES: dict[type, Callable[..., Interval]] = {
     ir.Call: call,
 }
 """Where the result of each op lies."""
+complete("`RULES` of archc/numerics/interval.py", RULES, ir.OPS)

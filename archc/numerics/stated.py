@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from archc.functions.interval import Interval, both
+from archc.functions.ranges import logarithm
 from archc.ir import layer as ir
 from archc.ir.chunk import Bound
 from archc.ir.graph import Node
-from archc.numerics.arithmetic import Interval, both
 from archc.numerics.constants import required
-from archc.numerics.functions import logarithm
 from archc.numerics.interval import Given, intervals
 
 

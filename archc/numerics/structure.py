@@ -14,16 +14,16 @@ from itertools import permutations, product
 
 import sympy
 
+from archc.functions.definitions import FUNCTIONS
+from archc.functions.interval import ONE, UNIT, ZERO, Interval, add, both, hull, mul, point
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.numerics.arithmetic import ONE, UNIT, ZERO, Interval, add, both, hull, mul, point
 from archc.numerics.constants import exact_fraction
 
 Form = dict[int, Fraction]
 """Atoms (each the first node with that value) and their factors; `NUMBER` is the number 1."""
 
 NUMBER = -1
-COMMUTES = {"mul", "max", "min", "and", "or", "eq", "ne"}
 
 
 class Structure:
@@ -58,7 +58,7 @@ class Structure:
             return node.id
         operands = [self.same[operand] for operand in node.operands]
         if isinstance(node.op, ir.Elementwise):
-            return (node.op, *(sorted(operands) if node.op.fn in COMMUTES else operands))
+            return (node.op, *(sorted(operands) if FUNCTIONS[node.op.fn].commutes else operands))
         shapes = (self.graph[operand].type.names for operand in node.operands)
         return (node.op, *operands, *shapes)
 

@@ -9,6 +9,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.tables import complete
 
 
 def counts_chunks(axis: Axis) -> bool:
@@ -28,10 +29,14 @@ def scans_numbers(node: Node) -> bool:
 
 def crossing(graph: Graph, node: Node) -> tuple[str, ...]:
     """The axes that an op sums over, or along which it looks at other positions."""
+    if isinstance(node.op, ck.Conjugate):
+        inner = node.op.body
+        return (*node.op.crossed(), *(name for each in inner for name in crossing(inner, each)))
+    if isinstance(node.op, ck.ChunkOp):
+        return node.op.crossed()
     if isinstance(node.op, ir.Contract):
         return _contract(graph, node)
-    rule = CROSSING.get(type(node.op))
-    return () if rule is None else rule(node.op)
+    return CROSSING[type(node.op)](node.op)
 
 
 def _contract(graph: Graph, node: Node) -> tuple[str, ...]:
@@ -46,26 +51,48 @@ def _contract(graph: Graph, node: Node) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _body(op: ck.Conjugate) -> tuple[str, ...]:
-    """What its products cross."""
-    return (*op.over, *(name for node in op.body for name in crossing(op.body, node)))
+def _nothing(op: Any) -> tuple[str, ...]:
+    return ()
 
 
-CROSSING: dict[type, Callable[[Any], tuple[str, ...]]] = {
-    ir.Reduce: lambda op: op.axes,
-    ir.Gather: lambda op: (op.axis,),
-    ck.Sums: lambda op: (op.axis,),
-    ck.Move: lambda op: (op.axis,),
-    ck.Select: lambda op: (op.axis,),
-    ck.Place: lambda op: (op.axis.name,),
-    ck.Chunks: lambda op: () if op.steps is None else (op.steps,),
-    ck.Tokens: lambda op: () if op.steps is None else (op.steps.name,),
-    ck.Scan: lambda op: (op.axis, *(op.matrix or ())),
-    ck.Spans: lambda op: (op.row, op.col.name),
-    ck.SpansGradient: lambda op: (op.row, op.col),
-    ck.Gram: lambda op: (op.row, op.col.name, *op.over),
-    ck.Mix: lambda op: (op.row, op.col),
-    ck.GateGradient: lambda op: (op.row, op.col),
-    ck.Inverse: lambda op: (op.row, op.col),
-    ck.Conjugate: _body,
-}
+def _region(op: Any) -> tuple[str, ...]:
+    """Between regions axes are looked along by whoever follows their results."""
+    return ()
+
+
+def _window(op: ir.Window) -> tuple[str, ...]:
+    return (op.stream, op.width.name, *([] if op.blocks is None else [op.blocks.name]))
+
+
+def _segment(op: ir.Segment) -> tuple[str, ...]:
+    matrix = (name for name in (op.row, op.col) if name is not None)
+    return (op.path, op.reader.name, op.read.name, *matrix)
+
+
+CROSSING: dict[type, Callable[[Any], tuple[str, ...]]] = complete(
+    "`CROSSING` of archc/schedule/axes.py",
+    {
+        ir.Input: _nothing,
+        ir.Param: _nothing,
+        ir.Constant: _nothing,
+        ir.Position: _nothing,
+        ir.Delta: _nothing,
+        ir.Noise: _nothing,
+        ir.Elementwise: _nothing,
+        ir.Reduce: lambda op: op.axes,
+        ir.Gather: lambda op: (op.axis,),
+        ir.Scatter: lambda op: (op.axis, op.into.name),
+        ir.Top: lambda op: (op.axis,),
+        ir.Solve: lambda op: (op.row, op.col),
+        ir.Shift: lambda op: (op.stream,),
+        ir.Window: _window,
+        ir.Softmax: lambda op: (op.over,),
+        ir.Segment: _segment,
+        ir.Fold: _region,
+        ir.Pair: _region,
+        ir.Result: _region,
+        ir.Call: _region,
+    },
+    (op for op in ir.OPS if op is not ir.Contract),
+)
+"""What ops of the layer IR cross, but for products, which know it by their operands."""

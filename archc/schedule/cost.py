@@ -9,16 +9,15 @@ processors where programs are few, and the launch. Nothing here is measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sympy
 
+from archc.functions.definitions import FUNCTIONS
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.chunk_count import CHUNK_OPERATIONS
-from archc.ir.count import OPERATIONS
+from archc.ir.count import operations_of
 from archc.ir.graph import Node
 from archc.ir.kernel import Kernel, Kernels
 from archc.ir.sizes import evaluate
@@ -27,12 +26,6 @@ from archc.schedule.memory import OnChip, on_chip
 from archc.schedule.operands import PAIRED, is_product
 from archc.schedule.program import Key, Program, Setting, Step
 from archc.schedule.step_memory import of_steps, walks_tokens
-
-SPECIAL: Mapping[str, int] = {
-    "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "sin": 1, "cos": 1, "sigmoid": 2, "logsigmoid": 2,
-    "softplus": 2, "tanh": 2, "erf": 1, "pow": 2,
-}  # fmt: skip
-"""Exponentials, logarithms, roots and quotients in an elementwise function."""
 
 
 @dataclass(frozen=True)
@@ -181,16 +174,15 @@ def _step_work(program: Program, step: Step) -> tuple[float, float, float]:
     if is_product(program, step):
         return count, 0.0, 0.0
     own = program.elements(node.type.axes)
-    functions = SPECIAL.get(getattr(node.op, "fn", ""), 0) * own
+    functions = FUNCTIONS[node.op.fn].special * own if isinstance(node.op, ir.Elementwise) else 0.0
     return 0.0, count, functions
 
 
 def _count(program: Program, step: Step) -> float:
     """Operations of a step by the rules of the IR, on what a program has of each axis."""
-    rules: dict[type, Any] = {**OPERATIONS, **CHUNK_OPERATIONS}
     types = [step.graph[operand].type for operand in step.node.operands]
     lengths = {name: sympy.Integer(length) for name, length in program.lengths.items()}
-    found = rules[type(step.node.op)](step.node, types, lengths)
+    found = operations_of(step.node, types, lengths)
     return float(evaluate(found, program.setting.sizes))
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from archc.functions.definitions import FUNCTIONS
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.schedule.cost import SPECIAL
 from archc.schedule.moving import is_number, may_move
 
 SUMS, PRODUCTS = ("add", "sub"), ("mul", "div")
@@ -117,7 +117,7 @@ def is_dear(graph: Graph, id: int) -> bool:
     op = graph[id].op
     if not isinstance(op, ir.Elementwise):
         return False
-    return op.fn in SPECIAL or any(is_dear(graph, o) for o in graph[id].operands)
+    return bool(FUNCTIONS[op.fn].special) or any(is_dear(graph, o) for o in graph[id].operands)
 
 
 def _beside(graph: Graph, reader: Node, id: int, stream: str) -> tuple[Node, ...]:

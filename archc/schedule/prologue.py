@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from archc.functions.definitions import FUNCTIONS
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite
-from archc.schedule.cost import SPECIAL
 from archc.schedule.forms import Differentiate, bare, derived
 from archc.schedule.moving import called, fresh, is_number, may_move
 
@@ -103,7 +103,9 @@ def _is_one(graph: Graph, fold: Node, capture: int, reads: Sequence[int]) -> boo
 
 def _is_dear(graph: Graph, fold: Node, ops: Sequence[Node]) -> bool:
     """Whether a special function is taken of more than one number a head and token."""
-    axes = {a.name for n in ops if n.op.fn in SPECIAL for a in n.type.axes if a.kind == "dim"}
+    axes = {
+        a.name for n in ops if FUNCTIONS[n.op.fn].special for a in n.type.axes if a.kind == "dim"
+    }
     return bool(axes - set(fold.op.heads))
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from archc.functions.definitions import FUNCTIONS
+
 
 @dataclass(frozen=True)
 class Habit:
@@ -23,10 +25,9 @@ class Habit:
 STEP, READ, FILE = "recurrence", "attend", "file"
 """Where an example stands, if not among the statements of a layer."""
 
-SAME = frozenset(
-    "exp log sqrt rsqrt abs sign floor sin cos erf sigmoid logsigmoid softplus tanh relu where "
-    "gelu elu solve".split()
-)
+SAME = frozenset(name for name, fn in FUNCTIONS.items() if fn.called and fn.arity != 2) | {
+    "gelu", "elu", "solve",
+}  # fmt: skip
 """Functions that have one name and one meaning there and here."""
 
 MODULES = frozenset(

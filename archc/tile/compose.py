@@ -280,7 +280,7 @@ class Composer:
     def apply(self, function: str, *operands: Tile | Number, dims_in: Sequence[str] = ()) -> Tile:
         """An elementwise function; the result has the dims of the first operand that has most, and
         then those that others add; or its dims in a given order."""
-        if FUNCTIONS.get(function) != len(operands):
+        if function not in FUNCTIONS or FUNCTIONS[function].arity != len(operands):
             raise ValueError(f"no function `{function}` of {len(operands)} operands")
         tiles = [each for each in operands if isinstance(each, Tile)]
         if function == "real":

@@ -71,7 +71,7 @@ TORCH = {
 
 
 APPLIED = {**FUNCTIONS, "exp2": torch.exp2}
-"""Elementwise functions."""
+"""What elementwise functions compute."""
 
 
 class WrongProgram(Exception):

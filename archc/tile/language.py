@@ -30,7 +30,9 @@ from typing import Any
 
 import sympy
 
-from archc.ir.layer import ELEMENTWISE
+from archc.functions.definitions import FUNCTIONS as DEFINED
+from archc.functions.definitions import Function
+from archc.functions.ranges import EXP
 from archc.source import Span
 
 REALS = ("f16", "bf16", "f32", "f64")
@@ -42,9 +44,9 @@ OF_BUFFER = "@"
 """What the dtype of a buffer begins with that is whatever it is at launch: it needs no constant."""
 
 
-FUNCTIONS = {**ELEMENTWISE, "exp2": 1}
-"""Elementwise functions and how many operands they take: those of the layer IR, and powers of 2,
-which a GPU computes in one instruction."""
+FUNCTIONS = {**DEFINED, "exp2": Function("exp2", lambda x: 2**x, EXP, torch="exp2", special=1)}
+"""Elementwise functions: those of the layer IR, and powers of 2, which a GPU computes in one
+instruction."""
 
 
 def kind(dtype: str) -> str:

@@ -9,8 +9,9 @@ gated_rmsnorm: y = rmsnorm(x) gain silu(g), a block of rows a program.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
+from archc.functions.definitions import FUNCTIONS
 from archc.tile.language import (
     Apply,
     AtMost,
@@ -47,10 +48,7 @@ from archc.tile.language import (
     While,
 )
 
-SIGNS: Mapping[str, str] = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "eq": "==",
-    "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "and", "or": "or",
-}  # fmt: skip
+SIGNS = {n: f.symbol for n, f in FUNCTIONS.items() if f.symbol and f.arity == 2 and n != "pow"}
 NOTE = 44
 """The column that equations begin in, where there is room."""
 

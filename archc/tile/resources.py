@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from archc.tile.affine import Integers
 from archc.tile.language import (
+    FUNCTIONS,
     Apply,
     Atomic,
     Block,
@@ -39,10 +40,7 @@ from archc.tile.language import (
 )
 
 WIDTH = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
-SPECIAL = {
-    "exp": 1, "exp2": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "sin": 1, "cos": 1, "sigmoid": 2,
-    "logsigmoid": 2, "softplus": 2, "tanh": 2, "erf": 1, "pow": 2, "div": 1,
-}  # fmt: skip
+SPECIAL = {name: fn.special for name, fn in FUNCTIONS.items()} | {"div": 1}
 """Exponentials, logarithms, roots and quotients in a function of one element."""
 
 GROUP = 64
@@ -141,7 +139,7 @@ class Launch:
                 total.products += 2 * times * self.elements(a) * columns
             case Apply(function):
                 count = times * self.elements(s.results[0].type)
-                total.special += SPECIAL.get(function, 0) * count
+                total.special += SPECIAL[function] * count
                 total.others += count
             case Reduce() | Scan() | Sort():
                 total.others += times * self.elements(s.operands[0].type)

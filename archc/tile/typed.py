@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from archc.functions.definitions import Kind
 from archc.tile.language import (
     DTYPES,
     FUNCTIONS,
@@ -51,16 +52,16 @@ from archc.tile.language import (
 
 NARROW = ("f16", "bf16")
 RANKS = {"bool": 0, "i32": 1, "i64": 2, "f16": 3, "bf16": 3, "f32": 5, "f64": 6}
-COMPARED = ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not")
+COMPARED = tuple(name for name, fn in FUNCTIONS.items() if fn.kind == Kind.TRUTH)
 LOGICAL = ("and", "or", "not")
-OF_REALS = (
-    "exp", "exp2", "log", "sqrt", "rsqrt", "sin", "cos", "erf", "sigmoid", "logsigmoid", "softplus",
-    "tanh", "relu", "floor", "sign", "div", "pow",
-)  # fmt: skip
-"""Functions that integers must be cast for."""
-
 OF_SINGLES = ("sign", "pow")
 """Functions that are in f32 alone."""
+
+OF_REALS = (
+    *(name for name, fn in FUNCTIONS.items() if fn.kind == Kind.REAL and name != "real"),
+    *OF_SINGLES,
+)
+"""Functions that integers must be cast for."""
 
 REDUCING = ("sum", "product", "max", "min", "argmax", "argmin")
 SCANNING = ("sum", "product", "max", "min")
@@ -157,7 +158,7 @@ def _at_most(program: Program, s: Statement) -> str:
 
 def _apply(program: Program, s: Statement) -> str:
     function, (result,) = s.op.function, s.results
-    if FUNCTIONS.get(function) != len(s.operands):
+    if function not in FUNCTIONS or FUNCTIONS[function].arity != len(s.operands):
         return f"no function `{function}` of {len(s.operands)} operands"
     reason = _first([_operand(function, i, value) for i, value in enumerate(s.operands)])
     if reason:

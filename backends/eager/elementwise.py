@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import (
@@ -29,30 +30,56 @@ from archc.backends.expression import (
 )
 from archc.backends.index import aligned
 
+from archc.functions.definitions import FUNCTIONS
 from archc.ir import layer as ir
 from archc.ir.graph import Node
+from archc.tables import complete
 
 Layout = tuple[str, ...]
 
-TENSOR: dict[str, str] = {
-    **{fn: f"torch.{fn}" for fn in ("exp", "log", "sqrt", "rsqrt", "abs", "sign", "floor")},
-    **{fn: f"torch.{fn}" for fn in ("sin", "cos", "erf", "sigmoid", "tanh", "relu")},
-    "logsigmoid": "F.logsigmoid",
-    "softplus": "F.softplus",
-    "max": "torch.maximum",
-    "min": "torch.minimum",
-}
-"""Functions of tensors that torch has under one name."""
+TENSOR: dict[str, Callable[..., Text]] = complete(
+    "`TENSOR` of backends/eager/elementwise.py",
+    {
+        **{name: partial(call, f"torch.{fn.torch}") for name, fn in FUNCTIONS.items() if fn.torch},
+        **{name: partial(binary, *operator) for name, operator in OPERATORS.items()},
+        "neg": negative,
+        "not": partial(prefixed, "~"),
+        "and": partial(binary, "&", BITAND),
+        "or": partial(binary, "|", BITOR),
+        "pow": power,
+        "real": lambda a: a,
+        "logsigmoid": partial(call, "F.logsigmoid"),
+        "softplus": partial(call, "F.softplus"),
+    },
+    FUNCTIONS,
+)
+"""Functions of operands of which at least one is a tensor: torch's own, or as written here."""
 
-SCALAR: dict[str, str] = {
-    **{fn: f"math.{fn}" for fn in ("exp", "log", "sqrt", "floor", "sin", "cos", "erf", "tanh")},
-    "abs": "abs",
-    "max": "max",
-    "min": "min",
-    "real": "float",
-}
-"""The same for Python numbers."""
+NUMBER_OF: dict[str, Callable[..., Text]] = complete(
+    "`NUMBER_OF` of backends/eager/elementwise.py",
+    {
+        **{name: partial(call, fn.number) for name, fn in FUNCTIONS.items() if fn.number},
+        **{name: partial(binary, *operator) for name, operator in OPERATORS.items()},
+        "neg": negative,
+        "not": lambda a: Text(f"(not {a.at(ATOM)})"),
+        "and": lambda a, b: Text(f"({a.at(ATOM)} and {b.at(ATOM)})"),
+        "or": lambda a, b: Text(f"({a.at(ATOM)} or {b.at(ATOM)})"),
+        "pow": power,
+        "where": lambda c, a, b: Text(f"({a} if {c} else {b})"),
+        "real": lambda a: a if a.text.isdigit() else call("float", a),  # a whole one is as good
+        "rsqrt": lambda a: Text(f"(1 / math.sqrt({a}))"),
+        "sign": lambda a: Text(f"(({a} > 0) - ({a} < 0))"),
+        "sigmoid": lambda a: Text(f"(1 / (1 + math.exp(-{a.at(ATOM)})))"),
+        "logsigmoid": lambda a: Text(f"(-math.log1p(math.exp(-{a.at(ATOM)})))"),
+        "softplus": lambda a: Text(f"math.log1p(math.exp({a}))"),
+        "relu": lambda a: call("max", a, "0"),
+    },
+    FUNCTIONS,
+)
+"""The same of Python numbers."""
 
+IN_FLOAT32 = ("exp", "log", "rsqrt", "softplus", "pow")
+"""Functions that torch's autocast does in float32."""
 
 CLAMP = {"max": "min", "min": "max"}
 """max(x, 0) is `x.clamp(min=0)`."""
@@ -70,7 +97,7 @@ def applied(scope: Scope, node: Node, values: Sequence[Value], layout: Layout) -
     """A function of one or two values, in the layout of the result."""
     fn = node.op.fn
     if all(value.kind == NUMBER for value in values):
-        return Value(_of_numbers(fn, [value.text for value in values]), (), NUMBER)
+        return Value(NUMBER_OF[fn](*(value.text for value in values)), (), NUMBER)
     kind = KIND_OF[node.type.dtype]
     if kind == DATA:
         values, kind = scope.joined(values)
@@ -78,14 +105,14 @@ def applied(scope: Scope, node: Node, values: Sequence[Value], layout: Layout) -
     if fn == "real" or (fn in ("mul", "div") and texts[1].text == "1"):
         return Value(texts[0], layout, kind)
     if fn in ("sin", "cos") and kind == WIDE:
-        return scope.as_data(Value(_of_tensors(fn, texts), layout, kind))
+        return scope.as_data(Value(TENSOR[fn](*texts), layout, kind))
     numbers = [value.kind == NUMBER for value in values]
     if fn in CLAMP and any(numbers):
         bound, tensor = texts[numbers.index(True)], texts[numbers.index(False)]
         return Value(call(f"{tensor.at(ATOM)}.clamp", f"{CLAMP[fn]}={bound}"), layout, kind)
     if fn == "floordiv" and kind != INT:
         return Value(_quotient(texts, numbers), layout, kind)
-    return Value(_of_tensors(fn, texts), layout, kind)
+    return Value(TENSOR[fn](*texts), layout, kind)
 
 
 def _quotient(texts: Sequence[Text], numbers: Sequence[bool]) -> Text:
@@ -102,9 +129,6 @@ def laid_out(value: Value, layout: Layout) -> Text:
 
 
 # --- where --------------------------------------------------------------------------------------
-
-STEEP = {"exp": 0, "log": 0, "sqrt": 0, "rsqrt": 0, "div": 1, "pow": 0}
-"""Functions whose slope can be infinite, and in which operand."""
 
 
 def _where(scope: Scope, node: Node) -> Value:
@@ -149,7 +173,7 @@ def _shielded(scope: Scope, id: int, keep: Value, outer: Layout) -> Value:
     if not inline or id in scope.values or id in scope.fused or scope.uses.get(id, 0) > 1:
         return scope.value(id)
     values = [_shielded(scope, operand, keep, outer) for operand in node.operands]
-    place = STEEP.get(fn)
+    place = FUNCTIONS[fn].steep
     real = place is not None and values[place].kind not in (NUMBER, INT, BOOL)
     if place is not None and real and not (fn == "exp" and _bounded(scope, node.operands[0])):
         layout = _union(outer, [values[place], keep])
@@ -174,46 +198,3 @@ def _bounded(scope: Scope, id: int) -> bool:
 def _union(outer: Layout, values: Sequence[Value]) -> Layout:
     """The dims that any of the values has."""
     return tuple(name for name in outer if any(name in value.layout for value in values))
-
-
-# --- texts --------------------------------------------------------------------------------------
-
-
-def _of_tensors(fn: str, texts: Sequence[Text]) -> Text:
-    """`fn` of operands of which at least one is a tensor."""
-    if fn in OPERATORS:
-        return binary(*OPERATORS[fn], *texts)
-    if fn in TENSOR:
-        return call(TENSOR[fn], *texts)
-    return {
-        "neg": negative,
-        "not": lambda a: prefixed("~", a),
-        "pow": power,
-        "and": lambda a, b: binary("&", BITAND, a, b),
-        "or": lambda a, b: binary("|", BITOR, a, b),
-    }[fn](*texts)
-
-
-def _of_numbers(fn: str, texts: Sequence[Text]) -> Text:
-    """`fn` of Python numbers; an integer that is written out is as good as a real."""
-    if fn == "real" and texts[0].text.isdigit():
-        return texts[0]
-    if fn in OPERATORS:
-        return binary(*OPERATORS[fn], *texts)
-    if fn in SCALAR:
-        return call(SCALAR[fn], *texts)
-    shown = [text.at(ATOM) for text in texts]
-    return {
-        "neg": lambda: negative(texts[0]),
-        "not": lambda: Text(f"(not {shown[0]})"),
-        "rsqrt": lambda: Text(f"(1 / math.sqrt({texts[0]}))"),
-        "sign": lambda: Text(f"(({texts[0]} > 0) - ({texts[0]} < 0))"),
-        "sigmoid": lambda: Text(f"(1 / (1 + math.exp(-{shown[0]})))"),
-        "logsigmoid": lambda: Text(f"(-math.log1p(math.exp(-{shown[0]})))"),
-        "softplus": lambda: Text(f"math.log1p(math.exp({texts[0]}))"),
-        "relu": lambda: call("max", texts[0], "0"),
-        "pow": lambda: power(*texts),
-        "and": lambda: Text(f"({shown[0]} and {shown[1]})"),
-        "or": lambda: Text(f"({shown[0]} or {shown[1]})"),
-        "where": lambda: Text(f"({texts[1]} if {texts[0]} else {texts[2]})"),
-    }[fn]()

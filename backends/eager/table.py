@@ -17,6 +17,7 @@ from archc.backends.eager.value import Value
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node
+from archc.tables import complete
 
 EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
     ir.Input: ops.given,
@@ -43,3 +44,4 @@ EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
     ck.Conjugate: conjugate,
     **CHUNK_EMITTERS,
 }
+complete("`EMITTERS` of backends/eager/table.py", EMITTERS, (*ir.OPS, *ck.CHUNK_OPS))

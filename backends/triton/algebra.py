@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import sympy
-from archc.backends.triton.elementwise import PROMOTING, TEXT, TILED, UNBOUNDED, ZERO_AT_ZERO
+from archc.backends.triton.elementwise import PROMOTING, TEXT, TILED
 from archc.backends.triton.kernel import KernelWriter
 from archc.backends.triton.lines import NotInKernel
 from archc.backends.triton.naming import size_name
 from archc.backends.triton.tile import BOOL, INT, REAL, Index, Tile, along, joined, spread
 
 from archc.dims import Axis
+from archc.functions.definitions import FUNCTIONS
 from archc.ir.graph import Node
 
 Place = Mapping[str, Index]
@@ -103,11 +104,11 @@ def _off_axis(fn: str, tiles: list[Tile]) -> tuple[frozenset[str], frozenset[str
         return finite & frozenset(c for tile in tiles for c in tile.clean), finite
     if fn == "div" and _is_number(tiles[1].text):
         return tiles[0].clean, finite
-    if fn in UNBOUNDED:
+    if FUNCTIONS[fn].unbounded:
         return frozenset(), zero if fn == "exp" else frozenset()
     if fn == "where":
         return tiles[1].clean & tiles[2].clean, finite
-    if fn in ZERO_AT_ZERO:
+    if FUNCTIONS[fn].zero_at_zero:
         return frozenset.intersection(*(tile.clean for tile in tiles)), finite
     return frozenset(), finite
 

@@ -1,8 +1,12 @@
-"""Elementwise functions in Triton; what each does to padding that is 0."""
+"""Elementwise functions in Triton."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+
+from archc.functions.definitions import FUNCTIONS
+from archc.tables import complete
 
 PRODUCTS = 8
 """The largest whole exponent for which a power is written as products."""
@@ -16,7 +20,7 @@ def _power(x: str, y: str) -> str:
     return f"tile_power({x}, {y})"
 
 
-TEXT: dict[str, Callable[..., str]] = {
+TEXT: dict[str, Callable[..., str]] = complete("`TEXT` of backends/triton/elementwise.py", {
     "neg": lambda x: f"-{x}",
     "exp": lambda x: f"tl.exp({x})",
     "log": lambda x: f"tl.log({x})",
@@ -53,7 +57,7 @@ TEXT: dict[str, Callable[..., str]] = {
     "and": lambda x, y: f"{x} & {y}",
     "or": lambda x, y: f"{x} | {y}",
     "where": lambda c, x, y: f"tl.where({c}, {x}, {y})",
-}
+}, FUNCTIONS)  # fmt: skip
 """Operands are names or numbers, so that no brackets are needed."""
 
 TILED = frozenset(("tile_power", "tile_remainder", "tile_quotient"))
@@ -62,10 +66,9 @@ TILED = frozenset(("tile_power", "tile_remainder", "tile_quotient"))
 PROMOTING = frozenset(("real", "add", "sub", "mul", "max", "min", "where"))
 """Functions of reals that take integers beside them; others are given reals alone."""
 
-ZERO_AT_ZERO = frozenset(
-    ("neg", "abs", "sign", "floor", "sin", "erf", "tanh", "relu", "real", "add", "sub")
-)
-"""Functions that are 0 where all of their operands are."""
-
-UNBOUNDED = frozenset(("div", "pow", "mod", "floordiv", "log", "rsqrt", "sqrt", "exp"))
-"""Functions that may be infinite or undefined where their operands are finite."""
+CALLED = TILED | {
+    name
+    for written, fn in FUNCTIONS.items()
+    for name in re.findall(r"tl\.(\w+)\(", TEXT[written](*"xyz"[: fn.arity]))
+}
+"""Every function that these texts call, of Triton or not."""

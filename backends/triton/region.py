@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import sympy
+from archc.backends.eager.elementwise import IN_FLOAT32
 from archc.backends.eager.library import use_space
 from archc.backends.eager.literals import literals
 from archc.backends.eager.region import extra_arguments, graph_scope
@@ -37,9 +38,6 @@ NUMBERS = {"values": 4096, "gradient": 1024}
 
 EXTRA = "@extra"
 """Where a call is given what no shape tells, which is known in the end."""
-
-IN_FLOAT32 = ("exp", "log", "rsqrt", "softplus", "pow")
-"""Functions that autocast does in float32."""
 
 
 @dataclass(frozen=True)

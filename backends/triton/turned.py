@@ -5,13 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from archc.backends.triton.elementwise import TILED
-
-ELEMENTWISE = TILED | {
-    "where", "exp", "log", "maximum", "minimum", "abs", "sigmoid", "sqrt", "rsqrt", "floor", "sin",
-    "cos", "erf",
-}  # fmt: skip
-"""Functions whose result is laid out as their operands are."""
+from archc.backends.triton.elementwise import CALLED
 
 
 def turned_products(kernel: ast.FunctionDef) -> Iterator[str]:
@@ -87,7 +81,7 @@ class _Values:
         name = _name(value)
         if name == "to" and isinstance(value.func, ast.Attribute):
             return self._from_product(value.func.value)
-        if name in ELEMENTWISE:
+        if name in CALLED:  # laid out as its operands are
             return any(map(self._from_product, value.args))
         return name == "dot" or name.startswith("tile_inverse")
 

@@ -11,22 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from archc.autodiff.elementwise import (
-    CHOOSING,
-    DEFINITIONS,
-    FLAT,
-    SIGMOID,
-    SLOPES,
-    A,
-    B,
-    Y,
-    slopes,
-)
+from archc.autodiff.elementwise import CHOOSING, slopes
+from archc.functions.definitions import FUNCTIONS, SIGMOID, A, B, Slopes, Y
+from archc.functions.interval import ANY
 from archc.ir import layer as ir
 from tests.autodiff.agreement import agree
 from tests.graphs import Sketch
 
-POSITIVE = ("log", "sqrt", "rsqrt", "pow")
+SMOOTH = [fn for fn in FUNCTIONS.values() if fn.slopes not in (Slopes.FLAT, Slopes.RULE)]
+"""Functions that have a slope everywhere."""
 
 
 def tensor(*values: float) -> Tensor:
@@ -40,23 +33,26 @@ def of(fn: str, **operands: str) -> Sketch:
 
 
 def test_every_function_has_a_rule() -> None:
-    assert {*DEFINITIONS, *FLAT, *CHOOSING} == set(ir.ELEMENTWISE)
-    assert not set(DEFINITIONS) & {*FLAT, *CHOOSING}
+    assert {*CHOOSING} == {name for name, fn in FUNCTIONS.items() if fn.slopes is Slopes.RULE}
+    assert all(len(slopes(fn)) == fn.arity for fn in SMOOTH)
 
 
-@pytest.mark.parametrize("fn", SLOPES)
-def test_a_slope_said_by_the_result_is_the_derivative(fn: str) -> None:
-    definition = DEFINITIONS[fn]
-    for slope, symbol in zip(SLOPES[fn], (A, B), strict=False):
+@pytest.mark.parametrize("name", [fn.name for fn in SMOOTH if isinstance(fn.slopes, tuple)])
+def test_a_slope_said_by_the_result_is_the_derivative(name: str) -> None:
+    fn = FUNCTIONS[name]
+    definition = fn.formula(*(A, B)[: fn.arity])
+    for slope, symbol in zip(slopes(fn), (A, B), strict=False):
         said = slope.subs(Y, definition).replace(SIGMOID, lambda x: 1 / (1 + sympy.exp(-x)))
         for point in ({A: 0.7, B: 1.3}, {A: 2.1, B: -0.4}):
             difference = (said - sympy.diff(definition, symbol)).subs(point)
             assert abs(float(difference)) < 1e-12
 
 
-@pytest.mark.parametrize("fn", [fn for fn in DEFINITIONS if ir.ELEMENTWISE[fn] == 1])
+@pytest.mark.parametrize("fn", [fn.name for fn in SMOOTH if fn.arity == 1])
 def test_a_function_of_one_value(fn: str) -> None:
-    x = torch.linspace(0.3 if fn in POSITIVE else -3.0, 3.0, 10, dtype=torch.float64)
+    x = torch.linspace(
+        0.3 if FUNCTIONS[fn].domain.nonnegative else -3.0, 3.0, 10, dtype=torch.float64
+    )
     agree(of(fn, x="batch t").graph, {"x": x.reshape(2, 5)})
 
 
@@ -128,14 +124,14 @@ def test_integers_and_conditions_take_no_gradient() -> None:
     agree(s.graph, {"i": torch.arange(5)})
 
 
-SMOOTH = ("neg", "sin", "cos", "sigmoid", "tanh", "softplus", "logsigmoid", "exp", "erf")
+EVERYWHERE = [fn.name for fn in SMOOTH if fn.arity == 1 and fn.domain == ANY]
 
 
 @settings(max_examples=20, deadline=None)
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from((*SMOOTH, "add", "sub", "mul", "max", "matmul", "mean")),
+            st.sampled_from((*EVERYWHERE, "add", "sub", "mul", "max", "matmul", "mean")),
             st.integers(0, 30),
             st.integers(0, 30),
         ),
@@ -150,7 +146,7 @@ def test_random_graphs(steps: list[tuple[str, int, int]]) -> None:
     for fn, i, j in steps:
         a, b = made[i % len(made)], made[j % len(made)]
         names = s.graph[a].type.names
-        if fn in SMOOTH:
+        if fn in EVERYWHERE:
             made.append(s.fn(fn, s.fn("tanh", a)))
         elif fn == "matmul" and "K" in names and "K'" not in names:
             out = " ".join("J:K" if name == "K" else name for name in names)
@@ -170,4 +166,4 @@ def test_slopes_are_shared() -> None:
     s.outputs(y=s.fn("sin", x), z=s.fn("sin", x))
     made = agree(s.graph)
     assert sum(n.op == ir.Elementwise("cos") for n in made.backward) == 1
-    assert slopes("sin") == (sympy.cos(A),)
+    assert slopes(FUNCTIONS["sin"]) == (sympy.cos(A),)

@@ -10,18 +10,11 @@ from archc.autodiff.whole import whole
 from archc.dims import T_SEEN, TIME, stream
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.chunk_count import CHUNK_OPERATIONS
-from archc.ir.count import OPERATIONS
 from archc.ir.graph import cheapest_cut
 from archc.ir.typing import layer_graph
 from tests.autodiff.agreement import agree
 from tests.autodiff.test_chunk import CHUNKS, COL, ROW, ChunkSketch
 from tests.graphs import Sketch, axes, axis
-
-
-def test_every_op_has_a_cost() -> None:
-    assert set(CHUNK_OPERATIONS) == set(ck.CHUNK_OPS)
-    assert not set(CHUNK_OPERATIONS) & set(OPERATIONS)
 
 
 def test_the_cheapest_cut_is_between_the_sources_and_the_sinks() -> None:

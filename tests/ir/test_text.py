@@ -13,8 +13,7 @@ import sympy
 from archc.dims import TIME
 from archc.elaborate.elaborate import elaborate
 from archc.ir import layer as ir
-from archc.ir.chunk import CHUNK_OPS
-from archc.ir.text import OP_TEXT, as_json, as_text, number_text, option_text
+from archc.ir.text import as_json, as_text, number_text, option_text
 from archc.ir.typing import layer_graph
 from archc.specfile import bundled, import_source, read
 from archc.syntax.parse import parse
@@ -72,10 +71,6 @@ def test_labels_that_would_clash_are_kept():
     x, y = sketch.input("x", "batch t K"), sketch.input("y", "batch t K'")
     sketch.outputs(z=sketch.einsum("batch t K, batch t K' -> batch t K:K' K':K", x, y))
     assert "contract[batch t K, batch t K' -> batch t K:K' K':K](x, y)" in as_text(layer(sketch))
-
-
-def test_every_op_can_be_written():
-    assert set(OP_TEXT) == {*ir.OPS, *CHUNK_OPS}
 
 
 @pytest.mark.parametrize("name", bundled())

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archc.dims import BATCH, TIME, Axis, number_symbol, size_symbol
+from archc.functions.definitions import FUNCTIONS
+from archc.functions.interval import POSITIVE
 from archc.ir import layer as ir
 from archc.ir.meaning import evaluate
 from archc.ir.typing import layer_graph
-from archc.numerics.arithmetic import POSITIVE
 from archc.numerics.constants import required
-from archc.numerics.functions import FUNCTIONS
 from archc.numerics.interval import ANY, FINITE, RULES, Interval, intervals
 from tests.graphs import Sketch, layer
 
@@ -31,7 +31,6 @@ def found(s: Sketch, id: int, **known: Interval) -> Interval:
 
 def test_every_op_and_function_has_a_rule() -> None:
     assert set(RULES) == set(ir.OPS) == set(get_args(ir.Op))
-    assert set(FUNCTIONS) == set(ir.ELEMENTWISE)
 
 
 # --- gates found in the wild -------------------------------------------------------------------
@@ -226,7 +225,7 @@ def test_what_is_known_from_outside_is_believed() -> None:
 JUMPS = ["sign", "floor", "mod", "floordiv"]
 """Where these jump, the last digit of an operand decides."""
 
-SMOOTH = [fn for fn in ir.ELEMENTWISE if fn not in ("not", "and", "or", "where", *JUMPS)]
+SMOOTH = [fn for fn in FUNCTIONS if fn not in ("not", "and", "or", "where", *JUMPS)]
 NUMBERS = [sympy.Rational(*pair) for pair in ((0, 1), (1, 1), (-1, 1), (1, 16), (-3, 5), (2, 1))]
 
 
@@ -241,7 +240,7 @@ def sketches(draw: st.DrawFn) -> Sketch:
     s.add(ir.Position(TIME))
     for fn in draw(st.lists(st.sampled_from(SMOOTH), min_size=1, max_size=12)):
         ids = st.integers(0, len(s.graph) - 1)
-        operands = [draw(ids) for _ in range(ir.ELEMENTWISE[fn])]
+        operands = [draw(ids) for _ in range(FUNCTIONS[fn].arity)]
         if fn in ("eq", "ne", "lt", "le", "gt", "ge"):
             s.fn("where", s.fn(fn, *operands), *operands)
         else:
@@ -264,7 +263,7 @@ def test_functions_that_jump(fn: str, number: int) -> None:
     x = s.fn("mul", s.fn("sigmoid", s.input("x", "batch t")), s.number(7))
     below = s.fn("neg", x)
     for operand in (x, below, s.fn("sub", x, s.number(3))):
-        s.fn(fn, operand, *[s.number(number)] * (ir.ELEMENTWISE[fn] - 1))
+        s.fn(fn, operand, *[s.number(number)] * (FUNCTIONS[fn].arity - 1))
     s.outputs(**{f"v{id}": id for id in range(len(s.graph))})
     check(s, {"x": torch.linspace(-4, 4, 40).double()[None]})
 

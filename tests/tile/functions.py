@@ -8,7 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from archc.ir.layer import ELEMENTWISE
+from archc.functions.definitions import FUNCTIONS as DEFINED
 from archc.ir.meaning_ops import FUNCTIONS
 from archc.tile.compose import Composer
 from archc.tile.verifier import verify
@@ -32,9 +32,11 @@ def is_right(function: str, dtypes: tuple[str, ...]) -> bool:
 
 def mixtures() -> Iterator[tuple[str, tuple[str, ...]]]:
     """What there is to try."""
-    for function, count in ELEMENTWISE.items():
+    for function, fn in DEFINED.items():
         if function != "real":
-            yield from ((function, found) for found in MIXTURES[count] if is_right(function, found))
+            yield from (
+                (function, found) for found in MIXTURES[fn.arity] if is_right(function, found)
+            )
 
 
 def given() -> dict[str, list[Tensor]]:

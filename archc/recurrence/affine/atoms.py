@@ -14,13 +14,13 @@ from itertools import permutations
 import sympy
 
 from archc.dims import Axis
+from archc.functions.definitions import FUNCTIONS
 from archc.limits import MAX_MONOMIALS, MAX_PRODUCTS
 
 MAX_NAME = 400
 """Longer names of symbols are shortened to a digest."""
 
-COMMUTE = {"max", "min", "eq", "ne", "and", "or"}
-"""Functions whose operands may be swapped (sums and products are polynomials)."""
+COMMUTE = {name for name, fn in FUNCTIONS.items() if fn.commutes}
 
 Factors = dict[sympy.Symbol, int]
 """The symbols of a product and their powers."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import sympy
 
+from archc.functions.interval import ANY, ONE, UNIT, ZERO, Interval, add, div, mul, neg, power
 from archc.ir import layer as ir
 from archc.ir.graph import Node
-from archc.numerics.arithmetic import ANY, ONE, UNIT, ZERO, Interval, add, div, mul, neg, power
 from archc.numerics.constants import number_interval
 from archc.recurrence.affine.atoms import Table
 from archc.recurrence.affine.form import BEFORE, WRITTEN, NormalForm, Refusal, StateForm

@@ -14,6 +14,7 @@ from typing import Any
 import sympy
 
 from archc.dims import Axis
+from archc.functions.definitions import FUNCTIONS
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
@@ -57,48 +58,16 @@ def formulas(graph: Graph, given: Mapping[str, sympy.Expr]) -> dict[str, Any]:
 
 # --- elementwise ---
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "neg": lambda x: -x,
-    "exp": sympy.exp,
-    "log": sympy.log,
-    "sqrt": sympy.sqrt,
-    "rsqrt": lambda x: 1 / sympy.sqrt(x),
-    "abs": sympy.Abs,
-    "sign": sympy.sign,
-    "floor": sympy.floor,
-    "sin": sympy.sin,
-    "cos": sympy.cos,
-    "erf": sympy.erf,
-    "sigmoid": lambda x: 1 / (1 + sympy.exp(-x)),
-    "logsigmoid": lambda x: -sympy.log(1 + sympy.exp(-x)),
-    "softplus": lambda x: sympy.log(1 + sympy.exp(x)),
+ALIKE: dict[str, Callable[..., Any]] = {
     "tanh": lambda x: (sympy.exp(2 * x) - 1) / (sympy.exp(2 * x) + 1),
-    "relu": lambda x: sympy.Max(x, 0),
-    "add": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
-    "mul": lambda x, y: x * y,
-    "div": lambda x, y: x / y,
-    "pow": lambda x, y: x**y,
-    "max": sympy.Max,
     "min": lambda x, y: -sympy.Max(-x, -y),
-    "eq": sympy.Eq,
-    "ne": sympy.Ne,
-    "lt": sympy.Lt,
-    "le": sympy.Le,
-    "gt": sympy.Gt,
-    "ge": sympy.Ge,
-    "not": sympy.Not,
-    "and": sympy.And,
-    "or": sympy.Or,
-    "real": lambda x: x if isinstance(x, sympy.Expr) else sympy.Piecewise((1, x), (0, True)),
-    "where": lambda c, x, y: sympy.Piecewise((x, c), (y, True)),
 }
+"""Formulas that proofs see as those of other functions."""
 
 
 def _elementwise(graph: Graph, node: Node, values: Sequence[Any]) -> Any:
-    if node.op.fn not in FUNCTIONS:
-        raise Unclear
-    return FUNCTIONS[node.op.fn](*values)
+    fn = FUNCTIONS[node.op.fn]
+    return ALIKE.get(fn.name, fn.formula)(*values)
 
 
 # --- along axes ---

@@ -16,7 +16,7 @@ from archc.backends.load import load
 from archc.backends.triton import elementwise
 from torch import Tensor
 
-from archc.ir.layer import ELEMENTWISE
+from archc.functions.definitions import FUNCTIONS as DEFINED
 from archc.ir.meaning_ops import FUNCTIONS
 from archc.runtime import kernels as pieces
 from tests.backends.triton.narrow import rounding
@@ -218,23 +218,21 @@ def function(x_p, y_p, z_p, made_p):
 OF_CONDITIONS = {"and": (0, 1), "or": (0, 1), "not": (0,), "where": (0,)}
 """Operands that are no numbers."""
 
-ABOVE_0 = {"log", "sqrt", "rsqrt"}
-
 
 def functions() -> Found:
     """Each function of elements, at 0, at equal operands, and between."""
     few = torch.tensor([-2.0, -1.0, -0.5, 0.0, 0.25, 1.0, 3.0, 7.0])
     pair = torch.cartesian_prod(few, few)
-    for name, count in ELEMENTWISE.items():
+    for name, fn in DEFINED.items():
         x, y, z = pair[:, 0], pair[:, 1], pair[:, 0] - 2 * pair[:, 1]
-        x = x.abs() + 0.125 if name in ABOVE_0 else x
+        x = x.abs() + 0.125 if fn.domain.nonnegative else x
         y = torch.where(y == 0, 5.0, y) if name in ("div", "mod", "floordiv") else y
         y = torch.where(x < 0, y.floor(), y).abs() if name == "pow" else y
-        operands, lines = [x, y, z][:count], []
+        operands, lines = [x, y, z][: fn.arity], []
         for place in OF_CONDITIONS.get(name, ()):
             operands[place] = operands[place] > 0
             lines.append(f"{'xyz'[place]} = {'xyz'[place]} > 0")
-        text = elementwise.TEXT[name](*"xyz"[:count])
+        text = elementwise.TEXT[name](*"xyz"[: fn.arity])
         kernel = load(FUNCTION.format(before="; ".join(lines) or "pass", text=text), name).function
         exact = [v if v.dtype == torch.bool else v.double() for v in operands]
         wanted = FUNCTIONS[name](*exact).double()

@@ -12,10 +12,7 @@ import torch
 pytest.importorskip("triton")
 
 import triton.language as tl
-from archc.backends.triton.elementwise import TEXT, UNBOUNDED, ZERO_AT_ZERO
 
-from archc.ir.layer import ELEMENTWISE
-from archc.ir.meaning_ops import FUNCTIONS
 from archc.runtime import kernels as pieces
 from archc.runtime import steps as step
 from tests.backends.triton.processes import printed
@@ -170,21 +167,6 @@ def test_rows_of_a_pool(dtype: torch.dtype) -> None:
 
 
 # --- functions of Triton ------------------------------------------------------------------------
-
-
-def test_what_functions_make_of_padding() -> None:
-    """Which are 0 where their operands are; which may be no finite number where these are."""
-    few = torch.tensor([-200.0, -1.5, -1.0, 0.0, 1.0, 2.5, 200.0])
-    pairs = torch.cartesian_prod(few, few)
-    zero, unbounded = set(), set()
-    for name in TEXT.keys() - {"and", "or", "not", "where"}:
-        count = ELEMENTWISE[name]
-        if not FUNCTIONS[name](*torch.zeros(count, 1)).any():
-            zero.add(name)
-        if not FUNCTIONS[name](*pairs[:, :count].unbind(1)).isfinite().all():
-            unbounded.add(name)
-    assert zero >= ZERO_AT_ZERO and unbounded == UNBOUNDED
-    assert TEXT.keys() == ELEMENTWISE.keys()
 
 
 def test_functions_that_kernels_share() -> None:

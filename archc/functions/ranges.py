@@ -1,26 +1,18 @@
-"""What each elementwise function makes of intervals: the table `FUNCTIONS`."""
+"""What elementwise functions make of intervals; `definitions.py` says which function has which."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-from archc.numerics.arithmetic import (
+from archc.functions.interval import (
     ANY,
     INFINITE,
-    UNIT,
-    ZERO,
     Interval,
     Number,
-    absolute,
-    add,
-    div,
     hull,
-    mul,
     neg,
-    power,
     root_domain,
-    sub,
 )
 
 # --- functions of one number -------------------------------------------------------------------
@@ -69,11 +61,6 @@ def log(x: Number) -> float:
 
 
 EXP = rising(exp, 0, math.inf)
-LOGSIGMOID = rising(lambda x: -softplus(-x), -math.inf, 0)
-SIGMOID = rising(sigmoid, 0, 1)
-SOFTPLUS = rising(softplus, 0, math.inf)
-TANH = rising(math.tanh, -1, 1)
-ERF = rising(math.erf, -1, 1)
 _SQRT = rising(math.sqrt, 0, math.inf, reached=True)
 _LOG = rising(log, -math.inf, math.inf, reached=True)
 
@@ -128,21 +115,5 @@ def modulo(a: Interval, b: Interval) -> Interval:
     return Interval(b.low, 0, True, False) if b.high < 0 else ANY
 
 
-def _truth(*_: Interval) -> Interval:
-    return UNIT
-
-
 def wave(_: Interval) -> Interval:
     return Interval(-1, 1)
-
-
-FUNCTIONS: dict[str, Callable[..., Interval]] = {
-    "neg": neg, "exp": EXP, "log": logarithm, "sqrt": square_root, "rsqrt": inverse_root,
-    "abs": absolute, "sign": sign, "floor": floor, "sin": wave, "cos": wave, "erf": ERF,
-    "sigmoid": SIGMOID, "logsigmoid": LOGSIGMOID, "softplus": SOFTPLUS, "tanh": TANH,
-    "relu": lambda a: largest(a, ZERO), "real": lambda a: a, "add": add, "sub": sub,
-    "mul": mul, "div": div, "pow": power, "mod": modulo, "max": largest, "min": smallest,
-    "floordiv": lambda a, b: floor(div(a, b)), "where": lambda c, a, b: hull(a, b),
-    **dict.fromkeys(("not", "eq", "ne", "lt", "le", "gt", "ge", "and", "or"), _truth),
-}  # fmt: skip
-"""The range of each elementwise function; of a bool it is from 0 to 1."""

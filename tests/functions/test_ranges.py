@@ -9,10 +9,11 @@ from itertools import pairwise
 import pytest
 import torch
 
+from archc.functions.definitions import FUNCTIONS as DEFINED
+from archc.functions.interval import Interval
 from archc.ir.meaning_ops import FUNCTIONS as MEANING
-from archc.numerics.functions import FUNCTIONS
-from archc.numerics.interval import Interval
 
+FUNCTIONS = {name: fn.range for name, fn in DEFINED.items()}
 RISING = ("exp", "sigmoid", "logsigmoid", "softplus", "tanh", "erf", "sqrt", "log")
 ENDS = (0.001, 0.5, 1.0, 2.0, 5.0)
 INF = math.inf

@@ -1,0 +1,1 @@
+"""Functions of elements: what is known of each, and intervals of their values."""
