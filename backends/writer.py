@@ -15,6 +15,7 @@ from importlib import resources
 
 from archc.backends.lines import broken, laid_out
 
+from archc.ir.paths import snake as in_snake_case
 from archc.source import Span
 
 COLUMNS = 100
@@ -125,7 +126,7 @@ def attribute(text: str) -> str:
 
 def snake(name: str) -> str:
     """A class name in snake case: `ShortMemory` is `short_memory`, `ABC` is `abc`."""
-    return identifier(re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z][a-z]{2,})", "_", name).lower())
+    return identifier(in_snake_case(name))
 
 
 def quoted(text: str) -> str:

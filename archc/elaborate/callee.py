@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import sympy
@@ -110,8 +109,3 @@ def _differences(one: sympy.Expr, other: sympy.Expr) -> set[sympy.Expr]:
         for power in (1, 2, 3)
     )
     return {at(one - other, point) for point in points}
-
-
-def snake(name: str) -> str:
-    """`GatedShortConv` as `gated_short_conv`, `SwiGLU` as `swiglu`: words have three letters."""
-    return re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z][a-z]{2,})", "_", name).lower()

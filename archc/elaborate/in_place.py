@@ -11,10 +11,11 @@ import sympy
 from archc.dims import TIME, Axis
 from archc.elaborate import tied
 from archc.elaborate.body import run
-from archc.elaborate.callee import infer, inputs_of, snake
+from archc.elaborate.callee import infer, inputs_of
 from archc.elaborate.clashes import check_names
 from archc.elaborate.scope import Along, Scope
 from archc.elaborate.values import LayerRef, Tensor
+from archc.ir.paths import snake
 from archc.syntax import tree
 
 

@@ -10,10 +10,11 @@ from archc.diagnostics import Refused
 from archc.dims import Axis, at, number_symbol, size_symbol
 from archc.elaborate import in_place, ops, tied
 from archc.elaborate.body import elaborate_layer
-from archc.elaborate.callee import bind, infer, inputs_of, snake
+from archc.elaborate.callee import bind, infer, inputs_of
 from archc.elaborate.scope import OF_VALUES, Scope
 from archc.elaborate.values import AbstractLayer, LayerRef, Option, Tensor, Value
 from archc.ir import layer as ir
+from archc.ir.paths import snake
 from archc.ir.typing import layer_graph
 from archc.source import Span
 from archc.syntax import tree

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 
@@ -122,6 +123,20 @@ def check_state(
         least = torch.promote_types(like.dtype, torch.float32)
         if name in wide.split() and torch.promote_types(least, value.dtype) != value.dtype:
             raise TypeError(f"{layer}: `state.{name}` must be {least} at least, got {value.dtype}")
+
+
+def load_former_names(module: nn.Module, former: dict) -> None:
+    """Let a module load state dicts in which layers inside it have the names that they had before,
+    by those that they have now."""
+    module.register_load_state_dict_pre_hook(partial(rename_former, former))
+
+
+def rename_former(former: dict, module: nn.Module, found: dict, prefix: str, *_: Any) -> None:
+    """What is done to a state dict before it is loaded."""
+    for name, old in former.items():
+        start = f"{prefix}{old}."
+        for key in [key for key in found if key.startswith(start)]:
+            found.setdefault(f"{prefix}{name}.{key[len(start) :]}", found.pop(key))
 
 
 def without_autocast(function: Callable) -> Callable:

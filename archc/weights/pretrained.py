@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from archc.diagnostics import ArchError, Diagnostic, fail
+from archc.ir.paths import present_name
 from archc.origin import origin_of
 from archc.specfile import bundled, read
 from archc.weights import convert, files
@@ -75,7 +76,8 @@ def load_own(
     values, sizes = files.own(path)
     dtype = dtype or next((v.dtype for v in values.values() if v.is_floating_point()), None)
     module = make(dtype=dtype, device=device, **{**sizes, **given})
-    wanted = module.state_dict()
+    wanted, layer = module.state_dict(), origin_of(module).layer
+    values = {present_name(layer, name): value for name, value in values.items()}
     findings = [f"missing: `{name}`" for name in wanted if name not in values]
     findings += [f"extra: `{name}`" for name in values if name not in wanted]
     findings += [

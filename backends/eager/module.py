@@ -11,6 +11,8 @@ from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.state import initial_state, state_class
 from archc.backends.writer import COLUMNS, INDENT, Writer, attribute, printable, quoted
 
+from archc.ir.paths import former_paths
+
 PLAIN = str | bool | int | float | tuple
 """Options whose value a reader can make sense of."""
 
@@ -69,6 +71,9 @@ def _init(parts: Parts) -> Writer:
     for path in given:
         writer.line(f"self.{attribute(path)} = {attribute(path)}")
     _sub_layers(writer, parts)
+    former = [f"{quoted(new)}: {quoted(old)}" for new, old in former_paths(layer).items()]
+    if former:
+        writer.call("load_former_names(", ["self", f"{{{', '.join(former)}}}"], ")")
     if layer.params:
         writer.line("self.reset_parameters()")
     return writer
