@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 
 import archc
-from archc.diagnostics import ArchError, Diagnostic, Label, cells, did_you_mean, visible
+from archc.diagnostics import MOST_NAMES, ArchError, Diagnostic, Label, cells, did_you_mean, visible
 from archc.source import Source, Span
 
 
@@ -143,3 +143,9 @@ def test_data_has_the_same_places(text: str, part: str) -> None:
 )
 def test_did_you_mean(name: str, known: list[str], near: str | None) -> None:
     assert did_you_mean(name, known) == ((f"did you mean `{near}`?",) if near else ())
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_no_name_is_looked_for_among_too_many(more: int) -> None:
+    names = ["sigmoid", *(f"h_{number}" for number in range(1, MOST_NAMES + more))]
+    assert bool(did_you_mean("sigmod", names)) is (more == 0)

@@ -135,6 +135,14 @@ def test_comments_keep_the_column_they_share():
     assert formatted(text) == text
 
 
+@pytest.mark.parametrize("between", ["\n", "\nz = x\n", "\n\n"])
+def test_comments_of_neighbours_alone_share_a_column(between: str):
+    """Not with what follows a blank line, or a line that has none."""
+    text = formatted(spec(f"y = x   # one{between}wide = x + x  # two"))
+    columns = [line.index("#") for line in text.split("\n") if "#" in line]
+    assert columns == ([18, 18] if between == "\n" else [12, 18])
+
+
 def test_comments_keep_to_their_block():
     text = dedent("""\
         # about the file
