@@ -220,6 +220,11 @@ def test_sizes_are_drawn_so_that_choices_leave_something_out():
         assert all(c.subs(symbols) == sympy.true for c in leaving_out(layer, {}, tokens))
 
 
+def test_a_dim_may_be_one_long():
+    one = archc.parse("layer L(d):\n    input x[d]\n    param W[d, 1]\n    output y = x @ W\n")
+    assert next(examples(one.layer, 4))["d"] > 1
+
+
 def test_a_long_window_gets_a_long_sequence():
     text = archc.load("window_attention").source_file.text
     literal = re.sub(r"t - w\b", "t - 32", text).replace("w = 128, ", "")
