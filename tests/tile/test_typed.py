@@ -211,6 +211,10 @@ def test_what_only_a_launch_makes_wrong(write: Write, reason: str) -> None:
     assert any(reason in each for each in found), found
 
 
+def fewer_elements(k: Composer, x: Buffer, tile: Tile) -> None:
+    tile.pick(k.iota("r", 16) * 0 + k.iota("c", 4), "c")
+
+
 def rows_in_64_bits(k: Composer, x: Buffer, tile: Tile) -> None:
     (N,) = k.sizes("N")
     at = k.load(k.buffer("at", m=16, dtype="i32"), k.iota("m", 16)).to("i64")
@@ -281,6 +285,7 @@ def chosen_in_the_dtype_of_the_data(k: Composer, x: Buffer, tile: Tile) -> None:
         a_loop_of_no_turns,
         no_programs,
         chosen_in_the_dtype_of_the_data,
+        fewer_elements,
     ],
 )
 def test_what_is_right_is_not_refused(write: Write) -> None:

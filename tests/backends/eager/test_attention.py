@@ -69,6 +69,13 @@ def test_plain_ones_make_nothing_of_two_lengths(name: str, groups: int) -> None:
     assert (largest.elements < 200 * 200) is (name in PLAIN)
 
 
+def test_one_that_drops_weights_is_plain_when_it_drops_none() -> None:
+    layer = module((PLAIN["causal"][0], "dropout(softmax(q[t].T @ k[s]), 0.5) @ v[s]")).eval()
+    with Largest() as largest:
+        layer(torch.randn(1, 200, 12, dtype=torch.float64))
+    assert largest.elements < 200 * 200
+
+
 @pytest.mark.parametrize("name", PLAIN)
 def test_values_gradients_and_prompts_that_go_on(name: str) -> None:
     layer = module(PLAIN[name], G=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from functools import cache
+from textwrap import dedent
 
 import pytest
 import torch
@@ -273,6 +274,23 @@ def test_lower_precision(name: str, dtype: torch.dtype) -> None:
         torch.testing.assert_close(made.double(), wanted, rtol=1e-3, atol=1e-3)
     if name == "States":
         assert state.h.dtype == state.m.dtype == torch.float32
+
+
+def test_what_goes_into_a_stack_is_there_after_it() -> None:
+    text = """
+    layer L(d, n = 3):
+        input x[d]
+        h = x
+        repeat n as i:
+            param W[d, d']
+            h = h + tanh(h @ W)
+        output y = h - 2 * x
+    """
+    layer = archc.parse(dedent(text)).module(d=4, dtype=torch.float64)
+    x = h = torch.randn(2, 5, 4, dtype=torch.float64)
+    for weight in layer.parameters():
+        h = h + torch.tanh(h @ weight)
+    torch.testing.assert_close(layer(x), h - 2 * x)
 
 
 def test_dropout_only_in_training() -> None:
