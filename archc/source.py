@@ -71,9 +71,7 @@ class Span:
 
     def holds(self, other: Span) -> bool:
         """Whether another span lies in this one."""
-        return (
-            self.source is other.source and self.start <= other.start and other.end <= self.end
-        )
+        return self.source is other.source and self.start <= other.start and other.end <= self.end
 
     def to(self, other: Span) -> Span:
         """The stretch from this span's start to the other's end."""

@@ -35,6 +35,8 @@ RULES: dict[type, Rule] = {
     ir.Contract: tensor.contract,
     ir.Gather: tensor.gather,
     ir.Scatter: tensor.scatter,
+    ir.Join: tensor.join,
+    ir.Reshape: tensor.reshape,
     ir.Top: tensor.nothing,
     ir.Solve: tensor.solve,
     ir.Shift: tensor.shift,

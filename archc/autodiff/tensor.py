@@ -136,6 +136,31 @@ def scatter(b: Builder, node: Node, d: int) -> Cotangents:
     return [b.fn("where", inside, read, zero), None]
 
 
+# --- dims joined, and counted otherwise ----------------------------------------------------------
+
+
+def join(b: Builder, node: Node, d: int) -> Cotangents:
+    """y = the entries of x1, then those of x2: each dx is its run of dy."""
+    into, start = node.op.into, sympy.Integer(0)
+    whole = b.full(d, [into])
+    found: Cotangents = []
+    for name, operand in zip(node.op.axes, node.operands, strict=True):
+        axis = b.type(operand).axis(name)
+        at = b.fn("add", b.add(ir.Position(axis)), b.number(start))
+        part = b.add(ir.Gather(into.name), whole, at)
+        wide = Type(tuple(axis if a == into else a for a in node.type.axes))
+        found.append(b.fit(part, wide, b.type(operand)))
+        start += axis.size
+    return found
+
+
+def reshape(b: Builder, node: Node, d: int) -> Cotangents:
+    """y counts the entries of x otherwise: dx counts those of dy as x does."""
+    back = tuple(b.type(node.operands[0]).axis(name) for name in node.op.axes)
+    names = tuple(axis.name for axis in node.op.into)
+    return [b.add(ir.Reshape(names, back), b.full(d, node.op.into))]
+
+
 # --- linear systems -----------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ import sympy
 
 from archc.diagnostics import did_you_mean
 from archc.dims import BATCH, Axis, apply, axes_text
-from archc.elaborate import index, layers, matrix, ops, select, tied
+from archc.elaborate import index, layers, matrix, ops, rearrange, select, tied
 from archc.elaborate.body import run_function
 from archc.elaborate.callee import bind
 from archc.elaborate.heads import require_groups
@@ -26,6 +26,9 @@ NEUTRAL: dict[str, sympy.Expr] = {
 }  # fmt: skip
 """What a token that may not be read contributes to a reduction over the tokens read."""
 
+MOST_JOINED = 16
+"""Most values that `join` takes."""
+
 MOST_QUOTED = 40
 """Longest expression that a help line repeats, in characters."""
 
@@ -37,10 +40,14 @@ def call(scope: Scope, node: tree.Call) -> Value:
     func, items = node.func, ()
     if isinstance(func, tree.Index):
         func, items = func.base, func.items
+    if isinstance(func, tree.Name) and _rearranges(scope, func.id):
+        return rearranged(scope, node, func.id)
+    if isinstance(node.func, tree.Index) and node.func.into:
+        return index.index(scope, node.func)
     if isinstance(func, tree.Name) and scope.find(func.id) is None:
         if func.id in BUILTINS:
             return BUILTINS[func.id](scope, node, func.id, items)
-        known = scope.known() | set(BUILTINS)
+        known = scope.known() | {*BUILTINS, *rearrange.FUNCTIONS}
         if func.id not in scope.module.decls and func.id not in scope.session.library:
             raise scope.error(
                 "E0204",
@@ -61,6 +68,23 @@ def call(scope: Scope, node: tree.Call) -> Value:
         node.func.span,
         helps=[_instead_of_call(node, target)],
     )
+
+
+def _rearranges(scope: Scope, name: str) -> bool:
+    """Whether a name is that of a function that cuts or joins dims, and of nothing in the file."""
+    own = scope.find(name) is not None or name in scope.module.decls
+    return name in rearrange.FUNCTIONS and not own
+
+
+def rearranged(scope: Scope, node: tree.Call, name: str) -> Tensor:
+    """`join[N, R as K](a, b)`, `split[d as H, K](x)`, `merge[H, K as d](x)`."""
+    func = node.func
+    if not isinstance(func, tree.Index) or not func.into:
+        raise rearrange.usage(scope, node, func)
+    values = arguments(scope, node, range(1, MOST_JOINED + 1))
+    spans = [argument.value.span for argument in node.args]
+    tensors = [ops.tensor(scope, v, span) for v, span in zip(values, spans, strict=True)]
+    return rearrange.FUNCTIONS[name](scope, node, tensors, func)
 
 
 def _instead_of_call(node: tree.Call, target: Value) -> str:

@@ -8,6 +8,7 @@ import sympy
 
 from archc.dims import Axis
 from archc.elaborate import expr, ops
+from archc.elaborate.rearrange import FORMS
 from archc.elaborate.scope import Along, Scope
 from archc.elaborate.values import FunctionRef, LayerRef, Tensor, Value
 from archc.elaborate.whole import made_whole, whole
@@ -21,6 +22,13 @@ MAX_SHIFT = 64
 
 def index(scope: Scope, node: tree.Index) -> Value:
     """`base[items]`."""
+    if node.into:
+        raise scope.error(
+            "E0225",
+            f"`as` in the brackets of `{node.base.span.text}`",
+            node.span,
+            helps=[f"`as` belongs to {', '.join(f'`{form}`' for form in FORMS.values())}"],
+        )
     if isinstance(node.base, tree.Name) and node.base.id == "index" and not scope.find("index"):
         return positions(scope, node)
     along = _variable(scope, node.items)

@@ -120,6 +120,7 @@ def names_of_sizes(
     for part in walk(node):
         if isinstance(part, tree.Declared | tree.StateDecl | tree.Target | tree.Index):
             items = getattr(part, "axes", None) or getattr(part, "items", None) or ()
+            items = (*items, *getattr(part, "into", ()))
             names |= {name.rstrip("'") for name in free_names(items)}
         elif isinstance(part, tree.Repeat):
             names |= set(free_names(part.count))

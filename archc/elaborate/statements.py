@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 
 from archc.dims import BATCH, TIME, stream
-from archc.elaborate import inits, ops, select, tied
+from archc.elaborate import inits, ops, rearrange, select, tied
 from archc.elaborate.attend import attend
 from archc.elaborate.binding import declare
 from archc.elaborate.body import annotated, define, refused, region_body
@@ -67,11 +67,8 @@ def _param(scope: Scope, stmt: tree.Param, exported: set[str]) -> None:
 
 
 def _assign(scope: Scope, stmt: tree.Assign, exported: set[str]) -> None:
-    if stmt.by is not None:
-        whole = Lazy("", stmt.span, lambda: _split_source(scope, stmt))
-        for place, target in enumerate(stmt.targets):
-            declare(scope, target.name, target.span, _part(scope, stmt, whole, place, target))
-        return
+    if stmt.by:
+        return _split(scope, stmt)
     if len(stmt.targets) != 1:
         raise scope.error(
             "E0214",
@@ -106,6 +103,15 @@ def _assign(scope: Scope, stmt: tree.Assign, exported: set[str]) -> None:
     declare(scope, target.name, target.span, lazy)
     if state is not None:
         state.after = lazy
+
+
+def _split(scope: Scope, stmt: tree.Assign) -> None:
+    """`a, b, c = value by 3`, `a, b = value by N, R`."""
+    if len(stmt.by) > 1 or isinstance(stmt.by[0], tree.ListOf):
+        return _parts(scope, stmt)
+    whole = Lazy("", stmt.span, lambda: _split_source(scope, stmt))
+    for place, target in enumerate(stmt.targets):
+        declare(scope, target.name, target.span, _part(scope, stmt, whole, place, target))
 
 
 def _is_time(scope: Scope, item: tree.Expr) -> bool:
@@ -176,19 +182,44 @@ def _shaped(scope: Scope, value: Value, target: tree.Target, span: Span) -> Tens
 
 def _split_source(scope: Scope, stmt: tree.Assign) -> Tensor:
     """The value that `a, b, c = value by 3` splits along its last axis."""
-    assert stmt.by is not None
+    (by,) = stmt.by
     value = ops.tensor(scope, scope.evaluate(stmt.value), stmt.value.span)
-    count = scope.evaluate(stmt.by)
+    count = scope.evaluate(by)
     axes = scope.visible(value)
     if count != len(stmt.targets) or not axes or axes[-1].size != count:
         raise scope.error(
             "E0214",
             f"{len(stmt.targets)} names for a value of shape {ops.shape(scope, value)} "
-            f"`by {stmt.by.span.text}`",
+            f"`by {by.span.text}`",
             stmt.span,
             "the last axis must have one entry for each name",
+            helps=["parts that are dims are named one by one: `a, b = value by N, R`"],
         )
     return value
+
+
+def _parts(scope: Scope, stmt: tree.Assign) -> None:
+    """The names of `a, b = value by N, R`."""
+    made: list[Tensor] = []
+
+    def compute() -> Value:
+        value = ops.tensor(scope, scope.evaluate(stmt.value), stmt.value.span)
+        made.extend(rearrange.parts(scope, stmt, value))
+        return Option(True)
+
+    whole = Lazy("", stmt.span, compute)
+
+    def part(place: int, target: tree.Target) -> Callable[[], Value]:
+        def compute() -> Value:
+            whole.get(lambda lazy: scope.cycle(lazy, stmt.span))
+            return _named(scope, made[place], target, stmt)
+
+        return compute
+
+    for place, target in enumerate(stmt.targets):
+        declare(
+            scope, target.name, target.span, Lazy(target.name, target.span, part(place, target))
+        )
 
 
 def _part(scope: Scope, stmt: tree.Assign, whole: Lazy, place: int, target: tree.Target) -> Lazy:
@@ -208,7 +239,7 @@ def _part(scope: Scope, stmt: tree.Assign, whole: Lazy, place: int, target: tree
 
 def _output_definition(scope: Scope, stmt: tree.Output, exported: set[str]) -> None:
     if stmt.value is not None:
-        _assign(scope, tree.Assign(stmt.span, (stmt.target,), stmt.value, None), exported)
+        _assign(scope, tree.Assign(stmt.span, (stmt.target,), stmt.value), exported)
 
 
 # --- blocks -------------------------------------------------------------------------------------

@@ -185,6 +185,8 @@ OPERATIONS: dict[type, Rule] = {
     ir.Contract: _contract,
     ir.Gather: _nothing,
     ir.Scatter: _read,
+    ir.Join: _nothing,
+    ir.Reshape: _nothing,
     ir.Top: _read,
     ir.Solve: _solve,
     ir.Shift: _nothing,

@@ -1,8 +1,8 @@
 """Layer IR: what a layer computes, on named tensors.
 
 A value is a tensor whose axes have names; batch and time are axes like any other (`batch`, `t`),
-and a parameter has neither. Ops are joined by axis name, so there is no reshape, no broadcasting
-rule to remember and no layout. What the language calls norm, rope, convolution, expert, block or
+and a parameter has neither. Ops are joined by axis name, so there is no broadcasting rule to
+remember and no layout. What the language calls norm, rope, convolution, expert, block or
 memory is not here: it has become these ops, and a compiler pass sees only them.
 
 Not here: layouts, devices, precision; nor chunks, whose ops are in `chunk.py`.
@@ -142,6 +142,25 @@ class Scatter:
 
     axis: str
     into: Axis
+
+
+@dataclass(frozen=True)
+class Join:
+    """The entries of each operand along its own axis, one operand after the other, along `into`.
+
+    `axes` names the axis of each operand; operands broadcast along all others.
+    """
+
+    axes: tuple[str, ...]
+    into: Axis
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """The entries along `axes`, the last of them counted fastest, counted along `into` instead."""
+
+    axes: tuple[str, ...]
+    into: tuple[Axis, ...]
 
 
 @dataclass(frozen=True)
@@ -303,12 +322,13 @@ class Call:
 
 Op = (
     Input | Param | Constant | Position | Delta | Noise | Elementwise | Reduce | Contract | Gather
-    | Scatter | Top | Solve | Shift | Window | Softmax | Segment | Fold | Pair | Result | Call
+    | Scatter | Join | Reshape | Top | Solve | Shift | Window | Softmax | Segment | Fold | Pair
+    | Result | Call
 )  # fmt: skip
 
 OPS: tuple[type, ...] = (
     Input, Param, Constant, Position, Delta, Noise, Elementwise, Reduce, Contract, Gather, Scatter,
-    Top, Solve, Shift, Window, Softmax, Segment, Fold, Pair, Result, Call,
+    Join, Reshape, Top, Solve, Shift, Window, Softmax, Segment, Fold, Pair, Result, Call,
 )  # fmt: skip
 """Every op there is: tables about ops (meaning, emission, ...) must cover exactly these."""
 

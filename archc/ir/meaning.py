@@ -248,6 +248,8 @@ MEANING: dict[type, Callable[..., Named | Results]] = {
     ir.Contract: ops.contract,
     ir.Gather: ops.gather,
     ir.Scatter: ops.scatter,
+    ir.Join: ops.join,
+    ir.Reshape: ops.reshape,
     ir.Top: ops.top,
     ir.Solve: ops.solve,
     ir.Shift: ops.shift,

@@ -233,6 +233,26 @@ def scatter(node: Node, scope: Scope, value: Named, index: Named) -> Named:
     return Named(sums, (node.op.into.name, *rest))
 
 
+def join(node: Node, scope: Scope, *operands: Named) -> Named:
+    into, rest = node.op.into.name, [n for n in node.type.names if n != node.op.into.name]
+    parts = [
+        operand.renamed({axis: into}).to([*rest, into])
+        for axis, operand in zip(node.op.axes, operands, strict=True)
+    ]
+    shape = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    parts = [part.expand(*shape, part.shape[-1]) for part in parts]
+    if node.type.dtype == "real":
+        parts = [scope.real(part) for part in parts]
+    return Named(torch.cat(parts, -1), (*rest, into))
+
+
+def reshape(node: Node, scope: Scope, value: Named) -> Named:
+    rest = [name for name in value.names if name not in node.op.axes]
+    data = value.to([*rest, *node.op.axes])
+    data = data.reshape(*data.shape[: len(rest)], *scope.shape(node.op.into))
+    return Named(data, (*rest, *(axis.name for axis in node.op.into)))
+
+
 def top(node: Node, scope: Scope, value: Named) -> Named:
     dim, count = value.names.index(node.op.axis), int(scope.number(node.op.count))
     count = min(count, value.data.shape[dim])

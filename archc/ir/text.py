@@ -196,6 +196,10 @@ OP_TEXT: dict[type, Callable[[Any, tuple[str, ...]], str]] = {
     ir.Contract: _contract,
     ir.Gather: lambda op, on: _applied("gather", op.axis, on),
     ir.Scatter: lambda op, on: _applied("scatter", f"{op.axis} -> {op.into}", on),
+    ir.Join: lambda op, on: _applied("join", f"{', '.join(op.axes)} -> {op.into}", on),
+    ir.Reshape: lambda op, on: _applied(
+        "reshape", f"{', '.join(op.axes)} -> {', '.join(map(str, op.into))}", on
+    ),
     ir.Top: lambda op, on: _applied("top", f"{op.axis}, {op.count}", on),
     ir.Solve: _solve,
     ir.Shift: lambda op, on: _applied("shift", f"{op.stream}, {op.steps}", on),

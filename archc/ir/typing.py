@@ -71,6 +71,28 @@ def scatter(op: ir.Scatter, types: Types) -> Type:
     return Type(tuple(op.into if a.name == op.axis else a for a in types[0].axes), types[0].dtype)
 
 
+def join_axes(op: ir.Join, types: Types) -> Type:
+    require(len(op.axes) == len(types) > 0, "join has an axis for each operand")
+    made = []
+    for name, type in zip(op.axes, types, strict=True):
+        require(name in type.names, f"join along {name} of {type.names}")
+        others = {a.name for a in type.axes if a.name != name}
+        require(op.into.name not in others, f"join into {op.into} of {type.names}")
+        axes = tuple(op.into if a.name == name else a for a in type.axes)
+        made.append(Type(axes, type.dtype))
+    dtypes = {type.dtype for type in types}
+    return Type(join(made), dtypes.pop() if len(dtypes) == 1 else "real")
+
+
+def reshape(op: ir.Reshape, types: Types) -> Type:
+    (type,) = types
+    require(set(op.axes) <= set(type.names), f"reshape of {op.axes} in {type.names}")
+    first = min(type.names.index(name) for name in op.axes)
+    kept = [a for a in type.axes if a.name not in op.axes]
+    place = sum(a.name not in op.axes for a in type.axes[:first])
+    return Type((*kept[:place], *op.into, *kept[place:]), type.dtype)
+
+
 def solve(op: ir.Solve, types: Types) -> Type:
     matrix, vector = types
     require({op.row, op.col} <= set(matrix.names) and op.row in vector.names, "solve")
@@ -115,6 +137,8 @@ RULES: dict[type, Callable[[Any, Types], Type]] = {
     ir.Contract: contract,
     ir.Gather: gather,
     ir.Scatter: scatter,
+    ir.Join: join_axes,
+    ir.Reshape: reshape,
     ir.Top: lambda op, types: Type(types[0].axes, "bool"),
     ir.Solve: solve,
     ir.Shift: lambda op, types: types[0],

@@ -214,6 +214,8 @@ RULES: dict[type, Callable[..., Interval]] = {
     ir.Contract: contract,
     ir.Gather: lambda walk, node, value, index: value,
     ir.Scatter: scatter,
+    ir.Join: lambda walk, node, *operands: hull(*operands),
+    ir.Reshape: lambda walk, node, value: value,
     ir.Top: lambda walk, node, value: UNIT,
     ir.Solve: lambda walk, node, matrix, vector: ANY,
     ir.Shift: lambda walk, node, value: hull(value, ZERO),

@@ -399,6 +399,19 @@ def take_at(x: Tensor, index: Tensor, shared: int) -> Tensor:
     return x.gather(shared, at).reshape(*index.shape, *rest)
 
 
+def join_along(dim: int, *xs: Tensor) -> Tensor:
+    """Tensors one after the other along a dim; along others, one of length 1 is repeated."""
+    others = [list(x.shape) for x in xs]
+    for shape in others:
+        shape[dim] = 1
+    whole = list(torch.broadcast_shapes(*others))
+    wide = []
+    for x in xs:
+        whole[dim] = x.shape[dim]
+        wide.append(x.expand(whole))
+    return torch.cat(wide, dim)
+
+
 def one_hot_rows(index: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     """A row for each index: 1 in its column, 0 elsewhere; all 0 if there is no such column."""
     return (index[:, None] == torch.arange(count, device=index.device)).to(dtype)

@@ -82,6 +82,8 @@ CROSSING: dict[type, Callable[[Any], tuple[str, ...]]] = complete(
         ir.Reduce: lambda op: op.axes,
         ir.Gather: lambda op: (op.axis,),
         ir.Scatter: lambda op: (op.axis, op.into.name),
+        ir.Join: lambda op: (*op.axes, op.into.name),
+        ir.Reshape: lambda op: (*op.axes, *(axis.name for axis in op.into)),
         ir.Top: lambda op: (op.axis,),
         ir.Solve: lambda op: (op.row, op.col),
         ir.Shift: lambda op: (op.stream,),

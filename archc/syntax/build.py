@@ -137,6 +137,12 @@ class Builder:
                 return kid
         return None
 
+    @classmethod
+    def behind(cls, kids: Kids, word: str) -> tuple[Any, ...]:
+        """The nodes behind a word; none where it does not stand."""
+        words = [isinstance(kid, Token) and str(kid) == word for kid in kids]
+        return cls.nodes(kids[words.index(True) :]) if True in words else ()
+
     def bracketed(self, kids: Kids) -> tuple[tree.Expr, ...] | None:
         """The expressions between `[` and `]`; None if there are no brackets."""
         if not self.has(kids, "["):
@@ -198,7 +204,7 @@ class Builder:
 
     def assign(self, span: Span, kids: Kids) -> tree.Assign:
         targets = self.each(kids, tree.Target)
-        return tree.Assign(span, targets, self.after(kids, "="), self.after(kids, "by"))
+        return tree.Assign(span, targets, self.after(kids, "="), self.behind(kids, "by"))
 
     def output(self, span: Span, kids: Kids) -> tree.Output:
         return tree.Output(span, self.each(kids, tree.Target)[0], self.after(kids, "="))
@@ -323,7 +329,9 @@ class Builder:
         return tree.Argument(span, self.name_of(kids[0]) if named else None, kids[-1])
 
     def index(self, span: Span, kids: Kids) -> tree.Index:
-        return tree.Index(span, kids[0], self.nodes(kids[1:]))
+        into = self.behind(kids, "as")
+        items = self.nodes(kids[1:])
+        return tree.Index(span, kids[0], items[: len(items) - len(into)], into)
 
     def transpose(self, span: Span, kids: Kids) -> tree.Transpose:
         return tree.Transpose(span, kids[0])

@@ -252,7 +252,8 @@ NAMES = (
     # --- shapes ---
     Habit(
         "view reshape flatten unflatten rearrange",
-        "the dims that you want in the parameter: with `param W[d, H, K]`, `x @ W` is `[H, K]`",
+        "the dims that you want in the parameter: with `param W[d, H, K]`, `x @ W` is `[H, K]`; a "
+        "value is counted by other dims with `split[d as H, K](x)` and `merge[H, K as d](x)`",
         "z = (x @ U).view(H, K)", "param W[d, H, K]\nz = x @ W",
     ),
     Habit(
@@ -267,11 +268,12 @@ NAMES = (
     ),
     Habit(
         "cat concat concatenate stack hstack",
-        "a projection of each, and their sum: `x @ W + b @ V`",
+        "a projection of each, and their sum: `x @ W + b @ V`; or `join[N, R as K](a, b)`",
         "z = cat([x, b])", "param W, V[d, H]\nz = x @ W + b @ V",
     ),
     Habit(
-        "split chunk unbind", "`f, g = u by 2` with a last dim of size 2",
+        "split chunk unbind",
+        "`f, g = u by 2` with a last dim of size 2, or `f, g = u by N, R`, the dims of the parts",
         "f, g = x.chunk(2)\nz = f * g", "param W[d, H, 2]\nf, g = x @ W by 2\nz = f * g",
     ),
     Habit(

@@ -299,8 +299,10 @@ def _no_operator(source: Source, at: Span, left: str, report: Report) -> Refused
     elif left in habits.SAME:
         helps = [f"write `{left}({right})`"]
     else:
-        helps = [f"write the operator: `{left} * {right}` for each element, `{left} @ {right}` for "
-                 "matrices"]
+        helps = [
+            f"write the operator: `{left} * {right}` for each element, `{left} @ {right}` for "
+            "matrices"
+        ]
     return report.error("E0012", f"unexpected `{right}` after `{left}`", at, helps=helps)
 
 

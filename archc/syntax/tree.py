@@ -85,10 +85,11 @@ class Choice(Node):
 
 @dataclass(frozen=True)
 class Index(Node):
-    """`W[e]`, `S[t-1]`, `l2norm[K]`, `m[]`."""
+    """`W[e]`, `S[t-1]`, `l2norm[K]`, `m[]`, `split[d as H, K]`: `into` is what `as` names."""
 
     base: Expr
     items: tuple[Expr, ...]
+    into: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -198,11 +199,11 @@ class Target(Node):
 
 @dataclass(frozen=True)
 class Assign(Node):
-    """`a = e`, `a, b, c = e by 3`."""
+    """`a = e`, `a, b, c = e by 3`, `a, b = e by N, R`."""
 
     targets: tuple[Target, ...]
     value: Expr
-    by: Expr | None
+    by: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True)

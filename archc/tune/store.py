@@ -21,7 +21,9 @@ def place(title: str, device: str) -> Path:
 
 
 def document(
-    found: Mapping[Launch, Candidate], sources: Mapping[str, str], here: Mapping[str, str],
+    found: Mapping[Launch, Candidate],
+    sources: Mapping[str, str],
+    here: Mapping[str, str],
     record: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What is written: settings by kernel and class of launches, with the digest of each kernel's

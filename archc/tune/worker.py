@@ -1,8 +1,8 @@
 """A process that tries settings: `python -m archc.tune.worker check|time|final JOB ...`.
 
-    check OUT NAME...     hold candidates against the oracle; a line of JSON for each
-    time OUT NAME...      the times of every kernel's launches, candidates in turns, as JSON
-    final OUT TABLE       hold a table of settings against the oracle and time it beside the shipped
+check OUT NAME...     hold candidates against the oracle; a line of JSON for each
+time OUT NAME...      the times of every kernel's launches, candidates in turns, as JSON
+final OUT TABLE       hold a table of settings against the oracle and time it beside the shipped
 """
 
 from __future__ import annotations

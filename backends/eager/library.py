@@ -28,6 +28,7 @@ DIGEST = "@" * 12
 
 REFUSED = "no_second_gradient"
 
+
 def named(text: str) -> str:
     """A text with the digest of what it was in the names of its ops."""
     return text.replace(DIGEST, hashlib.sha256(text.encode()).hexdigest()[: len(DIGEST)])

@@ -68,10 +68,12 @@ class Op(GraphFunction):
         return self.owner.together
 
     def _told_by(self, body: Scope) -> dict[str, list[tuple[str, int]]]:
-        """Which shapes tell a length: none of what is kept for the gradient."""
+        """Which shapes tell a length: none of what is kept for the gradient, and none a length that
+        is an argument."""
         return {
             name: [each for each in places if each[0] not in self.kept]
             for name, places in body.sources.items()
+            if name not in self.owner.extra
         }
 
     def _define(self, writer: Writer, name: str, arguments: Sequence[str], doc: list[str]) -> None:

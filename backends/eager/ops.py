@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from archc.backends.eager import carry
 from archc.backends.eager.elementwise import laid_out
+from archc.backends.eager.rearrange import run_of
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import (
     BOOL,
@@ -25,6 +26,7 @@ from archc.backends.expression import (
 from archc.backends.index import aligned, dims, einsum, permuted
 from archc.backends.writer import quoted
 
+from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
 from archc.ir.graph import Node
@@ -201,8 +203,12 @@ def _rearranged(scope: Scope, node: Node, value: Value) -> Value:
 
 
 def gather(scope: Scope, node: Node) -> Value:
-    """`E[tokens]` for a table, `x[..., index]` (`x.index_select(dim, index)` where no index can be
-    negative) where no axis is shared, else `take`."""
+    """A run of entries is a view; else `E[tokens]` for a table, `x[..., index]`
+    (`x.index_select(dim, index)` where no index can be negative) where no axis is shared, else
+    `take`."""
+    run = run_of(scope, node)
+    if run is not None:
+        return _narrowed(scope, node, *run)
     value, index = (scope.value(operand) for operand in node.operands)
     axis, layout = node.op.axis, scope.node_layout(node)
     at = value.layout.index(axis)
@@ -225,6 +231,15 @@ def gather(scope: Scope, node: Node) -> Value:
         text = Text(f"{value.text.at(ATOM)}[{lead}{index.text}]")
         if at == 0 and len(value.layout) == 2 and len(new) > 1:
             text = call("F.embedding", index.text, value.text)
+    return Value(permuted(text, have, layout), layout, value.kind)
+
+
+def _narrowed(scope: Scope, node: Node, start: Text, axis: Axis) -> Value:
+    """`x.narrow(-1, N, R)`."""
+    value, layout = scope.value(node.operands[0]), scope.node_layout(node)
+    have = [axis.name if name == node.op.axis else name for name in value.layout]
+    place = dims(value.layout, [node.op.axis])
+    text = call(f"{value.text.at(ATOM)}.narrow", place, start, scope.length(axis))
     return Value(permuted(text, have, layout), layout, value.kind)
 
 

@@ -37,8 +37,8 @@ ONE_BY_ONE = "They run one after the other: something in here looks along all to
 
 TOKENWISE = (
     ir.Input, ir.Param, ir.Constant, ir.Position, ir.Delta, ir.Noise, ir.Elementwise, ir.Reduce,
-    ir.Contract, ir.Gather, ir.Top, ir.Solve, ir.Softmax, ir.Shift, ir.Window, ir.Fold, ir.Result,
-    ir.Call,
+    ir.Contract, ir.Gather, ir.Join, ir.Reshape, ir.Top, ir.Solve, ir.Softmax, ir.Shift, ir.Window,
+    ir.Fold, ir.Result, ir.Call,
 )  # fmt: skip
 """Ops that may be done to all packed tokens at once, unless they cross them."""
 

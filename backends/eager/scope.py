@@ -28,6 +28,7 @@ Emitters = Mapping[type, Callable[["Scope", Node], Value]]
 
 HINTS = {
     ir.Window: "window", ir.Gather: "taken", ir.Top: "chosen", ir.Softmax: "weights",
+    ir.Join: "joined", ir.Reshape: "counted",
     ck.Spans: "spans", ck.Gram: "gram", ck.Inverse: "inverse", ck.Scan: "scanned",
 }  # fmt: skip
 MOVED = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from archc.backends.eager import ops
+from archc.backends.eager import ops, rearrange
 from archc.backends.eager.calls import callee
 from archc.backends.eager.chunk_ops import CHUNK_EMITTERS
 from archc.backends.eager.chunked import fold
@@ -31,6 +31,8 @@ EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
     ir.Contract: ops.contract,
     ir.Gather: ops.gather,
     ir.Scatter: ops.scatter,
+    ir.Join: rearrange.join,
+    ir.Reshape: rearrange.reshape,
     ir.Top: ops.top,
     ir.Solve: ops.solve,
     ir.Shift: ops.shift,

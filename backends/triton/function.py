@@ -200,9 +200,7 @@ class KernelFunction(GraphFunction):
         fixed = [*sizes, *blocks, f"**{self.numbers}"]
         arguments = [*(launch.arguments[name] for name in made.arguments), launch.rows]
         programs = self.programs(made, launch.batch)
-        write_launch(
-            self.body.writer, title, programs, arguments, counts, fixed, settings
-        )
+        write_launch(self.body.writer, title, programs, arguments, counts, fixed, settings)
 
     def _warps(self, made: Made) -> int:
         """How many warps a program has."""

@@ -26,6 +26,7 @@ class KernelOps(Ops):
     kind: type[KernelOp] = KernelOp
     forward: KernelOp
     backward: KernelOp
+
     def __init__(self, owner: Recurrence, eager: Both, fast: Both):
         super().__init__(owner, eager, fast)
         self.inference = None

@@ -54,9 +54,7 @@ def _rows(kernel: KernelWriter, operand: int, place: Place, labels: tuple[str, s
     return masked(kernel, x, labels)
 
 
-def _with_first(
-    kernel: KernelWriter, node: Node, matrix: Tile, x: Tile, place: Place
-) -> Tile:
+def _with_first(kernel: KernelWriter, node: Node, matrix: Tile, x: Tile, place: Place) -> Tile:
     """The addends with the matrix times the value before the first row in that row."""
     op: ck.Scan = node.op
     row, col = op.matrix

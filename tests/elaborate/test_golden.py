@@ -10,15 +10,22 @@ import pytest
 from archc.elaborate.elaborate import elaborate
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.source import Source
 from archc.specfile import bundled, import_source, read
+from archc.syntax import tree
 from archc.syntax.parse import parse
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "products"
+PAPERS = Path(__file__).parents[1] / "newcomers"
 
 
 def layers(spec: str) -> list[ir.Layer]:
     """Every layer that a bundled spec declares."""
-    file = parse(read(spec))
+    return layers_of(parse(read(spec)))
+
+
+def layers_of(file: tree.File) -> list[ir.Layer]:
+    """Every layer that a file declares."""
     names = [decl.name for decl in file.decls if decl.kind != "function"]
     return [elaborate(file, name, {}, import_source) for name in names]
 
@@ -74,6 +81,9 @@ def test_no_other_op_exists(spec: str) -> None:
 
 
 def test_every_op_is_needed() -> None:
-    """An op that no bundled spec lowers to would be one too many."""
-    used = {type(n.op) for spec in bundled() for x in layers(spec) for n in everything(x, set())}
+    """An op that no bundled spec lowers to, and none of a paper, would be one too many."""
+    files = [parse(read(spec)) for spec in bundled()]
+    files += [parse(Source(path.name, path.read_text("utf-8"))) for path in PAPERS.glob("*.arch")]
+    made = [layer for file in files for layer in layers_of(file)]
+    used = {type(node.op) for layer in made for node in everything(layer, set())}
     assert used == set(ir.OPS)

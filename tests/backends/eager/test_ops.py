@@ -46,6 +46,11 @@ layer Rows(d, e):
     param E[e, d]
     output y = take[d](x, (index[d] + 1) % size(d)) + E[t]
 
+layer Parts(d, K = d / 2, R = d / 4):
+    input x[d]
+    a, b = x by K, [2, R]
+    output y[d] = join[K, K as d](2 * a, merge[2, R as K](b * b))
+
 layer Groups(d, H, G):
     input x[H, d]
     input g[G, d]
