@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import sympy
 
 from archc.dims import Axis
-from archc.ir.chunk import cotangent
+from archc.ir.chunk import cotangent, primal
 from archc.ir.graph import Graph, Type
 from archc.source import Span
 
@@ -126,7 +126,7 @@ class Fold:
         """The sources that have a gradient, in order."""
         if self.slopes is None:
             return ()
-        reached = {name.removeprefix("d.") for name in self.slopes.outputs}
+        reached = {primal(name) or name for name in self.slopes.outputs}
         tables = {lookup.table for lookup in self.learned_lookups}
         vectors = {n for dot in self.dots if dot.name in reached for n in (dot.reader, dot.read)}
         found = reached | vectors | tables | {self.values or "", self.sink or ""}

@@ -26,6 +26,7 @@ from archc.ir.count import operations_of
 from archc.ir.graph import Graph, Node, Type, cheapest_cut
 from archc.ir.roles import held
 from archc.ir.shapes import elements
+from archc.ir.value_names import saved_name
 
 DEAR = 8
 """Operations a byte, above which a value is not computed again."""
@@ -175,7 +176,7 @@ def _names(graph: Graph, chosen: Iterable[int], taken: set[str]) -> dict[int, st
     `saved.q`, `saved.scores.2`."""
     names: dict[int, str] = {}
     for id in chosen:
-        first = f"saved.{held(graph, id).removeprefix('saved.')}"
+        first = saved_name(held(graph, id))
         name, number = first, 1
         while name in taken:
             number += 1

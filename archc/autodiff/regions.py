@@ -17,15 +17,11 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
 from archc.ir.graph import Graph, Node, Type
+from archc.ir.value_names import state_before
 
 Cotangents = list[int | None]
 Given = Mapping[str, int]
 """The cotangent of each result that has one."""
-
-
-def before(state: str) -> str:
-    """The name in a body of a state before the token."""
-    return f"{state}[t-1]"
 
 
 def carried(state: str) -> str:
@@ -58,10 +54,10 @@ def fold(b: Builder, node: Node, given: Given) -> Cotangents:
     """
     op, flow = node.op, _flow(b, node, given)
     given, ends = _ends(b, node, flow, given)
-    wanted = [*flow.captures, *(before(state.name) for state in flow.states)]
+    wanted = [*flow.captures, *(state.before for state in flow.states)]
     if not flow.outputs:
         return [None] * len(node.operands)
-    body = b.differentiate(op.body, wanted, flow.outputs, stored=[*map(before, _names(op))])
+    body = b.differentiate(op.body, wanted, flow.outputs, stored=[*map(state_before, _names(op))])
     flow = replace(flow, reached=tuple(name for name in wanted if name not in body.unreached))
     streams = _streams(b, node, body)
     back = _reversed_body(body.backward, flow, given)
@@ -87,18 +83,18 @@ def _flow(b: Builder, node: Node, given: Given) -> _Flow:
         for name, operand in zip(op.captures, node.operands, strict=False)
         if operand in b.active and name in inputs
     ]
-    read = [state for state in op.states if before(state.name) in inputs]
+    read = [state for state in op.states if state.before in inputs]
     live = {s.name for s, start in zip(op.states, starts, strict=True) if start in b.active}
     reads = {name: body.ancestors(id) | {id} for name, id in body.outputs.items()}
 
     def active(name: str) -> bool:
         """Whether an output depends on an active capture or state."""
-        entering = [*captures, *(before(s.name) for s in read if s.name in live)]
+        entering = [*captures, *(s.before for s in read if s.name in live)]
         return any(inputs[each] in reads[name] for each in entering)
 
     def wanted(name: str) -> bool:
         """Whether a cotangent comes back to a state from what is read or carried."""
-        return any(inputs[before(name)] in reads[out] for out in sinks)
+        return any(inputs[state_before(name)] in reads[out] for out in sinks)
 
     for _ in op.states:
         live |= {state.name for state in op.states if active(state.name)}
@@ -131,7 +127,7 @@ def _hands_on(body: Graph, state: str) -> bool:
     """Whether a state after a token depends on that before it."""
     inputs = {n.op.name: n.id for n in body if isinstance(n.op, ir.Input)}
     made = body.outputs[state]
-    return inputs.get(before(state)) in {made, *body.ancestors(made)}
+    return inputs.get(state_before(state)) in {made, *body.ancestors(made)}
 
 
 def _ends(b: Builder, node: Node, flow: _Flow, given: Given) -> tuple[Given, list[int]]:
@@ -159,7 +155,7 @@ def _streams(b: Builder, node: Node, body: Any) -> dict[str, int]:
     op, forward = node.op, body.forward
     inputs = {n.op.name: n.id for n in forward if isinstance(n.op, ir.Input)}
     read = {n.op.name for n in body.backward if isinstance(n.op, ir.Input)}
-    needed = {name: inputs[name] for name in map(before, _names(op)) if name in read}
+    needed = {name: inputs[name] for name in map(state_before, _names(op)) if name in read}
     needed |= {saved.name: forward.outputs.pop(saved.name) for saved in body.saved}
     put_out: dict[str, str] = {}
     for name, id in needed.items():
@@ -189,7 +185,7 @@ def _reversed_body(backward: Graph, flow: _Flow, given: Given) -> Graph:
     inputs = {n.op.name: n for n in body if isinstance(n.op, ir.Input)}
     for state in flow.states:
         name = cotangent(state.name)
-        later = body.add(ir.Input(before(carried(state.name)), Type(state.axes)))
+        later = body.add(ir.Input(state_before(carried(state.name)), Type(state.axes)))
         if name not in inputs:
             continue
         entered = inputs[name]
@@ -200,7 +196,7 @@ def _reversed_body(backward: Graph, flow: _Flow, given: Given) -> Graph:
             now = body.add(ir.Input(name, entered.type))
             total = body.add(ir.Elementwise("add"), now, total)
         body.substitute(entered.id, total)
-    outputs = {carried(s.name): body.outputs[cotangent(before(s.name))] for s in flow.states}
+    outputs = {carried(s.name): body.outputs[cotangent(s.before)] for s in flow.states}
     reached = [name for name in flow.captures if name in flow.reached]
     outputs |= {cotangent(name): body.outputs[cotangent(name)] for name in reached}
     body.outputs = outputs
@@ -235,7 +231,7 @@ def _taken_out(b: Builder, node: Node, flow: _Flow, back: Graph) -> dict[str, li
     and of others where that takes no more memory and no state needs them."""
     stream = node.op.stream.name
     operands = dict(_captured(node))
-    states = [before(carried(state.name)) for state in flow.states]
+    states = [state_before(carried(state.name)) for state in flow.states]
     flowing = {
         id
         for state in flow.states
@@ -288,7 +284,7 @@ def _of_starts(
     """Cotangents of initial values: the last ones of the reverse Fold, which stand first."""
     op = node.op
     end = {state.name: id for state, id in zip(flow.states, ends, strict=True)}
-    live = {state.name for state in flow.states if before(state.name) in flow.reached}
+    live = {state.name for state in flow.states if state.before in flow.reached}
     for state, start in zip(op.states, node.operands[len(op.captures) :], strict=True):
         if state.name not in live or start not in b.active:
             yield None

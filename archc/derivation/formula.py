@@ -29,6 +29,7 @@ from archc.derivation.maths import (
     transposed,
 )
 from archc.ir import layer as ir
+from archc.ir.value_names import state_of
 from archc.recurrence.affine.atoms import Atom, Table
 from archc.recurrence.affine.form import (
     AFTER,
@@ -144,8 +145,9 @@ class Formulas:
         name = atom.head
         if name.startswith("%") and isinstance(self.study.fold.body[int(name[1:])].op, ir.Solve):
             return Name(Letters(self.study).of("z"), (self.at,))
-        if name.endswith("[t-1]"):
-            return named(name.removesuffix("[t-1]"), before(self.at))
+        state = state_of(name)
+        if state is not None:
+            return named(state, before(self.at))
         return named(name, *(() if name in self.steady else (self.at,)))
 
     def _log_of(self, atom: Atom) -> str | None:

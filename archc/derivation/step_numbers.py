@@ -25,6 +25,7 @@ from archc.derivation.outside import chain
 from archc.derivation.page import Block, Formula, Inline, Step, Table, para
 from archc.derivation.telling import Telling
 from archc.ir import chunk as ck
+from archc.ir.value_names import state_before
 from archc.recurrence.affine.atoms import Atom
 from archc.recurrence.affine.atoms import Table as Atoms
 from archc.recurrence.affine.form import DENSE, DIAGONAL, MAX_PLUS, NormalForm
@@ -101,7 +102,7 @@ def _enters(form: NormalForm, table: Atoms, gate: sympy.Expr, name: str) -> bool
 def _mentions(table: Atoms, atom: Atom, name: str) -> bool:
     """Whether an atom is made of a value."""
     if atom.kind in ("value", "state"):
-        return atom.head in (name, f"{name}[t-1]")
+        return atom.head in (name, state_before(name))
     return any(
         _mentions(table, table.atoms[s], name) for arg in atom.args for s in table.symbols(arg)
     )

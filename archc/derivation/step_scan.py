@@ -29,6 +29,7 @@ from archc.derivation.maths import (
 from archc.derivation.page import PARALLEL, SEQUENTIAL, Block, Formula, Step, para
 from archc.derivation.telling import Telling, joined
 from archc.ir import layer as ir
+from archc.ir.value_names import state_before
 from archc.recurrence.affine.form import DENSE, MAX_PLUS, WRITTEN, NormalForm
 
 UP_TO_I = row(Name("s"), Sign("≤"), Name("i"))
@@ -223,5 +224,5 @@ def _update(telling: Telling, state: str) -> set[int]:
     body = telling.study.fold.body
     found = {body.outputs[state]} if state in body.outputs else set()
     return found | {
-        n.id for n in body if isinstance(n.op, ir.Input) and n.op.name == f"{state}[t-1]"
+        n.id for n in body if isinstance(n.op, ir.Input) and n.op.name == state_before(state)
     }

@@ -17,6 +17,7 @@ from archc.ir import layer as ir
 from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Graph, Type
 from archc.ir.typing import layer_graph
+from archc.ir.value_names import state_before
 from archc.syntax import tree
 
 ALGEBRA = (
@@ -80,7 +81,7 @@ def _token(inner: Scope, made: LawRule) -> dict[str, Tensor]:
             help = near[0] if near else "inputs of the first layer are values of the recurrence"
             raise wrong(inner, at, message, help, item)
         value = ops.tensor(inner, inner.lookup(item.name, at.span), item.span)
-        before = {f"{name}[t-1]" for name in made.states}
+        before = {state_before(name) for name in made.states}
         graph = inner.frame.graph
         reads = (graph[id].op for id in (value.node, *sorted(graph.ancestors(value.node))))
         if any(isinstance(op, ir.Input) and op.name in before for op in reads):

@@ -18,6 +18,7 @@ from archc.ir import layer as ir
 from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Type
 from archc.ir.typing import layer_graph
+from archc.ir.value_names import state_before
 from archc.syntax import habits, tree
 
 
@@ -81,7 +82,7 @@ def recurrence(
     )
     for state in node.states:
         axes = (BATCH, *scope.extra, *heads, *ops.settle(inner.axes(state.axes), inner.hidden))
-        before = frame.graph.add(ir.Input(f"{state.name}[t-1]", Type(axes)), span=state.span)
+        before = frame.graph.add(ir.Input(state_before(state.name), Type(axes)), span=state.span)
         inner.states[state.name] = StateRef(state, axes, Tensor(frame, before, origin=state.span))
     states = inner.states
     assigned, inner = define(inner, node.body)

@@ -115,6 +115,16 @@ def final(state: str) -> str:
     return f"{state}[T]"
 
 
+def is_end(name: str) -> bool:
+    """Whether a value is a state before the first token or after the last, or its gradient."""
+    return name.endswith((start(""), final("")))
+
+
 def cotangent(name: str) -> str:
     """The name of the gradient with respect to an input or an output."""
     return f"d.{name}"
+
+
+def primal(name: str) -> str | None:
+    """The input or output whose gradient has this name; None for what is no gradient."""
+    return name.removeprefix(cotangent("")) if name.startswith(cotangent("")) else None

@@ -51,7 +51,8 @@ class Kernel:
     axis of the grid. Of `split` it has FEW indices where the dim `beside` it is not longer than
     NEAR: tiles then have both dims for every row, else one of them goes index by index. `exact`:
     its products of matrices are in float32 whatever the data are; those of `in_parts` are too, made
-    of products of the two parts of a number. `why` says for a reader how it was cut.
+    of products of the two parts of a number. `tokenwise`: it walks the tokens, not chunks of them.
+    `why` says for a reader how it was cut.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Kernel:
     exact: bool = False
     in_parts: frozenset[int] = frozenset()
     beside: Axis | None = None
+    tokenwise: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Kernel
 from archc.ir.roles import held
 from archc.ir.text import op_text
+from archc.ir.value_names import unsaved
 from archc.source import Span
 
 DEPTH, WIDTH = 5, 150
@@ -25,11 +26,11 @@ INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 def stored_texts(kernel: Kernel) -> list[str]:
     """A line for each value that a kernel stores, and for each state that it carries."""
     graph, found = kernel.graph, list[str]()
-    names = {id: name.removeprefix("saved.") for id, name in kernel.loads.items()}
+    names = {id: unsaved(name) for id, name in kernel.loads.items()}
     for name, id in kernel.stores.items():
         if kernel.walk is None or not isinstance(graph[id].op, ir.Result):
             node, own = graph[id], {i: n for i, n in names.items() if i != id}
-            found.append(_line(name.removeprefix("saved."), node, _formula(graph, id, own), node))
+            found.append(_line(unsaved(name), node, _formula(graph, id, own), node))
     if kernel.walk is not None:
         fold = graph[kernel.walk]
         shown = {result.op.name: name for name, result in _results(kernel).items()}
@@ -44,7 +45,7 @@ def stored_texts(kernel: Kernel) -> list[str]:
         for name, id in body.outputs.items():
             if name in states or name in shown:
                 node, inner = body[id], _formula(body, id, inputs)
-                called = shown.get(name, name).removeprefix("saved.")
+                called = unsaved(shown.get(name, name))
                 found.append(_line(called, node, inner, fold))
     return found
 

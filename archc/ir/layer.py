@@ -20,6 +20,7 @@ import sympy
 from archc.dims import Axis
 from archc.ir.chunk import NO_RULES, ChunkRules
 from archc.ir.graph import Graph, Type
+from archc.ir.value_names import state_before
 from archc.source import Source, Span
 
 # --- values that come from outside -------------------------------------------------------------
@@ -248,6 +249,11 @@ class State:
 
     name: str
     axes: tuple[Axis, ...]
+
+    @property
+    def before(self) -> str:
+        """The name of its value before the token, an input of the body."""
+        return state_before(self.name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from archc.ir.chunk_meaning import CHUNK_MEANING
 from archc.ir.graph import Graph, Node
 from archc.ir.meaning_ops import Evaluation, Named, Scope
 from archc.ir.sizes import Number, callee_sizes, resolve_sizes
+from archc.ir.value_names import state_before
 from archc.tables import complete
 
 Results = dict[str, Named]
@@ -108,7 +109,7 @@ def fold(node: Node, scope: Scope, *operands: Named) -> Results:
     steps: dict[str, list[Tensor]] = {name: [] for name in outputs}
     for t in range(length)[:: -1 if op.reverse else 1]:
         token = {name: _at(value, stream, t) for name, value in captures.items()}
-        before = {f"{name}[t-1]": value for name, value in states.items()}
+        before = {state_before(name): value for name, value in states.items()}
         values = compute(nodes, replace(scope, inputs={**token, **before}))
         for state in op.states:
             states[state.name] = _as_state(values[outputs[state.name]], state, scope)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
+from archc.ir.value_names import unsaved
 
 PREPARE, SCORES, SOLVE = "chunk_prepare", "intra_chunk_scores", "solve_tril"
 SCAN, OUTPUT = "inter_chunk_scan", "chunk_output"
@@ -61,7 +62,7 @@ def held(graph: Graph, id: int) -> str:
     word = CHANGED.get(fn) or CHANGED.get(type(node.op)) or (fn if fn else "")
     if not word:
         return HELD.get(type(node.op), type(node.op).__name__.lower())
-    source = _source(graph, id).removeprefix("saved.").replace(".", "_")
+    source = unsaved(_source(graph, id)).replace(".", "_")
     return f"{source}_{word}" if source and len(source) <= LONGEST else word
 
 

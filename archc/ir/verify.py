@@ -21,6 +21,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.shapes import KIND_ORDER, TypeMismatch
 from archc.ir.typing import infer, result
+from archc.ir.value_names import state_before
 
 REGIONS = (ir.Fold, ir.Pair, ir.Call)
 HOLDERS = (*REGIONS, ck.Conjugate)
@@ -169,12 +170,12 @@ def _check_fold(op: ir.Fold, operands: list[Node], where: object) -> None:
     names = [state.name for state in op.states]
     wanted = len(op.captures) + len(names)
     require(len(operands) == wanted, f"{where}: {len(operands)} operands, not {wanted}")
-    _distinct([*op.captures, *(f"{name}[t-1]" for name in names)], f"{where}: input")
+    _distinct([*op.captures, *(state_before(name) for name in names)], f"{where}: input")
     captured = {
         name: Type(tuple(a for a in node.type.axes if a != op.stream), node.type.dtype)
         for name, node in zip(op.captures, operands, strict=False)
     }
-    captured |= {f"{state.name}[t-1]": Type(state.axes) for state in op.states}
+    captured |= {state.before: Type(state.axes) for state in op.states}
     check_graph(op.body, f"{where}, body", captured)
     for law in op.laws:
         parts = {law.in_body(part) for part in law.parts}
@@ -210,7 +211,7 @@ def _check_form(op: ir.Fold, form: ck.ChunkForm, operands: list[Node], where: ob
     arriving = {ck.cotangent(name): type for name, type in made.items() if name not in saved}
     check_graph(form.backward, where, {**given, **{n: made[n] for n in form.saved}, **arriving})
     for name, id in form.backward.outputs.items():
-        of = given.get(name.removeprefix(ck.cotangent("")))
+        of = given.get(ck.primal(name) or "")
         require(of is not None, f"{where}: `{name}` is the gradient of no input")
         fits = of is not None and set(form.backward[id].type.names) <= set(of.names)
         require(fits, f"{where}: `{name}` is {_shape(form.backward[id].type)}")

@@ -228,7 +228,7 @@ class _Kernel:
         states = {}
         for state, tile in zip(op.states, carried, strict=True):
             v.title(tile, state.name)
-            states[f"{state.name}[t-1]"] = Padded(tile, product=len(tile.dims) == 2)
+            states[state.before] = Padded(tile, product=len(tile.dims) == 2)
         made: dict[str, Padded] = {}
         with v.within(self._body(fold, states)):
             for name, id in op.body.outputs.items():

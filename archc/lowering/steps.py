@@ -319,7 +319,7 @@ class Steps(Values):
     def _token(self, states: Sequence[Padded]) -> list[Tile] | Refusal:
         """One token: its results are stored, and the states after it are what comes back."""
         op, made = self.op, dict[str, Padded]()
-        self.states = {f"{s.name}[t-1]": x for s, x in zip(op.states, states, strict=True)}
+        self.states = {s.before: x for s, x in zip(op.states, states, strict=True)}
         names = frozenset(self.states)
         with self.within(Frame(op.body, self._entering, self.fold.id, states=names)):
             for name, id in op.body.outputs.items():

@@ -22,7 +22,7 @@ import sympy
 
 from archc.dims import Axis
 from archc.ir import layer as ir
-from archc.ir.chunk import cotangent
+from archc.ir.chunk import cotangent, primal
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.token import Gradient, Past, TokenRegion, is_token_type
 from archc.limits import deep_calls
@@ -153,7 +153,7 @@ class TokenProgram(Values):
 
     def past(self, name: str) -> Past | None:
         """What an input, or its gradient, has of the tokens before the first one."""
-        return self.pasts.get(name.removeprefix(cotangent("")))
+        return self.pasts.get(primal(name) or name)
 
     def whole_number(self, expr: sympy.Expr) -> Tile:
         """A size as a value."""

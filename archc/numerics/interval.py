@@ -29,6 +29,7 @@ from archc.functions.interval import (
 )
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.value_names import state_of
 from archc.numerics.constants import COUNT, number_interval
 from archc.numerics.structure import Structure
 from archc.tables import complete
@@ -90,7 +91,7 @@ def outside(walk: _Walk, node: Node) -> Interval:
         return walk.names[node.op.name]
     if node.type.dtype == "bool":
         return UNIT
-    return ANY if node.op.name.endswith("[t-1]") else FINITE
+    return FINITE if state_of(node.op.name) is None else ANY
 
 
 def constant(walk: _Walk, node: Node) -> Interval:

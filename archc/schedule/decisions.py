@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Buffer, Kernel, Kernels
+from archc.ir.value_names import is_saved
 from archc.schedule.cost import again
 from archc.schedule.program import Program, Step
 from archc.schedule.quotients import exact_states
@@ -115,7 +116,7 @@ def of_buffer(kernels: Kernels, buffer: Buffer) -> tuple[Decision, Decision]:
 
 def _stands(kernels: Kernels, buffer: Buffer) -> Decision:
     if buffer.name in kernels.graph.outputs:
-        return Decision("saved" if buffer.name.startswith("saved") else "result")
+        return Decision("saved" if is_saved(buffer.name) else "result")
     if any(buffer.name in each.ends.values() for each in kernels.kernels):
         return Decision("end")
     readers = [each.name for each in kernels.kernels if buffer.name in _read(each)]
@@ -127,7 +128,7 @@ def _read(kernel: Kernel) -> set[str]:
 
 
 def _width(kernels: Kernels, buffer: Buffer) -> Decision:
-    outside = buffer.name in kernels.graph.outputs and not buffer.name.startswith("saved")
+    outside = buffer.name in kernels.graph.outputs and not is_saved(buffer.name)
     if outside or buffer.type.dtype != "real":
         return Decision("outside")
     if kernels.graph.outputs.get(buffer.name) in exact_states(kernels.graph):

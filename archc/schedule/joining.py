@@ -15,6 +15,7 @@ from archc.ir.graph import Graph, Type
 from archc.ir.kernel import Kernel
 from archc.ir.roles import CARRY, of_segments
 from archc.ir.shapes import arrange
+from archc.ir.value_names import state_before
 
 MOST = 32
 """How much of the other dim of a state a program has beside a matrix that is applied to it."""
@@ -55,7 +56,7 @@ class Join:
         """S' = D S + E for one state, which is `start` of the walk's graph before all segments."""
         body, name = self.body, state.name
         self.starts[name] = self._copied(start)
-        before = body.add(ir.Input(f"{name}[t-1]", Type(state.axes)), name=name)
+        before = body.add(ir.Input(state_before(name), Type(state.axes)), name=name)
         scaled = before
         if kept is not None:
             scale = self._captured(*kept)
@@ -75,7 +76,7 @@ class Join:
         """S' = D S + E for a matrix D."""
         body, name = self.body, state.name
         self.starts[name] = self._copied(start)
-        before = body.add(ir.Input(f"{name}[t-1]", Type(state.axes)), name=name)
+        before = body.add(ir.Input(state_before(name), Type(state.axes)), name=name)
         matrix = self._captured(*kept)
         source = tuple(column.name if a == row else a.name for a in state.axes)
         out = tuple((axis.name, axis) for axis in state.axes)

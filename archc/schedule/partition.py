@@ -24,6 +24,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernel, Kernels
 from archc.ir.roles import OUTPUT, PREPARE, SCAN, SCORES, SOLVE, held
+from archc.ir.value_names import unsaved
 from archc.schedule.axes import counts_chunks, crossing, own_dims, scans_numbers
 from archc.schedule.kept import Kept
 from archc.schedule.levels import CHUNKS, PAIRS, Levels, kind_of, split_of
@@ -63,10 +64,10 @@ class _Partition:
         """What stands in memory by the names of buffers: an output's own, else what it holds."""
         own = {id: name for name, id in reversed(self.graph.outputs.items())}
         taken = {n.op.name for n in self.graph if isinstance(n.op, ir.Input)} | {*own.values()}
-        taken |= {name.removeprefix("saved.") for name in [*self.graph.outputs, *taken]}
+        taken |= {unsaved(name) for name in [*self.graph.outputs, *taken]}
         names: dict[int, str] = {}
         for id in dict.fromkeys([*self.kept.ids, *self.levels.host]):
-            first = held(self.graph, id).removeprefix("saved.")
+            first = unsaved(held(self.graph, id))
             name, count = first, 1
             while name in taken:
                 count += 1

@@ -14,7 +14,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Kernel, Kernels
 from archc.ir.sizes import Number, evaluate
-from archc.schedule.steps import ALONG
+from archc.ir.value_names import is_saved
 
 Sizes = Mapping[str, Number]
 """Every size by the name of its symbol: those of the layer, `batch`, `T` and `chunk`."""
@@ -51,7 +51,7 @@ def widths(kernels: Kernels, dtype: str) -> dict[str, int]:
     data, graph = Setting({}, dtype).data, kernels.graph
     types = {node.op.name: node.type for node in graph if isinstance(node.op, ir.Input)}
     types |= {name: graph[id].type for name, id in graph.outputs.items()}
-    outside = {name for name in types if not name.startswith("saved")}
+    outside = {name for name in types if not is_saved(name)}
     inner = {NARROW: data, SUMMED: WIDE if data < WIDE else 2 * WIDE}
     kept = {buffer.name: inner.get(buffer.width, WIDE) for buffer in kernels.buffers}
     types |= {buffer.name: buffer.type for buffer in kernels.buffers}
@@ -107,7 +107,7 @@ class Program:
         self.looping = False
         if self.fold is not None:
             op: ir.Fold = self.fold.op
-            self.states = {f"{s.name}[t-1]": Type(s.axes) for s in op.states}
+            self.states = {s.before: Type(s.axes) for s in op.states}
             for id in self.fold.operands[len(op.captures) :]:
                 self._visit(OUTER, id)
             self.looping = True
@@ -162,7 +162,7 @@ class Program:
             return (STATE, node.op.name)
         id = self.fold.operands[self.fold.op.captures.index(node.op.name)]
         along = self.fold.op.stream.name in self.kernel.graph[id].type.names
-        self.looping = along or self.kernel.why != (ALONG,)
+        self.looping = along or not self.kernel.tokenwise
         key = self._visit(OUTER, id)
         self.looping = True
         return key

@@ -28,6 +28,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Node, Type
 from archc.ir.kernel import Buffer, Kernel, Segments
 from archc.ir.roles import RESCAN, SEGMENT, of_segments
+from archc.ir.value_names import state_before
 from archc.schedule.joining import LARGEST, SCALED, Join, Rule, number
 from archc.schedule.transition import Whole, transition
 
@@ -141,7 +142,7 @@ class _Walk:
 
     def _matrix(self) -> bool:
         """Whether a product of matrices is made of a state."""
-        names = {f"{state.name}[t-1]" for state in self.op.states}
+        names = {state.before for state in self.op.states}
         starts = [n.id for n in self.body if isinstance(n.op, ir.Input) and n.op.name in names]
         carried = {id for start in starts for id in self.body.descendants(start)}
         carried &= {a for id in self._next() for a in (*self.body.ancestors(id), id)}
@@ -180,7 +181,7 @@ class _Walk:
         """What a value of the body has of a state; None if nothing."""
         node = self.body[id]
         if isinstance(node.op, ir.Input):
-            names = {f"{state.name}[t-1]": state.name for state in self.op.states}
+            names = {state.before: state.name for state in self.op.states}
             return Carried(names[node.op.name]) if node.op.name in names else None
         parts = [self._of(operand, rule) for operand in node.operands]
         having = [(each, o) for each, o in zip(parts, node.operands, strict=True) if each]
@@ -264,7 +265,7 @@ class _Walk:
         starts = [number(graph, self.rules[state.name].nothing) for state in states]
         body.outputs = {state.name: body.outputs[state.name] for state in states}
         for (rule, factor), (name, axes) in kept.items():
-            before = body.add(ir.Input(f"{name}[t-1]", Type(axes)))
+            before = body.add(ir.Input(state_before(name), Type(axes)))
             body.outputs[name] = body.add(ir.Elementwise(rule.times), before, factor)
             states.append(ir.State(name, axes))
             starts.append(number(graph, rule.one))

@@ -12,7 +12,6 @@ from archc.lowering.steps import Stepping, stepping
 from archc.lowering.values import Refusal
 from archc.schedule.memory import OnChip
 from archc.schedule.program import Setting
-from archc.schedule.steps import ALONG
 from archc.tile.language import Dot, statements
 from archc.tile.resources import Launch
 
@@ -24,7 +23,7 @@ SHORT, LEAST = 8, 16
 
 def walks_tokens(kernel: Kernel) -> bool:
     """Whether a kernel is one of `steps`."""
-    return kernel.why == (ALONG,)
+    return kernel.tokenwise
 
 
 def of_steps(kernel: Kernel, setting: Setting) -> OnChip:

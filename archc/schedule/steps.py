@@ -63,12 +63,15 @@ def steps(graph: Graph, name: str) -> Kernel:
     grid = (batch, *heads.values())
     rows = batch if shared else None
     most = ROWS if shared else 64
-    return Kernel(name, graph, loads, stores, grid, split, fold.id, ends, (ALONG,), rows, most)
+    return Kernel(
+        name, graph, loads, stores, grid, split, fold.id, ends, (ALONG,), rows, most,
+        tokenwise=True,
+    )  # fmt: skip
 
 
 def _products_with_weights(op: ir.Fold) -> Iterator[Node]:
     """Products of a vector that follows from the states with a matrix that all sequences share."""
-    body, names = op.body, {f"{state.name}[t-1]" for state in op.states}
+    body, names = op.body, {state.before for state in op.states}
     states = {n.id for n in body if isinstance(n.op, ir.Input) and n.op.name in names}
     carried = states | {id for state in states for id in body.descendants(state)}
     for node in body:

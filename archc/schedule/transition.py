@@ -30,7 +30,7 @@ def transition(kernel: Kernel, name: str) -> tuple[Kernel, Axis, Axis]:
     (state, row), column = _state(kernel, fold), None
     column = row.renamed(_unused(graph, fold.op.body, row))
     assert kernel.split is not None
-    alone = _Alone(fold.op.body, f"{state.name}[t-1]", kernel.split, column)
+    alone = _Alone(fold.op.body, state.before, kernel.split, column)
     body = alone.body(state)
     read = {node.op.name for node in body if isinstance(node.op, ir.Input)}
     given = dict(zip(fold.op.captures, fold.operands, strict=False))

@@ -53,7 +53,7 @@ class FoldFunction:
 
     def _enter(self) -> None:
         """The values of the body's inputs: captures at one token, states before it."""
-        before = {f"{state.name}[t-1]": state for state in self.op.states}
+        before = {state.before: state for state in self.op.states}
         for inner in self.op.body:
             if not isinstance(inner.op, ir.Input):
                 continue

@@ -16,7 +16,7 @@ from archc.backends.writer import Names, Writer, identifier
 
 from archc.dims import Axis
 from archc.ir import layer as ir
-from archc.ir.chunk import CHUNK, cotangent
+from archc.ir.chunk import CHUNK, primal
 from archc.ir.graph import Graph
 
 
@@ -134,7 +134,7 @@ class GraphFunction:
         value = self.body.value(node.id)
         if value.kind != NUMBER and set(value.layout) == set(layout):
             return permuted(value.text, value.layout, layout).text
-        if value.kind == NUMBER and value.text.text == "0" and name.startswith(cotangent("")):
+        if value.kind == NUMBER and value.text.text == "0" and primal(name) is not None:
             self.absent.add(name)
             return "None"
         return tensor(self.body, node.id).text.text

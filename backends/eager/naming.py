@@ -8,6 +8,7 @@ from archc.backends.writer import identifier, snake
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.value_names import is_saved
 
 _LISTED = re.compile(r"(.+)\.(\d+)")
 
@@ -29,7 +30,7 @@ def given_name(graph: Graph, id: int, itself: bool = True) -> str | None:
     """What a value is called as an output, or by the loop that it enters. That a value is kept for
     a gradient names nothing but the value `itself`."""
     outputs = [name for name, output in graph.outputs.items() if output == id]
-    outputs = [name for name in outputs if itself or not name.startswith("saved.")]
+    outputs = [name for name in outputs if itself or not is_saved(name)]
     if outputs:
         return outputs[0]
     for user in graph.users(id):

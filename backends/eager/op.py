@@ -21,7 +21,7 @@ from archc.backends.lines import words
 from archc.backends.writer import Writer, quoted
 
 from archc.dims import Axis
-from archc.ir.chunk import CHUNK, cotangent
+from archc.ir.chunk import CHUNK, is_end, primal
 from archc.ir.graph import Type
 
 if TYPE_CHECKING:
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 
 TORCH = {"int": "torch.int64", "bool": "torch.bool"}
 """The dtypes of results that are not real."""
-
-
-def is_state(name: str) -> bool:
-    """Whether a value is a state before the first token or after the last, or its gradient."""
-    return name.endswith(("[0]", "[T]"))
 
 
 class Op(GraphFunction):
@@ -55,8 +50,8 @@ class Op(GraphFunction):
         self.layouts = {a: tuple(self.layout(n)) for n, a in self.arguments.items()}
         self.real = list(real.values())
         self.decisive = [a for n, a in real.items() if n not in owner.form.saved]
-        self.data = [a for n, a in real.items() if not is_state(n)] or self.real
-        self.state = ([a for n, a in real.items() if is_state(n)] or self.real)[0]
+        self.data = [a for n, a in real.items() if not is_end(n)] or self.real
+        self.state = ([a for n, a in real.items() if is_end(n)] or self.real)[0]
         self.kept = {self.arguments[n]: n for n in owner.form.saved if n in self.inputs}
         self.body.sources = self._told_by(self.body)
         self.packed, self.sequences = self._takes_packed(), self.body.names.fresh("sequences")
@@ -102,8 +97,8 @@ class Op(GraphFunction):
         """The dtype of a result; `eager`: where PyTorch does it."""
         if not self.is_real(name):
             return TORCH[self.graph[self.graph.outputs[name]].type.dtype]
-        value = name.removeprefix(cotangent(""))
-        if value != name and value in self.arguments and not is_state(value):
+        value = primal(name)
+        if value in self.arguments and not is_end(value):
             return f"{self.arguments[value]}.dtype"
         along = self.stream.name in self.graph[self.graph.outputs[name]].type.names
         return "data" if along and name in self.owner.outputs else "wide"

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import sympy
 from archc.backends.eager.graph_function import GraphFunction
-from archc.backends.eager.op import is_state
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, Value
 from archc.backends.expression import UNARY, Text
@@ -23,9 +22,10 @@ from archc.backends.triton.text import kernel_text, sizes_of
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.chunk import CHUNK
+from archc.ir.chunk import CHUNK, is_end, primal
 from archc.ir.graph import Graph
 from archc.ir.kernel import BLOCK, FEW, NARROW, NEAR, SUMMED, Buffer, warps
+from archc.ir.value_names import is_saved
 from archc.source import Span
 
 TORCH = {"int": "torch.int32", "bool": "torch.bool"}
@@ -132,7 +132,7 @@ class KernelFunction(GraphFunction):
             name: self.arguments[name] for name, node in self.inputs.items()
             if node.type.dtype == "real" and not self.is_number(name)
         }  # fmt: skip
-        data = [text for name, text in real.items() if not is_state(name)] or real.values()
+        data = [text for name, text in real.items() if not is_end(name)] or real.values()
         head = [f"data = narrowest({', '.join(data)})"]
         head += [f"{self.numbers} = numbers_of(data, chunk)"] * (self.numbers in used)
         head += super()._head(used)
@@ -283,12 +283,12 @@ class KernelFunction(GraphFunction):
 
     def _dtype(self, buffer: Buffer) -> str:
         """A gradient is as wide as its value; what runs along tokens is as wide as they are."""
-        if buffer.name not in self.graph.outputs or buffer.name.startswith("saved"):
+        if buffer.name not in self.graph.outputs or is_saved(buffer.name):
             if buffer.width == SUMMED:
                 return "sums_of(data)"
             return "data" if buffer.width == NARROW else "torch.float32"
-        value = buffer.name.removeprefix("d.")
-        if value != buffer.name and value in self.arguments:
+        value = primal(buffer.name)
+        if value in self.arguments:
             return f"{self.arguments[value]}.dtype"
         return "data" if self.stream.name in buffer.type.names else "torch.float32"
 

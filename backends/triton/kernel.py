@@ -17,6 +17,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import NEAR, WHOLE, Kernel
+from archc.ir.value_names import state_before
 
 ROW = "i"
 """The label of tokens: they are the rows of a chunk."""
@@ -210,7 +211,7 @@ class KernelWriter(Lines):
         op: ir.Fold = fold.op
         count = len(op.captures)
         states = {
-            before(state): self._start(state, id)
+            state.before: self._start(state, id)
             for state, id in zip(op.states, fold.operands[count:], strict=True)
         }
         kept, texts = dict(self.made), dict(self.texts)
@@ -225,7 +226,7 @@ class KernelWriter(Lines):
         self.made, self.texts = kept, texts
         for name, buffer in kernel.ends.items():
             (node,) = (n for n in graph if kernel.loads.get(n.id) == buffer)
-            place, tile = dict(self.at(node.type, {})), states[f"{name}[t-1]"]
+            place, tile = dict(self.at(node.type, {})), states[state_before(name)]
             self.store(buffer, node, tile, place, self._one_of(node))
 
     def _start(self, state: ir.State, id: int) -> Tile:
@@ -253,7 +254,7 @@ class KernelWriter(Lines):
         self._store_all()
         following = []
         for state in op.states:
-            old, new = states[before(state)], made[state.name]
+            old, new = states[state.before], made[state.name]
             assert set(new.labels) <= set(old.labels), f"{state.name}: {new.labels}"
             new = self.arranged(new, tuple(x for x in old.labels if x in new.labels))
             wide = new.text if new.labels == old.labels else self.broadcast(new, old.labels)
@@ -376,11 +377,6 @@ class KernelWriter(Lines):
         found = self.pull_stored(frame.captured[node.op.name], place)
         self.frame = frame
         return found
-
-
-def before(state: ir.State) -> str:
-    """What the body of a walk calls a state before the chunk."""
-    return f"{state.name}[t-1]"
 
 
 def source(

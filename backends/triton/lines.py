@@ -17,6 +17,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir.graph import Node, Type
 from archc.ir.kernel import Kernel
+from archc.ir.value_names import unsaved
 
 ROOM = 64
 """How long the sum is that says where a tensor begins; longer ones take several lines."""
@@ -244,7 +245,7 @@ class Lines:
         address, mask = self.address(name, node, at, labels)
         kind = {"real": REAL, "int": INT, "bool": BOOL}[node.type.dtype]
         given = f", {mask}, 0" if mask else ""
-        text = self.let(node.name or name.removeprefix("saved."), f"tl.load({address}{given})")
+        text = self.let(node.name or unsaved(name), f"tl.load({address}{given})")
         clean = frozenset(i.label for _, i in at if i.label and i.mask)
         return Tile(text, labels, kind, clean, stored=kind == REAL)
 

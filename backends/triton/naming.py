@@ -9,6 +9,7 @@ from archc.backends.writer import identifier
 
 from archc.ir import chunk as ck
 from archc.ir.kernel import Kernel
+from archc.ir.value_names import unsaved
 
 FIRST = ("p", "i", "in", "B", "packed")
 """What names of indices, masks and blocks begin with: `p_H`, `i_K`, `in_K`, `B_K`."""
@@ -54,7 +55,7 @@ def pointers(kernel: Kernel) -> dict[str, str]:
     found: dict[str, str] = {}
     used, axes = _sizes(kernel) | RESERVED, _axes(kernel)
     for name in sorted({*kernel.loads.values(), *kernel.stores, *kernel.ends.values()}):
-        base = pointer(name.removeprefix("saved."))
+        base = pointer(unsaved(name))
         while used & _names(axes, base):
             base += "_"
         used |= _names(axes, base)

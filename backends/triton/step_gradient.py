@@ -23,8 +23,9 @@ from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch, Walk, walk_of
 
 from archc.ir import layer as ir
-from archc.ir.chunk import ChunkForm, cotangent, start
+from archc.ir.chunk import ChunkForm, cotangent, primal, start
 from archc.ir.graph import Graph, Node
+from archc.ir.value_names import is_saved
 from archc.lowering.values import Refusal
 
 
@@ -105,16 +106,17 @@ class WalkFunction(GraphFunction):
     def _dtype(self, result: str) -> str:
         """What comes out of the recurrence is as narrow as the data; what a gradient needs or is
         made from is not."""
-        own = result in self.graph.outputs and not result.startswith(("saved.", cotangent("")))
+        own = result in self.graph.outputs and not is_saved(result)
+        own = own and primal(result) is None
         return "data" if own else "torch.float32"
 
     def dtype_of(self, name: str) -> str:
         """The dtype of an output, as the op returns it."""
         type = self.graph[self.graph.outputs[name]].type
-        value = name.removeprefix(cotangent(""))
+        value = primal(name)
         if type.dtype != "real":
             return TORCH[type.dtype]
-        if value != name and value in self.arguments:
+        if value in self.arguments:
             return f"{self.arguments[value]}.dtype"
         return self._dtype(name) if self.stream.name in type.names else "torch.float32"
 

@@ -8,6 +8,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
+from archc.ir.value_names import state_before
 from archc.recurrence.affine.build import Lowering
 from archc.recurrence.affine.form import AFTER, MAX_PLUS, SEQUENTIAL, NormalForm, Read, StateForm
 from archc.recurrence.affine.normalize import normal_forms
@@ -37,7 +38,7 @@ class _Rebuild:
         self.after = self.old
 
     def _before(self, state: str) -> int:
-        name = f"{state}[t-1]"
+        name = state_before(state)
         return next(n.id for n in self.body if isinstance(n.op, ir.Input) and n.op.name == name)
 
     def run(self) -> None:

@@ -35,7 +35,7 @@ def updates(fold: ir.Fold) -> dict[str, int]:
 
 def before(fold: ir.Fold) -> dict[int, str]:
     """The nodes of the states' values before the token, and whose they are."""
-    names = {f"{state.name}[t-1]": state.name for state in fold.states}
+    names = {state.before: state.name for state in fold.states}
     return {
         node.id: names[node.op.name]
         for node in fold.body

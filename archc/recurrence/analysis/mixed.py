@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.value_names import state_before
 
 ZERO, FREE, LINEAR, OTHER = "zero", "free", "linear", "other"
 
@@ -158,7 +159,7 @@ def _fold(op: ir.Fold, operands: Sequence[Flow]) -> Mapping[str, Flow]:
     captures = dict(zip(op.captures, operands, strict=False))
     states = {s.name: f for s, f in zip(op.states, operands[len(captures) :], strict=True)}
     while True:
-        before = {f"{name}[t-1]": _elsewhere(flow) for name, flow in states.items()}
+        before = {state_before(name): _elsewhere(flow) for name, flow in states.items()}
         flows = follow(op.body, {}, {**captures, **before})
         results = {name: flows[id] for name, id in op.body.outputs.items()}
         grown = {name: _either(flow, results[name]) for name, flow in states.items()}

@@ -21,6 +21,7 @@ from archc.ir import layer as ir
 from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.typing import layer_graph
+from archc.ir.value_names import state_before
 from archc.recurrence.affine.form import MATRIX, NormalForm
 from archc.recurrence.analysis.degree import reads
 from archc.recurrence.chunk.carrying import BEGIN
@@ -105,7 +106,7 @@ def folded(frame: Frame, law: GivenLaw, along: Axis, given: Mapping[str, int]) -
     inner = replace(frame, graph=layer_graph())
     types = {name: _without(frame.graph[id].type, along) for name, id in given.items()}
     new = {name: input_of(inner.graph, here(name), type) for name, type in types.items()}
-    old = {p: input_of(inner.graph, f"{so_far(p)}[t-1]", types[p]) for p in law.parts}
+    old = {p: input_of(inner.graph, state_before(so_far(p)), types[p]) for p in law.parts}
     pairs = {f"{p}.1": old[p] for p in law.parts} | {f"{p}.2": new[p] for p in law.parts}
     for part, id in spread(inner, law.merge, pairs).items():
         chosen = inner.fn("where", new[JOINS], id, old[part])
@@ -142,7 +143,7 @@ def _before_chunks(
         name: input_of(inner.graph, here(name), _without(frame.graph[id].type, frame.chunk))
         for name, id in last.items()
     }
-    before = {s.name: input_of(inner.graph, f"{s.name}[t-1]", Type(s.axes)) for s in states}
+    before = {s.name: input_of(inner.graph, s.before, Type(s.axes)) for s in states}
     after = _applied(inner, law, own, before)
     for state in states:
         inner.graph.outputs[state.name] = exactly(inner, after[state.name], Type(state.axes))

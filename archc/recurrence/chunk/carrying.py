@@ -34,7 +34,7 @@ def carrying(
         for name, id in captured.items()
     }
     for k, state in enumerate(states):
-        before = input_of(body.graph, f"{state.name}[t-1]", Type(state.axes))
+        before = input_of(body.graph, state.before, Type(state.axes))
         kept = body.times(before, inputs.get("key decay"), inputs.get("value decay"))
         parts = [kept, inputs.get(f"write.{k}")]
         for u in range(unknown):

@@ -100,7 +100,7 @@ def starts(
     """The state before every chunk [batch, n, ...]: `step` makes it from the one before."""
     inner = replace(frame, graph=layer_graph())
     name = state.name + BEGIN
-    old = input_of(inner.graph, f"{state.name}[t-1]", Type(state.axes))
+    old = input_of(inner.graph, state.before, Type(state.axes))
     values = {}
     for key, id in given.items():
         type = frame.graph[id].type

@@ -59,7 +59,7 @@ def _body(fold: ir.Fold, states: Sequence[str]) -> tuple[Graph, dict[str, int]]:
             copies[node.id] = new.add(node.op, *operands, name=node.name, span=node.span)
     for state in fold.states:
         if state.name in states:
-            name = f"{state.name}[t-1]"
+            name = state.before
             start = next((i for i in mine if old[i].op.name == name), None)
             begin = copies[start] if start in copies else new.add(ir.Input(name, Type(state.axes)))
             new.outputs[state.name] = copies[after[state.name]]

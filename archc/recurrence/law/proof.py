@@ -23,6 +23,7 @@ from archc.ir import layer as ir
 from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite
+from archc.ir.value_names import state_before
 from archc.recurrence.law.formulas import SumOver, Unclear, atom, formulas
 
 MOST_OPERATIONS = 400
@@ -88,7 +89,7 @@ def _of_body(fold: ir.Fold, law: GivenLaw, states: Formulas) -> tuple[Formulas, 
     """The summary of a token and the states after it, as the recurrence has them."""
     body, names = fold.body.copy(), [*law.states, *map(law.in_body, law.parts)]
     body.outputs = {name: body.outputs[name] for name in names}
-    found = formulas(body, {f"{name}[t-1]": states[name] for name in law.states})
+    found = formulas(body, {state_before(name): states[name] for name in law.states})
     return {part: found[law.in_body(part)] for part in law.parts}, found
 
 

@@ -14,6 +14,7 @@ from archc.ir import layer as ir
 from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Graph, Type
 from archc.ir.typing import layer_graph
+from archc.ir.value_names import state_before, state_of
 from archc.recurrence.chunk.by_law import exactly, spread
 from archc.recurrence.chunk.frame import Frame, input_of
 
@@ -49,7 +50,8 @@ class _Trial:
         states = {state.name: Type(state.axes) for state in fold.states if state.name in law.states}
         self.types = {**law.types, **states}
         self.states = {
-            name: input_of(self.frame.graph, f"{name}[t-1]", type) for name, type in states.items()
+            name: input_of(self.frame.graph, state_before(name), type)
+            for name, type in states.items()
         }
         self.body = fold.body.copy()
         names = [*law.states, *map(law.in_body, law.parts)]
@@ -79,7 +81,7 @@ class _Trial:
     ) -> Iterator[Equation]:
         """The equations of values that both sides have."""
         given = [(f"{part} of {word}", id) for word, run in of.items() for part, id in run.items()]
-        given += [(f"{name}[t-1]", id) for name, id in self.states.items() if rule != MERGE]
+        given += [(state_before(name), id) for name, id in self.states.items() if rule != MERGE]
         shown = tuple((self.output(id), word) for word, id in given)
         for name in self.law.parts if rule == MERGE else self.law.states:
             one, other = (exactly(self.frame, run[name], self.types[name]) for run in (left, right))
@@ -98,8 +100,9 @@ class _Trial:
                 continue
             name = node.op.name
             own = any(axis.kind == "batch" for axis in node.type.axes)
-            if name.removesuffix("[t-1]") in self.states:
-                given[name] = self.states[name.removesuffix("[t-1]")]
+            state = state_of(name)
+            if state in self.states:
+                given[name] = self.states[state]
             else:
                 fresh = f"{name}.{which}" if own else name
                 given[name] = self.frame.add(ir.Input(fresh, node.type))

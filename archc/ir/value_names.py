@@ -1,0 +1,34 @@
+"""Names that graphs give to inputs and outputs beside those of the spec: spelled and read here.
+
+No name of a spec has a bracket or a dot, so that none is taken for one of these.
+"""
+
+from __future__ import annotations
+
+_BEFORE = "[t-1]"
+_SAVED = "saved."
+
+
+def state_before(state: str) -> str:
+    """The name of a state before the token, an input of the body of a Fold."""
+    return f"{state}{_BEFORE}"
+
+
+def state_of(name: str) -> str | None:
+    """The state that an input of this name is before the token; None if it is none."""
+    return name.removesuffix(_BEFORE) if name.endswith(_BEFORE) else None
+
+
+def saved_name(name: str) -> str:
+    """The name of a value that the forward hands to the backward."""
+    return f"{_SAVED}{unsaved(name)}"
+
+
+def is_saved(name: str) -> bool:
+    """Whether a value is handed from the forward to the backward."""
+    return name.startswith(_SAVED)
+
+
+def unsaved(name: str) -> str:
+    """The name of a value, whether it is handed on or not."""
+    return name.removeprefix(_SAVED)
