@@ -141,7 +141,7 @@ class _Boundary:
         if sys.stdout is None:
             sys.stdout = Closed()
         if sys.stderr is None:
-            sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+            sys.stderr = open(os.devnull, "w", encoding="utf-8")
 
     def __exit__(
         self,

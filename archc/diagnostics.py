@@ -10,6 +10,7 @@ import difflib
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from archc.source import Span
 
@@ -243,16 +244,15 @@ def _of_file(labels: Sequence[Label], finding: Diagnostic, width: int) -> list[s
     """The labelled lines of one file, with their marks."""
     lines, last = list[str](), 0
     ordered = sorted(labels, key=lambda label: (label.span.line, label.span.start))
-    for label in ordered:
-        line = label.span.line
-        if line != last:
-            here = [each for each in ordered if each.span.line == line]
-            excerpt = _Excerpt.around(finding.label if finding.label in here else here[0])
-            if last and line > last + 1:
-                lines.append("." * width)
-            lines.append(f"{line:>{width}} | {excerpt.shown}")
+    for line, group in groupby(ordered, key=lambda label: label.span.line):
+        here = [*group]
+        excerpt = _Excerpt.around(finding.label if finding.label in here else here[0])
+        if last and line > last + 1:
+            lines.append("." * width)
+        lines.append(f"{line:>{width}} | {excerpt.shown}")
+        for label in here:
+            lines.append(" " * width + " | " + excerpt.marks(label, finding.label is label))
         last = line
-        lines.append(" " * width + " | " + excerpt.marks(label, finding.label is label))
     return lines
 
 

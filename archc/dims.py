@@ -61,6 +61,11 @@ def number_symbol(name: str) -> sympy.Symbol:
     return sympy.Symbol(name, real=True)
 
 
+def free_symbols(expr: sympy.Basic) -> frozenset[sympy.Symbol]:
+    """The sizes and options that an expression or a condition names."""
+    return frozenset(each for each in expr.free_symbols if isinstance(each, sympy.Symbol))
+
+
 BATCH = Axis("batch", size_symbol("batch"), "batch")
 TIME = Axis("t", size_symbol("T"), "stream")
 

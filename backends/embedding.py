@@ -181,13 +181,13 @@ def imports_of(needs: Needs, embedded: bool) -> list[str]:
     """The lines of the imports at the head of a file."""
     found = {imported()[name] for name in needs.imports - {*OPTIONAL}}
     optional = sorted(needs.imports & {*OPTIONAL})
-    groups = [
+    groups: list[list[str]] = [
         [LATER] if optional else [],
         _lines(each for each in found if each.standard),
         _lines([Import("torch"), *(each for each in found if not each.standard)]),
     ]
     if embedded:
-        groups.append(TRITON.splitlines() if optional else [])
+        groups.append([*TRITON.splitlines()] if optional else [])
     else:
         own = [Import(each.module, each.name) for each in needs.definitions]
         groups.append(_lines([*own, *(Import(f"{PACKAGE}.optional", name) for name in optional)]))

@@ -199,8 +199,8 @@ def _function(name: str) -> Callable[[sympy.Basic, Mapping[str, str]], Text]:
 
 
 def _relation(expr: Any, names: Mapping[str, str]) -> Text:
-    symbol = {sympy.Eq: "==", sympy.Ne: "!="}.get(type(expr), expr.rel_op)
-    return binary(symbol, COMPARE, number(expr.lhs, names), number(expr.rhs, names))
+    symbol = {sympy.Eq: "==", sympy.Ne: "!="}.get(type(expr))
+    return binary(symbol or expr.rel_op, COMPARE, number(expr.lhs, names), number(expr.rhs, names))
 
 
 def _joined(word: str, level: int) -> Callable[[sympy.Basic, Mapping[str, str]], Text]:

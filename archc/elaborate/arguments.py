@@ -36,10 +36,8 @@ def declare_arguments(
         needed = name in sizes and not (_is_none(value) and name in open_ends)
         if isinstance(value, Option) and needed and not isinstance(default, Option):
             raise _no_size(scope, decl, parameter, value)
-        if isinstance(value, LayerRef | Option) or (
-            name not in symbolic and _settles(value, default)
-        ):
-            settled = value if value is not None else default
+        settled = default if value is None and name not in symbolic else value
+        if isinstance(settled, Option) or (settled is value and isinstance(settled, LayerRef)):
             inside = replace(scope, several=mentioned_often(decl.body))
             _settle(scope, name, bound(inside, name, settled), given)
         elif value is None and default is None and name in called and name not in symbolic:
@@ -87,11 +85,6 @@ def _fractional(value: Value) -> bool:
 def _is_none(value: Value | None) -> bool:
     """Whether `none` is given: for a name that only bounds the range of an `attend`, no bound."""
     return isinstance(value, Option) and value.value is None
-
-
-def _settles(value: Value | None, default: Value | None) -> bool:
-    """Whether an argument is an option: its default is one, and no number is given instead."""
-    return value is None and isinstance(default, Option)
 
 
 def _settle(scope: Scope, name: str, value: Any, given: Mapping[str, Value]) -> None:

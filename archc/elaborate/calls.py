@@ -181,8 +181,9 @@ def over(scope: Scope, name: str, node: tree.Call) -> str:
     if not axes or len(text) > MOST_QUOTED:
         text = text if len(text) <= MOST_QUOTED else "..."
         return f"write `{name}[{axes[-1] if axes else 'K'}]({text})`"
+    last = axes[-1]
     more = f"; `{text}` is {axes_text(axes)}" if len(axes) > 1 else ""
-    return f"write `{name}[{axes[-1]}]({text})`{more}"
+    return f"write `{name}[{last}]({text})`{more}"
 
 
 def reduced_axes(

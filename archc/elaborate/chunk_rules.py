@@ -84,7 +84,7 @@ def _bound(scope: Scope, rule: tree.Rule) -> None:
     value = scope.evaluate(promise.name)
     graph = scope.context.frame.graph
     inside = isinstance(value, Tensor) and value.frame is scope.context.frame
-    if not inside or graph[value.node].type.dtype != "real":
+    if not isinstance(value, Tensor) or not inside or graph[value.node].type.dtype != "real":
         what = f"`{promise.name.id}` is no real value of the layer"
         raise _wrong(scope, rule, what, "a promise is about an input or a named value")
     node, text = graph[value.node], " ".join(rule.span.text.split())

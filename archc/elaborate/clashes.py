@@ -20,10 +20,11 @@ MEANINGS: dict[type[tree.Node], str] = {
 
 def check_names(scope: Scope, decl: tree.Decl) -> None:
     """Refuse a value, size or further index that has the name of an index."""
-    indices = {name: (what, span) for name, what, span in _indices(decl)}
+    own = {name: (what, span) for name, what, span in _indices(decl)}
+    indices: dict[str, tuple[str, Span | None]] = {**own}
     if decl.kind != "function" or _has_blocks(decl):
-        if "t" in indices:
-            what, span = indices["t"]
+        if "t" in own:
+            what, span = own["t"]
             raise scope.error("E0210", f"`t` is the token at hand, and {what}", span, "again here")
         indices["t"] = ("the token at hand", None)
     for name, span in _values(decl):

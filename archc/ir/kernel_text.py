@@ -45,7 +45,7 @@ def stored_texts(kernel: Kernel) -> list[str]:
         for name, id in body.outputs.items():
             if name in states or name in shown:
                 node, inner = body[id], _formula(body, id, inputs)
-                called = unsaved(shown.get(name, name))
+                called = unsaved(shown.get(name) or name)
                 found.append(_line(called, node, inner, fold))
     return found
 
@@ -65,11 +65,9 @@ def _line(name: str, node: Node, formula: str, home: Node) -> str:
 
 def _formula(graph: Graph, id: int, names: Mapping[int, str]) -> str:
     """A value in what is read, as deep as there is room for."""
-    for depth in range(DEPTH, 0, -1):
-        text = _text(graph, id, names, depth)
-        if len(text) <= WIDTH:
-            return text
-    return text
+    texts = (_text(graph, id, names, depth) for depth in range(DEPTH, 1, -1))
+    fitting = (text for text in texts if len(text) <= WIDTH)
+    return next(fitting, None) or _text(graph, id, names, 1)
 
 
 def _text(graph: Graph, id: int, names: Mapping[int, str], depth: int) -> str:

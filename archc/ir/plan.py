@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 
 from archc.diagnostics import ArchError
-from archc.dims import Axis
+from archc.dims import Axis, free_symbols
 from archc.ir import layer as ir
 from archc.ir.choices import leaving_out
 from archc.ir.graph import Graph, Node
@@ -104,19 +104,19 @@ def _choices(
 ) -> Iterator[dict[str, Number]]:
     """Values for the arguments, the first of each first; what breaks a condition is not pursued,
     and nothing more once the budget of steps is spent."""
-    args = [arg for arg in layer.args if arg.symbol is not None]
+    args = [(arg, arg.symbol) for arg in layer.args if arg.symbol is not None]
     if len(known) == len(args):
-        yield {a.name: plain(known[a.symbol]) for a in args if known[a.symbol].is_number}
+        yield {arg.name: plain(known[s]) for arg, s in args if known[s].is_number}
         return
-    arg = args[len(known)]
+    arg, symbol = args[len(known)]
     for wish in wishes[arg.name]:
         if next(budget, None) is None:
             return
         value = exact_number(wish) if wish is not None else put(default_of(arg), known)
-        left = [put(condition, {arg.symbol: value}) for condition in conditions]
+        left = [put(condition, {symbol: value}) for condition in conditions]
         if value is not sympy.nan and not {sympy.false, sympy.nan} & set(left):
             open = [condition for condition in left if condition != sympy.true]
-            yield from _choices(layer, wishes, open, {**known, arg.symbol: value}, budget)
+            yield from _choices(layer, wishes, open, {**known, symbol: value}, budget)
 
 
 def put(expr: Any, known: Values) -> Any:
@@ -133,7 +133,7 @@ def _wish_for_fewer(
     layer: ir.Layer, choices: Iterable[sympy.Basic], wishes: dict[str, list[Number | None]]
 ) -> None:
     """Add small values of the sizes that choices depend on, where they are free."""
-    of_choices = {symbol.name for choice in choices for symbol in choice.free_symbols}
+    of_choices = {symbol.name for choice in choices for symbol in free_symbols(choice)}
     for arg in layer.args:
         listed = wishes.get(arg.name, [])
         if arg.name in of_choices and len(listed) > 1:

@@ -15,7 +15,7 @@ from typing import Any
 import sympy
 
 from archc.diagnostics import Report, did_you_mean, fail
-from archc.dims import MAX_SIZE, Undefined, at, exact
+from archc.dims import MAX_SIZE, Undefined, at, exact, free_symbols
 from archc.ir import layer as ir
 
 Number = int | float
@@ -62,14 +62,14 @@ def _deciding(layer: ir.Layer, known: dict[int, frozenset[str]]) -> frozenset[st
     if id(layer) in known:
         return known[id(layer)]
     settled = (r.condition for r in layer.requirements if r.settled)
-    found = {symbol.name for condition in settled for symbol in condition.free_symbols}
+    found = {symbol.name for condition in settled for symbol in free_symbols(condition)}
     for _, call in layer.calls:
         inner = _deciding(call.callee, known)
         for name, size in call.sizes:
-            found |= {symbol.name for symbol in size.free_symbols} if name in inner else set()
+            found |= {symbol.name for symbol in free_symbols(size)} if name in inner else set()
     for arg in reversed(layer.args):
         if arg.name in found and isinstance(arg.default, sympy.Expr):
-            found |= {symbol.name for symbol in arg.default.free_symbols}
+            found |= {symbol.name for symbol in free_symbols(arg.default)}
     known[id(layer)] = frozenset(found)
     return known[id(layer)]
 

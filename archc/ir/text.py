@@ -18,7 +18,7 @@ import sympy
 
 from archc.dims import Axis, exact
 from archc.ir import layer as ir
-from archc.ir.chunk import CHUNK_OPS
+from archc.ir.chunk import CHUNK_OPS, ChunkOp
 from archc.ir.graph import Graph, Node, Type
 from archc.source import Span
 from archc.tables import complete
@@ -104,7 +104,7 @@ def graph_json(graph: Graph[ir.Op]) -> dict[str, Any]:
     return _graph_json(graph, {})
 
 
-def op_text(op: ir.Op, operands: tuple[str, ...] = ()) -> str:
+def op_text(op: ir.Op | ChunkOp, operands: tuple[str, ...] = ()) -> str:
     """An op applied to named operands: `contract[d, d K -> K](x, W)`; body graphs are left out."""
     return OP_TEXT[type(op)](op, operands)
 

@@ -99,7 +99,7 @@ class Sweep:
         if source.summed:
             axes["part"] = sympy.Integer(2)
         dtype = self.IO if source.dim is not None else "f32" if source.real else "i32"
-        return self.k.buffer(source.name, dtype, strided=True, **axes)
+        return self.k.memory(source.name, axes, dtype, strided=True)
 
     def _axis_name(self, source: Source, axis: Axis) -> str:
         if axis.kind == "batch":
@@ -121,9 +121,9 @@ class Sweep:
         heads = {f"n_{clean(head.name)}": self.N[head.name] for head in self.fold.heads}
         tokens: dict[str, Any] = {"t": self.T} if role == READER else {"s": self.S}
         if dim is None:
-            return self.k.buffer(name, dtype, **{"b": self.B, **heads, **tokens})
+            return self.k.memory(name, {"b": self.B, **heads, **tokens}, dtype)
         own: dict[str, Any] = {f"d_{clean(dim.name)}": self.N[dim.name]}
-        return self.k.buffer(name, dtype, **{"b": self.B, **tokens, **heads, **own})
+        return self.k.memory(name, {"b": self.B, **tokens, **heads, **own}, dtype)
 
     # --- where a program stands ---
 

@@ -245,7 +245,7 @@ def _at_distances(w: _Gradient, name: str, diagonals: sympy.Expr) -> tuple[Buffe
     axes: dict[str, Any] = {f"n_{clean(head.name)}": w.N[head.name] for head in w.fold.heads}
     axes = {"b": w.B, **axes, "diagonal": diagonals, "half": 2, "u": w.BLOCK[READ]}
     d = cotangent(name).replace(".", "_")
-    return w.k.buffer(d, "f32", **axes), w.k.buffer(f"at_{name}", "i32", **axes)
+    return w.k.memory(d, axes), w.k.memory(f"at_{name}", axes, "i32")
 
 
 def _last(w: _Gradient, beside: Tile, low: Tile, high: Tile) -> Tile:

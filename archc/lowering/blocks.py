@@ -20,6 +20,7 @@ from archc.ir.kernel import WHOLE
 from archc.lowering.products import Summed
 from archc.lowering.values import Index, Made, Padded, Refusal, Values
 from archc.tile.compose import ceil_div
+from archc.tile.handle import Tile
 from archc.tile.language import Dim
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def product_by_blocks(
 
 
 @contextmanager
-def part_by_part(v: KernelValues, axis: Axis, label: str, *carried: object) -> Iterator[tuple]:
+def part_by_part(v: KernelValues, axis: Axis, label: str, *carried: Tile) -> Iterator[tuple]:
     """A loop over blocks of an axis, with the index of one."""
     length, name = v.part_length(axis), f"{label}_part"
     with v.k.loop(0, ceil_div(v.size(axis.size), length), *carried) as turn, v.inner():

@@ -318,7 +318,7 @@ class KernelValues(Values):
             strided = name not in self.memory.buffers
             title = self._names[name]
             dtype = self._dtype(name, node, title)
-            self.tensors[name] = self.k.buffer(title, dtype, strided, **axes)
+            self.tensors[name] = self.k.memory(title, axes, dtype, strided)
             self.nodes[name] = node.id
         return self.tensors[name]
 

@@ -88,7 +88,8 @@ def _inverse(t: Triangle, operand: str, precision: str) -> Tile:
         made = small.doubled(made, k.lift(half, "i32"))
     same = k.iota(block.name, block.length).equals(k.iota(other.name, other.length))
     wide = k.where(same, made, 0.0).ordered(*(dim.name for dim in t.split)).shaped(*t.A.dims)
-    whole = Halves(k, t.A, *t.A.dims, operand, precision)
+    row, col = t.A.dims
+    whole = Halves(k, t.A, row, col, operand, precision)
     start = k.lift(BLOCK, "i32").named("half"), wide.named("made")
     turns = sympy.floor(t.length / (2 * BLOCK))  # of 128 rows one more than needed, which adds 0
     with k.loop(0, turns, *start, index="level") as turn:

@@ -50,7 +50,7 @@ class Stepping:
     program: Program
     tensors: Mapping[str, Buffer]
     numbers: Mapping[str, sympy.Symbol]
-    sizes: Mapping[str, sympy.Basic]
+    sizes: Mapping[str, sympy.Symbol]
     blocks: Mapping[str, sympy.Expr]
     whole_states: frozenset[str]
 

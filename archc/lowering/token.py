@@ -144,7 +144,7 @@ class TokenProgram(Values):
 
     def _buffer(self, name: str, node: Node, dtype: str, strided: bool = False) -> Buffer:
         axes = {plain(axis.name): self._length(name, axis) for axis in node.type.axes}
-        return self.k.buffer(plain(name), dtype, strided, **axes)
+        return self.k.memory(plain(name), axes, dtype, strided)
 
     def _length(self, name: str, axis: Axis) -> sympy.Expr:
         """How long an axis of a tensor is."""
@@ -231,8 +231,8 @@ class TokenProgram(Values):
             return None
         past, at, masks = self.past(node.op.name), [], []
         for axis in node.type.names:
-            index, before = place[axis].at, past is not None and axis == self.stream
-            if before:
+            index = place[axis].at
+            if past is not None and axis == self.stream:
                 index = self.moved(place[axis], self.whole_number(past.count)).at
                 masks += [place[axis].at < 0, index >= 0]
             elif place[axis].mask is not None:
@@ -379,7 +379,7 @@ class TokenProgram(Values):
         front = {axis: count for axis, count in self.k.grid if axis not in own}
         self.shares[name] = tuple(front)
         axes = {plain(axis.name): self.size(axis.size) for axis in node.type.axes}
-        return self.k.buffer(plain(name), "f32", False, "", False, **front, **axes)
+        return self.k.memory(plain(name), {**front, **axes})
 
     def _in_turn(
         self,
@@ -450,9 +450,8 @@ class TokenProgram(Values):
         front = buffer.axes[: len(buffer.axes) - len(node.type.axes)]
         at, masks = [self.ids[axis] for axis, _ in front], []
         for axis in node.type.axes:
-            index = (
-                self.whole(axis) if axis in self.space.unrolled else self.at(node, {})[axis.name]
-            )
+            own = None if axis in self.space.unrolled else self.indices.get(axis.name)
+            index = own or self.whole(axis)
             at.append(index.at)
             masks += [index.mask] if index.mask is not None else []
         self.k.store(buffer, *at, value=sums, where=tuple(masks))

@@ -99,7 +99,7 @@ class Padded:
         """Whether it is a real number that is not in float32: arithmetic wants it wider."""
         return kind(self.tile.dtype) == "real" and self.tile.dtype != "f32"
 
-    def along(self, **names: str) -> Padded:
+    def along(self, /, **names: str) -> Padded:
         """The same with its dims under other names."""
         names = {old: new for old, new in names.items() if old in self.labels and old != new}
         if not names:

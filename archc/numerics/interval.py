@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
+from typing import Any
 
 from archc.dims import Axis
 from archc.functions.definitions import FUNCTIONS
@@ -36,7 +37,7 @@ from archc.tables import complete
 
 __all__ = ["ANY", "FINITE", "RULES", "Interval", "intervals"]
 
-Given = Mapping[int | str, Interval]
+Given = Mapping[int, Interval] | Mapping[str, Interval] | Mapping[int | str, Interval]
 Results = dict[str, Interval]
 
 
@@ -58,7 +59,8 @@ class _Walk:
     """One graph, the intervals found so far, and the results of its regions."""
 
     def __init__(self, graph: Graph, given: Given) -> None:
-        self.graph, self.given = graph, given
+        self.graph = graph
+        self.given: Mapping[Any, Interval] = given
         self.names = {name: found for name, found in given.items() if isinstance(name, str)}
         self.structure = Structure(graph)
         self.known: dict[int, Interval] = {}

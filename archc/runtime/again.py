@@ -58,7 +58,9 @@ def likeness(given: tuple, rest: tuple) -> tuple[tuple | None, list]:
 def remember_launch(kernel: Any, launched: tuple | None, given: tuple, *rest: Any) -> None:
     """Keep a launch, as `launch_kernel` tells it, for those of tensors like the `given`, which are
     in the order of its arguments: other tensors are what the kernel makes."""
-    key = None if launched is None else likeness(given, rest)[0]
+    if launched is None:
+        return
+    key = likeness(given, rest)[0]
     if key is None:
         return
     launch, arguments = launched

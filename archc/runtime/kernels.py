@@ -18,7 +18,7 @@ def block_of(size: int, most: int = 1 << 20) -> int:
     return min(most, max(16, 1 << (size - 1).bit_length()))
 
 
-def by_kernels(chunk: int, *tensors: Tensor) -> bool:
+def by_kernels(chunk: int | None, *tensors: Tensor) -> bool:
     """Whether kernels can do it: on a GPU, in their dtypes, in chunks of their lengths."""
     kinds, device = (torch.float32, torch.bfloat16, torch.float16), tensors[0].device
     if device.type != "cuda" or chunk not in (16, 32, 64):

@@ -179,7 +179,7 @@ def once_for(cu_seqlens: Tensor, what: tuple, make: Callable) -> Any:
     before, kept = getattr(cu_seqlens, "_kept", (None, {}))
     if before != now:
         kept = {}
-        cu_seqlens._kept = (now, kept)
+        vars(cu_seqlens)["_kept"] = (now, kept)
     if what not in kept:
         kept[what] = make(cu_seqlens)
     return kept[what]
@@ -243,7 +243,7 @@ def short_convolution(
     `past` holds the tokens before x; those of the next call are returned.
     """
     if cu_seqlens is not None:
-        return with_pasts(lambda *given: short_convolution(*given, w), x, past, cu_seqlens)
+        return with_pasts(lambda x, past: short_convolution(x, past, w), x, past, cu_seqlens)
     T = x.shape[1]
     x = torch.cat([past, x], 1)
     y = x[:, :T] * w[..., 0]

@@ -41,7 +41,7 @@ def new_op(
         made = learning.apply(*given)  # torch.func knows functions of autograd, no ops
         return made[0] if alone else made
 
-    call.op = op
+    vars(call)["op"] = op
     return call
 
 
@@ -245,7 +245,10 @@ def each_alone(
         first += count
     made = []
     for kind, xs in zip(made_kinds, zip(*parts, strict=True), strict=False):
-        x = sum(xs) if kind == "-" else torch.cat(xs, 0 if kind == "s" else 1)
+        if kind == "-":
+            made.append(sum(xs))
+            continue
+        x = torch.cat(xs, 0 if kind == "s" else 1)
         if kind == "n":
             room = (bounds[-1] + len(parts) * (chunk - 1)) // chunk - first
             x = torch.cat([x, x.new_zeros(x.shape[0], room, *x.shape[2:])], 1)

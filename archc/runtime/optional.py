@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 def _installed(name: str) -> Any:
@@ -14,4 +14,11 @@ def _installed(name: str) -> Any:
         return None
 
 
-triton, tl = _installed("triton"), _installed("triton.language")
+if TYPE_CHECKING:
+    triton: Any
+
+    class tl(Any):
+        """A class, for a checker of types: annotations of kernels name types in it."""
+
+else:
+    triton, tl = _installed("triton"), _installed("triton.language")

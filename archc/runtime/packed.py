@@ -194,7 +194,7 @@ def check_packed(layer: str, cu_seqlens: Tensor, x: Tensor) -> None:
     seen = (told_by(cu_seqlens), x.shape[1])
     if getattr(cu_seqlens, "_checked", None) != seen:
         sequence_bounds(layer, cu_seqlens, x)
-        cu_seqlens._checked = seen
+        vars(cu_seqlens)["_checked"] = seen
 
 
 def one_by_one(run: Callable, cu_seqlens: Tensor, tokens: list, states: list) -> tuple:
@@ -321,14 +321,13 @@ def sums_of_each(
 ) -> Tensor:
     """Cumulative sums along the tokens (with `reverse` from the last on; `exclusive`: without the
     token's own), x [B, T, ...]; of packed sequences, which `rows` is a table of, within each."""
-    if exclusive and rows is None:
-        x = moved(x, 1, -1 if reverse else 1)
-    elif exclusive:
-        inner = tokens_before(x, rows, reverse) > 0
-        x = torch.where(inner, x.roll(-1 if reverse else 1, 1), 0.0)
     if rows is None:
+        x = moved(x, 1, -1 if reverse else 1) if exclusive else x
         x = x.movedim(1, -1)  # along the last dim a GPU adds up with many threads
         return (x.flip(-1).cumsum(-1).flip(-1) if reverse else x.cumsum(-1)).movedim(-1, 1)
+    if exclusive:
+        inner = tokens_before(x, rows, reverse) > 0
+        x = torch.where(inner, x.roll(-1 if reverse else 1, 1), 0.0)
     return since_start(x, torch.add, rows, reverse)
 
 

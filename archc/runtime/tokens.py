@@ -102,7 +102,7 @@ def like_those_of(names: list, wanted: list, inputs: tuple) -> Any:
     """What the gradients of inputs are like: contiguous."""
     pairs = zip(names, inputs, strict=False)
     found = tuple(x.new_empty(x.shape) for name, x in pairs if name in wanted)
-    return found if len(found) > 1 else found[0]
+    return found[0] if len(found) == 1 else found
 
 
 def new_token_op(

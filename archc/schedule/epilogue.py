@@ -97,7 +97,7 @@ def _move(
     places[new] = (fold.id, new)
     for each in every:
         old = each.last if each.moves else each.output
-        result = ir.Result(inside.get(each.output.id, each.output.op.name))
+        result = ir.Result(inside[each.output.id] if each.moves else each.output.op.name)
         made = graph.add(result, new, name=old.name, span=old.span)
         places[made] = (*places[old.id], made)
         graph.substitute(old.id, made)

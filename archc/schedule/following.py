@@ -71,7 +71,7 @@ def _next(graph: Graph, fold: Node, value: Node) -> Follower | Stop:
     across = _across(graph, value)
     if across is not None and (len(users) > 1 or across in users):
         return Stop("across", (across,))
-    if len(users) > 1:
+    if len(users) != 1:
         return Stop("several", users)
     node, stream = graph[users[0]], fold.op.stream.name
     if not may_move(graph, node, stream, whole=True) or node.type != value.type:

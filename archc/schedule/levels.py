@@ -202,9 +202,9 @@ class Levels:
         """Whether the programs of a walk of that level can make a value as they go."""
         late = [o for o in node.operands if kind_of(level) == WALKS and found[o] == level]
         walks = {self.walk.get(o) for o in late}
-        if len(walks) != 1 or walks == {None} or isinstance(node.op, PAIRED):
+        walk = next(iter(walks), None)
+        if len(walks) != 1 or walk is None or isinstance(node.op, PAIRED):
             return False
-        (walk,) = walks
         fold = self.graph[walk]
         split = split_of(self.graph, fold, self.heads)
         every = {axis.name for state in fold.op.states for axis in state.axes}

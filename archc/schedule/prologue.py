@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from archc.functions.definitions import FUNCTIONS
 from archc.ir import layer as ir
-from archc.ir.graph import Graph, Node
+from archc.ir.graph import Graph, Node, Type
 from archc.ir.rewrite import rewrite
 from archc.schedule.forms import Differentiate, bare, derived
 from archc.schedule.moving import called, fresh, is_number, may_move
@@ -177,7 +177,7 @@ def _begin(
     """Put the ops of a prologue in the place of the input that they make; `without` the stream
     where the graph is of one token."""
 
-    def type_of(id: int) -> object:
+    def type_of(id: int) -> Type:
         type = home[id].type
         return replace(type, axes=tuple(a for a in type.axes if a.name != without))
 

@@ -43,7 +43,7 @@ def _known(made: Stepping, setting: Setting) -> dict[str, int | float | str]:
     found: dict[str, int | float | str] = {"IO": dtype, "DOT": dtype, "PRECISION": "tf32x3"}
     found |= {"PART": LEAST if dots else SHORT, "BLOCKS": 1}
     found |= {symbol.name: 1 for symbol in made.program.sizes}  # of which no tile is made
-    found |= {name: evaluate(symbol, sizes) for name, symbol in made.sizes.items()}
+    found |= {name: evaluate(size, sizes) for name, size in made.sizes.items()}
     for name, size in made.blocks.items():
         found[name] = max(LEAST, 1 << (int(evaluate(size, sizes)) - 1).bit_length())
     return found

@@ -17,7 +17,7 @@ are one, so that a lowering may ask for a value as often as it likes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -189,6 +189,13 @@ class Composer:
         **axes: Length,
     ) -> Buffer:
         """Memory with named axes, in the order of the tensor's dims."""
+        return self.memory(name, axes, dtype, strided, doc, optional)
+
+    def memory(
+        self, name: str, axes: Mapping[str, Length], dtype: str = "f32", strided: bool = False,
+        doc: str = "", optional: bool = False,
+    ) -> Buffer:  # fmt: skip
+        """The same for axes of any name, as those of a spec may have."""
         sized = tuple((axis, as_size(n)) for axis, n in axes.items())
         return self.declare(Buffer(name, sized, dtype, strided, doc, optional))
 
@@ -310,11 +317,12 @@ class Composer:
     def dot(self, a: Tile, b: Tile, add: Tile | None = None, precision: str = "ieee") -> Tile:
         """A product of matrices, in float32: over the one dim that both operands have, or the last
         of several, the others of which are a batch."""
-        *batch, shared = [d for d in a.dims if d.name in b.value.type.names] or [None]
+        both = [dim for dim in a.dims if dim.name in b.value.type.names]
         left = [dim for dim in a.dims if dim.name not in b.value.type.names]
         right = [dim for dim in b.dims if dim.name not in a.value.type.names]
-        if shared is None or len(left) != 1 or len(right) != 1:
+        if not both or len(left) != 1 or len(right) != 1:
             raise ValueError(f"a product of {a.value.type} and {b.value.type}")
+        *batch, shared = both
         made, (n,), (m,) = tuple(dim.name for dim in batch), left, right
         operands = [a.ordered(*made, n.name, shared.name), b.ordered(*made, shared.name, m.name)]
         if add is not None:

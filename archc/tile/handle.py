@@ -54,7 +54,7 @@ class Tile:
             return self
         return self.composer.put(Cast(dtype, bits), self, type=Type(dtype, self.dims))
 
-    def along(self, **names: str) -> Tile:
+    def along(self, /, **names: str) -> Tile:
         """Dims under other names: `k.along(t="s")`."""
         return self.composer.along(self, tuple(names.get(dim.name, dim.name) for dim in self.dims))
 

@@ -14,7 +14,7 @@ from archc.backends.eager.required import write_need
 from archc.backends.expression import Text, number, whole
 from archc.backends.writer import Writer, attribute, quoted
 
-from archc.dims import Axis
+from archc.dims import Axis, free_symbols
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
 from archc.ir.plan import default_of
@@ -32,11 +32,11 @@ def shown(layer: ir.Layer, root: bool) -> list[ir.Arg]:
 def is_size(layer: ir.Layer, name: str) -> bool:
     """Whether an argument is a whole number: by its symbol, or as a size of a layer that is
     called."""
-    arg = next(arg for arg in layer.args if arg.symbol is not None and arg.name == name)
-    if arg.symbol.is_integer:
+    symbol = next(a.symbol for a in layer.args if a.symbol is not None and a.name == name)
+    if symbol.is_integer:
         return True
     return any(
-        expr == arg.symbol and is_size(call.callee, size)
+        expr == symbol and is_size(call.callee, size)
         for _, call in layer.calls
         for size, expr in call.sizes
     )
@@ -69,7 +69,7 @@ def _symbols(value: Any) -> Iterable[str]:
 def symbols_in(value: Any) -> Iterable[sympy.Symbol]:
     """The same, the symbols themselves."""
     if isinstance(value, sympy.Basic):
-        yield from value.free_symbols
+        yield from free_symbols(value)
     elif isinstance(value, Axis):
         yield from symbols_in(value.size)
     elif isinstance(value, Graph):
@@ -147,7 +147,7 @@ class Arguments:
         """The default, unless it is made from an argument that a layer inside is not given: then
         its caller always says the value."""
         default = None if arg.default is None else default_of(arg)
-        known = default is not None and {s.name for s in default.free_symbols} <= set(self.names)
+        known = default is not None and {s.name for s in free_symbols(default)} <= set(self.names)
         return default if known else None
 
     def lines(self, writer: Writer) -> None:

@@ -151,7 +151,7 @@ def _pair(graph: Graph, node: Node, read: str, heads: str | None) -> tuple[Facto
         return None
     for query in (0, 1):
         found = [
-            _factor(graph, node.operands[place], stream, *summed[place], heads)
+            _factor(graph, node.operands[place], stream, min(summed[place]), heads)
             for place, stream in ((query, TIME.name), (1 - query, read))
         ]
         if found[0] is not None and found[1] is not None and found[0].heads == heads:

@@ -89,11 +89,11 @@ class Forward:
         for node in self.layer.graph:
             if isinstance(node.op, ir.Pair) and node.op.source == "t":
                 scope.sizes[str(node.op.read.size)] = scope.sizes["T"]
-            blocks = node.op.blocks if isinstance(node.op, ir.Window) else None
-            exported = [
-                n for n in self.layer.graph if blocks and {"t", blocks.name} <= set(n.type.names)
-            ]
-            if blocks is not None and not (exported and blocks.name in read):
+            if not isinstance(node.op, ir.Window) or node.op.blocks is None:
+                continue
+            blocks = node.op.blocks
+            exported = any({"t", blocks.name} <= set(n.type.names) for n in self.layer.graph)
+            if not (exported and blocks.name in read):
                 width, stride = (scope.size(s) for s in (node.op.width.size, node.op.stride))
                 done = f"max(0, (pos - {width.at(MUL)}) // {stride.at(POWER)} + 1)"
                 scope.starts[blocks.name] = done

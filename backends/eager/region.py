@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import sympy
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, Value, shape_text
 from archc.backends.expression import Text
@@ -79,7 +80,7 @@ def graph_scope(
     for argument, axes in arguments.items():
         for place, axis in enumerate(axes):
             local = body.lengths.get(axis.name)
-            if local is None and axis.kind == "dim" and axis.size.is_Symbol:
+            if local is None and axis.kind == "dim" and isinstance(axis.size, sympy.Symbol):
                 size = axis.size.name
                 local = body.sizes.get(size) or body.names.fresh(size)
                 body.sizes[size] = local

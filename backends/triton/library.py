@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from archc.backends.eager.library import Both, Ops
 from archc.backends.triton.op import KernelOp
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from archc.backends.eager.chunked import ChunkedFunction
     from archc.backends.triton.step_gradient import StepGradient
 
-    Recurrence = ChunkedFunction | StepGradient
+    Recurrence: TypeAlias = ChunkedFunction | StepGradient
 
 
 class KernelOps(Ops):

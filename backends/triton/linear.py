@@ -25,6 +25,7 @@ def any_scan(kernel: KernelWriter, node: Node, place: Place) -> Tile:
 def matrix_scan(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     """`scan = tile_matrix_scan(x, A_t, ...)`, where x has what the value before the rows adds."""
     op: ck.Scan = node.op
+    assert op.matrix is not None, "numbers are no matrix along the rows"
     (row, col), (a, b, _) = op.matrix, node.operands
     graph = kernel.frame.graph
     kernel.whole_along(node, place, op.axis, col)
@@ -38,7 +39,7 @@ def matrix_scan(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     matrix = kernel.arranged(kernel.pull(a, there), (col, row))
     matrix = masked(kernel, matrix, (col, row))
     x = _rows(kernel, b, place, (op.axis, col))
-    x = _with_first(kernel, node, matrix, x, place)
+    x = _with_first(kernel, node, (row, col), matrix, x, place)
     kernel.pieces.add("tile_matrix_scan")
     sizes = [kernel.lengths[op.axis], kernel.lengths[col], kernel.levels(op.axis), str(op.reverse)]
     text = f"tile_matrix_scan({x.text}, {matrix.text}, {', '.join(sizes)}, PRECISION)"
@@ -54,10 +55,12 @@ def _rows(kernel: KernelWriter, operand: int, place: Place, labels: tuple[str, s
     return masked(kernel, x, labels)
 
 
-def _with_first(kernel: KernelWriter, node: Node, matrix: Tile, x: Tile, place: Place) -> Tile:
+def _with_first(
+    kernel: KernelWriter, node: Node, dims: tuple[str, str], matrix: Tile, x: Tile, place: Place
+) -> Tile:
     """The addends with the matrix times the value before the first row in that row."""
     op: ck.Scan = node.op
-    row, col = op.matrix
+    row, col = dims
     first = kernel.pull(node.operands[2], part(kernel, node.operands[2], place))
     if first.text in ("0", "0.0"):
         return x

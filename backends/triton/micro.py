@@ -50,8 +50,8 @@ class Micro:
         if isinstance(node.op, ck.Tokens):
             steps, row = node.op.steps, self.graph[node.operands[0]].type.axis(node.op.row)
             return None if steps is None else Right(steps, row, axis=steps.name)
-        found = [self.of(operand, False) for operand in node.operands]
-        kinds = set(found) - {None}
+        found = (self.of(operand, False) for operand in node.operands)
+        kinds = {each for each in found if each is not None}
         if not kinds:
             return None
         if len(kinds) > 1:

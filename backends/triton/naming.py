@@ -7,6 +7,7 @@ from collections.abc import Collection
 import sympy
 from archc.backends.writer import identifier
 
+from archc.dims import free_symbols
 from archc.ir import chunk as ck
 from archc.ir.kernel import Kernel
 from archc.ir.value_names import unsaved
@@ -83,4 +84,4 @@ def taken(kernel: Kernel) -> set[str]:
 def _sizes(kernel: Kernel) -> set[str]:
     """What a kernel calls its sizes."""
     sizes = {axis.size for node in kernel.graph for axis in node.type.axes}
-    return {size_name(symbol) for symbol in {s for size in sizes for s in size.free_symbols}}
+    return {size_name(symbol) for symbol in {s for size in sizes for s in free_symbols(size)}}

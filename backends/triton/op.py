@@ -57,7 +57,7 @@ class KernelOp(Op):
             return kind
         if eager and self.is_real(name):
             return "wide"
-        return {"data": "narrow"}.get(kind, kind)
+        return "narrow" if kind == "data" else kind
 
     def _by_kernels(self, writer: Writer) -> None:
         """Lines that leave it to kernels, where these can do it."""

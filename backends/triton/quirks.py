@@ -108,9 +108,9 @@ def _narrow_programs(kernel: ast.FunctionDef) -> Iterator[str]:
         if isinstance(line, ast.Assign) and _is_narrow(line.value, narrow):
             narrow |= {each.id for each in line.targets if isinstance(each, ast.Name)}
     for address in _addresses(kernel):
-        for product in ast.walk(address):
-            is_product = isinstance(product, ast.BinOp) and isinstance(product.op, ast.Mult)
-            if is_product and _is_narrow(product, narrow):
+        for part in ast.walk(address):
+            product = part if isinstance(part, ast.BinOp) else None
+            if product and isinstance(product.op, ast.Mult) and _is_narrow(product, narrow):
                 yield ast.unparse(product)
 
 

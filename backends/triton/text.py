@@ -10,6 +10,7 @@ from archc.backends.triton.lines import INDICES
 from archc.backends.triton.naming import SEQUENCE, program_name, size_name
 from archc.backends.writer import Writer, identifier
 
+from archc.dims import free_symbols
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
@@ -118,9 +119,9 @@ def sizes_of(made: KernelWriter) -> list[sympy.Symbol]:
     found: set[sympy.Symbol] = set()
     for node in every_node(made.kernel.graph):
         for axis in node.type.axes:
-            found |= axis.size.free_symbols
+            found |= free_symbols(axis.size)
         for value in (getattr(node.op, name, None) for name in ("value", "iterations")):
-            found |= value.free_symbols if isinstance(value, sympy.Expr) else set()
+            found |= free_symbols(value) if isinstance(value, sympy.Expr) else set()
     words = set(made.words())
     return sorted(
         (s for s in found if s != CHUNK and size_name(s) in words and str(s) != "T"), key=str

@@ -45,7 +45,7 @@ def marked(finding: Diagnostic) -> tuple[str, list[str]]:
     ],
 )
 def test_the_call_of_a_library_function(call: str, code: str, file: str, inside: str) -> None:
-    found = only(LAYER + f"    output {call.split('[')[0]}_ = {call}\n")
+    found = only(LAYER + f"    output {call.partition('[')[0]}_ = {call}\n")
     first, others = marked(found)
     assert (found.code, first) == (code, call)
     assert any(label.span.source.name == file for label in found.others)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -37,9 +39,28 @@ def test_every_kernel_stores_what_its_graph_means(spec: str) -> None:
     assert made
 
 
+@pytest.mark.parametrize("dims", [("self", "optional"), ("doc", "strided"), ("name", "dtype")])
+def test_dims_may_have_names_of_arguments(dims: tuple[str, str], tmp_path: Path) -> None:
+    """What makes buffers and turns tiles takes dims by their names, beside arguments of its own."""
+    file = tmp_path / "named.arch"
+    file.write_text(NAMED.replace("K", dims[0]).replace("V", dims[1]), encoding="utf-8")
+    for found in plans(str(file)):
+        for _, lowered in lowered_kernels(found):
+            assert isinstance(lowered, Lowered) or lowered.reason == NOT_YET
+
+
+NAMED = """layer L(H, K, V):
+    input k [H, K], v [H, V], a [H, K]
+    recurrence S[K, V] over H:
+        S[t] = diag(sigmoid(a)) @ S[t-1] + k @ v.T
+        o = S[t].T @ k
+    output o
+"""
+
+
 def test_own_buffers_have_no_strides() -> None:
     for found in plans("gla"):
-        for kernel, lowered in lowered_kernels(found):
+        for _, lowered in lowered_kernels(found):
             if isinstance(lowered, Lowered):
                 stored = _stored(found)
                 for buffer in lowered.program.buffers:

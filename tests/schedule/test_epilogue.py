@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from archc.derivation.leaving import leaving
 
 import archc
 from archc.compile import before_chunks, elaborated, in_chunks, lowered, with_epilogues
-from archc.derivation.leaving import leaving
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.schedule.epilogue import considered

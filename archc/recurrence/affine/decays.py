@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from archc.dims import free_symbols
 from archc.ir import layer as ir
 from archc.recurrence.affine.form import MATRIX
 from archc.recurrence.affine.normalize import normal_forms
@@ -12,7 +13,7 @@ def decays(fold: ir.Fold) -> list[str]:
     found: dict[str, None] = {}
     for form in normal_forms(fold):
         gates = [step.decay for each in form.forms for step in each.steps]
-        for symbol in {s for gate in gates if form.kind == MATRIX for s in gate.free_symbols}:
+        for symbol in {s for gate in gates if form.kind == MATRIX for s in free_symbols(gate)}:
             atom = form.atoms.get(symbol)
             node = fold.body[atom.node] if atom is not None and atom.node is not None else None
             if node is not None and isinstance(node.op, ir.Input):

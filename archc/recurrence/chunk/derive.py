@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import sympy
 
-from archc.dims import Axis
+from archc.dims import Axis, free_symbols
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Type
@@ -342,7 +342,7 @@ class Derivation:
 
     def _node_of(self, form: NormalForm, gate: sympy.Expr) -> int | None:
         """The first node of the body that holds all of a gate, and no state."""
-        atoms = [form.atoms[s] for s in sorted(gate.free_symbols, key=str) if s in form.atoms]
+        atoms = [form.atoms[s] for s in sorted(free_symbols(gate), key=str) if s in form.atoms]
         parts = {atom.node for atom in atoms if atom.node is not None}
         moved = set(self.old.values()).union(*map(self.body.descendants, self.old.values()))
         every = (node.id for node in self.body if node.id not in moved)

@@ -10,9 +10,11 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import sympy
 
+from archc.dims import free_symbols
 from archc.ir import layer as ir
 from archc.ir.chunk import Bound
 from archc.ir.graph import Graph, Node
@@ -25,7 +27,7 @@ from archc.source import Span
 
 MAY_GROW = "E0602"
 
-CONDITIONS: tuple[tuple[Callable[[sympy.Symbol], sympy.Basic], ...], ...] = (
+CONDITIONS: tuple[tuple[Callable[[sympy.Symbol], Any], ...], ...] = (
     (lambda symbol: sympy.Gt(symbol, 0),),
     (lambda symbol: sympy.Le(symbol, 1),),
     (lambda symbol: sympy.Gt(symbol, 0), lambda symbol: sympy.Le(symbol, 1)),
@@ -85,7 +87,7 @@ def _symbols(graph: Graph, gates: list[Node]) -> list[sympy.Symbol]:
     ids = {id for gate in gates for id in (gate.id, *graph.ancestors(gate.id))}
     constants = (graph[id].op for id in sorted(ids))
     values = (op.value for op in constants if isinstance(op, ir.Constant))
-    found = {symbol for value in values for symbol in value.free_symbols}
+    found = {symbol for value in values for symbol in free_symbols(value)}
     return sorted(found, key=str)
 
 
