@@ -66,23 +66,38 @@ def free_symbols(expr: sympy.Basic) -> frozenset[sympy.Symbol]:
     return frozenset(each for each in expr.free_symbols if isinstance(each, sympy.Symbol))
 
 
+OWN = "#"
+"""Ends the name of a size that is the compiler's own: no spec can write it, so that a size of a
+spec may have any name. `T#` sorts as `T` does."""
+
+
+def own_size(name: str) -> sympy.Symbol:
+    """The symbol of a size that no spec gives, such as the length of a sequence."""
+    return size_symbol(name + OWN)
+
+
+def in_words(size: object) -> str:
+    """A size, or its name, as people read it: `T`, where the symbol is `T#`."""
+    return str(size).replace(OWN, "")
+
+
 BATCH = Axis("batch", size_symbol("batch"), "batch")
-TIME = Axis("t", size_symbol("T"), "stream")
+TIME = Axis("t", own_size("T"), "stream")
 
 
-T_SEEN = size_symbol("T_seen")
+T_SEEN = own_size("T_seen")
 """How many tokens there have been in all: T, and those before it when a sequence is continued."""
 
 
 def counts_tokens(name: str) -> bool:
-    """Whether a size of this name is the length of a sequence: `T`, `T_seen`, `T_m`. No spec gives
-    one of these: what is called with says how long sequences are."""
-    return name == "T" or name.startswith("T_")
+    """Whether a size of this name is the length of a sequence: `T#`, `T_seen#`, `T_m#`. No spec
+    gives one of these: what is called with says how long sequences are."""
+    return name.endswith(OWN)
 
 
 def stream(name: str, size: sympy.Expr | None = None) -> Axis:
     """A sequence axis other than the layer's own time, e.g. `m` of another sequence."""
-    return Axis(name, size_symbol(f"T_{name}") if size is None else size, "stream")
+    return Axis(name, own_size(f"T_{name}") if size is None else size, "stream")
 
 
 def exact(text: str) -> sympy.Expr:

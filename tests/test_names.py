@@ -106,11 +106,37 @@ def test_thousands_of_names(seed: int) -> None:
     file_of(archc.parse(spec(names)).layer)
 
 
-@pytest.mark.parametrize("name", ["T", "T_seen", "T_m", "segment"])
-def test_no_size_is_the_length_of_a_sequence(name: str) -> None:
-    with pytest.raises(ArchError, match="E0015") as refused:
-        archc.parse(spec({"size_b": name}))
-    assert "which no spec declares" in str(refused.value)
+MEMORY = """
+layer Memory({size}, d, H):
+    input x[d]
+    param W_q, W_k[d, H, {size}]; W_v[d, H, {size}]; W_f[d, H]
+    q = x @ W_q
+    k = x @ W_k
+    v = x @ W_v
+    f = sigmoid(x @ W_f)
+    recurrence S[{size}, {size}'] over H:
+        S[t] = f * S[t-1] + k @ v.T
+        o = S[t].T @ q
+    output y = o * {size}
+"""
+
+
+@pytest.mark.parametrize("name", ["T", "T_seen", "segment", "i"])
+def test_sizes_with_the_names_of_the_compiler_s_own(name: str) -> None:
+    """A dim of rows that is called as the tokens of a chunk are, or a length that has them."""
+    first, second = (text_of(archc.parse(MEMORY.format(size=n)).layer, "triton")
+                     for n in (twin(name), name))  # fmt: skip
+    assert compare(first, second) > len(ast.parse(second).body) // 3
+
+
+SIZES = {"size_b": "T", "size_c": "segments", "size_d": "T_iz", "size_e": "T_seen"}
+
+
+def test_sizes_that_are_called_as_lengths_are() -> None:
+    """`T` has nothing to do with how many tokens there are, also where few of them are decoded."""
+    layer = archc.parse(spec(SIZES)).layer
+    file_of(layer)  # raises where numbers are not those of the spec
+    assert not legal({"size_b": "batch"})
 
 
 def test_two_names_that_are_one_in_python() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy
 
-from archc.dims import Axis
+from archc.dims import Axis, in_words
 from archc.ir import layer as ir
 
 VALUE_BYTES = 2
@@ -54,11 +54,11 @@ class Decision:
         for option in self.options:
             mark = "*" if option.name in self.chosen.split(" | ") else " "
             yield f"  {mark} {option.name}"
-            yield f"      flops  {option.flops}"
-            yield f"      bytes  {option.bytes}"
+            yield f"      flops  {in_words(option.flops)}"
+            yield f"      bytes  {in_words(option.bytes)}"
             if option.cache != 0:
-                yield f"      cache  {option.cache} numbers a token"
-        yield f"    {self.condition}"
+                yield f"      cache  {in_words(option.cache)} numbers a token"
+        yield f"    {in_words(self.condition)}"
 
 
 def defaults_of(args: Sequence[ir.Arg]) -> dict[Any, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from archc.bench.job import BACKWARD, DECODE, FORWARD, Work
+from archc.dims import TIME
 from archc.ir import layer as ir
 from archc.ir.count import cost
 from archc.ir.graph import Type
@@ -27,7 +28,7 @@ def compulsory(
     """The work of a forward, of a forward with its gradients, and of one token (`tokens` 1), of a
     memory whose numbers have `width` bytes."""
     found = cost(memory)
-    known: dict[str, Number] = {**sizes, "batch": batch, "T": tokens}
+    known: dict[str, Number] = {**sizes, "batch": batch, str(TIME.size): tokens}
     for symbol in found.flops.free_symbols:
         known.setdefault(str(symbol), tokens)  # the length of another sequence
     widths = [max(width, WIDE) if stays_wide(op) else width for _, op in memory.inputs]

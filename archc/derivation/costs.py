@@ -20,7 +20,7 @@ from archc.derivation.maths import (
     named,
     row,
 )
-from archc.dims import size_symbol
+from archc.dims import in_words, size_symbol
 from archc.ir.chunk import CHUNK
 
 
@@ -37,7 +37,7 @@ def chunk_letter(*exprs: sympy.Expr) -> str:
 
 def _math(expr: sympy.Expr) -> Math:
     if isinstance(expr, sympy.Symbol):
-        return named(str(expr))
+        return named(in_words(expr))
     if isinstance(expr, sympy.Add):
         return _sum(expr)
     if isinstance(expr, sympy.Mul) or (isinstance(expr, sympy.Rational) and not expr.is_Integer):

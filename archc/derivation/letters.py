@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from archc.derivation.maths import Math, Name, Row, named
+from archc.dims import in_words
 from archc.verify.study import Study
 
 
@@ -13,7 +14,7 @@ class Letters:
         body = study.fold.body
         names = [node.name for node in body if node.name] + [s.name for s in study.fold.states]
         axes = [axis for node in body for axis in node.type.axes]
-        names += sorted({str(symbol) for axis in axes for symbol in axis.size.free_symbols})
+        names += sorted({in_words(symbol) for axis in axes for symbol in axis.size.free_symbols})
         self.taken = {found.text for name in names for found in _names(named(name))}
 
     def of(self, wanted: str) -> str:

@@ -11,7 +11,7 @@ from archc.derivation.costs import cost_math
 from archc.derivation.maths import EQUALS, Fence, Math, Name, named, row, transposed
 from archc.derivation.page import Block, Chapter, Formula, Inline, Step, Table, para
 from archc.derivation.work import at_sizes, given, in_numbers
-from archc.dims import counts_tokens
+from archc.dims import T_SEEN, TIME, counts_tokens, in_words
 from archc.ir import layer as ir
 from archc.recurrence.analysis.classify import classify
 
@@ -51,7 +51,8 @@ def _decision(layer: ir.Layer, made: Decision) -> Step:
     blocks.append(_long(made) if keeps else _short(made))
     blocks += [_example(layer, made)] if keeps else []
     if made.condition:
-        blocks.append(para(f"{made.condition[0].upper()}{_coded(made.condition[1:])}."))
+        condition = in_words(made.condition)
+        blocks.append(para(f"{condition[0].upper()}{_coded(condition[1:])}."))
     return Step(f"{made.what[0].upper()}{made.what[1:]}", tuple(blocks), place=made.where)
 
 
@@ -102,7 +103,7 @@ def _example(layer: ir.Layer, made: Decision) -> Table:
     costs = [e for option in made.options for e in (option.flops, option.bytes, option.cache)]
     sizes = {**at_sizes(layer, *costs), "H": HEADS}
     shown = given({n: size for n, size in sizes.items() if not counts_tokens(n)}, *costs)
-    one, many = {**sizes, "T": 1, "T_seen": LONG}, {**sizes, "T": LONG, "T_seen": LONG}
+    one, many = ({**sizes, str(TIME.size): new, str(T_SEEN): LONG} for new in (1, LONG))
     rows = [
         (
             option.name, in_numbers(option.cache, sizes),

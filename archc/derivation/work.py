@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import sympy
 
 from archc.derivation.costs import chunk_letter
-from archc.dims import TIME
+from archc.dims import TIME, in_words
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
 from archc.ir.count import operations_of
@@ -44,7 +44,7 @@ def at_sizes(layer: ir.Layer, *exprs: sympy.Expr) -> dict[str, int]:
 def given(sizes: Mapping[str, int], *exprs: sympy.Expr) -> str:
     """`H = 4, K = 128`: those that the expressions have."""
     used = {str(symbol) for expr in exprs for symbol in expr.free_symbols}
-    written = {name: name for name in sizes} | {str(CHUNK): chunk_letter(*exprs)}
+    written = {name: in_words(name) for name in sizes} | {str(CHUNK): chunk_letter(*exprs)}
     shown = ((written[name], size) for name, size in sizes.items() if name in used)
     return ", ".join(f"{name} = {size}" for name, size in sorted(shown))
 

@@ -10,7 +10,7 @@ from typing import Any
 import sympy
 
 from archc.diagnostics import Refused
-from archc.dims import Axis, Undefined, counts_tokens, number_symbol, size_symbol
+from archc.dims import Axis, Undefined, number_symbol, size_symbol
 from archc.elaborate.mentions import names_called, sizes_of
 from archc.elaborate.scope import Scope
 from archc.elaborate.tied import bound, mentioned_often
@@ -29,8 +29,6 @@ def declare_arguments(
         name = parameter.name
         if name in scope.names:
             raise scope.error("E0210", f"argument `{name}` is declared twice", parameter.span)
-        if counts_tokens(name) or name in ("segment", "segments"):
-            raise _of_a_sequence(scope, parameter)
         default = scope.evaluate(parameter.default) if parameter.default is not None else None
         value = given.get(name)
         needed = name in sizes and not (_is_none(value) and name in open_ends)
@@ -62,18 +60,6 @@ def _no_size(scope: Scope, decl: tree.Decl, parameter: tree.Parameter, value: Op
         f"`{parameter.name}` of `{decl.name}` must be a size, a whole number that is not negative, "
         f"but it is {reprlib.repr(value.value)}",
         parameter.span,
-    )
-
-
-def _of_a_sequence(scope: Scope, parameter: tree.Parameter) -> Refused:
-    """A size with the name that archc gives to the length of a sequence."""
-    return scope.error(
-        "E0015",
-        f"`{parameter.name}` is a reserved name",
-        parameter.span,
-        "a size of a layer cannot have it",
-        notes=["`T`, `T_...`, `segment` and `segments` are of sequences, which no spec declares"],
-        helps=["call a size that is fixed, as that of a table, `length`"],
     )
 
 

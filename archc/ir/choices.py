@@ -12,7 +12,7 @@ from typing import Any
 
 import sympy
 
-from archc.dims import T_SEEN, TIME
+from archc.dims import T_SEEN, TIME, counts_tokens
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.source import Span
@@ -53,7 +53,7 @@ def _of(graph: Graph) -> Iterator[sympy.Basic]:
 
 def _at_tokens(condition: sympy.Basic, tokens: int) -> sympy.Basic:
     """A condition for sequences of that length; another sequence is shorter."""
-    streams = [s for s in condition.free_symbols if str(s).startswith("T_") and s != T_SEEN]
+    streams = [s for s in condition.free_symbols if counts_tokens(str(s)) and s != T_SEEN]
     lengths = {TIME.size: tokens, T_SEEN: tokens} | dict.fromkeys(streams, OTHER)
     return condition.subs(lengths)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import sympy
 
-from archc.dims import Axis, exact
+from archc.dims import Axis, exact, in_words
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK_OPS, ChunkOp
 from archc.ir.graph import Graph, Node, Type
@@ -82,7 +82,7 @@ def option_text(value: Any) -> str:
         return value.name
     if isinstance(value, str):
         return f'"{value}"'
-    return number_text(value) if isinstance(value, sympy.Rational) else str(value)
+    return number_text(value) if isinstance(value, sympy.Rational) else in_words(value)
 
 
 def number_text(value: sympy.Rational) -> str:
@@ -174,7 +174,7 @@ def _pair(op: ir.Pair, operands: tuple[str, ...]) -> str:
 
 
 def _call(op: ir.Call, operands: tuple[str, ...]) -> str:
-    sizes = [f"{name} = {size}" for name, size in op.sizes]
+    sizes = [f"{name} = {in_words(size)}" for name, size in op.sizes]
     axes = [f"{name} is {axis}" for name, axis in op.axes if name != axis.name]
     return f"{_applied(op.callee.name, '; '.join([*sizes, *axes]), operands)} at {op.path}"
 
@@ -347,5 +347,5 @@ def _plain(value: Any, layers: dict[ir.Layer, str]) -> Any:
     if is_dataclass(value):
         return {f.name: _plain(getattr(value, f.name), layers) for f in fields(value)}
     if isinstance(value, sympy.Basic):
-        return str(value)
+        return in_words(value)
     raise TypeError(f"no plain form of {type(value).__name__}")

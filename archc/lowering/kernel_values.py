@@ -55,7 +55,7 @@ token and the one after its last, the same of its chunks, and its row of the bat
 
 TABLE = "rows"
 ROW = "i"
-"""The dim of the tokens that a program stores."""
+"""What the dim of the tokens that a program stores is called, unless a dim of the spec is."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,15 @@ class Memory:
     buffers: Mapping[str, Buffer]
     outputs: Collection[str] = ()
     flat: Collection[str] = ()
+
+
+def row_label(kernel: Kernel) -> str:
+    """What the dim of the tokens that a program stores is called."""
+    axes = {axis for node in kernel.graph for axis in node.type.axes}
+    others, label = {axis.name for axis in axes if axis.size != ck.CHUNK}, ROW
+    while label in others:
+        label += "_"
+    return label
 
 
 class KernelValues(Values):
@@ -91,6 +100,7 @@ class KernelValues(Values):
         self.here = made_here(kernel)
         self.micro = MicroSteps(kernel.graph, kernel.loads)
         self.in_parts = False
+        self.rows = row_label(kernel)
         self._names = buffer_names(kernel, {*WORDS, TABLE})
         self._begin()
 
@@ -187,8 +197,8 @@ class KernelValues(Values):
             return right
         if right is not None:
             return self._at_steps(right)
-        token = self.title(self.first_token() + self.k.iota(ROW, ROWS), "t")
-        self.see(ROW)
+        token = self.title(self.first_token() + self.k.iota(self.rows, ROWS), "t")
+        self.see(self.rows)
         return {self.tokens: Index(token, False, self.inside(self.tokens, token < self.end))}
 
     def first_token(self) -> Tile:
@@ -197,7 +207,7 @@ class KernelValues(Values):
 
     def _at_steps(self, right: Right) -> dict[str, Index]:
         """The tokens of rows that are steps of them."""
-        row = self.whole(right.row, ROW)
+        row = self.whole(right.row, self.rows)
         steps, rows = (self.k.lift(self.size(x.size), "i32") for x in (right.steps, right.row))
         every = self.title(self.base * steps + self.n * rows, "first_r") + row.at
         token, step = self.title(every // steps, "t"), self.title(every % steps, "step_of_t")
@@ -205,7 +215,7 @@ class KernelValues(Values):
         inside = inside if row.mask is None else inside & row.mask
         if not right.axis:
             inside = inside & step.equals(right.step)
-        self.see(ROW)
+        self.see(self.rows)
         place = {self.tokens: Index(token, False, self.inside(self.tokens, inside))}
         return place | ({right.axis: Index(step)} if right.axis else {})
 

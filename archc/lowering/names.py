@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 
 import sympy
 
+from archc.dims import OWN, in_words
 from archc.ir.kernel import Kernel
 
 RESERVED = frozenset({
@@ -19,27 +20,30 @@ RESERVED = frozenset({
 
 def plain(text: str) -> str:
     """The nearest word in ASCII: `K'` is `K_prime`, `S[0]` is `S_0`."""
-    text = re.sub(r"\[(\w+)\]", r"_\1", text.replace("'", "_prime"))
+    text = re.sub(r"\[(\w+)\]", r"_\1", in_words(text).replace("'", "_prime"))
     return "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in text)
 
 
 def axis_name(axis: str) -> str:
     """What a program calls an axis of a tensor: its stride is not the pointer `x_p`, and no number
-    of rows."""
+    of rows; `segment` is the compiler's own."""
     name = plain(axis)
-    return f"{name}_" if name.rstrip("_") in ("p", "rows") else name
+    taken = name.rstrip("_") in ("p", "rows", "segment") and not axis.endswith(OWN)
+    return f"{name}_" if taken else name
 
 
 def size_name(symbol: sympy.Basic, reserved: Collection[str] = ()) -> str:
-    """What a program calls a size or an option; blocks and places in the grid begin otherwise."""
+    """What a program calls a size or an option; blocks and places in the grid begin otherwise, and
+    so do the lengths of sequences (`T`, `T_m`), which are called as they are."""
     name = plain(str(symbol))
+    stem = re.sub("(_size)+$", "", name)
     taken = (
-        name in RESERVED
-        or name in reserved
-        or keyword.iskeyword(name)
-        or name.split("_")[0] in ("p", "B")
+        stem in RESERVED
+        or stem in reserved
+        or keyword.iskeyword(stem)
+        or stem.split("_")[0] in ("p", "B", "T")
     )
-    return f"{name}_size" if taken else name
+    return f"{name}_size" if taken and not str(symbol).endswith(OWN) else name
 
 
 def buffer_names(kernel: Kernel, reserved: Collection[str] = ()) -> dict[str, str]:

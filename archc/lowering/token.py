@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 
 import sympy
 
@@ -27,6 +28,7 @@ from archc.ir.graph import Graph, Node, Type
 from archc.ir.token import Gradient, Past, TokenRegion, is_token_type
 from archc.limits import deep_calls
 from archc.lowering.algebra import reduced
+from archc.lowering.names import size_name
 from archc.lowering.token_rules import TOKEN_RULES
 from archc.lowering.token_space import Space, space_of
 from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Values
@@ -49,14 +51,15 @@ IO = "IO"
 class Lowered:
     """A program of a region. `buffers` has the buffer of each input and output of its graph, and
     `options` the numbers that a launch computes, `lengths` the axes whose blocks its constants are.
-    `shares` are the outputs that are sums of a program's tokens, with the axes to sum over,
-    `written` all outputs."""
+    `sizes` are the sizes of the spec, by what the program calls them. `shares` are the outputs that
+    are sums of a program's tokens, with the axes to sum over, `written` all outputs."""
 
     program: Program
     space: Space
     buffers: Mapping[str, str]
     options: Mapping[str, sympy.Expr]
     lengths: Mapping[str, Axis]
+    sizes: Mapping[str, sympy.Expr]
     shares: Mapping[str, tuple[str, ...]]
     written: frozenset[str]
 
@@ -127,7 +130,7 @@ class TokenProgram(Values):
         for axis in self.axes.values():
             if axis.kind != "dim":
                 for symbol in sorted(axis.size.free_symbols, key=str):
-                    (self.symbols[symbol],) = self.k.sizes(str(symbol), varying=True)
+                    (self.symbols[symbol],) = self.k.sizes(size_name(symbol), varying=True)
         (self.block,) = self.k.lengths(BLOCK_T)
         self.blocks[BLOCK_T] = self.axes[self.stream].size
         counts = {past.count for past in self.pasts.values()} if looks_ahead else set()
@@ -164,9 +167,14 @@ class TokenProgram(Values):
         for name, known in self.options.items():
             if known == value:
                 return sympy.Symbol(name, **_kind(whole))
-        name = f"number_{len(self.options)}"
+        sizes = {str(s) for axis in self.axes.values() for s in axis.size.free_symbols}
+        numbers = (f"number_{n}" for n in count(len(self.options)))
+        name = next(name for name in numbers if name not in sizes and name not in self.options)
         self.options[name] = value
         return (self.k.sizes if whole else self.k.reals)(name)[0]
+
+    def constant(self, symbol: sympy.Basic, name: str = "") -> None:
+        super().constant(symbol, name or size_name(symbol, (BLOCK_T, EACH)))
 
     # --- places ---
 
@@ -311,7 +319,10 @@ class TokenProgram(Values):
         program = swept(self.k.done())
         buffers = self._of_program(program, {**self.memory, **made})
         written = frozenset(made)
-        return Lowered(program, self.space, buffers, self.options, lengths, self.shares, written)
+        sizes = {str(own): symbol for symbol, own in self.symbols.items()}
+        return Lowered(
+            program, self.space, buffers, self.options, lengths, sizes, self.shares, written
+        )
 
     def _of_program(self, program: Program, given: Mapping[str, Buffer]) -> dict[str, str]:
         """The buffers that a program has: not that of an input which it does not read, such as one

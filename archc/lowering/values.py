@@ -21,7 +21,7 @@ from typing import Any
 
 import sympy
 
-from archc.dims import Axis
+from archc.dims import Axis, in_words
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.tile.compose import Composer, size
@@ -199,7 +199,9 @@ class Values:
 
     def length(self, axis: Axis) -> sympy.Expr:
         """How long the tile of an axis is."""
-        name = f"B_{''.join(c if c.isalnum() else '_' for c in str(axis.size))}"
+        name = f"B_{''.join(c if c.isalnum() else '_' for c in in_words(axis.size))}"
+        while self.blocks.get(name, axis.size) != axis.size:
+            name += "_"  # `H_K` and `H*K`
         if name not in self.blocks:
             self.k.fixed(size(name))
             self.blocks[name] = axis.size

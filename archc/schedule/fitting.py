@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 
 from archc.diagnostics import ArchError, fail
+from archc.dims import in_words
 from archc.ir import chunk as ck
 from archc.ir.kernel import Kernels
 from archc.schedule.devices import REFERENCE, Budget
@@ -136,7 +137,7 @@ def chunk_for(
 
 def no_plan(misfit: Misfit, sizes: Mapping[str, object], chunk: int, dtype: str) -> ArchError:
     """The error for sizes at which not even the shortest chunk fits."""
-    shown = ", ".join(f"{name} = {size}" for name, size in sorted(sizes.items()))
+    shown = ", ".join(f"{in_words(name)} = {size}" for name, size in sorted(sizes.items()))
     return fail(
         "E0701",
         "no tile plan fits: the tiles of a chunk are too large for the memory of a program",

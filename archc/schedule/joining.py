@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from archc.dims import Axis, size_symbol
+from archc.dims import OWN, Axis, own_size
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
 from archc.ir.kernel import Kernel
@@ -20,7 +20,7 @@ from archc.ir.value_names import state_before
 MOST = 32
 """How much of the other dim of a state a program has beside a matrix that is applied to it."""
 
-SEGMENT = Axis("segment", size_symbol("segments"), "stream")
+SEGMENT = Axis(f"segment{OWN}", own_size("segments"), "stream")
 """The segments of all sequences, one after the other."""
 
 

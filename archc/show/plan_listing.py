@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,8 +13,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from archc.dims import in_words
 from archc.ir.graph import Graph
 from archc.ir.kernel import Buffer, Kernel
+from archc.ir.sizes import Number
 from archc.ir.text import op_text
 from archc.schedule import crowded
 from archc.schedule.cost import Cost
@@ -309,6 +311,12 @@ def as_json(plans: Iterable[Planned]) -> list[dict[str, Any]]:
     return [_plan_json(each) for each in plans]
 
 
+def _spelt(sizes: Mapping[str, Number]) -> dict[str, Number]:
+    """Sizes by name; `T` is the length of the sequence, unless the spec has a size `T`."""
+    words = {name: in_words(name) for name in sizes}
+    return {name if words[name] in sizes else words[name]: size for name, size in sizes.items()}
+
+
 def _plan_json(plan: Planned) -> dict[str, Any]:
     wanted = plan.conditions
     return {
@@ -319,7 +327,7 @@ def _plan_json(plan: Planned) -> dict[str, Any]:
         "budget": asdict(wanted.device.budget),
         "chunk": plan.chunk_why,
         "dtype": wanted.dtype,
-        "sizes": dict(plan.setting.sizes),
+        "sizes": _spelt(plan.setting.sizes),
         "inputs": [asdict(each) for each in plan.inputs],
         "outputs": [asdict(each) for each in plan.outputs],
         "parts": [_part_json(plan, part) for part in plan.parts],

@@ -15,6 +15,7 @@ from archc.backends.eager.region import ends_with
 from archc.backends.triton.schedule import written
 from archc.compile import SCHEDULE, for_kernels, lowered, with_epilogues, with_prologues
 from archc.diagnostics import did_you_mean, fail
+from archc.dims import TIME
 from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
 from archc.ir.graph import Graph, Node
@@ -154,7 +155,8 @@ def _planned(
 ) -> Planned:
     """The plan of one recurrence."""
     name, form = region_name(layer.name, layer.graph, node), node.op.chunked
-    known = {**sizes, "batch": wanted.B, "T": wanted.T, node.op.stream.size.name: wanted.T}
+    lengths = (TIME.size, node.op.stream.size)
+    known = {**sizes, "batch": wanted.B, **{size.name: wanted.T for size in lengths}}
     if form is None:
         setting = Setting({**known, CHUNK: 1}, wanted.dtype)
         parts = _all_steps(layer, node, name, setting, wanted.device)
@@ -169,7 +171,7 @@ def _planned(
     chunk, why = _chunk(layer, cut.values(), known, wanted)
     setting = Setting({**known, CHUNK: chunk}, wanted.dtype)
     parts = [_part(title, kernels, setting, wanted.device) for title, kernels in cut.items()]
-    one = Setting({**setting.sizes, "T": 1, node.op.stream.size.name: 1}, wanted.dtype)
+    one = Setting({**setting.sizes, str(TIME.size): 1, node.op.stream.size.name: 1}, wanted.dtype)
     parts += _steps("one token", layer.graph, node, f"{name}_step", one, wanted.device)
     return Planned(layer, node, name, setting, wanted, tuple(parts), sizes, chunk_why=why)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from archc.compile import SCHEDULE
+from archc.dims import TIME
 from archc.ir.chunk import CHUNK
 from archc.ir.kernel import Kernel
 from archc.schedule.cost import cost
@@ -90,4 +91,4 @@ def division(plan: Planned, part: Part, kernel: Kernel) -> Division:
 def _tokens(plan: Planned, chunks: int) -> Mapping[str, Any]:
     """The tokens of so many chunks, by the names they go by."""
     tokens = chunks * plan.setting.sizes[str(CHUNK)]
-    return {"T": tokens, str(plan.node.op.stream.size): tokens}
+    return {str(TIME.size): tokens, str(plan.node.op.stream.size): tokens}

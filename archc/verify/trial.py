@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from archc.dims import at
+from archc.dims import T_SEEN, TIME, at
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
@@ -46,7 +46,7 @@ class Trial:
         graphs = [self.step, *([self.study.derived.graph] if self.study.derived.graph else [])]
         small = dict(self.sizes) or next(examples(self.study.layer, SMALL), {})
         found = {name: int(small.get(name, SMALL)) for g in graphs for name in symbols(g)}
-        return found | {"batch": BATCH, "T": self.tokens, "T_seen": self.tokens}
+        return found | {"batch": BATCH, **lengths(self.tokens)}
 
     @cached_property
     def inputs(self) -> Values:
@@ -83,7 +83,7 @@ class Trial:
     ) -> Values:
         """A graph on inputs, with a number of tokens in a chunk, and of tokens if not all."""
         count = self.tokens if tokens is None else tokens
-        sizes = self.shapes | {str(ck.CHUNK): chunk, "T": count, "T_seen": count}
+        sizes = self.shapes | {str(ck.CHUNK): chunk, **lengths(count)}
         return evaluate_graph(graph, inputs, sizes)
 
     @cached_property
@@ -93,7 +93,7 @@ class Trial:
 
     def sizes_text(self) -> str:
         """The sizes, for a reader."""
-        used = symbols(self.step) - {"T", "T_seen"}
+        used = symbols(self.step) - {*lengths(0)}
         shown = [f"{name} = {self.shapes[name]}" for name in sorted(used)]
         return ", ".join([*shown, f"{self.tokens} tokens"])
 
@@ -113,6 +113,11 @@ def step_graph(study: Study, fold: ir.Fold | None = None) -> Graph:
         after = step.add(ir.Result(state.name), node)
         step.outputs[ck.final(state.name)] = step.add(ck.Last(op.stream.name), after, start)
     return step
+
+
+def lengths(tokens: int) -> dict[str, int]:
+    """The sizes of a sequence of so many tokens, with none before."""
+    return {str(TIME.size): tokens, str(T_SEEN): tokens}
 
 
 def symbols(graph: Graph) -> set[str]:

@@ -19,6 +19,7 @@ from archc.backends.eager.value import KIND_OF, Value, length_name
 from archc.backends.expression import MUL, POWER, Text
 from archc.backends.writer import Writer, attribute, identifier, quoted
 
+from archc.dims import T_SEEN, TIME
 from archc.ir import layer as ir
 
 
@@ -75,7 +76,7 @@ class Forward:
         seen = f"(pos + {scope.lengths['t']})"
         counts = any(field.kind == "pos" for field in self.memory.fields)
         scope.starts = {"t": "pos" if counts else "0"}
-        scope.sizes |= {"T": seen, "T_seen": seen}
+        scope.sizes |= {str(TIME.size): seen, str(T_SEEN): seen}
         self._blocks(scope)
         return scope
 
@@ -88,7 +89,7 @@ class Forward:
         read = {n.op.read.name for n in self.layer.graph if isinstance(n.op, ir.Pair)}
         for node in self.layer.graph:
             if isinstance(node.op, ir.Pair) and node.op.source == "t":
-                scope.sizes[str(node.op.read.size)] = scope.sizes["T"]
+                scope.sizes[str(node.op.read.size)] = scope.sizes[str(TIME.size)]
             if not isinstance(node.op, ir.Window) or node.op.blocks is None:
                 continue
             blocks = node.op.blocks

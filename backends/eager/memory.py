@@ -16,7 +16,7 @@ from archc.backends.eager.naming import nearest_name
 from archc.backends.eager.stacks import chains
 from archc.backends.writer import Names, identifier
 
-from archc.dims import Axis
+from archc.dims import T_SEEN, TIME, Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
@@ -214,7 +214,7 @@ def stream_of(axes: Sequence[Axis]) -> Axis | None:
 def _grows(axis: Axis) -> bool:
     """Whether an axis gets longer with the layer's own tokens: these, blocks of them, tokens
     read."""
-    return axis.name == "t" or any(str(s) in ("T", "T_seen") for s in axis.size.free_symbols)
+    return axis.name == "t" or axis.size.has(TIME.size, T_SEEN)
 
 
 def _growing(graph: Graph) -> set[str]:

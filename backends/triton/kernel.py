@@ -18,9 +18,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import NEAR, WHOLE, Kernel
 from archc.ir.value_names import state_before
-
-ROW = "i"
-"""The label of tokens: they are the rows of a chunk."""
+from archc.lowering.kernel_values import row_label
 
 
 @dataclass(eq=False)
@@ -48,6 +46,7 @@ class KernelWriter(Lines):
         self.results: dict[tuple[int, str], Tile] = {}
         self.pairs: dict[int, Tile] = {}
         self._made_here: list[Node] | None = None
+        self.row = row_label(kernel)  # of tokens: they are the rows of a chunk
 
     def words(self) -> set[str]:
         """Every word of the kernel's lines, and of its grid."""
@@ -190,19 +189,19 @@ class KernelWriter(Lines):
         """The tokens whose values a program stores: those of its rows, if it is right there."""
         right = self.micro.of(id)
         if right is None:
-            self.lengths[ROW], self.blocks["ROWS"] = "ROWS", ck.CHUNK
+            self.lengths[self.row], self.blocks["ROWS"] = "ROWS", ck.CHUNK
             token = self.let_index("t", "base + n * ROWS + row")
-            return {self.tokens: Index(token, ROW, False, f"{token} < end")}
+            return {self.tokens: Index(token, self.row, False, f"{token} < end")}
         row = self.whole(right.row)
-        self.lengths[ROW], self.bounds[ROW] = self.block(right.row), row.mask
+        self.lengths[self.row], self.bounds[self.row] = self.block(right.row), row.mask
         steps, rows = (self.factor(self.size(x.size)) for x in (right.steps, right.row))
         each = self.let_index("r", f"base * {steps} + n * {rows} + {row.text}")
         token = self.let_index("t", f"{each} // {steps}")
         step = self.let_index("s", f"{each} % {steps}")
         where = [f"({token} < end)", *([self.inside(right.row.name, row.mask)] if row.mask else [])]
         where += [] if right.axis else [f"({step} == {right.step})"]
-        place = {self.tokens: Index(token, ROW, False, " & ".join(where))}
-        return place | ({right.axis: Index(step, ROW)} if right.axis else {})
+        place = {self.tokens: Index(token, self.row, False, " & ".join(where))}
+        return place | ({right.axis: Index(step, self.row)} if right.axis else {})
 
     def _walk(self) -> None:
         """The loop over the chunks, or over the tokens."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 import sympy
 from archc.backends.writer import identifier
 
-from archc.dims import free_symbols
+from archc.dims import OWN, free_symbols, in_words
 from archc.ir import chunk as ck
 from archc.ir.kernel import Kernel
 from archc.ir.value_names import unsaved
@@ -39,9 +40,10 @@ def size_name(size: sympy.Symbol) -> str:
     """What kernels call a size or an option."""
     if size == ck.CHUNK:
         return "ROWS"
-    name = identifier(str(size))
-    taken = name in RESERVED - {"T"} or name.split("_")[0] in FIRST
-    return f"{name}_size" if taken else name
+    name = identifier(in_words(size))
+    stem = re.sub("(_size)+$", "", name)
+    taken = stem in RESERVED or stem.split("_")[0] in (*FIRST, "T")
+    return f"{name}_size" if taken and not str(size).endswith(OWN) else name
 
 
 def program_name(axis: str) -> str:

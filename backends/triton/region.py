@@ -24,7 +24,7 @@ from archc.backends.index import permuted
 from archc.backends.triton.program_launch import ProgramLaunch, count_text, write_program
 from archc.backends.writer import COLUMNS, INDENT, Names, Writer, identifier, quoted, snake
 
-from archc.dims import Axis, size_symbol
+from archc.dims import TIME, Axis
 from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
 from archc.ir.graph import Graph
@@ -181,7 +181,7 @@ class RegionFunction:
     def _passes(self) -> Part:
         """The same in PyTorch, as a layer without kernels has it."""
         body = self._body(self.scope.graph, self.region.reads)
-        body.sizes |= {"T": body.lengths["t"]}
+        body.sizes |= {str(TIME.size): body.lengths["t"]}
         body.cu_seqlens = "cu_seqlens" if self.packed else ""
         for name, past in self.region.pasts.items():
             body.pasts[past.looks] = self.arguments[name]
@@ -321,7 +321,7 @@ class RegionFunction:
                 found[name] = str(text)
             else:
                 (axis,) = {a.name for n in self.graph for a in n.type.axes
-                           if a.kind != "dim" and str(a.size) == name}  # fmt: skip
+                           if a.kind != "dim" and a.size == made.sizes.get(name)}  # fmt: skip
                 found[name] = body.ask(body.lengths[axis])
         return found
 
@@ -336,7 +336,7 @@ class RegionFunction:
             elif name in made.lengths:
                 found[name] = self._block(body, made, name)
             else:
-                found[name] = str(body.size(size_symbol(name)))
+                found[name] = str(body.size(made.sizes[name]))
         return found
 
     # --- the op, and who calls it ---

@@ -10,7 +10,7 @@ from archc.backends.triton.lines import INDICES
 from archc.backends.triton.naming import SEQUENCE, program_name, size_name
 from archc.backends.writer import Writer, identifier
 
-from archc.dims import free_symbols
+from archc.dims import TIME, free_symbols
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
@@ -124,5 +124,5 @@ def sizes_of(made: KernelWriter) -> list[sympy.Symbol]:
             found |= free_symbols(value) if isinstance(value, sympy.Expr) else set()
     words = set(made.words())
     return sorted(
-        (s for s in found if s != CHUNK and size_name(s) in words and str(s) != "T"), key=str
+        (s for s in found if s != CHUNK and size_name(s) in words and s != TIME.size), key=str
     )
