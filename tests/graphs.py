@@ -9,6 +9,7 @@ import torch
 
 from archc.dims import BATCH, TIME, Axis, size_symbol, stream
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.initial import sample_layer
 from archc.ir.meaning import Evaluation, evaluate
@@ -36,11 +37,11 @@ def axes(names: str) -> tuple[Axis, ...]:
     return tuple(axis(name) for name in names.split())
 
 
-class Sketch:
+class Sketch(Builder):
     """A graph that is being written."""
 
     def __init__(self) -> None:
-        self.graph: Graph = layer_graph()
+        super().__init__(layer_graph())
 
     def add(self, op: object, *operands: int, name: str | None = None) -> int:
         return self.graph.add(op, *operands, name=name)
@@ -51,12 +52,6 @@ class Sketch:
     def param(self, name: str, dims: str = "") -> int:
         init = ir.Init("normal", (sympy.Integer(0), sympy.Integer(1)))
         return self.add(ir.Param(name, axes(dims), init), name=name)
-
-    def number(self, value: sympy.Expr | int) -> int:
-        return self.add(ir.Constant(sympy.Integer(value) if isinstance(value, int) else value))
-
-    def fn(self, fn: str, *operands: int) -> int:
-        return self.add(ir.Elementwise(fn), *operands)
 
     def einsum(self, text: str, *operands: int) -> int:
         """`einsum("batch K, batch V -> batch K V", k, v)`: every label is the name of its axis in

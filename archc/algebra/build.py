@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import sympy
-
 from archc.algebra.plan import Join, Plan, Spread, Take
 from archc.algebra.product import Labels, Reading
 from archc.dims import Axis
 from archc.ir import layer as ir
+from archc.ir.builder import Builder, Sharing
 from archc.ir.shapes import arrange, join
 
 Out = dict[int, Axis]
@@ -20,21 +19,21 @@ def build(reading: Reading, plan: Plan) -> int:
     """Add the nodes of a plan for a product; the last one has the type of the product's root."""
     graph, root = reading.graph, reading.root
     out = dict(zip(reading.out, root.type.axes, strict=True))
-    id, _ = _Builder(reading).value(plan, out, exact=True)
+    id, _ = _Products(reading).value(plan, out, exact=True)
     if reading.product.sign < 0:
-        id = graph.add(ir.Elementwise("neg"), id)
+        id = Builder(graph).fn("neg", id)
     if graph[id].type.axes == root.type.axes:
         return id
     named = tuple((axis.name, axis) for axis in root.type.axes)
     return graph.add(ir.Contract((graph[id].type.names,), named), id)
 
 
-class _Builder:
+class _Products(Sharing):
     """Adds nodes for plans. `holes` has the values that fill the holes of spread sums: a node and,
     for each of its axes, which of the factor's labels it has."""
 
     def __init__(self, reading: Reading):
-        self.graph = reading.graph
+        super().__init__(reading.graph)
         self.axes = reading.axes
         self.holes: dict[int, tuple[int, tuple[int, ...]]] = {}
 
@@ -57,8 +56,8 @@ class _Builder:
             id, places = self.holes[id]
             labels = tuple(labels[place] for place in places)
         if factor.inverse:
-            one = self._add(ir.Constant(sympy.Integer(1)))
-            id = self._add(ir.Elementwise("div"), one, id)
+            one = self.number(1)
+            id = self.fn("div", one, id)
         if out is None and plan.labels == factor.labels:
             return id, labels
         out = self._named(plan.labels) if out is None else out
@@ -73,8 +72,8 @@ class _Builder:
             return self._contract(sides, out)
         left, right = (id for id, _ in sides)
         if self.graph[left].type.dtype != "real" and self.graph[right].type.dtype != "real":
-            left = self._real(left)
-        return self._labelled(self._add(ir.Elementwise("mul"), left, right), out)
+            left = self.real(left)
+        return self._labelled(self.fn("mul", left, right), out)
 
     def _scales(self, sides: list[tuple[int, Labels]], out: Out, exact: bool) -> bool:
         """Whether a product is elementwise: one side has every axis, and all keep their names."""
@@ -97,10 +96,10 @@ class _Builder:
             own = {label: axis for label, axis in out.items() if label in term.labels}
             value, _ = self.value(term, own)
             if sum is None:
-                sum = value if sign > 0 else self._add(ir.Elementwise("neg"), value)
+                sum = value if sign > 0 else self.fn("neg", value)
             else:
                 fn = "add" if sign > 0 else "sub"
-                sum = self._add(ir.Elementwise(fn), sum, value)
+                sum = self.fn(fn, sum, value)
         assert sum is not None, "a sum has terms"
         return self._labelled(sum, out)
 
@@ -110,15 +109,8 @@ class _Builder:
         named = self._distinct(every, out)
         ins = tuple(tuple(named[label].name for label in labels) for _, labels in sides)
         kept = tuple((axis.name, axis) for axis in out.values())
-        ids = [self._real(id) for id, _ in sides]
-        return self._add(ir.Contract(ins, kept), *ids), tuple(out)
-
-    def _add(self, op: ir.Op, *operands: int) -> int:
-        """A node, unless the graph has it: a step that a plan keeps is not made anew."""
-        for user in self.graph.users(operands[0]) if operands else ():
-            if self.graph[user].operands == operands and self.graph[user].op == op:
-                return user
-        return self.graph.add(op, *operands)
+        ids = [self.real(id) for id, _ in sides]
+        return self.add(ir.Contract(ins, kept), *ids), tuple(out)
 
     def _labelled(self, id: int, out: Out) -> tuple[int, Labels]:
         """A node whose axes are those of `out` in some order, and their labels."""
@@ -142,9 +134,3 @@ class _Builder:
                 axis = axis.renamed(axis.name + "'")
             named[label] = axis
         return named
-
-    def _real(self, id: int) -> int:
-        """The node as real numbers."""
-        if self.graph[id].type.dtype == "real":
-            return id
-        return self._add(ir.Elementwise("real"), id)

@@ -8,6 +8,7 @@ import sympy
 
 from archc.functions.definitions import FUNCTIONS
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
 
 
@@ -63,7 +64,7 @@ def join_constants(graph: Graph, node: Node) -> int | None:
         number = _add_constant(graph, value)
         if number is None:
             continue
-        new = graph.add(ir.Elementwise(fn), inner[0], number)
+        new = Builder(graph).fn(fn, inner[0], number)
         if graph[new].type == node.type:
             return new
     return None

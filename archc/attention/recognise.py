@@ -17,6 +17,7 @@ from archc.attention.fold import RESERVED, Bound, Dot, Fold, Lookup, Refusal, So
 from archc.attention.grouped import grouped
 from archc.dims import Axis
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.typing import layer_graph
 
@@ -165,7 +166,7 @@ class _Reading:
         """The conjunction of conditions."""
         first, *rest = ids
         for id in rest:
-            first = self.graph.add(ir.Elementwise("and"), first, id)
+            first = Builder(self.graph).fn("and", first, id)
         return first
 
     # --- formulas of pairs ---
@@ -298,7 +299,7 @@ class _Reading:
         self.dots.append(dot)
         id = self._input(dot.name, "real")
         for fn, number in factors:
-            id = self.graph.add(ir.Elementwise(fn), id, self.graph.add(number))
+            id = Builder(self.graph).fn(fn, id, self.graph.add(number))
         return id
 
     def _side(self, node: Node) -> str:
@@ -333,6 +334,7 @@ class _Reading:
 
     def _between(self, node: Node) -> int:
         """A sum from the token read to the reader, as the difference of running sums."""
+        make = Builder(self.graph)
         tokens = self.body[node.operands[0]]
         if node.op.kind != "sum":
             raise self.refuse("a product of matrices along the tokens between", node)
@@ -340,13 +342,13 @@ class _Reading:
             raise self.refuse("what is summed between depends on the reader", node)
         sides = (self.source(tokens, role=role, summed=True).name for role in ("reader", "read"))
         ends = [self._input(name, "real") for name in sides]
-        total = self.graph.add(ir.Elementwise("sub"), *ends, span=node.span)
+        total = Builder(self.graph, node.span).fn("sub", *ends)
         if up_to_the_reader(tuple(self.bounds)):
             return total
         t, s = (self.graph.add(ir.Position(axis)) for axis in (self.reader, self.read))
-        before = self.graph.add(ir.Elementwise("lt"), s, t)
-        nothing = self.graph.add(ir.Constant(sympy.Integer(0)))
-        return self.graph.add(ir.Elementwise("where"), before, total, nothing)
+        before = make.fn("lt", s, t)
+        nothing = make.number(0)
+        return make.fn("where", before, total, nothing)
 
     def _values(self, node: Node) -> Source:
         """What is weighted and summed: a vector for each token read."""

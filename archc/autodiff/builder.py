@@ -7,17 +7,16 @@ of a sum is. `full` gives it the axes that an op must see.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
 from typing import Any
 
 import sympy
 
 from archc.dims import Axis
 from archc.functions.definitions import FUNCTIONS
+from archc.ir import builder
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
-from archc.source import Span
 
 
 class NoGradient(Exception):
@@ -31,7 +30,7 @@ class NoGradient(Exception):
         self.reason = reason
 
 
-class Builder:
+class Builder(builder.Builder):
     """Adds nodes to a graph that has the forward values; an equal node is never added twice.
 
     `active`: the values that depend on a wanted input, through reals alone. `masked`: values that
@@ -40,18 +39,17 @@ class Builder:
     """
 
     def __init__(self, graph: Graph, active: set[int], differentiate: Callable[..., Any]):
-        self.graph = graph
+        super().__init__(graph)
         self.active = active
         self.masked = _before_choices(graph)
         self.differentiate = differentiate
-        self.span: Span | None = None
         self._found = {self._key(n.op, n.operands): n.id for n in graph if _may_share(n.op)}
 
     def add(self, op: Any, *operands: int) -> int:
         """The node of an op on operands: that of the graph if it has one."""
         key = self._key(op, operands)
         if key not in self._found or not _may_share(op):
-            self._found[key] = self.graph.add(op, *operands, span=self.span)
+            self._found[key] = super().add(op, *operands)
         return self._found[key]
 
     def _key(self, op: Any, operands: tuple[int, ...]) -> tuple[Any, ...]:
@@ -59,27 +57,11 @@ class Builder:
             operands = tuple(sorted(operands))
         return op, operands
 
-    def type(self, id: int) -> Type:
-        """The type of a node."""
-        return self.graph[id].type
-
-    def names(self, id: int) -> tuple[str, ...]:
-        """The names of a node's axes."""
-        return self.graph[id].type.names
-
     # --- elementwise ----------------------------------------------------------------------------
-
-    def number(self, value: sympy.Expr | int) -> int:
-        """A number."""
-        return self.add(ir.Constant(sympy.Integer(value) if isinstance(value, int) else value))
 
     def zero(self) -> int:
         """0 as a real."""
         return self.fn("real", self.number(0))
-
-    def fn(self, fn: str, *operands: int) -> int:
-        """An elementwise function."""
-        return self.add(ir.Elementwise(fn), *operands)
 
     def mul(self, one: int, other: int) -> int:
         """A product; by 1 it is the other factor."""
@@ -99,7 +81,7 @@ class Builder:
 
     def sum(self, ids: Sequence[int]) -> int:
         """The sum of at least one value."""
-        return reduce(lambda one, other: self.fn("add", one, other), ids)
+        return self.chain("add", ids)
 
     def addends(self, id: int) -> list[int]:
         """The terms of a sum."""

@@ -13,6 +13,7 @@ from typing import Any
 from archc.autodiff.builder import Builder, NoGradient
 from archc.autodiff.products import Term, take_out, total
 from archc.dims import Axis
+from archc.ir import builder
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
@@ -194,7 +195,7 @@ def _reversed_body(backward: Graph, flow: _Flow, given: Given) -> Graph:
         total = _in_order(body, total, entered.type)
         if state.name in given:
             now = body.add(ir.Input(name, entered.type))
-            total = body.add(ir.Elementwise("add"), now, total)
+            total = builder.Builder(body).fn("add", now, total)
         body.substitute(entered.id, total)
     outputs = {carried(s.name): body.outputs[cotangent(s.before)] for s in flow.states}
     reached = [name for name in flow.captures if name in flow.reached]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import sympy
 
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
 from archc.numerics.interval import ANY, Interval, intervals
 
@@ -85,11 +86,12 @@ def log_of(graph: Graph, id: int, known: Known) -> int | NoLog:
     return _Logs(graph, known).log(id)
 
 
-class _Logs:
+class _Logs(Builder):
     """The graph that is added to."""
 
     def __init__(self, graph: Graph, known: Known) -> None:
-        self.graph, self.known = graph, known
+        super().__init__(graph)
+        self.known = known
 
     def log(self, id: int) -> int | NoLog:
         """By the rule of the node's op; else of the computed value, if that is above 0."""
@@ -117,12 +119,6 @@ class _Logs:
         if isinstance(node.op, ir.Constant) and node.op.value.is_Symbol:
             hint = f"say `require {node.op.value} > 0`"
         return NoLog(node.id, f"{_described(node)} {what}, where it has no logarithm: {hint}")
-
-    def fn(self, fn: str, *operands: int) -> int:
-        return self.graph.add(ir.Elementwise(fn), *operands)
-
-    def number(self, value: sympy.Expr) -> int:
-        return self.graph.add(ir.Constant(value))
 
     def all(self, *ids: int) -> tuple[int, ...] | NoLog:
         """The logarithms of several nodes, or the first that has none."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import sympy
 
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
 from archc.ir.token import Past
 from archc.ir.typing import layer_graph
@@ -69,9 +70,9 @@ class Body:
         past = self.graph.add(ir.Input(name, type), span=node.span)
         position = self.graph.add(ir.Position(type.axis(self.stream)))
         there = self.graph.add(
-            ir.Elementwise("ge"), position, self.graph.add(ir.Constant(sympy.Integer(0)))
+            ir.Elementwise("ge"), position, Builder(self.graph).number(0)
         )
-        return self.graph.add(ir.Elementwise("where"), there, x, past, span=node.span)
+        return Builder(self.graph, node.span).fn("where", there, x, past)
 
     def _fresh(self, name: str) -> str:
         """A name that no input, output or past has."""

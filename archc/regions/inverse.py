@@ -12,6 +12,7 @@ from __future__ import annotations
 import sympy
 
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
 
 LARGEST_BLOCK = 64
@@ -36,6 +37,7 @@ def with_gathers(graph: Graph) -> Graph:
 
 def _turned_back(graph: Graph, scatter: Node, index: int) -> int | None:
     """(i + (K - c)) mod K for an index (i + c) mod K."""
+    make = Builder(graph)
     size = scatter.op.into.size
     node = graph[index]
     if node.op != ir.Elementwise("mod") or not _is_number(graph, node.operands[1], size):
@@ -47,8 +49,8 @@ def _turned_back(graph: Graph, scatter: Node, index: int) -> int | None:
         step = graph[c].op
         if isinstance(graph[i].op, ir.Position) and isinstance(step, ir.Constant):
             back = graph.add(ir.Constant(size - step.value))
-            moved = graph.add(ir.Elementwise("add"), i, back)
-            return graph.add(ir.Elementwise("mod"), moved, node.operands[1])
+            moved = make.fn("add", i, back)
+            return make.fn("mod", moved, node.operands[1])
     return None
 
 

@@ -11,6 +11,7 @@ import sympy
 
 from archc.dims import OWN, Axis, own_size
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Type
 from archc.ir.kernel import Kernel
 from archc.ir.roles import CARRY, of_segments
@@ -55,18 +56,19 @@ class Join:
     ) -> None:  # fmt: skip
         """S' = D S + E for one state, which is `start` of the walk's graph before all segments."""
         body, name = self.body, state.name
+        make = Builder(body)
         self.starts[name] = self._copied(start)
         before = body.add(ir.Input(state_before(name), Type(state.axes)), name=name)
         scaled = before
         if kept is not None:
             scale = self._captured(*kept)
-            scaled = body.add(ir.Elementwise(rule.times), before, scale)
+            scaled = make.fn(rule.times, before, scale)
             if rule == SCALED:
                 zero = number(body, rule.nothing)
-                empty = body.add(ir.Elementwise("eq"), before, zero)
-                scaled = body.add(ir.Elementwise("where"), empty, zero, scaled)
+                empty = make.fn("eq", before, zero)
+                scaled = make.fn("where", empty, zero, scaled)
         made = self._captured(end, state.axes)
-        body.outputs[name] = body.add(ir.Elementwise(rule.plus), scaled, made)
+        body.outputs[name] = make.fn(rule.plus, scaled, made)
         body.outputs[f"{name}.starts"] = before
 
     def add_matrix(
@@ -83,7 +85,7 @@ class Join:
         op = ir.Contract((body[matrix].type.names, source), out)
         product = body.add(op, matrix, before)
         made = self._captured(end, state.axes)
-        body.outputs[name] = body.add(ir.Elementwise("add"), product, made)
+        body.outputs[name] = Builder(body).fn("add", product, made)
         body.outputs[f"{name}.starts"] = before
 
     def _load(self, name: str, axes: tuple[Axis, ...]) -> int:
@@ -133,4 +135,4 @@ class Join:
 def number(graph: Graph, value: sympy.Expr) -> int:
     """A real number."""
     made = graph.add(ir.Constant(value))
-    return graph.add(ir.Elementwise("real"), made) if value.is_finite else made
+    return Builder(graph).fn("real", made) if value.is_finite else made

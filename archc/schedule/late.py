@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
 from archc.schedule.forms import Differentiate, bare, derived, with_forms
 
@@ -114,7 +115,7 @@ class _Body:
         """inverse @ p + inverse @ q -> inverse @ (p + q)"""
         body = self.body
         parts = [self._before(operand) for operand in node.operands]
-        rows = body.add(ir.Elementwise("add"), *parts, span=node.span)
+        rows = Builder(body, node.span).fn("add", *parts)
         matrix = self._input("inverse", self.inverse)
         outer = [a for a in node.type.axes if a.name != self.row.name]
         shared = [a.name for a in body[matrix].type.axes]

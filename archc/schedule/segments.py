@@ -25,6 +25,7 @@ import sympy
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.graph import Node, Type
 from archc.ir.kernel import Buffer, Kernel, Segments
 from archc.ir.roles import RESCAN, SEGMENT, of_segments
@@ -196,7 +197,7 @@ class _Walk:
         (other,) = (o for o in node.operands if o != operand)
         if carried.factor is None:
             return Carried(carried.state, other)
-        product = self.body.add(ir.Elementwise(rule.times), carried.factor, other)
+        product = Builder(self.body).fn(rule.times, carried.factor, other)
         return Carried(carried.state, product)
 
     def _reason(self, node: Node, count: int) -> str:
@@ -266,7 +267,7 @@ class _Walk:
         body.outputs = {state.name: body.outputs[state.name] for state in states}
         for (rule, factor), (name, axes) in kept.items():
             before = body.add(ir.Input(state_before(name), Type(axes)))
-            body.outputs[name] = body.add(ir.Elementwise(rule.times), before, factor)
+            body.outputs[name] = Builder(body).fn(rule.times, before, factor)
             states.append(ir.State(name, axes))
             starts.append(number(graph, rule.one))
         body.prune()

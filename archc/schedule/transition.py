@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from archc.dims import Axis
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.kernel import Kernel
 from archc.ir.roles import TRANSITION, of_segments
@@ -126,7 +127,7 @@ class _Alone:
             one = second if first is None else first
             assert one is not None
             negative = first is None and op.fn == "sub"
-            return self.made.add(ir.Elementwise("neg"), one) if negative else one
+            return Builder(self.made).fn("neg", one) if negative else one
         return self.made.add(op, first, second)
 
     def _operands(self, node: Node, parts: list[int | None]) -> list[int]:

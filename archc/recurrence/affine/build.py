@@ -12,6 +12,7 @@ import sympy
 
 from archc.dims import Axis
 from archc.ir import layer as ir
+from archc.ir.builder import Sharing
 from archc.ir.graph import Graph
 from archc.ir.shapes import arrange
 from archc.recurrence.affine.atoms import Atom, Factors, Table, product, total
@@ -31,11 +32,12 @@ def build(graph: Graph, expr: sympy.Expr, form: NormalForm, values: Mapping[int,
     return Lowering(graph, form, values).value(expr)
 
 
-class Lowering:
+class Lowering(Sharing):
     """Adds nodes for expressions; what it has built once is not built again."""
 
     def __init__(self, graph: Graph, form: NormalForm, values: Mapping[int, int]) -> None:
-        self.graph, self.values, self.table = graph, values, Table(form.atoms)
+        super().__init__(graph)
+        self.values, self.table = values, Table(form.atoms)
         self.done: dict[sympy.Expr, int] = {}
 
     def value(self, expr: sympy.Expr) -> int:
@@ -77,7 +79,7 @@ class Lowering:
         found = self.value(ordered[0])
         for term in ordered[1:]:
             fn = "sub" if self._negative(term) else "add"
-            found = self._add(ir.Elementwise(fn), found, self.value(-term if fn == "sub" else term))
+            found = self.fn(fn, found, self.value(-term if fn == "sub" else term))
         return found
 
     def _negative(self, term: sympy.Expr) -> bool:
@@ -93,7 +95,7 @@ class Lowering:
         if not factors:
             return self._number(number)
         if number == -1:
-            return self._add(ir.Elementwise("neg"), self.value(product(1, factors)))
+            return self.fn("neg", self.value(product(1, factors)))
         powers = self._powers(factors)
         return self._product([*([(self._number(number), 1)] if number != 1 else []), *powers])
 
@@ -101,7 +103,7 @@ class Lowering:
         """An expression where a choice is made, else 0: what is not chosen is not multiplied."""
         condition = self.value(self.table.atoms[choice].args[0])
         zero = self._number(sympy.Integer(0))
-        return self._add(ir.Elementwise("where"), condition, self.value(expr), zero)
+        return self.fn("where", condition, self.value(expr), zero)
 
     def _powers(self, factors: Factors) -> list[tuple[int, int]]:
         """Nodes of symbols and their powers."""
@@ -112,7 +114,7 @@ class Lowering:
         ids = [each for id, power in powers if power > 0 for each in self._factors(id, power)]
         below = [each for id, power in powers if power < 0 for each in self._factors(id, -power)]
         above = self._multiplied(ids) if ids else self._number(sympy.Integer(1))
-        return self._add(ir.Elementwise("div"), above, self._multiplied(below)) if below else above
+        return self.fn("div", above, self._multiplied(below)) if below else above
 
     def _factors(self, id: int, power: int) -> list[int]:
         """Nodes whose product is a power: the node itself as often, or squares of squares."""
@@ -123,21 +125,10 @@ class Lowering:
         return [*found, *[id] * power]
 
     def _multiplied(self, ids: Sequence[int]) -> int:
-        ordered = sorted(ids, key=lambda id: (len(self.graph[id].type.axes), id))
-        found = ordered[0]
-        for id in ordered[1:]:
-            found = self._add(ir.Elementwise("mul"), found, id)
-        return found
+        return self.chain("mul", sorted(ids, key=lambda id: (len(self.names(id)), id)))
 
     def _number(self, number: sympy.Expr) -> int:
-        return self.done.setdefault(number, self.graph.add(ir.Constant(number)))
-
-    def _add(self, op: ir.Op, *operands: int) -> int:
-        """A node, unless the graph has it."""
-        for user in self.graph.users(operands[0]) if operands else ():
-            if self.graph[user].operands == operands and self.graph[user].op == op:
-                return user
-        return self.graph.add(op, *operands)
+        return self.done.setdefault(number, self.number(number))
 
     # --- symbols ---------------------------------------------------------------------------------
 
@@ -153,12 +144,12 @@ class Lowering:
         if atom.kind == "sum":
             return self._contracted(atom)
         if atom.kind == "delta":
-            return self._add(ir.Delta(*atom.axes))
+            return self.add(ir.Delta(*atom.axes))
         if atom.kind == "choice":  # a factor of a sum
             one, zero = self._number(sympy.Integer(1)), self._number(sympy.Integer(0))
-            return self._add(ir.Elementwise("where"), self.value(atom.args[0]), one, zero)
+            return self.fn("where", self.value(atom.args[0]), one, zero)
         assert atom.kind == "fn", f"{atom.head} is not among the values"
-        return self._add(ir.Elementwise(atom.fn), *(self.value(arg) for arg in atom.args))
+        return self.fn(atom.fn, *(self.value(arg) for arg in atom.args))
 
     def _labelled(self, atom: Atom) -> Item:
         """The node of a body's value, its axes labelled with the names they go by here."""
@@ -179,14 +170,9 @@ class Lowering:
     def _contract(self, items: Sequence[Item], out: Mapping[str, Axis]) -> int:
         """The sum of a product over every label that is not in `out`."""
         ordered = {axis.name: axis for axis in arrange(tuple(out.values()))}
-        ids = [self._real(id) for id, _ in items] if len(items) > 1 else [items[0][0]]
+        ids = [self.real(id) for id, _ in items] if len(items) > 1 else [items[0][0]]
         op = ir.Contract(tuple(labels for _, labels in items), tuple(ordered.items()))
-        return self._add(op, *ids)
-
-    def _real(self, id: int) -> int:
-        """The node as real numbers."""
-        real = self.graph[id].type.dtype == "real"
-        return id if real else self._add(ir.Elementwise("real"), id)
+        return self.add(op, *ids)
 
     def _contracted(self, atom: Atom) -> int:
         """A sum of a product: one axis after another, two factors at a time."""

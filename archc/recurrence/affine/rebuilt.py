@@ -7,6 +7,7 @@ import sympy
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.graph import Graph
 from archc.ir.value_names import state_before
 from archc.recurrence.affine.build import Lowering
@@ -24,13 +25,14 @@ def rebuilt(fold: ir.Fold) -> Graph:
     return body
 
 
-class _Rebuild:
+class _Rebuild(Builder):
     """One state's update and reads in the body, from its form. Nodes of the body stay where they
     are, so that they are the values of the form's symbols."""
 
     def __init__(
         self, fold: ir.Fold, body: Graph, form: NormalForm, own: StateForm, values: dict[int, int]
     ) -> None:
+        super().__init__(body)
         self.fold, self.body, self.form, self.own = fold, body, form, own
         self.lower = Lowering(body, form, values)
         self.versions: list[tuple[int, int]] = []  # of each step: S_prev and S'
@@ -60,28 +62,25 @@ class _Rebuild:
             return id
         return self.body.add(ir.Contract((own.names,), tuple((a.name, a) for a in axes)), id)
 
-    def _fn(self, name: str, *operands: int) -> int:
-        return self.body.add(ir.Elementwise(name), *operands)
-
     def _summed(self, expr: sympy.Expr, state: int, axes: tuple[str, ...]) -> int:
-        found = self._fn("mul", self.lower.value(expr), state)
+        found = self.fn("mul", self.lower.value(expr), state)
         return self.body.add(ir.Reduce("sum", axes), found)
 
     def _steps(self) -> None:
         for step in self.own.steps:
             previous = self.after
             if self.form.kind == MAX_PLUS:
-                shifted = self._fn("add", self.lower.value(step.decay), previous)
+                shifted = self.fn("add", self.lower.value(step.decay), previous)
                 floors = [self.lower.value(term.c) for term in step.terms]
-                self.after = self._fn("max", shifted, *floors) if floors else shifted
+                self.after = self.fn("max", shifted, *floors) if floors else shifted
                 continue
             assert step.decay == sympy.expand(step.key * step.value), "a decay is that of its sides"
-            decayed = self._fn("mul", self.lower.value(step.decay), previous)
+            decayed = self.fn("mul", self.lower.value(step.decay), previous)
             if step.column is not None:
-                decayed = self._fn("add", decayed, self._mixed(step.matrix, step.row, step.column))
+                decayed = self.fn("add", decayed, self._mixed(step.matrix, step.row, step.column))
             for place, scale in enumerate(self._blocks()):
                 other = self._before(self.form.states[place])
-                decayed = self._fn("add", decayed, self._fn("mul", self.lower.value(scale), other))
+                decayed = self.fn("add", decayed, self.fn("mul", self.lower.value(scale), other))
             self.versions.append((previous, decayed))
             self.after = decayed
             for term in step.terms:
@@ -89,9 +88,9 @@ class _Rebuild:
                 if term.w != 0:
                     state = decayed if term.after else previous
                     keys = tuple(axis.name for axis in self.own.key)
-                    row = self._fn("add", row, self._summed(term.w, state, keys))
-                written = self._fn("mul", self.lower.value(term.x), row)
-                self.after = self._fn("add", self.after, written)
+                    row = self.fn("add", row, self._summed(term.w, state, keys))
+                written = self.fn("mul", self.lower.value(term.x), row)
+                self.after = self.fn("add", self.after, written)
 
     def _blocks(self) -> tuple[sympy.Expr, ...]:
         names = self.form.states
@@ -112,7 +111,7 @@ class _Rebuild:
                 later = self.versions[part.step + 1 : part.step + 2]
                 state = later[0][0] if later else self.after
             found = self._summed(part.covector, state, part.axes)
-            total = self._fn("add", total, self._fn("mul", self.lower.value(part.scale), found))
+            total = self.fn("add", total, self.fn("mul", self.lower.value(part.scale), found))
         new = dict(read.renamed)
         out = {a.name: (a.name, new.get(a.name, a)) for a in self.body[total].type.axes}
         wanted = self.body[read.node].type.axes

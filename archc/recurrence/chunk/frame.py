@@ -15,6 +15,7 @@ import sympy
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.builder import Sharing
 from archc.ir.graph import Graph, Type
 from archc.ir.typing import layer_graph
 
@@ -23,7 +24,7 @@ REAL = (ck.Gram, ck.Mix, ck.Scan, ck.Inverse)
 
 
 @dataclass(frozen=True)
-class Frame:
+class Frame(Sharing):
     """The graph, and the axes of tokens, chunks, rows and columns; `outer` are names of dims."""
 
     graph: Graph
@@ -33,10 +34,6 @@ class Frame:
     col: Axis
     outer: tuple[str, ...] = ()
 
-    def names(self, id: int) -> tuple[str, ...]:
-        """The axes of a value, by name."""
-        return self.graph[id].type.names
-
     def has(self, id: int, names: Collection[str]) -> bool:
         """Whether a value varies along one of the axes."""
         return any(name in names for name in self.names(id))
@@ -45,45 +42,20 @@ class Frame:
         """A node, unless there is one that is the same."""
         if isinstance(op, REAL):
             operands = tuple(map(self.real, operands))
-        others = self.graph.users(operands[0]) if operands else [node.id for node in self.graph]
-        for id in others:
-            if self.graph[id].operands == operands and self.graph[id].op == op:
-                return id
-        return self.graph.add(op, *operands)
+        same = [] if operands else [node.id for node in self.graph if node.op == op]
+        return same[0] if same else super().add(op, *operands)
 
     # --- elementwise ---
-
-    def real(self, id: int) -> int:
-        """A value as real numbers."""
-        return id if self.graph[id].type.dtype == "real" else self.fn("real", id)
-
-    def number(self, value: int) -> int:
-        """A constant."""
-        return self.add(ir.Constant(sympy.Integer(value)))
-
-    def fn(self, fn: str, *operands: int) -> int:
-        """An elementwise function."""
-        return self.add(ir.Elementwise(fn), *operands)
 
     def total(self, ids: Sequence[int | None]) -> int | None:
         """The sum of those values that there are; None if there is none."""
         found = [id for id in ids if id is not None]
-        if not found:
-            return None
-        sum = found[0]
-        for id in found[1:]:
-            sum = self.fn("add", sum, id)
-        return sum
+        return self.chain("add", found) if found else None
 
     def times(self, *ids: int | None) -> int | None:
         """The product of values; None stands for 1."""
         found = [id for id in ids if id is not None]
-        if not found:
-            return None
-        product = found[0]
-        for id in found[1:]:
-            product = self.fn("mul", product, id)
-        return product
+        return self.chain("mul", found) if found else None
 
     def expanded(self, id: int, axes: Sequence[Axis]) -> int:
         """A value that has these axes, too."""

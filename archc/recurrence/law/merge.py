@@ -9,6 +9,7 @@ import sympy
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Type
 from archc.ir.typing import layer_graph
 from archc.recurrence.chunk.frame import input_of
@@ -59,12 +60,13 @@ def apply_graph(groups: Sequence[Group], parts: Parts) -> Graph:
 def identity_graph(groups: Sequence[Group], parts: Parts) -> Graph:
     """The summary of no tokens."""
     graph = layer_graph()
+    make = Builder(graph)
     for group in groups:
-        own = _number(graph, 0 if group.kind in (RESCALED, MAXIMUM) else 1)
+        own = make.number(0 if group.kind in (RESCALED, MAXIMUM) else 1)
         if group.kind in (MATRIX, BLOCKS):
             own = _unit(graph, group)
         graph.outputs[group.transition] = settled(graph, own, parts[group.transition])
-        nothing = _number(graph, -sympy.oo if group.kind == MAXIMUM else 0)
+        nothing = make.number(-sympy.oo if group.kind == MAXIMUM else 0)
         for state in group.states:
             name = addition(state.name)
             graph.outputs[name] = settled(graph, nothing, parts[name])
@@ -74,7 +76,7 @@ def identity_graph(groups: Sequence[Group], parts: Parts) -> Graph:
 def settled(graph: Graph, id: int, type: Type) -> int:
     """A value as real numbers with just these axes, in this order."""
     if graph[id].type.dtype != "real":
-        id = graph.add(ir.Elementwise("real"), id)
+        id = Builder(graph).fn("real", id)
     names = graph[id].type.names
     missing = tuple(axis for axis in type.axes if axis.name not in names)
     id = graph.add(ck.Expand(missing), id) if missing else id
@@ -91,6 +93,7 @@ def _moved(
     graph: Graph, groups: Sequence[Group], run: Mapping[str, int], before: Mapping[str, int]
 ) -> dict[str, int]:
     """The states after a run, from its parts and the states before it."""
+    make = Builder(graph)
     after: dict[str, int] = {}
     for group in sorted(groups, key=lambda group: group.kind != MAXIMUM):
         transition = run[group.transition]
@@ -100,20 +103,20 @@ def _moved(
         for state in group.states:
             old, own = before[state.name], run[addition(state.name)]
             if group.kind == MAXIMUM:
-                after[state.name] = _fn(graph, "max", _fn(graph, "add", transition, old), own)
+                after[state.name] = make.fn("max", make.fn("add", transition, old), own)
                 continue
             kept = _applied(graph, group, transition, old)
             if group.kind == RESCALED:
                 marks = (before[group.gauge], after[group.gauge], run[addition(group.gauge)])
                 kept, own = _rescaled(graph, group, transition, old, own, marks)
-            after[state.name] = _fn(graph, "add", kept, own)
+            after[state.name] = make.fn("add", kept, own)
     return after
 
 
 def _applied(graph: Graph, group: Group, transition: int, old: int) -> int:
     """P of a state: elementwise, or a matrix."""
     if group.kind != MATRIX:
-        return _fn(graph, "mul", transition, old)
+        return Builder(graph).fn("mul", transition, old)
     renamed = dict(zip((a.name for a in group.rows), (a.name for a in group.copies), strict=True))
     labels = tuple(renamed.get(name, name) for name in graph[old].type.names)
     return _product(graph, transition, graph[transition].type.names, old, labels, group.copies)
@@ -124,19 +127,21 @@ def _rescaled(
 ) -> tuple[int, int]:
     """What is left of the state before, and what the run adds, both to the scale of the maximum
     after it: marks are the maximum before, after, and of the run alone."""
+    make = Builder(graph)
     first, last, mine = marks
-    kept = _fn(graph, "add", log, _change(graph, group, first, last))
+    kept = make.fn("add", log, _change(graph, group, first, last))
     return (
-        _fn(graph, "mul", _fn(graph, "exp", kept), old),
-        _fn(graph, "mul", _fn(graph, "exp", _change(graph, group, mine, last)), own),
+        make.fn("mul", make.fn("exp", kept), old),
+        make.fn("mul", make.fn("exp", _change(graph, group, mine, last)), own),
     )
 
 
 def _change(graph: Graph, group: Group, old: int, new: int) -> int:
     """sign * (new - old) of a maximum, and 0 where both are -inf."""
+    make = Builder(graph)
     pair = (new, old) if group.sign > 0 else (old, new)
-    same = _fn(graph, "eq", old, new)
-    return _fn(graph, "where", same, _number(graph, 0), _fn(graph, "sub", *pair))
+    same = make.fn("eq", old, new)
+    return make.fn("where", same, make.number(0), make.fn("sub", *pair))
 
 
 def _blocks(
@@ -147,6 +152,7 @@ def _blocks(
     before: Mapping[str, int],
 ) -> dict[str, int]:
     """States that feed one another: each from all of them."""
+    make = Builder(graph)
     (row,), (column,) = group.rows, group.copies
     after = {}
     for i, state in enumerate(group.states):
@@ -154,7 +160,7 @@ def _blocks(
         mine = graph.add(ck.Select(row.name, i), transition)
         for j, other in enumerate(group.states):
             entry = graph.add(ck.Select(column.name, j), mine)
-            total = _fn(graph, "add", total, _fn(graph, "mul", entry, before[other.name]))
+            total = make.fn("add", total, make.fn("mul", entry, before[other.name]))
         after[state.name] = total
     return after
 
@@ -163,11 +169,11 @@ def _blocks(
 
 
 def _times(graph: Graph, group: Group, second: int, first: int) -> int:
-    return _fn(graph, "mul", second, first)
+    return Builder(graph).fn("mul", second, first)
 
 
 def _plus(graph: Graph, group: Group, second: int, first: int) -> int:
-    return _fn(graph, "add", second, first)
+    return Builder(graph).fn("add", second, first)
 
 
 def _matrices(graph: Graph, group: Group, second: int, first: int) -> int:
@@ -196,22 +202,11 @@ JOINED: dict[str, Callable[[Graph, Group, int, int], int]] = {
 # --- small nodes --------------------------------------------------------------------------------
 
 
-def _fn(graph: Graph, fn: str, *operands: int) -> int:
-    return graph.add(ir.Elementwise(fn), *operands)
-
-
-def _number(graph: Graph, value: sympy.Expr | int) -> int:
-    return graph.add(ir.Constant(sympy.Integer(value) if isinstance(value, int) else value))
-
-
 def _unit(graph: Graph, group: Group) -> int:
     """The identity between rows and copies."""
     pairs = zip(group.rows, group.copies, strict=True)
     ids = [graph.add(ir.Delta(row, copy)) for row, copy in pairs]
-    total = ids[0]
-    for id in ids[1:]:
-        total = _fn(graph, "mul", total, id)
-    return total
+    return Builder(graph).chain("mul", ids)
 
 
 def _product(
