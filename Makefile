@@ -45,7 +45,7 @@ quick: $(VENV)/.installed-tests
 site: $(VENV)/.installed-tests
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "out/site/index.html written"
 
-# `make test` runs both of these too (tests/test_checkers.py): ruff always, pyright where `archc` or
+# `make test` runs both of these too (tests/test_house.py, test_types.py): ruff always, pyright where `archc` or
 # `backends` are others than when it last found nothing.
 lint: $(VENV)/.installed-tests
 	$(BIN)/ruff check .

@@ -48,6 +48,12 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
             yield node
 
 
+def test_ruff_finds_nothing() -> None:
+    ruff = [str(Path(sys.executable).parent / "ruff"), "check", "--output-format", "concise", "."]
+    done = subprocess.run(ruff, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_imports_follow_the_layers(tmp_path: Path) -> None:
     """import-linter reads packages from one folder, so the tree is laid out as it is installed."""
     for package, source in PYPROJECT["tool"]["setuptools"]["package-dir"].items():
