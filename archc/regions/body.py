@@ -69,9 +69,8 @@ class Body:
         self.pasts[name] = Past(node.id, sympy.Integer(0) + steps)
         past = self.graph.add(ir.Input(name, type), span=node.span)
         position = self.graph.add(ir.Position(type.axis(self.stream)))
-        there = self.graph.add(
-            ir.Elementwise("ge"), position, Builder(self.graph).number(0)
-        )
+        make = Builder(self.graph)
+        there = make.fn("ge", position, make.number(0))
         return Builder(self.graph, node.span).fn("where", there, x, past)
 
     def _fresh(self, name: str) -> str:
