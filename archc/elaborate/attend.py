@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import sympy
 
+from archc.diagnostics import Refused
 from archc.dims import T_SEEN, TIME, Axis, stream
 from archc.elaborate import expr, ops
 from archc.elaborate.clashes import check_index, index_of
@@ -258,14 +259,32 @@ def along(scope: Scope, node: tree.Along) -> Tensor:
     axes = scope.visible(value)
     if pair.path.name not in value.type.names:
         raise scope.error("E0315", f"this does not depend on `{node.index}`", node.body.span)
-    wanted = 2 if node.kind == "product" else 0
-    if len(axes) != wanted:
+    if pair.read.name in value.type.names:
+        raise _of_both(scope, node, pair)
+    product = node.kind == "product"
+    if product and len(axes) != 2:
         raise scope.error(
             "E0304",
-            f"a {node.kind} along the sequence is of {'matrices' if wanted else 'scalars'}, "
-            f"and this is {ops.shape(scope, value)}",
+            f"a product along the sequence is of matrices, and this is {ops.shape(scope, value)}",
             node.body.span,
+            helps=["of numbers, it is the exponential of a sum: `exp(sum r in (s, t]: log(a[r]))`"]
+            if not axes
+            else [],
         )
-    rows = (axes[0].name, axes[1].name) if wanted else (None, None)
+    rows = (axes[0].name, axes[1].name) if product else (None, None)
     op = ir.Segment(node.kind, pair.path.name, TIME, pair.read, *rows)
-    return ops.node(scope, op, value, span=node.span)
+    return ops.node(scope, op, value, span=node.span, row=value.row)
+
+
+def _of_both(scope: Scope, node: tree.Along, pair: PairScope) -> Refused:
+    """What is added between two tokens is of the tokens between, and of the reader."""
+    r, s = node.index, pair.read.name
+    words = "summed" if node.kind == "sum" else "multiplied"
+    example = f"(sum {r} in ({s}, t]: a[{r}] * k[{r}]).T @ k[{s}]"
+    helps = [f"take what depends on `{s}` out of it: `{example}`"]
+    return scope.error(
+        "E0315",
+        f"what is {words} between two tokens depends on `{s}`, the token read",
+        node.body.span,
+        helps=helps if node.kind == "sum" else [],
+    )

@@ -159,6 +159,8 @@ def _captured(scope: Scope, node: tree.Index, variable: Along, steps: int, role:
     tensor = _base(scope, node)
     if variable.axis.name in tensor.type.names and tensor.frame is scope.frame:
         return tensor
+    if role == "path" and _of_pairs(scope, tensor):
+        return _between(scope, node, tensor, variable)
     streams = [axis.name for axis in tensor.axes if axis.kind == "stream"]
     if not streams:
         return _row(scope, node, tensor, variable)
@@ -180,6 +182,24 @@ def _captured(scope: Scope, node: tree.Index, variable: Along, steps: int, role:
         )
     brought = scope.frame.bring(tensor, role)
     return expr.group(scope, brought, node)
+
+
+def _of_pairs(scope: Scope, value: Tensor) -> bool:
+    """Whether a value of this block is one for each pair of tokens."""
+    return (
+        scope.pair is not None
+        and value.frame is scope.frame
+        and scope.pair.read.name in value.type.names
+    )
+
+
+def _between(scope: Scope, node: tree.Index, value: Tensor, variable: Along) -> Tensor:
+    """`p[r]`: a value of each reader and token read, where a token between them is read."""
+    assert scope.pair is not None
+    read = scope.pair.read.name
+    out = [(axis.name, variable.axis if axis.name == read else axis) for axis in value.axes]
+    op = ir.Contract((value.type.names,), ops.arranged(out))
+    return ops.node(scope, op, value, span=node.span, row=value.row)
 
 
 def at_route(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Value:

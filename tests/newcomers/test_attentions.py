@@ -41,3 +41,61 @@ def test_a_fused_projection_and_a_rotation_of_part_of_a_head() -> None:
         return torch.nn.functional.linear(o, p["W_o"], p["b_o"])
 
     held("neox_attention", reference, {"x": [2, 5, 10]}, d=10, H=2, R=2, N=3)
+
+
+def heads(x: Tensor, w: Tensor) -> Tensor:
+    """[B, T, d] by [d, H, K], heads first."""
+    return torch.einsum("btd,dhk->bhtk", x, w)
+
+
+def back(o: Tensor, w: Tensor) -> Tensor:
+    """[B, H, T, V] by [H, V, d]."""
+    return torch.einsum("bhtv,hvd->btd", o, w)
+
+
+def test_a_stick_that_is_broken_by_the_latest_tokens_first() -> None:
+    """A value for each pair, summed between the token read and the reader."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        q, k, v = (heads(inputs["x"], p[name]) for name in ("W_q", "W_k", "W_v"))
+        share, rows = (q @ k.mT / 3**0.5).sigmoid(), []
+        for t in range(q.shape[2]):
+            left, o = torch.ones_like(q[..., 0, :1]), torch.zeros_like(v[..., 0, :])
+            for s in range(t - 1, -1, -1):
+                o = o + left * share[..., t, s, None] * v[..., s, :]
+                left = left * (1 - share[..., t, s, None])
+            rows.append(o)
+        return back(torch.stack(rows, 2), p["W_o"])
+
+    held("stick_breaking", reference, {"x": [2, 5, 4]}, d=4, H=2, K=3)
+
+
+def test_positions_that_gates_count() -> None:
+    def reference(inputs: Values, p: Values) -> Tensor:
+        q, k, v = (heads(inputs["x"], p[name]) for name in ("W_q", "W_k", "W_v"))
+        score = q @ k.mT
+        gates = score.sigmoid().tril()
+        place = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=p["E"].shape[0] - 1)
+        low = place.detach().floor().long()
+        high = (low + 1).clamp(max=p["E"].shape[0] - 1)
+        z = q @ p["E"].mT
+        part = place - low
+        bias = z.gather(-1, low) * (1 - part) + z.gather(-1, high) * part
+        return back(causal(score / 3**0.5 + bias) @ v, p["W_o"])
+
+    held("cope", reference, {"x": [2, 5, 4]}, d=4, H=2, K=3, P=3)
+
+
+def test_a_decay_of_each_channel_between_two_tokens() -> None:
+    """The sum over pairs is what the recurrence gives."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        q, k, v = (heads(inputs["x"], p[name]) for name in ("W_q", "W_k", "W_v"))
+        g = heads(inputs["x"], p["W_g"]).sigmoid()
+        state, rows = q.new_zeros(2, 2, 3, 2), []
+        for t in range(q.shape[2]):
+            state = g[:, :, t, :, None] * state + k[:, :, t, :, None] * v[:, :, t, None]
+            rows.append(torch.einsum("bhk,bhkv->bhv", q[:, :, t], state))
+        return back(torch.stack(rows, 2), p["W_o"])
+
+    held("gla_pairs", reference, {"x": [2, 5, 4]}, d=4, H=2, K=3, V=2)
