@@ -9,6 +9,7 @@ import os
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ from archc.ir.picture import as_svg
 from archc.ir.sizes import deciding, resolve_sizes
 from archc.law import CompositionLaw
 from archc.law import of as law_of
-from archc.origin import Imports, Origin, Recipe, backend_here, compiled, tell
+from archc.origin import Imports, Origin, Recipe, backend_here, compiled, origin_of, tell
 from archc.recurrence.analysis.classify import Class, classify
 from archc.recurrence.chunk.loops import loops
 from archc.source import Source
@@ -80,6 +81,19 @@ def save_pretrained(
     save(module, Path(folder), shard_bytes)
 
 
+def as_linear(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a module of archc that keeps what tokens are multiplied by as `nn.Linear`, as
+    `module(..., linear=True)` does."""
+    origin, like = origin_of(module), next(module.parameters(), None)
+    recipe = replace(origin.recipe, linear=True)
+    kind = getattr(compiled(recipe, origin.layer), class_name(origin.layer))
+    placed = {} if like is None else {"device": like.device, "dtype": like.dtype}
+    made = kind(**arguments(dict(origin.sizes)), **placed)
+    made.load_state_dict(module.state_dict())
+    tell(made, Origin(origin.layer, origin.sizes, recipe))
+    return made.train(module.training)
+
+
 class Spec:
     """One layer, block or model of a spec. Nothing is computed before it is asked for, but
     mistakes in the spec are found at once."""
@@ -102,6 +116,7 @@ class Spec:
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         backend: str = "auto",
+        linear: bool = False,
         **sizes: Any,
     ) -> torch.nn.Module:
         """A module with sizes by name; what is not given takes the spec's default.
@@ -109,9 +124,11 @@ class Spec:
         Parameters are named and drawn as in the spec. `module(x)` is the output for a whole
         sequence; `module(x, state=..., return_state=True)` continues one, with any number of
         tokens. Where torch sees a GPU, tensors on it go through generated kernels, in each call;
-        `backend="eager"` is PyTorch alone. Printed, a module says what of it has kernels. It can be
-        pickled whole. Raises ArchError for sizes that are missing, unknown, no sizes, or break a
-        requirement, ValueError for a backend that there is not.
+        `backend="eager"` is PyTorch alone. `linear=True` keeps what tokens are multiplied by as
+        `nn.Linear`, for quantisers and adapters: it loads the weights of a module without it.
+        Printed, a module says what of it has kernels. It can be pickled whole. Raises ArchError for
+        sizes that are missing, unknown, no sizes, or break a requirement, ValueError for a backend
+        that there is not.
         """
         modules = {
             name: sizes.pop(name) for name in self._arguments_that_are_layers() if name in sizes
@@ -121,7 +138,7 @@ class Spec:
         self._warn(layer)
         spec = (self.source_file.name, self.source_file.text)
         options = tuple((name, _frozen(value)) for name, value in given.items())
-        recipe = Recipe(spec, self.imports.texts(), self._layer_name, options, backend)
+        recipe = Recipe(spec, self.imports.texts(), self._layer_name, options, backend, linear)
         made = compiled(recipe, layer)
         if backend == "triton" and not kernels_of(layer).launched:
             text = f"no kernel is in the code of `{layer.name}`: {kernels_of(layer)}"
@@ -143,6 +160,7 @@ class Spec:
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         backend: str = "auto",
+        linear: bool = False,
         **given: Any,
     ) -> torch.nn.Module:
         """The module of a public checkpoint (a folder with config.json and safetensors, as
@@ -150,15 +168,18 @@ class Spec:
         and options in place of those of config.json. `NAME.weights.toml` beside the spec says
         which tensor is which parameter; several bundled specs have one. Raises ArchError with
         everything that is missing, extra, torn or of another shape; nothing is half loaded. In
-        place of a folder, a file that `archc convert` wrote, NAME.safetensors.
+        place of a folder, a file that `archc convert` wrote, NAME.safetensors. `linear` is as for
+        `module`.
         """
         from archc.weights import pretrained  # safetensors and einops: an extra
 
         make, place = partial(self.module, backend=backend), Path(folder)
         if place.suffix == ".safetensors":
-            return pretrained.load_own(make, place, dtype=dtype, device=device, **given)
-        spec = (self.source_file.name, self.source_file.text)
-        return pretrained.load(make, spec, place, dtype=dtype, device=device, **given)
+            made = pretrained.load_own(make, place, dtype=dtype, device=device, **given)
+        else:
+            spec = (self.source_file.name, self.source_file.text)
+            made = pretrained.load(make, spec, place, dtype=dtype, device=device, **given)
+        return as_linear(made) if linear else made
 
     def _decided(self, sizes: Mapping[str, Any]) -> tuple[ir.Layer, Mapping[str, Any]]:
         """The layer for these sizes: elaborated anew if they decide a condition, or are options

@@ -358,10 +358,10 @@ def file_of(
 
 @lru_cache(maxsize=64)
 @deep_calls()
-def text_of(layer: ir.Layer, backend: str = "eager") -> str:
+def text_of(layer: ir.Layer, backend: str = "eager", linear: bool = False) -> str:
     """The source of an elaborated layer alone, as it is loaded into this process: its runtime is
-    imported."""
-    return BACKENDS[backend](Plan(with_chunked_forms(layer), runtime="import"))
+    imported. `linear`: products with parameters are calls of `nn.Linear`."""
+    return BACKENDS[backend](Plan(with_chunked_forms(layer), runtime="import", linear=linear))
 
 
 @deep_calls()

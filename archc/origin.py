@@ -74,13 +74,15 @@ class Imports:
 @dataclass(frozen=True)
 class Recipe:
     """What a class is compiled from: a spec with its imports, which layer of it, what is decided
-    when it is elaborated, and the backend asked for."""
+    when it is elaborated, the backend asked for, and whether products with parameters are calls of
+    `nn.Linear`."""
 
     spec: tuple[str, str]
     imports: tuple[tuple[str, str, str, str], ...]
     layer: str | None
     given: tuple[tuple[str, Any], ...]
     backend: str
+    linear: bool = False
     version: str = field(default_factory=lambda: metadata.version("archc"))
 
 
@@ -115,7 +117,7 @@ def _elaborated(recipe: Recipe) -> ir.Layer:
 def compiled(recipe: Recipe, layer: ir.Layer) -> ModuleType:
     """The code of a recipe's layer; what it defines can be pickled, and says what it can do."""
     _keep(recipe, layer)
-    made = load(text_of(layer, backend_here(recipe.backend)), snake(layer.name))
+    made = load(text_of(layer, backend_here(recipe.backend), recipe.linear), snake(layer.name))
     _register(made, recipe)
     return made
 

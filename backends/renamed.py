@@ -92,7 +92,11 @@ def at_path(module: nn.Module, path: str) -> Any:
     found: Any = module
     for part in path.split("."):
         name = part if part.isdigit() else attribute(part)
-        found = getattr(getattr(found, "_orig_mod", found), name)
+        owner = getattr(found, "_orig_mod", found)
+        if name in getattr(owner, "_linear", ()):
+            kind = f"`{path}` is kept as nn.Linear (`linear=True`)"
+            raise ValueError(f"{kind}: give the weights of a module that was made without it")
+        found = getattr(owner, name)
     return getattr(found, "_orig_mod", found)
 
 

@@ -44,7 +44,8 @@ class Plan:
     `layer` is what the file computes. `command` makes it again, `version` is the compiler's.
     `verified` lists the forms that were checked, each with a bound on its relative error, `unseen`
     the choices that the check does not exercise. Without a `check` the file holds the layer alone.
-    `runtime`: whether the file embeds what it calls of the runtime, or imports it from archc.
+    `runtime`: whether the file embeds what it calls of the runtime, or imports it from archc;
+    `linear`: whether products with parameters are calls of `nn.Linear`.
     """
 
     layer: ir.Layer
@@ -54,6 +55,7 @@ class Plan:
     verified: tuple[tuple[str, float], ...] = ()
     unseen: tuple[str, ...] = ()
     runtime: str = "embed"
+    linear: bool = False
 
 
 Values = dict[sympy.Symbol, sympy.Expr]

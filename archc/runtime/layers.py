@@ -139,6 +139,23 @@ def rename_former(former: dict, module: nn.Module, found: dict, prefix: str, *_:
             found.setdefault(f"{prefix}{name}.{key[len(start) :]}", found.pop(key))
 
 
+def keep_as_linear(module: nn.Module, maps: dict) -> None:
+    """Let a module load weights as the spec has them into its maps of `nn.Linear`, [out, in]: by
+    their names, the dims that a map makes, and those that it sums over."""
+    module._linear = maps
+    module.register_load_state_dict_pre_hook(as_matrices)
+
+
+def as_matrices(module: nn.Module, found: dict, prefix: str, *_: Any) -> None:
+    """Weights of a state dict as maps of `nn.Linear` have them."""
+    for name, (made, summed) in module._linear.items():
+        weight = found.pop(prefix + name, None)
+        if weight is not None:
+            rows = math.prod(weight.shape[place] for place in made)
+            matrix = weight.permute(*made, *summed).reshape(rows, -1)
+            found[f"{prefix}{name}.weight"] = matrix
+
+
 def without_autocast(function: Callable) -> Callable:
     """The function with autocast switched off: states keep their precision whatever enters."""
 

@@ -46,7 +46,7 @@ def emitted(
     """The same, with what the file was put together from."""
     file = File(
         by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops, by_folds=by_folds,
-        by_regions=by_regions,
+        by_regions=by_regions, linear=plan.linear,
     )  # fmt: skip
     layers = called_first(plan.layer)
     classes = file.classes_of(layers[::-1])

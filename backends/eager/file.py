@@ -34,7 +34,8 @@ class File:
     """A file under construction: its top-level names, and its sections in order; `ending` are those
     that come last. What these call of the runtime is found from their text (`assembly.py`).
     `titles` are names of kernels by their text without one: another of the same text needs no
-    second; `programs` are the kernels that are tile programs.
+    second; `linear`: products with parameters are calls of `nn.Linear`;
+    `programs` are the kernels that are tile programs.
     """
 
     names: Names = field(default_factory=lambda: Names(top_level()))
@@ -45,6 +46,7 @@ class File:
     by_folds: Callable[..., Any] | None = None
     by_regions: Callable[..., Any] | None = None
     spaced: bool = False
+    linear: bool = False
     titles: dict[str, str] = field(default_factory=dict)
     programs: dict[str, Program] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

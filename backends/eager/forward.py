@@ -46,7 +46,7 @@ class Forward:
     def _like(self) -> str:
         """A tensor that has the dtype and device of the data."""
         real = [self.names[id] for id, op in self.own if op.type.dtype == "real"]
-        params = [f"self.{attribute(param.name)}" for _, param in self.layer.params]
+        params = self._params()
         return (real or params or ["next(self.parameters())"])[0]
 
     def _scope(self) -> Scope:
@@ -219,9 +219,20 @@ class Forward:
 
     def _checked_against(self) -> str:
         """The tensor on whose device, and in whose dtype, inputs must be."""
-        params = [f"self.{attribute(param.name)}" for _, param in self.layer.params]
+        params = self._params()
         inputs = sorted(self.layer.inputs, key=lambda each: each[1].type.dtype != "real")
-        return params[0] if params else f"next(self.parameters(), {self.names[inputs[0][0]]})"
+        if params or not self.parts.linear:
+            first = self.names[inputs[0][0]]
+            return params[0] if params else f"next(self.parameters(), {first})"
+        return self.names[inputs[0][0]]  # weights may be in a dtype of a quantiser
+
+    def _params(self) -> list[str]:
+        """The layer's own parameters that are no maps of `nn.Linear`."""
+        return [
+            f"self.{attribute(param.name)}"
+            for id, param in self.layer.params
+            if id not in self.parts.linear
+        ]
 
     def _checked_dtype(self, op: ir.Input, like: str) -> str:
         """The further argument that compares dtypes."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import sympy
 from archc.backends.eager.file import File
+from archc.backends.eager.parts import Parts
 from archc.backends.expression import Text, call, number
 from archc.backends.writer import Writer, attribute
 
@@ -20,11 +21,12 @@ FUNCTIONS = {
 }
 
 
-def reset(writer: Writer, file: File, layer: ir.Layer, names: Mapping[str, str]) -> None:
+def reset(writer: Writer, parts: Parts, names: Mapping[str, str]) -> None:
     """Lines that fill the layer's own parameters, those with the same start in one loop."""
     groups: dict[str, list[str]] = {}
-    for _, param in layer.params:
-        groups.setdefault(fill(file, param.init, names), []).append(f"self.{attribute(param.name)}")
+    for id, param in parts.layer.params:
+        name = f"self.{attribute(param.name)}{'.weight' * (id in parts.linear)}"
+        groups.setdefault(fill(parts.file, param.init, names), []).append(name)
     for line, params in groups.items():
         if len(params) == 1:
             _fill_line(writer, line, params[0])

@@ -63,20 +63,44 @@ def _init(parts: Parts) -> Writer:
     _keep_sizes(writer, list(arguments.names.values()))
     if layer.params or len(layer.calls) > len(given):
         writer.line('factory = {"device": device, "dtype": dtype}')
-    sizes = parts.scope("self", arguments.names)
-    for _, param in layer.params:
-        lengths = [sizes.size(axis.size).text for axis in param.axes] or ["()"]
-        made = f"torch.empty({', '.join(lengths)}, **factory)"
-        writer.line(f"self.{attribute(param.name)} = nn.Parameter({made})")
+    _own_parameters(writer, parts)
     for path in given:
         writer.line(f"self.{attribute(path)} = {attribute(path)}")
     _sub_layers(writer, parts)
-    former = [f"{quoted(new)}: {quoted(old)}" for new, old in former_paths(layer).items()]
-    if former:
-        writer.call("load_former_names(", ["self", f"{{{', '.join(former)}}}"], ")")
+    _former_weights(writer, parts)
     if layer.params:
         writer.line("self.reset_parameters()")
     return writer
+
+
+def _own_parameters(writer: Writer, parts: Parts) -> None:
+    """A line for each parameter of the layer itself."""
+    layer, sizes = parts.layer, parts.scope("self", parts.arguments.names)
+    for id, param in layer.params:
+        if id in parts.linear:
+            made = parts.linear[id].lengths(param.axes)
+            ends = ", ".join(sizes.size(length).text for length in made)
+            made = f"nn.Linear({ends}, bias=False, **factory)"
+            writer.line(f"self.{attribute(param.name)} = {made}")
+            continue
+        lengths = [sizes.size(axis.size).text for axis in param.axes] or ["()"]
+        made = f"torch.empty({', '.join(lengths)}, **factory)"
+        writer.line(f"self.{attribute(param.name)} = nn.Parameter({made})")
+
+
+def _former_weights(writer: Writer, parts: Parts) -> None:
+    """Lines that let weights be loaded which are named, or laid out, in another way."""
+    layer = parts.layer
+    maps = [
+        f"{quoted(attribute(param.name))}: {parts.linear[id]}"
+        for id, param in layer.params
+        if id in parts.linear
+    ]
+    if maps:
+        writer.call("keep_as_linear(self, {", maps, "})")
+    former = [f"{quoted(new)}: {quoted(old)}" for new, old in former_paths(layer).items()]
+    if former:
+        writer.call("load_former_names(", ["self", f"{{{', '.join(former)}}}"], ")")
 
 
 def _keep_sizes(writer: Writer, names: list[str]) -> None:
@@ -136,7 +160,7 @@ def _reset(parts: Parts) -> Writer:
         writer.line("@torch.no_grad()")
         with writer.block("def reset_parameters(self):"):
             writer.docstring(["Draw the parameters anew, each as the spec says."])
-            reset(writer, parts.file, parts.layer, parts.sizes)
+            reset(writer, parts, parts.sizes)
     return writer
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from archc.backends.eager import carry
 from archc.backends.eager.elementwise import laid_out
+from archc.backends.eager.linear import linear_call
 from archc.backends.eager.rearrange import run_of
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import (
@@ -117,6 +118,9 @@ def _whole_of_each(scope: Scope, node: Node, value: Value, kept: Sequence[str]) 
 
 def contract(scope: Scope, node: Node) -> Value:
     """A product summed over what the result lacks: `@`, `einsum`, or a plain product."""
+    linear = linear_call(scope, node)
+    if linear is not None:
+        return linear
     values = [scope.value(operand) for operand in node.operands]
     if len(values) == 1:
         return _rearranged(scope, node, values[0])

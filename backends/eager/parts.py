@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from archc.backends.eager.arguments import Arguments
 from archc.backends.eager.file import File, state_of
+from archc.backends.eager.linear import linear_maps
 from archc.backends.eager.memory import memory_of
 from archc.backends.eager.scope import Emitters, Scope
 from archc.backends.eager.value import DATA, Value, shape_text
@@ -27,13 +28,14 @@ class Parts:
         self.state = state_of(self.name)
         self.arguments = Arguments(layer, file, root)
         self.memory = memory_of(layer)
+        self.linear = linear_maps(layer) if file.linear else {}
         self.sizes = {symbol: f"self.{name}" for symbol, name in self.arguments.names.items()}
 
     def scope(self, like: str, sizes: dict[str, str]) -> Scope:
         """A scope over the layer's graph that knows its parameters."""
         scope = Scope(self.layer.graph, self.emitters, self.file, like, self.layer.name)
         scope.sizes, scope.home = dict(sizes), self.layer.source
-        scope.needs = self.layer.requirements
+        scope.needs, scope.linear = self.layer.requirements, self.linear
         scope.chunk_size = self.layer.chunk.size or scope.chunk_size
         for node, param in self.layer.params:
             names = tuple(axis.name for axis in param.axes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import sympy
 from archc.backends.eager.chunk_rows import Rows
@@ -63,7 +63,8 @@ class Scope:
     what carries a state through it. `needs` are the conditions on sizes. `cu_seqlens` is the name
     of the borders of packed sequences, "" where there is one sequence in each row of the batch;
     `packed` that of a table of these. `pasts` are tokens before the first one that the function is
-    given, by the op that looks back; `regions` what one call makes, by each of its values.
+    given, by the op that looks back; `regions` what one call makes, by each of its values;
+    `linear` the parameters that are maps of `nn.Linear`.
     """
 
     def __init__(self, graph: Graph, emitters: Emitters, file: File, like: str, layer: str):
@@ -94,6 +95,7 @@ class Scope:
         self.chunk, self.chunk_size, self.region, self.flow = "", 64, "", ("t",)
         self.pasts: dict[int, str] = {}
         self.regions: dict[int, Region] = {}
+        self.linear: Mapping[int, Any] = {}
         self.fused: dict[int, Fused] = fuse(graph)
         self.uses = self._count_uses()
 
