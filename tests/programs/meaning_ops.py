@@ -48,8 +48,8 @@ def number(world: World, term: Term) -> Named:
     text = term.data[0]
     if text == "-inf":
         return Named(torch.tensor(-torch.inf, dtype=torch.float64), ())
-    value = torch.tensor(int(text)) if text.isdigit() else torch.tensor(float(text)).double()
-    return Named(torch.tensor(float(text), dtype=torch.float64) if "." in text else value, ())
+    value = int(text) if text.isdigit() else float(text)
+    return Named(torch.tensor(value, dtype=None if text.isdigit() else torch.float64), ())
 
 
 def size(world: World, term: Term) -> Named:
