@@ -33,6 +33,35 @@ layer L(d, e, H, K, D = 3):
         o = softmax(q[t].T @ k[m]) @ v[m]
     output y[d] = x + sum[H](o)
 """,
+    "a state that is written nothing, and a weight of that": """
+layer L(d, H, K, V):
+    input x[d]
+    param W_k[d, H, K]; W_v[d, H, V]; w[]
+    k = x @ W_k
+    v = x @ W_v
+    u = w * sum[d](x)
+    recurrence S[K, V] over H:
+        S[t] = S[t-1] + u * (k @ (v - v).T)
+        o = S[t].T @ k
+    output y[H, V] = o + u
+""",
+    "a sum over pairs of what is taken from the token read": """
+layer L(d, H):
+    input x[d]
+    b[H] = take[d](x, index[H] % d)
+    attend s <= t over H:
+        o = max[s](x[t].T @ x[s] + b[s])
+    output y[H] = o
+""",
+    "a state that is one number, and starts with one": """
+layer L(d):
+    input x[d]
+    param w[d]
+    g = sigmoid(x @ w)
+    recurrence n[] = 1:
+        n[t] = g * n[t-1] + g
+    output y[d] = x * n
+""",
     "a layer of positions alone": """
 layer Inner(d):
     input x[d]

@@ -108,11 +108,10 @@ class Form:
         """The decision that this form is."""
         before = _form(self.graph, self.node, outside=self.outside)
         options = (*before.options(), *self.options())
-        left, right = decode_pays(self.op)
-        taken = (
-            "where one token reads many, bytes fall by a larger factor than flops rise;"
-            f" `absorb` takes fewer flops where {left} < {right}, `expand` elsewhere"
-        )
+        taken = "where one token reads many, bytes fall by a larger factor than flops rise"
+        if self.op.decode is not None:
+            left, right = decode_pays(self.op)
+            taken += f"; `absorb` takes fewer flops where {left} < {right}, `expand` elsewhere"
         chosen = " | ".join(option.name for option in options[1:])
         where = self.node.span.where if self.node.span else ""
         return Decision("what an attention keeps", options, chosen, taken, where)

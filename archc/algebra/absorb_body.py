@@ -19,6 +19,7 @@ from archc.algebra.product import Sized
 from archc.algebra.rules import distribute, reassociate
 from archc.dims import Axis
 from archc.ir import layer as ir
+from archc.ir.decode import operations_more
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.rewrite import Rule, rewrite_graph
 from archc.ir.typing import layer_graph
@@ -81,7 +82,8 @@ def with_latents(
         partial(reassociate, sized=few_readers(op, args)),
     )
     decode = rewrite_graph(bodies[1], rules)
-    new = replace(op, captures=tuple(handed.captures), body=bodies[0], decode=decode)
+    both = decode if operations_more(bodies[0], decode) != 0 else None
+    new = replace(op, captures=tuple(handed.captures), body=bodies[0], decode=both)
     return new, handed
 
 

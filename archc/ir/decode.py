@@ -12,18 +12,25 @@ import sympy
 
 from archc.ir import layer as ir
 from archc.ir.count import operations
+from archc.ir.graph import Graph
 
 
 def decode_pays(op: ir.Pair) -> tuple[sympy.Expr, sympy.Expr]:
     """Two sides, in the layer's sizes, T and the size of `read`: the second form takes fewer
-    operations where the left one is smaller than the right one."""
+    operations where the left one is smaller than the right one, which is nowhere if both are 0."""
     assert op.decode is not None, "there is one form alone"
-    more = sympy.expand(operations(op.decode, {}) - operations(op.body, {}))
-    T = op.reader.size
+    more, T = operations_more(op.body, op.decode), op.reader.size
+    if more == 0:
+        return sympy.Integer(0), sympy.Integer(0)
     left, right = more.coeff(T, 1), -more.coeff(T, 0)
     common: Any = sympy.gcd(left, right)
     saved: Any = sympy.factor(right / common)
     return T * _short(left / common, op), saved
+
+
+def operations_more(body: Graph, decode: Graph) -> sympy.Expr:
+    """The operations that the second form takes more than the first."""
+    return sympy.expand(operations(decode, {}) - operations(body, {}))
 
 
 def _short(expr: sympy.Expr, op: ir.Pair) -> sympy.Expr:

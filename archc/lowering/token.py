@@ -444,7 +444,8 @@ class TokenProgram(Values):
             x = self.value(node.id, {axis.name: Index(tap.index)})
             if isinstance(x, Padded):
                 here = self.k.iota(axis.name, self.length(axis)).equals(tap.index)
-                term = self.k.apply("where", here, x.wide().tile, 0.0, dims_in=names)
+                own = [n for n in names if n == axis.name or n in x.tile.value.type.names]
+                term = self.k.apply("where", here, x.wide().tile, 0.0, dims_in=own)
                 before = self.k.apply("add", before, term, dims_in=names)
             tap.next(before)
         return x if isinstance(x, Refusal) else tap.results[0]

@@ -74,7 +74,8 @@ def initial(scope: Scope, operand: int, axes: Sequence[Axis], kind: str = "") ->
     if value.kind == NUMBER:
         if value.text.text == "0":
             return call("torch.zeros", *lengths, kind)
-        return call("torch.full", f"({', '.join(lengths)})", value.text, kind)
+        full = f"({', '.join(lengths)}{',' * (len(lengths) == 1)})"
+        return call("torch.full", full, value.text, kind)
     text = aligned(value.text, value.layout, [axis.name for axis in axes])
     return call(f"{call(f'{text.at(ATOM)}.expand', *lengths)}.to", kind)
 

@@ -131,12 +131,12 @@ class GraphFunction:
     def _output(self, name: str, layout: Sequence[str]) -> str:
         """An output in that layout; None for a gradient that is 0."""
         node = self.graph[self.graph.outputs[name]]
+        if primal(name) is not None and _is_zero(self.graph, node.id):
+            self.absent.add(name)
+            return "None"
         value = self.body.value(node.id)
         if value.kind != NUMBER and set(value.layout) == set(layout):
             return permuted(value.text, value.layout, layout).text
-        if value.kind == NUMBER and value.text.text == "0" and primal(name) is not None:
-            self.absent.add(name)
-            return "None"
         return tensor(self.body, node.id).text.text
 
     def _head(self, used: Collection[str]) -> list[str]:
@@ -150,6 +150,14 @@ class GraphFunction:
                 top, bottom = self.body.size(top), self.body.size(bottom)
                 lines.append(f"{name} = -(-{top.at(UNARY)} // {bottom.at(POWER)})")
         return lines
+
+
+def _is_zero(graph: Graph, id: int) -> bool:
+    """Whether a value is the number 0, however it is written: by kernels or in PyTorch."""
+    node = graph[id]
+    while isinstance(node.op, ir.Elementwise) and node.op.fn == "real":
+        node = graph[node.operands[0]]
+    return isinstance(node.op, ir.Constant) and node.op.value == 0
 
 
 def plain(name: str) -> str:

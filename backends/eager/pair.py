@@ -175,7 +175,7 @@ def _called(
 ) -> dict[str, Value]:
     """The lines that call the function of all pairs at once, or its form for few readers; the
     results by name."""
-    if node.op.decode is None:
+    if node.op.decode is None or decode_pays(node.op) == (0, 0):
         return first.call(targets)
     other = replace(node, op=replace(node.op, body=node.op.decode, decode=None))
     second = PairFunction(scope, other, values, DECODE)

@@ -100,6 +100,15 @@ layer Partly(d, H, K, R):
     output y[H, K] = u - u[t-2] * sum[R](r * r)
 '''
 
+COMPARED = '''
+layer Compared(p, P, W):
+    """A convolution that is only compared: its taps have gradients of 0."""
+    input x[P, p], z[P, p]
+    param w[p]; c[P, W]
+    u = z / (sigmoid(shortconv(x @ w, c)) + 1)
+    output y[P, p] = x - where(sum[P](u) > 0.25, mean[P](x), mean[P](z))
+'''
+
 
 @pytest.mark.parametrize(
     ("text", "sizes"),
@@ -107,6 +116,7 @@ layer Partly(d, H, K, R):
         (WIDE, {"d": 3, "H": 2, "K": 5}),
         (PLANE, {"d": 3, "n": 3, "m": 5}),
         (PARTLY, {"d": 3, "H": 2, "K": 6, "R": 4}),
+        (COMPARED, {"p": 3, "P": 2, "W": 2}),
     ],
 )
 def test_odd_layers(text: str, sizes: dict[str, int]) -> None:
