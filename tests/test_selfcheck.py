@@ -246,6 +246,22 @@ def test_deep_layers_that_bend_are_right(layers: int):
     assert "fill(layer, ranges, 0.5)" in archc.parse(DEEP.format(layers=layers)).source()
 
 
+def test_a_gradient_that_is_0_but_for_rounding_is_right():
+    """It has no size of its own that an error could be measured against."""
+    archc.parse("""
+layer L(d, K, V):
+    input x[d]
+    param W_k[d, K]; W_v[d, V]
+    k = x @ W_k
+    v = softmax[V](x @ W_v)
+    a = mean[d](x)
+    recurrence S[K, V]:
+        S[t] = exp(-softplus(a)) * S[t-1] + k @ v.T
+        o = S[t].T @ k
+    output y[] = 100 * sum[V](o)
+""").source()
+
+
 def test_a_layer_that_rounding_alone_changes():
     text = DEEP.format(layers=4).replace("sin(3", "sin(100000")
     with pytest.raises(ArchError, match=r"E0507.*rounding alone"):
