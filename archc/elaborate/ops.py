@@ -19,6 +19,9 @@ WORDS = {name: fn.symbol for name, fn in FUNCTIONS.items() if fn.symbol}
 """What messages call operators."""
 
 
+LOGICAL = ("and", "or", "not")
+
+
 def node(
     scope: Scope, op: ir.Op, *operands: Tensor, span: Span | None, row: bool = False
 ) -> Tensor:
@@ -90,6 +93,7 @@ def elementwise(scope: Scope, fn: str, values: Sequence[Value], span: Span) -> V
     if FUNCTIONS[fn].kind == Kind.WHOLE:
         values = _whole_beside(scope, values)
     tensors = _aligned(scope, [tensor(scope, value, span) for value in values], span)
+    _check_conditions(scope, fn, tensors, span)
     _check_streams(scope, tensors, span)
     row = _orientation(scope, fn, tensors, span) if _oriented(scope, tensors) else False
     made = node(scope, ir.Elementwise(fn), *tensors, span=span, row=row)
@@ -118,6 +122,20 @@ def _of_indices(scope: Scope, made: Tensor, tensors: Sequence[Tensor]) -> bool:
 def _oriented(scope: Scope, tensors: Sequence[Tensor]) -> bool:
     """Whether columns and rows are kept apart: in the memory scope, and wherever there is a row."""
     return scope.memory or any(value.row for value in tensors)
+
+
+def _check_conditions(scope: Scope, fn: str, tensors: Sequence[Tensor], span: Span) -> None:
+    """Refuse a number where a condition is needed: which numbers hold would have to be guessed."""
+    conditions = tensors[:1] if fn == "where" else tensors if fn in LOGICAL else ()
+    for value in conditions:
+        if value.type.dtype != "bool":
+            raise scope.error(
+                "E0316",
+                f"`{fn}` takes conditions, and this is a number",
+                span,
+                others=[(value.origin, "from here")],
+                helps=["compare it: `x > 0`, `x != 0`"],
+            )
 
 
 def _aligned(scope: Scope, tensors: list[Tensor], span: Span) -> list[Tensor]:
