@@ -51,7 +51,7 @@ def _slope(b: Builder, node: Node, d: int, place: int) -> int | None:
     read = sorted(slope.free_symbols, key=str)
     constant = all(b.value(known[symbol]) is not None for symbol in read)
     product = express(b, D * slope, known)
-    itself = slope == Y  # infinite where the result is
+    itself = (slope / Y).is_number  # infinite where the result is
     may_overflow = (itself or fn.name == "mul") and node.id in b.masked
     if constant or not ((fn.steep is not None and not itself) or may_overflow):
         return product

@@ -121,6 +121,8 @@ _OF_ONE = (
              zero_at_zero=True),
     Function("exp", sympy.exp, ranges.EXP, torch="exp", number="math.exp", exact=True,
              slopes=(Y,), steep=0, unbounded=True, special=1),
+    Function("exp2", lambda x: 2**x, ranges.rising(ranges.exp2, 0, math.inf), torch="exp2",
+             number="math.exp2", slopes=(Y * sympy.log(2),), steep=0, unbounded=True, special=1),
     Function("log", sympy.log, ranges.logarithm, torch="log", number="math.log", exact=True,
              steep=0, unbounded=True, domain=POSITIVE, special=1),
     Function("sqrt", sympy.sqrt, ranges.square_root, torch="sqrt", number="math.sqrt", exact=True,

@@ -45,6 +45,14 @@ def exp(x: Number) -> float:
         return math.inf
 
 
+def exp2(x: Number) -> float:
+    """2^x, infinite where it overflows."""
+    try:
+        return math.exp2(x)
+    except OverflowError:
+        return math.inf
+
+
 def softplus(x: Number) -> float:
     """log(1 + e^x)."""
     return float(x) if x > 50 else math.log1p(exp(x))

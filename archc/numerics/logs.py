@@ -161,6 +161,11 @@ def _exp(logs: _Logs, node: Node) -> Found:
     return node.operands[0]
 
 
+def _exp2(logs: _Logs, node: Node) -> Found:
+    """log(exp2(e)) -> e * log(2)"""
+    return logs.fn("mul", node.operands[0], logs.number(sympy.log(2)))
+
+
 def _sigmoid(logs: _Logs, node: Node) -> Found:
     """log(sigmoid(x)) -> logsigmoid(x)"""
     return logs.fn("logsigmoid", node.operands[0])
@@ -290,6 +295,7 @@ def _product(logs: _Logs, node: Node) -> Found:
 
 RULES: dict[str | type, Callable[[_Logs, Node], Found]] = {
     "exp": _exp,
+    "exp2": _exp2,
     "sigmoid": _sigmoid,
     "sub": _complement,
     "mul": _together("add"),

@@ -85,7 +85,6 @@ NAMES = (
     Habit("minimum", "`min(x, b)`", "z = minimum(x, b)", "z = min(x, b)"),
     Habit("log1p", "`log(1 + x)`", "z = log1p(x)", "z = log(1 + x)"),
     Habit("expm1", "`exp(x) - 1`", "z = expm1(x)", "z = exp(x) - 1"),
-    Habit("exp2", "`exp(log(2) * x)`", "z = exp2(x)", "z = exp(log(2) * x)"),
     Habit("log2", "`log(x) / log(2)`", "z = log2(x)", "z = log(x) / log(2)"),
     Habit("log10", "`log(x) / log(10)`", "z = log10(x)", "z = log(x) / log(10)"),
     Habit("ceil", "`-floor(-x)`", "z = ceil(x)", "z = -floor(-x)"),

@@ -24,10 +24,10 @@ from typing import Any
 
 import sympy
 
+from archc.functions.definitions import FUNCTIONS
 from archc.source import Span
 from archc.tile.handle import Tile
 from archc.tile.language import (
-    FUNCTIONS,
     PURE,
     Apply,
     AtMost,

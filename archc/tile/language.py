@@ -30,9 +30,6 @@ from typing import Any
 
 import sympy
 
-from archc.functions.definitions import FUNCTIONS as DEFINED
-from archc.functions.definitions import Function
-from archc.functions.ranges import EXP
 from archc.source import Span
 
 REALS = ("f16", "bf16", "f32", "f64")
@@ -42,11 +39,6 @@ given at launch, as the dtype of the data; or `@x`, the dtype that buffer `x` ha
 
 OF_BUFFER = "@"
 """What the dtype of a buffer begins with that is whatever it is at launch: it needs no constant."""
-
-
-FUNCTIONS = {**DEFINED, "exp2": Function("exp2", lambda x: 2**x, EXP, torch="exp2", special=1)}
-"""Elementwise functions: those of the layer IR, and powers of 2, which a GPU computes in one
-instruction."""
 
 
 def kind(dtype: str) -> str:
@@ -165,7 +157,7 @@ class AtMost:
 
 @dataclass(frozen=True)
 class Apply:
-    """A function of `FUNCTIONS`, broadcast by the names of dims."""
+    """An elementwise function (`archc/functions`), broadcast by the names of dims."""
 
     function: str
 

@@ -12,9 +12,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from archc.functions.definitions import FUNCTIONS
 from archc.tile.affine import Integers
 from archc.tile.language import (
-    FUNCTIONS,
     Apply,
     Atomic,
     Block,

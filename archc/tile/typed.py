@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from archc.functions.definitions import Kind
+from archc.functions.definitions import FUNCTIONS, Kind
 from archc.tile.language import (
     DTYPES,
-    FUNCTIONS,
     OF_BUFFER,
     Apply,
     AtMost,

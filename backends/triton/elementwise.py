@@ -23,6 +23,7 @@ def _power(x: str, y: str) -> str:
 TEXT: dict[str, Callable[..., str]] = complete("`TEXT` of backends/triton/elementwise.py", {
     "neg": lambda x: f"-{x}",
     "exp": lambda x: f"tl.exp({x})",
+    "exp2": lambda x: f"tl.exp2({x})",
     "log": lambda x: f"tl.log({x})",
     "sqrt": lambda x: f"tl.sqrt({x})",
     "rsqrt": lambda x: f"tl.rsqrt({x})",

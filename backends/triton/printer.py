@@ -391,7 +391,7 @@ def _apply(p: Printer, s: Statement) -> Iterator[str]:
     given = [p.operand(value, s) for value in s.operands]
     if s.op.function in WHOLE and kind(type.dtype) == "int":
         return p.let(s, f" {WHOLE[s.op.function]} ".join(given))
-    text = f"tl.exp2({given[0]})" if s.op.function == "exp2" else TEXT[s.op.function](*given)
+    text = TEXT[s.op.function](*given)
     for name, called in CALLED.items():
         text = text.replace(f"{name}(", f"{called}(")
     return p.let(s, text)

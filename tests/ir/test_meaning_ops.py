@@ -47,6 +47,7 @@ def of(op: object, dims: str, *more: str, **inputs: Tensor) -> Tensor:
 UNARY: dict[str, Callable[[float], float]] = {
     "neg": lambda x: -x,
     "exp": math.exp,
+    "exp2": lambda x: 2.0**x,
     "log": math.log,
     "sqrt": math.sqrt,
     "rsqrt": lambda x: 1 / math.sqrt(x),

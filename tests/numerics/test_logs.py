@@ -47,6 +47,7 @@ def retention(s: Sketch, x: int) -> int:
 
 GATES: dict[str, tuple[Made, bool]] = {
     "exp": (lambda s, x: s.fn("exp", x), False),
+    "exp2": (lambda s, x: s.fn("exp2", x), False),
     "sigmoid": (lambda s, x: s.fn("sigmoid", x), True),
     "complement": (lambda s, x: s.fn("sub", s.number(1), s.fn("sigmoid", x)), True),
     "complement_exp": (
