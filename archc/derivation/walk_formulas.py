@@ -215,25 +215,10 @@ class Walk:
 
     def _gates(self) -> Iterator[Block]:
         """The gates' share."""
+        more = ", of the triangular system too," if self.solves else ""
         yield para(
-            "The gate of row ", Name("s"), " stands in the decay of every pair of rows that has ",
-            Name("s"), " between them, and gets the share of each such pair, added up:",
-        )  # fmt: skip
-        one, ratio = self.slots[0], self.chunk.ratio("i", "j")
-        late = self.query() if self.reads else Name(self.w, ("i",))
-        weight = self._pair(one) if self.reads else slope(Name(one.weights, ("i", "j")))
-        x = Name(one.x, ("j",))
-        share = row(weight, ratio, transposed(late), x)
-        if self.rows.key_wide:
-            share = row(weight, Fence(row(late, TIMES, ratio, TIMES, x)))
-        over = Sum("∑", row(Name("j"), Sign("<"), Name("s"), Sign("≤"), Name("i")))
-        gate = slope(Name(self.rows.letters.of("g"), ("s",)))
-        yield Formula(
-            row(gate, EQUALS, over, share, PLUS, Name("…")), "every addend once", PARALLEL
-        )
-        more = "the pairs of the triangular system and for " if self.solves else ""
-        yield para(
-            "with ", Name(self.rows.letters.of("g")), " the logarithm of the decay. The dots stand"
-            f" for {more}the state at both ends of the chunk, whose shares have the same form."
-            " Nothing is subtracted, so no digits are lost.",
+            "The gate of row ", Name("s"), f" stands in the decay of every pair of rows{more} that"
+            " has ", Name("s"), " between them, and in that of the state at both ends of the chunk."
+            " Its logarithm gets the share of each, added up: nothing is subtracted, so no digits"
+            " are lost.",
         )  # fmt: skip

@@ -1,63 +1,199 @@
-"""The reverse walk that a page prints, done by hand, against autograd through the loop."""
+"""Formulas of chunks that a page prints, evaluated as they stand, against the recurrence itself."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
 import torch
 from torch import Tensor
 
-C, K, V = 6, 4, 3
+from archc.commands.stages import layer_of
+from archc.derivation.chunk_formulas import ChunkFormulas
+from archc.derivation.chunk_rows import Lettered, rows_of
+from archc.derivation.maths import EQUALS, Math, Row, named, slope
+from archc.derivation.page import Formula
+from archc.derivation.walk_formulas import Walk
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.recurrence.affine.form import MATRIX, NormalForm, StateForm
+from archc.verify.study import Study, studies_of
+from archc.verify.trial import Trial, step_graph
+from tests.derivation.evaluated import Chunk, parts_of
+
+ROWS = 5
+SPECS = ["kda", "delta", "gla", "gated_delta", "linear_attention"]
 
 
-def step_by_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor):
-    reads = []
-    for i in range(C):
-        state = g[i].exp()[:, None] * state
-        state = state + beta[i] * torch.outer(k[i], v[i] - state.T @ k[i])
-        reads.append(state.T @ q[i])
-    return torch.stack(reads), state
-
-
-def by_the_page(values: tuple[Tensor, ...], d_r: Tensor, d_end: Tensor) -> dict[str, Tensor]:
-    """The formulas of the KDA page: x = k, w = -beta k, c = beta v, one chunk."""
-    q, k, v, g, beta, start = values
-    x, w, c = k, -beta[:, None] * k, beta[:, None] * v
-    gamma = g.cumsum(0).exp()
-    ratio = torch.stack([gamma[i] / gamma for i in range(C)])  # [i, j, K]
-    lower = torch.ones(C, C).tril(-1)
-    A = torch.einsum("ik,ijk,jk->ij", w, ratio, x) * lower
-    X = torch.linalg.inv(torch.eye(C) - A)
-    W, U = X @ (gamma * w), X @ c
-    y = U + W @ start
-    reading = torch.einsum("lk,lik,ik->il", q, ratio, x) * torch.ones(C, C).triu()
-    to_end = ratio[-1]  # Gamma_C / Gamma_i
-    d_y = reading @ d_r + (to_end * x) @ d_end
-    d_start = gamma[-1][:, None] * d_end + (gamma * q).T @ d_r + W.T @ d_y
-    d_R = X.T @ d_y
-    d_A = d_R @ y.T * lower
-    pair = d_r @ y.T * torch.ones(C, C).tril()
-    d_q = gamma * (d_r @ start.T) + torch.einsum("ij,ijk,jk->ik", pair, ratio, x)
-    d_w = gamma * (d_R @ start.T) + torch.einsum("ij,ijk,jk->ik", d_A, ratio, x)
-    d_x = torch.einsum("ij,ijk,ik->jk", pair, ratio, q)
-    d_x = d_x + torch.einsum("ij,ijk,ik->jk", d_A, ratio, w) + to_end * (y @ d_end.T)
-    d_k = d_x - beta[:, None] * d_w
-    d_beta = (d_R * v).sum(1) - (d_w * k).sum(1)
-    return {"q": d_q, "k": d_k, "v": beta[:, None] * d_R, "beta": d_beta, "start": d_start}
-
-
-def test_the_printed_walk_is_the_gradient():
-    torch.manual_seed(0)
+@pytest.fixture(autouse=True)
+def _exact() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
-    try:
-        q, k, v = torch.randn(C, K), torch.randn(C, K), torch.randn(C, V)
-        values = (q, k, v, -torch.rand(C, K), torch.rand(C), torch.randn(K, V))
-        d_r, d_end = torch.randn(C, V), torch.randn(K, V)
-        leaves = tuple(x.clone().requires_grad_() for x in values)
-        reads, end = step_by_step(*leaves)
-        wanted = torch.autograd.grad((reads * d_r).sum() + (end * d_end).sum(), leaves)
-        found = by_the_page(values, d_r, d_end)
-        names = ("q", "k", "v", "g", "beta", "start")
-        for name, gradient in zip(names, wanted, strict=True):
-            if name in found:
-                torch.testing.assert_close(found[name], gradient, rtol=1e-10, atol=1e-10)
-    finally:
-        torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@lru_cache
+def study_of(spec: str) -> tuple[Study, NormalForm]:
+    study = next(studies_of(layer_of(spec, {})))
+    return study, next(form for form in study.derived.forms if form.kind == MATRIX)
+
+
+class Case:
+    """A recurrence with numbers, one state of it, and what is known of a chunk at its start."""
+
+    def __init__(self, spec: str, number: int = 0) -> None:
+        self.study, self.form = study_of(spec)
+        self.own: StateForm = self.form.forms[number]
+        self.trial = Trial(self.study, ROWS)
+        self.leaves = {
+            name: x.clone().requires_grad_(x.is_floating_point())
+            for name, x in self.trial.inputs.items()
+        }
+        (self.read,) = self.own.reads
+        (self.part,) = self.read.parts
+        states = {state.name: state for state in self.study.fold.states}
+        self.axes = [axis.name for axis in states[self.own.state].axes]
+
+    def chunk(self, last: str) -> Chunk:
+        """The names that a page begins with."""
+        chunk = Chunk(ROWS, last)
+        chunk.keep(named(self.own.state, "0"), self.start())
+        for name in self.study.captured:
+            x = self.leaves[name]
+            gate = name.startswith("log_")
+            for i, value in enumerate(self.rows(name, x), 1):
+                here = named(name.removeprefix("log_"), "i")
+                chunk.keep(here, value.exp() if gate else value, i=i)
+        return chunk
+
+    def start(self) -> Tensor:
+        """The state before the chunk."""
+        return self.column(self.leaves[ck.start(self.own.state)], self.axes)
+
+    def rows(self, name: str, x: Tensor) -> list[Tensor]:
+        """A capture at each row, of the first sequence and head."""
+        type = self.study.graph[self.study.captured[name]].type
+        x = x.movedim(type.names.index("t"), 0)
+        return [self.column(each, [n for n in type.names if n != "t"]) for each in x]
+
+    def column(self, x: Tensor, names: Sequence[str]) -> Tensor:
+        """The vector or matrix of the first sequence and head; a vector as a column."""
+        vector = {axis.name for axis in (*self.own.key, *self.own.value)}
+        x = x[tuple(slice(None) if name in vector else 0 for name in names)]
+        return x if x.dim() == 2 else x.reshape(-1, 1)
+
+    def reached(self, values: Sequence[Tensor]) -> list[str]:
+        """The captures and states that some values depend on."""
+        some = [value.sum() for value in values if value.requires_grad]
+        names = [name for name, x in self.leaves.items() if x.requires_grad]
+        leaves = [self.leaves[name] for name in names]
+        grads = (
+            torch.autograd.grad(sum(some), leaves, retain_graph=True, allow_unused=True)
+            if some
+            else [None] * len(leaves)
+        )
+        return [name for name, grad in zip(names, grads, strict=True) if grad is not None]
+
+    def real(self) -> tuple[list[Tensor], Tensor]:
+        """The reads at every row, and the state after the last, as the recurrence has them."""
+        fold = self.study.fold
+        body = fold.body.copy()
+        body.outputs["read"] = self.read.node
+        graph = step_graph(self.study, replace(fold, body=body, chunked=None))
+        node = next(node.id for node in graph if isinstance(node.op, ir.Fold))
+        graph.outputs["read"] = graph.add(ir.Result("read"), node)
+        found = self.trial.run(graph, self.leaves)
+        names = graph[graph.outputs["read"]].type.names
+        reads = found["read"].movedim(names.index("t"), 0)
+        inner = [name for name in names if name != "t"]
+        end = self.column(found[ck.final(self.own.state)], self.axes)
+        return [self.column(x, inner) for x in reads], end
+
+
+def close(found: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+def forward(formulas: ChunkFormulas, chunk: Chunk) -> None:
+    """What a page says of a chunk, up to what rows write."""
+    for math in formulas.products():
+        chunk.define(math)
+    for reader in formulas.reading:
+        for writer in formulas.slots:
+            chunk.define(formulas.weights(reader, writer), "j < i")
+        chunk.define(formulas.with_weights(reader))
+    if formulas.reading:
+        for math in formulas.solution():
+            chunk.define(math)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_chunk_is_what_its_page_says(spec: str) -> None:
+    case = Case(spec)
+    formulas = ChunkFormulas(rows_of(case.study, case.form, case.own))
+    chunk = case.chunk(formulas.last)
+    forward(formulas, chunk)
+    for reader in formulas.reading:
+        for i in range(1, ROWS + 1):  # the system row after row, by its inverse, and as it arose
+            y, whole = (chunk.value(x, {"i": i}) for x in (formulas.y(reader, "i"), formulas.Y))
+            close(whole[i - 1][:, None], y)
+            chunk.define_at(formulas.unrolled(reader), i=i)
+            close(chunk.value(right(formulas.what_is_written(reader)), {"i": i}), y)
+            chunk.define_at(formulas.one_row(), i=i)
+    ends = [formulas.end()] if formulas.reading else formulas.added()
+    for math in ends:
+        chunk.define(math)
+    reads, end = case.real()
+    close(chunk.value(formulas.state(formulas.last), {}), end)
+    if formulas.reading:
+        close(chunk.value(formulas.state("i"), {"i": ROWS}), end)
+    for i, wanted in enumerate(reads, 1):
+        close(chunk.value(formulas.read(case.part), {"i": i}), wanted)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_printed_walk_is_the_gradient(spec: str) -> None:
+    """Gradients of letters, handed on to what the letters stand for, beside those of the loop."""
+    case = Case(spec)
+    rows = Lettered(case.study, case.form, case.own)
+    formulas = ChunkFormulas(rows)
+    walk, chunk = Walk(formulas, case.study, case.form), case.chunk(formulas.last)
+    letters = {letter: maths[0] for letter, maths in rows.meanings()}
+    letters[walk.query()] = rows.at("i").value(case.part.covector)
+    every = range(1, ROWS + 1)
+    meant = {(x, i): chunk.value(math, {"i": i}) for x, math in letters.items() for i in every}
+    for (letter, i), value in meant.items():
+        chunk.keep(letter, value.detach(), i=i)
+    chunk.keep(formulas.state("0"), case.start().detach())
+    forward(formulas, chunk)
+    reads, end = case.real()
+    d_end = torch.randn_like(end)
+    chunk.keep(slope(walk.end), d_end)
+    loss = (end * d_end).sum()
+    for i, read in enumerate(reads, 1):
+        chunk.keep(slope(walk.read()), torch.randn_like(read), i=i)
+        loss = loss + (read * chunk.value(slope(walk.read()), {"i": i})).sum()
+    for block in walk.blocks():
+        if isinstance(block, Formula):
+            chunk.define(block.math, "j < i" if "j < i" in block.note else "")
+    gate = rows.gate("i")
+    pairs = [
+        (value * chunk.value(slope(letter), {"i": i})).sum()
+        for (letter, i), value in meant.items() if letter != gate
+    ]  # fmt: skip
+    total = sum(pairs) + (case.start() * chunk.value(slope(formulas.state("0")), {})).sum()
+    gates = case.reached([value for (letter, _), value in meant.items() if letter == gate])
+    names = [name for name in case.reached([total]) if name not in gates]
+    leaves = [case.leaves[name] for name in names]
+    assert len(names) >= 3
+    wanted = torch.autograd.grad(loss, leaves, retain_graph=True)
+    for found, real in zip(torch.autograd.grad(total, leaves), wanted, strict=True):
+        close(found, real)
+
+
+def right(math: Math) -> Math:
+    """The right side of an equation."""
+    parts = parts_of(math)
+    return Row(parts[parts.index(EQUALS) + 1 :])
