@@ -48,3 +48,16 @@ def test_values_loops_and_branches_that_nobody_reads_go() -> None:
         found.append(tensors["y"])
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[1], 4 * given + 4)
+
+
+def test_a_constant_that_a_branch_is_chosen_by_stays() -> None:
+    k = Composer("either", "y = 2 x in tf32, and x otherwise.")
+    k.precisions("KIND", "UNREAD")
+    x, y, i = k.buffer("x", r=4), k.buffer("y", r=4), k.iota("r", 4)
+    read = k.load(x, i)
+    with k.branch(k.chosen("KIND", "tf32")) as twice:
+        twice.give(read * 2.0)
+    with k.otherwise(twice) as once:
+        once.give(read)
+    k.store(y, i, value=twice.results[0])
+    assert swept(k.done()).constants == ("KIND",)

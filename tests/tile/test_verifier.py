@@ -279,6 +279,15 @@ def test_an_element_beyond_a_tile_is_refused() -> None:
         )
 
 
+def remainders_of_many(k: Composer, x: Buffer, y: Buffer, n: Tile) -> None:
+    with k.loop(1, 20) as turn:
+        k.store(y, n, value=k.load(x, n % turn.index), where=[n < size("N")])
+
+
+def test_a_remainder_is_inside_if_it_is_for_every_divisor() -> None:
+    assert any("is outside of `x`" in each for each in refused(written(remainders_of_many)))
+
+
 def chosen_places(k: Composer, x: Buffer, y: Buffer, n: Tile) -> None:
     """Places that are inside either way need no mask."""
     at = k.where(k.iota("n", size("BLOCK")) > 1, k.iota("n", size("BLOCK")), 0)
