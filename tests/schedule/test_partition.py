@@ -7,7 +7,7 @@ from pathlib import Path
 from archc.backends.eager.chunked import without
 
 import archc
-from archc.compile import lowered, with_epilogues
+from archc.compile import for_kernels, lowered, with_epilogues
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.kernel import NARROW, SUMMED, WIDE, Kernels
@@ -165,6 +165,38 @@ def test_a_vector_is_kept_as_it_is_a_matrix_may_be_narrow() -> None:
     widths = {b.type.names: b.width for b in found.buffers}
     assert widths["batch", "n", "H", "K"] == WIDE
     assert widths["batch", "n", "H", "K", "V"] == NARROW
+
+
+def test_what_a_walk_only_multiplies_is_narrow() -> None:
+    """What it scales a state by, what it adds, and the state that it leaves are not."""
+    found = cut("kda")
+    (walk,) = (each for each in found.kernels if each.walk is not None)
+    said = str(decisions.of_kernel(found, walk)[0])
+    assert said == "carries `S` from chunk to chunk, one after the other"
+    widths = {b.name: b.width for b in found.buffers}
+    assert {widths[name] for name in ("X0", "saved.W0", "saved.inverse")} == {NARROW}
+    assert {widths[name] for name in ("key decay", "saved.U0.0", "scores.2", "S[T]")} == {WIDE}
+
+
+def test_what_needs_no_earlier_kernel_is_in_the_first() -> None:
+    """Also where walks make what follows on them, before which all else is done."""
+    found = cut("gated_delta", fused=True)
+    first, solve, _ = found.kernels
+    before = {*first.stores.values()}
+    assert before and all(before & {*found.graph.ancestors(id)} for id in solve.stores.values())
+
+
+def test_an_inverse_is_applied_where_the_state_is_read() -> None:
+    """The walk reads nothing that the inverse was multiplied with before."""
+
+    def images(layer: ir.Layer) -> list[int]:
+        (op,) = (node.op for node in layer.graph if isinstance(node.op, ir.Fold))
+        graph = op.chunked.forward
+        made = {user for n in graph if isinstance(n.op, ck.Inverse) for user in graph.users(n.id)}
+        return [o for n in graph if isinstance(n.op, ir.Fold) for o in n.operands if o in made]
+
+    layer = lowered(archc.load("delta").layer)
+    assert images(layer) and not images(for_kernels(layer))
 
 
 def test_scans_of_two_dims_have_few_indices_of_one() -> None:
