@@ -6,6 +6,14 @@ from collections.abc import Mapping
 
 EQUIVALENT: Mapping[str, str] = {
     "27a778896963": "a default that nothing takes: the one place that makes programs gives it",
+    "8ce7bfc1f7b7": "a text that is measured, not written, and is as long with another sign",
+    "669b1ad30cb1": "a product of two expressions, in another order",
+    "e6fbc4c74225": "a power of numbers has the range that its base and exponent give either way, "
+    "and nothing else in a normal form but sums and products holds a symbol of it",
+    "12dd89d43fcb": "the folder has pages alone",
+    "50d4600fefe3": "what an indent belongs to is among the lines: the default is never taken",
+    "94358420aee2": "no layer has this rate to the last bit",
+    "e9fe79998e3c": "beside dims states have the batch alone, which is no dim of heads",
 }
 """They mean the same."""
 

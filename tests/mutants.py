@@ -176,7 +176,7 @@ class Reach:
         """Those that pass and reach its line, the nearest first, and then the quickest; and others
         of their files, which may use what these have made. A line that only an import reaches may
         matter to all that reach anything in its file."""
-        tests = self.lines.get(mutant.file, {})
+        tests = self.lines.get(mutant.file) or self.lines.get(mutant.drawn_in, {})
         changed = self.files.get(mutant.file) != digest(mutant.file)
         found = {test for test, lines in tests.items() if changed or lines >> mutant.line & 1}
         if found == {""}:
