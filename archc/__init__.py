@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     __version__: str
     from archc import law, plot
     from archc.api import Spec, load, parse, save_pretrained
+    from archc.decay import parameter_groups
     from archc.diagnostics import ArchError, ArchWarning
     from archc.mixer import MixerMatrix, mixer_matrix
     from archc.nan_search import FirstNaN, first_nan
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArchError", "ArchWarning", "FirstNaN", "MixerMatrix", "Spec", "first_nan", "generate", "law",
-    "load", "mixer_matrix", "parse", "plot", "save_pretrained",
+    "load", "mixer_matrix", "parameter_groups", "parse", "plot", "save_pretrained",
 ]  # fmt: skip
 
 _HOMES = {
@@ -42,6 +43,7 @@ _HOMES = {
     "FirstNaN": "archc.nan_search",
     "first_nan": "archc.nan_search",
     "mixer_matrix": "archc.mixer",
+    "parameter_groups": "archc.decay",
     "parse": "archc.api",
     "save_pretrained": "archc.api",
 }

@@ -24,7 +24,7 @@ PYTHON = frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | frozenset(d
 """Words that no generated name may be: they mean something else in Python."""
 
 _MODULE = """
-    _archc _linear _apply _backward_hooks _backward_pre_hooks _buffers _call_impl
+    _archc _linear _without_decay _apply _backward_hooks _backward_pre_hooks _buffers _call_impl
     _compiled_call_impl
     _forward_hooks _forward_hooks_always_called _forward_hooks_with_kwargs _forward_pre_hooks
     _forward_pre_hooks_with_kwargs _get_backward_hooks _get_backward_pre_hooks _get_name

@@ -139,6 +139,14 @@ def rename_former(former: dict, module: nn.Module, found: dict, prefix: str, *_:
             found.setdefault(f"{prefix}{name}.{key[len(start) :]}", found.pop(key))
 
 
+def without_decay(module: nn.Module, *names: str) -> None:
+    """Mark parameters that only scale, shift or gate: an optimizer should let none of them decay.
+    The mark is an attribute of each, and the module knows their names."""
+    module._without_decay = frozenset(names)
+    for name in names:
+        getattr(module, name)._no_weight_decay = True
+
+
 def keep_as_linear(module: nn.Module, maps: dict) -> None:
     """Let a module load weights as the spec has them into its maps of `nn.Linear`, [out, in]: by
     their names, the dims that a map makes, and those that it sums over."""
@@ -329,14 +337,16 @@ def softmax_attention(
     width, wide = v.shape[3], max(q.shape[3], v.shape[3])
     if not q.is_cuda and q.shape[3] != v.shape[3]:  # kernels for a CPU want vectors of one length
         q, k, v = (F.pad(x, (0, wide - x.shape[3])) for x in (q, k, v))
-    mask = None
+    mask, triangle = None, False
     if causal and 1 < T < S:  # tokens that go on after others
         mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)
+    elif causal and T > 1:
+        triangle = True
     o = F.scaled_dot_product_attention(
         *(x.transpose(1, 2) for x in (q, k, v)),
         attn_mask=mask,
         dropout_p=dropout,
-        is_causal=causal and 1 < T == S,
+        is_causal=triangle,
         scale=1.0,
         enable_gqa=q.shape[2] != heads,
     )

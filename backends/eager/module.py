@@ -11,6 +11,7 @@ from archc.backends.eager.parts import Parts, shape_of
 from archc.backends.eager.state import initial_state, state_class
 from archc.backends.writer import COLUMNS, INDENT, Writer, attribute, printable, quoted
 
+from archc.ir.decay import maps_and_tables
 from archc.ir.paths import former_paths
 
 PLAIN = str | bool | int | float | tuple
@@ -68,6 +69,7 @@ def _init(parts: Parts) -> Writer:
         writer.line(f"self.{attribute(path)} = {attribute(path)}")
     _sub_layers(writer, parts)
     _former_weights(writer, parts)
+    _marks(writer, parts)
     if layer.params:
         writer.line("self.reset_parameters()")
     return writer
@@ -86,6 +88,14 @@ def _own_parameters(writer: Writer, parts: Parts) -> None:
         lengths = [sizes.size(axis.size).text for axis in param.axes] or ["()"]
         made = f"torch.empty({', '.join(lengths)}, **factory)"
         writer.line(f"self.{attribute(param.name)} = nn.Parameter({made})")
+
+
+def _marks(writer: Writer, parts: Parts) -> None:
+    """The line that says which parameters should not decay."""
+    decaying = maps_and_tables(parts.layer)
+    left = [quoted(attribute(p.name)) for id, p in parts.layer.params if id not in decaying]
+    if left:
+        writer.call("without_decay(", ["self", *left], ")")
 
 
 def _former_weights(writer: Writer, parts: Parts) -> None:
