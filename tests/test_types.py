@@ -21,9 +21,9 @@ def test_pyright_finds_nothing(request: pytest.FixtureRequest) -> None:
     compiler = sorted([*ROOT.glob("archc/**/*.py"), *ROOT.glob("backends/**/*.py")])
     for path in [ROOT / "pyproject.toml", *compiler]:
         content.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
-    cache, key = request.config.cache, content.hexdigest()
-    assert cache is not None
-    if cache.get("archc/pyright", None) != key:
+    cache, key = getattr(request.config, "cache", None), content.hexdigest()
+    if cache is None or cache.get("archc/pyright", None) != key:
         done = subprocess.run(PYRIGHT, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+    if cache is not None:
         cache.set("archc/pyright", key)
