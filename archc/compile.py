@@ -40,7 +40,7 @@ from archc.recurrence.chunk.chunked import chunked
 from archc.recurrence.law.numbers import with_laws
 from archc.regions.cut import regions
 from archc.regions.gradient import gradient_of
-from archc.schedule.crowded import without_crowded
+from archc.schedule.budget import within_budget
 from archc.schedule.epilogue import epilogues
 from archc.schedule.fitting import fitting
 from archc.schedule.forms import Differentiated
@@ -85,7 +85,7 @@ def for_kernels(layer: ir.Layer) -> ir.Layer:
     ) -> Differentiated:
         return differentiate(graph, wanted, given, (ir.Contract,), never)
 
-    return quotients_again(inverses_last(without_crowded(layer), again), again)
+    return quotients_again(inverses_last(within_budget(layer), again), again)
 
 
 def differentiate(

@@ -49,7 +49,8 @@ MODULE = frozenset(_MODULE.split())
 
 _LOCALS = """
     self state return_state sizes factory device dtype made layer past pos wide like real weight
-    draw chunk CHUNK STEPS ctx cu_seqlens attention_mask states halves corners saved given training
+    draw chunk CHUNK STEPS ctx cu_seqlens attention_mask states halves off_diagonal saved given
+    training
 """
 """What lines of generated functions call things of their own."""
 

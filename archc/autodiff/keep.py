@@ -1,10 +1,10 @@
 """What a gradient needs of the forward's values: saved by the forward, or computed again.
 
-A value is dear if it takes more than `DEAR` operations for each byte that it reads and writes, or
-if its op works through a sequence (a Fold, a Scan, a solve ...): a processor that waits for memory
-computes any other value again for nothing. No dear value is computed twice. Among the ways to see
-to that, the one is chosen that saves the fewest bytes: a cheapest cut between the dear values and
-their readers in the backward. Inputs of the forward are there anyway.
+A value is costly to recompute if it takes more than `COSTLY` operations for each byte that it reads
+and writes, or if its op works through a sequence (a Fold, a Scan, a solve ...); any other value is
+recomputed for nothing by a processor that waits for memory. No costly value is computed twice.
+Among the ways to ensure that, the one that saves the fewest bytes is chosen: a minimum cut between
+the costly values and their readers in the backward. Inputs of the forward need not be saved.
 
 Costs are taken at sample sizes: 4096 tokens, chunks of 64, and 64 for every other size.
 """
@@ -28,7 +28,7 @@ from archc.ir.roles import held
 from archc.ir.shapes import elements
 from archc.ir.value_names import saved_name
 
-DEAR = 8
+COSTLY = 8
 """Operations a byte, above which a value is not computed again."""
 
 BYTES = 4
@@ -37,7 +37,7 @@ TOKENS, SIZE = 4096, 64
 IN_ORDER = (
     ir.Result, ir.Solve, ir.Segment, ir.Noise, *(op for op in CHUNK_OPS if op.in_order),
 )  # fmt: skip
-"""Ops that are dear whatever their sizes: they go step by step, or draw at random."""
+"""Ops that are costly at any size: they go step by step, or draw random numbers."""
 
 LEAVES = (ir.Input, ir.Constant, ir.Position, ir.Delta)
 
@@ -80,7 +80,7 @@ def divide(
     never: Collection[int] = (),
 ) -> Gradient:
     """Cut a graph of forward and gradient in two; its outputs are those of the gradient. Ops of
-    `again` are never dear, and the values of `never` are not saved."""
+    `again` are never costly, and the values of `never` are not saved."""
     extended = graph.copy()
     given = [n.id for n in graph if isinstance(n.op, ir.Input) and n.id not in forward]
     graph.prune(given)
@@ -134,23 +134,23 @@ def _cut(
     """The values of the forward to save, in dataflow order."""
     values = [n for n in graph if n.id not in later and not isinstance(n.op, ir.Fold | ir.Pair)]
     held = {n.id for n in values if isinstance(n.op, ir.Input) and n.op.name in stored}
-    dear = {n.id for n in values if not isinstance(n.op, again) and _is_dear(graph, n)}
+    costly = {n.id for n in values if not isinstance(n.op, again) and _is_costly(graph, n)}
     weights = {n.id: 0 if _is_input(n) and n.id not in held else size(n.type) for n in values}
     weights |= dict.fromkeys({*never} & {*weights}, 1 + sum(weights.values()))
-    reads = {n.id: () if n.id in dear else n.operands for n in values}
+    reads = {n.id: () if n.id in costly else n.operands for n in values}
     sinks = {read for id in later for read in graph[id].operands if read not in later}
-    found = cheapest_cut(weights, reads, sorted(dear | held), sorted(sinks))
+    found = cheapest_cut(weights, reads, sorted(costly | held), sorted(sinks))
     return [id for id in found if not _is_input(graph[id])]
 
 
-def _is_dear(graph: Graph, node: Node) -> bool:
+def _is_costly(graph: Graph, node: Node) -> bool:
     """Whether a value is not to be computed again."""
     if isinstance(node.op, IN_ORDER):
         return True
     types = [graph[operand].type for operand in node.operands]
     found = operations_of(node, types, {})
     moved = BYTES * sum(map(size, [node.type, *types]))
-    return _sample(found) > DEAR * moved
+    return _sample(found) > COSTLY * moved
 
 
 def _is_input(node: Node) -> bool:
@@ -191,7 +191,8 @@ def _saved(graph: Graph, id: int, name: str) -> Saved:
     kind = type(node.op).__name__
     if isinstance(node.op, ir.Result):
         kind = type(graph[node.operands[0]].op).__name__
-    reason = f"{kind}: dear" if _is_dear(graph, node) else "the least that spares a dear value"
+    fewest = "the fewest bytes that give a costly value"
+    reason = f"{kind}: costly to recompute" if _is_costly(graph, node) else fewest
     return Saved(name, node.type, per_token(node.type.axes), reason)
 
 

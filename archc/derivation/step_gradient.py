@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import sympy
 
-from archc.autodiff.keep import DEAR, Saved
+from archc.autodiff.keep import COSTLY, Saved
 from archc.derivation.chunk_formulas import ChunkFormulas
 from archc.derivation.chunk_rows import Lettered
 from archc.derivation.costs import cost_math
@@ -108,11 +108,11 @@ def _kept(telling: Telling) -> Iterator[Block]:
     assert found is not None, "there is a form"
     total = sympy.Add(*(saved.bytes for saved in found.saved))
     yield para(
-        "The walk needs values of the forward. A value is saved if it is dear, that is if it takes"
-        f" more than {DEAR} operations for each byte that it reads and writes or has to go through"
-        " the chunks in order; everything else is computed again, as a processor that waits for"
-        " memory does that for nothing. Among all ways to spare the dear values the one that saves"
-        " the fewest bytes is taken, which is a cheapest cut through the graph."
+        "The walk needs values of the forward. A value is saved if it is costly to recompute, that"
+        f" is if it takes more than {COSTLY} operations for each byte that it reads and writes or"
+        " has to go through the chunks in order; everything else is recomputed, as a processor that"
+        " waits for memory does that for nothing. Among all ways to recompute no costly value the"
+        " one that saves the fewest bytes is taken, which is a minimum cut of the graph."
     )
     if found.saved:
         yield Table(
@@ -133,7 +133,7 @@ def _kept(telling: Telling) -> Iterator[Block]:
 
 def _row(telling: Telling, saved: Saved) -> tuple[Inline, ...]:
     kind = saved.reason.split(":")[0]
-    what = _captured(telling, saved) or KINDS.get(kind, "a value that spares a dear one")
+    what = _captured(telling, saved) or KINDS.get(kind, "a value that gives a costly one")
     if saved.name.endswith("@start"):
         state = unsaved(saved.name).removesuffix("@start")
         what = f"the state `{state}` before each chunk"

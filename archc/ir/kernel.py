@@ -30,7 +30,7 @@ FEW, NEAR = 4, 64
 """Programs whose tiles have three dims have so many indices of one of them, where another one is no
 longer than that."""
 
-LIGHT = (ir.Elementwise, ir.Constant, ck.Chunks, ck.Tokens, ck.Expand)
+POINTWISE = (ir.Elementwise, ir.Constant, ck.Chunks, ck.Tokens, ck.Expand)
 """Ops that may be done at some indices after others: none makes more than the elements there."""
 
 
@@ -100,12 +100,12 @@ class Segments:
 @dataclass(frozen=True, eq=False)
 class Kernels:
     """The kernels of a graph in the order of their launches, the buffers between them, and why
-    which nodes are in none: the host does those."""
+    which nodes are in none: PyTorch does those."""
 
     graph: Graph
     kernels: tuple[Kernel, ...]
     buffers: tuple[Buffer, ...]
-    host: Mapping[int, str] = field(default_factory=dict)
+    fallback: Mapping[int, str] = field(default_factory=dict)
 
 
 def warps(kernel: Kernel, read: Iterable[Type], parts: bool) -> int:

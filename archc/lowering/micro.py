@@ -72,7 +72,7 @@ class MicroSteps:
         return self._refused(node)
 
     def _refused(self, node: Node) -> Refusal:
-        """The tokens of several rows from which a value comes stay with the host."""
+        """The tokens of several rows from which a value comes stay with PyTorch."""
         for id in sorted(self.graph.ancestors(node.id)):
             found = self.graph[id]
             tokens = isinstance(found.op, ck.Tokens) and found.op.steps is not None

@@ -174,7 +174,7 @@ class _Together:
         return v.masked(v.over(x.wide(), dims), (self.axis.name,)).tile
 
     def _decays(self, col: str) -> Decays | Refusal:
-        """How rows decay, by sums of gates that stand in memory."""
+        """How rows decay, by sums of gates that are materialised."""
         v, numbers = self.v, self.v.numbers
         sums = v.stored(self.sums.id)
         if isinstance(sums, Refusal):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Node
-from archc.ir.kernel import LIGHT
+from archc.ir.kernel import POINTWISE
 from archc.lowering.algebra import reduced
 from archc.lowering.values import Index, Made, Padded, Place, Refusal, Values
 
@@ -40,10 +40,10 @@ def contract(v: Values, node: Node, place: Place) -> Made:
             return x
         axes = [axis.renamed(label) for label, axis in found.axes.items()]
         return reduced(v, x.wide(), tuple(found.axes), axes=axes)
-    light = not v.has_few and all(_is_light(v, operand) for operand in node.operands)
-    if _is_wide(found) and (light or any(map(v.is_deep, node.operands))):
+    pointwise = not v.has_few and all(_is_pointwise(v, operand) for operand in node.operands)
+    if _is_wide(found) and (pointwise or any(map(v.is_deep, node.operands))):
         made = _in_turn(v, node, found)
-        if light or not isinstance(made, Refusal) or not made.moved:
+        if pointwise or not isinstance(made, Refusal) or not made.moved:
             return made
     tiles = []
     for operand, own in zip(node.operands, found.owns, strict=True):
@@ -52,7 +52,7 @@ def contract(v: Values, node: Node, place: Place) -> Made:
             return x
         tiles.append(x)
     large = v.matrices(node, found.owns)
-    if large and all(_is_light(v, node.operands[each]) for each in large):
+    if large and all(_is_pointwise(v, node.operands[each]) for each in large):
         return v.by_blocks(node, tiles, found, large, product)
     return product(v, node, tiles[0], tiles[1], found)
 
@@ -87,15 +87,15 @@ def _is_wide(found: Summed) -> bool:
     return bool(found.axes) and len(first | second) > 2 and not matrices
 
 
-def _is_light(v: Values, id: int) -> bool:
+def _is_pointwise(v: Values, id: int) -> bool:
     """Whether a value is made from memory without a look at other elements."""
     node = v.frame.graph[id]
     if isinstance(node.op, ir.Input) or v.is_loaded(id):
         return not v.is_carried(node)
     renamed = isinstance(node.op, ir.Contract) and len(node.op.ins) == 1
     renamed = renamed and len(node.op.out) == len(set(node.op.ins[0])) == len(node.op.ins[0])
-    light = isinstance(node.op, LIGHT) or renamed
-    return light and all(_is_light(v, operand) for operand in node.operands)
+    pointwise = isinstance(node.op, POINTWISE) or renamed
+    return pointwise and all(_is_pointwise(v, operand) for operand in node.operands)
 
 
 def _in_turn(v: Values, node: Node, found: Summed) -> Made:

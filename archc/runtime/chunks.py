@@ -169,18 +169,18 @@ def halves_of_rows(x: Tensor, half: int) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-def corners(x: Tensor, half: int) -> Tensor:
+def off_diagonal(x: Tensor, half: int) -> Tensor:
     """The lower left quarters of the blocks [2 * half, 2 * half] on the diagonal of matrices."""
     count = x.shape[-1] // (2 * half)
     x = x.unflatten(-2, (count, 2, half)).unflatten(-1, (count, 2, half))
     return x[..., 1, :, :, 0, :].diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
-def with_corners(blocks: Tensor, corner: Tensor) -> Tensor:
-    """[[first, 0], [corner, second]] for blocks in pairs: lower triangular of twice the size."""
-    first, second = halves(blocks.expand(*corner.shape[:-3], *blocks.shape[-3:]))
-    first = F.pad(first, (0, corner.shape[-1]))
-    return torch.cat([first, torch.cat([corner, second], -1)], -2)
+def with_off_diagonal(blocks: Tensor, below: Tensor) -> Tensor:
+    """[[first, 0], [below, second]] for blocks in pairs: lower triangular of twice the size."""
+    first, second = halves(blocks.expand(*below.shape[:-3], *blocks.shape[-3:]))
+    first = F.pad(first, (0, below.shape[-1]))
+    return torch.cat([first, torch.cat([below, second], -1)], -2)
 
 
 def to_power(x: Tensor, rows: int) -> Tensor:
@@ -234,7 +234,7 @@ def decayed_gram(a: Tensor, b: Tensor, decays: list, strict: bool = False) -> Te
     gram = torch.zeros_like(gram) if strict else gram
     for early, late in decays[:-1]:
         first, second = halves_of_rows(b, late.shape[-2])[0], halves_of_rows(a, late.shape[-2])[1]
-        gram = with_corners(gram, (second * late) @ (first * early).mT)
+        gram = with_off_diagonal(gram, (second * late) @ (first * early).mT)
     return gram[..., 0, :rows, :rows]
 
 
@@ -251,12 +251,12 @@ def decayed_mix(
     mixed = (weights.diagonal(dim1=-2, dim2=-1)[..., None] * x).unsqueeze(-2)
     mixed = torch.zeros_like(mixed) if strict else mixed
     for early, late in decays[:-1]:
-        corner = corners(weights, late.shape[-2])
+        below = off_diagonal(weights, late.shape[-2])
         (first, second), (top, bottom) = halves_of_rows(x, late.shape[-2]), halves(mixed)
         if transpose:
-            top = top + early * block_product(corner.mT, second * late)
+            top = top + early * block_product(below.mT, second * late)
         else:
-            bottom = bottom + late * block_product(corner, first * early)
+            bottom = bottom + late * block_product(below, first * early)
         top, bottom = torch.broadcast_tensors(top, bottom)
         mixed = torch.cat([top, bottom], -2)
     return mixed[..., 0, :rows, :]
@@ -278,14 +278,14 @@ def decayed_gram_gradients(
     d_a, d_b = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (a, b))
     whole = torch.zeros_like(d_a[..., :2, None, :])  # of the widest halves: none are wider
     for early, late in decays[-2::-1]:
-        half, corner = late.shape[-2], corners(d, late.shape[-2])
+        half, below = late.shape[-2], off_diagonal(d, late.shape[-2])
         (first, _), (_, second) = halves_of_rows(b, half), halves_of_rows(a, half)
         (d_first, _), (_, d_second) = halves_of_rows(d_b, half), halves_of_rows(d_a, half)
         if 2 * half < size:
             above, below = sum_of_rows(second * d_second), sum_of_rows(first * d_first)
             whole = torch.stack([whole + above, whole + below], -3).flatten(-4, -3)
-        d_second.addcmul_(block_product(corner, first * early), late)
-        d_first.addcmul_(block_product(corner.mT, second * late), early)
+        d_second.addcmul_(block_product(below, first * early), late)
+        d_first.addcmul_(block_product(below.mT, second * late), early)
     whole = whole.squeeze(-2)
     d_g = whole if exclusive else torch.addcmul(whole, a, d_a)
     if not strict:
@@ -332,7 +332,7 @@ def inverse_unit_lower(a: Tensor) -> Tensor:
     inverse = torch.ones_like(a[..., :1, None])
     for level in range(levels):
         first, second = halves(inverse)
-        inverse = with_corners(inverse, second @ corners(a, 1 << level) @ first)
+        inverse = with_off_diagonal(inverse, second @ off_diagonal(a, 1 << level) @ first)
     return inverse[..., 0, :rows, :rows]
 
 

@@ -27,16 +27,16 @@ def scans_numbers(node: Node) -> bool:
     return isinstance(node.op, ck.Scan) and node.op.matrix is None
 
 
-def crossing(graph: Graph, node: Node) -> tuple[str, ...]:
+def reduction_dims(graph: Graph, node: Node) -> tuple[str, ...]:
     """The axes that an op sums over, or along which it looks at other positions."""
     if isinstance(node.op, ck.Conjugate):
-        inner = node.op.body
-        return (*node.op.crossed(), *(name for each in inner for name in crossing(inner, each)))
+        body = node.op.body
+        return (*node.op.crossed(), *(name for n in body for name in reduction_dims(body, n)))
     if isinstance(node.op, ck.ChunkOp):
         return node.op.crossed()
     if isinstance(node.op, ir.Contract):
         return _contract(graph, node)
-    return CROSSING[type(node.op)](node.op)
+    return REDUCTION_DIMS[type(node.op)](node.op)
 
 
 def _contract(graph: Graph, node: Node) -> tuple[str, ...]:
@@ -69,8 +69,8 @@ def _segment(op: ir.Segment) -> tuple[str, ...]:
     return (op.path, op.reader.name, op.read.name, *matrix)
 
 
-CROSSING: dict[type, Callable[[Any], tuple[str, ...]]] = complete(
-    "`CROSSING` of archc/schedule/axes.py",
+REDUCTION_DIMS: dict[type, Callable[[Any], tuple[str, ...]]] = complete(
+    "`REDUCTION_DIMS` of archc/schedule/axes.py",
     {
         ir.Input: _nothing,
         ir.Param: _nothing,

@@ -29,7 +29,7 @@ REASONS: Mapping[str, str] = {
     "saved": "for the gradient",
     "passed": "for {}",
     "end": "a state after the last chunk",
-    "host": "for PyTorch",
+    "fallback": "for PyTorch",
     # widths
     "narrow": "only for products",
     "wide": "not only for products",
@@ -83,12 +83,12 @@ def _cut(kernels: Kernels, kernel: Kernel) -> Decision:
 def _behind(kernels: Kernels, ids: Sequence[int]) -> set[str]:
     """The buffers that what PyTorch makes of them is read from."""
     stored = {id: name for each in kernels.kernels for name, id in each.stores.items()}
-    waiting, found = [id for id in ids if id in kernels.host], set[str]()
+    waiting, found = [id for id in ids if id in kernels.fallback], set[str]()
     while waiting:
         for id in kernels.graph[waiting.pop()].operands:
             if id in stored:
                 found.add(stored[id])
-            elif id in kernels.host:
+            elif id in kernels.fallback:
                 waiting.append(id)
     return found
 
@@ -110,7 +110,7 @@ def _split(kernel: Kernel) -> Decision:
 
 
 def of_buffer(kernels: Kernels, buffer: Buffer) -> tuple[Decision, Decision]:
-    """Why a value stands in memory, and why as wide as it does."""
+    """Why a value is materialised, and why as wide as it does."""
     return _stands(kernels, buffer), _width(kernels, buffer)
 
 
@@ -120,7 +120,7 @@ def _stands(kernels: Kernels, buffer: Buffer) -> Decision:
     if any(buffer.name in each.ends.values() for each in kernels.kernels):
         return Decision("end")
     readers = [each.name for each in kernels.kernels if buffer.name in _read(each)]
-    return Decision("passed", (_listed(readers),)) if readers else Decision("host")
+    return Decision("passed", (_listed(readers),)) if readers else Decision("fallback")
 
 
 def _read(kernel: Kernel) -> set[str]:
@@ -144,7 +144,7 @@ def computed_again(kernels: Kernels) -> Iterator[tuple[int, Decision]]:
 
 def left_to_the_host(kernels: Kernels) -> Iterator[tuple[int, Decision]]:
     """Nodes that are in no kernel."""
-    for id, why in sorted(kernels.host.items()):
+    for id, why in sorted(kernels.fallback.items()):
         if not isinstance(kernels.graph[id].op, ir.Constant):
             yield id, Decision("left", (why,))
 

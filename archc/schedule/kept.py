@@ -1,4 +1,4 @@
-"""Which values of a chunked form stand in memory, and how wide."""
+"""Which values of a chunked form are materialised, and how wide."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ BYTES = {NARROW: 2, WIDE: 4, SUMMED: 4}
 
 
 class Kept:
-    """`ids`: what stands in memory, beside inputs and what the host makes.
+    """`ids`: what is materialised, beside inputs and what PyTorch makes.
 
-    Found from what is asked for: outputs, walks and the host ask, each kernel asks for what it
+    Found from what is asked for: outputs, walks and PyTorch ask, each kernel asks for what it
     does not make itself.
     """
 
@@ -41,7 +41,7 @@ class Kept:
     # --- who asks for what ---
 
     def _ask_for_output(self, id: int) -> None:
-        if id in self.levels.host:
+        if id in self.levels.fallback:
             self._make(id)
         elif not isinstance(self.graph[id].op, ir.Input):
             self._keep([id])
@@ -49,7 +49,7 @@ class Kept:
     def _keep(self, ids: Iterable[int]) -> None:
         """Put values in memory, and ask for what makes them."""
         for id in ids:
-            if id not in self.levels.host:
+            if id not in self.levels.fallback:
                 self._ids.add(id)
             self._make(id)
 
@@ -63,10 +63,10 @@ class Kept:
         for operand in (self.levels.ends[id][0],) if id in self.levels.ends else node.operands:
             if isinstance(self.graph[operand].op, ir.Fold):
                 self._make(operand)
-            elif isinstance(node.op, ir.Fold) and id not in self.levels.host:
+            elif isinstance(node.op, ir.Fold) and id not in self.levels.fallback:
                 self._keep(self._for_walk(operand, node.op))
-            elif id in self.levels.host:
-                self._for_host(operand)
+            elif id in self.levels.fallback:
+                self._ask_for_fallback(operand)
             elif self._together(operand, id):
                 self._make(operand)
             else:
@@ -75,15 +75,15 @@ class Kept:
     def _together(self, operand: int, user: int) -> bool:
         """Whether one kernel makes both."""
         levels = self.levels
-        made = operand not in levels.host and operand not in levels.ends
+        made = operand not in levels.fallback and operand not in levels.ends
         same_walk = levels.walk.get(operand) == levels.walk.get(user)
         return made and levels.of[operand] == levels.of[user] and same_walk
 
-    def _for_host(self, operand: int) -> None:
-        """The host reads values as they are, and does itself what costs little."""
+    def _ask_for_fallback(self, operand: int) -> None:
+        """PyTorch reads values as they are, and does itself what costs little."""
         if isinstance(self.graph[operand].op, ir.Input):
             return
-        if operand in self.levels.host or operand in self.levels.cheap:
+        if operand in self.levels.fallback or operand in self.levels.recomputed:
             self._make(operand)
         else:
             self._keep([operand])
@@ -92,7 +92,7 @@ class Kept:
 
     def _from_memory(self, id: int) -> list[int]:
         """What a kernel of another level reads for a value: it, or what it is made from again."""
-        if id in self.levels.cheap:
+        if id in self.levels.recomputed:
             return []
         return [o for o in self._read(id, {}) if not isinstance(self.graph[o].op, ir.Input)]
 
@@ -106,8 +106,8 @@ class Kept:
 
     def _read_anew(self, id: int, known: dict[int, list[int]]) -> list[int]:
         node = self.graph[id]
-        stands = id in self._ids or id in self.graph.outputs.values() or id in self.levels.host
-        again = self.levels.light(node) or self._larger(node) or self._scans(node)
+        stands = id in self._ids or id in self.graph.outputs.values() or id in self.levels.fallback
+        again = self.levels.is_recomputed(node) or self._larger(node) or self._scans(node)
         if stands or not again or isinstance(node.op, ir.Input):
             return [id]
         every = (o for operand in node.operands for o in self._read(operand, known))
@@ -118,12 +118,12 @@ class Kept:
         """What a walk reads for a value: it, or its factors where those are smaller. One along the
         tokens has no chunk at hand to make a value of again."""
         node = self.graph[id]
-        if id in self.levels.cheap:
+        if id in self.levels.recomputed:
             by_token = not walk.stream.size.has(ck.CHUNK)
             return [id] if by_token and self._of_chunks(id) else []
-        renamed = isinstance(node.op, ir.Contract) and self.levels.light(node)
-        host = id in self.levels.host or id in self.graph.outputs.values()
-        if not host and (renamed or self._larger(node)):
+        renamed = isinstance(node.op, ir.Contract) and self.levels.is_recomputed(node)
+        fallback = id in self.levels.fallback or id in self.graph.outputs.values()
+        if not fallback and (renamed or self._larger(node)):
             return [found for o in node.operands for found in self._for_walk(o, walk)]
         return [id]
 
@@ -162,7 +162,7 @@ class Kept:
 
     def _only_in_products(self, graph: Graph, id: int) -> bool:
         users = graph.users(id)
-        if graph is self.graph and any(user in self.levels.host for user in users):
+        if graph is self.graph and any(user in self.levels.fallback for user in users):
             return False  # lines of PyTorch know of one dtype
         return bool(users) and all(self._multiplies(graph, id, graph[user]) for user in users)
 

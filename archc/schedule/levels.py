@@ -11,20 +11,20 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.schedule.axes import crossing, own_dims
+from archc.schedule.axes import own_dims, reduction_dims
 from archc.schedule.operands import PAIRED
 
 CHUNKS, PAIRS, WALKS = 0, 1, 2
 """Kinds of levels: done for every chunk at once, the same with pairs of rows that decay, and along
-the chunks or by the host."""
+the chunks or by PyTorch."""
 
-CHEAP = (
+RECOMPUTED = (
     ir.Input, ir.Constant, ir.Position, ir.Delta, ir.Elementwise, ck.Chunks, ck.Tokens, ck.Place,
     ck.Expand, ck.AtLast, ck.Detach,
 )  # fmt: skip
 """Ops that may be done again where their value is needed: they cost no more than memory does."""
 
-ANYWHERE = (ck.Sums, ck.Move, ck.Select, ir.Reduce, *CHEAP)
+ANYWHERE = (ck.Sums, ck.Move, ck.Select, ir.Reduce, *RECOMPUTED)
 """Ops that stand as well in a kernel with pairs."""
 
 
@@ -34,7 +34,7 @@ def kind_of(level: int) -> int:
 
 
 class Levels:
-    """`of` each node its level; the nodes of `host` with the reason, the states in the end in
+    """`of` each node its level; the nodes of `fallback` with the reason, the states in the end in
     `ends` (of which Fold, and which state), and what is `cheap` from inputs on.
 
     `fused`: what follows on a walk is made by it, where its programs can: `walk` says in which.
@@ -42,25 +42,26 @@ class Levels:
     """
 
     def __init__(
-        self, graph: Graph, heads: Collection[str], host: Mapping[int, str], fused: bool = False
+        self, graph: Graph, heads: Collection[str], fallback: Mapping[int, str], fused: bool = False
     ) -> None:
         self.graph, self.heads, self.fused = graph, heads, fused
         self.walk: dict[int, int] = {}
         rows = "programs walk the chunks, and this walks the rows of each"
-        host = {n.id: rows for n in graph if _walks_rows(n)} | dict(host)
+        fallback = {n.id: rows for n in graph if _walks_rows(n)} | dict(fallback)
         ends = {n.id: end for n in graph if (end := ended(graph, n)) is not None}
-        self.ends = {id: end for id, end in ends.items() if end[0] not in host}
+        self.ends = {id: end for id, end in ends.items() if end[0] not in fallback}
         across = "it looks across what different programs have"
-        self.host = {n.id: across for n in graph if self._for_host(n)} | host
+        self.fallback = {n.id: across for n in graph if self._crosses_programs(n)} | fallback
         shared = "all chunks share a factor that no program has room for: it is one product of them"
-        self.host = {n.id: shared for n in graph if self._shares(n)} | self.host
+        self.fallback = {n.id: shared for n in graph if self._shares(n)} | self.fallback
         named = "it gives what a walk made other names"
-        self.host |= {n.id: named for n in graph if self._is_named_for(n, self.host)}
-        self.host |= {n.id: host[o] for n in graph for o in n.operands[:1] if self._read(n, host)}
-        self.cheap = self._cheap()
+        self.fallback |= {n.id: named for n in graph if self._is_named_for(n, self.fallback)}
+        read = (n for n in graph if self._read(n, fallback))
+        self.fallback |= {n.id: fallback[n.operands[0]] for n in read}
+        self.recomputed = self._recomputed()
         once = "it is one value for a whole sequence"
-        self.host = {n.id: once for n in graph if self._once(n)} | self.host
-        self.cheap -= set(self.host)
+        self.fallback = {n.id: once for n in graph if self._once(n)} | self.fallback
+        self.recomputed -= set(self.fallback)
         self.apart = False
         self.sums: set[int] = set()
         self.of = self._levels()
@@ -74,18 +75,18 @@ class Levels:
 
     def folds(self, level: int) -> list[Node]:
         """The walks of a level."""
-        walks = [n for n in self.graph if isinstance(n.op, ir.Fold) and n.id not in self.host]
+        walks = [n for n in self.graph if isinstance(n.op, ir.Fold) and n.id not in self.fallback]
         return [walk for walk in walks if self.of[walk.id] == level]
 
     def has_fold(self, level: int) -> bool:
         """Whether a level has walks."""
         return bool(self.folds(level))
 
-    def _read(self, node: Node, host: Mapping[int, str]) -> bool:
-        """Whether a node is a result of a walk that the host does."""
-        return isinstance(node.op, ir.Result) and node.operands[0] in host
+    def _read(self, node: Node, fallback: Mapping[int, str]) -> bool:
+        """Whether a node is a result of a walk that PyTorch does."""
+        return isinstance(node.op, ir.Result) and node.operands[0] in fallback
 
-    def _for_host(self, node: Node) -> bool:
+    def _crosses_programs(self, node: Node) -> bool:
         """Whether an op looks across what different programs have."""
         if isinstance(node.op, ir.Fold | ir.Input) or node.id in self.ends:
             return False
@@ -94,7 +95,7 @@ class Levels:
         outer = {a.name for a in node.type.axes if a.kind != "dim"} | {"batch", *self.heads}
         for operand in node.operands:
             outer |= {a.name for a in self.graph[operand].type.axes if a.kind != "dim"}
-        return bool(set(crossing(self.graph, node)) & outer)
+        return bool(set(reduction_dims(self.graph, node)) & outer)
 
     def _shares(self, node: Node) -> bool:
         """Whether an op multiplies a value of each chunk by one that all of them share, and that
@@ -107,26 +108,26 @@ class Levels:
         summed = {label for labels in node.op.ins for label in labels} - {*dict(node.op.out)}
         return kinds[shared] == {"dim"} != kinds[each] and dims[shared] > 2 and bool(summed)
 
-    def _is_named_for(self, node: Node, host: Collection[int]) -> bool:
-        """Whether a value is one of a walk with other names for its axes, for the host alone."""
+    def _is_named_for(self, node: Node, fallback: Collection[int]) -> bool:
+        """Whether a value is one of a walk with other names for its axes, for PyTorch alone."""
         named = isinstance(node.op, ir.Contract) and _renames(node.op)
         users = self.graph.users(node.id)
         made = [self.graph[operand].op for operand in node.operands]
-        return named and isinstance(made[0], ir.Result) and bool(users) and {*users} <= {*host}
+        return named and isinstance(made[0], ir.Result) and bool(users) and {*users} <= {*fallback}
 
     def _once(self, node: Node) -> bool:
         """Whether a value is one for a whole sequence, and no kernel makes it in passing."""
         if node.id in self.ends or isinstance(node.op, ir.Fold | ir.Input):
             return False
         streams = any(axis.kind == "stream" for axis in node.type.axes)
-        wanted = node.id not in self.cheap or node.id in self.graph.outputs.values()
+        wanted = node.id not in self.recomputed or node.id in self.graph.outputs.values()
         return wanted and not streams
 
-    def light(self, node: Node) -> bool:
+    def is_recomputed(self, node: Node) -> bool:
         """Whether an op costs no more than memory does."""
         renamed = isinstance(node.op, ir.Contract) and _renames(node.op)
         several = isinstance(node.op, ck.Tokens) and node.op.steps is not None  # rows of a token
-        return (isinstance(node.op, CHEAP) or renamed or self._picks(node)) and not several
+        return (isinstance(node.op, RECOMPUTED) or renamed or self._picks(node)) and not several
 
     def _picks(self, node: Node) -> bool:
         """Whether an op takes what stands at a place that is a number."""
@@ -134,12 +135,12 @@ class Levels:
             self.graph[node.operands[1]].op, ir.Constant
         )
 
-    def _cheap(self) -> set[int]:
+    def _recomputed(self) -> set[int]:
         """Nodes that cost little even from inputs on: no kernel need keep them."""
         found: set[int] = set()
         for node in self.graph:
-            light = self.light(node) and node.id not in self.host
-            if light and all(o in found for o in node.operands):
+            recomputed = self.is_recomputed(node) and node.id not in self.fallback
+            if recomputed and all(o in found for o in node.operands):
                 found.add(node.id)
         return found
 
@@ -170,7 +171,7 @@ class Levels:
         """Whether an op crosses a dim of which programs with pairs have a part."""
         axes = [axis for o in node.operands for axis in self.graph[o].type.axes]
         rows = {axis.name for axis in axes if axis.size == ck.CHUNK}
-        return bool(set(crossing(self.graph, node)) - rows)
+        return bool(set(reduction_dims(self.graph, node)) - rows)
 
     def _scans(self) -> bool:
         """Whether the first level has sums along the rows of more than one number a head: these
@@ -182,13 +183,13 @@ class Levels:
     def _is_product(self, node: Node) -> bool:
         """Whether an op is a product of matrices that sums over a dim."""
         product = isinstance(node.op, ir.Contract) and len(node.operands) == 2
-        return product and node.id not in self.host and self._sums_a_dim(node)
+        return product and node.id not in self.fallback and self._sums_a_dim(node)
 
     def _sums_of_inputs(self, node: Node) -> bool:
         """Whether a value is a sum of rows, of more than a number a head, of what inputs alone
         give, of which only the sum over all chunks is wanted: it has a kernel to itself, as it
         would take registers of another, and the blocks that other values are cut into."""
-        if not isinstance(node.op, ir.Reduce) or not self.cheap.issuperset(node.operands):
+        if not isinstance(node.op, ir.Reduce) or not self.recomputed.issuperset(node.operands):
             return False
         axes = self.graph[node.operands[0]].type.axes
         rows = all(a.size == ck.CHUNK for a in axes if a.name in node.op.axes)
@@ -196,7 +197,8 @@ class Levels:
         users = [self.graph[user] for user in self.graph.users(node.id)]
         chunks = {axis.name for axis in axes if axis.kind == "stream"}
         whole = all(isinstance(n.op, ir.Reduce) and chunks & {*n.op.axes} for n in users)
-        return rows and wide and whole and bool(users) and self.host.keys() >= {n.id for n in users}
+        read = bool(users) and self.fallback.keys() >= {n.id for n in users}
+        return rows and wide and whole and read
 
     def _follows(self, node: Node, level: int, found: Mapping[int, int]) -> bool:
         """Whether the programs of a walk of that level can make a value as they go."""
@@ -209,7 +211,7 @@ class Levels:
         split = split_of(self.graph, fold, self.heads)
         every = {axis.name for state in fold.op.states for axis in state.axes}
         here = {axis.name for axis in node.type.axes if axis.name in self.heads}
-        across = split is not None and split.name in crossing(self.graph, node)
+        across = split is not None and split.name in reduction_dims(self.graph, node)
         lacks = split is not None and split.name not in node.type.names
         tokens = not fold.op.stream.size.has(ck.CHUNK)
         if tokens or across or lacks or here != every & set(self.heads) or self._is_deep(node):
@@ -229,7 +231,7 @@ class Levels:
         if isinstance(node.op, ir.Result) or node.id in self.ends:
             self.walk[node.id] = node.operands[0]
             return before
-        if node.id in self.host:
+        if node.id in self.fallback:
             return _next(before, WALKS)
         if node.id in self.sums:
             return self.last
@@ -240,7 +242,7 @@ class Levels:
         if reads_sums(node):
             sums = found[node.operands[-1]]
             return _next(max(before, sums + 1), PAIRS)
-        anywhere = isinstance(node.op, ANYWHERE) or self.light(node)
+        anywhere = isinstance(node.op, ANYWHERE) or self.is_recomputed(node)
         if anywhere and kind_of(before) == PAIRS and not self._sums_a_dim(node):
             return before
         if self.apart and before == CHUNKS and self._is_product(node):
@@ -251,7 +253,7 @@ class Levels:
 def split_of(graph: Graph, fold: Node, heads: Collection[str]) -> Axis | None:
     """A dim of a walk's states that no op of it crosses: each program has a part of it. The last,
     as products are fastest so; where there is no product the first, as elsewhere between walks."""
-    crossed = {name for node in fold.op.body for name in crossing(fold.op.body, node)}
+    crossed = {name for node in fold.op.body for name in reduction_dims(fold.op.body, node)}
     state = max(fold.op.states, key=lambda s: len(s.axes))
     free = [
         a for a in state.axes if a.kind == "dim" and a.name not in crossed and a.name not in heads

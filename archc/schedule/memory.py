@@ -17,7 +17,7 @@ from functools import cached_property
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Type
-from archc.ir.kernel import BLOCK, LIGHT, WHOLE, Kernel, warps
+from archc.ir.kernel import BLOCK, POINTWISE, WHOLE, Kernel, warps
 from archc.schedule.devices import REFERENCE, Budget
 from archc.schedule.operands import PAIRED, is_product, summed, tile_of_rows
 from archc.schedule.program import OUTER, STATE, WIDE, Key, Program, Setting, Step
@@ -98,7 +98,7 @@ class Tiles:
         self.order = list(program.steps.values())
         self.last: dict[Key, int] = {}
         self._views: dict[Key, list[Key]] = {}
-        self._light: dict[Key, bool] = {}
+        self._pointwise: dict[Key, bool] = {}
         self._tiles: dict[Key, list[int]] = {}
         for place, step in enumerate(self.order):
             for key in step.operands:
@@ -311,7 +311,7 @@ class Tiles:
         split = program.kernel.split
         dims = all(a.kind == "dim" and not a.size.has(ck.CHUNK) and a != split for a in axes)
         large = len(axes) == 2 and dims and self._area(key) > WHOLE
-        if program.fold is not None or not large or not self._is_light(key):
+        if program.fold is not None or not large or not self._is_pointwise(key):
             return 1
         return max(self._tile(key)) // BLOCK
 
@@ -320,15 +320,16 @@ class Tiles:
         """Whether a product takes a matrix from memory in blocks."""
         return any(self._share(key) > 1 for step in self.products for key in step.operands)
 
-    def _is_light(self, key: Key) -> bool:
+    def _is_pointwise(self, key: Key) -> bool:
         """Whether a value is made from memory, each element from its own."""
-        if key not in self._light:
+        if key not in self._pointwise:
             step = self.program.steps.get(key)
-            self._light[key] = step is not None and (
+            self._pointwise[key] = step is not None and (
                 step.load is not None
-                or (isinstance(step.node.op, LIGHT) and all(map(self._is_light, step.operands)))
+                or (isinstance(step.node.op, POINTWISE)
+                and all(map(self._is_pointwise, step.operands)))
             )
-        return self._light[key]
+        return self._pointwise[key]
 
     def _held(self, key: Key, ahead: Collection[Key]) -> int:
         """Elements of an operand that stand in shared memory. Products of many rows read them

@@ -11,7 +11,7 @@ with all else in the same program its registers would not do.
 
 A value that another kernel needs goes through memory, or is made there again from what does,
 whichever moves fewer bytes. A walk is given what it needs ready made. What no kernel can do stays
-with the host: sums over whole sequences, tables, solves.
+with PyTorch: sums over whole sequences, tables, solves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernel, Kernels
 from archc.ir.roles import OUTPUT, PREPARE, SCAN, SCORES, SOLVE, held
 from archc.ir.value_names import unsaved
-from archc.schedule.axes import counts_chunks, crossing, own_dims, scans_numbers
+from archc.schedule.axes import counts_chunks, own_dims, reduction_dims, scans_numbers
 from archc.schedule.kept import Kept
 from archc.schedule.levels import CHUNKS, PAIRS, Levels, kind_of, split_of
 
@@ -40,12 +40,12 @@ LONG, SHORT = 64, 32
 
 
 def partition(
-    graph: Graph, name: str, stream: Axis, heads: Collection[str], host: Mapping[int, str],
+    graph: Graph, name: str, stream: Axis, heads: Collection[str], fallback: Mapping[int, str],
     fused: bool = False,
 ) -> Kernels:  # fmt: skip
-    """The kernels of a chunked form or of its gradient; nodes of `host` are in none, and why.
+    """The kernels of a chunked form or of its gradient; nodes of `fallback` are in none, and why.
     `fused`: what follows on a walk is made by it as far as it can be."""
-    return _Partition(graph, name, stream, heads, Levels(graph, heads, host, fused)).kernels()
+    return _Partition(graph, name, stream, heads, Levels(graph, heads, fallback, fused)).kernels()
 
 
 class _Partition:
@@ -61,12 +61,12 @@ class _Partition:
         self.titles: dict[str, int] = {}
 
     def _names(self) -> dict[int, str]:
-        """What stands in memory by the names of buffers: an output's own, else what it holds."""
+        """What is materialised by the names of buffers: an output's own, else what it holds."""
         own = {id: name for name, id in reversed(self.graph.outputs.items())}
         taken = {n.op.name for n in self.graph if isinstance(n.op, ir.Input)} | {*own.values()}
         taken |= {unsaved(name) for name in [*self.graph.outputs, *taken]}
         names: dict[int, str] = {}
-        for id in dict.fromkeys([*self.kept.ids, *self.levels.host]):
+        for id in dict.fromkeys([*self.kept.ids, *self.levels.fallback]):
             first = unsaved(held(self.graph, id))
             name, count = first, 1
             while name in taken:
@@ -86,7 +86,7 @@ class _Partition:
             Buffer(self.names[id], self.graph[id].type, self.kept.width(id))
             for id in self.kept.ids
         ]  # fmt: skip
-        return Kernels(self.graph, tuple(made), tuple(buffers), self.levels.host)
+        return Kernels(self.graph, tuple(made), tuple(buffers), self.levels.fallback)
 
     def _title(self, word: str) -> str:
         """`chunk_output`, `chunk_output_2`: kernels are numbered where a kind has several."""
@@ -161,7 +161,7 @@ class _Partition:
             id = stack.pop()
             node = self.graph[id]
             loaded = id in self.names and id not in own
-            if id in seen or id in self.levels.host or isinstance(node.op, ir.Fold):
+            if id in seen or id in self.levels.fallback or isinstance(node.op, ir.Fold):
                 continue
             seen.add(id)
             stack += () if loaded else node.operands
@@ -196,7 +196,7 @@ class _Partition:
 
     def _split_between(self, nodes: list[Node], stores: list[int]) -> Axis | None:
         """A dim that every stored value has and no op crosses."""
-        crossed = {name for node in nodes for name in crossing(self.graph, node)}
+        crossed = {name for node in nodes for name in reduction_dims(self.graph, node)}
         for axis in self.graph[stores[0]].type.axes:
             fits = axis.kind == "dim" and axis.size != ck.CHUNK and axis.name not in self.heads
             everywhere = all(axis.name in self.graph[id].type.names for id in stores)

@@ -15,7 +15,7 @@ from archc.ir.graph import Graph, Node
 
 def products_before(graph: Graph) -> Graph:
     """The graph, the products of two captures of its Folds made outside, where a sum over a dim
-    makes them dear."""
+    makes them costly."""
     made = graph.copy()
     for node in tuple(graph):
         if isinstance(node.op, ir.Fold):

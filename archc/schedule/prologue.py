@@ -31,7 +31,7 @@ REASONS: Mapping[str, str] = {
     "given": "comes from {} as it is",
     "shared": "is read by others too",
     "several": "is made of {}: not of one value along the tokens of its own size",
-    "dear": "is made of {} by an exp or the like: more time in each kernel than its bytes take",
+    "costly": "is made of {} by an exp or the like: more time in each kernel than its bytes take",
 }
 """Why what a capture is made of moves or stays."""
 
@@ -72,8 +72,8 @@ def considered(graph: Graph, fold: Node) -> Iterator[Prologue]:
         every = (o for n in ops for o in n.operands if o not in own)
         reads = tuple(o for o in dict.fromkeys(every) if not is_number(graph, o))
         if ops:
-            one, dear = _is_one(graph, fold, operand, reads), _is_dear(graph, fold, ops)
-            rule = "several" if not one else "dear" if dear else "moves"
+            one, costly = _is_one(graph, fold, operand, reads), _is_costly(graph, fold, ops)
+            rule = "several" if not one else "costly" if costly else "moves"
             yield Prologue(name, tuple(ops), reads, rule)
         else:
             shared = may_move(graph, graph[operand], fold.op.stream.name)
@@ -101,7 +101,7 @@ def _is_one(graph: Graph, fold: Node, capture: int, reads: Sequence[int]) -> boo
     return len(along) == 1 and set(graph[along[0]].type.names) == axes
 
 
-def _is_dear(graph: Graph, fold: Node, ops: Sequence[Node]) -> bool:
+def _is_costly(graph: Graph, fold: Node, ops: Sequence[Node]) -> bool:
     """Whether a special function is taken of more than one number a head and token."""
     axes = {
         a.name for n in ops if FUNCTIONS[n.op.fn].special for a in n.type.axes if a.kind == "dim"

@@ -16,7 +16,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.kernel import Kernel
-from archc.schedule.axes import crossing, own_dims
+from archc.schedule.axes import own_dims, reduction_dims
 
 ALONG = "along the tokens"
 
@@ -88,7 +88,7 @@ def _products_with_weights(op: ir.Fold) -> Iterator[Node]:
 
 def _free(op: ir.Fold) -> Axis | None:
     """A dim of the largest state that no op of the body crosses: the last such dim."""
-    crossed = {name for node in op.body for name in crossing(op.body, node)}
+    crossed = {name for node in op.body for name in reduction_dims(op.body, node)}
     state = max(op.states, key=lambda s: len(s.axes))
     free = [a for a in state.axes if a.kind == "dim" and a.name not in {*crossed, *op.heads}]
     return free[-1] if free else None

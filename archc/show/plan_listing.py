@@ -1,4 +1,4 @@
-"""A plan as tables to read and as plain data: kernels, what stands in memory, and every reason."""
+"""A plan as tables to read and as plain data: kernels, what is materialised, and every reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from archc.ir.graph import Graph
 from archc.ir.kernel import Buffer, Kernel
 from archc.ir.sizes import Number
 from archc.ir.text import op_text
-from archc.schedule import crowded
+from archc.schedule import budget
 from archc.schedule.cost import Cost
 from archc.schedule.decisions import (
     Decision,
@@ -64,8 +64,8 @@ def _lines(plan: Planned) -> Iterator[str]:
         yield f"  {LOOP}"
         return
     yield from _conditions(plan)
-    if plan.crowded:
-        yield f"  {crowded.REASON}"
+    if plan.over_budget:
+        yield f"  {budget.REASON}"
     yield from _inputs(plan)
     yield from _outputs(plan)
     for part in plan.parts:

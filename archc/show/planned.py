@@ -100,7 +100,7 @@ class Planned:
     sizes: Mapping[str, Number] = field(default_factory=dict)
     inputs: tuple[Entering, ...] = ()
     outputs: tuple[Leaving, ...] = ()
-    crowded: bool = False  # it has a chunked form, which is too large for a program
+    over_budget: bool = False  # it has a chunked form, which is too large for a program
     chunk_why: str = ""
 
 
@@ -119,9 +119,9 @@ def plans_of(layer: ir.Layer, wanted: Conditions) -> Iterator[Planned]:
             plan = _planned(new, node, own, wanted)
             inputs = entering(middle.graph, second)
             outputs = leaving(old.graph, first, plan.setting, partial(_readers, plan))
-            crowded = second.op.chunked is not None and node.op.chunked is None
+            over_budget = second.op.chunked is not None and node.op.chunked is None
             outside = {"inputs": tuple(inputs), "outputs": tuple(outputs)}
-            yield replace(plan, crowded=crowded, **outside)
+            yield replace(plan, over_budget=over_budget, **outside)
 
 
 def _readers(plan: Planned, place: int) -> int:

@@ -224,7 +224,7 @@ class Launch:
         return max(found)
 
     def _from_memory(self, value: Value) -> bool:
-        """Whether a factor is read as it stands in memory, or turned around."""
+        """Whether a factor is read in the order that it has in memory, or turned around."""
         made = self.made.get(self._root(value))
         return made is not None and isinstance(made.op, Load | LoadBlock)
 

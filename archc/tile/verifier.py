@@ -311,7 +311,7 @@ def _outside(s: Statement, integers: Integers, holds: Sequence[Value]) -> Iterat
 
 
 def _read(value: Value, integers: Integers) -> bool:
-    """Whether a value depends on what stands in memory."""
+    """Whether a value depends on what memory holds."""
     made = integers.made.get(value)
     if made is None:
         return False

@@ -32,7 +32,7 @@ TORCH = {"int": "torch.int32", "bool": "torch.bool"}
 
 
 VIEWS = (ir.Constant, ck.Expand, ck.Select)
-"""Ops that the host does without work worth a word."""
+"""Ops that PyTorch does without work worth a word."""
 
 
 class KernelFunction(GraphFunction):
@@ -65,7 +65,7 @@ class KernelFunction(GraphFunction):
         self._widen()
 
     def _widen(self) -> None:
-        """The host reads real inputs in float32, as it reads what kernels make for it."""
+        """PyTorch reads real inputs in float32, as it reads what kernels make for it."""
         for name, node in self.inputs.items():
             if (
                 self._reaches_host(node.id)
@@ -76,18 +76,18 @@ class KernelFunction(GraphFunction):
                 self.body.values[node.id] = replace(value, text=Text(f"{value.text}.float()"))
 
     def _reaches_host(self, id: int) -> bool:
-        """Whether the host needs a value, as it is or for what no kernel stores."""
+        """Whether PyTorch needs a value, as it is or for what no kernel stores."""
         stored = {id for each in self.plan.kernels for id in each.stores.values()}
         waiting = [id]
         while waiting:
             users = set(self.graph.users(waiting.pop()))
-            if users & set(self.plan.host):
+            if users & set(self.plan.fallback):
                 return True
             waiting += users - stored
         return False
 
     def fill(self) -> None:
-        """The launches; the host's lines come where a kernel or an output asks for them."""
+        """The launches; PyTorch's lines come where a kernel or an output asks for them."""
         self._note()
         self.body.packed = "sequence_rows" if self.packed else ""
         for each in self.kernels:
@@ -116,7 +116,7 @@ class KernelFunction(GraphFunction):
         lines = [f"    {self.name}: {count} kernel{'s' * (count != 1)}"]
         for op, why in dict.fromkeys(
             (type(self.graph[id].op).__name__, why)
-            for id, why in sorted(self.plan.host.items())
+            for id, why in sorted(self.plan.fallback.items())
             if not isinstance(self.graph[id].op, VIEWS)
         ):
             lines.append(f"        in PyTorch: {op}, as {why}")

@@ -38,7 +38,7 @@ def sized(size: sympy.Expr) -> str:
 
 class NotInKernel(Exception):
     """An op, or a place at which its value is wanted, that kernels do not have: `node` of the
-    kernel's graph stays with the host."""
+    kernel's graph stays with PyTorch."""
 
     node: int | None = None
 

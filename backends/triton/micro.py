@@ -39,7 +39,7 @@ class Micro:
 
     def of(self, id: int, own: bool = True) -> Right | None:
         """Where a value is right that the kernel stores, or (not `own`) has. NotInKernel with the
-        node that the host must do, where rows of several kinds meet."""
+        node that PyTorch must do, where rows of several kinds meet."""
         if id in self.loaded and not own:
             return None
         if id not in self.found:
@@ -72,7 +72,7 @@ class Micro:
         raise self._refused(node)
 
     def _refused(self, node: Node) -> NotInKernel:
-        """The tokens of several rows from which a value comes stay with the host."""
+        """The tokens of several rows from which a value comes stay with PyTorch."""
         for id in sorted(self.graph.ancestors(node.id)):
             found = self.graph[id]
             tokens = isinstance(found.op, ck.Tokens) and found.op.steps is not None

@@ -44,14 +44,14 @@ def read_by_chunks(graph: Graph, plan: Kernels) -> frozenset[int]:
 
 
 def written_in_torch(graph: Graph, plan: Kernels) -> Iterator[Node]:
-    """The nodes that lines of PyTorch compute: those of the host, and what these are made of that
-    stands in no memory."""
+    """The nodes that lines of PyTorch compute: those of the fallback, and their operands that no
+    kernel stores."""
     stored = {id for kernel in plan.kernels for id in kernel.stores.values()}
-    stored |= {id for kernel in plan.kernels for id in kernel.loads if id not in plan.host}
-    waiting, seen = [*plan.host], set[int]()
+    stored |= {id for kernel in plan.kernels for id in kernel.loads if id not in plan.fallback}
+    waiting, seen = [*plan.fallback], set[int]()
     while waiting:
         id = waiting.pop()
-        if id in seen or (id in stored and id not in plan.host):
+        if id in seen or (id in stored and id not in plan.fallback):
             continue
         seen.add(id)
         yield graph[id]

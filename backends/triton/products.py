@@ -14,7 +14,7 @@ from archc.backends.triton.tile import Index, Tile
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Node
-from archc.ir.kernel import LIGHT
+from archc.ir.kernel import POINTWISE
 
 Place = Mapping[str, Index]
 Own = dict[str, Index]
@@ -33,8 +33,8 @@ def contract(kernel: KernelWriter, node: Node, place: Place) -> Tile:
             x = reduced(kernel, x, label)
         return x
     order = tuple(index.label for index in out.values() if index.label)
-    light = not kernel.has_few and all(_light(kernel, operand) for operand in node.operands)
-    if _wide(owns, summed) and light:
+    pointwise = not kernel.has_few and all(_is_pointwise(kernel, o) for o in node.operands)
+    if _wide(owns, summed) and pointwise:
         return _in_turn(kernel, node, owns, summed)
     if _wide(owns, summed) and any(map(kernel.is_deep, node.operands)):
         made = kernel.attempt(lambda: _in_turn(kernel, node, owns, summed))
@@ -43,7 +43,7 @@ def contract(kernel: KernelWriter, node: Node, place: Place) -> Tile:
     tiles = [kernel.pull_stored(o, own) for o, own in zip(node.operands, owns, strict=True)]
     exact = kernel.frame.outer is None and node.id in kernel.kernel.in_parts
     large = matrices(kernel, node, owns)
-    if large and all(_light(kernel, node.operands[each]) for each in large):
+    if large and all(_is_pointwise(kernel, node.operands[each]) for each in large):
         return by_blocks(kernel, node, owns, tiles, summed, order, large, exact)
     return product(kernel, tiles[0], tiles[1], list(summed), order, node.name, exact)
 
@@ -81,7 +81,7 @@ def _wide(owns: list[Own], summed: Mapping[str, Axis]) -> bool:
     return bool(summed) and len(first | second) > 2 and not matrices
 
 
-def _light(kernel: KernelWriter, id: int) -> bool:
+def _is_pointwise(kernel: KernelWriter, id: int) -> bool:
     """Whether a value is made from memory without a look at other elements."""
     frame = kernel.frame
     node = frame.graph[id]
@@ -91,8 +91,8 @@ def _light(kernel: KernelWriter, id: int) -> bool:
         return True
     renamed = isinstance(node.op, ir.Contract) and len(node.op.ins) == 1
     renamed = renamed and len(node.op.out) == len(set(node.op.ins[0])) == len(node.op.ins[0])
-    light = isinstance(node.op, LIGHT) or renamed
-    return light and all(_light(kernel, operand) for operand in node.operands)
+    pointwise = isinstance(node.op, POINTWISE) or renamed
+    return pointwise and all(_is_pointwise(kernel, operand) for operand in node.operands)
 
 
 def _in_turn(kernel: KernelWriter, node: Node, owns: list[Own], summed: dict[str, Axis]) -> Tile:

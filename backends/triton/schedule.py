@@ -1,4 +1,4 @@
-"""The kernels of a graph, written: what a kernel cannot hold stays with the host."""
+"""The kernels of a graph, written: what a kernel cannot hold stays with PyTorch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Made: TypeAlias = KernelWriter | KernelProgram
 @dataclass(frozen=True)
 class Schedule:
     """How graphs become kernels: `prepare` rewrites one of these heads for kernels, `partition`
-    cuts it, given its name, stream and heads, the nodes that the host does, and why, and whether
+    cuts it, given its name, stream and heads, the nodes that PyTorch does, and why, and whether
     walks make what follows on them. `tokenwise` makes a recurrence with its results a graph by
     itself, of which `steps` makes the kernel of that name that walks its tokens; `with_gradient`
     adds to such a graph its gradient. `fitting` says how many rows a chunk may have: the symbols
@@ -58,15 +58,15 @@ def written(
     fused: bool = False,
 ) -> tuple[Kernels, list[Made]]:
     """The kernels, each with its program or its text."""
-    host: dict[int, str] = {}
+    fallback: dict[int, str] = {}
     while True:
-        plan = schedule.partition(graph, name, stream, heads, host, fused)
+        plan = schedule.partition(graph, name, stream, heads, fallback, fused)
         try:
             memory = memory_of(plan)
             return plan, [made_of(each, stream.name, memory) for each in plan.kernels]
         except NotInKernel as reason:
-            assert reason.node is not None and reason.node not in host, str(reason)
-            host[reason.node] = str(reason)
+            assert reason.node is not None and reason.node not in fallback, str(reason)
+            fallback[reason.node] = str(reason)
 
 
 def made_of(kernel: Kernel, tokens: str, memory: Memory) -> Made:

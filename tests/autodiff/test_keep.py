@@ -55,7 +55,7 @@ def test_a_report_says_what_is_saved_and_why() -> None:
     made = gradient(s.graph, ["A", "x", "g"], ["y"])
     assert report(made) == (
         "saved for the gradient, bytes a token in float32:\n"
-        "  saved.inverse  4*chunk  [n, i, j]  Inverse: dear\n"
+        "  saved.inverse  4*chunk  [n, i, j]  Inverse: costly to recompute\n"
         "  in all 4*chunk\n"
         "computed again: level, 3 without a name\n"
     )

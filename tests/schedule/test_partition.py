@@ -84,7 +84,7 @@ def test_every_program_has_one_chunk_or_walks_them_all() -> None:
 
 
 def test_what_is_read_was_written_before() -> None:
-    """In the order of the launches: inputs, the host's values, and buffers of earlier kernels."""
+    """In the order of the launches: inputs, PyTorch's values, and buffers of earlier kernels."""
     for spec in ("kda", "mesa", "rwkv7"):
         found = cut(spec)
         written = {name for each in found.kernels for name in (*each.stores, *each.ends.values())}
@@ -129,7 +129,7 @@ def test_sums_of_inputs_have_a_kernel_to_themselves() -> None:
     ]  # fmt: skip
     (stored,) = found.kernels[-1].stores.values()
     (user,) = graph.users(stored)
-    assert graph.outputs["d.skip"] == user and user in found.host
+    assert graph.outputs["d.skip"] == user and user in found.fallback
     assert found.kernels[-1].split.name == "D"
 
 
@@ -147,7 +147,7 @@ def test_a_matrix_for_every_row_that_all_chunks_share_is_multiplied_outside() ->
     fold = fold_of("ssm")
     for graph in (fold.chunked.forward, fold.chunked.backward):
         found = partition(graph, "memory", fold.stream, fold.heads, {})
-        shared = [id for id, why in found.host.items() if why.startswith("all chunks share")]
+        shared = [id for id, why in found.fallback.items() if why.startswith("all chunks share")]
         assert [type(graph[id].op) for id in shared] == [ir.Contract]
         held = [n for each in found.kernels for n in Program(each).steps.values()]
         assert max(len(step.node.type.axes) for step in held) == 4  # batch n i D

@@ -55,7 +55,7 @@ def test_every_input_has_its_reason() -> None:
 def test_special_functions_of_every_channel_stay() -> None:
     layer = gated(of="H, K", alpha="diag(alpha) @")
     rules = {each.capture: each.rule for each in considered(layer.graph, fold_of(layer))}
-    assert rules["log_alpha"] == "dear"
+    assert rules["log_alpha"] == "costly"
 
 
 def test_what_others_read_stays() -> None:

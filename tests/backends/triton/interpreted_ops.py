@@ -74,7 +74,8 @@ def errors(sketch: Sketch) -> Iterator[tuple[str, float]]:
         away = torch.where(found.double() == value, 0.0, (found.double() - value).abs())
         finite = torch.where(value.isfinite(), value, 0.0)
         yield name, float(away.max() / finite.abs().max().clamp(min=1e-9))
-    hosts = {type(sketch.graph[id].op).__name__ for id in function.plan.host if id in sketch.graph}
+    left = [id for id in function.plan.fallback if id in sketch.graph]
+    hosts = {type(sketch.graph[id].op).__name__ for id in left}
     for name in sorted(hosts):
         yield f"PyTorch does {name}", 0.0
 

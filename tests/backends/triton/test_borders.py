@@ -109,7 +109,7 @@ def test_chunks_are_those_of_the_tokens() -> None:
 
 
 def test_lines_of_pytorch_are_those_that_no_kernel_stores() -> None:
-    """What the host reads and no kernel stores it makes itself; what one stores is read as it is,
+    """What PyTorch reads and no kernel stores it makes itself; what one stores is read as it is,
     with zeros where no chunk stands."""
     host = Host()
     before = host.add(ir.Shift("t", 1), host.x)

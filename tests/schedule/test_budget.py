@@ -38,5 +38,5 @@ def test_what_a_program_can_hold_stays_in_chunks() -> None:
 def test_the_plan_says_why() -> None:
     layer = archc.load(OWN / "cells/trend.arch").layer
     (plan,) = plans_of(layer, conditions({}))
-    assert plan.crowded
+    assert plan.over_budget
     assert "token by token: in chunks, with dims of 64, a value would be" in as_text([plan])

@@ -29,7 +29,7 @@ REASON = (
 )
 
 
-def without_crowded(layer: ir.Layer) -> ir.Layer:
+def within_budget(layer: ir.Layer) -> ir.Layer:
     """The layer, its recurrences without chunked forms that no program could hold."""
 
     def loose(graph: Graph, node: Node) -> int | None:
