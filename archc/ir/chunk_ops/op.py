@@ -31,7 +31,17 @@ class ChunkOp(ABC):
 
     @abstractmethod
     def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
-        """Its operations, a sequence, counted as in `archc/ir/count.py`."""
+        """Its operations, a sequence, counted as in `archc/ir/count.py`: those of one step, without
+        the graph inside, where it has one."""
+
+    @property
+    def inner(self) -> Graph | None:
+        """A graph that it runs in each of its steps."""
+        return None
+
+    def steps(self, node: Node) -> sympy.Expr:
+        """How often it runs the graph inside."""
+        return sympy.Integer(1)
 
     @abstractmethod
     def crossed(self) -> tuple[str, ...]:

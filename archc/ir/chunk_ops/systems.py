@@ -52,15 +52,18 @@ class Conjugate(ChunkOp):
         require(len(types) == 1 + len(self.captures), "an operand for each capture")
         return self.body[self.body.outputs["product"]].type
 
-    def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
-        """In each step a product, two inner products and three updates; as many steps as
-        unknowns."""
-        from archc.ir.count import operations  # counts ops of layers, which see this module
+    @property
+    def inner(self) -> Graph:
+        return self.body
 
+    def steps(self, node: Node) -> sympy.Expr:
+        """As many as unknowns, unless they are bounded."""
         size = sympy.Mul(*(node.type.axis(name).size for name in self.over))
-        steps = size if self.iterations is None else self.iterations
-        each = operations(self.body, lengths) + 10 * elements(node.type.axes, lengths)
-        return steps * each
+        return size if self.iterations is None else self.iterations
+
+    def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
+        """In each step, besides the product, two inner products and three updates."""
+        return 10 * elements(node.type.axes, lengths)
 
     def crossed(self) -> tuple[str, ...]:
         """Besides those, what its products cross (`archc/schedule/axes.py`)."""
