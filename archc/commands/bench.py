@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console as Terminal
 
-from archc.commands import files
+from archc.commands import writing
 from archc.commands.arguments import Spec, json_option, set_option
 from archc.commands.console import Console
 from archc.commands.status import Status
@@ -171,7 +171,7 @@ def _show(found: Report, options: Mapping[str, Any]) -> None:
         terminal.print(table(found))
         click.echo("\n".join(["", *notes(found)]))
     if options["output"]:
-        files.write(options["output"], json.dumps(data, indent=1) + "\n")
+        writing.write(options["output"], json.dumps(data, indent=1) + "\n")
     if options["plot"]:
         from archc.bench.picture import picture
 
@@ -219,7 +219,7 @@ def _folder(keep: str | None) -> Iterator[Path]:
             yield Path(name)
         return
     made = Path(os.path.realpath(keep))
-    files.make_folder(made)
+    writing.make_folder(made)
     yield made
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console as Terminal
 
-from archc.commands import files
+from archc.commands import writing
 from archc.commands.arguments import set_option, spec_argument
 from archc.commands.console import Console
 from archc.commands.dump import Stages
@@ -78,7 +78,7 @@ def command(
     if check:
         _compare(output, text)
         return
-    files.write(output, text)
+    writing.write(output, text)
     if output != "-":
         lines = text.count("\n")
         hint = f"; `python {output}` checks it" if emit == "source" and not bare else ""
@@ -92,7 +92,7 @@ def _check_options(check: bool, output: str, emit: str, folder: str) -> None:
     if folder and (check or emit != "source"):
         raise click.UsageError("--dump writes every stage: leave --check and --emit out.")
     if folder:
-        files.make_folder(Path(folder))
+        writing.make_folder(Path(folder))
 
 
 def _stage(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import click
 
-from archc.commands import files
+from archc.commands import writing
 from archc.commands.arguments import output_option, set_option, spec_argument
 from archc.commands.catalogue import doc_parts
 from archc.commands.console import Console
@@ -44,7 +44,7 @@ def command(ctx: click.Context, spec: str, given: Given, form: str, output: str)
     layer = layer_of(spec, given)
     sizes = {name: value for name, value in given.items() if isinstance(value, int)}
     page = page_of(layer, sizes, *doc_parts(layer.doc))
-    files.write(output, FORMS[form](page))
+    writing.write(output, FORMS[form](page))
     console = ctx.ensure_object(Console)
     for each in page.wrong:
         click.echo(f"WRONG: {each.what}, {each.shown}; {each.sizes}", err=True)

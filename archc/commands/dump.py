@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from archc.commands import files
+from archc.commands import writing
 from archc.commands.show import DERIVED, kernels_text, plan_text
 from archc.ir.layer import Layer
 from archc.ir.text import as_text
@@ -40,5 +40,5 @@ class Stages:
         passes = {name: text for name, text in self.texts.items() if name not in derived | source}
         for number, (stage, text) in enumerate({**passes, **derived, **source}.items(), 1):
             ending = "py" if stage == "source" else "txt"
-            files.write(str(folder / f"{number:02}-{stage}.{ending}"), text)
+            writing.write(str(folder / f"{number:02}-{stage}.{ending}"), text)
         return len({**passes, **derived, **source})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from archc.commands import files
+from archc.commands import writing
 from archc.commands.console import Console
 from archc.commands.status import Status
 from archc.diagnostics import ArchError, Diagnostic
@@ -64,9 +64,9 @@ def expanded(paths: tuple[str, ...]) -> list[str]:
 def save(path: str, source: Source, text: str) -> None:
     """Write a formatted spec back to where it came from."""
     if source.name == STDIN or isinstance(source, BundledSource):
-        files.write("-", text)
+        writing.write("-", text)
     elif text != source.text:
-        files.write(path, text)
+        writing.write(path, text)
 
 
 def unified(source: Source, text: str) -> str:

@@ -7,7 +7,7 @@ from html import escape
 
 import click
 
-from archc.commands import files
+from archc.commands import writing
 from archc.commands.arguments import Spec
 from archc.commands.console import Console
 from archc.commands.profile import CONDITIONS, Profile, in_short, profile
@@ -42,7 +42,7 @@ pre i { color: #69727f; font-style: normal; }
 def command(ctx: click.Context, specs: tuple[str, ...], output: str) -> None:
     """Without a SPEC, all that are bundled. The page is one HTML file that needs no other."""
     names = specs or bundled()
-    files.write(output, page([profile(name) for name in names]))
+    writing.write(output, page([profile(name) for name in names]))
     if output != "-":
         ctx.ensure_object(Console).say(f"{output} written, {len(names)} specs")
 

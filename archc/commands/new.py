@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from archc.commands import files
+from archc.commands import writing
 from archc.commands.arguments import Spec
 from archc.commands.console import Console
 from archc.diagnostics import fail
@@ -41,7 +41,7 @@ def command(
     path = output or f"{snake_case(name)}{SUFFIX}"
     if path != "-" and not force and Path(path).exists():
         raise fail("E0031", f"`{path}` exists already", helps=("--force replaces it",))
-    files.write(path, text)
+    writing.write(path, text)
     if path != "-":
         ctx.ensure_object(Console).say(f"{path} written; `archc check {path}` checks it")
 

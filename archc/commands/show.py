@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from archc.commands import files
+from archc.commands import writing
 from archc.commands.arguments import json_option, output_option, set_option, spec_argument
 from archc.commands.console import Console
 from archc.commands.sources import source_of
@@ -171,9 +171,9 @@ def command(
         forms = ", ".join(known)
         raise click.UsageError(f"Stage `{stage}` cannot be shown as {form}; it can as {forms}.")
     if stage not in DERIVED:
-        files.write(output, VIEWS[stage][form](spec, given))
+        writing.write(output, VIEWS[stage][form](spec, given))
         return
     layer = layer_of(spec, given)
     text = DERIVED[stage][form](layer)
     ctx.ensure_object(Console).warnings(loops(before_chunks(layer)))
-    files.write(output, text)
+    writing.write(output, text)

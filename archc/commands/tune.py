@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from archc.commands import files
+from archc.commands import writing
 from archc.commands.arguments import set_option, spec_argument
 from archc.commands.bench import DTYPES, SHAPES, Numbers
 from archc.commands.console import Console
@@ -132,6 +132,6 @@ def _write(found: list[Found], output: str | None, console: Console) -> None:
         here = {key: each.machine[key] for key in ("device", "torch", "triton")}
         kept = record(["archc", *sys.argv[1:]], None)
         made = joined(made or read(path), document(each.settings, each.sources, here, kept))
-    files.make_folder(path.parent)
-    files.write(str(path), json.dumps(made, indent=1) + "\n")
+    writing.make_folder(path.parent)
+    writing.write(str(path), json.dumps(made, indent=1) + "\n")
     console.say(f"{path} written; ARCHC_TUNED={path} makes generated files use it")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from archc.derivation.chunk_rows import Factor, Rows, Slot, slots_of
 from archc.derivation.maths import (
     EQUALS,
     MINUS,
@@ -30,6 +29,7 @@ from archc.derivation.maths import (
     row,
     transposed,
 )
+from archc.derivation.row_names import Factor, Rows, Slot, slots_of
 from archc.recurrence.affine.form import BEFORE, WRITTEN, Part
 
 EARLIER = row(Name("j"), Sign("<"), Name("i"))

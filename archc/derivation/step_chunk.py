@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from archc.derivation.chunk_formulas import ChunkFormulas
-from archc.derivation.chunk_rows import Lettered, rows_of
 from archc.derivation.dependence import dependence
 from archc.derivation.formula import Formulas
 from archc.derivation.maths import EQUALS, Name, named, row
@@ -18,6 +17,7 @@ from archc.derivation.page import (
     Table,
     para,
 )
+from archc.derivation.row_names import Lettered, rows_of
 from archc.derivation.telling import Telling, joined
 from archc.recurrence.affine.form import NormalForm, StateForm
 

@@ -8,11 +8,11 @@ import sympy
 
 from archc.autodiff.keep import COSTLY, Saved
 from archc.derivation.chunk_formulas import ChunkFormulas
-from archc.derivation.chunk_rows import Lettered
 from archc.derivation.costs import cost_math
 from archc.derivation.formula import Formulas
 from archc.derivation.maths import EQUALS, PLUS, TIMES, Name, named, row, slope, transposed
 from archc.derivation.page import Block, Formula, Inline, Step, Table, para
+from archc.derivation.row_names import Lettered
 from archc.derivation.telling import Telling, joined
 from archc.derivation.walk_formulas import Walk, has_walk
 from archc.derivation.work import at_sizes, given, in_numbers

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 import sympy
 
 from archc.derivation.chunk_formulas import ChunkFormulas
-from archc.derivation.chunk_rows import Spelled, rows_of
 from archc.derivation.costs import cost_math
 from archc.derivation.maths import (
     EQUALS,
@@ -24,6 +23,7 @@ from archc.derivation.maths import (
     transposed,
 )
 from archc.derivation.page import Block, Formula, Step, para
+from archc.derivation.row_names import Spelled, rows_of
 from archc.derivation.telling import Telling
 from archc.derivation.work import at_sizes, given, in_numbers, operations
 from archc.dims import Axis

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from archc.derivation.chunk_formulas import ChunkFormulas
-from archc.derivation.chunk_rows import Factor, rows_of
 from archc.derivation.dependence import dependence
 from archc.derivation.formula import Formulas
 from archc.derivation.letters import Letters
@@ -27,6 +26,7 @@ from archc.derivation.maths import (
     row,
 )
 from archc.derivation.page import PARALLEL, SEQUENTIAL, Block, Formula, Step, para
+from archc.derivation.row_names import Factor, rows_of
 from archc.derivation.telling import Telling, joined
 from archc.ir import layer as ir
 from archc.ir.value_names import state_before

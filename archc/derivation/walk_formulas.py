@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from archc.derivation.chunk_formulas import EARLIER, UP_TO, ChunkFormulas
-from archc.derivation.chunk_rows import Slot
 from archc.derivation.formula import Formulas
 from archc.derivation.maths import (
     EQUALS,
@@ -30,6 +29,7 @@ from archc.derivation.maths import (
     transposed,
 )
 from archc.derivation.page import PARALLEL, SEQUENTIAL, Block, Formula, para
+from archc.derivation.row_names import Slot
 from archc.recurrence.affine.form import WRITTEN, NormalForm, StateForm
 from archc.verify.study import Study
 

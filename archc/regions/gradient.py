@@ -14,7 +14,7 @@ from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK_OPS
 from archc.ir.token import Gradient, TokenRegion
 from archc.regions.inverse import with_gathers
-from archc.regions.stages import stages
+from archc.regions.passes import stages
 
 Differentiate = Callable[..., Any]
 """`archc.autodiff.reverse.gradient`, or what hands on to it."""

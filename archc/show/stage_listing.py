@@ -13,7 +13,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.ir.stages import CHUNKS, TOKENS, Stage, stages
 from archc.ir.text import graph_json, graph_text
-from archc.recurrence.affine.text import as_text
+from archc.recurrence.affine.listing import as_text
 from archc.recurrence.analysis.classify import fold_classes
 from archc.recurrence.chunk.loops import named
 from archc.verify.study import Study

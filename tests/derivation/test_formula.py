@@ -8,9 +8,9 @@ import pytest
 
 from archc.commands.stages import layer_of
 from archc.derivation.chunk_formulas import ChunkFormulas
-from archc.derivation.chunk_rows import Lettered, rows_of
 from archc.derivation.formula import Formulas
 from archc.derivation.maths import Math
+from archc.derivation.row_names import Lettered, rows_of
 from archc.derivation.typed import as_latex, as_plain
 from archc.recurrence.affine.form import MATRIX
 from archc.verify.study import Study, studies_of

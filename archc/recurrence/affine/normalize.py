@@ -1,7 +1,7 @@
 """Layer IR -> the normal form of every recurrence: decay, terms and reads of each state.
 
 The body of a Fold at one token is read as polynomials (`polynomials`), taken apart into micro-steps
-(`chain`), and each axis gets its role (`roles`). What has no such form is no error: a
+(`chain`), and each axis gets its role (`axis_roles`). What has no such form is no error: a
 form says why.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import replace
 from archc.ir import layer as ir
 from archc.ir.graph import components
 from archc.recurrence.affine.atoms import Table, TooLong
+from archc.recurrence.affine.axis_roles import sides
 from archc.recurrence.affine.blocks import coupled
 from archc.recurrence.affine.chain import Refused, chain
 from archc.recurrence.affine.form import (
@@ -25,7 +26,6 @@ from archc.recurrence.affine.form import (
 )
 from archc.recurrence.affine.maximum import tropical
 from archc.recurrence.affine.reads import finished, reads_of
-from archc.recurrence.affine.roles import sides
 from archc.recurrence.analysis.degree import OTHER, Degree, degrees, reads, updates
 
 

@@ -10,10 +10,10 @@ import sympy
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.recurrence.affine.atoms import Table, TooLong
+from archc.recurrence.affine.axis_roles import divide
 from archc.recurrence.affine.chain import Chain, Look, Refused, looks_of, unrolled
 from archc.recurrence.affine.form import AFTER, BEFORE, WRITTEN, Part, Read, Step
 from archc.recurrence.affine.polynomials import coefficient
-from archc.recurrence.affine.roles import divide
 from archc.recurrence.analysis.degree import CONSTANT, updates
 
 

@@ -21,6 +21,7 @@ from archc.ir.graph import Type
 from archc.numerics.interval import Interval, intervals
 from archc.numerics.logs import NoLog, growth, log_of
 from archc.recurrence.affine.atoms import Table
+from archc.recurrence.affine.axis_roles import factored, read_apart
 from archc.recurrence.affine.build import build
 from archc.recurrence.affine.form import (
     DENSE,
@@ -35,7 +36,6 @@ from archc.recurrence.affine.form import (
     Step,
 )
 from archc.recurrence.affine.normalize import normal_forms
-from archc.recurrence.affine.roles import factored, read_apart
 from archc.recurrence.analysis.degree import before, updates
 from archc.recurrence.analysis.gauge import proved
 from archc.recurrence.chunk.by_law import by_law, in_order, remark

@@ -21,8 +21,8 @@ from archc.ir.sizes import Number
 from archc.ir.text import called_layers
 from archc.numerics.interval import Interval
 from archc.numerics.stated import stated
+from archc.recurrence.law.equations import MERGE, TOKEN, Equation, trial
 from archc.recurrence.law.proof import laws_proved
-from archc.recurrence.law.trial import MERGE, TOKEN, Equation, trial
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor

@@ -14,8 +14,8 @@ from archc.ir import layer as ir
 from archc.ir.meaning import evaluate
 from archc.ir.verify import verify
 from archc.recurrence.affine.form import NormalForm
+from archc.recurrence.affine.listing import as_text
 from archc.recurrence.affine.normalize import normal_forms
-from archc.recurrence.affine.text import as_text
 from tests.elaborate.specs import layer, random_inputs
 from tests.recurrence.rebuilt import folds, rebuilt
 

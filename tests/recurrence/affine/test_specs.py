@@ -8,8 +8,8 @@ import pytest
 
 from archc.algebra.simplify import simplify
 from archc.elaborate.elaborate import elaborate
+from archc.recurrence.affine.listing import as_text
 from archc.recurrence.affine.normalize import normal_forms
-from archc.recurrence.affine.text import as_text
 from archc.specfile import bundled, import_source, read
 from archc.syntax.parse import parse
 from tests.recurrence.rebuilt import folds

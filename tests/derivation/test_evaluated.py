@@ -12,9 +12,9 @@ from torch import Tensor
 
 from archc.commands.stages import layer_of
 from archc.derivation.chunk_formulas import ChunkFormulas
-from archc.derivation.chunk_rows import Lettered, rows_of
 from archc.derivation.maths import EQUALS, Math, Row, named, slope
 from archc.derivation.page import Formula
+from archc.derivation.row_names import Lettered, rows_of
 from archc.derivation.walk_formulas import Walk
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
