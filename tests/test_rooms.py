@@ -1,0 +1,160 @@
+"""The rules of rooms: no circle of modules, and no two of one name in rooms that see each other."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
+from itertools import combinations
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+HOMES = {"archc": ROOT / "archc", "archc.backends": ROOT / "backends"}
+
+TYPED = {
+    ("archc.lowering.blocks", "archc.lowering.kernel_values"),
+    ("archc.lowering.token_rules", "archc.lowering.token"),
+    ("archc.tile.handle", "archc.tile.compose"),
+    *(
+        (f"archc.backends.eager.{one}", f"archc.backends.eager.{other}")
+        for one, other in (
+            ("attention", "scope"), ("carry", "scope"), ("chunk_rows", "scope"),
+            ("fused", "scope"), ("fusion", "scope"), ("library", "chunked"),
+            ("op", "chunked"), ("packed", "forward"),
+        )
+    ),
+    *(
+        (f"archc.backends.triton.{one}", f"archc.backends.triton.{other}")
+        for one, other in (
+            ("kernel_program", "function"), ("kernel_program", "segments"),
+            ("segments", "function"),
+        )
+    ),
+}  # fmt: skip
+"""Functions that a class in another file calls with itself: they name it in annotations alone."""
+
+NAMED_ALIKE = {
+    "arguments": "what a command, and what a call, is given",
+    "builder": "of gradients, and the one that it builds on",
+    "chunk": "ops, and their gradients",
+    "fold": "what an attention is, and how that is written",
+    "interval": "of ops, and of functions",
+    "kernel": "of a plan, and as text",
+    "pairs": "chosen, lowered and written",
+    "picture": "of a graph, and of a measurement",
+    "plan": "of a layer, and of its algebra",
+    "products": "chosen, lowered and written",
+    "ranges": "of expressions, and of functions",
+    "selfcheck": "made when compiling, written, and run",
+    "stages": "of a recurrence, and of a compilation",
+    "states": "made, and as they run",
+    "steps": "chosen, and lowered",
+    "text": "of a layer, of an attention, and of a kernel",
+    "token": "what a region is, and how it is lowered",
+    "worker": "one a room that starts processes",
+}
+"""Modules of one name in rooms that see each other, and what tells them apart."""
+
+
+@lru_cache
+def modules() -> dict[str, Path]:
+    """The files of the compiler by name; links from one room to another are not followed."""
+    found = {}
+    for package, home in HOMES.items():
+        for path in home.rglob("*.py"):
+            inner = path.relative_to(home).with_suffix("").parts
+            if not {"backends", "specs"} & {*inner}:
+                name = ".".join((package, *inner))
+                found[name.removesuffix(".__init__")] = path
+    return found
+
+
+IMPORT = re.compile(
+    r"^ *(?:from (archc[\w.]*) import (\([^)]*\)|[^\n]*)|import (archc[\w.]*))", re.M
+)
+TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:    .*\n|\n)+", re.M)
+
+
+@lru_cache
+def imports() -> dict[tuple[str, str], bool]:
+    """Who imports whom, at the top and inside functions; True: for annotations alone."""
+    found: dict[tuple[str, str], bool] = {}
+    for name, path in modules().items():
+        text = path.read_text(encoding="utf-8")
+        typed = "\n".join(TYPES.findall(text))
+        for part, alone in ((typed, True), (TYPES.sub("", text), False)):
+            for other in imported(part):
+                found[name, other] = found.get((name, other), True) and alone
+    return found
+
+
+def imported(text: str) -> list[str]:
+    """The modules of the compiler that a text imports."""
+    found = []
+    for home, names, whole in IMPORT.findall(text):
+        inner = [f"{home}.{name}" for name in re.findall(r"\w+", re.sub(r" as \w+", "", names))]
+        found += [each if each in modules() else home for each in inner] or [whole]
+    return [name for name in found if name in modules()]
+
+
+def test_imports_are_found() -> None:
+    text = "from archc.ir import layer as ir, graph\n    from archc.dims import (\n    Axis,\n)\n"
+    assert imported(text) == ["archc.ir.layer", "archc.ir.graph", "archc.dims"]
+
+
+def circle(pairs: set[tuple[str, str]]) -> list[str]:
+    """Modules that import one another in a circle; none if there is no circle."""
+    needs = defaultdict(set)
+    for one, other in pairs:
+        needs[one].add(other)
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    """Imports inside functions count; so do those for annotations, but for `TYPED`."""
+    found = circle({pair for pair in imports() if pair not in TYPED})
+    assert not found, " -> ".join(found)
+
+
+def test_every_exception_closes_a_circle_by_annotations_alone() -> None:
+    assert all(imports().get(pair) for pair in TYPED)
+    needless = [pair for pair in TYPED if not circle({*imports()} - (TYPED - {pair}))]
+    assert not needless
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")})
+    assert not circle({("a", "b"), ("b", "c"), ("a", "c")})
+
+
+def same_names() -> set[str]:
+    """Names that modules have in two rooms of which one imports of the other. Commands are called
+    what a user types, and a backend calls what it writes as lowering and the other one do."""
+    named = defaultdict(list)
+    for name, path in modules().items():
+        room, _, own = name.rpartition(".")
+        named[own] += [room] * (path.name != "__init__.py")
+    linked = {frozenset(each.rpartition(".")[0] for each in pair) for pair in imports()}
+    written = {"archc.lowering", "archc.backends", *map("archc.backends.{}".format, (
+        "eager", "triton"))}  # fmt: skip
+    return {
+        own for own, rooms in named.items() for pair in combinations(rooms, 2)
+        if frozenset(pair) in linked and not written.issuperset(pair)
+        and not ("archc.commands" in pair and is_command(own))
+    }  # fmt: skip
+
+
+def is_command(name: str) -> bool:
+    """Whether a module of commands is one that a user types."""
+    text = modules()[f"archc.commands.{name}"].read_text(encoding="utf-8")
+    return "\ndef command(" in text
+
+
+def test_rooms_that_see_each_other_name_their_files_apart() -> None:
+    """What is listed says what tells two apart; a name that is no longer shared leaves the list."""
+    assert sorted(same_names()) == [*NAMED_ALIKE]
