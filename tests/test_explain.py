@@ -25,6 +25,7 @@ from archc.commands.explain import codes, page
 from archc.compile import before_chunks, in_logs
 from archc.diagnostics import ArchError
 from archc.elaborate.elaborate import elaborate
+from archc.elaborate.unread import unread
 from archc.ir.sizes import resolve_sizes
 from archc.recurrence.chunk.loops import loops
 from archc.recurrence.law.numbers import with_laws
@@ -56,16 +57,16 @@ def run_spec(code: str, text: str, options: Mapping[str, str]) -> tuple[list[str
     """Codes found in a spec, and how they are shown."""
     try:
         tree = parse(Source("example.arch", text))
+        found = unread(tree)
         layer = elaborate(tree, None, values(options, "set"), import_source)
         if "sizes" in options:
             resolve_sizes(layer, values(options, "sizes"))
         if code.startswith("E06"):
             layer = with_laws(layer)
             found = loops(in_logs(layer)) or loops(before_chunks(layer))
-            return [each.code for each in found], "\n\n".join(each.render() for each in found)
+        return [each.code for each in found], "\n\n".join(each.render() for each in found)
     except ArchError as error:
         return [finding.code for finding in error.diagnostics], str(error)
-    return [], ""
 
 
 def run_commands(text: str) -> tuple[list[str], str]:

@@ -11,6 +11,7 @@ from typing import Any
 from archc.backends.renamed import check_spelling
 from archc.diagnostics import Diagnostic
 from archc.elaborate.elaborate import elaborate
+from archc.elaborate.unread import unread
 from archc.ir.budget import check_budget
 from archc.ir.layer import Fold, Layer
 from archc.ir.text import called_layers
@@ -24,23 +25,25 @@ Given = Mapping[str, Any]
 
 
 def warnings_of(layer: Layer) -> tuple[Diagnostic, ...]:
-    """What is right but may not be meant: states that stay a loop, as `archc compile` says it.
+    """What is right but may not be meant: values that nothing comes of, and states that stay a
+    loop, as `archc compile` says it.
 
     Whether there is something to say is found from the layer as it is written, which takes a tenth
     of a second; what is said, from the layer that chunked forms are derived from.
     """
+    found = unread(parse(layer.source))
     graphs = [each.graph for each in called_layers(layer)]
     if not any(isinstance(node.op, Fold) for graph in graphs for node in graph):
-        return ()
+        return found
     from archc.numerics.gates import gates_in_logs  # passes: only where there is a recurrence
     from archc.recurrence.affine.decays import decays
     from archc.recurrence.chunk.loops import loops
 
     if not loops(gates_in_logs(layer, decays)):
-        return ()
+        return found
     from archc.compile import before_chunks
 
-    return loops(before_chunks(layer))
+    return (*found, *loops(before_chunks(layer)))
 
 
 def tree_of(spec: str) -> tree.File:

@@ -77,6 +77,14 @@ def test_warnings_are_those_of_compile(tmp_path: Path):
     assert line.startswith("::warning file=grows.arch,line=")
 
 
+def test_a_value_that_nothing_comes_of_is_a_warning():
+    text = "layer Dead(d):\n    input x[d]\n    z = exp(x)\n    output y[d] = x\n"
+    done = run("check", "-", stdin=text)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("warning[E0226]: no output depends on `z`\n --> <stdin>:3:5\n")
+    assert run("--quiet", "check", "-", stdin=text).stdout == ""
+
+
 def test_a_loop_that_is_meant_is_no_warning(tmp_path: Path):
     text = GROWS.replace("    recurrence", "    chunk: sequential\n    recurrence")
     done = run("check", "-", stdin=text)
