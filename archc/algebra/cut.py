@@ -85,14 +85,15 @@ def entering(layer: ir.Layer) -> ir.Layer:
 def memory_of(layer: ir.Layer) -> frozenset[int]:
     """The recurrences and attentions of a layer, their results, and what lies between them."""
     graph = layer.graph
-    first = [node.id for node in graph if isinstance(node.op, MEMORY)]
+    first = [node.id for node in graph if isinstance(node.op, (*MEMORY, ir.Substitute))]
     if not first:
         calls = ", ".join(sorted({call.callee.name for _, call in layer.calls}))
         more = f"; it calls {calls}" if calls else ""
         raise NoMemory(f"{layer.name} has no recurrence or attention of its own{more}")
     after = set(first).union(*(graph.descendants(id) for id in first))
     before = set(first).union(*(graph.ancestors(id) for id in first))
-    results = {user for id in first for user in graph.users(id)}
+    regions = [id for id in first if isinstance(graph[id].op, MEMORY)]
+    results = {user for id in regions for user in graph.users(id)}
     inside = frozenset((after & before) | results)
     if any(isinstance(graph[id].op, ir.Call) for id in inside):
         raise NoMemory(f"{layer.name} calls another layer between its memories")

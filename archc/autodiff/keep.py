@@ -35,7 +35,8 @@ BYTES = 4
 TOKENS, SIZE = 4096, 64
 
 IN_ORDER = (
-    ir.Result, ir.Solve, ir.Segment, ir.Noise, *(op for op in CHUNK_OPS if op.in_order),
+    ir.Result, ir.Solve, ir.Segment, ir.Substitute, ir.Noise,
+    *(op for op in CHUNK_OPS if op.in_order),
 )  # fmt: skip
 """Ops that are costly at any size: they go step by step, or draw random numbers."""
 

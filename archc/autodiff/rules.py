@@ -43,6 +43,7 @@ RULES: dict[type, Rule] = {
     ir.Window: tensor.window,
     ir.Softmax: tensor.softmax,
     ir.Segment: tensor.segment,
+    ir.Substitute: tensor.substitute,
     ir.Fold: regions.fold,
     ir.Pair: regions.pair,
     ir.Result: tensor.nothing,  # the walk hands its cotangent to the region

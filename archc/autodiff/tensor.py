@@ -222,3 +222,8 @@ def segment(b: Builder, node: Node, d: int) -> Cotangents:
     before = b.renamed(b.add(ck.Sums(op.read.name, exclusive=True), d), {op.read.name: path})
     reached = b.fn("le", b.add(ir.Position(path)), b.add(ir.Position(op.reader)))
     return [b.fn("where", reached, before, b.number(0))]
+
+
+def substitute(b: Builder, node: Node, d: int) -> Cotangents:
+    """z = A z + b: db is the solution of the transposed system, from the last token on."""
+    raise NoGradient(node, "a system along the tokens, which PyTorch differentiates")

@@ -8,7 +8,7 @@ import sympy
 
 from archc.diagnostics import Refused
 from archc.dims import T_SEEN, TIME, Axis, stream
-from archc.elaborate import expr, ops
+from archc.elaborate import expr, implicit, ops
 from archc.elaborate.clashes import check_index, index_of
 from archc.elaborate.heads import Define, heads_of, live_entries, node_name
 from archc.elaborate.mentions import free_names
@@ -30,7 +30,7 @@ def attend(
     node = bounded(scope, node)
     heads, grouped = heads_of(scope, node)
     variable, axis, source = _read_axis(scope, node)
-    pair = PairScope(axis, source)
+    pair = PairScope(axis, source, heads=(*scope.extra, *heads), targets=_targets(node))
     frame = Frame(layer_graph(), scope.frame, _pair_capture(pair), region=True)
     inner = scope.child(
         frame=frame,
@@ -42,10 +42,9 @@ def attend(
     )
     pair.allowed = _mask(inner, node, variable, axis)
     assigned, inner = define(inner, node.body)
-    for name in assigned:
-        value = inner.lookup(name, node.span)
-        if name in exported and isinstance(value, Tensor):
-            frame.graph.outputs[name] = _exported(inner, frame.bring(value), node).node
+    for name in [name for name in assigned if name in exported]:
+        _export(inner, node, variable, name)
+    implicit.check_alone(inner, node, frame.graph.outputs)
     frame.graph.prune()
     entries = live_entries(frame)
     _check_reads(scope, node, variable, frame)
@@ -56,9 +55,32 @@ def attend(
     if source == "t" and variable not in scope.context.streams:
         one = sympy.Integer(1)
         scope.context.streams[variable] = (axis, BlockStream("t", one, one))
-    return {
+    results = {
         name: ops.node(scope, ir.Result(name), made, span=node.span) for name in frame.graph.outputs
     }
+    for name in pair.unknowns:
+        if name in exported:
+            results[name] = implicit.solved(scope, name, results, axis, node.span)
+    return results
+
+
+def _export(inner: Scope, node: tree.Attend, variable: str, name: str) -> None:
+    """Make a value that is used outside a result of the block, or the system that it solves."""
+    assert inner.pair is not None
+    value = inner.lookup(name, node.span)
+    if not isinstance(value, Tensor):
+        return
+    if name in inner.pair.unknowns:
+        implicit.system(inner, node, variable, name, value)
+    else:
+        tensor = _exported(inner, inner.frame.bring(value), node)
+        inner.frame.graph.outputs[name] = tensor.node
+
+
+def _targets(node: tree.Attend) -> dict[str, tree.Target]:
+    """What the statements of a block name."""
+    stmts = (stmt for stmt in node.body if isinstance(stmt, tree.Assign) and not stmt.by)
+    return {target.name: target for stmt in stmts for target in stmt.targets}
 
 
 def _check_reads(scope: Scope, node: tree.Attend, variable: str, frame: Frame) -> None:

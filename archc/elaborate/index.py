@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import sympy
 
 from archc.dims import Axis
-from archc.elaborate import expr, ops
+from archc.elaborate import expr, implicit, ops
 from archc.elaborate.rearrange import FORMS
 from archc.elaborate.scope import Along, Scope
 from archc.elaborate.values import FunctionRef, LayerRef, Tensor, Value
@@ -142,6 +142,9 @@ def _row(scope: Scope, node: tree.Index, value: Tensor, variable: Along) -> Tens
 
 def at_read(scope: Scope, node: tree.Index, variable: Along, steps: int) -> Value:
     """`v[s]`: the value of the token read."""
+    own = implicit.unknown(scope, node)
+    if own is not None:
+        return own
     return _captured(scope, node, variable, steps, "read")
 
 

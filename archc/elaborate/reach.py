@@ -53,6 +53,16 @@ def reach(
     return window, any(each.is_nonnegative for each in slack)
 
 
+def reads_past_alone(inner: Scope, node: tree.Attend, variable: str) -> bool:
+    """Whether every token read comes before the reader, whatever the sizes."""
+    if node.everything or node.ending or not isinstance(node.range, tree.Compare):
+        return False
+    return any(
+        bound.read == 1 and bound.reader == -1 and (bound.rest - 1).is_nonnegative
+        for bound in _bounds(inner, node.range, variable)
+    )
+
+
 def _bounds(inner: Scope, range: tree.Compare, variable: str) -> Iterator[Linear]:
     """What the comparisons of a chain say to be at most 0."""
     for left, op, right in zip(range.terms, range.ops, range.terms[1:], strict=False):

@@ -70,13 +70,17 @@ class BlockStream:
 
 @dataclass(eq=False)
 class PairScope:
-    """What an attend adds to a scope: the axis of the tokens read and which pairs are allowed."""
+    """What an attend adds to a scope: the axis of the tokens read and which pairs are allowed; the
+    heads it is over, what its statements name, and those values that are made from themselves."""
 
     read: Axis
     source: str
     softmaxed: set[int] = field(default_factory=set)
     path: Axis | None = None
     allowed: Tensor | None = None
+    heads: tuple[Axis, ...] = ()
+    targets: dict[str, tree.Target] = field(default_factory=dict)
+    unknowns: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def mask(self) -> Tensor:

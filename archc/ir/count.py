@@ -158,6 +158,12 @@ def _segment(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     return each * _written(node, types, lengths)
 
 
+def _substitute(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
+    """A product and a sum for each number of a token and each token before it."""
+    read = types[0].axis(node.op.read)
+    return 2 * lengths.get(read.name, read.size) * _written(node, types, lengths)
+
+
 def _fold(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     stream = node.op.stream
     return lengths.get(stream.name, stream.size) * operations(node.op.body, lengths)
@@ -194,6 +200,7 @@ OPERATIONS: dict[type, Rule] = {
     ir.Window: _nothing,
     ir.Softmax: _softmax,
     ir.Segment: _segment,
+    ir.Substitute: _substitute,
     ir.Fold: _fold,
     ir.Pair: _pair,
     ir.Result: _nothing,

@@ -256,6 +256,17 @@ class State:
         return state_before(self.name)
 
 
+@dataclass(frozen=True)
+class Substitute:
+    """z with z[t] = b[t] + the sum over earlier s of A[t, s] z[s]: forward substitution.
+
+    Operands: A[..., t, read, ...], of which only s < t counts, and b[..., t, ...]; `read` stands
+    for all tokens that there have been.
+    """
+
+    read: str
+
+
 @dataclass(frozen=True, eq=False)
 class Fold:
     """States carried from token to token along `stream` by `body`.
@@ -328,13 +339,14 @@ class Call:
 
 Op = (
     Input | Param | Constant | Position | Delta | Noise | Elementwise | Reduce | Contract | Gather
-    | Scatter | Join | Reshape | Top | Solve | Shift | Window | Softmax | Segment | Fold | Pair
-    | Result | Call
+    | Scatter | Join | Reshape | Top | Solve | Shift | Window | Softmax | Segment | Substitute
+    | Fold | Pair | Result | Call
 )  # fmt: skip
 
 OPS: tuple[type, ...] = (
     Input, Param, Constant, Position, Delta, Noise, Elementwise, Reduce, Contract, Gather, Scatter,
-    Join, Reshape, Top, Solve, Shift, Window, Softmax, Segment, Fold, Pair, Result, Call,
+    Join, Reshape, Top, Solve, Shift, Window, Softmax, Segment, Substitute, Fold, Pair, Result,
+    Call,
 )  # fmt: skip
 """Every op there is: tables about ops (meaning, emission, ...) must cover exactly these."""
 

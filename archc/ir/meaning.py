@@ -257,6 +257,7 @@ MEANING: dict[type, Callable[..., Named | Results]] = {
     ir.Window: ops.window,
     ir.Softmax: ops.softmax,
     ir.Segment: ops.segment,
+    ir.Substitute: ops.substitute,
     ir.Fold: fold,
     ir.Pair: pair,
     ir.Result: result,

@@ -353,3 +353,18 @@ def _identity(op: ir.Segment, tokens: Tensor) -> Tensor:
         return torch.ones_like(tokens)
     eye = torch.eye(*tokens.shape[-2:], dtype=tokens.dtype, device=tokens.device)
     return eye.expand(tokens.shape)
+
+
+def substitute(node: Node, scope: Scope, weights: Named, right: Named) -> Named:
+    """Token by token, each from those before it."""
+    rest = tuple(name for name in node.type.names if name != "t")
+    a = weights.to(("t", node.op.read, *rest))
+    b = scope.real(right.to(("t", *rest)))
+    made: list[Tensor] = []
+    for t in range(len(b)):
+        z = b[t]
+        for s in range(t):
+            z = z + a[t, s] * made[s]
+        made.append(z)
+    data = torch.stack(made) if made else b
+    return Named(data, ("t", *rest))

@@ -119,6 +119,12 @@ def segment(op: ir.Segment, types: Types) -> Type:
     return Type(arrange((op.reader, op.read, *(a for a in types[0].axes if a.name not in gone))))
 
 
+def substitute(op: ir.Substitute, types: Types) -> Type:
+    weights, right = types
+    require(op.read in weights.names and op.read not in right.names, f"system over {op.read}")
+    return Type(join([Type(tuple(a for a in weights.axes if a.name != op.read)), right]))
+
+
 def region(op: ir.Fold | ir.Pair, types: Types) -> Type:
     """A Fold or a Pair has several results; its own type is empty."""
     require(len(types) >= len(op.captures), "a capture without an operand")
@@ -145,6 +151,7 @@ RULES: dict[type, Callable[[Any, Types], Type]] = {
     ir.Window: window,
     ir.Softmax: softmax,
     ir.Segment: segment,
+    ir.Substitute: substitute,
     ir.Fold: region,
     ir.Pair: region,
     ir.Call: lambda op, types: Type(()),

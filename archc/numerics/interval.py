@@ -225,6 +225,7 @@ RULES: dict[type, Callable[..., Interval]] = {
     ir.Window: window,
     ir.Softmax: lambda walk, node, *operands: UNIT,
     ir.Segment: segment,
+    ir.Substitute: lambda walk, node, weights, right: ANY,
     ir.Fold: region,
     ir.Pair: region,
     ir.Result: result,

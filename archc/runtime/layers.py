@@ -426,6 +426,20 @@ def take_at(x: Tensor, index: Tensor, shared: int) -> Tensor:
     return x.gather(shared, at).reshape(*index.shape, *rest)
 
 
+def substituted(weights: Tensor, right: Tensor, past: Tensor | None = None) -> Tensor:
+    """z [..., T, *rest] with z[t] = right[t] + the sum over s < t of weights[t, s] z[s], for
+    weights [..., T, S]; `past` is z of the S - T tokens before."""
+    dims = weights.dim() - 1
+    rest, seen = right.shape[dims:], weights.shape[-1] - weights.shape[-2]
+    wide = torch.promote_types(right.dtype, torch.float32)
+    a, b = weights.to(wide), right.to(wide).reshape(*right.shape[:dims], math.prod(rest))
+    if past is not None and seen:
+        b = b + a[..., :seen] @ past.to(wide).reshape(*past.shape[:dims], math.prod(rest))
+    own = -a[..., seen:].tril(-1)
+    z = torch.linalg.solve_triangular(own, b, upper=False, unitriangular=True)
+    return z.to(right.dtype).reshape(*z.shape[:-1], *rest)
+
+
 def join_along(dim: int, *xs: Tensor) -> Tensor:
     """Tensors one after the other along a dim; along others, one of length 1 is repeated."""
     others = [list(x.shape) for x in xs]

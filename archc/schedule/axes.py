@@ -90,6 +90,7 @@ REDUCTION_DIMS: dict[type, Callable[[Any], tuple[str, ...]]] = complete(
         ir.Window: _window,
         ir.Softmax: lambda op: (op.over,),
         ir.Segment: _segment,
+        ir.Substitute: lambda op: ("t", op.read),
         ir.Fold: _region,
         ir.Pair: _region,
         ir.Result: _region,

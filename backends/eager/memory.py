@@ -100,6 +100,8 @@ class Memory:
             self._keep_read(node)
         elif isinstance(node.op, ir.Call):
             self._keep_callee(node)
+        elif isinstance(node.op, ir.Substitute):
+            self._add(nearest_name(self.graph, node.id), "seen", node.id, node.type.axes)
 
     def _keep_read(self, node: Node) -> None:
         """The values that an attention reads, the last ones only if its window says that it may."""

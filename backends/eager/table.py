@@ -12,6 +12,7 @@ from archc.backends.eager.conjugate import conjugate
 from archc.backends.eager.elementwise import elementwise
 from archc.backends.eager.pair import pair
 from archc.backends.eager.scope import Scope
+from archc.backends.eager.system import substitute
 from archc.backends.eager.value import Value
 
 from archc.ir import chunk as ck
@@ -39,6 +40,7 @@ EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
     ir.Window: ops.window,
     ir.Softmax: ops.softmax,
     ir.Segment: ops.segment,
+    ir.Substitute: substitute,
     ir.Fold: fold,
     ir.Pair: pair,
     ir.Result: ops.result,

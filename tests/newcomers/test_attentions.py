@@ -99,3 +99,23 @@ def test_a_decay_of_each_channel_between_two_tokens() -> None:
         return back(torch.stack(rows, 2), p["W_o"])
 
     held("gla_pairs", reference, {"x": [2, 5, 4]}, d=4, H=2, K=3, V=2)
+
+
+def test_values_that_are_corrected_by_earlier_ones() -> None:
+    """A triangular system along the tokens."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        names = ("W_q", "W_k", "W_v", "W_w")
+        q, k, v, w = (heads(inputs["x"], p[name]) for name in names)
+        b = torch.einsum("btd,dh->bht", inputs["x"], p["W_b"]).sigmoid()
+        score, values = w @ k.mT / 3**0.5, list[Tensor]()
+        for t in range(q.shape[2]):
+            u = v[:, :, t]
+            if t:
+                weight = score[:, :, t, :t].softmax(-1)
+                read = torch.einsum("bhs,bhsk->bhk", weight, torch.stack(values, 2))
+                u = u - b[:, :, t, None] * read
+            values.append(u)
+        return back(causal(q @ k.mT / 3**0.5) @ torch.stack(values, 2), p["W_o"])
+
+    held("deltaformer", reference, {"x": [2, 5, 4]}, d=4, H=2, K=3)

@@ -51,6 +51,12 @@ layer Parts(d, K = d / 2, R = d / 4):
     a, b = x by K, [2, R]
     output y[d] = join[K, K as d](2 * a, merge[2, R as K](b * b))
 
+layer Corrected(d, H):
+    input x[H, d]
+    attend s < t over H:
+        u[d] = x - sigmoid(x[t].T @ x[s]) @ u[s] / 4
+    output y = u + u[t-1]
+
 layer Groups(d, H, G):
     input x[H, d]
     input g[G, d]
