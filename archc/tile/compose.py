@@ -27,6 +27,7 @@ import sympy
 from archc.functions.definitions import FUNCTIONS
 from archc.source import Span
 from archc.tile.handle import Tile
+from archc.tile.hints import hint
 from archc.tile.language import (
     PURE,
     Apply,
@@ -50,7 +51,6 @@ from archc.tile.language import (
     Program,
     ProgramId,
     Random,
-    Reduce,
     Relabel,
     Scalar,
     Scan,
@@ -235,7 +235,7 @@ class Composer:
             for known in reversed(self._known):
                 if key in known:
                     return known[key]
-        made = Tile(self, Value(self._fresh(name or _hint(op)), type))
+        made = Tile(self, Value(self._fresh(name or hint(op)), type))
         self._add(Statement(op, values, (made.value,), span=self.span))
         if isinstance(op, PURE):
             self._known[-1][key] = made
@@ -550,32 +550,6 @@ class Composer:
             found = f"{base}_{self._names[base]}"
         self._names[found] = 1
         return found
-
-
-WORDS = {
-    "add": "plus", "sub": "minus", "mul": "times", "div": "ratio", "neg": "negative", "eq": "equal",
-    "ne": "unequal", "lt": "below", "le": "at_most", "gt": "above", "ge": "at_least", "and": "both",
-    "or": "either", "not": "otherwise", "where": "chosen", "max": "larger", "min": "smaller",
-    "floordiv": "quotient", "mod": "rest", "sum": "total", "abs": "size", "real": "number",
-}  # fmt: skip
-"""Names of values that nobody named, by the function that makes them."""
-
-
-def _hint(op: Op) -> str:
-    """What a value without a name is called."""
-    match op:
-        case Reduce(function):
-            return f"{WORDS.get(function, function)}_{op.dim}"
-        case Scan(function):
-            return f"running_{WORDS.get(function, function)}"
-        case Apply(function):
-            return WORDS.get(function, function)
-        case Dot():
-            return "product"
-        case Full():
-            return "number"
-        case _:
-            return type(op).__name__.lower()
 
 
 def _common(tiles: Sequence[Tile], function: str) -> str:

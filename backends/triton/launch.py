@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from archc.backends.writer import Writer
+from archc.backends.triton.text import filled
+from archc.backends.writer import INDENT, Writer
 
 
 def write_launch(
@@ -14,8 +15,15 @@ def write_launch(
     `made` makes a dict. `told`: the name of what it returns."""
     with writer.block(f"{told} = launch_kernel(" if told else "launch_kernel("):
         writer.line(f"{kernel}, {programs},")
-        writer.call("[", given, "],")
+        _listed(writer, "[", given, "],")
         writer.line(f"[{', '.join(counts)}],")
-        writer.call(f"{made}(", fixed, "),")
+        _listed(writer, f"{made}(", fixed, "),")
         writer.line(f"{options},")
     writer.line(")")
+
+
+def _listed(writer: Writer, before: str, items: list[str], after: str) -> None:
+    """Items between brackets: on one line, or on as few as there is room for."""
+    room = writer.room - 3 * len(INDENT)  # of which two are for blocks that it may get into
+    fits = len(before) + len(", ".join(items)) + len(after) <= writer.room
+    writer.call(before, items if fits else filled(items, room), after)

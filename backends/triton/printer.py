@@ -1,34 +1,31 @@
 """Tile programs as Triton: a table with about a line an op. Nothing is decided here.
 
 Names of values stay, but for those that the text needs for something else (`arguments.py`).
-A scalar that is a number or a size, a transposed name and the place in the grid are written where
-they are used; every other value has a line of its own. Addresses are a scalar part in 64 bits and
-a part for each tile index in 32.
+A scalar that is a number or a size, a transposed name, the place in the grid and what is a part of
+one formula (`nesting.py`) are written where they are read; every other value has a line of its own.
+Addresses are a scalar part in 64 bits and a part for each tile index in 32.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 
-import sympy
-from archc.backends.triton.arguments import Arguments, arguments, pointer
+from archc.backends.triton.addresses import Names
+from archc.backends.triton.arguments import Arguments, pointer
 from archc.backends.triton.elementwise import TEXT
 from archc.backends.triton.spelling import (
     INDENT,
-    LONG,
+    WIDTH,
     assigned,
     docstring,
     dtype_text,
     filled,
     number_text,
+    returned,
     shape_text,
     size_text,
-    summed,
-    times_text,
-    titles,
     wrapped,
 )
 
@@ -40,7 +37,6 @@ from archc.tile.language import (
     Barrier,
     Block,
     Broadcast,
-    Buffer,
     Cast,
     Chosen,
     Dot,
@@ -77,6 +73,9 @@ COMBINE = {"product": "join_product", "max": "join_max", "min": "join_min"}
 PRECISIONS = ("ieee", "tf32", "tf32x3")
 LITERAL = ("f32", "i32")
 """What a number without a dtype is to Triton."""
+
+NESTED = 56
+"""How long a part of a formula may be without a line of its own."""
 
 CALLED = {
     "tile_power": "real_power",
@@ -120,59 +119,21 @@ def _head(program: Program, names: Arguments, known: Collection[str]) -> list[st
         axes = [axis for axis, _ in buffer.axes] if buffer.strided else []
         lines += filled([pointer(buffer), *(names.strides[buffer.name, axis] for axis in axes)])
     lines += [f"{INDENT}{symbol.name}," for symbol in program.sizes if symbol.name in known]
-    lines += [f"{INDENT}{name}: tl.constexpr," for name in program.constants if name in known]
+    fixed = [f"{name}: tl.constexpr" for name in program.constants if name in known]
+    lines += filled(fixed) if fixed else []
     return [*lines, "):", *(f"{INDENT}{line}" for line in docstring(program.doc))]
 
 
-def _value_names(block: Block) -> Iterator[str]:
-    """The names of all values of a block and of those inside it."""
-    yield from (value.name for value in block.arguments)
-    for statement in block.statements:
-        yield from (value.name for value in statement.results)
-        for inner in statement.blocks:
-            yield from _value_names(inner)
-
-
-class Printer:
-    """Names of the values of one program, and the lines of its statements."""
+class Printer(Names):
+    """The lines of the statements of one program."""
 
     def __init__(self, program: Program):
-        self.program = program
-        self.texts: dict[Value, str] = {}
-        self.made: dict[Value, Statement] = {}
-        self.uses: Counter[Value] = Counter()
-        self.own: dict[Value, Block] = {}
+        super().__init__(program)
         self.joins: list[str] = []
-        self.names = arguments(program)
-        self.values = frozenset(_value_names(program.body))
-        self._mark(program.body, self.names.taken)
-        self.words = {*self.names.taken, *map(self.name, self.own)}
-        for statement in statements(program.body):
-            self.made |= dict.fromkeys(statement.results, statement)
-            self.uses.update(statement.operands)
-            for inner in statement.blocks:
-                self.uses.update(inner.yields)
 
     def lines(self) -> list[str]:
         """The lines of the whole program."""
         return [*self.grid(), *self.descriptors(), *self.block(self.program.body)]
-
-    def _mark(self, block: Block, taken: frozenset[str]) -> None:
-        """In which block each value is made, and another name where its own is taken."""
-        made = (value for statement in block.statements for value in statement.results)
-        for value in (*block.arguments, *made):
-            self.own[value] = block
-            if value.name in taken:
-                self.texts[value] = self._free(value.name)
-        for statement in block.statements:
-            for inner in statement.blocks:
-                self._mark(inner, taken)
-
-    def _free(self, name: str) -> str:
-        """Another name, which neither an argument nor a value has."""
-        while name in self.names.taken or name in self.values:
-            name += "_"
-        return name
 
     def grid(self) -> Iterator[str]:
         """The place of a program along each axis of the grid, the last of them fastest."""
@@ -181,12 +142,22 @@ class Printer:
         (first, _), *rest = self.program.grid
         if not rest:
             yield f"{INDENT}{self.names.places[first]} = tl.program_id(0)"
+            yield from self._wide_grid()
             return
         yield f"{INDENT}program = tl.program_id(0)"
         for axis, count in reversed(rest):
-            yield f"{INDENT}{self.names.places[axis]} = program % {size_text(count)}"
-            yield f"{INDENT}program = program // {size_text(count)}"
-        yield f"{INDENT}{self.names.places[first]} = program"
+            place, size = self.names.places[axis], size_text(count)
+            others = self.names.places[first] if axis == rest[0][0] else "program"
+            pairs = [(place, f"program % {size}"), (others, f"program // {size}")]
+            yield from assigned(INDENT, pairs)
+        yield from self._wide_grid()
+
+    def _wide_grid(self) -> Iterator[str]:
+        """Places in the grid in 64 bits, where addresses want them so."""
+        for statement in statements(self.program.body):
+            if isinstance(statement.op, ProgramId) and self.wide[statement.results[0]]:
+                line = self._wide_line(self.names.places[statement.op.axis])
+                yield from (f"{INDENT}{each}" for each in line)
 
     def descriptors(self) -> Iterator[str]:
         """Descriptors of the buffers that are read in blocks, each made once."""
@@ -202,12 +173,27 @@ class Printer:
 
     def block(self, block: Block, depth: int = 1) -> Iterator[str]:
         """The lines of a block."""
+        self.named.append({})
         for statement in block.statements:
             if statement.note:
                 yield f"{INDENT * depth}# {' '.join(statement.note.split())}"
-            for line in LINES[type(statement.op)](self, statement):
-                yield from wrapped(INDENT * depth + line)
+            yield from self._statement(statement, INDENT * depth)
             yield from self._blocks(statement, depth)
+        self.named.pop()
+
+    def _statement(self, statement: Statement, indent: str) -> Iterator[str]:
+        """The lines of a statement; before it, of a part of its formula that leaves it no room."""
+        words, named = {*self.words}, {**self.named[-1]}
+        lines = [*LINES[type(statement.op)](self, statement)]
+        lines = [part for line in lines for part in wrapped(indent + line)]
+        parts = [value for value in statement.operands if value in self.within]
+        if parts and any(len(line) > WIDTH for line in lines):
+            self.words, self.named[-1] = words, named
+            longest = max(parts, key=lambda value: len(self.within[value]))
+            text = self.within.pop(longest)
+            yield from wrapped(f"{indent}{self.name(longest)} = {text}")
+            lines = [*self._statement(statement, indent)]
+        yield from lines
 
     def _blocks(self, statement: Statement, depth: int) -> Iterator[str]:
         """What stands in a loop or a branch."""
@@ -236,7 +222,8 @@ class Printer:
         """What a loop begins with, by the names that its turns change: a value that is read here
         alone goes on under its own name, if it is made anew whenever the loop is."""
         for value, inner in zip(given, inside, strict=True):
-            if self.uses[value] == 1 and value not in self.texts and self._is_beside(value, loop):
+            shown = value in self.texts or value in self.within
+            if self.uses[value] == 1 and not shown and self._is_beside(value, loop):
                 self.texts[inner] = self.name(value)
             else:
                 yield f"{self.name(inner)} = {self.name(value)}"
@@ -245,115 +232,16 @@ class Printer:
         """Whether a value and a loop stand in the same block."""
         return loop in self.own[value].statements
 
-    # --- names ---
-
-    def name(self, value: Value) -> str:
-        """How a value is written."""
-        return self.texts.get(value, value.name)
-
-    def seen(self, value: Value, names: Sequence[str]) -> str:
-        """A value among dims of these names: a missing one is `None`."""
-        own = value.type.names
-        if not own or tuple(names) == own:
-            return self.name(value)
-        return f"{self.name(value)}[{', '.join(':' if n in own else 'None' for n in names)}]"
-
-    def operand(self, value: Value, statement: Statement) -> str:
-        """An operand of a function: a whole number beside a value of its dtype needs none."""
-        number = self._number_of(value)
-        others = [o for o in statement.operands if self._number_of(o) is None]
-        if number is not None and any(o.type.dtype == value.type.dtype == "i64" for o in others):
-            return number
-        return self.seen(value, statement.results[0].type.names)
-
-    def _number_of(self, value: Value) -> str | None:
-        """A scalar that is one number, as that."""
-        made = self.made.get(value)
-        plain = made is not None and isinstance(made.op, Full) and not value.type.dims
-        return number_text(made.op.number) if made is not None and plain else None
-
-    # --- addresses ---
-
-    def address(
-        self, buffer: Buffer, index: Sequence[Value], dims: Sequence[str]
-    ) -> tuple[list[str], str]:
-        """The pointer of an element for each index: first what all elements of a tile share, which
-        has lines of its own where it is long."""
-        axes = [axis for axis, _ in buffer.axes]
-        parts = [(a, *self._split(value)) for a, value in zip(axes, index, strict=True)]
-        shared = {axis: scalar for axis, scalar, _ in parts if scalar is not None}
-        shared = {axis: each for axis, each in shared.items() if self.name(each) != "0"}
-        own = [
-            f"{self.seen(tile, dims)}{times_text(self._stride(buffer, axis))}"
-            for axis, _, tile in parts
-            if tile is not None
-        ]
-        offset, base = self._offset(buffer, shared), pointer(buffer)
-        if own and offset and len(" + ".join([base, *offset, *own])) > LONG:
-            lines, base = self._first(buffer, base, offset)
-            while len(own) > 1 and len(" + ".join([base, *own])) > LONG:
-                more, base = self._first(buffer, base, own[:1])
-                lines, own = [*lines, *more], own[1:]
-            return lines, " + ".join([base, *own])
-        base = " + ".join([base, *offset])
-        return [], " + ".join([f"({base})" if own and offset else base, *own])
-
-    def _first(self, buffer: Buffer, base: str, offset: Sequence[str]) -> tuple[list[str], str]:
-        """Lines that name where a tile begins, and the name."""
-        title = next(t for t in titles(f"{buffer.name}_at") if t not in self.words)
-        self.words.add(title)
-        return [*summed(title, [base, *offset])], title
-
-    def _offset(self, buffer: Buffer, places: dict[str, Value]) -> list[str]:
-        """How far it is to an element, as addends: of a strided buffer one an axis, else
-        `(b * T + t) * H + h`. The first term is in 64 bits, and so is what is added to it."""
-        if buffer.strided:
-            return [f"{self._wide(v)} * {self._stride(buffer, a)}" for a, v in places.items()]
-        text, level = "", 0
-        for axis, size in buffer.axes:
-            if text:
-                text = f"({text}) * {size_text(size)}" if level else f"{text} * {size_text(size)}"
-                level = 0
-            if axis in places and text:
-                text, level = f"{text} + {self.name(places[axis])}", 1
-            elif axis in places:
-                text = self._wide(places[axis])
-        return [text] if text else []
-
-    def mask(self, masks: Sequence[Value], dims: Sequence[str]) -> str:
-        """All masks at once."""
-        return " & ".join(self.seen(mask, dims) for mask in masks)
-
-    def _split(self, index: Value) -> tuple[Value | None, Value | None]:
-        """A scalar and a tile whose sum an index is."""
-        if not index.type.dims:
-            return index, None
-        made = self.made.get(index)
-        if made is not None and made.op == Apply("add"):
-            for scalar, tile in (made.operands, made.operands[::-1]):
-                if not scalar.type.dims and tile.type.dims == index.type.dims:
-                    return scalar, tile
-        return None, index
-
-    def _wide(self, scalar: Value) -> str:
-        """A scalar in 64 bits: offsets may be longer than 32."""
-        if scalar.type.dtype == "i64":
-            return self.name(scalar)
-        return f"tl.cast({self.name(scalar)}, tl.int64)"
-
-    def _stride(self, buffer: Buffer, axis: str) -> str:
-        """From one place along an axis to the next: given, or the sizes of the axes after it."""
-        if buffer.strided:
-            return self.names.strides[buffer.name, axis]
-        names = [name for name, _ in buffer.axes]
-        after = [size for _, size in buffer.axes[names.index(axis) + 1 :]]
-        return size_text(sympy.Mul(*after))
-
     # --- lines ---
 
     def let(self, statement: Statement, text: str) -> Iterator[str]:
-        """`value = text`."""
-        yield f"{self.name(statement.results[0])} = {text}"
+        """`value = text`, or no line where the value is a part of one formula."""
+        (result,) = statement.results
+        self.within.pop(result, None)
+        if result in self.nested and len(text) <= NESTED:
+            self.within[result] = text
+        else:
+            yield f"{self.name(result)} = {text}"
 
     def inline(self, statement: Statement, text: str) -> Iterator[str]:
         """No line: the value is written as this text."""
@@ -388,7 +276,7 @@ def _full(p: Printer, s: Statement) -> Iterator[str]:
 
 def _apply(p: Printer, s: Statement) -> Iterator[str]:
     type = s.results[0].type
-    given = [p.operand(value, s) for value in s.operands]
+    given = [p.operand(place, s) for place in range(len(s.operands))]
     if s.op.function in WHOLE and kind(type.dtype) == "int":
         return p.let(s, f" {WHOLE[s.op.function]} ".join(given))
     text = TEXT[s.op.function](*given)
@@ -401,7 +289,7 @@ def _cast(p: Printer, s: Statement) -> Iterator[str]:
     bits = ", bitcast=True" if s.op.bits else ""
     if not s.results[0].type.dims:  # sizes may be plain numbers, which have no methods
         return p.let(s, f"tl.cast({p.name(s.operands[0])}, {dtype_text(s.op.dtype)}{bits})")
-    return p.let(s, f"{p.name(s.operands[0])}.to({dtype_text(s.op.dtype)}{bits})")
+    return p.let(s, f"{p.bound(s.operands[0])}.to({dtype_text(s.op.dtype)}{bits})")
 
 
 def _random(p: Printer, s: Statement) -> Iterator[str]:
@@ -451,7 +339,7 @@ def _join(p: Printer, block: Block) -> str:
     """The name of the function that joins two elements; its text goes before the program's."""
     name = f"{p.program.name}_join{p.joins.count('@kernel') or ''}"
     p.joins += ["@kernel", f"def {name}(", *filled([*map(p.name, block.arguments)]), "):"]
-    p.joins += [*p.block(block), f"{INDENT}return {', '.join(map(p.name, block.yields))}", "", ""]
+    p.joins += [*p.block(block), *returned(INDENT, [*map(p.name, block.yields)]), "", ""]
     return name
 
 

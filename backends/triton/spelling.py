@@ -20,7 +20,7 @@ DTYPE = {
 
 INDENT = "    "
 WIDTH = 96
-LONG = 76
+LONG = 80
 """How long an address may be beside what else a line has."""
 
 
@@ -104,16 +104,16 @@ def summed(title: str, terms: Sequence[str]) -> Iterator[str]:
     """Lines that make a name the sum of some terms, of which some may be long."""
     line = f"{title} = {terms[0]}"
     for term in terms[1:]:
-        if len(term) > LONG - 16:
+        if len(f"{line} + {term}") <= LONG:
+            line += f" + {term}"
+        elif len(f"{title} += {term}") > LONG:
             yield line
             yield f"{title} += ("
             yield from textwrap.wrap(term, LONG, initial_indent=INDENT, subsequent_indent=INDENT)
             line = ")"
-        elif line == ")" or len(line) + len(term) > LONG:
+        else:
             yield line
             line = f"{title} += {term}"
-        else:
-            line += f" + {term}"
     yield line
 
 
@@ -134,9 +134,20 @@ def assigned(indent: str, pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
     yield f"{indent})"
 
 
+def returned(indent: str, texts: Sequence[str]) -> Iterator[str]:
+    """What a function gives: on one line, or a line each."""
+    line = f"{indent}return {', '.join(texts)}"
+    if len(line) <= WIDTH:
+        yield line
+        return
+    yield f"{indent}return ("
+    yield from (f"{indent}{INDENT}{text}," for text in texts)
+    yield f"{indent})"
+
+
 def wrapped(line: str) -> Iterator[str]:
-    """A line, or the same on several where it is too long: broken at the commas of its first
-    call."""
+    """A line, or the same on several where it is too long: what its first call is given stands on a
+    line of its own, or each on one."""
     called = re.match(r"\s*([\w, ]+ = )?[\w.]+\(", line)
     open_at = called.end() - 1 if called else -1
     if len(line) <= WIDTH or open_at < 0 or line.rstrip().endswith(":"):
@@ -145,8 +156,12 @@ def wrapped(line: str) -> Iterator[str]:
     indent = " " * (len(line) - len(line.lstrip()))
     inside, rest = _inside(line, open_at)
     yield line[: open_at + 1]
-    for part in inside:
-        yield from _sums(f"{part},", indent + INDENT)
+    together = f"{indent}{INDENT}{', '.join(inside)}"
+    if len(together) <= WIDTH:
+        yield together
+    else:
+        for part in inside:
+            yield from _sums(f"{part},", indent + INDENT)
     yield f"{indent}{rest}"
 
 

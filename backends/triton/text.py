@@ -35,7 +35,7 @@ def kernel_text(made: KernelWriter, title: str, home: Span | None = None) -> str
     parts = [f"{block}_PART" for block in sorted(made.cut)]
     fixed = [f"{name}: tl.constexpr" for name in [*sizes, *blocks, *parts, *levels, *CONSTANTS]]
     writer.line('@kernel(varying=("T", "CHUNKS"))')
-    writer.call(f"def {title}(", [*tensors, "packed_p", "T", "CHUNKS", *fixed], "):")
+    writer.call(f"def {title}(", [*tensors, "packed_p", "T", "CHUNKS", *filled(fixed)], "):")
     writer.depth += 1
     lines = "\n".join(f"    {line}" for line in stored_texts(made.kernel))
     writer.docstring([_title(made, home), *filter(None, [lines])])

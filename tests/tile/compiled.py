@@ -31,7 +31,7 @@ class Asserting(printer.Printer):
     def let(self, statement: Statement, text: str) -> Iterator[str]:
         """`value = text`, and its dtype and its shape."""
         yield from super().let(statement, text)
-        (result,), name = statement.results, self.name(statement.results[0])
+        (result,), name = statement.results, self.bound(statement.results[0])
         if result.type.dims:
             yield f"tl.static_assert({name}.dtype == {dtype_text(result.type.dtype)})"
             for place, dim in enumerate(result.type.dims):

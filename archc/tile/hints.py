@@ -1,0 +1,37 @@
+"""What values are called that nobody named."""
+
+from __future__ import annotations
+
+import re
+
+from archc.tile.language import Apply, Dot, Full, Op, Reduce, Scan, Value
+
+WORDS = {
+    "add": "plus", "sub": "minus", "mul": "times", "div": "ratio", "neg": "negative", "eq": "equal",
+    "ne": "unequal", "lt": "below", "le": "at_most", "gt": "above", "ge": "at_least", "and": "both",
+    "or": "either", "not": "otherwise", "where": "chosen", "max": "larger", "min": "smaller",
+    "floordiv": "quotient", "mod": "rest", "sum": "total", "abs": "size", "real": "number",
+}  # fmt: skip
+"""Names of values that nobody named, by the function that makes them."""
+
+
+def hint(op: Op) -> str:
+    """What a value without a name is called."""
+    match op:
+        case Reduce(function):
+            return f"{WORDS.get(function, function)}_{op.dim}"
+        case Scan(function):
+            return f"running_{WORDS.get(function, function)}"
+        case Apply(function):
+            return WORDS.get(function, function)
+        case Dot():
+            return "product"
+        case Full():
+            return "number"
+        case _:
+            return type(op).__name__.lower()
+
+
+def unnamed(value: Value, op: Op) -> bool:
+    """Whether a value is called what every value of its op is that nobody named."""
+    return re.sub(r"(_\d+)+$", "", value.name) == hint(op)

@@ -1,0 +1,166 @@
+"""Which values of a program are written where they are read, so that formulas read as formulas.
+
+    times = k * beta[:, None]
+    x = tl.sum(times, 1)            x = tl.sum(k * beta[:, None], 1)
+
+An elementwise value without a name of its own, read once and by a statement of its own block, needs
+no line, unless memory is touched or a product is taken in between: text says in which order a GPU
+is told to work, and how long it holds on to a value. One that a reader knows by its name (`beta`,
+`in_t`) or by its equation keeps its line, and so does a number that Triton computes itself: a line
+makes it a value, which functions want.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from archc.tile.hints import unnamed
+from archc.tile.language import (
+    Apply,
+    AtMost,
+    Atomic,
+    Block,
+    Broadcast,
+    Cast,
+    Chosen,
+    For,
+    Full,
+    Given,
+    Iota,
+    Load,
+    Program,
+    ProgramId,
+    Relabel,
+    Scalar,
+    Statement,
+    Store,
+    Transpose,
+    Value,
+)
+
+LEVELS = {
+    "add": 1, "sub": 1, "mul": 2, "div": 2, "neg": 3,
+    **dict.fromkeys(
+        ("exp", "exp2", "log", "sqrt", "rsqrt", "abs", "floor", "sin", "cos", "erf", "sigmoid",
+         "relu", "real", "max", "min", "where"), 9,
+    ),
+}  # fmt: skip
+"""How tightly the text of a function holds together: sums 1, products 2, signs 3, calls 9; the
+others, which compare or are several functions, 0."""
+
+WITHIN = {"add": (1, 2), "sub": (1, 2), "mul": (2, 3), "div": (2, 3)}
+"""How tightly what stands left and right of a sign must hold together to need no brackets. Within a
+call nothing needs them."""
+
+ONCE = (*WITHIN, *(name for name, level in LEVELS.items() if level == 9), "neg", "and", "or", "eq",
+        "ne", "lt", "le", "gt", "ge", "not")  # fmt: skip
+"""Functions whose text names each operand once."""
+
+QUIET = (Apply, Cast, Scalar, Full, AtMost, Given, Chosen, Iota, ProgramId, Relabel, Broadcast)
+"""Statements that neither touch memory nor arrange what threads hold."""
+
+PLAIN = (Scalar, Full, AtMost, Given, Chosen)
+"""Values that are numbers when machine code is made."""
+
+
+def level_of(statement: Statement) -> int:
+    """How tightly the text of a value holds together, from 0 to 9."""
+    op = statement.op
+    return LEVELS.get(op.function, 0) if isinstance(op, Apply) else 9
+
+
+def least_level(function: str, place: int) -> int:
+    """How tightly an operand must hold together to be written without brackets."""
+    if function in WITHIN:
+        return WITHIN[function][place]
+    return 0 if LEVELS.get(function) == 9 else 9
+
+
+def nested(program: Program) -> frozenset[Value]:
+    """The values of a program that have no line of their own."""
+    found = _Reads()
+    found.of_block(program.body)
+    found.of_sums()
+    return frozenset(v for v, made in found.made.items() if found.is_nested(v, made))
+
+
+class _Reads:
+    """Who makes and who reads each value, and which values are plain numbers."""
+
+    def __init__(self) -> None:
+        self.made: dict[Value, Statement] = {}
+        self.home: dict[Value, Block] = {}
+        self.times: Counter[Value] = Counter()
+        self.reader: dict[Value, tuple[Block, Statement | None]] = {}
+        self.work: dict[Statement | Block, int] = {}
+        self.plain: set[Value] = set()
+        self.sums: list[tuple[Value, tuple[Value, ...]]] = []
+
+    def of_block(self, block: Block) -> None:
+        """What a block and those in it make and read."""
+        count = 0
+        for statement in block.statements:
+            self.work[statement] = count
+            count += not isinstance(statement.op, QUIET)
+            self.made |= dict.fromkeys(statement.results, statement)
+            self.home |= dict.fromkeys(statement.results, block)
+            self._note_plain(statement)
+            for value in statement.operands:
+                self._read(value, block, statement)
+            self._note_indices(statement)
+            for inner in statement.blocks:
+                self.of_block(inner)
+        self.work[block] = count
+        for value in block.yields:
+            self._read(value, block, None)
+
+    def is_nested(self, value: Value, made: Statement) -> bool:
+        """Whether a value is written where it is read."""
+        if len(made.results) != 1 or made.note or value in self.plain or self.times[value] != 1:
+            return False
+        home, reader = self.reader[value]
+        if home is not self.home[value] or not self._is_shown_once(reader):
+            return False
+        if self.work[made] != self.work[reader or home]:
+            return False
+        if isinstance(made.op, Cast):
+            return not made.op.bits and value.name.startswith(f"{made.operands[0].name}_")
+        return isinstance(made.op, Apply) and unnamed(value, made.op)
+
+    def _is_shown_once(self, reader: Statement | None) -> bool:
+        """Whether the text of a reader names its operands once."""
+        if reader is None:
+            return True
+        if isinstance(reader.op, Apply):
+            return reader.op.function in ONCE
+        if isinstance(reader.op, Transpose | Relabel):  # written wherever it is read itself
+            return self.times[reader.results[0]] == 1
+        return True
+
+    def _note_plain(self, statement: Statement) -> None:
+        """What Triton computes itself: numbers, what is made of them alone, unrolled indices."""
+        if isinstance(statement.op, For) and statement.op.unrolled:
+            self.plain.add(statement.blocks[0].arguments[0])
+        computed = isinstance(statement.op, Apply | Cast | Relabel) and all(
+            value in self.plain for value in statement.operands
+        )
+        if isinstance(statement.op, PLAIN) or computed:
+            self.plain |= {*statement.results}
+
+    def _note_indices(self, statement: Statement) -> None:
+        """An index that is a sum of a scalar and a tile is written as both, each for itself."""
+        if isinstance(statement.op, Load | Store | Atomic):
+            for index in statement.operands[: len(statement.op.buffer.axes)]:
+                made = self.made.get(index)
+                if made is not None and made.op == Apply("add"):
+                    self.sums.append((index, made.operands))
+
+    def of_sums(self) -> None:
+        """Counts what is written again by those that read a sum which has a line as well."""
+        for index, operands in self.sums:
+            if self.times[index] > 1 or self.reader[index][0] is not self.home[index]:
+                self.times.update(operands)
+
+    def _read(self, value: Value, block: Block, statement: Statement | None) -> None:
+        self.times[value] += 1
+        self.reader[value] = (block, statement)
