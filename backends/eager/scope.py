@@ -18,7 +18,7 @@ from archc.backends.expression import ATOM, Text, call, number, whole
 from archc.backends.index import aligned, permuted
 from archc.backends.writer import Names, Writer
 
-from archc.dims import Axis
+from archc.dims import Axis, in_words
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
@@ -307,7 +307,7 @@ class Scope:
 
     def _reach(self, expr: sympy.Expr) -> dict[str, str]:
         names = sorted(str(symbol) for symbol in expr.free_symbols)
-        return {name: self.ask(self.sizes.get(name, name)) for name in names}
+        return {name: self.ask(self.sizes.get(name, in_words(name))) for name in names}
 
     def ask(self, text: str) -> str:
         """Note that the names in a text must be defined at the head of the function, or handed
