@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import archc, archc.backends.eager, archc.specs
 from importlib.resources import files
 for package in (archc, archc.backends, archc.specs):
     assert package.__file__.startswith(sys.argv[1]), package.__file__
+assert files("archc.specs").joinpath("peers.py").is_file()  # archc bench --against
 assert files("archc.specs").joinpath("kda.arch").read_text().startswith("layer KDA")
 from archc.cli import main
 sys.argv = ["archc", "check", "kda"]
@@ -64,3 +66,12 @@ def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_the_readme_names_is_in_the_source_distribution() -> None:
+    manifest = (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
+    folders = {line.split()[1] for line in manifest if line.startswith("graft ")}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"(?:\]\(|\s)((?:docs|examples|benchmarks|specs)/[\w./]+)", readme)
+    assert len(named) > 8 and all((ROOT / name).exists() for name in named)
+    assert {name.split("/")[0] for name in named} <= folders

@@ -6,7 +6,7 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,9 @@ def record(command: Sequence[str], peers: str | None) -> dict[str, Any]:
     }
 
 
-def peers_file() -> str | None:
-    """The file of peers of the repository that this archc is run from."""
-    found = HERE.parents[1] / "benchmarks" / "peers.py"
-    return str(found) if found.exists() else None
+def peers_file() -> str:
+    """The table of peers that stands beside the bundled specs."""
+    return str(resources.files("archc.specs") / "peers.py")
 
 
 def _version(name: str) -> str:

@@ -76,7 +76,7 @@ def _names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str,
 )  # fmt: skip
 @click.option(
     "--peers", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-    help="How peers are called; `benchmarks/peers.py` of the repository, where there is one.",
+    help="How peers are called; the table beside the bundled specs where none is given.",
 )  # fmt: skip
 @click.option(
     "--shapes", type=Numbers("B,T,H,D", 4), multiple=True,

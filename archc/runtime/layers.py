@@ -177,6 +177,28 @@ def without_autocast(function: Callable) -> Callable:
     return run
 
 
+def over_tokens(function: Callable) -> Callable:
+    """A loop over the tokens, with autocast switched off; one over a number of tokens that varies
+    is no graph that torch.export could write down."""
+
+    def run(*args, **options):
+        refuse_varying(function.__name__, args)
+        return without_autocast(function)(*args, **options)
+
+    return run
+
+
+def refuse_varying(name: str, values: tuple) -> None:
+    """Refuse to go through tokens one by one where torch.export wants any number of them."""
+    if torch.compiler.is_exporting() and any(
+        isinstance(x, Tensor) and x.dim() > 1 and not isinstance(x.shape[1], int) for x in values
+    ):
+        raise RuntimeError(
+            f"{name} is a loop over the tokens: torch.export can write it down for a fixed number "
+            "of tokens alone, so give none of `dynamic_shapes` for them"
+        )
+
+
 def inverse_softplus(x: Tensor) -> Tensor:
     """y with softplus(y) = x."""
     return x + torch.log(-torch.expm1(-x))
@@ -374,6 +396,7 @@ def products_between(x: Tensor, readers: int) -> Tensor:
 
     x [B, S, ..., K, K] -> [B, T, S, ..., K, K]
     """
+    refuse_varying("products_between", (x,))
     product = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand_as(x)
     rows = []
     for t, token in enumerate(x.unbind(1)):
@@ -401,6 +424,7 @@ def products_between_for_each(x: Tensor) -> Tensor:
 
     x [B, T, S, ..., K, K], over r, -> [B, T, S, ..., K, K], over s
     """
+    refuse_varying("products_between_for_each", (x,))
     readers, seen = x.shape[1:3]
     t = torch.arange(seen - readers, seen, device=x.device).reshape(-1, *[1] * (x.dim() - 3))
     product = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)

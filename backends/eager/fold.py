@@ -174,7 +174,7 @@ class FoldFunction:
         writer = Writer()
         arguments = [*self.arguments.values(), *self.states.values(), *parameters]
         packed = self.packed and not self.steps_alone
-        writer.line("@without_autocast")
+        writer.line("@over_tokens")
         writer.call(f"def {self.name}(", [*arguments, *["cu_seqlens=None"] * packed], "):")
         writer.depth += 1
         writer.docstring(self._doc())
