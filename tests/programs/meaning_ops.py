@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -121,7 +121,17 @@ def group(world: World, term: Term) -> Named:
 def matmul(world: World, term: Term) -> Named:
     """`x @ W` over the dims in the term's data."""
     a, b = (world.value(arg) for arg in term.args)
-    return joined(a, b, [world.dim(dim) for dim in term.data])
+    left = [dim for arg in term.args for dim in arg.dims if dim not in term.data]
+    return renamed(joined(a, b, [world.dim(dim) for dim in term.data]), by_place(left))
+
+
+def by_place(dims: Sequence[str]) -> dict[str, str]:
+    """Of two dims of one size the first is `K` and the second `K'`, however they were called."""
+    settled: list[str] = []
+    for dim in dims:
+        name = dim.rstrip("'")
+        settled.append(name + "'" * sum(name == each.rstrip("'") for each in settled))
+    return dict(zip(dims, settled, strict=True))
 
 
 def turned(world: World, term: Term) -> Named:
