@@ -62,6 +62,28 @@ layer L(d):
         n[t] = g * n[t-1] + g
     output y[d] = x * n
 """,
+    "a law of runs that are joined by the larger": """
+layer Token(d):
+    input a[], b[d]
+    output p[] = a
+    output q[d] = b
+
+layer Merge(d):
+    input p[], q[d], p'[], q'[d]
+    output P[] = p + p'
+    output Q[d] = max(q + p', q')
+
+layer Apply(d):
+    input p[], q[d], m[d]
+    output after[d] = max(m + p, q)
+
+layer L(H, V):
+    input a[H], b[H, V]
+    chunk: law(Token, Merge, Apply)
+    recurrence m[V] over H:
+        m[t] = max(m[t-1] + a, b)
+    output m[H, V]
+""",
     "a layer of positions alone": """
 layer Inner(d):
     input x[d]

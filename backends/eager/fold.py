@@ -22,6 +22,7 @@ from archc.backends.index import aligned
 from archc.backends.writer import COLUMNS, INDENT, Writer, identifier, quoted
 
 from archc.ir import layer as ir
+from archc.ir.chunk import CHUNK
 from archc.ir.graph import Node
 
 
@@ -284,13 +285,15 @@ class FoldFunction:
         return text.text
 
     def _stacked(self, name: str, tokens: str) -> str:
-        """The values of all tokens in one tensor; there may be no token."""
+        """The values of all tokens in one tensor; there may be no token, but for a chunk."""
+        back = "[::-1]" if self.op.reverse else ""
         layout, type = self._layout(name), self.op.body[self.op.body.outputs[name]].type
         place = layout.index(self.stream)
+        if self.op.stream.size == CHUNK:
+            return f"torch.stack({tokens}{back}, {place})"
         shape = [self.body.length(type.axis(axis)).text for axis in layout if axis != self.stream]
         shape.insert(place, self.body.ask(self.body.lengths[self.stream]))
         empty = f"{next(iter(self.states.values()))}.new_zeros({', '.join(shape)})"
-        back = "[::-1]" if self.op.reverse else ""
         return f"torch.stack({tokens}{back}, {place}) if {tokens} else {empty}"
 
     def _returned(self, name: str, tokens: str, real: list[str]) -> str:
