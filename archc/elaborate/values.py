@@ -65,6 +65,9 @@ class LayerRef:
     called: bool = False
     instance: Any = None
 
+    def __str__(self) -> str:
+        return self.decl.name
+
 
 @dataclass(frozen=True)
 class AbstractLayer:

@@ -10,6 +10,7 @@ from textwrap import dedent
 import pytest
 import sympy
 
+import archc
 from archc.dims import TIME
 from archc.elaborate.elaborate import elaborate
 from archc.ir import layer as ir
@@ -141,3 +142,12 @@ def test_an_empty_graph_has_a_text():
     sketch = Sketch()
     sketch.graph = layer_graph()
     assert as_text(layer(sketch)) == "layer Test()\n-> \n"
+
+
+def test_a_layer_that_is_given_is_shown_by_its_name():
+    text = (
+        "layer Part(p):\n    input x[p]\n    output y[p] = tanh(x)\n\n"
+        "block Around(p, inside):\n    input x[p]\n    output y[p] = x + inside(x)\n\n"
+        "layer L(d):\n    input x[d]\n    output y[d] = Around(d, inside = Part(d))(x)\n"
+    )
+    assert "block Around(p, inside = Part, " in as_text(archc.parse(text).layer, spans=False)
