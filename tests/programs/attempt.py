@@ -22,18 +22,19 @@ from archc.backends.eager.emit import emit
 from torch import Tensor
 
 import archc
-from archc.compile import lowered, text_of
+from archc.compile import elaborated, lowered, text_of
 from archc.diagnostics import ArchError
 from archc.ir.layer import Layer
 from archc.ir.meaning import evaluate
 from archc.ir.plan import Plan
+from archc.ir.text import as_text
 from archc.ir.verify import verify
 from archc.origin import origin_of
 from archc.selfcheck import checked as self_checked
 from archc.source import Source
 from archc.syntax.format import format_source
 from tests.programs import meaning
-from tests.programs.terms import Declared, Program
+from tests.programs.terms import Declared, Program, mentions
 
 TOKENS = 18
 """Enough for the chunked form, which fewer tokens than 16 do not take."""
@@ -155,6 +156,7 @@ def _gates(program: Program, numbers: bool, check: bool, outcome: Outcome) -> No
     spec = gate("elaborate", lambda: archc.parse(text))
     gate("verify", lambda: verify(spec.layer))
     gate("format", lambda: formatted(text))
+    gate("imports", lambda: imported(program, spec.layer))
     gate("classify", spec.classify)
     gate("eager", lambda: compile(text_of(spec.layer, "eager"), "eager", "exec"))
     gate("triton", lambda: compile(text_of(spec.layer, "triton"), "triton", "exec"))
@@ -173,6 +175,19 @@ def formatted(text: str) -> None:
     greek = format_source(Source("program.arch", written), unicode=True)
     if format_source(Source("program.arch", greek)) != written:
         raise Wrong("the two spellings differ")
+
+
+def imported(program: Program, layer: Layer) -> None:
+    """A spec in two files is the spec in one: its last layer imports what it mentions."""
+    *others, main = program.decls
+    names = [name for decl in others for name in decl.declares if mentions(main.text(), name)]
+    if not names:
+        return
+    rest = Source("rest.arch", "\n".join(decl.text() for decl in others))
+    text = f'import {", ".join(names)} from "{rest.name}"\n\n{main.text()}'
+    found = elaborated(Source("program.arch", text), importer=lambda name, source: rest)
+    if as_text(found, spans=False) != as_text(layer, spans=False):
+        raise Wrong("a spec in two files is another layer than in one")
 
 
 def checked(layer: Layer) -> None:

@@ -26,6 +26,8 @@ layer Apply(d):
 """
 """The composition law of a state that a number is added to and that is joined with a row."""
 
+LAYERS = ("Token", "Merge", "Apply")
+
 JOINED = {
     "log": ("log(exp(q + p') + exp(q'))", "log(exp({m} + p) + exp(q))"),
     "max": ("max(q + p', q')", "max({m} + p, q)"),
@@ -38,6 +40,7 @@ class Written(Decl):
     """Declarations that no term stands for."""
 
     written: str = ""
+    declares: tuple[str, ...] = ()
 
     def text(self) -> str:
         return self.written
@@ -190,7 +193,7 @@ def lawful(s: Draft) -> Term | None:
     how = s.one("log", "max")
     merge, apply = (text.format(m=m) for text in JOINED[how])
     law = LAW.format(a=a.data[0], b=b.data[0], m=m, merge=merge, apply=apply)
-    s.decls.append(Written("layer", "Law", written=law))
+    s.decls.append(Written("layer", "Law", written=law, declares=LAYERS))
     moved, row = plus(state(m, "t-1", "V"), name(a.data[0])), name(b.data[0], "V")
     joined = call("max", moved, row)
     if how == "log":

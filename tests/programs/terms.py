@@ -230,6 +230,11 @@ class Decl:
     axes: tuple[str, ...] = ()
     result: Term | None = None
 
+    @property
+    def declares(self) -> tuple[str, ...]:
+        """The names that a file has of it."""
+        return (self.name,)
+
     def text(self) -> str:
         if self.kind == "function":
             args = [each.name for each in self.inputs] + [f"{n} = {d}" for n, d in self.sizes]
