@@ -107,7 +107,7 @@ def _assign(scope: Scope, stmt: tree.Assign, exported: set[str]) -> None:
 
 def _split(scope: Scope, stmt: tree.Assign) -> None:
     """`a, b, c = value by 3`, `a, b = value by N, R`."""
-    if len(stmt.by) > 1 or isinstance(stmt.by[0], tree.ListOf):
+    if len(stmt.by) != 1 or isinstance(stmt.by[0], tree.ListOf):
         return _parts(scope, stmt)
     whole = Lazy("", stmt.span, lambda: _split_source(scope, stmt))
     for place, target in enumerate(stmt.targets):
@@ -176,7 +176,8 @@ def _shaped(scope: Scope, value: Value, target: tree.Target, span: Span) -> Tens
     """A value that is no tensor yet, under a name with a shape: `I` is of the size written."""
     axes = scope.axes(target.items or ())
     if isinstance(value, Identity) and len(axes) == 2:
-        return ops.identity_matrix(scope, value, *ops.settle(axes, scope.hidden), span)
+        row, col = ops.settle(axes, scope.hidden)
+        return ops.identity_matrix(scope, value, row, col, span)
     return ops.tensor(scope, value, span)
 
 

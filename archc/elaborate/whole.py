@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import sympy
 
@@ -36,7 +37,7 @@ def made_whole(scope: Scope, node: tree.Expr) -> list[str]:
     return []
 
 
-def _facts(conditions: Iterable[sympy.Basic]) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:
+def _facts(conditions: Iterable[sympy.Basic]) -> Iterator[tuple[Any, Any]]:
     """What conditions say of sizes: (K, 2 j) for `K % 2 == 0`, (d, H K) for `d == H * K`."""
     for condition in conditions:
         if isinstance(condition, sympy.And):
@@ -51,7 +52,7 @@ def _facts(conditions: Iterable[sympy.Basic]) -> Iterator[tuple[sympy.Expr, symp
                 yield left, right
 
 
-def _follows(value: sympy.Expr, facts: list[tuple[sympy.Expr, sympy.Expr]]) -> bool:
+def _follows(value: sympy.Expr, facts: list[tuple[Any, Any]]) -> bool:
     """Whether a number is whole once sizes are written as the facts say."""
     found = {value}
     for _ in range(ROUNDS):

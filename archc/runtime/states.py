@@ -12,6 +12,10 @@ class StateMethods:
     """What every state can do. It is a named tuple still: of tensors, numbers, and states of
     layers."""
 
+    _asdict: Any  # of every named tuple, as the next one
+    _replace: Any
+    rows: Any  # of a RaggedState
+
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Any:
         """The state on a device, or in a dtype: `state.to("cuda")`, `state.to(torch.bfloat16)`.
         States of recurrences stay in float32 at least, whole numbers what they are."""
@@ -47,7 +51,7 @@ class StateMethods:
     def replace(self, **tensors: Any) -> Any:
         """The state with tensors of yours in place of its own, by name: of the same shape, but for
         dims that held nothing yet."""
-        title, known = type(self).__name__, self._asdict()  # type: ignore[attr-defined]
+        title, known = type(self).__name__, self._asdict()
         for name, new in tensors.items():
             if name not in known:
                 have = ", ".join(f"`{each}`" for each in known)
@@ -62,7 +66,7 @@ class StateMethods:
                     wanted = ", ".join(str(n) if n else "any" for n in old.shape)
                     got = f"got a tensor of shape {list(new.shape)}"
                     raise ValueError(f"{title}: `{name}` must be [{wanted}], {got}")
-        return self._replace(**tensors)  # type: ignore[attr-defined]
+        return self._replace(**tensors)
 
     def save(self, path: Any) -> None:
         """Keep the state in a file, for `load`: tensors and numbers by their names, no code."""
@@ -122,7 +126,8 @@ def each_tensor(value: Any, change: Callable, wide: bool = False, shared: bool =
 def as_plain(value: Any) -> Any:
     """A state without its classes: a dict for a named tuple, a list for another one."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        fields = {name: as_plain(part) for name, part in value._asdict().items()}
+        named = zip(value._fields, value, strict=True)
+        fields = {name: as_plain(part) for name, part in named}
         return {"state": type(value).__name__, "fields": fields}
     return [as_plain(part) for part in value] if isinstance(value, tuple) else value
 
