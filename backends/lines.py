@@ -82,7 +82,7 @@ def words(lines: Iterable[str]) -> set[str]:
 
 
 def brackets(line: str) -> list[tuple[int, int, int]]:
-    """Where brackets open and close, and how deep they stand, outside strings."""
+    """The places where brackets open and close outside of strings, with their depths."""
     found, waiting = [], []
     for place, char in outside_strings(line):
         if char in OPEN:

@@ -48,7 +48,7 @@ def _check(layer: ir.Layer, report: Report, done: set[int]) -> None:
 
 
 def spelled(layer: ir.Layer) -> set[str]:
-    """How a file spells what a layer names."""
+    """The names of a layer as a file spells them."""
     return {spelling(name) for spelling, name, _ in _names(layer)}
 
 

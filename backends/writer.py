@@ -104,7 +104,7 @@ class Names:
         return name
 
     def copy(self) -> Names:
-        """The same names in use, for an inner scope."""
+        """A copy of the names in use, for an inner scope."""
         return Names(self.taken)
 
 

@@ -62,7 +62,8 @@ class Part:
 
 
 class Sweep:
-    """What programs of one fold share: memory, numbers, and where a program stands.
+    """State shared by the tile programs of one attention: its buffers, its numbers and the place of
+    a program in the grid.
 
     `held` is the kind of token that a program holds a block of."""
 
@@ -170,7 +171,7 @@ class Sweep:
     def index(
         self, source: Source, tokens: Tile | None, part: int = 0, at_table: Tile | int = 0
     ) -> list[Tile | int]:
-        """Where a source is read: an index for each axis of its memory."""
+        """The index of a source along each axis of its memory."""
         found: list[Tile | int] = []
         shares = {own: (head, share) for own, head, share in source.shares}
         for axis in source.type.axes:
@@ -249,7 +250,7 @@ class Sweep:
         return Formula(self.k, graph, inputs, positions, self.numbers, pairs)
 
     def looked_up(self, inputs: dict[str, Known], walked: Tile) -> dict[str, Known]:
-        """The same inputs, with tables read at the index of each pair."""
+        """The inputs of a block of pairs, with tables read at the index of each pair."""
         found = dict(inputs)
         for lookup in self.fold.lookups:
             formula = self.formula(self.fold.pairs, found, walked)
@@ -288,7 +289,7 @@ class Sweep:
                 self.earliest = k.apply("max", self.earliest, limit).named("earliest")
 
     def visible(self, walked: Tile, formula: Formula, masked: bool) -> Tile | None:
-        """Which pairs of a block are read; None if all are."""
+        """The mask of the pairs of a block; None if all pairs are read."""
         found: list[Tile] = []
         if masked:
             found.append(self._beside("ge", self.latest, walked))
@@ -474,7 +475,7 @@ def _leave(
 
 
 def result_index(w: Sweep, dim: Axis | None) -> list[Tile]:
-    """Where the results of the tokens of a program stand."""
+    """Indices of the results of a program's block of tokens."""
     heads = [w.heads[head.name] for head in w.fold.heads]
     if dim is None:
         return [w.b, *heads, w.mine]

@@ -61,7 +61,8 @@ class _Gradient(Sweep):
         return "SHARED"
 
     def begin(self) -> None:
-        """What stands before the walk: sources of what is held, and of all tokens."""
+        """Make what is needed before the loop over tokens: sources of the block that is held, and
+        of all tokens."""
         self.stand()
         self.stand_at()
         self.fixed = self.loaded("same", None, ())

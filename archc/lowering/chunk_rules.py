@@ -1,4 +1,4 @@
-"""Which function makes the tile of each op of a chunk kernel."""
+"""The lowering rule of each op of a chunk kernel: a function that makes the op's tile."""
 
 from __future__ import annotations
 

@@ -66,12 +66,12 @@ def at_last(v: KernelValues, node: Node, place: Place) -> Made:
 
 
 def last(v: KernelValues, node: Node, place: Place) -> Made:
-    """What stands for the last value of a stream where that is empty."""
+    """The substitute for the last value of a stream that is empty."""
     return v.stored(node.operands[1], v.part(node.operands[1], place))
 
 
 def result(v: KernelValues, node: Node, place: Place) -> Made:
-    """What the walk has made at this chunk."""
+    """A result of the inter-chunk scan at the program's chunk."""
     found = v.results.get((node.operands[0], node.op.name))
     if found is None:
         return v.refused(node, "a result of another kernel's walk")

@@ -31,7 +31,7 @@ Known = Tile | Running
 
 
 def tile(known: Known) -> Tile:
-    """What is known to be a tile."""
+    """The tile of a value, which is known to have one."""
     assert isinstance(known, Tile), "a running sum is read as a difference alone"
     return known
 

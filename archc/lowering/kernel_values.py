@@ -70,7 +70,7 @@ class Memory:
 
 
 def row_label(kernel: Kernel) -> str:
-    """What the dim of the tokens that a program stores is called."""
+    """The name of the dim of tokens that a program stores."""
     axes = {axis for node in kernel.graph for axis in node.type.axes}
     others, label = {axis.name for axis in axes if axis.size != ck.CHUNK}, ROW
     while label in others:
@@ -286,7 +286,7 @@ class KernelValues(Values):
         return product_by_blocks(self, node, *given)
 
     def part_length(self, axis: Axis) -> sympy.Expr:
-        """How long a part of an axis is, of which a loop takes one after the other."""
+        """The length of a block of an axis that a loop takes block by block."""
         length = self.length(axis)
         (part,) = self.k.fixed(size(f"{length}_PART"))
         self.parts[part.name] = axis.size

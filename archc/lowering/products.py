@@ -165,12 +165,12 @@ def dot(
 
 
 def turns(left: Padded, right: Padded, label: str) -> int:
-    """What is turned around that comes from a product of matrices, for left @ right."""
+    """The operands of left @ right that come from a product of matrices and are transposed."""
     before = left.product and (left.labels[0] == label) != left.turned
     after = right.product and (right.labels[0] != label) != right.turned
     return LEFT * before + RIGHT * after
 
 
 def recast(x: Padded, dtype: str) -> Padded:
-    """The same tile in another dtype."""
+    """The tile in another dtype."""
     return replace(x, tile=x.tile.to(dtype))

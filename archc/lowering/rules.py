@@ -1,5 +1,4 @@
-"""Which function makes the tile of each op of the layer IR, and of chunk ops that look at no other
-row."""
+"""The lowering rule of each op of the layer IR, and of the chunk ops that look at no other row."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Triangle:
 
     @property
     def length(self) -> sympy.Expr:
-        """How many rows there are."""
+        """The number of rows."""
         return self.A.dim(self.row).length
 
     @property
@@ -111,7 +111,7 @@ class Halves:
     precision: str
 
     def below(self, half: Tile) -> Tile:
-        """What stands below the first half of each block, and 0 elsewhere."""
+        """The off-diagonal block below the first half of each block, and 0 elsewhere."""
         i, j = (self.k.iota(d.name, d.length) // half for d in (self.row, self.col))
         meet = (i // 2).equals(j // 2) & (i % 2 > j % 2)
         return self.k.where(meet, self.A, 0.0)

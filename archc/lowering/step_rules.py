@@ -1,5 +1,5 @@
-"""What token-by-token programs have besides the rules of all kernels: places that are found out,
-and systems of equations."""
+"""Lowering rules that only token-by-token programs have: places found at run time, and systems of
+equations."""
 
 from __future__ import annotations
 

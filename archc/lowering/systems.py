@@ -60,7 +60,7 @@ def _doubled(
     own = i.equals(i.along(**{row: col}))
 
     def below(half: Tile | int) -> Tile:
-        """What stands below the first halves of blocks."""
+        """The off-diagonal blocks below the first halves of blocks."""
         piece = i // half
         block, later = piece // 2, piece % 2
         alike = block.equals(block.along(**{row: col}))

@@ -155,7 +155,7 @@ class TokenProgram(Values):
         return self.size(past.count if past and axis.name == self.stream else axis.size)
 
     def past(self, name: str) -> Past | None:
-        """What an input, or its gradient, has of the tokens before the first one."""
+        """The tokens before the first one that an input, or its gradient, has; None if none."""
         return self.pasts.get(primal(name) or name)
 
     def whole_number(self, expr: sympy.Expr) -> Tile:

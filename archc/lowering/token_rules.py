@@ -1,4 +1,4 @@
-"""What the ops of a token region are on tiles, beyond those that any kernel has."""
+"""The lowering rules of a token region, beyond those that every kernel has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a token region lies on tiles: which axes a program has one place of, and which it tiles.
+"""The tiling of a token region: axes that the grid has one place of, and axes in tiles.
 
 grid       batch, blocks of tokens, and every dim that nothing in the region looks along
 whole      dims that are reduced: a tile has all of one, padded to a power of 2

@@ -110,14 +110,14 @@ class Padded:
         return replace(self, tile=self.tile.along(**names), zero=zero, finite=finite)
 
     def ordered(self, *labels: str) -> Padded:
-        """The same with its dims in this order."""
+        """The value with its dims in this order."""
         if labels == self.labels:
             return self
         turned = self.turned != (len(labels) == 2)
         return replace(self, tile=self.tile.ordered(*labels), turned=turned)
 
     def wide(self) -> Padded:
-        """The same in float32."""
+        """The value in float32."""
         return replace(self, tile=self.tile.to("f32"), stored=False) if self.narrow else self
 
 
@@ -155,7 +155,7 @@ class Numbers:
 
 @dataclass
 class Known:
-    """What is made in one block of the program, and is not known after it."""
+    """The values that one block of the program makes, which are not known after it."""
 
     made: dict[Any, Padded] = field(default_factory=dict)
 
@@ -198,7 +198,7 @@ class Values:
         (self.symbols[symbol],) = self.k.fixed(sympy.Symbol(name or str(symbol), **_kind(symbol)))
 
     def length(self, axis: Axis) -> sympy.Expr:
-        """How long the tile of an axis is."""
+        """The length of the tile of an axis."""
         name = f"B_{''.join(c if c.isalnum() else '_' for c in in_words(axis.size))}"
         while self.blocks.get(name, axis.size) != axis.size:
             name += "_"  # `H_K` and `H*K`
@@ -208,7 +208,7 @@ class Values:
         return size(name)
 
     def levels(self, axis: Axis) -> sympy.Expr:
-        """How often the block of an axis can be halved."""
+        """The number of times that the block of an axis can be halved."""
         (levels,) = self.k.fixed(size(f"{self.length(axis)}_LEVELS"))
         self.halved[levels.name] = axis.size
         return levels
@@ -250,7 +250,7 @@ class Values:
         return Dim(label, self.length(axis))
 
     def mask_of(self, label: str) -> Tile | None:
-        """Where a dim lies on its axis; None where all of it does."""
+        """The mask of a dim, true where it lies on its axis; None if all of it does."""
         make = self.masks.get(label)
         return make() if make is not None else None
 
@@ -266,7 +266,7 @@ class Values:
         return found.wide() if isinstance(found, Padded) and found.stored else found
 
     def stored(self, id: int, place: Place | None = None) -> Made:
-        """The same, in the dtype that it has in memory if it comes from there."""
+        """The value in the dtype that it has in memory, if it comes from there."""
         node = self.frame.graph[id]
         wanted = self.at(node, place or {})
         if isinstance(wanted, Refusal):

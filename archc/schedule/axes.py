@@ -1,4 +1,5 @@
-"""Which axes an op crosses: positions of the result depend on other positions of the operands."""
+"""The reduction dims of an op: axes along which a result depends on other positions of the
+operands."""
 
 from __future__ import annotations
 

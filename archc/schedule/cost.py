@@ -1,5 +1,5 @@
-"""What the kernels of a graph cost at some sizes: bytes, operations, and the time that a device
-needs for them at least.
+"""The cost of the kernels of a graph at some sizes: bytes, operations, and the least time that a
+device needs for them.
 
 A kernel's floor is the time in which its device could move each tensor once, or do its operations,
 whichever is longer. What it is expected to take counts a tensor as often as programs read it, idle
@@ -109,7 +109,7 @@ def total(kernels: Kernels, setting: Setting, device: Device) -> Total:
 
 
 def cost(kernel: Kernel, setting: Setting, device: Device) -> Cost:
-    """What a kernel costs."""
+    """The cost of a kernel."""
     program = Program(kernel, setting)
     count = program.programs
     reads = tuple(

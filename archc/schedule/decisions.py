@@ -1,4 +1,5 @@
-"""What was decided when a graph was cut into kernels, and why: as data, from the kernels alone."""
+"""The decisions that cut a graph into kernels, with their reasons: as data, from the kernels
+alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device can do: how much a program may hold on chip, and the rates that bound its time.
+"""The limits of a device: the on-chip budget of a program, and the rates that bound its time.
 
 Rates of data sheets are peaks; where one was measured it is the measured one, as nothing runs
 faster than a plain copy, or than the largest products of matrices.
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Budget:
-    """What a program may hold: bytes of shared memory a block, and registers of 4 bytes that all
-    blocks of a processor have together."""
+    """The on-chip budget of a program: bytes of shared memory a block, and registers of 4 bytes
+    that all blocks of a processor have together."""
 
     shared: int
     registers: int = 65_536

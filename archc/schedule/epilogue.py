@@ -41,7 +41,7 @@ class Epilogue:
 
     @property
     def backward(self) -> int:
-        """The same of the layer's gradient."""
+        """Tensors as large as the output that the layer's gradient reads and writes less."""
         return sum(each.backward for each in self.moves)
 
 
@@ -51,7 +51,7 @@ def epilogues(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
 
 
 def considered(graph: Graph, fold: Node) -> Iterator[Epilogue]:
-    """What follows each output of a Fold, and how much of it moves."""
+    """The ops that follow each output of a Fold, and how many of them move into it."""
     for user in graph.users(fold.id):
         found, stop = following(graph, fold, graph[user])
         saved = [sum(f.forward + f.backward for f in found[:end]) for end in range(len(found) + 1)]

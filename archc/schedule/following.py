@@ -1,5 +1,5 @@
-"""What follows an output of a recurrence: the ops that could move into it, one after the other, the
-traffic that each saves, and why the next one stays.
+"""The epilogue of a recurrence: the ops after an output that could move into it, one after the
+other, the traffic that each saves, and why the next one stays.
 
 Only what is affine in the output may move, with numbers as factors: `c * o + skip * x`. The
 gradient of anything else needs the output itself, which is then written and read all the same; and

@@ -37,7 +37,7 @@ def with_forms(layer: ir.Layer, change: Callable[[ck.ChunkForm], ck.ChunkForm | 
 
 
 def bare(form: ck.ChunkForm) -> Graph:
-    """What a form computes, without what it saves."""
+    """The outputs of a form, without the values that it saves."""
     graph = form.forward.copy()
     graph.outputs = {n: id for n, id in graph.outputs.items() if n not in form.saved}
     return graph

@@ -27,8 +27,8 @@ SEGMENT = Axis(f"segment{OWN}", own_size("segments"), "stream")
 
 @dataclass(frozen=True)
 class Rule:
-    """How a state becomes the next: `times` a factor, `plus` something; `one` and `nothing` change
-    nothing in these."""
+    """The update of a state: `times` a factor, `plus` an addend; `one` and `nothing` are the factor
+    and the addend that change nothing."""
 
     times: str
     plus: str

@@ -1,4 +1,4 @@
-"""Which values of a chunked form are materialised, and how wide."""
+"""The values of a chunked form that are materialised, and their dtypes."""
 
 from __future__ import annotations
 

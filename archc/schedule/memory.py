@@ -1,4 +1,4 @@
-"""How much a program holds on chip: tiles in registers, and what products of matrices read from
+"""The on-chip memory of a program: tiles in registers, and operands of products of matrices in
 shared memory.
 
 Estimates from the graph, not from machine code. Both operands of a product are in shared memory
@@ -70,7 +70,7 @@ class Misfit:
 
 
 def on_chip(program: Program) -> OnChip:
-    """What a program holds."""
+    """The registers and the shared memory of a program."""
     made = Tiles(program)
     return OnChip(made.shared(), made.registers())
 
@@ -187,7 +187,7 @@ class Tiles:
 
     @property
     def warps(self) -> int:
-        """How many warps the program has."""
+        """The number of warps of the program."""
         kernel, steps = self.program.kernel, self.program.steps.values()
         loaded = {s.load: s.node.type for s in steps if s.load and s.load not in kernel.stores}
         parts = any(s.key[1] in kernel.in_parts for s in self.products if s.key[0] == OUTER)
@@ -242,7 +242,7 @@ class Tiles:
 
     @cached_property
     def walked(self) -> list[Step]:
-        """What a walk loads at every chunk."""
+        """The values that an inter-chunk scan loads at every chunk."""
         return [step for step in self.order if step.load is not None and step.each]
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What may move from a layer into its recurrences, and what it is called there."""
+"""The ops that may move from a layer into its recurrences, and the names of their values there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_number(graph: Graph, id: int) -> bool:
 
 
 def called(graph: Graph, id: int) -> str | None:
-    """What the spec calls a value."""
+    """The name of a value in the spec; None if it has none."""
     node = graph[id]
     return node.op.name if isinstance(node.op, ir.Input | ir.Param) else node.name
 

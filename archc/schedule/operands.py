@@ -1,4 +1,4 @@
-"""What products of matrices, and ops that are done in them, are made from."""
+"""The operands of products of matrices, and of ops that are computed inside such products."""
 
 from __future__ import annotations
 

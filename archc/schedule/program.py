@@ -1,5 +1,5 @@
-"""What one program of a kernel does: its values in the order in which they are made, and how long
-its tiles are."""
+"""The work of one program of a kernel: its values in the order in which they are made, and the
+lengths of its tiles."""
 
 from __future__ import annotations
 
@@ -170,19 +170,19 @@ class Program:
     # --- lengths ---
 
     def size(self, axis: Axis) -> int:
-        """How long an axis is, in all."""
+        """The length of an axis, in all."""
         if axis.size not in self.known:
             self.known[axis.size] = math.ceil(evaluate(axis.size, self.setting.sizes))
         return self.known[axis.size]
 
     @property
     def most(self) -> int:
-        """How many indices of what is split a program has at most."""
+        """The largest number of indices of a blocked dim that a program has."""
         beside = self.kernel.beside
         return FEW if beside is not None and self.size(beside) <= NEAR else self.kernel.most
 
     def length(self, axis: Axis) -> int:
-        """How much of an axis a program has at a time."""
+        """The length of the part of an axis that a program has at a time."""
         found = self._known_lengths.get(axis)
         if found is None:
             found = self._known_lengths[axis] = self._length(axis)
@@ -205,7 +205,7 @@ class Program:
 
     @property
     def rows(self) -> int:
-        """How many rows a chunk has: one for each step of a token."""
+        """The number of rows of a chunk: one for each micro-step of a token."""
         return int(self.setting.sizes[ck.CHUNK.name]) * math.prod(map(self.length, self.each_token))
 
     def tile(self, axes: Iterable[Axis]) -> list[int]:
@@ -240,11 +240,11 @@ class Program:
         return axis.kind != "stream" or not (walked or axis.size.has(ck.CHUNK))
 
     def elements(self, axes: Iterable[Axis]) -> int:
-        """How many elements of a value a program has."""
+        """The number of elements of a value that a program has."""
         return math.prod(self.length(axis) for axis in axes)
 
     def whole(self, axes: Iterable[Axis]) -> int:
-        """How many elements a value has in all."""
+        """The number of elements of a value in all."""
         return math.prod(self.size(axis) for axis in axes)
 
     @cached_property
@@ -255,21 +255,21 @@ class Program:
 
     @cached_property
     def lengths(self) -> dict[str, int]:
-        """How much of each axis a program has at a time, by name."""
+        """The length of the part of each axis that a program has at a time, by name."""
         return {name: self.length(axis) for name, axis in self.axes.items()}
 
     @cached_property
     def chunks(self) -> int:
-        """How many chunks a program walks."""
+        """The number of chunks that a program goes through."""
         return 1 if self.fold is None else self.size(self.fold.op.stream)
 
     def often(self, each: bool) -> int:
-        """How many times a program does what it does once, or at each chunk."""
+        """The number of times that a program computes a value: once, or at each chunk."""
         return self.chunks if each else 1
 
     @property
     def programs(self) -> int:
-        """How many programs there are."""
+        """The number of programs."""
         kernel, rows = self.kernel, self.kernel.rows
         blocks = [axis for axis in (kernel.split, rows) if axis is not None]
         own = [axis for axis in kernel.grid if rows is None or axis.name != rows.name]
@@ -277,7 +277,7 @@ class Program:
         return several * math.prod(map(self.size, own))
 
     def loads(self) -> Iterator[Step]:
-        """What is read from memory."""
+        """The values that are read from memory."""
         return (step for step in self.steps.values() if step.load is not None)
 
     def stored(self) -> Iterator[tuple[str, Node, bool]]:

@@ -65,7 +65,7 @@ def prologues(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
 
 
 def considered(graph: Graph, fold: Node) -> Iterator[Prologue]:
-    """What each capture of a Fold is made of, and whether it moves."""
+    """The prologue of each capture of a Fold, and whether it moves into the Fold."""
     for name, operand in zip(fold.op.captures, fold.operands, strict=False):
         ops = _alone(graph, fold, operand)
         own = {node.id for node in ops}

@@ -320,7 +320,8 @@ def made_by(kernel: Kernel, wanted: Iterable[int]) -> list[int]:
 
 
 def rows_of(kernel: Kernel) -> frozenset[str]:
-    """What a walk loads that has a row for each sequence, and not one for each token or chunk."""
+    """The values that an inter-chunk scan loads with a row for each sequence, not one for each
+    token or chunk."""
     assert kernel.walk is not None
     graph = kernel.graph
     made = made_by(kernel, [kernel.walk, *kernel.stores.values()])

@@ -1,4 +1,4 @@
-"""How much a kernel that walks tokens holds on chip: folds over the program that is printed.
+"""The on-chip memory of a kernel that goes token by token: folds over the program that is printed.
 
 Its launch in a generated file (`step_fits`) takes the loop in PyTorch where that is more than there
 is.

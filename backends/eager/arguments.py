@@ -67,7 +67,7 @@ def _symbols(value: Any) -> Iterable[str]:
 
 
 def symbols_in(value: Any) -> Iterable[sympy.Symbol]:
-    """The same, the symbols themselves."""
+    """The symbols in an op, an axis, an expression, or anything made of them."""
     if isinstance(value, sympy.Basic):
         yield from free_symbols(value)
     elif isinstance(value, Axis):

@@ -40,7 +40,8 @@ class Factor:
 
 @dataclass(frozen=True)
 class Attention:
-    """What one call is given; `heads` is the dim of the readers' heads."""
+    """The arguments of one call of a library's attention; `heads` is the dim of the readers'
+    heads."""
 
     queries: tuple[Factor, ...]
     keys: tuple[Factor, ...]

@@ -1,4 +1,4 @@
-"""How a function reaches what was kept from earlier calls, and what it keeps for later ones."""
+"""Lines by which a function reads the state of earlier calls, and returns that for later ones."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class ChunkedFunction(FoldFunction):
         return self.scope.file.constant("CHUNK", self.scope.chunk_size)
 
     def length_text(self) -> str:
-        """How many tokens there are."""
+        """The number of tokens, as text."""
         if not self.tokens:
             return self.body.lengths[self.stream]
         place = self.values[self.tokens[0]].layout.index(self.stream)

@@ -138,7 +138,7 @@ def header(plan: Plan, notes: list[str]) -> list[str]:
 
 
 def kernel_notes(file: File, checks: bool) -> list[str]:
-    """What the head of the file says of its ops and kernels."""
+    """The lines at the head of a file about its ops and kernels."""
     if file.by_kernels is None:
         return [OPS] * file.spaced
     refused = ["\n".join(["By PyTorch alone:", *file.refused])] if file.refused else []

@@ -162,7 +162,7 @@ def gradients(graph: Graph, node: Node) -> Fused | None:
 
 
 def decay(graph: Graph, node: Node) -> Fused | None:
-    """How values decay over the rows of a chunk, which decayed products know."""
+    """The decay of values over the rows of a chunk, as decayed products take it."""
     found = decay_of_rows(graph, node)
     return None if found is None else Fused(*found, "decay")
 

@@ -20,13 +20,14 @@ from archc.ir.graph import Graph, Node
 
 @dataclass(frozen=True)
 class LinearMap:
-    """Which dims of a parameter a product makes, and which it sums over, by their places."""
+    """The dims of a parameter that a product makes, and those that it sums over, by their
+    places."""
 
     made: tuple[int, ...]
     summed: tuple[int, ...]
 
     def lengths(self, axes: tuple[Axis, ...]) -> tuple[sympy.Expr, sympy.Expr]:
-        """How many numbers enter for a token, and how many leave."""
+        """The numbers of a token that enter a linear map, and those that leave it."""
         entering = sympy.Mul(*(axes[place].size for place in self.summed))
         return entering, sympy.Mul(*(axes[place].size for place in self.made))
 

@@ -1,5 +1,4 @@
-"""What a layer keeps between calls, found from its graph: one field of its state for each thing
-kept.
+"""The state that a layer keeps between calls, found from its graph: a field for each thing kept.
 
 A recurrence keeps its states, a window or shift the last tokens, an attention the values that it
 reads, a called layer its own state; what was made from another sequence is kept whole.
@@ -260,7 +259,7 @@ def _made_from_optional(graph: Graph) -> set[int]:
 
 
 def crop(node: Node) -> sympy.Expr | None:
-    """How many of the latest tokens an attention has to keep; None for all of them.
+    """The number of latest tokens that an attention has to keep; None for all of them.
 
     A window bounds them, unless something outside refers to the tokens read by their place.
     """

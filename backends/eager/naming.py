@@ -1,4 +1,4 @@
-"""What to call things that the spec has no name for: after what they serve."""
+"""Names for values that the spec has no name for: after the op or the output that they serve."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ class Op(GraphFunction):
         return self.name
 
     def done(self) -> str:
-        """What it says of itself."""
+        """A sentence on what computes the op."""
         return f"`{self.eager.name}`, as an op of torch."
 
     def _by_kernels(self, writer: Writer) -> None:

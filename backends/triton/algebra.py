@@ -281,7 +281,7 @@ the left one is read from registers, and some compilers read it wrong (`quirks.T
 
 
 def turns(left: Tile, right: Tile, label: str) -> int:
-    """What is turned around that comes from a product of matrices, for left @ right."""
+    """The operands of left @ right that come from a product of matrices and are transposed."""
     before = left.dot and (left.labels[0] == label) != left.turned
     after = right.dot and (right.labels[0] != label) != right.turned
     return LEFT * before + RIGHT * after

@@ -1,4 +1,4 @@
-"""Which tile programs are one but for names: their kernels are one, and are compiled once."""
+"""Tile programs that differ in names alone: they share one kernel, which is compiled once."""
 
 from __future__ import annotations
 

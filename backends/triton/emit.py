@@ -36,7 +36,7 @@ def emit(plan: Plan, schedule: Schedule) -> str:
 
 
 def kernels_in(plan: Plan, schedule: Schedule) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the file would say of its kernels, and of what stays in PyTorch, a line each."""
+    """The lines of a file about its kernels, and about what stays in PyTorch."""
     _, file = eager.emitted(plan, *_writers(schedule))
     regions = (f"{note}: a kernel, and one for its gradient" for note in file.token_notes)
     return (*file.notes, *file.attends, *regions), tuple(file.refused)

@@ -102,7 +102,7 @@ def _of_what_is_learned(scope: Scope, node: Node, fold: Fold) -> Fold:
 
 
 def told(pair: ir.Pair, node: Node, fold: Fold | Refusal) -> str:
-    """What becomes of a sum over the tokens read, in words."""
+    """A sentence on how a kernel computes a sum over the tokens that are read."""
     if attention(pair.body, node) is not None:
         return "scaled_dot_product_attention of torch"
     if isinstance(fold, Refusal):

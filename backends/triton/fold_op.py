@@ -53,7 +53,7 @@ class FoldOp:
 
     @property
     def results(self) -> list[str]:
-        """What the op gives."""
+        """The results of the op."""
         return ["o", "lse"] if self.fold.softmax else ["o"]
 
     def write(self) -> None:

@@ -214,7 +214,7 @@ class KernelFunction(GraphFunction):
         return warps(made.kernel, read, parts)
 
     def loaded(self, made: Made, launch: Launch) -> list[str]:
-        """How many bytes of each matrix a walk loads at every chunk."""
+        """The bytes of each matrix that an inter-chunk scan loads at every chunk."""
         found = []
         for name, node in made.arguments.items():
             walked = made.kernel.walk is not None and name not in made.kernel.stores
@@ -227,7 +227,7 @@ class KernelFunction(GraphFunction):
         return found
 
     def most(self, made: Made) -> str:
-        """How many indices of what is split a program has at most."""
+        """The largest number of indices of a blocked dim that a program has."""
         beside = made.kernel.beside
         if beside is None:
             return str(made.most)
@@ -302,7 +302,7 @@ class KernelFunction(GraphFunction):
     # --- sizes ---
 
     def size(self, size: sympy.Expr) -> str:
-        """How long an axis is, as a text."""
+        """The length of an axis, as text."""
         return self.body.size(size).text
 
     def length(self, axis: Axis, streams: bool = True) -> str:
@@ -315,7 +315,7 @@ class KernelFunction(GraphFunction):
         return self.body.length(axis).text
 
     def chunks(self) -> str:
-        """How many chunks there are."""
+        """The number of chunks, as text."""
         for node in self.graph:
             for axis in node.type.axes:
                 if axis.kind == "stream" and axis.size.has(CHUNK):

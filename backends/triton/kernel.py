@@ -272,7 +272,7 @@ class KernelWriter(Lines):
         return self.widened(self.pull_stored(id, place))
 
     def pull_stored(self, id: int, place: Mapping[str, Index] | None = None) -> Tile:
-        """The same, as wide as it is in memory, if it comes from there."""
+        """The value in the dtype that it has in memory, if it comes from there."""
         node = self.frame.graph[id]
         wanted = self.at(node.type, place or {})
         own = tuple(

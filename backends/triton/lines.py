@@ -168,11 +168,11 @@ class Lines:
         return sized(size)
 
     def size_text(self, axis: Axis) -> str:
-        """How long an axis is."""
+        """The length of an axis, as text."""
         return self.size(axis.size)
 
     def block(self, axis: Axis) -> str:
-        """How long the tile of an axis is: a power of 2."""
+        """The length of the tile of an axis: a power of 2."""
         if axis.size == ck.CHUNK:
             return "ROWS"
         if self.kernel.split is not None and axis.name == self.kernel.split.name:
@@ -182,7 +182,7 @@ class Lines:
         return f"B_{identifier(str(axis.size))}"
 
     def levels(self, label: str) -> str:
-        """How often a block can be halved."""
+        """The number of times that a block can be halved."""
         length = self.lengths[label]
         if length == "ROWS":
             return "LEVELS"
@@ -201,7 +201,7 @@ class Lines:
         return f"({', '.join(self.lengths[label] for label in labels)}{',' * (len(labels) == 1)})"
 
     def area(self, tile: Tile) -> str:
-        """How many elements a tile has."""
+        """The number of elements of a tile."""
         return " * ".join(self.lengths[label] for label in tile.labels)
 
     def whole(self, axis: Axis) -> Index:
@@ -217,7 +217,7 @@ class Lines:
         return INDICES.get(block, f"i_{block.removeprefix('B_')}")
 
     def bound(self, axis: Axis) -> str:
-        """Where indices of a tile lie on the axis; "" if they all do."""
+        """The mask of the indices of a tile that lie on the axis; "" if all do."""
         if axis.size == ck.CHUNK:
             return ""
         return f"{self.arange(axis)} < {self.size(axis.size)}"
@@ -309,7 +309,7 @@ class Lines:
         return " + ".join(parts), " & ".join(dict.fromkeys(masks))
 
     def stride(self, name: str, axis: str) -> str:
-        """How far apart the elements of a tensor along an axis are."""
+        """The distance between elements of a tensor that are neighbours along an axis."""
         return f"{self.pointers[name]}_{identifier(axis)}"
 
     def _program_s(self, type: Type, name: str, index: Index) -> str:

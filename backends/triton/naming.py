@@ -37,7 +37,7 @@ RESERVED = {
 
 
 def size_name(size: sympy.Symbol) -> str:
-    """What kernels call a size or an option."""
+    """The name of a size or an option in a kernel."""
     if size == ck.CHUNK:
         return "ROWS"
     name = identifier(in_words(size))
@@ -47,7 +47,7 @@ def size_name(size: sympy.Symbol) -> str:
 
 
 def program_name(axis: str) -> str:
-    """What a program calls its place along a dim: `p_H`."""
+    """The name of a program's place along a dim: `p_H`."""
     name = f"p_{identifier(axis)}"
     return f"{name}_" if name in SEQUENCE else name
 

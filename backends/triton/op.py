@@ -22,7 +22,7 @@ class KernelOp(Op):
     fast: KernelFunction
 
     def done(self) -> str:
-        """What it says of itself."""
+        """A sentence on what computes the op."""
         return f"`{self.fast.name}` where kernels can do it, else `{self.eager.name}`."
 
     def _takes_packed(self) -> bool:

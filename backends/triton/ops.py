@@ -1,4 +1,4 @@
-"""Which function writes the lines of each op."""
+"""The writer of each op: a function that writes the op's lines in a kernel."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def why_alone(graph: Graph, plan: Kernels, tokens: Axis) -> str:
 
 
 def read_by_chunks(graph: Graph, plan: Kernels) -> frozenset[int]:
-    """What PyTorch reads along the chunks: there must be zeros where no chunk stands."""
+    """The values that PyTorch reads along the chunks: they must be 0 where there is no chunk."""
     read = (graph[o] for node in written_in_torch(graph, plan) for o in node.operands)
     return frozenset(
         value.id for value in read if any(axis.size.has(ck.CHUNK) for axis in value.type.axes)

@@ -58,7 +58,7 @@ def strided(tensor: str, layout: Sequence[str], axes: Sequence[str]) -> Strided:
 
 @dataclass(frozen=True)
 class ProgramLaunch:
-    """What a launch of a program is given, as Python expressions by the program's own names.
+    """The arguments of a launch of a program, as Python expressions by the program's own names.
 
     `buffers`: tensors. One of a buffer that is not `strided` must be contiguous in the order of the
     axes; of one that is, its strides are those of the tensor, in that order, unless a `Strided`
@@ -141,7 +141,7 @@ def _tensor(buffer: Buffer, given: str | Strided) -> str:
 
 
 def programs_text(program: Program, launch: ProgramLaunch) -> str:
-    """How many programs there are, as Python."""
+    """The number of programs, as Python."""
     known = {**launch.sizes, **launch.constants}
     names = {name: text if WHOLE.fullmatch(text) else f"({text})" for name, text in known.items()}
     return " * ".join(count_text(count, names).at(UNARY) for _, count in program.grid) or "1"

@@ -1,4 +1,4 @@
-"""What compilers and devices get wrong, and what generated kernels do about it.
+"""Known bugs of compilers and devices, and the workarounds of generated kernels.
 
 Each quirk has a rule over the text of a generated file, which finds where the text would run into
 it. Files are the same for every device, so every rule holds for every file; whether a quirk can
@@ -54,7 +54,7 @@ def _within(version: Version | None, span: tuple[Version, Version | None]) -> bo
 
 
 def breaches(text: str) -> list[str]:
-    """Where a file runs into a quirk: its id, and the place."""
+    """The places where a file runs into a known bug: the bug's id, and the place."""
     tree = ast.parse(text)
     return [f"{quirk.id}: {place}" for quirk in QUIRKS for place in quirk.found(tree)]
 

@@ -294,7 +294,7 @@ class RegionFunction:
         return f"{like}.new_empty(({front}, *{like}.shape), dtype=torch.float32)"
 
     def tile(self, body: Scope, made: Lowered) -> str:
-        """How many numbers a token has in a tile."""
+        """The numbers of a token in a tile."""
         blocks = [
             self._block(body, made, name)
             for name, axis in made.lengths.items()

@@ -1,4 +1,4 @@
-"""How sizes, numbers, dtypes, shapes and long lines are spelled in Triton."""
+"""The spelling of sizes, numbers, dtypes, shapes and long lines in Triton."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def filled(words: Sequence[str]) -> Iterator[str]:
 
 
 def docstring(text: str) -> list[str]:
-    """What a kernel says of itself."""
+    """The docstring of a kernel."""
     plain = text.replace("\\", "\\\\").replace('""', '\\"\\"')
     return textwrap.wrap(f'"""{plain}"""', WIDTH - len(INDENT))
 

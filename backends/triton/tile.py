@@ -48,7 +48,7 @@ class Tile:
         object.__setattr__(self, "finite", self.finite | self.clean)
 
     def renamed(self, names: dict[str, str]) -> Tile:
-        """The same with other labels."""
+        """The tile with other labels."""
         labels = tuple(names.get(label, label) for label in self.labels)
         clean, finite = (frozenset(names.get(c, c) for c in s) for s in (self.clean, self.finite))
         return replace(self, labels=labels, clean=clean, finite=finite)
