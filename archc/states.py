@@ -38,4 +38,4 @@ def state_from(memory: ir.Layer, op: Callable[..., Any], given: Mapping[str, Any
 def _dims(field: Field) -> str:
     """The names of a field's dims; what grows with the tokens may be as long as it likes."""
     names = {"batch": "B", "stream": f"tokens_of_{field.name}"}
-    return " ".join(names.get(axis.kind, axis.name) for axis in field.axes)
+    return " ".join(names.get(axis.kind) or axis.name for axis in field.axes)

@@ -142,7 +142,7 @@ def rename_former(former: dict, module: nn.Module, found: dict, prefix: str, *_:
 def without_decay(module: nn.Module, *names: str) -> None:
     """Mark parameters that only scale, shift or gate: an optimizer should let none of them decay.
     The mark is an attribute of each, and the module knows their names."""
-    module._without_decay = frozenset(names)
+    vars(module)["_without_decay"] = frozenset(names)
     for name in names:
         getattr(module, name)._no_weight_decay = True
 
@@ -150,13 +150,13 @@ def without_decay(module: nn.Module, *names: str) -> None:
 def keep_as_linear(module: nn.Module, maps: dict) -> None:
     """Let a module load weights as the spec has them into its maps of `nn.Linear`, [out, in]: by
     their names, the dims that a map makes, and those that it sums over."""
-    module._linear = maps
+    vars(module)["_linear"] = maps
     module.register_load_state_dict_pre_hook(as_matrices)
 
 
 def as_matrices(module: nn.Module, found: dict, prefix: str, *_: Any) -> None:
     """Weights of a state dict as maps of `nn.Linear` have them."""
-    for name, (made, summed) in module._linear.items():
+    for name, (made, summed) in vars(module)["_linear"].items():
         weight = found.pop(prefix + name, None)
         if weight is not None:
             rows = math.prod(weight.shape[place] for place in made)

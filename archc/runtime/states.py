@@ -125,7 +125,7 @@ def each_tensor(value: Any, change: Callable, wide: bool = False, shared: bool =
 
 def as_plain(value: Any) -> Any:
     """A state without its classes: a dict for a named tuple, a list for another one."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
+    if hasattr(value, "_fields"):
         named = zip(value._fields, value, strict=True)
         fields = {name: as_plain(part) for name, part in named}
         return {"state": type(value).__name__, "fields": fields}

@@ -156,7 +156,7 @@ def _planned(
     """The plan of one recurrence."""
     name, form = region_name(layer.name, layer.graph, node), node.op.chunked
     lengths = (TIME.size, node.op.stream.size)
-    known = {**sizes, "batch": wanted.B, **{size.name: wanted.T for size in lengths}}
+    known = {**sizes, "batch": wanted.B, **{str(size): wanted.T for size in lengths}}
     if form is None:
         setting = Setting({**known, CHUNK: 1}, wanted.dtype)
         parts = _all_steps(layer, node, name, setting, wanted.device)

@@ -98,7 +98,7 @@ class Op(GraphFunction):
         if not self.is_real(name):
             return TORCH[self.graph[self.graph.outputs[name]].type.dtype]
         value = primal(name)
-        if value in self.arguments and not is_end(value):
+        if value is not None and value in self.arguments and not is_end(value):
             return f"{self.arguments[value]}.dtype"
         along = self.stream.name in self.graph[self.graph.outputs[name]].type.names
         return "data" if along and name in self.owner.outputs else "wide"
