@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from archc.diagnostics import ArchError, fail
-from archc.dims import at
+from archc.dims import TIME, at
 from archc.elaborate.elaborate import elaborate
 from archc.ir import layer as ir
 from archc.ir.meaning import evaluate
@@ -46,7 +46,7 @@ def random_inputs(made: ir.Layer, sizes: dict[str, int], seed: int = 0) -> dict[
     generator = torch.Generator().manual_seed(seed)
     inputs = {}
     for _, op in made.inputs:
-        known = {"batch": 2, "T": T, **sizes}
+        known = {"batch": 2, TIME.size.name: T, **sizes}
         shape = [int(at(axis.size, known)) for axis in op.type.axes]
         inputs[op.name] = torch.randn(shape, generator=generator, dtype=torch.float64)
     return inputs

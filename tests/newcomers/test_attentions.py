@@ -119,3 +119,29 @@ def test_values_that_are_corrected_by_earlier_ones() -> None:
         return back(causal(q @ k.mT / 3**0.5) @ torch.stack(values, 2), p["W_o"])
 
     held("deltaformer", reference, {"x": [2, 5, 4]}, d=4, H=2, K=3)
+
+
+def test_the_difference_of_two_attentions() -> None:
+    def reference(inputs: Values, p: Values) -> Tensor:
+        q, k, v = (heads(inputs["x"], p[name]) for name in ("W_q", "W_k", "W_v"))
+        lam = (p["l_q1"] @ p["l_k1"]).exp() - (p["l_q2"] @ p["l_k2"]).exp() + 0.8
+        one, two = (
+            causal(a @ b.mT / 3**0.5) for a, b in zip(q.chunk(2, -1), k.chunk(2, -1), strict=True)
+        )
+        o = torch.nn.functional.rms_norm((one - lam * two) @ v, (2,), eps=1e-5)
+        return back(0.2 * o, p["W_o"])
+
+    held("diff_attention", reference, {"x": [2, 5, 4]}, d=4, H=2, K=3, V=2)
+
+
+def test_attention_without_queries_and_keys() -> None:
+    """Positions of a table are read by `left[t]` and `right[s]`."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        q, k, v = (inputs["x"] @ p[name] for name in ("W_q", "W_k", "W_v"))
+        bias = (p["left"] @ p["right"].T)[:5, :5]
+        score = k.exp()[:, None] * bias.exp()[..., None] * torch.ones(5, 5).tril()[..., None]
+        o = (score * v[:, None]).sum(2) / score.sum(2)
+        return (q.sigmoid() * o) @ p["W_o"]
+
+    held("aft", reference, {"x": [2, 5, 4]}, d=4, D=3, length=6, r=2)

@@ -1,0 +1,110 @@
+"""Recurrences of papers that are in no bundle, beside loops over the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu, softplus
+
+from tests.newcomers.agreement import held
+
+Values = Mapping[str, Tensor]
+X = {"x": [2, 5, 4]}
+
+
+def loop(
+    start: Tensor, tokens: int, step: Callable[[Tensor, int], tuple[Tensor, Tensor]]
+) -> Tensor:
+    """What a step gives at each token, from the state that the one before has left."""
+    state, rows = start, []
+    for t in range(tokens):
+        state, row = step(state, t)
+        rows.append(row)
+    return torch.stack(rows, 1)
+
+
+def heads(x: Tensor, w: Tensor) -> Tensor:
+    return torch.einsum("btd,dhk->bthk", x, w)
+
+
+def back(o: Tensor, w: Tensor) -> Tensor:
+    return torch.einsum("bthv,hvd->btd", o, w)
+
+
+def test_retention() -> None:
+    def reference(inputs: Values, p: Values) -> Tensor:
+        q, k, v, g = (heads(inputs["x"], p[name]) for name in ("W_q", "W_k", "W_v", "W_g"))
+        gamma = 1 - 2.0 ** (-5 - torch.arange(2, dtype=q.dtype))
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            write = k[:, t, :, :, None] * v[:, t, :, None] / 3**0.5
+            state = gamma[:, None, None] * state + write
+            return state, torch.einsum("bhkv,bhk->bhv", state, q[:, t])
+
+        o = loop(q.new_zeros(2, 2, 3, 2), 5, step)
+        return back(silu(g) * torch.nn.functional.rms_norm(o, (2,), eps=1e-6), p["W_o"])
+
+    held("retention", reference, X, d=4, H=2, K=3, V=2)
+
+
+def test_expanded_gates() -> None:
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        f = 0.25 + 0.75 * heads(x, p["W_f"]).sigmoid()
+        q, v = heads(x, p["W_o"]).sigmoid(), silu(heads(x, p["W_i"]))
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            state = f[:, t, ..., None] * state + (1 - f)[:, t, ..., None] * v[:, t, :, None]
+            return state, torch.einsum("bhkv,bhk->bhv", state, q[:, t])
+
+        return back(loop(x.new_zeros(2, 2, 3, 2), 5, step), p["W_y"])
+
+    held("hgrn2", reference, X, d=4, H=2, K=3, V=2)
+
+
+def test_a_unit_without_state_in_its_gates() -> None:
+    def reference(inputs: Values, p: Values) -> Tensor:
+        z, new = (inputs["x"] @ p["W_z"]).sigmoid(), inputs["x"] @ p["W_h"]
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            state = torch.lerp(state, new[:, t], z[:, t])
+            return state, state
+
+        return loop(torch.zeros_like(new[:, 0]), 5, step) @ p["W_y"]
+
+    held("min_gru", reference, X, d=4, D=3)
+
+
+def test_a_diagonal_recurrence_with_a_gated_decay() -> None:
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        r = (x @ p["W_a"].T + p["b_a"]).sigmoid()
+        i = (x @ p["W_x"].T + p["b_x"]).sigmoid()
+        a = torch.exp(-8 * softplus(p["lam"]) * r)
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            state = a[:, t] * state + (1 - a[:, t] ** 2).sqrt() * i[:, t] * x[:, t]
+            return state, state
+
+        return loop(torch.zeros_like(x[:, 0]), 5, step)
+
+    held("rg_lru", reference, X, d=4)
+
+
+def test_an_online_learner() -> None:
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        u, beta = x @ p["W_x"], (x @ p["W_b"]).sigmoid()
+        k, q = x @ p["W_k"], x @ p["W_q"]
+        eta = beta / (1 + beta * (k * k).sum(-1, keepdim=True))
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            step_size, key = eta[:, t, :, None], k[:, t, None]
+            state = state - step_size * key**2 * state + step_size * u[:, t, :, None] * key
+            return state, (state * q[:, t, None]).sum(-1)
+
+        return loop(x.new_zeros(2, 3, 2), 5, step) @ p["W_o"]
+
+    held("longhorn", reference, X, d=4, D=3, N=2)
