@@ -84,6 +84,7 @@ def test_an_attention_shows_what_it_keeps():
     ways, numbers = (block for block in step.blocks if isinstance(block, Table))
     assert [str(row[0]).endswith("(taken)") for row in ways.rows[::3]] == [False, True, True]
     assert [row[1] for row in numbers.rows] == ["32.8 k", "576", "576"]
+    assert numbers.head[0] == "with C = 512, H = 128, K = 128, R = 64, V = 128"
 
 
 GIVEN = """

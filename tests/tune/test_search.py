@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from archc.bench.workers import Workers
+from archc.commands.bench import SHAPES
 from archc.commands.tune import told
 from archc.tune.candidates import Candidate
 from archc.tune.search import Found, SearchFailed, search
 from tests.bench.test_report import JOB
+from tests.console import run
 
 WORKER = """
     import json, os, pathlib, signal, sys
@@ -73,3 +75,21 @@ def test_shipped_settings_that_are_wrong_end_the_search(
 ) -> None:
     with pytest.raises(SearchFailed, match=r"the shipped settings: wrong: d q: 1\.0e\+00"):
         found_by(monkeypatch, tmp_path, ["d q: 1.0e+00"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "tried"),
+    [([], [*SHAPES["cuda"]]), (["1,64,2,16", "2,32,2,16"], [(1, 64, 2, 16), (2, 32, 2, 16)])],
+)
+def test_shapes_that_are_asked_for_or_those_of_the_benchmark(
+    asked: list[str], tried: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search that finds nothing, in place of one on a GPU."""
+    found = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("archc.bench.subject.subject", lambda spec, shape, *rest: shape)
+    monkeypatch.setattr("archc.tune.search.search", lambda shape, *rest: found.append(shape))
+    monkeypatch.setattr("archc.commands.tune.told", lambda each: [])
+    monkeypatch.setattr("archc.commands.tune._write", lambda *given: None)
+    options = [word for shape in asked for word in ("--shapes", shape)]
+    assert run("tune", "gla", *options).exit_code == 0 and found == tried
