@@ -5,13 +5,17 @@ from __future__ import annotations
 from functools import lru_cache
 
 import pytest
+import torch
 from archc.backends.triton.schedule import written
 
 import archc
 from archc.compile import SCHEDULE, for_kernels, lowered
 from archc.diagnostics import ArchError
+from archc.dims import BATCH, TIME
 from archc.ir import layer as ir
+from archc.ir.graph import Type
 from archc.ir.kernel import Kernels
+from archc.ir.typing import layer_graph
 from archc.schedule.devices import DEVICES, REFERENCE
 from archc.schedule.fitting import chunk_for
 from archc.schedule.memory import fits, on_chip, spills
@@ -86,6 +90,15 @@ def test_registers_are_counted_too() -> None:
     found = [misfit for each in plan.kernels if (misfit := spills(each, wide)) is not None]
     assert "memory_inter_chunk_scan" in {each.kernel for each in found}
     assert all(each.what == "registers" and each.needed > each.most for each in found)
+
+
+def test_numbers_that_are_not_real_are_as_wide_as_torch_has_them() -> None:
+    graph = layer_graph()
+    kinds = {"int": torch.int32, "bool": torch.bool, "real": torch.bfloat16}
+    for kind in kinds:
+        graph.add(ir.Input(kind, Type((BATCH, TIME), kind)))
+    found = widths(Kernels(graph, (), ()), "bfloat16")
+    assert found == {kind: dtype.itemsize for kind, dtype in kinds.items()}
 
 
 def test_pairs_of_rows_are_made_all_at_once() -> None:
