@@ -92,6 +92,16 @@ def test_registers_are_counted_too() -> None:
     assert all(each.what == "registers" and each.needed > each.most for each in found)
 
 
+def test_a_walk_loads_two_chunks_ahead() -> None:
+    """Of keys and values, both of 64 rows and 64 dims in two bytes."""
+    (plan, _) = cut("gla")
+    setting = Setting(
+        {**SIZES, "K": 64, "V": 64, "chunk": 64}, "bfloat16", widths(plan, "bfloat16")
+    )
+    (walk,) = (each for each in plan.kernels if each.walk is not None)
+    assert on_chip(Program(walk, setting)).shared == 2 * 2 * 64 * 64 * 2
+
+
 def test_numbers_that_are_not_real_are_as_wide_as_torch_has_them() -> None:
     graph = layer_graph()
     kinds = {"int": torch.int32, "bool": torch.bool, "real": torch.bfloat16}

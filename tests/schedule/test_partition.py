@@ -182,6 +182,7 @@ def test_what_needs_no_earlier_kernel_is_in_the_first() -> None:
     """Also where walks make what follows on them, before which all else is done."""
     found = cut("gated_delta", fused=True)
     first, solve, _ = found.kernels
+    assert SUMMED not in {each.width for each in found.buffers}  # no sums of gates were asked for
     before = {*first.stores.values()}
     assert before and all(before & {*found.graph.ancestors(id)} for id in solve.stores.values())
 
