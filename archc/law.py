@@ -32,8 +32,7 @@ from archc.ir import layer as ir
 from archc.ir.plan import default_of
 from archc.ir.sizes import evaluate
 from archc.numerics.stated import stated
-from archc.recurrence.law.composition import Law, Refusal
-from archc.recurrence.law.of_layer import law_of_layer
+from archc.recurrence.law.composition import Law, Refusal, law_of_layer
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -36,8 +36,10 @@ TYPED = {
 
 NAMED_ALIKE = {
     "arguments": "what a command, and what a call, is given",
+    "budget": "of a layer, and of a kernel",
     "builder": "of gradients, and the one that it builds on",
     "chunk": "ops, and their gradients",
+    "decay": "what a spec says of parameters, and how that is asked for",
     "fold": "what an attention is, and how that is written",
     "interval": "of ops, and of functions",
     "kernel": "of a plan, and as text",

@@ -25,7 +25,7 @@ from archc.ir.value_names import state_before
 from archc.recurrence.affine.form import MATRIX, NormalForm
 from archc.recurrence.analysis.degree import reads
 from archc.recurrence.chunk.carrying import BEGIN
-from archc.recurrence.chunk.frame import Frame, input_of
+from archc.recurrence.chunk.frame import Frame, input_of, settled
 from archc.recurrence.chunk.scan import Carried, carried, in_rows
 
 Starts = Mapping[str, int]
@@ -110,7 +110,7 @@ def folded(frame: Frame, law: GivenLaw, along: Axis, given: Mapping[str, int]) -
     pairs = {f"{p}.1": old[p] for p in law.parts} | {f"{p}.2": new[p] for p in law.parts}
     for part, id in spread(inner, law.merge, pairs).items():
         chosen = inner.fn("where", new[JOINS], id, old[part])
-        inner.graph.outputs[so_far(part)] = exactly(inner, chosen, types[part])
+        inner.graph.outputs[so_far(part)] = settled(inner.graph, chosen, types[part])
     states = tuple(ir.State(so_far(p), types[p].axes) for p in law.parts)
     inside = [name for name in given if inner.graph.users(new[name])]
     inner.graph.prune()
@@ -146,7 +146,7 @@ def _before_chunks(
     before = {s.name: input_of(inner.graph, s.before, Type(s.axes)) for s in states}
     after = _applied(inner, law, own, before)
     for state in states:
-        inner.graph.outputs[state.name] = exactly(inner, after[state.name], Type(state.axes))
+        inner.graph.outputs[state.name] = settled(inner.graph, after[state.name], Type(state.axes))
         inner.graph.outputs[state.name + BEGIN] = before[state.name]
     inside = [name for name in last if inner.graph.users(own[name])]
     inner.graph.prune()
@@ -198,15 +198,6 @@ def _contract(frame: Frame, graph: Graph, node: Node, operands: Sequence[int]) -
     place = sum(axis.kind == "batch" for _, axis in node.op.out)
     out = (*node.op.out[:place], *more.items(), *node.op.out[place:])
     return ir.Contract(tuple(ins), out)
-
-
-def exactly(frame: Frame, id: int, type: Type) -> int:
-    """A value with the axes of a type, in its order."""
-    id = frame.expanded(id, type.axes)
-    if frame.names(id) == type.names:
-        return id
-    out = tuple((axis.name, axis) for axis in type.axes)
-    return frame.add(ir.Contract((frame.names(id),), out), id)
 
 
 def _without(type: Type, axis: Axis) -> Type:

@@ -15,7 +15,7 @@ import sympy
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.builder import Sharing
+from archc.ir.builder import Builder, Sharing
 from archc.ir.graph import Graph, Type
 from archc.ir.typing import layer_graph
 
@@ -114,6 +114,19 @@ class Frame(Sharing):
         """True for pairs of rows j <= i (strict: j < i)."""
         i, j = (self.add(ir.Position(axis)) for axis in (self.row, self.col))
         return self.fn("lt" if strict else "le", j, i)
+
+
+def settled(graph: Graph, id: int, type: Type) -> int:
+    """A value as real numbers with just these axes, in this order."""
+    if graph[id].type.dtype != "real":
+        id = Builder(graph).fn("real", id)
+    names = graph[id].type.names
+    missing = tuple(axis for axis in type.axes if axis.name not in names)
+    id = graph.add(ck.Expand(missing), id) if missing else id
+    names = graph[id].type.names
+    if names == type.names:
+        return id
+    return graph.add(ir.Contract((names,), tuple((axis.name, axis) for axis in type.axes)), id)
 
 
 def input_of(graph: Graph, name: str, type: Type) -> int:

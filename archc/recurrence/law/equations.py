@@ -15,8 +15,8 @@ from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Graph, Type
 from archc.ir.typing import layer_graph
 from archc.ir.value_names import state_before, state_of
-from archc.recurrence.chunk.by_law import exactly, spread
-from archc.recurrence.chunk.frame import Frame, input_of
+from archc.recurrence.chunk.by_law import spread
+from archc.recurrence.chunk.frame import Frame, input_of, settled
 
 Summary = Mapping[str, int]
 MERGE, APPLY, TOKEN = "merge", "apply", "token"
@@ -84,7 +84,8 @@ class _Trial:
         given += [(state_before(name), id) for name, id in self.states.items() if rule != MERGE]
         shown = tuple((self.output(id), word) for word, id in given)
         for name in self.law.parts if rule == MERGE else self.law.states:
-            one, other = (exactly(self.frame, run[name], self.types[name]) for run in (left, right))
+            graph, type = self.frame.graph, self.types[name]
+            one, other = (settled(graph, run[name], type) for run in (left, right))
             yield Equation(rule, name, self.output(one), self.output(other), shown)
 
     def output(self, id: int) -> str:

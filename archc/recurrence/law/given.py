@@ -13,8 +13,9 @@ from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Graph, Type
 from archc.ir.typing import layer_graph
 from archc.numerics.interval import Interval
-from archc.recurrence.chunk.by_law import JOINS, exactly, folded, in_chunks
+from archc.recurrence.chunk.by_law import JOINS, folded, in_chunks
 from archc.recurrence.chunk.derive import Derivation
+from archc.recurrence.chunk.frame import settled
 
 
 def summary_graph(
@@ -50,7 +51,7 @@ class _Summary(Derivation):
         for name, type in law.types.items():
             nothing = frame.add(ck.Select(along, 0), chunks[name])
             whole = frame.add(ck.Last(along), runs[name], nothing)
-            graph.outputs[name] = exactly(frame, whole, type)
+            graph.outputs[name] = settled(graph, whole, type)
 
 
 def joined(graphs: Sequence[Graph]) -> Graph:

@@ -12,7 +12,7 @@ from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Type
 from archc.ir.typing import layer_graph
-from archc.recurrence.chunk.frame import input_of
+from archc.recurrence.chunk.frame import input_of, settled
 from archc.recurrence.law.parts import (
     BLOCKS,
     FACTOR,
@@ -71,19 +71,6 @@ def identity_graph(groups: Sequence[Group], parts: Parts) -> Graph:
             name = addition(state.name)
             graph.outputs[name] = settled(graph, nothing, parts[name])
     return graph
-
-
-def settled(graph: Graph, id: int, type: Type) -> int:
-    """A value as real numbers with just these axes, in this order."""
-    if graph[id].type.dtype != "real":
-        id = Builder(graph).fn("real", id)
-    names = graph[id].type.names
-    missing = tuple(axis for axis in type.axes if axis.name not in names)
-    id = graph.add(ck.Expand(missing), id) if missing else id
-    names = graph[id].type.names
-    if names == type.names:
-        return id
-    return graph.add(ir.Contract((names,), tuple((axis.name, axis) for axis in type.axes)), id)
 
 
 # --- a state over a run -------------------------------------------------------------------------

@@ -29,11 +29,11 @@ from archc.recurrence.analysis.degree import reads
 from archc.recurrence.analysis.gauge import SCALE, SHIFT, Proof, proved
 from archc.recurrence.chunk.coupled import coupled, dense, fresh
 from archc.recurrence.chunk.derive import Derivation, NotChunked
+from archc.recurrence.chunk.frame import settled
 from archc.recurrence.chunk.lift import Lifted
 from archc.recurrence.chunk.matrix import MatrixForm, TokenStep
 from archc.recurrence.chunk.scan import diagonal
 from archc.recurrence.chunk.tropical import largest
-from archc.recurrence.law.merge import settled
 from archc.recurrence.law.parts import (
     BLOCKS,
     FACTOR,
