@@ -209,7 +209,21 @@ def told_by(cu_seqlens: Tensor) -> tuple:
     without a word to torch; on a GPU, where reading them waits, what torch knows of changes."""
     if cu_seqlens.device.type == "cpu":
         return id(cu_seqlens), *cu_seqlens.tolist()
-    return id(cu_seqlens), cu_seqlens.data_ptr(), cu_seqlens._version
+    now = id(cu_seqlens), cu_seqlens.data_ptr(), cu_seqlens._version
+    if torch.is_anomaly_enabled():
+        refuse_unseen(cu_seqlens, now)
+    return now
+
+
+def refuse_unseen(cu_seqlens: Tensor, now: tuple) -> None:
+    """Refuse borders with other values than when torch told the same of them; waits for the GPU."""
+    values = cu_seqlens.tolist()
+    before, known = getattr(cu_seqlens, "_values_then", (None, None))
+    if before == now and known != values:
+        what = "was changed through `.data`, or by another library, which cannot be seen on a GPU"
+        how = "change it by operations of PyTorch, or give a new tensor"
+        raise ValueError(f"`cu_seqlens` {what}: it is {values}, and was {known}; {how}")
+    vars(cu_seqlens)["_values_then"] = (now, values)
 
 
 def once_for(cu_seqlens: Tensor, what: tuple, make: Callable) -> Any:

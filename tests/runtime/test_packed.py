@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from archc.runtime import packed as runtime
+from archc.runtime.layers import told_by
 
 CHUNK = 4
 LENGTHS = ([0, 0, 5, 9, 0, 4, 0], [1], [0, 0, 3], [8, 1, 0], [4, 4, 4])
@@ -153,3 +154,22 @@ def test_tables(lengths: list[int]) -> None:
     assert first == [s for length, s in zip(lengths, starts.tolist(), strict=True)
                      for s in range(s, s + length, CHUNK)]  # fmt: skip
     assert torch.equal(runtime.by_chunks(rows)[:, 2:], rows[:, 4:6])
+
+
+class OnDevice(Tensor):
+    """Borders as they are on a GPU: nothing tells of a change but what torch knows."""
+
+    device = torch.device("cuda", 0)
+
+
+def test_borders_that_change_unseen() -> None:
+    given = torch.Tensor._make_subclass(OnDevice, borders([3, 4]))
+    with torch.autograd.set_detect_anomaly(True, check_nan=False):
+        first = told_by(given)
+        assert told_by(given) == first
+        given[1] = 2
+        assert told_by(given) != first
+        given.data[1] = 5
+        with pytest.raises(ValueError, match=r"is \[0, 5, 7\], and was \[0, 2, 7\]"):
+            told_by(given)
+    told_by(given)  # the switch is off
