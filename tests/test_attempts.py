@@ -66,6 +66,13 @@ layer Stack(d, L = 4):
     output x
 '''
 
+OPTION = """layer MLP(d, e = 4 * d, act = "silu"):
+    input x[d]
+    param W_1[d, e]; W_2[e, d]
+    h = x @ W_1
+    output y[d] = (silu(h) if act == "silu" else relu(h)) @ W_2
+"""
+
 ATTEMPTS: dict[str, tuple[str, str, str, str | None]] = {
     "a loop over time": (
         MEMORY, "    recurrence S[K, V] over H:\n", "    for t in range(T):\n", "recurrence",
@@ -106,6 +113,24 @@ ATTEMPTS: dict[str, tuple[str, str, str, str | None]] = {
     ),
     "no word behind repeat": (STACK, "repeat L as l:", "repeat L:", "as l:"),
     "two signs": (MLP, "    h = rms", "    h := rms", None),
+    "softmax outside of an attend": (
+        ATTENTION,
+        "    attend s <= t over H:\n        o = softmax(q[t].T @ k[s] / sqrt(K)) @ v[s]\n",
+        "    o = softmax(q @ k.T / sqrt(K)) @ v\n", "attend s <= t over H:",
+    ),
+    "round brackets around dims": (MLP, "W_2[e, d]", "W_2(e, d)", None),
+    "a type in front of dims": (MLP, "input x[d]", "input x: Tensor[d]", None),
+    "dims by number": (MLP, "rmsnorm[d]", "rmsnorm[-1]", None),
+    "a subscript": (MEMORY, "f * S[t-1]", "f * Sₜ₋₁", "S[t-1]"),
+    "several values at once": (
+        MEMORY, "    q = x @ W_q\n    k = x @ W_k\n", "    q, k = x @ W_q, x @ W_k\n", None,
+    ),
+    "no colon": (MEMORY, "over H:", "over H", ":"),
+    "a root sign": (ATTENTION, "sqrt(K)", "√K", "sqrt(K)"),
+    "the size of a head": (ATTENTION, "sqrt(K)", "sqrt(d_k)", "sqrt(K)"),
+    "an option that is a function": (
+        OPTION, '(silu(h) if act == "silu" else relu(h))', "act(h)", 'if act == "silu" else',
+    ),
 }  # fmt: skip
 """What passes, a part of it, and what stands there in the attempt; then what the advice says that
 the fix has more of, or None where what is marked goes."""

@@ -14,7 +14,7 @@ from archc.elaborate.body import run_function
 from archc.elaborate.callee import bind
 from archc.elaborate.heads import require_groups
 from archc.elaborate.scope import PairScope, Scope
-from archc.elaborate.values import AbstractLayer, FunctionRef, LayerRef, Tensor, Value
+from archc.elaborate.values import AbstractLayer, FunctionRef, LayerRef, Option, Tensor, Value
 from archc.elaborate.whole import made_whole, whole
 from archc.functions.definitions import FUNCTIONS
 from archc.ir import layer as ir
@@ -94,6 +94,8 @@ def _instead_of_call(node: tree.Call, target: Value) -> str:
         return "`.T` stands without brackets behind it"
     if isinstance(func, tree.Call):
         return "a layer is given its sizes first, then its inputs: `Layer(d)(x)`"
+    if isinstance(func, tree.Name) and isinstance(target, Option) and isinstance(target.value, str):
+        return f'compare the text: `silu(x) if {func.id} == "{target.value}" else gelu(x)`'
     if isinstance(func, tree.Name) and isinstance(target, Tensor) and len(node.args) == 1:
         given = node.args[0].value.span.text
         return f"a product is written with `*` or `@`, a row of a table `{func.id}[{given}]`"
@@ -255,7 +257,10 @@ def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ..
             "E0209",
             "`softmax` without an axis is for scores of an `attend`",
             node.span,
-            helps=[f"over a dim: {over(scope, name, node)}"],
+            helps=[
+                "over the tokens: a block `attend s <= t over H:` with `softmax(q[t].T @ k[s])`",
+                f"over a dim: {over(scope, name, node)}",
+            ],
         )
     return _over_tokens_read(scope, scope.pair, node)
 

@@ -16,7 +16,7 @@ from archc.diagnostics import Report
 from archc.source import Source, Span
 from archc.syntax import tree
 from archc.syntax.habits import of_name
-from archc.syntax.names import canonical, operator, reserved
+from archc.syntax.names import WORDS, canonical, operator, reserved
 
 BATCH = "batch"
 """The implicit axis: reserved, but `mean[batch, t](loss)` may name it."""
@@ -105,6 +105,8 @@ class Builder:
             )
         if reserved(name):
             helps = ["`lam` is the usual spelling"] if name == "lambda" else of_name(name)
+            if name[0] in "√∑∏":
+                helps = [f"write `{WORDS[name[0]]}({name[1:]})`"]
             raise self.report.error(
                 "E0015",
                 f"`{name}` is a reserved name",

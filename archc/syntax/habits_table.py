@@ -54,6 +54,10 @@ NAMES = (
         "z = gelu_new(x)", "z = gelu_tanh(x)",
     ),
     Habit(
+        "approximate", "`gelu_tanh(x)`; `gelu(x)` is the exact one",
+        'z = gelu(x, approximate = "tanh")', "z = gelu_tanh(x)",
+    ),
+    Habit(
         "quick_gelu gelu_sigmoid", "`x * sigmoid(1.702 * x)`",
         "z = quick_gelu(x)", "z = x * sigmoid(1.702 * x)",
     ),
@@ -298,6 +302,11 @@ NAMES = (
         "shape size numel ndim len", "the dim itself, which is its size: `x / sqrt(d)`",
         "z = x / sqrt(x.shape)", "z = x / sqrt(d)",
     ),
+    Habit(
+        "d_k d_head head_dim dk dim_head", "the dim itself, which is its size: `sqrt(K)`",
+        "o = softmax(q[t].T @ k[s] / sqrt(d_k)) @ v[s]",
+        "o = softmax(q[t].T @ k[s] / sqrt(K)) @ v[s]", READ,
+    ),
     Habit("weight", "the parameter itself: `x @ U`", "z = x @ U.weight", "z = x @ U"),
     # --- along the tokens ---
     Habit(
@@ -385,8 +394,18 @@ TEXTS = (
     ),
     Habit(r"^[ ]*(?:let|const|var)\b.*", "`z = x`, without a word in front", "let z = x", "z = x"),
     Habit(
-        r"^[ ]*(?:param|input|output) +\w+ *\(.*", "`param w[d]`: dims stand in square brackets",
-        "param w(d)\nz = x * w", "param w[d]\nz = x * w",
+        r"^[ ]*(?:param|input|output)\b(?:[^=(\n]|=[^;\n]*;)*\w *\(.*",
+        "`param w[d]`: dims stand in square brackets",
+        "param w[d] = 1; u(d)\nz = x * w * u", "param w[d] = 1; u[d]\nz = x * w * u",
+    ),
+    Habit(
+        r"^[ ]*(?:param|input|output)\b[^=:\n]*\b(\w+) *: *\w*\[.*",
+        "`{1}[d]`: dims stand right behind the name",
+        "param w: Tensor[d]\nz = x * w", "param w[d]\nz = x * w",
+    ),
+    Habit(
+        r"^[ ]*\w+(?: *, *\w+)+ *=(?!.*\bby\b)[^(\n]*,.*", "a statement for each: `f = x; g = b`",
+        "f, g = x, b\nz = f + g", "f = x; g = b\nz = f + g",
     ),
     Habit(
         r"^(?:layer|block|model) +\w+ *(?:\[.*\])? *:.*",
@@ -505,6 +524,7 @@ TEXTS = (
     Habit(r"(?<![\[:, ])\.\.\.|(?<!\[)\.\.\.(?!\])|…", "all of it: nothing is filled in",
           "z = x + ... + b", "z = x + b"),
     Habit(r"&&?", "`and`", "z = where(x > 0 && b > 0, x, b)", "z = where(x > 0 and b > 0, x, b)"),
+    Habit(r"(?<=[-=(*+/,@ ])\|[^|\n]+\|", "`abs(x)`", "z = |x + b|", "z = abs(x + b)"),
     Habit(r"\|\|?", "`or`", "z = where(x > 0 || b > 0, x, b)", "z = where(x > 0 or b > 0, x, b)"),
     Habit(r"!(?!=)|~", "`not`", "z = where(!(x > 0), x, b)", "z = where(not (x > 0), x, b)"),
     Habit(
@@ -546,6 +566,13 @@ TEXTS = (
           r"z = \mathbf{x}", "z = x"),
     # --- characters ---
     Habit("÷", "`/`", "z = x ÷ b", "z = x / b"),
+    Habit(
+        r"([A-Za-z\u0370-\u03ff]\w*?)(?:ₜ|ᵢ)(?:₋₁)?",
+        "`{1}[t-1]` for the token before; at the token at hand, a value stands without an index",
+        "S[t] = Sₜ₋₁ + kₜ @ v.T", "S[t] = S[t-1] + k @ v.T", STEP,
+    ),
+    Habit(r"([A-Za-z\u0370-\u03ff]\w*?)[₀-₉]+", "`{1}_1`: names have no subscripts",
+          "x₁ = 2 * x\nz = x₁", "x_1 = 2 * x\nz = x_1"),
     Habit("²", "`** 2`", "z = x²", "z = x ** 2"),
     Habit("³", "`** 3`", "z = x³", "z = x ** 3"),
     Habit("[–—]", "`-`", "z = x – b", "z = x - b"),

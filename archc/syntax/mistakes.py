@@ -272,6 +272,8 @@ def _unexpected(
     helps = []
     if {"`=`", "`,`"} <= set(expected) and str(token) in OPERATORS:
         helps = ["a line gives a value its name: `z = ...`"]
+    elif token.type == "_NL" and "`:`" in expected:
+        helps = ["end the line that opens a block with `:`"]
     elif str(token) in (")", "]"):
         helps = ["no bracket is open here"] if _unopened(source.line(at.line)) else []
     return report.error("E0012", f"unexpected {found}", at, notes=notes, helps=helps)
