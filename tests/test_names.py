@@ -107,28 +107,30 @@ def test_thousands_of_names(seed: int) -> None:
 
 
 MEMORY = """
-layer Memory({keys}, {values}, d, H):
+layer Memory({keys}, {values}, {number}, d, H):
     input x[d]
-    param W_q, W_k[d, H, {keys}]; W_v[d, H, {values}]; W_f[d, H]
+    param W_q, W_k[d, H, {keys}]; W_v[d, H, {values}]; W_f[d, H]; E[{number}, d]
     q = x @ W_q
     k = x @ W_k
     v = x @ W_v
     f = sigmoid(x @ W_f)
     recurrence S[{keys}, {values}] over H:
-        S[t] = f * S[t-1] + k @ v.T
+        S[t] = f * S[t-1] + k @ v.T / {number}
         o = S[t].T @ q
     output y = o * {values}
+    output z = x + sum[{number}](E)
 """
 
 
 @pytest.mark.parametrize(
-    "names", [("i", "T"), pytest.param(("segment", "T_seen"), marks=pytest.mark.slow)]
+    "names", [("i", "T_m", "T"), pytest.param(("segment", "T", "T_seen"), marks=pytest.mark.slow)]
 )
-def test_dims_with_the_names_of_the_compiler_s_own(names: tuple[str, str]) -> None:
-    """A dim that is called as the tokens of a chunk are, and one as how many there are."""
+def test_sizes_with_the_names_of_the_compiler_s_own(names: tuple[str, ...]) -> None:
+    """Dims that are called as tokens are, and a number that no shape tells as how many."""
     alike = [names, tuple(map(twin, names))]
     second, first = (
-        text_of(archc.parse(MEMORY.format(keys=k, values=v)).layer, "triton") for k, v in alike
+        text_of(archc.parse(MEMORY.format(keys=k, values=v, number=n)).layer, "triton")
+        for k, v, n in alike
     )
     assert compare(first, second) > len(ast.parse(second).body) // 3
 

@@ -56,7 +56,7 @@ class Forward:
         scope.cu_seqlens = "cu_seqlens" if in_one_run(self.layer) else ""
         known = set(self.names.values())
         spoken = {identifier(node.name) for node in self.layer.graph if node.name}
-        scope.names.taken = known | spoken
+        scope.names.taken = known | spoken | {arg.name for arg in self.layer.args}
         scope.lengths = {"batch": scope.names.fresh("B"), "t": scope.names.fresh("T")}
         streams = {id: stream_of(op.type.axes) for id, op in self.layer.inputs}
         for axis in streams.values():

@@ -219,7 +219,7 @@ def _lengths(
     place = values[read].layout.index(op.source)
     scope.writer.line(f"{name} = {values[read].text.at(ATOM)}.shape[{place}]")
     symbols = sorted({str(symbol) for side in sides for symbol in side.free_symbols})
-    known = {symbol: scope.ask(scope.sizes.get(symbol, symbol)) for symbol in symbols}
+    known = {symbol: scope.ask(scope.local(symbol)) for symbol in symbols}
     known[str(op.reader.size)] = scope.ask(scope.lengths[op.reader.name])
     known[str(op.read.size)] = name
     return known

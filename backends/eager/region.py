@@ -100,7 +100,7 @@ def extra_arguments(scope: Scope, body: Scope) -> tuple[list[str], list[str]]:
         elif name in lengths:
             text = scope.lengths[lengths[name]]
         else:
-            text = scope.sizes.get(name, name)
+            text = scope.local(body.handed.get(name, name))
         given.append(scope.ask(text))
     return names, given
 

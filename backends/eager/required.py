@@ -17,7 +17,7 @@ from archc.ir import layer as ir
 def is_told(scope: Scope, expr: sympy.Basic) -> bool:
     """Whether shapes tell everything in an expression."""
     names = [str(symbol) for symbol in expr.free_symbols]
-    return all(scope.sizes.get(name, name) in scope.sources for name in names)
+    return all(scope.local(name) in scope.sources for name in names)
 
 
 def told_length(scope: Scope, axis: Axis) -> str:
@@ -42,7 +42,7 @@ def write_needs(writer: Writer, scope: Scope, title: str, needs: Iterable[ir.Req
     """Lines that refuse sizes which break one of them, each told in its own words."""
     for need in needs:
         names = sorted(str(symbol) for symbol in need.condition.free_symbols)
-        known = {name: scope.sizes.get(name, name) for name in names}
+        known = {name: scope.local(name) for name in names}
         if names and is_told(scope, need.condition):
             write_need(writer, title, need, {n: scope.ask(text) for n, text in known.items()})
 

@@ -18,7 +18,7 @@ from archc.backends.expression import ATOM, Text, call, number, whole
 from archc.backends.index import aligned, permuted
 from archc.backends.writer import Names, Writer
 
-from archc.dims import Axis, in_words
+from archc.dims import OWN, TIME, Axis, in_words
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
@@ -58,7 +58,8 @@ class Scope:
     `like` names a tensor that has the dtype and device of the data. `sizes` says how
     size symbols are written here, `lengths` how long each sequence is, `starts` the position of its
     first token; `sources` tells from which arguments' shapes a length can be read. What is asked
-    for and not found becomes an argument of the function. `home` is the spec whose lines are cited.
+    for and not found becomes an argument of the function; `handed` are sizes that are called by
+    another name than their own then. `home` is the spec whose lines are cited.
     `chunk` is how the length of a chunk is written, where there is a choice; `region` the name of
     what carries a state through it. `needs` are the conditions on sizes. `cu_seqlens` is the name
     of the borders of packed sequences, "" where there is one sequence in each row of the batch;
@@ -76,6 +77,7 @@ class Scope:
         self.dtype, self.device = f"{like}.dtype", f"{like}.device"
         self.names, self.writer = Names(), Writer(margin=8)
         self.sizes: dict[str, str] = {}
+        self.handed: dict[str, str] = {}
         self.lengths: dict[str, str] = {}
         self.starts: dict[str, str] = {}
         self.sources: dict[str, list[tuple[str, int]]] = {}
@@ -307,7 +309,20 @@ class Scope:
 
     def _reach(self, expr: sympy.Expr) -> dict[str, str]:
         names = sorted(str(symbol) for symbol in expr.free_symbols)
-        return {name: self.ask(self.sizes.get(name, in_words(name))) for name in names}
+        return {name: self.ask(self.local(name)) for name in names}
+
+    def local(self, size: str) -> str:
+        """What a size or an option is called here: by its name, if nothing else is."""
+        if size not in self.sizes:
+            taken = {*self.lengths.values(), *self.handed}
+            if size == str(TIME.size) and "t" in self.lengths:
+                self.sizes[size] = self.lengths["t"]
+            elif size in taken or size.endswith(OWN):
+                local = self.names.fresh(in_words(size))
+                while local in taken | self.asked:
+                    local = self.names.fresh(in_words(size))
+                self.sizes[size], self.handed[local] = local, size
+        return self.sizes.get(size, size)
 
     def ask(self, text: str) -> str:
         """Note that the names in a text must be defined at the head of the function, or handed
