@@ -118,7 +118,7 @@ layer Memory({keys}, {values}, {number}, d, H):
         S[t] = f * S[t-1] + k @ v.T / {number}
         o = S[t].T @ q
     output y = o * {values}
-    output z = x + sum[{number}](E)
+    output more = x + sum[{number}](E)
 """
 
 
