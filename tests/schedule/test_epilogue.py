@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from archc.derivation.leaving import leaving
+from archc.show.leaving import leaving
 
 import archc
 from archc.compile import before_chunks, elaborated, in_chunks, lowered, with_epilogues
