@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from archc.show.leaving import leaving
 
 import archc
 from archc.compile import before_chunks, elaborated, in_chunks, lowered, with_epilogues
@@ -11,6 +10,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.schedule.epilogue import considered
 from archc.schedule.program import Setting
+from archc.show.leaving import leaving
 from archc.source import Source
 from tests.schedule.same import check_same
 
