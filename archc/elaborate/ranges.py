@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
-from archc.elaborate.mentions import free_names
+from archc.elaborate.mentions import free_names, names_defined
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import Option
 from archc.syntax import tree
@@ -17,9 +18,10 @@ def bounded(scope: Scope, node: tree.Attend) -> tree.Attend:
     if node.everything or node.ending or not isinstance(range, tree.Compare):
         return node
     terms, ops = list(range.terms), list(range.ops)
-    while len(terms) > 1 and _open(scope, terms[0]):
+    own = names_defined(node.body)
+    while len(terms) > 1 and _open(scope, terms[0], own):
         terms, ops = terms[1:], ops[1:]
-    while len(terms) > 1 and _open(scope, terms[-1]):
+    while len(terms) > 1 and _open(scope, terms[-1], own):
         terms, ops = terms[:-1], ops[:-1]
     if len(terms) == len(range.terms):
         return node
@@ -28,9 +30,10 @@ def bounded(scope: Scope, node: tree.Attend) -> tree.Attend:
     return replace(node, range=tree.Compare(range.span, tuple(terms), tuple(ops)))
 
 
-def _open(scope: Scope, term: tree.Expr) -> bool:
-    """Whether an end of a range mentions a name that is `none`, and so is no end."""
-    names = [name for name in free_names(term) if scope.index(name) is None]
+def _open(scope: Scope, term: tree.Expr, own: Collection[str]) -> bool:
+    """Whether an end of a range mentions a name that is `none`, and so is no end. The block's `own`
+    names are none of these."""
+    names = [name for name in free_names(term) if scope.index(name) is None and name not in own]
     return any(_is_none(scope, name, term) for name in names)
 
 
