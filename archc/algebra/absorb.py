@@ -51,7 +51,7 @@ def absorb(layer: ir.Layer) -> ir.Layer:
 
 
 def decisions(layer: ir.Layer) -> Iterator[Decision]:
-    """What `absorb` decides about each attention of a layer that could keep a latent."""
+    """The decisions of `absorb` about each attention of a layer that could keep a latent."""
     for node in layer.graph:
         if isinstance(node.op, ir.Pair):
             found = absorbed(layer.graph, node, layer.args)

@@ -1,4 +1,4 @@
-"""What a value costs: arithmetic and numbers written, at sample sizes.
+"""The cost of a value: arithmetic and numbers written, at sample sizes.
 
 Sizes are not known when a layer is simplified, so a cost is a tuple with one entry for each sample
 point, and one way is taken for cheaper than another only if it is nowhere dearer. That leaves what

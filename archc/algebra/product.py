@@ -75,7 +75,7 @@ class Reading:
         self.product = self._product(root.id, self.out)
 
     def cost(self, id: int) -> Cost:
-        """What a node costs with all below it that only the root needs; nothing if others do."""
+        """The cost of a node with all below it that only the root needs; nothing if others do."""
         if id not in self.own:
             return cost.FREE
         node = self.graph[id]
@@ -198,7 +198,7 @@ def is_open(graph: Graph, user: Node, node: Node, alone: bool) -> bool:
 
 
 def step_cost(graph: Graph, node: Node, sized: Sized = as_is) -> Cost:
-    """What one node costs, its operands given."""
+    """The cost of one node whose operands are given."""
     axes = [sized(axis) for axis in node.type.axes]
     if isinstance(node.op, ir.Contract):
         labels: dict[str, Axis] = {}

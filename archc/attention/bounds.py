@@ -1,4 +1,5 @@
-"""Which tokens a reader may read, from the inequalities of a mask: s <= t, t - w < s."""
+"""The range of tokens that a reader may read, from the inequalities of a mask: s <= t, t - w <
+s."""
 
 from __future__ import annotations
 

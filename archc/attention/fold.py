@@ -1,4 +1,4 @@
-"""What a weighted sum over the tokens read is made of, as kernels need to know it.
+"""The parts of a weighted sum over the tokens read, as kernels need to know them.
 
     o[t] = sum over s of w(t, s) v[s],    w = softmax of a score over s, or the score itself
 

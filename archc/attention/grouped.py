@@ -1,4 +1,4 @@
-"""What each head takes its group's part of: head h is of group h // (H / G)."""
+"""Grouped heads: head h takes the part of group h // (H / G) of a value."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def bound_text(bound: Bound, reader: str, read: str) -> str:
 
 
 def lines(fold: Fold) -> Iterator[tuple[str, str]]:
-    """What there is to say of a fold: a title each, and a text."""
+    """The lines about a fold: a title each, and a text."""
     reader, read = fold.reader.name, fold.read.name
     yield "score", formula(fold.pairs, fold.pairs.outputs["score"])
     for dot in fold.dots:

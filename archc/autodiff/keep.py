@@ -1,4 +1,5 @@
-"""What a gradient needs of the forward's values: saved by the forward, or computed again.
+"""Rematerialisation: each of the forward's values that a gradient needs is saved by the forward, or
+computed again.
 
 A value is costly to recompute if it takes more than `COSTLY` operations for each byte that it reads
 and writes, or if its op works through a sequence (a Fold, a Scan, a solve ...); any other value is
@@ -107,7 +108,7 @@ def _again(backward: Graph, given: Collection[str]) -> tuple[Node, ...]:
 
 
 def report(gradient: Gradient) -> str:
-    """What is saved and what is computed again, for a reader."""
+    """A report of the values that are saved, and of those that are computed again."""
     lines = ["saved for the gradient, bytes a token in float32:"]
     width = max((len(saved.name) for saved in gradient.saved), default=0)
     for saved in gradient.saved:
@@ -159,7 +160,7 @@ def _is_input(node: Node) -> bool:
 
 
 def size(type: Type) -> int:
-    """How many numbers a value has at the sample sizes; at least one."""
+    """The number of elements of a value at the sample sizes; at least one."""
     return max(1, round(_sample(elements(type.axes, {}))))
 
 

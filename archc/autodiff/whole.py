@@ -1,4 +1,4 @@
-"""The same graph for whole sequences: as many tokens are seen as there are.
+"""The graph for whole sequences: as many tokens are seen as there are.
 
 Where a sequence is continued an attend reads more tokens than it has readers. A gradient is taken
 of a whole one, and joins the axes of both: so T_seen is T in it.

@@ -1,4 +1,4 @@
-"""Where a layer chooses: the best n of m, windows, blocks. Sizes for which a choice leaves
+"""The choices of a layer: the best n of m, windows, blocks. Sizes for which a choice leaves
 something out, and whether an instance had one.
 
 An instance in which every token takes all there is would hide a mistake in what is chosen.

@@ -1,4 +1,4 @@
-"""What the chunk ops compute, one function an op, in plain torch for clarity alone.
+"""The reference semantics of the chunk ops, one function an op, in plain torch for clarity alone.
 
 Everything between rows is written pair by pair: spans [rows, columns] and sums over them. As in
 `meaning_ops.py` every function takes the node, the scope and its operands as `Named` tensors.

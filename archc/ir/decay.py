@@ -1,5 +1,5 @@
-"""Which parameters are maps of tokens or tables, and which only scale, shift or gate: weights of
-the first kind may decay in training, those of the second should not."""
+"""The parameters of a layer that weight decay is for, and those that it is not: maps of tokens and
+tables may decay in training, parameters that only scale, shift or gate should not."""
 
 from __future__ import annotations
 

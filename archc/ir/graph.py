@@ -126,7 +126,7 @@ class Graph(Generic[Op]):
         return found
 
     def copy(self) -> Graph[Op]:
-        """The same graph, to be changed on its own; ids stay. Bodies inside ops are shared."""
+        """A copy of the graph, to be changed on its own; ids stay. Bodies inside ops are shared."""
         copy: Graph[Op] = Graph(self.infer)
         copy.outputs, copy._nodes, copy._next = dict(self.outputs), dict(self._nodes), self._next
         copy._users = {id: dict(users) for id, users in self._users.items()}
@@ -134,7 +134,7 @@ class Graph(Generic[Op]):
         return copy
 
     def renumbered(self, key: Callable[[int], Any]) -> Graph[Op]:
-        """The same graph with new ids: in dataflow order and, where there is a choice, by key."""
+        """The graph with new ids: in dataflow order and, where there is a choice, by key."""
         new: Graph[Op] = Graph(self.infer)
         ids: dict[int, int] = {}
         for old in self._sorted(key):

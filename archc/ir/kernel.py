@@ -74,7 +74,8 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """How a walk goes in segments, for where there are too few programs to walk whole sequences.
+    """The segments of a sequence that an inter-chunk scan goes through at once, for where there are
+    too few programs for whole sequences.
 
     `ends` walk every segment, one with a state of nothing; what becomes of a state in a segment is
     the product of all decays, which the same walk makes, or a matrix that is `applied` along a dim,

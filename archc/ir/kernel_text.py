@@ -1,5 +1,5 @@
-"""What a kernel says of itself: each value that it makes, with its shape, its formula in what the
-kernel reads, and the line of the spec that it comes from."""
+"""The docstring of a kernel: each value that it makes, with its shape, its formula in the values
+that the kernel reads, and the line of the spec that it comes from."""
 
 from __future__ import annotations
 

@@ -134,12 +134,12 @@ def reduce_crossings(columns: list[list[Key]], links: Sequence[tuple[Key, Key]])
 
 
 def rounds(columns: Sequence[Sequence[Key]], most: int) -> int:
-    """How many rounds a graph of this size is worth."""
+    """The number of rounds that a graph of this size is worth."""
     return max(4, min(most, EFFORT // max(1, sum(map(len, columns)))))
 
 
 def crossings(columns: Sequence[Sequence[Key]], links: Sequence[tuple[Key, Key]]) -> int:
-    """How many pairs of links cross."""
+    """The number of pairs of links that cross."""
     rank = {key: place for column in columns for place, key in enumerate(column)}
     number = {key: n for n, column in enumerate(columns) for key in column}
     between: dict[int, list[tuple[int, int]]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""What a layer computes, in plain torch: the oracle of the project.
+"""The reference semantics of a layer, in plain torch: the oracle of the project.
 
 Written for clarity alone. A recurrence is a loop over tokens, an attend makes every pair of
 tokens. Inside, a value is a `Named` tensor; outside, a plain tensor whose dims are its node's axes.
@@ -41,7 +41,7 @@ def evaluate(
     dtype: torch.dtype = torch.float64,
     watch: Callable[..., None] | None = None,
 ) -> Evaluation:
-    """What the layer computes from its inputs, outside training (dropout keeps everything).
+    """The outputs of a layer for its inputs, outside training (dropout keeps everything).
 
     inputs: by name, each with the axes of its declaration after batch and stream (`[B, T, ...]`);
     params: by dotted path (`W_q`, `layers.0.mixer.W_q`); sizes: as `resolve_sizes` takes them;

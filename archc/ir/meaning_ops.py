@@ -1,4 +1,5 @@
-"""What the tensor ops of the layer IR compute, one function an op (regions: see `meaning.py`).
+"""The reference semantics of the tensor ops of the layer IR, one function an op (regions: see
+`meaning.py`).
 
 Every function takes the node, the scope and its operands as `Named` tensors, and may return the
 dims in any order. Plain torch, written for clarity alone.
@@ -40,7 +41,7 @@ class Named:
         return data
 
     def renamed(self, names: Mapping[str, str]) -> Named:
-        """The same tensor with some names changed."""
+        """The tensor with some of its axes renamed."""
         return Named(self.data, tuple(names.get(name, name) for name in self.names))
 
 

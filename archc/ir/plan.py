@@ -1,5 +1,5 @@
-"""What a backend writes a file from: a layer, where it came from, and a small instance to check
-it on."""
+"""The input of a backend: a layer, where it came from, and a small instance to check the file
+on."""
 
 from __future__ import annotations
 

@@ -58,6 +58,6 @@ def along(axis: str, types: Types) -> Type:
 
 
 def elements(axes: Iterable[Axis], lengths: Lengths) -> sympy.Expr:
-    """How many elements a tensor of these axes has, a sequence."""
+    """The number of elements of a tensor of these axes, for one sequence."""
     sizes = (lengths.get(a.name, a.size) for a in axes if a.kind != "batch")
     return sympy.Mul(*sizes)

@@ -65,7 +65,7 @@ def type_text(type: Type) -> str:
 
 
 def init_text(init: ir.Init) -> str:
-    """How a parameter starts, as a spec would say it: `log(uniform(1, 16))`, `0`."""
+    """The initial value of a parameter, as a spec would say it: `log(uniform(1, 16))`, `0`."""
     args = ", ".join(init_text(a) if isinstance(a, ir.Init) else option_text(a) for a in init.args)
     return args if init.fn == "value" else f"{init.fn}({args})"
 

@@ -1,4 +1,4 @@
-"""Where a constant of a layer lies: an expression in sizes and options."""
+"""The interval of a constant of a layer, an expression in sizes and options."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def number_interval(value: sympy.Basic, known: Mapping[str, Interval]) -> Interv
 
 
 def required(layer: ir.Layer) -> dict[int | str, Interval]:
-    """What the requirements of a layer (`require tau > 0`) say about single sizes and options."""
+    """The intervals that the requirements of a layer (`require tau > 0`) give single sizes and
+    options."""
     found: dict[int | str, Interval] = {}
     for requirement in layer.requirements:
         condition: Any = requirement.condition

@@ -75,7 +75,7 @@ class _Walk:
         return ANY if rule is None else rule(self, node, *operands)
 
     def count(self, axes: Iterable[Axis]) -> Interval:
-        """How many elements there are along axes."""
+        """The number of elements along axes."""
         return reduce(mul, (number_interval(axis.size, self.names) for axis in axes), ONE)
 
     def inside(self, body: Graph, captures: Mapping[str, Interval]) -> Results:

@@ -1,4 +1,5 @@
-"""What a layer says about its values: requirements on sizes, and promises of `chunk: bound`."""
+"""The facts that a layer states about its values: requirements on sizes, and promises of `chunk:
+bound`."""
 
 from __future__ import annotations
 

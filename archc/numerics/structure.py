@@ -1,4 +1,4 @@
-"""Which values are equal by their structure, and what that says about sums of them.
+"""The values that are equal by their structure, and what that says about sums of them.
 
 A sum is a linear form: numbers times atoms, where an atom is a value that is no sum itself. So
 `(f + m_old) - max(m_old + f, i)` is `f + m_old - M`, whatever the order in which a spec adds; and

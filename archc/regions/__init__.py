@@ -1,1 +1,1 @@
-"""What of a layer is computed together: token regions, cut from the layer graph."""
+"""Token regions: the parts of a layer graph that are computed together."""

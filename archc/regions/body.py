@@ -90,7 +90,8 @@ def leaves(home: Graph, members: Collection[int], id: int) -> bool:
 
 
 def input_name(home: Graph, id: int, members: Collection[int]) -> str:
-    """What a value is called that enters: as the spec has it, or after what it goes into."""
+    """The name of a value that enters a region: its own in the spec, or one after the op that reads
+    it."""
     node = home[id]
     if isinstance(node.op, ir.Input | ir.Param | ir.Result):
         return node.op.name

@@ -145,7 +145,7 @@ def _after(graph: Graph, id: int) -> str:
 
 
 def numbers(type: Type, stream: str) -> float:
-    """How many numbers a value has for a token; none if it is the same for all."""
+    """The numbers of a value for a token; none if it is the same for all."""
     if not is_token_type(type, stream):
         return 0.0
     count = 1.0

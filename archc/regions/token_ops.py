@@ -1,4 +1,4 @@
-"""Which ops of a layer may be in a token region."""
+"""The ops of a layer that may be in a token region."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Sum:
         return Sum(self.constant // divisor, tuple((a, f // divisor) for a, f in self.terms))
 
     def renamed(self, names: Mapping[str, Dim]) -> Sum:
-        """The same along other dims, by the names of those that change."""
+        """The expression along other dims, by the names of those that change."""
         terms = []
         for atom, factor in self.terms:
             new = names.get(atom.key.name) if isinstance(atom.key, Dim) else None

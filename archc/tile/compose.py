@@ -1,4 +1,4 @@
-"""How a tile program is written: values with operators, loops and branches as `with` blocks.
+"""The composer of tile programs: values with operators, loops and branches as `with` blocks.
 
     k = Composer("scale", "y = a x, row by row.")
     rows, columns = k.sizes("R", "C")
@@ -69,7 +69,7 @@ Join = Callable[[tuple[Tile, ...], tuple[Tile, ...]], Sequence[Tile]]
 
 
 def ceil_div(a: Length, b: Length) -> sympy.Expr:
-    """How many blocks of `b` cover `a`."""
+    """The number of blocks of `b` that cover `a`."""
     return sympy.ceiling(as_size(a) / b)
 
 
@@ -195,7 +195,7 @@ class Composer:
         self, name: str, axes: Mapping[str, Length], dtype: str = "f32", strided: bool = False,
         doc: str = "", optional: bool = False,
     ) -> Buffer:  # fmt: skip
-        """The same for axes of any name, as those of a spec may have."""
+        """Memory with named axes of any name, as those of a spec may have."""
         sized = tuple((axis, as_size(n)) for axis, n in axes.items())
         return self.declare(Buffer(name, sized, dtype, strided, doc, optional))
 

@@ -45,11 +45,11 @@ class Tile:
         return self.dims[self.value.type.place(name)]
 
     def named(self, name: str, note: str = "") -> Tile:
-        """The same value under a name for readers, with the equation that it stands for."""
+        """The value under a name for readers, with the equation that it stands for."""
         return self.composer.named(self, name, note)
 
     def to(self, dtype: str, bits: bool = False) -> Tile:
-        """The same numbers in another dtype."""
+        """The numbers of the tile in another dtype."""
         if dtype == self.dtype:
             return self
         return self.composer.put(Cast(dtype, bits), self, type=Type(dtype, self.dims))
@@ -66,7 +66,7 @@ class Tile:
         return self.composer.put(Transpose(names), self, type=Type(self.dtype, dims))
 
     def over(self, *dims: Dim) -> Tile:
-        """The same along further dims, in this order."""
+        """The tile along further dims, in this order."""
         if dims == self.dims:
             return self
         seen = self.ordered(*(dim.name for dim in dims if dim.name in self.value.type.names))

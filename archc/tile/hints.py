@@ -1,4 +1,4 @@
-"""What values are called that nobody named."""
+"""Names for values of a program that nobody named."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORDS = {
 
 
 def hint(op: Op) -> str:
-    """What a value without a name is called."""
+    """The name of a value that has none of its own."""
     match op:
         case Reduce(function):
             return f"{WORDS.get(function, function)}_{op.dim}"

@@ -164,7 +164,7 @@ class Apply:
 
 @dataclass(frozen=True)
 class Cast:
-    """The same number in another dtype; `bits` keeps the bits instead (32 bits to 32 bits)."""
+    """A number in another dtype; `bits` keeps the bits instead (32 bits to 32 bits)."""
 
     dtype: str
     bits: bool = False
@@ -235,7 +235,7 @@ class Relabel:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """The same along further dims."""
+    """A tile along further dims."""
 
     dims: tuple[Dim, ...]
 

@@ -128,11 +128,11 @@ class _Lister:
             self.texts[result] = value.name
 
     def name(self, value: Value) -> str:
-        """How a value is written."""
+        """The text of a value."""
         return self.texts.get(value, value.name)
 
     def text(self, s: Statement) -> str:
-        """What stands on the right of a line."""
+        """The right side of a line."""
         given = [self.name(value) for value in s.operands]
         match s.op:
             case Scalar(size):

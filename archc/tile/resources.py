@@ -1,4 +1,4 @@
-"""What a launch of a tile program needs: folds over the program that is printed.
+"""The resources of a launch of a tile program: folds over the program that is printed.
 
 Bytes and operations are exact, of what the program says: masks are taken to hold, a tensor that
 several programs read counts once for memory (`bytes`) and each time for caches (`moved`).
@@ -75,7 +75,7 @@ class OnChip:
 
 @dataclass(frozen=True)
 class Room:
-    """What a processor has for one program: bytes of shared memory, and registers of 4 bytes."""
+    """The room of a processor for one program: bytes of shared memory, and registers of 4 bytes."""
 
     shared: int
     registers: int = 65_536
@@ -106,7 +106,7 @@ class Launch:
     # --- work ---
 
     def work(self) -> Work:
-        """What all programs do."""
+        """The work of all programs of a launch."""
         total = Work()
         self._add(self.program.body, self.programs, total)
         for buffer in self.program.buffers:
@@ -157,7 +157,7 @@ class Launch:
     # --- on chip ---
 
     def on_chip(self) -> OnChip:
-        """What a program holds where it holds most."""
+        """The on-chip memory of a program where it holds most."""
         shared = self._staged() + self._read_once() + self._operands()
         held = self._alive(self.program.body, set())
         threads = LANES * self.program.warps

@@ -1,5 +1,5 @@
-"""Which types the ops of a tile program want, and which they make: the part of `verify` that looks
-at one statement at a time.
+"""The types that the ops of a tile program want, and those that they make: the part of `verify`
+that looks at one statement at a time.
 
 Every rule is there as an interpreter, Triton and a reader would otherwise take the statement for
 different things: a sum of truth values, a quotient of integers, a mask with its dims turned around.

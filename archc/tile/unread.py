@@ -1,4 +1,5 @@
-"""What nobody reads, left out of a program: a lowering may ask for more than it needs."""
+"""Dead code elimination: values that nothing reads are left out, as a lowering may ask for more
+than it needs."""
 
 from __future__ import annotations
 

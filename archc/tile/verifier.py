@@ -1,4 +1,4 @@
-"""What no tile program may do, found before it is printed.
+"""The verifier of tile programs: it finds mistakes before a program is printed.
 
 `verify` looks at the program alone: types, order, names. `verify_launch` looks at it for sizes that
 are known: lengths of blocks, elements outside a buffer, elements that are stored twice, and what
@@ -65,7 +65,7 @@ class Refusal:
 
 
 def verify(program: Program) -> list[Refusal]:
-    """What is wrong with a program at any size."""
+    """The mistakes of a program at any size."""
     names = [value.name for value in _values(program.body)]
     found = [
         Refusal(n, "two values have this name") for n in sorted({*names}) if names.count(n) > 1

@@ -40,7 +40,7 @@ class ChunkOp(ABC):
         return None
 
     def steps(self, node: Node) -> sympy.Expr:
-        """How often it runs the graph inside."""
+        """The number of times that the op runs the graph inside."""
         return sympy.Integer(1)
 
     @abstractmethod

@@ -1,1 +1,1 @@
-"""What every linear update comes down to: a Fold -> its normal form."""
+"""The normal form of every linear update: a Fold -> its normal form."""

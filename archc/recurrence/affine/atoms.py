@@ -28,7 +28,7 @@ Factors = dict[sympy.Symbol, int]
 
 @dataclass(frozen=True)
 class Atom:
-    """What a symbol stands for: a value of the body that does not depend on the states.
+    """A value of the body that does not depend on the states, which a symbol stands for.
 
     kind "value": the body's `node`. kind "fn": the elementwise `fn` of `args` (and, where `node` is
     not None, the body's node with that value). kind "sum": the sum of args[0], a product, over

@@ -1,4 +1,4 @@
-"""Which captures of a Fold are decays of a matrix state: chunks add up their logarithms."""
+"""The captures of a Fold that are decays of a matrix state: chunks add up their logarithms."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ class Reading:
 
 
 def coefficient(table: Table, expr: sympy.Expr, symbol: sympy.Symbol | None) -> sympy.Expr:
-    """What multiplies a symbol in a linear expression; None: what holds no state."""
+    """The factor of a symbol in a linear expression; for None the part that holds no state."""
     found = []
     for term in sympy.Add.make_args(expr):
         _, factors = table.split(term)

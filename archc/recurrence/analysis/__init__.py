@@ -1,1 +1,1 @@
-"""What kind of recurrence a Fold is, before anything is derived of it."""
+"""The kind of recurrence that a Fold is, found before its chunked form is derived."""

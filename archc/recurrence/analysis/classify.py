@@ -13,8 +13,8 @@ from archc.source import Span
 
 @dataclass(frozen=True)
 class Class:
-    """What kind of memory it is: `kind` is one of linear, max-plus, law (the spec says how it
-    composes), sequential, attention, window.
+    """The kind of a memory: `kind` is one of linear, max-plus, law (the spec says how it composes),
+    sequential, attention, window.
 
     `text` says it in words; `reason` and `span` say why a sequential one has no chunked form.
     """

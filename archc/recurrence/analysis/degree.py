@@ -1,4 +1,5 @@
-"""How a recurrence's values depend on its states: not, linearly, over (max, +), or otherwise.
+"""The degree of a recurrence's values in its states: free of them, linear, linear over (max, +), or
+none of these.
 
 Every value of a Fold's body is looked at once, in dataflow order. A product of two values that both
 hold a state, or a function such as tanh of one, is where a chunked form ends; the node that does it
@@ -21,7 +22,7 @@ SUMS = {"add", "sub"}
 
 @dataclass(frozen=True)
 class Degree:
-    """How a value depends on a component's states; `culprit` is the node that broke the rule."""
+    """The degree of a value in a component's states; `culprit` is the node that broke the rule."""
 
     kind: str
     culprit: int | None = None

@@ -19,7 +19,7 @@ ZERO, FREE, LINEAR, OTHER = "zero", "free", "linear", "other"
 
 @dataclass(frozen=True)
 class Flow:
-    """How a value depends on the one that is followed: it is zero, free of it, linear, or other.
+    """The degree of a value in the one that is followed: it is zero, free of it, linear, or other.
 
     Of a linear one: `kept` pairs dims of the followed value with the dims here that they became,
     `varies` has the dims along which its coefficient differs, and `mixed` says whether it may come

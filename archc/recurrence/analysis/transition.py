@@ -1,4 +1,4 @@
-"""What a linear update does to a state: how it decays, and what is corrected by reading it.
+"""The effect of a linear update on a state: its decay, and its corrections, which read it.
 
 The update is a sum of terms in the state. A term that only scales the state is a decay; one that
 sums over an axis of the state, and puts it back by an outer product, is a correction of low rank;

@@ -1,4 +1,4 @@
-"""What the derivation of a Fold comes to: its chunked form, and what has none."""
+"""The result of the derivation of a Fold: its chunked form, and the states that have none."""
 
 from __future__ import annotations
 

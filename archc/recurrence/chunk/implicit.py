@@ -35,7 +35,7 @@ class Scale:
         return replace(self, factors=(*self.factors, (fn, node)))
 
     def interval(self, value: Interval, known: Mapping[int, Interval]) -> Interval:
-        """Where a value lies when it is scaled."""
+        """The interval of a value that is scaled."""
         for fn, node in self.factors:
             value = (mul if fn == "mul" else div)(value, known[node])
         return value if self.sign > 0 else neg(value)

@@ -1,4 +1,5 @@
-"""What a spec could say so that a state that may grow is known not to, found by trying it.
+"""Conditions by which a state would be known not to grow: statements that the spec lacks, found by
+trying them.
 
 A decay such as `sigmoid(e) ** (1 / tau)` is at most 1 where `tau > 0`, and may be anything where
 nothing is said about tau. The derivation is made again as if the spec said so.
@@ -37,7 +38,7 @@ CONDITIONS: tuple[tuple[Callable[[sympy.Symbol], Any], ...], ...] = (
 
 @dataclass(frozen=True)
 class Unsaid:
-    """What is not known, and the statement that says it."""
+    """A fact that is not known, and the statement that says it."""
 
     note: str
     help: str

@@ -1,4 +1,4 @@
-"""What the summary of a run of tokens consists of, for each kind of state.
+"""The parts of the summary of a run of tokens, for each kind of state.
 
 FACTOR      S_end = P * S_start + Q                  P elementwise: a product of decays
 RESCALED    the same, divided by exp(m) at every token, m a running maximum: `log P` is a sum
