@@ -109,7 +109,9 @@ def operations_of(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     """Operations of one node with operands of these types, a sequence."""
     if isinstance(node.op, ChunkOp):
         own, inner = node.op.operations(node, types, lengths), node.op.inner
-        return own if inner is None else node.op.steps(node) * (operations(inner, lengths) + own)
+        if inner is None:
+            return own
+        return node.op.inner_runs(node) * (operations(inner, lengths) + own)
     return OPERATIONS[type(node.op)](node, types, lengths)
 
 

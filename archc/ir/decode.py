@@ -22,7 +22,9 @@ def decode_pays(op: ir.Pair) -> tuple[sympy.Expr, sympy.Expr]:
     more, T = operations_more(op.body, op.decode), op.reader.size
     if more == 0:
         return sympy.Integer(0), sympy.Integer(0)
-    left, right = more.coeff(T, 1), sympy.Mul(-1, more.coeff(T, 0))
+    left: Any = more.coeff(T, 1)
+    rest: Any = more.coeff(T, 0)
+    right = -rest
     common: Any = sympy.gcd(left, right)
     saved: Any = sympy.factor(right / common)
     return T * _short(left / common, op), saved

@@ -39,7 +39,7 @@ class ChunkOp(ABC):
         """A graph that it runs in each of its steps."""
         return None
 
-    def steps(self, node: Node) -> sympy.Expr:
+    def inner_runs(self, node: Node) -> sympy.Expr:
         """The number of times that the op runs the graph inside."""
         return sympy.Integer(1)
 

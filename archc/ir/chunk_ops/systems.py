@@ -56,7 +56,7 @@ class Conjugate(ChunkOp):
     def inner(self) -> Graph:
         return self.body
 
-    def steps(self, node: Node) -> sympy.Expr:
+    def inner_runs(self, node: Node) -> sympy.Expr:
         """As many as unknowns, unless they are bounded."""
         size = sympy.Mul(*(node.type.axis(name).size for name in self.over))
         return size if self.iterations is None else self.iterations
