@@ -173,3 +173,25 @@ def test_borders_that_change_unseen() -> None:
         with pytest.raises(ValueError, match=r"is \[0, 5, 7\], and was \[0, 2, 7\]"):
             told_by(given)
     told_by(given)  # the switch is off
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_segments_of_sequences_have_all_of_their_chunks(lengths: list[int], length: int) -> None:
+    """Each chunk once, in order, and no segment more than its length; others have none."""
+    chunks, rows = runtime.packed_tables(borders(lengths), sum(lengths), CHUNK)
+    given = rows, len(lengths), sum(lengths), len(chunks), length, rows.device
+    parts, joined = runtime.segment_tables(*given)
+    owners = runtime.sequence_of_segment(parts, joined).tolist()
+    used = set[int]()
+    for number, (sequence, segments) in enumerate(zip(rows.tolist(), joined.tolist(), strict=True)):
+        mine = range(segments[4], segments[5])
+        found = [list(range(*parts[each, 4:6].tolist())) for each in mine]
+        there = [chunk for each in found for chunk in each]
+        assert segments[0] == number and there == [*range(sequence[4], sequence[5])]
+        assert all(0 < len(each) <= length for each in found)
+        assert all(parts[each, 1:4].tolist() == sequence[1:4] for each in mine)
+        assert [owners[each] for each in mine] == [number] * len(mine)
+        used |= {*mine}
+    others = [row.tolist() for each, row in enumerate(parts) if each not in used]
+    assert all(row[4] >= row[5] for row in others)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from textwrap import dedent
 
 import pytest
 import torch
@@ -90,3 +91,17 @@ def test_layers_that_are_called() -> None:
     for inner, wanted in ((AT_ONCE["a recurrence"], True), (ONE_BY_ONE["an attention"], False)):
         text = f"{HEAD}{inner}\nblock Outer(d):\n    input x[d]\n    output y[d] = Made(d)(x)\n"
         assert in_one_run(archc.parse(text).layer) is wanted
+
+
+def test_tokens_go_through_in_one_run_like_vectors() -> None:
+    """An input that is a number for each token, and nothing more."""
+    text = """
+    layer Embedded(d, n):
+        input tokens in n
+        param E[n, d]
+        x = E[tokens]
+        recurrence h[d]:
+            h[t] = sigmoid(x) * h[t-1] + x
+        output y = h
+    """
+    assert in_one_run(archc.parse(dedent(text)).layer)
