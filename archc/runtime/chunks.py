@@ -278,14 +278,14 @@ def decayed_gram_gradients(
     d_a, d_b = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (a, b))
     whole = torch.zeros_like(d_a[..., :2, None, :])  # of the widest halves: none are wider
     for early, late in decays[-2::-1]:
-        half, below = late.shape[-2], off_diagonal(d, late.shape[-2])
+        half, block = late.shape[-2], off_diagonal(d, late.shape[-2])
         (first, _), (_, second) = halves_of_rows(b, half), halves_of_rows(a, half)
         (d_first, _), (_, d_second) = halves_of_rows(d_b, half), halves_of_rows(d_a, half)
         if 2 * half < size:
             above, below = sum_of_rows(second * d_second), sum_of_rows(first * d_first)
             whole = torch.stack([whole + above, whole + below], -3).flatten(-4, -3)
-        d_second.addcmul_(block_product(below, first * early), late)
-        d_first.addcmul_(block_product(below.mT, second * late), early)
+        d_second.addcmul_(block_product(block, first * early), late)
+        d_first.addcmul_(block_product(block.mT, second * late), early)
     whole = whole.squeeze(-2)
     d_g = whole if exclusive else torch.addcmul(whole, a, d_a)
     if not strict:
