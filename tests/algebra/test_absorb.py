@@ -140,7 +140,7 @@ def test_when_the_second_form_takes_fewer_operations() -> None:
     sizes = {"C": 512, "K": 128, "V": 128}
 
     def pays(T: int, T_seen: int) -> bool:
-        point = sizes | {"T": T, "T_seen": T_seen}
+        point = sizes | {"T#": T, "T_seen#": T_seen}
         values = [
             side.subs({s: point[str(s)] for s in side.free_symbols}) for side in (left, right)
         ]

@@ -50,7 +50,7 @@ def inputs(layer: ir.Layer, sizes: dict[str, Number], length: int) -> dict[str, 
     generator = torch.Generator().manual_seed(0)
     found = {}
     for _, op in layer.inputs:
-        known = {**sizes, "batch": 2, "T": length, "T_m": 4}
+        known = {**sizes, "batch": 2, "T#": length, "T_m#": 4}
         shape = [int(number(axis.size, known)) for axis in op.type.axes]
         if op.type.dtype == "int":
             found[op.name] = torch.randint(0, SMALL["vocab"], shape, generator=generator)

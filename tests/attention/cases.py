@@ -101,7 +101,7 @@ class Launch:
     @property
     def sizes(self) -> dict[str, float]:
         """The sizes of every program of the fold."""
-        found = {"T": self.known["T"], "S": self.known["T_seen"], "POS": 0, "START": 0}
+        found = {"T": self.known["T#"], "S": self.known["T_seen#"], "POS": 0, "START": 0}
         found["B"] = self.known["batch"]
         axes = [axis for source in self.fold.sources for axis in source.type.axes]
         for axis in (*axes, *self.fold.heads):
@@ -202,7 +202,7 @@ def launch(
     pair, S = pair_of(text), T if S is None else S
     (fold,) = folds(pair, slopes_of)
     assert isinstance(fold, Fold), str(fold)
-    known = {"T": T, "T_seen": S, "batch": B, **sizes}
+    known = {"T#": T, "T_seen#": S, "batch": B, **sizes}
     lengths = {"batch": B, pair.reader.name: T, pair.read.name: S}
     lengths |= {pair.path.name: S} if pair.path is not None else {}
     generator = torch.Generator().manual_seed(T)

@@ -16,7 +16,7 @@ from archc.ir.meaning import evaluate_graph
 from archc.ir.sizes import evaluate
 from archc.ir.verify import check_graph
 
-LENGTHS = {"batch": 2, "t": 5, "T": 5, "T_m": 4, "n": 2, "i": 3, "chunk": 3}
+LENGTHS = {"batch": 2, "t": 5, "T#": 5, "T_m#": 4, "n": 2, "i": 3, "chunk": 3}
 
 
 def agree(

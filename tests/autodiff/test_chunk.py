@@ -45,7 +45,7 @@ def single(op: object, **operands: str) -> ChunkSketch:
 @pytest.mark.parametrize("fill", [0, 1])
 def test_chunks(length: int, fill: int) -> None:
     s = single(ck.Chunks("t", CHUNKS, ROW, fill, outer=("H",)), x="batch t H K")
-    agree(s.graph, {"x": torch.rand(2, length, 2, 3).double()}, sizes={"T": length})
+    agree(s.graph, {"x": torch.rand(2, length, 2, 3).double()}, sizes={"T#": length})
 
 
 def test_chunks_of_small_steps() -> None:
@@ -58,7 +58,7 @@ def test_chunks_of_small_steps() -> None:
 def test_tokens(length: int) -> None:
     s = single(ck.Tokens("n", "i", TIME), x="batch n H i K")
     chunks = -(-length // 3)
-    agree(s.graph, {"x": torch.rand(2, chunks, 2, 3, 4)}, sizes={"T": length})
+    agree(s.graph, {"x": torch.rand(2, chunks, 2, 3, 4)}, sizes={"T#": length})
 
 
 def test_tokens_of_small_steps() -> None:
@@ -85,9 +85,9 @@ def test_stack_select_and_place() -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 def test_last(length: int, reverse: bool) -> None:
     s = single(ck.Last("t", reverse), x="batch t K", empty="K V")
-    agree(s.graph, {"x": torch.rand(2, length, 4)}, sizes={"T": length})
+    agree(s.graph, {"x": torch.rand(2, length, 4)}, sizes={"T#": length})
     s = single(ck.AtLast(TIME, reverse), x="batch K")
-    agree(s.graph, sizes={"T": length})
+    agree(s.graph, sizes={"T#": length})
 
 
 @pytest.mark.parametrize("stride", [None, 2])

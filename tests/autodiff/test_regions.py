@@ -76,7 +76,7 @@ def test_a_cell_that_is_not_linear(length: int, reverse: bool) -> None:
     outside = {"a": "batch t G D", "R": "D' G D"}
     s = folded(gated(), outside, {"h": "batch D", "c": "batch D"}, {"c": "D"}, reverse=reverse)
     a = torch.randn(2, length, 4, 4, dtype=torch.float64)
-    made = agree(s.graph, {"a": a}, sizes={"T": length})
+    made = agree(s.graph, {"a": a}, sizes={"T#": length})
     shapes = [n.type.names for n in made.backward if {"t", "D'"} <= set(n.type.names)]
     assert not shapes, "the cotangent of the weight is one product, not one a token"
 
@@ -88,7 +88,7 @@ def test_a_linear_recurrence(length: int) -> None:
     values["g"] = -values["g"].abs()
     if length == 5:
         values["g"][:, 2], values["g"][:, 3] = -math.inf, -1000
-    made = agree(s.graph, values, sizes={"T": length})
+    made = agree(s.graph, values, sizes={"T#": length})
     (back,) = (node.op for node in made.backward if isinstance(node.op, ir.Fold))
     assert back.reverse and [state.name for state in back.states] == ["d.S.carried"]
 
@@ -101,7 +101,7 @@ def test_a_state_that_each_token_makes_anew(length: int) -> None:
     made = body.einsum("batch K, batch V -> batch K V", *(body.input(n, d) for n, d in KV))
     body.outputs(P=made, before=body.input("P[t-1]", "batch K V"))
     s = folded(body, {"k": "batch t K", "v": "batch t V"}, {"P": "batch K V"}, {})
-    agree(s.graph, {n: torch.randn(2, length, 4) for n in "kv"}, sizes={"T": length})
+    agree(s.graph, {n: torch.randn(2, length, 4) for n in "kv"}, sizes={"T#": length})
 
 
 KV = ("k", "batch K"), ("v", "batch V")
@@ -271,7 +271,7 @@ def test_a_chunked_form(length: int) -> None:
         made = agree(
             chunked().graph,
             {**values, "g": g, "S0": torch.randn(2, 4, 5)},
-            sizes={"T": length},
+            sizes={"T#": length},
             tolerance=1e-8,
         )
     assert {saved.name: saved.numbers for saved in made.saved}.get("saved.S[t-1]") == (

@@ -37,7 +37,7 @@ def case(name: str) -> tuple[Graph, dict[str, torch.Tensor], dict[str, Any]]:
     layer = simplify(spec(name))
     sizes = small(layer)
     values = {**inputs(layer, sizes, 5), **sample_layer(layer, sizes)}
-    return with_inputs(layer), values, {**sizes, "T_seen": 5}
+    return with_inputs(layer), values, {**sizes, "T_seen#": 5}
 
 
 @pytest.mark.parametrize("name", [name for name in ALONE if name not in REFUSED])

@@ -44,7 +44,7 @@ class Checked:
         self.layer: nn.Module = make(**self.sizes, device=device, dtype=dtype)
 
     def inputs(self, tokens: int, batch: int = 2) -> list[Tensor]:
-        known = {**self.sizes, "batch": batch, "T": tokens, "T_seen": tokens}
+        known = {**self.sizes, "batch": batch, "T#": tokens, "T_seen#": tokens}
         shapes = [[evaluate(a.size, known) for a in op.type.axes] for _, op in self.layer_ir.inputs]
         kind: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
         return [torch.randn(shape, **kind).requires_grad_() for shape in shapes]

@@ -25,7 +25,7 @@ def counted(
     """Operations a token, and numbers kept: in states, as last tokens, for each token."""
     layer = simplify(spec.layer)
     found = cost(absorb(layer) if absorbed else layer)
-    known = resolve_sizes(spec.layer, sizes) | dict.fromkeys(("T", "T_seen", "T_m"), tokens)
+    known = resolve_sizes(spec.layer, sizes) | dict.fromkeys(("T#", "T_seen#", "T_m#"), tokens)
     flops, *kept = (evaluate(e, known) for e in (found.flops, found.state, found.tail, found.cache))
     return (flops / tokens, *kept)
 

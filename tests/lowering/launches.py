@@ -29,7 +29,7 @@ from archc.lowering.values import Refusal
 from archc.tile.interpreter import run
 from archc.tile.verifier import verify, verify_launch
 
-SIZES = {"batch": 2, "T": 37, "chunk": 16}
+SIZES = {"batch": 2, "T#": 37, "chunk": 16}
 OTHERS = {"H": 2, "N": 5, "n": 3}
 SMALL = 20
 """What a size is that is not named: longer than a block of 16, and no power of two."""
@@ -155,9 +155,9 @@ def number(size: object, sizes: Mapping[str, int]) -> int | float:
 
 def launch(found: Planned, kernel: Kernel, made: Lowered) -> dict[str, tuple[Tensor, Tensor]]:
     """What a kernel stores, and what it should."""
-    chunks = -(-found.sizes["T"] // found.sizes["chunk"])
+    chunks = -(-found.sizes["T#"] // found.sizes["chunk"])
     sizes = {
-        "BATCH": found.sizes["batch"], "SEQUENCES": found.sizes["batch"], "T": found.sizes["T"],
+        "BATCH": found.sizes["batch"], "SEQUENCES": found.sizes["batch"], "T": found.sizes["T#"],
         "CHUNKS": chunks,
     }  # fmt: skip
     sizes = {s.name: sizes[s.name] for s in made.program.sizes}

@@ -87,7 +87,7 @@ class Trial:
         kept, region = self.kept, self.region
         every = {n.op.name: self.drawn(n, kept, dtype) for n in self.nodes()}
         leaves = {n: x.requires_grad_() for n, x in every.items() if x.is_floating_point()}
-        sizes = {**self.known, "T": self.known["T"] + kept}
+        sizes = {**self.known, "T#": self.known["T#"] + kept}
         found = evaluate_graph(self.later(kept), every, sizes)
         outputs = {n: self.cut(region.graph.outputs[n], x, kept) for n, x in found.items()}
         slopes = {f"d.{n}": torch.randn_like(x).to(dtype).double() for n, x in outputs.items()}
@@ -224,7 +224,7 @@ def trial(spec: str, region: str, B: int = 2, T: int = 9, **sizes: float) -> Tri
     layer = lowered(archc.load(spec).layer)
     found = {each.name: each for each in regions_of(layer)}
     known = {s: float(v) if v != int(v) else int(v) for s, v in resolved(layer, sizes).items()}
-    return Trial(found[region], {**known, "T": T, "batch": B})
+    return Trial(found[region], {**known, "T#": T, "batch": B})
 
 
 def resolved(layer: Layer, sizes: Mapping[str, float]) -> Mapping[str, float]:

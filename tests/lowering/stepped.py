@@ -103,7 +103,7 @@ class Launch:
         made = stepping(walk.kernel, (), not walk.learns)
         assert not isinstance(made, Refusal), made
         self.made: Stepping = made
-        self.known = {**walk.sizes, "batch": BATCH, "T": tokens, "T_seen": tokens}
+        self.known = {**walk.sizes, "batch": BATCH, "T#": tokens, "T_seen#": tokens}
         self.pools = not walk.learns
         types = {n.op.name: n.type for n in walk.kernel.graph if isinstance(n.op, ir.Input)}
         self.inputs = {name: self.drawn(type) for name, type in types.items()}
@@ -170,7 +170,7 @@ class Launch:
 
     def sizes(self) -> dict[str, int]:
         """The numbers of the launch."""
-        found = {"T": int(self.known["T"]), "B": BATCH}
+        found = {"T": int(self.known["T#"]), "B": BATCH}
         names = {symbol.name for symbol in self.made.program.sizes} - {*found}
         return found | dict.fromkeys(names, BATCH + 2 if self.pools else BATCH)
 

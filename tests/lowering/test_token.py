@@ -34,7 +34,7 @@ def trials(spec: str) -> list[Trial]:
         for region in regions(layer.graph):
             if isinstance(region, TokenRegion) and sizes is not None:
                 key = tuple((n.op, n.operands) for n in named_alike(region))
-                found.setdefault(key, Trial(region, {**sizes, "T": 7, "batch": 2}))
+                found.setdefault(key, Trial(region, {**sizes, "T#": 7, "batch": 2}))
     return [*found.values()]
 
 
@@ -125,7 +125,7 @@ def test_odd_layers(text: str, sizes: dict[str, int]) -> None:
     assert found
     for region in found:
         for T in (1, 9):
-            each = Trial(region, {**resolved(layer, sizes), "T": T, "batch": 2})
+            each = Trial(region, {**resolved(layer, sizes), "T#": T, "batch": 2})
             errors = each.errors()
             assert max(errors.values()) < CLOSE, (region.name, T, errors)
 
@@ -181,7 +181,7 @@ def test_tables_that_learn_have_gradients(text: str) -> None:
     assert len(learned) >= 2 and not region.tables
     sizes = {"d": 3, "H": 2, "K": 6} if text == LEARNED else {"d": 3, "n": 6}
     for T in (1, 9):
-        errors = Trial(region, {**resolved(layer, sizes), "T": T, "batch": 3}).errors()
+        errors = Trial(region, {**resolved(layer, sizes), "T#": T, "batch": 3}).errors()
         assert {f"d.{name}" for name in learned} <= {*errors}
         assert max(errors.values()) < CLOSE, (T, errors)
 
@@ -203,7 +203,7 @@ def test_what_is_only_compared_has_gradients_of_zero() -> None:
         (program,) = (each.program for each in made.gradient)
         assert {*made.gradient[0].buffers.values()} == {each.name for each in program.buffers}
         sizes = resolved(layer, {"d": 3, "n": 5})
-        errors = Trial(region, {**sizes, "T": 9, "batch": 2}).errors()
+        errors = Trial(region, {**sizes, "T#": 9, "batch": 2}).errors()
         assert {f"d.{name}" for name in region.reads if name not in region.tables} <= {*errors}
         assert max(errors.values()) < CLOSE, errors
 
@@ -236,7 +236,7 @@ layer Norm(d):
 @pytest.mark.parametrize("d", [1, 10_000])
 def test_a_dim_of_one_and_of_many(d: int) -> None:
     (region,) = regions_of(lowered(archc.parse(NORM).layer))
-    errors = Trial(region, {"d": d, "T": 2, "batch": 1}).errors()
+    errors = Trial(region, {"d": d, "T#": 2, "batch": 1}).errors()
     assert max(errors.values()) < CLOSE
 
 
@@ -253,5 +253,5 @@ def test_zeros_and_infinities_are_what_pytorch_makes_of_them() -> None:
                 x[1, 2, 0] = float("-inf")
             return x
 
-    each = Odd(region, {"d": 5, "T": 4, "batch": 2})
+    each = Odd(region, {"d": 5, "T#": 4, "batch": 2})
     assert max(each.errors().values()) < CLOSE

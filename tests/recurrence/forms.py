@@ -57,7 +57,7 @@ def sizes_of(graph: Graph, tokens: int, chunk: int) -> dict[str, int]:
         if isinstance(node.op, ir.Constant):
             found |= {str(symbol) for symbol in node.op.value.free_symbols}
     known = {name: SIZES.get(name, 2) for name in sorted(found)}
-    return known | {"batch": 2, "T": tokens, "T_seen": tokens, "chunk": chunk}
+    return known | {"batch": 2, "T#": tokens, "T_seen#": tokens, "chunk": chunk}
 
 
 def random_inputs(

@@ -41,7 +41,7 @@ chunked = lru_cache(8)(in_chunks)
 
 def inputs_of(made: ir.Layer, tokens: int, batch: int = 2) -> dict[str, Tensor]:
     """Random inputs of a layer."""
-    generator, sizes = torch.Generator().manual_seed(0), {**SIZES, "batch": batch, "T": tokens}
+    generator, sizes = torch.Generator().manual_seed(0), {**SIZES, "batch": batch, "T#": tokens}
     return {
         op.name: torch.randn(
             [int(at(axis.size, sizes)) for axis in op.type.axes],

@@ -16,7 +16,7 @@ from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
 from archc.schedule.program import Program, Setting, widths
 
-SIZES = {"batch": 2, "T": 8192, "chunk": 64, "H": 32, "K": 128, "V": 128, "d": 4096}
+SIZES = {"batch": 2, "T#": 8192, "chunk": 64, "H": 32, "K": 128, "V": 128, "d": 4096}
 
 
 @lru_cache

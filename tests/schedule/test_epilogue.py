@@ -138,6 +138,6 @@ layer States(d, D):
 def test_what_kernels_would_read_is_said_where_a_gradient_needs_it(follows: str, said: str) -> None:
     """Nothing is said of kernels where something else keeps a value from moving."""
     layer = in_chunks(ended(f"output y[H, V] = {follows}"))
-    setting = Setting({"d": 8, "H": 2, "K": 4, "V": 4, "T": 64, "batch": 1})
+    setting = Setting({"d": 8, "H": 2, "K": 4, "V": 4, "T#": 64, "batch": 1})
     found = next(leaving(layer.graph, fold_of(layer), setting, lambda _: 2))
     assert found.why.partition(", and the")[2] == said.partition(", and the")[2]

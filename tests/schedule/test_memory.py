@@ -22,7 +22,7 @@ from archc.schedule.memory import fits, on_chip, spills
 from archc.schedule.program import Program, Setting, widths
 from tests.gpu.memories import OWN
 
-SIZES = {"batch": 1, "T": 4096, "H": 2, "d": 256, "n": 2}
+SIZES = {"batch": 1, "T#": 4096, "H": 2, "d": 256, "n": 2}
 
 
 @lru_cache

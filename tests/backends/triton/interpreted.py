@@ -128,7 +128,7 @@ def check_layer(spec: str, tokens: int, unit: int, bits: int = 32) -> None:
     dtype, close = (torch.float32, 1e-4) if bits == 32 else (torch.bfloat16, 5e-2)
     layer, module = file_of(spec)
     sizes = next(examples(layer, unit))
-    inputs, known = {}, {**sizes, "batch": 2, "T": tokens, "T_seen": tokens}
+    inputs, known = {}, {**sizes, "batch": 2, "T#": tokens, "T_seen#": tokens}
     for _, op in layer.inputs:
         shape = [evaluate(axis.size, known) for axis in op.type.axes]
         real = torch.randn(shape, dtype=torch.float64)
@@ -173,7 +173,7 @@ def check_tokens(spec: str, tokens: int, unit: int) -> None:
     the input and of every parameter, states, and gradients of gradients."""
     layer, module = file_of(spec)
     sizes = next(examples(layer, unit))
-    known = {**sizes, "batch": 2, "T": tokens, "T_seen": tokens}
+    known = {**sizes, "batch": 2, "T#": tokens, "T_seen#": tokens}
     _, op = layer.inputs[0]
     x = torch.randn([evaluate(axis.size, known) for axis in op.type.axes], dtype=torch.float64)
     exact = getattr(module, layer.name)(**arguments(sizes)).double()

@@ -58,7 +58,7 @@ def emitted(sketch: Sketch) -> tuple[Callable[..., Any], KernelFunction, list[st
 def errors(sketch: Sketch) -> Iterator[tuple[str, float]]:
     """How far each output is off, and which ops no kernel does."""
     run, function, extra = emitted(sketch)
-    known = {**SIZES, "T": TOKENS, "chunk": CHUNK}
+    known = {**SIZES, "T#": TOKENS, "chunk": CHUNK}
     inputs: dict[str, Tensor] = {}
     for node in sketch.graph:
         if isinstance(node.op, ir.Input):

@@ -36,7 +36,7 @@ def calls_of(module: ModuleType, layer: ir.Layer, tokens: int, unit: int) -> lis
     """What a layer with dims of about `unit` gives its recurrences, in float64: the functions that
     walk tokens, their captures, and their states."""
     sizes = next(examples(layer, unit))
-    known, inputs = {**sizes, "batch": 2, "T": tokens, "T_seen": tokens}, []
+    known, inputs = {**sizes, "batch": 2, "T#": tokens, "T_seen#": tokens}, []
     for _, op in layer.inputs:
         shape = [evaluate(axis.size, known) for axis in op.type.axes]
         real = torch.randn(shape, dtype=torch.float64)
@@ -159,7 +159,7 @@ def check_training(spec: str, tokens: int, unit: int) -> None:
     """Outputs and gradients of a layer whose recurrence has no chunked form."""
     layer, module = file_of(spec)
     sizes = next(examples(layer, unit))
-    known = {**sizes, "batch": 2, "T": tokens, "T_seen": tokens}
+    known = {**sizes, "batch": 2, "T#": tokens, "T_seen#": tokens}
     inputs = {
         op.name: torch.randn([evaluate(a.size, known) for a in op.type.axes], dtype=torch.float64)
         for _, op in layer.inputs

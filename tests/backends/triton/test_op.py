@@ -49,7 +49,7 @@ def small(spec: str, tokens: int, dtype: torch.dtype = torch.float32) -> tuple[n
     sizes = next(examples(layer, 4))
     torch.manual_seed(0)
     made = getattr(module, layer.name)(**sizes, dtype=dtype)
-    known = {**sizes, "batch": 2, "T": tokens, "T_seen": tokens}
+    known = {**sizes, "batch": 2, "T#": tokens, "T_seen#": tokens}
     inputs = []
     for _, op in layer.inputs:
         shape = [evaluate(axis.size, known) for axis in op.type.axes]

@@ -114,8 +114,8 @@ class Example:
 
     def summary(self, part: slice) -> dict[str, Tensor]:
         given = tokens(self.types, self.captures, part)
-        count = len(range(*part.indices(self.sizes["T"])))
-        return evaluate_graph(self.round.summary, given, self.sizes | {"T": count})
+        count = len(range(*part.indices(self.sizes["T#"])))
+        return evaluate_graph(self.round.summary, given, self.sizes | {"T#": count})
 
     def merge(self, one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return merged(self.round, one, other, self.sizes)
