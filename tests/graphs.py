@@ -77,7 +77,7 @@ def layer(sketch: Sketch, sizes: str = "", **more: object) -> ir.Layer:
     return ir.Layer("Test", "layer", "", args, sketch.graph, source, span, **more)
 
 
-SIZES = {"batch": 2, "T": 5, "T_m": 4, "B": 2}
+SIZES = {"batch": 2, "T#": 5, "T_m#": 4, "B": 2}
 """Sizes of batch and streams in tests."""
 
 
