@@ -109,7 +109,6 @@ def test_joined_products_take_as_many_operations_and_other_bytes() -> None:
     (decision,) = [d for d in found if d.what == "products of x with A, B, N"]
     apart, joined = decision.options
     assert apart.flops == joined.flops
-    d, H, K, T = (
-        next(s for s in apart.bytes.free_symbols if str(s) == name) for name in ("d", "H", "K", "T#")
-    )
+    sizes = {str(size): size for size in apart.bytes.free_symbols}
+    d, H, K, T = (sizes[name] for name in ("d", "H", "K", "T#"))
     assert (joined.bytes - apart.bytes).expand() == 2 * (6 * d * H * K - 2 * d * T)
