@@ -9,7 +9,7 @@ from torch import Tensor
 
 from archc.algebra.simplify import simplify
 from archc.compile import in_logs
-from archc.dims import at
+from archc.dims import T_SEEN, TIME, at
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
@@ -57,7 +57,7 @@ def sizes_of(graph: Graph, tokens: int, chunk: int) -> dict[str, int]:
         if isinstance(node.op, ir.Constant):
             found |= {str(symbol) for symbol in node.op.value.free_symbols}
     known = {name: SIZES.get(name, 2) for name in sorted(found)}
-    return known | {"batch": 2, "T#": tokens, "T_seen#": tokens, "chunk": chunk}
+    return known | {"batch": 2, TIME.size.name: tokens, T_SEEN.name: tokens, "chunk": chunk}
 
 
 def random_inputs(

@@ -102,7 +102,7 @@ def chunked(inputs: Inputs, build: Callable[[Frame, Ids], Sequence[Carried]], *o
 def run(graph: Graph, given: Mapping[str, Tensor], length: int, chunk: int) -> dict[str, Tensor]:
     """A graph's outputs on numbers; those that it does not read are left out."""
     needed = {n.op.name for n in graph if isinstance(n.op, ir.Input)}
-    sizes = {**SIZES, "T#": length, "chunk": chunk}
+    sizes = {**SIZES, TIME.size.name: length, "chunk": chunk}
     return evaluate_graph(graph, {n: x for n, x in given.items() if n in needed}, sizes)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import archc
 from archc.compile import before_chunks, in_chunks
-from archc.dims import at
+from archc.dims import TIME, at
 from archc.ir import layer as ir
 from archc.ir.meaning import evaluate
 from archc.ir.verify import verify
@@ -41,7 +41,8 @@ chunked = lru_cache(8)(in_chunks)
 
 def inputs_of(made: ir.Layer, tokens: int, batch: int = 2) -> dict[str, Tensor]:
     """Random inputs of a layer."""
-    generator, sizes = torch.Generator().manual_seed(0), {**SIZES, "batch": batch, "T#": tokens}
+    generator = torch.Generator().manual_seed(0)
+    sizes = {**SIZES, "batch": batch, TIME.size.name: tokens}
     return {
         op.name: torch.randn(
             [int(at(axis.size, sizes)) for axis in op.type.axes],

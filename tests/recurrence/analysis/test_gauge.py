@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from archc.dims import TIME
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.initial import sample_layer
@@ -94,7 +95,7 @@ def stays(model: ir.Layer) -> bool:
     sizes = {"d": 4, "H": 2, "K": 3, "V": 2}
     torch.manual_seed(0)
     shapes = {
-        op.name: [{"batch": 2, "T": 5, **sizes}[str(a.size)] for a in op.type.axes]
+        op.name: [{"batch": 2, TIME.size.name: 5, **sizes}[str(a.size)] for a in op.type.axes]
         for _, op in moved(model).inputs
     }
     inputs = {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}

@@ -116,7 +116,7 @@ def test_in_chunks_as_by_hand(
             read = form.read(0, form.query(query, p), when)
             graph.outputs[f"{when}{p}"] = form.tokens(read, p)
     graph.outputs["S[T]"] = form.final[0]
-    found = evaluate_graph(graph, example.inputs, {**SIZES, "T#": tokens, "chunk": chunk})
+    found = evaluate_graph(graph, example.inputs, {**SIZES, TIME.size.name: tokens, "chunk": chunk})
     for name, wanted in by_hand(example, steps, terms, after).items():
         assert torch.allclose(found[name], wanted, rtol=1e-10, atol=1e-10), name
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from archc.dims import TIME
 from archc.ir.graph import Graph
 from archc.ir.meaning import evaluate_graph
 from archc.recurrence.chunk.frame import Frame
@@ -165,6 +166,6 @@ def test_the_difference_of_two_near_numbers_comes_first() -> None:
     given = {name: torch.tensor([[x]]) for name, x in (("g", -1e-3), ("before", 15.7))}
     given["after"] = given["before"] + given["g"]
     rounded = given["after"].double() - given["before"].double()
-    made = evaluate_graph(graph, given, {"batch": 1, "T#": 1})["o"]
+    made = evaluate_graph(graph, given, {"batch": 1, TIME.size.name: 1})["o"]
     assert float(made) == float((given["g"].double() - rounded).float()) != 0
     assert differences_first(frame(sketch), g, [(before, after)]) == g

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from archc.dims import TIME
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
@@ -114,8 +115,8 @@ class Example:
 
     def summary(self, part: slice) -> dict[str, Tensor]:
         given = tokens(self.types, self.captures, part)
-        count = len(range(*part.indices(self.sizes["T#"])))
-        return evaluate_graph(self.round.summary, given, self.sizes | {"T#": count})
+        count = len(range(*part.indices(self.sizes[TIME.size.name])))
+        return evaluate_graph(self.round.summary, given, self.sizes | {TIME.size.name: count})
 
     def merge(self, one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return merged(self.round, one, other, self.sizes)
