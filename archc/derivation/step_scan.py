@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from archc.derivation.chunk_formulas import ChunkFormulas
@@ -71,15 +71,10 @@ def _local(state: str, at: str) -> Math:
     return replace(found, local=True) if isinstance(found, Name) else found
 
 
-def _ends(state: str, local: str, product: str, letters: Letters) -> Iterator[Block]:
+def _ends(letters: Letters, at_row: Callable[[str], Math]) -> Iterator[Block]:
     """The state after a chunk, and in it."""
-    last = letters.of("C")
-    for at, note, tone in (
-        (last, "to the next chunk", SEQUENTIAL),
-        ("i", "at every row", PARALLEL),
-    ):
-        kept = row(Name(product, (at,)), TIMES, named(state, "0"))
-        yield Formula(row(named(state, at), EQUALS, kept, PLUS, _local(local, at)), note, tone)
+    yield Formula(at_row(letters.of("C")), "to the next chunk", SEQUENTIAL)
+    yield Formula(at_row("i"), "at every row", PARALLEL)
 
 
 def _diagonal(formulas: Formulas, state: str, letters: Letters) -> Iterator[Block]:
@@ -93,7 +88,10 @@ def _diagonal(formulas: Formulas, state: str, letters: Letters) -> Iterator[Bloc
     )
     scaled = row(formulas.factor(step.decay), TIMES, _local(state, "i-1"))
     yield Formula(row(_local(state, "i"), EQUALS, scaled, *added), "from nothing", PARALLEL)
-    yield from _ends(state, state, product, letters)
+    yield from _ends(letters, lambda at: row(
+        named(state, at), EQUALS, Name(product, (at,)), TIMES, named(state, "0"), PLUS,
+        _local(state, at),
+    ))  # fmt: skip
 
 
 def _added(writes: list[Math]) -> list[Math]:
@@ -103,7 +101,7 @@ def _added(writes: list[Math]) -> list[Math]:
 
 def _dense(formulas: Formulas, state: str, letters: Letters) -> Iterator[Block]:
     own = next(each for each in formulas.form.forms if each.state == state)
-    step, product, last = own.steps[0], letters.of("Π"), letters.of("C")
+    step, product = own.steps[0], letters.of("Π")
     matrix = formulas.value(step.matrix)
     if step.decay != 0:
         matrix = Fence(row(matrix, PLUS, formulas.diagonal(step.decay) or Name("I")))
@@ -114,17 +112,14 @@ def _dense(formulas: Formulas, state: str, letters: Letters) -> Iterator[Block]:
                   "products of the matrix", PARALLEL)  # fmt: skip
     yield Formula(row(_local(state, "i"), EQUALS, matrix, _local(state, "i-1"), *_added(writes)),
                   "from nothing", PARALLEL)  # fmt: skip
-    for at, note, tone in (
-        (last, "to the next chunk", SEQUENTIAL),
-        ("i", "at every row", PARALLEL),
-    ):
-        kept = row(Name(product, (at,)), named(state, "0"))
-        yield Formula(row(named(state, at), EQUALS, kept, PLUS, _local(state, at)), note, tone)
+    yield from _ends(letters, lambda at: row(
+        named(state, at), EQUALS, Name(product, (at,)), named(state, "0"), PLUS, _local(state, at)
+    ))  # fmt: skip
 
 
 def _maximum(formulas: Formulas, state: str, letters: Letters) -> Iterator[Block]:
     own = next(each for each in formulas.form.forms if each.state == state)
-    step, total, last = own.steps[0], letters.of("F"), letters.of("C")
+    step, total = own.steps[0], letters.of("F")
     floors = [formulas.value(term.c) for term in step.terms]
     shift = formulas.moved("s").value(step.decay)
     yield Formula(row(Name(total, ("i",)), EQUALS, Sum("∑", UP_TO_I), _fenced(shift)), "", PARALLEL)
@@ -132,14 +127,10 @@ def _maximum(formulas: Formulas, state: str, letters: Letters) -> Iterator[Block
     start = [Words(", "), _local(state, "0"), EQUALS, row(Sign("−", tight=True), Number("∞"))]
     yield Formula(row(_local(state, "i"), EQUALS, function("max", moved, *floors), *start),
                   "from nothing", PARALLEL)  # fmt: skip
-    for at, note, tone in (
-        (last, "to the next chunk", SEQUENTIAL),
-        ("i", "at every row", PARALLEL),
-    ):
-        kept = row(Name(total, (at,)), PLUS, named(state, "0"))
-        yield Formula(
-            row(named(state, at), EQUALS, function("max", kept, _local(state, at))), note, tone
-        )
+    yield from _ends(letters, lambda at: row(
+        named(state, at), EQUALS,
+        function("max", row(Name(total, (at,)), PLUS, named(state, "0")), _local(state, at)),
+    ))  # fmt: skip
 
 
 def _fenced(math: Math) -> Math:
@@ -148,7 +139,7 @@ def _fenced(math: Math) -> Math:
 
 def _several(form: NormalForm, letters: Letters) -> Iterator[Block]:
     """States that feed one another."""
-    last, product = letters.of("C"), letters.of("Π")
+    product = letters.of("Π")
     whole, matrix = letters.of("s"), letters.of("B")
     yield para(
         "The states feed one another. Written one below the other they are one vector ",
@@ -162,13 +153,10 @@ def _several(form: NormalForm, letters: Letters) -> Iterator[Block]:
     moved = row(Name(matrix, ("i",), bold=True), Name(whole, ("i-1",), bold=True, local=True))
     yield Formula(row(Name(whole, ("i",), bold=True, local=True), EQUALS, moved, PLUS, added),
                   "from nothing", PARALLEL)  # fmt: skip
-    for at, note, tone in (
-        (last, "to the next chunk", SEQUENTIAL),
-        ("i", "at every row", PARALLEL),
-    ):
-        kept = row(Name(product, (at,), bold=True), Name(whole, ("0",), bold=True))
-        yield Formula(row(Name(whole, (at,), bold=True), EQUALS, kept, PLUS,
-                          Name(whole, (at,), bold=True, local=True)), note, tone)  # fmt: skip
+    yield from _ends(letters, lambda at: row(
+        Name(whole, (at,), bold=True), EQUALS, Name(product, (at,), bold=True),
+        Name(whole, ("0",), bold=True), PLUS, Name(whole, (at,), bold=True, local=True),
+    ))  # fmt: skip
 
 
 # --- systems that are solved ----------------------------------------------------------------------
