@@ -83,7 +83,7 @@ def save_pretrained(
 
 def as_linear(module: torch.nn.Module) -> torch.nn.Module:
     """A copy of a module of archc that keeps what tokens are multiplied by as `nn.Linear`, as
-    `module(..., linear=True)` does."""
+    `module(..., nn_linear=True)` does."""
     origin, like = origin_of(module), next(module.parameters(), None)
     recipe = replace(origin.recipe, linear=True)
     kind = getattr(compiled(recipe, origin.layer), class_name(origin.layer))
@@ -116,7 +116,7 @@ class Spec:
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         backend: str = "auto",
-        linear: bool = False,
+        nn_linear: bool = False,
         **sizes: Any,
     ) -> torch.nn.Module:
         """A module with sizes by name; what is not given takes the spec's default.
@@ -124,7 +124,7 @@ class Spec:
         Parameters are named and drawn as in the spec. `module(x)` is the output for a whole
         sequence; `module(x, state=..., return_state=True)` continues one, with any number of
         tokens. Where torch sees a GPU, tensors on it go through generated kernels, in each call;
-        `backend="eager"` is PyTorch alone. `linear=True` keeps what tokens are multiplied by as
+        `backend="eager"` is PyTorch alone. `nn_linear=True` keeps what tokens are multiplied by as
         `nn.Linear`, for quantisers and adapters: it loads the weights of a module without it.
         Printed, a module says what of it has kernels. It can be pickled whole. Raises ArchError for
         sizes that are missing, unknown, no sizes, or break a requirement, ValueError for a backend
@@ -138,7 +138,7 @@ class Spec:
         self._warn(layer)
         spec = (self.source_file.name, self.source_file.text)
         options = tuple((name, _frozen(value)) for name, value in given.items())
-        recipe = Recipe(spec, self.imports.texts(), self._layer_name, options, backend, linear)
+        recipe = Recipe(spec, self.imports.texts(), self._layer_name, options, backend, nn_linear)
         made = compiled(recipe, layer)
         if backend == "triton" and not kernels_of(layer).launched:
             text = f"no kernel is in the code of `{layer.name}`: {kernels_of(layer)}"
@@ -160,7 +160,7 @@ class Spec:
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         backend: str = "auto",
-        linear: bool = False,
+        nn_linear: bool = False,
         **given: Any,
     ) -> torch.nn.Module:
         """The module of a public checkpoint (a folder with config.json and safetensors, as
@@ -168,8 +168,8 @@ class Spec:
         and options in place of those of config.json. `NAME.weights.toml` beside the spec says
         which tensor is which parameter; several bundled specs have one. Raises ArchError with
         everything that is missing, extra, torn or of another shape; nothing is half loaded. In
-        place of a folder, a file that `archc convert` wrote, NAME.safetensors. `linear` is as for
-        `module`.
+        place of a folder, a file that `archc convert` wrote, NAME.safetensors. `nn_linear` is as
+        for `module`.
         """
         from archc.weights import pretrained  # safetensors and einops: an extra
 
@@ -179,7 +179,7 @@ class Spec:
         else:
             spec = (self.source_file.name, self.source_file.text)
             made = pretrained.load(make, spec, place, dtype=dtype, device=device, **given)
-        return as_linear(made) if linear else made
+        return as_linear(made) if nn_linear else made
 
     def _decided(self, sizes: Mapping[str, Any]) -> tuple[ir.Layer, Mapping[str, Any]]:
         """The layer for these sizes: elaborated anew if they decide a condition, or are options

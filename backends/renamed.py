@@ -94,7 +94,7 @@ def at_path(module: nn.Module, path: str) -> Any:
         name = part if part.isdigit() else attribute(part)
         owner = getattr(found, "_orig_mod", found)
         if name in getattr(owner, "_linear", ()):
-            kind = f"`{path}` is kept as nn.Linear (`linear=True`)"
+            kind = f"`{path}` is kept as nn.Linear (`nn_linear=True`)"
             raise ValueError(f"{kind}: give the weights of a module that was made without it")
         found = getattr(owner, name)
     return getattr(found, "_orig_mod", found)

@@ -27,7 +27,7 @@ def pair() -> tuple[nn.Module, nn.Module, Tensor]:
     """A layer, the same with `nn.Linear`, and tokens for both."""
     torch.manual_seed(0)
     spec = archc.load("gla")
-    plain, linear = spec.module(**GLA), spec.module(**GLA, linear=True)
+    plain, linear = spec.module(**GLA), spec.module(**GLA, nn_linear=True)
     linear.load_state_dict(plain.state_dict())
     return plain, linear, torch.randn(2, 6, 8)
 
@@ -58,7 +58,7 @@ def test_weights_are_out_by_in() -> None:
     assert names["W_q.weight"] == (8, 8) and names["W_o.weight"] == (8, 6)
     torch.testing.assert_close(linear.W_v(x).unflatten(-1, (2, 3)), torch.einsum(
         "btd,dhv->bthv", x, plain.W_v))  # fmt: skip
-    other = archc.load("gla").module(**GLA, linear=True)
+    other = archc.load("gla").module(**GLA, nn_linear=True)
     other.load_state_dict(linear.state_dict())
     torch.testing.assert_close(other(x), linear(x), rtol=0, atol=0)
     linear = copy.deepcopy(linear)

@@ -84,11 +84,11 @@ def test_products_go_through_no_link_of_others(tmp_path: Path) -> None:
     """The file that a product is written to first has a name that nobody can know, and is new."""
     names: list[str] = []
     program = (
-        "import os, sys\nfrom archc.commands import files\nopened = os.open\n"
+        "import os, sys\nfrom archc.commands import writing\nopened = os.open\n"
         "def noted(path, flags, mode):\n"
         "    assert flags & os.O_EXCL and flags & os.O_CREAT\n    print(path)\n"
         "    return opened(path, flags, mode)\n"
-        "files.os.open = noted\nfiles.write('new.txt', 'text')\n"
+        "writing.os.open = noted\nwriting.write('new.txt', 'text')\n"
     )
     for _ in range(2):
         done = subprocess.run(

@@ -53,8 +53,8 @@ def _of(graph: Graph) -> Iterator[sympy.Basic]:
 
 def _at_tokens(condition: sympy.Basic, tokens: int) -> sympy.Basic:
     """A condition for sequences of that length; another sequence is shorter."""
-    streams = [s for s in condition.free_symbols if counts_tokens(str(s)) and s != T_SEEN]
-    lengths = {TIME.size: tokens, T_SEEN: tokens} | dict.fromkeys(streams, OTHER)
+    streams = [s for s in condition.free_symbols if counts_tokens(str(s))]
+    lengths = dict.fromkeys(streams, OTHER) | {TIME.size: tokens, T_SEEN: tokens}
     return condition.subs(lengths)
 
 

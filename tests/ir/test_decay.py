@@ -36,7 +36,7 @@ def test_maps_filters_and_tables_decay() -> None:
 
 @pytest.mark.parametrize("linear", [False, True])
 def test_groups_of_a_model(linear: bool) -> None:
-    layer = archc.parse(TEXT).module(d=4, H=2, K=3, n=5, linear=linear)
+    layer = archc.parse(TEXT).module(d=4, H=2, K=3, n=5, nn_linear=linear)
     own = copy.deepcopy(layer)  # where attributes of parameters are lost
     own.c.requires_grad_(False)
     model = nn.ModuleDict({"mixer": own, "norm": nn.LayerNorm(4), "head": nn.Linear(4, 2)})

@@ -148,7 +148,8 @@ class Trial:
         sizes: dict[str, float] = {}
         for symbol in made.program.sizes:
             name = symbol.name
-            sizes[name] = self.each if name == EACH else self.known.get(name, 0.0)
+            own = str(made.sizes.get(name, name))
+            sizes[name] = self.each if name == EACH else self.known.get(own, 0.0)
             if name in made.options:
                 sizes[name] = evaluate(made.options[name], self.known)
         return sizes, known
@@ -190,7 +191,7 @@ class Trial:
             block = 1 << max(0, size - 1).bit_length()
             split = made.lengths[name] == made.space.split
             return min(block, self.part) if split else block
-        return int(self.known[name])
+        return int(self.known[str(made.sizes.get(name, name))])
 
     def errors(self) -> dict[str, float]:
         """The largest error of each output and gradient, against the largest value."""

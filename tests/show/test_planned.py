@@ -68,7 +68,7 @@ def test_a_walk_of_few_programs_goes_in_segments() -> None:
 
 def test_sizes_of_a_layer_that_is_called_are_those_of_the_call() -> None:
     (plan,) = list(plans_of(archc.load("gla_block", d=1024, H=8).layer, Conditions(T=256)))
-    assert plan.setting.sizes["V"] == 1024 // 8 and plan.setting.sizes["T"] == 256
+    assert plan.setting.sizes["V"] == 1024 // 8 and plan.setting.sizes["T#"] == 256
 
 
 def test_a_loop_is_one_kernel_and_what_has_none_says_so() -> None:

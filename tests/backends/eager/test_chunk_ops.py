@@ -45,7 +45,7 @@ def emitted(sketch: Sketch) -> tuple[Callable[..., tuple[Tensor, ...]], list[str
 def agrees(sketch: Sketch, tokens: int = 7, chunk: int = 3, **given: Tensor) -> None:
     """Both ways to compute the outputs give the same."""
     run, order, extra = emitted(sketch)
-    known = {**SIZES, "T": tokens, "chunk": chunk}
+    known = {**SIZES, "T#": tokens, "chunk": chunk}
     torch.manual_seed(0)
     inputs: dict[str, Tensor] = {}
     for node in sketch.graph:
