@@ -103,7 +103,29 @@ def _output(scope: Scope, stmt: tree.Output, outputs: dict[str, Tensor]) -> None
     else:
         value = scope.lookup(name, stmt.target.span)
         tensor = ops.tensor(scope, value, stmt.value.span)
+    if stmt.target.items is not None:
+        _check_no_pairs(scope, tensor, stmt)
     outputs[name] = ops.batched(scope.frame.bring(tensor))
+
+
+def _check_no_pairs(scope: Scope, tensor: Tensor, stmt: tree.Output) -> None:
+    """An output whose dims are said is a value of each token: one of each pair of tokens has a
+    second sequence that its dims do not show. `output y = p`, without dims, gives one."""
+    streams = {axis.name for axis in tensor.axes if axis.kind == "stream"}
+    given = [n.type.axes for n in scope.frame.graph if isinstance(n.op, ir.Input)]
+    if len(streams) < 2 or any(streams <= {axis.name for axis in axes} for axes in given):
+        return
+    read = " and ".join(f"`{name}`" for name in sorted(streams))
+    raise scope.error(
+        "E0301",
+        f"`{stmt.target.name}` is a value of each pair of tokens, {read}",
+        stmt.target.span,
+        others=[(tensor.origin, f"{ops.shape(scope, tensor)} from here")],
+        helps=[
+            "weights are summed by a product, `softmax(...) @ v[s]`; `*` keeps every pair",
+            f"without dims, `output {stmt.target.name} = ...` gives all pairs",
+        ],
+    )
 
 
 def annotated(scope: Scope, value: Tensor, target: tree.Target) -> Tensor:

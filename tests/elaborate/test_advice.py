@@ -102,6 +102,10 @@ CASES = {
         ["attend s <= t over H:", "    o = softmax(q[t].T @ k[s]) @ k[t]", "output o"], "E0301",
         "softmax(q[t].T @ k[s]) @ k[t]", "`[s]`",
     ),
+    "weights beside values": (
+        ["attend s <= t over H:", "    o = softmax(q[t].T @ k[s]) * k[s]", "output y[H, K] = o"],
+        "E0301", "y[H, K]", "`softmax(...) @ v[s]`",
+    ),
     "another sequence": (
         ["attend s <= t over H:", "    o = softmax(q[t].T @ c[s]) @ c[s]", "output o"], "E0306",
         "c[s]", "`attend all m:`",
