@@ -51,7 +51,7 @@ def used(compiled: Path, *command: str) -> float:
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(compiled)}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     times = []
-    for _ in range(4):
+    for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, check=True, capture_output=True, env=env)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
