@@ -198,7 +198,7 @@ class Spec:
         return elaborated(self.source_file, self._layer_name, given, importer=self.imports), given
 
     def state(self, **values: Any) -> Any:
-        """The state that `op` starts from, from tensors of yours: `kda.state(S=S)`, a value for
+        """The state that `op` starts from, from tensors of yours: `spec.state(S=S)`, a value for
         each state of the memory by its name, `[B, H, K, V]` as declared. Raises ValueError for a
         name that the memory does not have, one that is missing, and a shape that does not fit."""
         return state_from(cut.op(with_chunks(self.layer)), self.op, values)

@@ -140,7 +140,7 @@ def from_plain(kept: Any, kind: type) -> Any:
         return kept
     name, home = kept["state"], sys.modules[kind.__module__]
     made: Any = RaggedState if name == "RaggedState" else getattr(home, name, None)
-    if made is None or [*kept["fields"]] != [*made._fields]:
+    if [*kept["fields"]] != [*getattr(made, "_fields", ())] or not isinstance(made, type):
         have = ", ".join(kept["fields"])
         raise ValueError(f"the state of another layer was kept: {name} with {have or 'nothing'}")
     return made(*(from_plain(part, kind) for part in kept["fields"].values()))
