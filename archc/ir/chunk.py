@@ -36,6 +36,10 @@ from archc.source import Span
 CHUNK = size_symbol("chunk")
 """The number of tokens in a chunk: chosen when the form runs."""
 
+MOST_ROWS, FEWEST_TOKENS = 64, 16
+"""Rows that a chunk has unless more is asked for: products inside it, and the solve of its
+triangle, grow with their square; and tokens that it has however many rows they are."""
+
 
 CHUNK_OPS: tuple[type[ChunkOp], ...] = (
     Chunks, Tokens, Stack, Select, Place, Last, AtLast, Unwindow, Expand, Sums, Move, Scan, Spans,
@@ -62,6 +66,19 @@ class ChunkForm:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
+def rows_of_token(form: ChunkForm) -> int:
+    """The rows that a token has in a chunk: several where it takes several steps."""
+    axes = {axis for node in form.forward for axis in node.type.axes}
+    rows = (axis.size / CHUNK for axis in axes if axis.kind == "dim")
+    return max((int(each) for each in rows if each.is_Integer), default=1)
+
+
+def usual_tokens(form: ChunkForm) -> int:
+    """The tokens of a chunk where nobody says: a power of 2, with at most `MOST_ROWS` rows."""
+    most = max(FEWEST_TOKENS, MOST_ROWS // rows_of_token(form))
+    return 1 << (most.bit_length() - 1)
+
+
 @dataclass(frozen=True)
 class Bound:
     """A promise of the spec: at every token the value `name` lies between `low` and `high`.
@@ -85,8 +102,8 @@ class Bound:
 
 @dataclass(frozen=True)
 class ChunkRules:
-    """What a layer says about its chunked form: how many tokens are in a chunk (None: as the
-    backend likes), that the loop is meant, what is known of its values, and the composition laws
+    """What a layer says about its chunked form: how many tokens are in a chunk (None:
+    `usual_tokens`), that the loop is meant, what is known of its values, and the composition laws
     that it gives, as they were written."""
 
     size: int | None = None

@@ -17,7 +17,7 @@ from archc.compile import SCHEDULE, for_kernels, lowered, with_epilogues, with_p
 from archc.diagnostics import did_you_mean, fail
 from archc.dims import TIME
 from archc.ir import layer as ir
-from archc.ir.chunk import cotangent
+from archc.ir.chunk import ChunkForm, cotangent, rows_of_token, usual_tokens
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernels
 from archc.ir.sizes import Number, callee_sizes, evaluate, resolve_sizes
@@ -43,8 +43,8 @@ CHUNK = "chunk"
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a plan is made for: batch, tokens, the length of a chunk (None: the longest that fits),
-    the dtype of the data, and the device."""
+    """What a plan is made for: batch, tokens, the length of a chunk (None: the usual one, if that
+    fits), the dtype of the data, and the device."""
 
     B: int = 2
     T: int = 8192
@@ -168,7 +168,7 @@ def _planned(
     if form.backward is not None:
         graphs.append(("gradient", form.backward, "gradient_kernels", False))
     cut = {t: _cut(node, graph, f"{name}_{end}", fused) for t, graph, end, fused in graphs}
-    chunk, why = _chunk(layer, cut.values(), known, wanted)
+    chunk, why = _chunk(layer, form, cut.values(), known, wanted)
     setting = Setting({**known, CHUNK: chunk}, wanted.dtype)
     parts = [_part(title, kernels, setting, wanted.device) for title, kernels in cut.items()]
     one = Setting({**setting.sizes, str(TIME.size): 1, node.op.stream.size.name: 1}, wanted.dtype)
@@ -177,13 +177,21 @@ def _planned(
 
 
 def _chunk(
-    layer: ir.Layer, cut: Collection[Kernels], sizes: Mapping[str, Number], wanted: Conditions
+    layer: ir.Layer,
+    form: ChunkForm,
+    cut: Collection[Kernels],
+    sizes: Mapping[str, Number],
+    wanted: Conditions,
 ) -> tuple[int, str]:
     """How many tokens a chunk has, and why."""
     asked, budget = wanted.chunk or layer.chunk.size, wanted.device.budget
     if asked is not None:
         return asked, "as asked for"
-    chunk = chunk_for(cut, sizes, wanted.dtype, budget)
+    room, usual = chunk_for(cut, sizes, wanted.dtype, budget), usual_tokens(form)
+    if usual < CHUNKS[0] and usual <= room:
+        rows = rows_of_token(form)
+        return usual, f"a token has {rows} rows, so that a triangle of them has {usual * rows}"
+    chunk = min(room, usual)
     if chunk == CHUNKS[0]:
         return chunk, "the most that kernels are made for, and all have room"
     longer = CHUNKS[CHUNKS.index(chunk) - 1]

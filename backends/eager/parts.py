@@ -15,6 +15,7 @@ from archc.backends.expression import Text
 from archc.backends.writer import attribute
 
 from archc.ir import layer as ir
+from archc.ir.chunk import MOST_ROWS, usual_tokens
 
 
 class Parts:
@@ -36,11 +37,17 @@ class Parts:
         scope = Scope(self.layer.graph, self.emitters, self.file, like, self.layer.name)
         scope.sizes, scope.home = dict(sizes), self.layer.source
         scope.needs, scope.linear = self.layer.requirements, self.linear
-        scope.chunk_size = self.layer.chunk.size or scope.chunk_size
+        scope.chunk_size = self.layer.chunk.size or self._usual_tokens()
         for node, param in self.layer.params:
             names = tuple(axis.name for axis in param.axes)
             scope.values[node] = Value(Text(f"self.{attribute(param.name)}"), names, DATA)
         return scope
+
+    def _usual_tokens(self) -> int:
+        """The tokens of a chunk that suit all recurrences of the layer."""
+        folds = (node.op for node in self.layer.graph if isinstance(node.op, ir.Fold))
+        forms = (op.chunked for op in folds if op.chunked is not None)
+        return min(map(usual_tokens, forms), default=MOST_ROWS)
 
 
 def shape_of(names: Sequence[str]) -> str:

@@ -94,7 +94,8 @@ class Scope:
         self.finals: dict[tuple[int, str], Value] = {}
         self.decays: dict[tuple[str, bool, str], str] = {}
         self.joint: dict[int, tuple[str, Rows]] = {}
-        self.chunk, self.chunk_size, self.region, self.flow = "", 64, "", ("t",)
+        self.chunk, self.chunk_size = "", ck.MOST_ROWS
+        self.region, self.flow = "", ("t",)
         self.pasts: dict[int, str] = {}
         self.regions: dict[int, Region] = {}
         self.linear: Mapping[int, Any] = {}

@@ -8,10 +8,10 @@ from fractions import Fraction
 import pytest
 
 import archc
-from archc.compile import before_chunks
+from archc.compile import before_chunks, text_of, with_chunked_forms
 from archc.diagnostics import ArchError
 from archc.ir import layer as ir
-from archc.ir.chunk import NO_RULES, ChunkRules
+from archc.ir.chunk import NO_RULES, ChunkRules, rows_of_token, usual_tokens
 from archc.numerics.interval import Interval
 from archc.numerics.stated import stated
 from archc.recurrence.chunk.chunked import studies
@@ -24,6 +24,18 @@ layer Example(H, K = 4, V = 4, tau = 16):
     alpha = exp(x)
     recurrence S[K, V] over H:
         S[t] = diag(alpha) @ S[t-1] + k @ v.T
+        o    = S[t].T @ q
+    output o
+"""
+
+STEPS = """
+layer Steps(H, K = 4, n = 2):
+    input q[H, K], k[n, H, K], v[n, H, K], beta[n, H]
+    recurrence S[K, K'] over H:
+        R = S[t-1]
+        repeat n as j:
+            R = (I - beta[j] * k[j] @ k[j].T) @ R + beta[j] * k[j] @ v[j].T
+        S[t] = R
         o    = S[t].T @ q
     output o
 """
@@ -142,4 +154,16 @@ def test_rules_of_a_called_layer_are_its_own() -> None:
 def test_the_size_is_the_length_of_a_chunk() -> None:
     text = SPEC.format(rules="chunk: size 8, bound alpha <= 1")
     assert "CHUNK = 8" in archc.parse(text).source()
+    assert "CHUNK = 64" in archc.parse(text.replace("size 8, ", "")).source()
     assert "CHUNK" not in archc.parse(text.replace("chunk:", "chunk: sequential,")).source()
+
+
+@pytest.mark.parametrize(("steps", "tokens"), [(2, 32), (3, 16), (4, 16), (6, 16)])
+def test_a_chunk_has_fewer_tokens_of_several_steps(steps: int, tokens: int) -> None:
+    """Each step is a row, and the solve of a triangle grows with the square of its rows."""
+    chunked = with_chunked_forms(archc.parse(STEPS, n=steps).layer)
+    (form,) = (node.op.chunked for node in chunked.graph if isinstance(node.op, ir.Fold))
+    assert (rows_of_token(form), usual_tokens(form)) == (steps, tokens)
+    assert f"CHUNK = {tokens} " in text_of(archc.parse(STEPS, n=steps).layer)
+    asked = archc.parse(STEPS.replace("    input", "    chunk: size 64\n    input"), n=steps).layer
+    assert "CHUNK = 64 " in text_of(asked)

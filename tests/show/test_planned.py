@@ -47,6 +47,8 @@ def test_what_bounds_tiles_is_said() -> None:
     gla, mesa = as_text(plans("gla")), as_text(plans("mesa"))
     assert "a program may hold 232 kB of shared memory and 262 kB of registers" in gla
     assert "64 tokens are a chunk: the most that kernels are made for" in gla
+    product = as_text(plans("gated_delta_product"))
+    assert "32 tokens are a chunk: a token has 2 rows, so that a triangle of them has 64" in product
     assert "holds 32.8 kB of shared memory and" in gla
     assert "32 tokens are a chunk: of 64, `chunk_output` needs" in mesa
 
