@@ -62,7 +62,7 @@ def run(seconds: float, keep: str | None, specs: list[str], first: float) -> Rep
             print(f"[{time.monotonic() - start:5.0f} s] {text}", file=sys.stderr, flush=True)
 
         limits = Limits(first=first, fill=150, measure=160, cores=os.cpu_count() or 1)
-        return report(measure(jobs, folder, say, limits, first > 0))
+        return report(list(measure(jobs, folder, say, limits, first > 0)))
 
 
 def aims(found: Report) -> Iterator[tuple[str, float, float, bool]]:

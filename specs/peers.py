@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from archc.bench.contenders import Inputs, Made, Peer
 
-PACKAGES = ("fla-core",)
+PACKAGES = ("fla-core", "flash-qla")
 """Distributions whose versions belong to a record."""
 
 Place = str
@@ -55,12 +56,84 @@ def fla(
 
     def step(inputs: Inputs, states: Sequence[Tensor]) -> Made:
         given = options(inputs, recurrent_names)
-        o, state = function(recurrent)(
-            **given, initial_state=states[0], output_final_state=True
-        )
+        o, state = function(recurrent)(**given, initial_state=states[0], output_final_state=True)
         return (o,), (state,)
 
     return Peer(sequence, step if recurrent else None)
+
+
+def unguarded(place: Place) -> Callable[..., Any]:
+    """A function of fla that may refuse no gradient."""
+    import_module("fla.ops.common.chunk_o").IS_NVIDIA_HOPPER = False
+    return function(place)
+
+
+def delta_product(inputs: Inputs, final: bool) -> Made:
+    """fla's: the n steps of a token stand one after the other along its tokens."""
+    q, log_alpha = inputs["q"], inputs["log_alpha"]
+    k, v, beta = (inputs[name].flatten(1, 2) for name in ("k", "v", "beta"))
+    o, state = unguarded("fla.ops.gated_delta_product:chunk_gated_delta_product")(
+        q, k, v, log_alpha, beta, inputs["k"].shape[2], scale=k.shape[-1] ** -0.5,
+        output_final_state=final,
+    )  # fmt: skip
+    return (o,), (state,) if final else ()
+
+
+def rwkv7(inputs: Inputs, final: bool) -> Made:
+    """fla's: its low-rank update is a b^T with a = -kappa and b = kappa * a, and its state is
+    [K, V], ours [V, K]."""
+    kappa = inputs["kappa"]
+    o, state = function("fla.ops.rwkv7:chunk_rwkv7")(
+        inputs["r"], inputs["log_w"], inputs["k"], inputs["v"], -kappa, kappa * inputs["a"],
+        scale=1.0, output_final_state=final,
+    )  # fmt: skip
+    return (o,), (state.transpose(-1, -2),) if final else ()
+
+
+def mesa(inputs: Inputs, final: bool) -> Made:
+    """fla's, with as many steps of conjugate gradients."""
+    q, k, v, gate, beta = (inputs[name] for name in ("q", "k", "v", "log_gamma", "beta"))
+    o, *states = unguarded("fla.ops.mesa_net:chunk_mesa_net")(
+        q, k, v, gate, beta, F.softplus(inputs["lam"]), output_final_state=final,
+        max_CG_iteration=30,
+    )  # fmt: skip
+    return (o,), tuple(states) if final else ()
+
+
+def forgetting(inputs: Inputs, final: bool) -> Made:
+    """fla's attention with forget gates."""
+    q, k, v, gate = (inputs[name] for name in ("q", "k", "v", "log_f"))
+    return (function("fla.ops.forgetting_attn:parallel_forgetting_attn")(q, k, v, gate),), ()
+
+
+def path(inputs: Inputs, final: bool) -> Made:
+    """fla's attention along a path of Householder products, with forget gates where there are."""
+    q, k, v, w, beta = (inputs[name] for name in ("q", "k", "v", "w", "beta"))
+    o, _ = function("fla.ops.path_attn:parallel_path_attn")(q, k, v, w, beta, inputs.get("log_f"))
+    return (o,), ()
+
+
+def flash_qla(inputs: Inputs, final: bool) -> Made:
+    """The gated delta rule in TileLang, bfloat16, heads of 128."""
+    q, k, v, gate, beta = (inputs[name] for name in ("q", "k", "v", "log_alpha", "beta"))
+    o, state = function("flash_qla:chunk_gated_delta_rule")(
+        q, k, v, gate, beta, output_final_state=True
+    )
+    return (o,), (state,) if final else ()
+
+
+def cudnn_lstm(inputs: Inputs, final: bool) -> Made:
+    """torch's LSTM. It multiplies its inputs by weights of its own: here those of identity, one
+    product more than the recurrence needs."""
+    entering = torch.cat([inputs[f"a_{gate}"] for gate in "ifgo"], -1)
+    recurrent = torch.cat([inputs[f"R_{gate}"] for gate in "ifgo"])
+    eye = torch.eye(entering.shape[-1], device=entering.device, dtype=entering.dtype)
+    zero = entering.new_zeros(1, entering.shape[0], recurrent.shape[-1])
+    h, *states = torch.lstm(
+        entering, (zero, zero), (eye, recurrent), has_biases=False, num_layers=1, dropout=0.0,
+        train=True, bidirectional=False, batch_first=True,
+    )  # fmt: skip
+    return (h,), tuple(state[0] for state in states) if final else ()
 
 
 def attention(inputs: Inputs, final: bool) -> Made:
@@ -91,11 +164,22 @@ PEERS: dict[str, dict[str, Peer]] = {
             "fla.ops.linear_attn:fused_recurrent_linear_attn",
             scaled=False, normalize=False,
         ),
+        "gated_delta_product": Peer(delta_product),
+        "rwkv7": Peer(rwkv7),
+        "mesa": Peer(mesa),
+        "fox": Peer(forgetting),
+        "path": Peer(path),
+        "path_fox": Peer(path),
     },
     "fla-unguarded": {"gated_delta": fla(GATED_DELTA, guarded=False)},
+    "flash_qla": {"gated_delta": Peer(flash_qla)},
+    "cudnn": {"lstm": Peer(cudnn_lstm, note="with a product of its inputs by identity")},
     "sdpa": {
         "attention": Peer(attention, note="torch's softmax attention"),
         "*": Peer(attention, same=False, note="softmax attention: another function"),
     },
 }  # fmt: skip
 """By peer and spec; what each must compute is what the spec's memory does."""
+
+SHAPES = {"lstm": (16, 1024, 1, 1024), "slstm": (16, 1024, 4, 512)}
+"""Batch, tokens, heads and dim on a GPU, where 2, 8192, 32, 128 is not how a spec is used."""

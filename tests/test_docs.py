@@ -84,6 +84,14 @@ def test_papers_link_to_files_that_exist() -> None:
         assert not missing, f"{paper.name}: {missing}"
 
 
+def test_papers_say_everything_once() -> None:
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/*.md")):
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        heads = re.findall(r"^## .*$", text, re.MULTILINE)
+        assert len(heads) == len({*heads}), f"{page.name}: headings stand there twice: {heads}"
+        assert "@@" not in text, f"{page.name}: a place that was to be filled in"
+
+
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 200
 

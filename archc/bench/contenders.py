@@ -2,7 +2,8 @@
 
 A file of peers is a Python file with a table `PEERS[name][spec]` of `Peer`s, where spec is the name
 of a spec, or `*` for any; `PACKAGES`, if it is there, are the distributions whose versions are
-noted. Peers are imported when they are called: one that is missing is reported as that.
+noted, and `SHAPES[spec]` is the batch, tokens, heads and dim at which a spec is usually compared
+on a GPU. Peers are imported when they are called: one that is missing is reported as that.
 """
 
 from __future__ import annotations
@@ -75,6 +76,18 @@ def contender(name: str, job: Job) -> Peer:
     if found is None:
         raise Unavailable(f"has nothing for {job.title}")
     return found
+
+
+def rows_of(peers: str, against: Sequence[str]) -> tuple[str, ...]:
+    """The specs that a file of peers names under one of these peers, in the order of the file."""
+    table = load_file(Path(peers), "archc_bench_peers").PEERS
+    rows = [spec for name in against for spec in table.get(name, {}) if spec != "*"]
+    return tuple(dict.fromkeys(rows))
+
+
+def shapes_of(peers: str) -> Mapping[str, tuple[int, int, int, int]]:
+    """The shapes that a file of peers gives for some specs."""
+    return getattr(load_file(Path(peers), "archc_bench_peers"), "SHAPES", {})
 
 
 def own(function: Callable[..., Any], module: Any, job: Job) -> Peer:

@@ -46,8 +46,9 @@ class Outcome:
 
 def measure(
     jobs: Sequence[Job], folder: Path, say: Say, limits: Limits, first_calls: bool = True
-) -> list[Outcome]:
-    """Run all that the jobs ask for. A process that fails becomes a row that says so."""
+) -> Iterator[Outcome]:
+    """Run all that the jobs ask for; the outcome of each as it comes, in their order. A process
+    that fails becomes a row that says so."""
     found = [Outcome(job) for job in jobs]
     paths = [job.write() for job in jobs]
     run = _Processes(folder, "archc.bench.worker")
@@ -65,7 +66,7 @@ def measure(
     for outcome, path in zip(found, paths, strict=True):
         say(f"measuring {outcome.job.title} at {outcome.job.shape}")
         outcome.rows += run.measure(path, outcome.job, limits.measure)
-    return found
+        yield outcome
 
 
 def _peers(job: Job) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rich.table import Table
@@ -56,7 +56,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that was timed, of one spec at one shape."""
+    """One thing that was timed, of one spec at one shape; `job` is the title of its job."""
 
     spec: str
     what: str
@@ -64,6 +64,7 @@ class Case:
     least: Work
     floor_ms: float | None
     entries: tuple[Entry, ...]
+    job: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,24 @@ class Report:
                     found += [f"{where}: {entry.refusal}"] if entry.refusal else []
         return found
 
+    def plus(self, other: Report) -> Report:
+        """Both; the machine is that of the later one."""
+        return Report(
+            self.cases + other.cases, {**self.first, **other.first},
+            tuple(dict.fromkeys(self.remarks + other.remarks)), self.broken + other.broken,
+            other.machine or self.machine, other.ceilings or self.ceilings,
+        )  # fmt: skip
+
+    def without(self, job: str) -> Report:
+        """All but what belongs to a job, by its title."""
+        return replace(
+            self,
+            cases=tuple(case for case in self.cases if case.job != job),
+            first={name: each for name, each in self.first.items() if name != job},
+            remarks=tuple(line for line in self.remarks if not line.startswith(f"{job}: ")),
+            broken=tuple(line for line in self.broken if not line.startswith(f"{job}: ")),
+        )
+
     def data(self) -> dict[str, Any]:
         """As JSON."""
         return {
@@ -102,7 +121,7 @@ def report(outcomes: Sequence[Outcome]) -> Report:
     """What the rows of all jobs say."""
     cases, remarks, broken, first, machine, ceilings = [], {}, [], {}, {}, {}
     for outcome in outcomes:
-        title = _title(outcome.job)
+        title = title_of(outcome.job)
         if outcome.first:
             first[title] = outcome.first
         for row in outcome.rows:
@@ -129,7 +148,8 @@ def recorded(data: Mapping[str, Any]) -> Report:
     )  # fmt: skip
 
 
-def _title(job: Job) -> str:
+def title_of(job: Job) -> str:
+    """What a job is called in a report: its spec, shape and dtype."""
     return f"{job.title} {'x'.join(map(str, job.shape))} {job.dtype}"
 
 
@@ -158,7 +178,7 @@ def _case(outcome: Outcome, what: str, ceilings: Mapping[str, float]) -> Case:
     kept = tuple(entry for entry in entries if entry is not None)
     return Case(
         job.title, _words(what), (batch, tokens, heads, dim), least,
-        None if floor is None else floor * 1e3, kept,
+        None if floor is None else floor * 1e3, kept, title_of(job),
     )  # fmt: skip
 
 
@@ -191,7 +211,7 @@ def _entry(
     return Entry(name, limits=limits, **made) if made else None
 
 
-# --- the table ----------------------------------------------------------------------------------
+# --- tables ----------------------------------------------------------------------------------
 
 
 def table(found: Report) -> Table:
@@ -260,3 +280,35 @@ def notes(found: Report) -> list[str]:
             " here, against the bytes and operations that no form can do without"
         )
     return lines
+
+
+def markdown(found: Report) -> list[str]:
+    """A table for a README: a row for each spec and shape and thing that is timed, ours beside
+    each contender in milliseconds, and how many times as fast ours is."""
+    names = list(dict.fromkeys(e.contender for c in found.cases for e in c.entries))
+    others = [name for name in names if name != OURS]
+    head = ["spec", "B, T, H, D", "what", OURS]
+    head += [column for name in others for column in (name, "ours faster")]
+    lines = [_row(head), _row(["---"] * 3 + ["---:"] * (len(head) - 3))]
+    for case in found.cases:
+        entries = {entry.contender: entry for entry in case.entries}
+        cells = [case.spec, ", ".join(map(str, case.shape)), case.what, _time(entries.get(OURS))]
+        for name in others:
+            entry = entries.get(name)
+            faster = None if entry is None else entry.ours_faster
+            cells += [_time(entry), "" if faster is None else f"{faster:.2f}x"]
+        lines.append(_row(cells))
+    return lines
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _time(entry: Entry | None) -> str:
+    """Milliseconds, or why there are none; marked where the numbers are wrong."""
+    if entry is None:
+        return ""
+    if entry.milliseconds is None:
+        return "refused" if entry.refusal else "no time"
+    return _short(entry.milliseconds) + (" (wrong)" if entry.wrong else "")

@@ -21,8 +21,9 @@ from archc.commands.console import Console
 from archc.commands.status import Status
 
 if TYPE_CHECKING:
-    from archc.bench.processes import Outcome
+    from archc.bench.job import Job
     from archc.bench.report import Report
+    from archc.bench.resume import Progress
 
 DTYPES = {
     "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64",
@@ -70,6 +71,12 @@ def _names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str,
 @click.command()
 @click.argument("specs", metavar="[SPEC]...", type=Spec(), nargs=-1)
 @click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="Every spec that the file of peers has a row for, of those that are named by --against.",
+)
+@click.option(
     "--against", default="eager", show_default=True, metavar="NAME,...", callback=_names,
     help="Whom to time beside the generated file: eager (its PyTorch alone), compile (the same"
     " under torch.compile), and the names in the file of peers.",
@@ -80,8 +87,8 @@ def _names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str,
 )  # fmt: skip
 @click.option(
     "--shapes", type=Numbers("B,T,H,D", 4), multiple=True,
-    help="Batch, tokens, heads, dim of a head; may be repeated."
-    " [default: 2,8192,32,128 on a GPU, 1,1024,4,32 without]",
+    help="Batch, tokens, heads, dim of a head; may be repeated. [default: on a GPU that of the spec"
+    " in the file of peers, else 2,8192,32,128; 1,1024,4,32 without a GPU]",
 )  # fmt: skip
 @click.option(
     "--what", default="forward,backward", show_default=True, metavar="NAME,...", callback=_names,
@@ -117,8 +124,13 @@ def _names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str,
     "--again", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
     help="Measure nothing: show, and plot, what an earlier run wrote with -o.",
 )  # fmt: skip
-@click.option("-o", "--output", metavar="FILE", help="Write everything as JSON.")
+@click.option(
+    "-o", "--output", metavar="FILE",
+    help="Write everything as JSON, as it comes. What the file has already, of the same commit and"
+    " versions, is not measured again.",
+)  # fmt: skip
 @json_option
+@click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
 @click.option("--plot", metavar="FILE", help="Draw it (.png, .svg, .pdf); needs the extra `bench`.")
 @click.pass_context
 def command(ctx: click.Context, specs: tuple[str, ...], **options: Any) -> None:
@@ -129,7 +141,8 @@ def command(ctx: click.Context, specs: tuple[str, ...], **options: Any) -> None:
     gradients against the float64 meaning of the spec, at the same batch, heads and dim.
 
     The first call of the generated file is timed in fresh processes, with an empty and with a
-    filled cache. A peer that is missing or refuses is reported with its reason.
+    filled cache. A peer that is missing or refuses is reported with its reason. The file of -o has
+    each spec as soon as it is done, so that a run that was cut off can go on.
 
     The exit status is 3 if a number of ours is wrong or missing.
 
@@ -138,40 +151,41 @@ def command(ctx: click.Context, specs: tuple[str, ...], **options: Any) -> None:
       archc bench one.arch two.arch --against fla,sdpa -o found.json --plot found.png
       archc bench one.arch --what decode --batches 1,64 --against fla
       archc bench my.arch --device cpu --shapes 1,256,2,16 --against eager
+      archc bench --all --against fla -o all.json
     """
-    from archc.bench.record import peers_file  # torch takes a second
-    from archc.bench.report import recorded, report
+    from archc.bench.record import peers_file, record  # torch takes a second
+    from archc.bench.report import recorded
 
     _check_plot(options["plot"])
-    if bool(specs) == bool(options["again"]):
-        raise click.UsageError("Give a SPEC, or the file of an earlier run with --again.")
+    if sum(map(bool, (specs, options["every"], options["again"]))) != 1:
+        raise click.UsageError("Give a SPEC, or --all, or the file of an earlier run with --again.")
     options["peers"] = options["peers"] or peers_file()
     if options["again"]:
-        found = recorded(json.loads(Path(options["again"]).read_text(encoding="utf-8")))
+        data = json.loads(Path(options["again"]).read_text(encoding="utf-8"))
+        found = recorded(data)
     else:
+        data = record(["archc", *sys.argv[1:]], options["peers"])
         with _folder(options["keep"]) as folder:
-            found = report(_measured(specs, options, folder, ctx.ensure_object(Console)))
-    _show(found, options)
+            made = _measured(specs, options, folder, ctx.ensure_object(Console), data)
+        found, data = made.found, {**data, **made.data()}
+    _show(found, data, options)
     for reason in found.failures():
         click.echo(f"not to be relied on: {reason}", err=True)
     ctx.exit(Status.DISAGREE if found.failures() else Status.FINE)
 
 
-def _show(found: Report, options: Mapping[str, Any]) -> None:
-    """The table and what is below it, or all of it as data; the file and the plot, where they are
-    asked for."""
-    from archc.bench.record import record
-    from archc.bench.report import notes, table
+def _show(found: Report, data: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """The table and what is below it, or all of it as data; the plot, where it is asked for."""
+    from archc.bench.report import markdown, notes, table
 
-    data = {**record(["archc", *sys.argv[1:]], options["peers"]), **found.data()}
     if options["as_json"]:
         click.echo(json.dumps(data, indent=1))
+    elif options["markdown"]:
+        click.echo("\n".join(markdown(found)))
     else:
         terminal = Terminal(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
         terminal.print(table(found))
         click.echo("\n".join(["", *notes(found)]))
-    if options["output"]:
-        writing.write(options["output"], json.dumps(data, indent=1) + "\n")
     if options["plot"]:
         from archc.bench.picture import picture
 
@@ -179,14 +193,38 @@ def _show(found: Report, options: Mapping[str, Any]) -> None:
 
 
 def _measured(
+    specs: Sequence[str], options: dict[str, Any], folder: Path, console: Console,
+    data: Mapping[str, Any],
+) -> Progress:  # fmt: skip
+    """The outcomes of every spec at every shape, beside what the file of -o has of them."""
+    from archc.bench.processes import Limits, measure
+    from archc.bench.resume import OtherRun, Progress
+
+    output = options["output"]
+    try:
+        progress = Progress.of(output, data) if output else Progress()
+    except OtherRun as other:
+        raise click.UsageError(f"-o: {other}; name another file.") from None
+    jobs = [job for job in _jobs(specs, options, folder, console) if not progress.has(job)]
+    if progress.done:
+        console.say(f"{output} has {len(progress.done)} of them; {len(jobs)} are left")
+    limits = Limits(options["limit"], options["limit"], options["limit"])
+    for outcome in measure(jobs, folder, console.say, limits, not options["no_first_call"]):
+        progress.add(outcome)
+        if output:
+            writing.write(output, json.dumps({**data, **progress.data()}, indent=1) + "\n")
+    return progress
+
+
+def _jobs(
     specs: Sequence[str], options: dict[str, Any], folder: Path, console: Console
-) -> list[Outcome]:
-    """The outcomes of every spec at every shape."""
+) -> list[Job]:
+    """What is to be measured, each in a folder of its own."""
     import torch
 
     from archc.algebra.cut import NoMemory
+    from archc.bench.contenders import rows_of, shapes_of
     from archc.bench.job import WHAT
-    from archc.bench.processes import Limits, measure
     from archc.bench.subject import Request, subject
 
     device = options["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -194,21 +232,24 @@ def _measured(
         raise click.UsageError("torch sees no GPU here; --device cpu times the eager forms.")
     if strange := [name for name in options["what"] if name not in WHAT]:
         raise click.UsageError(f"--what: `{strange[0]}` is none of {', '.join(WHAT)}.")
+    if options["every"] and not (specs := rows_of(options["peers"], options["against"])):
+        raise click.UsageError("--all: no peer that --against names has a row for a spec.")
     dtype = DTYPES[options["dtype"] or ("bf16" if device == "cuda" else "fp32")]
     asked = Request(
         options["what"], options["against"], options["batches"],
         options["peers"], device, dtype, options["seconds"], options["given"],
     )  # fmt: skip
-    jobs = []
+    usual = shapes_of(options["peers"]) if device == "cuda" else {}
+    jobs: list[Job] = []
     for spec in specs:
-        for shape in options["shapes"] or SHAPES[device]:
+        own = [usual[Path(spec).stem]] if Path(spec).stem in usual else SHAPES[device]
+        for shape in options["shapes"] or own:
             console.say(f"compiling {spec}")
             try:
                 jobs.append(subject(spec, shape, asked, folder / f"job_{len(jobs)}"))
             except NoMemory as error:
                 raise click.UsageError(str(error)) from None
-    limits = Limits(options["limit"], options["limit"], options["limit"])
-    return measure(jobs, folder, console.say, limits, not options["no_first_call"])
+    return jobs
 
 
 @contextmanager
