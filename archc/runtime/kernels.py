@@ -97,11 +97,12 @@ def needs_gradient(*tensors: Tensor) -> bool:
 
 
 def narrowest(*tensors: Tensor) -> torch.dtype:
-    """The dtype of the data: some of it may be kept more exactly."""
-    found = tensors[0].dtype
-    for x in tensors:
-        found = x.dtype if x.dtype.itemsize < found.itemsize else found
-    return found
+    """The dtype of the data: some of it may be kept more exactly. Neither of bfloat16 and float16
+    holds the numbers of the other: both are data in float32."""
+    dtypes = {x.dtype for x in tensors}
+    least = min(dtype.itemsize for dtype in dtypes)
+    first, *others = (dtype for dtype in dtypes if dtype.itemsize == least)
+    return torch.float32 if others else first
 
 
 def sums_of(dtype: torch.dtype) -> torch.dtype:

@@ -23,6 +23,7 @@ from archc.tile.language import (
     Full,
     Load,
     Program,
+    Relabel,
     Statement,
     Store,
     Value,
@@ -95,8 +96,18 @@ class Names:
 
     def bound(self, value: Value, least: int = 9) -> str:
         """How a value is written that must hold together as tightly as this (`nesting.LEVELS`)."""
-        loose = value in self.within and level_of(self.made[value]) < least
+        source = self._relabelled(value)
+        loose = source in self.within and level_of(self.made[source]) < least
         return f"({self.name(value)})" if loose else self.name(value)
+
+    def _relabelled(self, value: Value) -> Value:
+        """The value whose text one has that is the same under other names of dims."""
+        made = self.made.get(value)
+        return (
+            self._relabelled(made.operands[0])
+            if made is not None and isinstance(made.op, Relabel)
+            else value
+        )
 
     def seen(self, value: Value, names: Sequence[str], least: int = 0) -> str:
         """A value among dims of these names, of which a missing one is `None`; it holds together as

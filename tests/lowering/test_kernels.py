@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 import torch
+from archc.backends.triton import addresses
+from archc.backends.triton import printer as printing
+from archc.backends.triton.printer import Printer, to_triton
 
 from archc.ir import chunk as ck
 from archc.lowering.kernel_values import made_here
 from archc.lowering.kernels import NOT_YET, Lowered
 from archc.lowering.values import Refusal
+from archc.tile.compose import Composer
+from archc.tile.language import Program, Value
 from tests.lowering.launches import launch, lowered_kernels, plans
 
 SPECS = (
@@ -29,6 +35,7 @@ def test_every_kernel_stores_what_its_graph_means(spec: str) -> None:
                 assert lowered.reason == NOT_YET, lowered
                 continue
             made += 1
+            assert tree(lowered, Printer) == tree(lowered, Bracketed), kernel.name
             solved = any(isinstance(node.op, ck.Conjugate) for node in made_here(kernel))
             for name, (stored, wanted) in launch(found, kernel, lowered).items():
                 told, near = f"{found.name}: `{name}` of {kernel.name}", 1e-5 if solved else 1e-7
@@ -47,6 +54,37 @@ def test_dims_may_have_names_of_arguments(dims: tuple[str, str], tmp_path: Path)
     for found in plans(str(file)):
         for _, lowered in lowered_kernels(found):
             assert isinstance(lowered, Lowered) or lowered.reason == NOT_YET
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_formula_under_another_name_keeps_its_brackets(turned: bool) -> None:
+    """A sum or a product that is cast under other dims is cast whole."""
+    k = Composer("brackets", "A product of sums.")
+    (x, y) = (k.load(k.buffer(n, i=16, j=16), k.iota("i", 16), k.iota("j", 16)) for n in "xy")
+    factor = (x * y).along(j="l", i="j")
+    made = x.to("bf16").dot((factor.ordered("l", "j") if turned else factor).to("bf16"))
+    k.store(k.buffer("o", i=16, l=16), *(k.iota(n, 16) for n in "il"), value=made)
+    assert tree_of(k.done(), Printer) == tree_of(k.done(), Bracketed)
+
+
+class Bracketed(Printer):
+    """Formulas with brackets around every part."""
+
+    def bound(self, value: Value, least: int = 9) -> str:
+        text = self.name(value)
+        return text if text.isidentifier() else f"({text})"
+
+
+def tree(lowered: Lowered, printer: type[Printer]) -> str:
+    return tree_of(lowered.program, printer)
+
+
+def tree_of(program: Program, printer: type[Printer]) -> str:
+    """What Python reads in the text of a program, in lines as long as they want to be."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((printing, "NESTED"), (printing, "WIDTH"), (addresses, "LONG")):
+            patch.setattr(module, name, 10**6)
+        return ast.dump(ast.parse(to_triton(program, printer)))
 
 
 NAMED = """layer L(H, K, V):

@@ -119,7 +119,7 @@ def test_chunks_are_loaded_ahead_where_there_is_room() -> None:
 
 def test_how_kernels_count() -> None:
     assert pieces.narrowest(on(CPU, F32), on(CPU, BF16), on(CPU, F64)) == BF16
-    assert pieces.narrowest(on(CPU, F16), on(CPU, BF16)) == F16
+    assert pieces.narrowest(on(CPU, F16), on(CPU, F32), on(CPU, BF16)) == F32
     assert [pieces.sums_of(dtype) for dtype in (F32, BF16, F16)] == [F64, F32, F32]
     kinds = {BF16: tl.bfloat16, F16: tl.float16, F32: tl.float32}
     for dtype, dot in kinds.items():
