@@ -13,12 +13,12 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from archc.bench.contenders import Inputs, Made, Peer
 
-PACKAGES = ("fla-core", "flash-qla")
+PACKAGES = ("fla-core", "flash-linear-attention", "flash-qla")
 """Distributions whose versions belong to a record."""
 
 Place = str
@@ -180,6 +180,42 @@ PEERS: dict[str, dict[str, Peer]] = {
     },
 }  # fmt: skip
 """By peer and spec; what each must compute is what the spec's memory does."""
+
+def fla_layer(
+    name: str, *, dim: str | None = "head_dim", **rest: Any
+) -> Callable[[Mapping[str, Any]], nn.Module]:
+    """A layer class of flash-linear-attention, of the sizes of a spec: `dim` is what it calls the
+    dim of a head, `rest` what the spec has in other ways than its defaults."""
+
+    def make(sizes: Mapping[str, Any]) -> nn.Module:
+        given = {"hidden_size": sizes["d"], "num_heads": sizes["H"], "layer_idx": 0, **rest}
+        given |= {} if dim is None else {dim: sizes["K"]}
+        import_module("fla.ops.common.chunk_o").IS_NVIDIA_HOPPER = False
+        return function(f"fla.layers:{name}")(**given)
+
+    return make
+
+
+def torch_lstm(sizes: Mapping[str, Any]) -> nn.Module:
+    """cuDNN's, on a GPU."""
+    return nn.LSTM(sizes["d"], sizes["D"], batch_first=True)
+
+
+LAYERS: dict[str, dict[str, Callable[[Mapping[str, Any]], nn.Module]]] = {
+    "fla": {
+        "kda": fla_layer("KimiDeltaAttention"),
+        "gated_delta": fla_layer("GatedDeltaNet", expand_v=1.0),
+        "gla": fla_layer("GatedLinearAttention", dim=None, expand_k=1.0),
+        "delta": fla_layer("DeltaNet", dim=None),
+        "gated_delta_product": fla_layer("GatedDeltaProduct", expand_v=1.0),
+        "mesa": fla_layer("MesaNet"),
+        "fox": fla_layer("ForgettingAttention", dim=None),
+        "path": fla_layer("PaTHAttention", dim=None),
+        "path_fox": fla_layer("PaTHAttention", dim=None, use_forget_gate=True),
+    },
+    "cudnn": {"lstm": torch_lstm},
+}
+"""By peer and spec: whole layers, whose weights are their own."""
 
 SHAPES = {"lstm": (16, 1024, 1, 1024), "slstm": (16, 1024, 4, 512)}
 """Batch, tokens, heads and dim on a GPU, where 2, 8192, 32, 128 is not how a spec is used."""

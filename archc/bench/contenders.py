@@ -1,9 +1,10 @@
 """Who is timed: the generated file, its PyTorch alone, and the peers of a file of peers.
 
 A file of peers is a Python file with a table `PEERS[name][spec]` of `Peer`s, where spec is the name
-of a spec, or `*` for any; `PACKAGES`, if it is there, are the distributions whose versions are
-noted, and `SHAPES[spec]` is the batch, tokens, heads and dim at which a spec is usually compared
-on a GPU. Peers are imported when they are called: one that is missing is reported as that.
+of a spec, or `*` for any. It may also have `LAYERS[name][spec]`, functions from the sizes of a spec
+to a peer's whole layer, an nn.Module; `SHAPES[spec]`, the batch, tokens, heads and dim at which a
+spec is compared on a GPU; `PACKAGES`, the distributions whose versions are noted. Peers are
+imported when they are called: one that is missing is reported as that.
 """
 
 from __future__ import annotations
@@ -59,6 +60,13 @@ def refusals() -> tuple[type[Exception], ...]:
     return (*found, TritonError)
 
 
+def told(reason: BaseException) -> str:
+    """A refusal in words."""
+    if isinstance(reason, Unavailable):
+        return str(reason)
+    return f"{type(reason).__name__}: {reason}".strip()
+
+
 def contender(name: str, job: Job) -> Peer:
     """How `name` is called. Raises Unavailable for a peer that has nothing for this spec, and what
     the file of peers raises."""
@@ -78,9 +86,11 @@ def contender(name: str, job: Job) -> Peer:
     return found
 
 
-def rows_of(peers: str, against: Sequence[str]) -> tuple[str, ...]:
-    """The specs that a file of peers names under one of these peers, in the order of the file."""
-    table = load_file(Path(peers), "archc_bench_peers").PEERS
+def rows_of(peers: str, against: Sequence[str], whole: bool) -> tuple[str, ...]:
+    """The specs that a file of peers names under one of these peers, in the order of the file:
+    those with a memory, or with a whole layer."""
+    file = load_file(Path(peers), "archc_bench_peers")
+    table = getattr(file, "LAYERS", {}) if whole else file.PEERS
     rows = [spec for name in against for spec in table.get(name, {}) if spec != "*"]
     return tuple(dict.fromkeys(rows))
 

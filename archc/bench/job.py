@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 FORWARD, BACKWARD, DECODE = "forward", "backward", "decode"
-WHAT = (FORWARD, BACKWARD, DECODE)
-"""What is timed: a whole sequence, that and its gradients, one token with a state."""
+LAYER, LAYER_BACKWARD = "layer", "layer and gradients"
+WHAT = (FORWARD, BACKWARD, DECODE, LAYER)
+"""What is timed: a whole sequence, that and its gradients, one token with a state; the whole layer,
+alone and with gradients."""
 
 LOADING = "loading"
 """What is timed of a fresh process before its first call: the generated file."""
@@ -51,7 +53,8 @@ class Job:
 
     `folder` holds `ours.py`, `eager.py` and `before.py` (the memory, and what comes before it) and
     `oracle.pkl` (the layer IR of the memory). `outputs` are the names of what `function` returns
-    before the state, `states` those in it. `work` is by what is timed, `decode@64` for a batch.
+    before the state, `states` those in it. A whole layer has only `ours.py` and `eager.py`, each
+    with the class `layer`. `work` is by what is timed, `decode@64` for a batch.
     """
 
     spec: str
@@ -79,6 +82,11 @@ class Job:
         path = Path(self.folder) / name
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
         return path
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a whole layer, not the memory of one."""
+        return LAYER in self.what
 
     @staticmethod
     def read(path: str | Path) -> Job:

@@ -11,11 +11,21 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from archc.bench.job import BACKWARD, DECODE, FORWARD, LOADING, OURS, Job, Work
+from archc.bench.job import (
+    BACKWARD,
+    DECODE,
+    FORWARD,
+    LAYER,
+    LAYER_BACKWARD,
+    LOADING,
+    OURS,
+    Job,
+    Work,
+)  # fmt: skip
 from archc.bench.processes import Outcome
 
 WORDS = {FORWARD: "forward", BACKWARD: "forward + backward", DECODE: "decode"}
-WORDS |= {LOADING: "loading the file"}
+WORDS |= {LOADING: "loading the file", LAYER: "layer", LAYER_BACKWARD: "layer + backward"}
 
 
 @dataclass(frozen=True)
@@ -150,7 +160,8 @@ def recorded(data: Mapping[str, Any]) -> Report:
 
 def title_of(job: Job) -> str:
     """What a job is called in a report: its spec, shape and dtype."""
-    return f"{job.title} {'x'.join(map(str, job.shape))} {job.dtype}"
+    kind = "layer " if job.whole else ""
+    return f"{job.title} {kind}{'x'.join(map(str, job.shape))} {job.dtype}"
 
 
 def _is_timed(job: Job, what: str) -> bool:
@@ -272,6 +283,7 @@ def notes(found: Report) -> list[str]:
                 for name, off in entry.apart.items()
                 if not off <= 2 * entry.limits[name]
             ]
+    lines += [_tokens(case) for case in found.cases if case.what == WORDS[LAYER]]
     lines += found.remarks
     if found.ceilings:
         copied, product = found.ceilings["bytes"] / 1e12, found.ceilings["flops"] / 1e12
@@ -280,6 +292,17 @@ def notes(found: Report) -> list[str]:
             " here, against the bytes and operations that no form can do without"
         )
     return lines
+
+
+def _tokens(case: Case) -> str:
+    """Tokens a second of whole layers."""
+    tokens = case.shape[0] * case.shape[1]
+    told = [
+        f"{entry.contender} {tokens / entry.milliseconds * 1e3:,.0f}"
+        for entry in case.entries
+        if entry.milliseconds
+    ]
+    return f"{case.spec}, layer: tokens a second: {', '.join(told)}"
 
 
 def markdown(found: Report) -> list[str]:

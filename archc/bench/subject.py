@@ -49,8 +49,7 @@ def subject(spec: str, shape: tuple[int, int, int, int], asked: Request, folder:
     a memory of its own, ValueError for one whose inputs are no real numbers, InternalError where
     the memory that the oracle is given is not that of the spec as written.
     """
-    where, inside = split(spec)
-    written = elaborated(read(where), inside, asked.given)
+    title, written = title_and_layer(spec, asked)
     layer = with_chunks(written)
     off = rewritten(written, layer, emit)
     if not off <= LIMIT:
@@ -67,13 +66,19 @@ def subject(spec: str, shape: tuple[int, int, int, int], asked: Request, folder:
     (folder / "oracle.pkl").write_bytes(pickle.dumps(memory))
     sizes = sizes_at(layer, shape, asked.given)
     states = tuple(field.name for field in memory_of(memory).fields if field.kind == "state")
-    title = f"{Path(where).stem}:{inside}" if inside else Path(where).stem
     return Job(
         spec, title, class_name(before), function, str(folder), shape, sizes,
-        tuple(_inputs(before, sizes)), _enters(memory), tuple(memory.graph.outputs), states,
+        tuple(inputs_of(before, sizes)), _enters(memory), tuple(memory.graph.outputs), states,
         asked.what, asked.batches, asked.against, asked.peers, asked.device, asked.dtype,
         asked.seconds, _work(memory, sizes, shape, asked),
     )  # fmt: skip
+
+
+def title_and_layer(spec: str, asked: Request) -> tuple[str, ir.Layer]:
+    """What a spec is called in reports, and its layer as elaborated."""
+    where, inside = split(spec)
+    title = f"{Path(where).stem}:{inside}" if inside else Path(where).stem
+    return title, elaborated(read(where), inside, asked.given)
 
 
 def sizes_at(
@@ -88,7 +93,8 @@ def sizes_at(
     return dict(resolve_sizes(layer, left | {n: v for n, v in wished.items() if n in names}))
 
 
-def _inputs(before: ir.Layer, sizes: Mapping[str, Number]) -> Sequence[Input]:
+def inputs_of(before: ir.Layer, sizes: Mapping[str, Number]) -> Sequence[Input]:
+    """The inputs of a layer with their axes. Raises ValueError for one without real numbers."""
     found = []
     for _, op in before.inputs:
         if op.type.dtype != "real":
@@ -123,7 +129,7 @@ def _work(
     width, known = WIDTHS[asked.dtype], {arg.name for arg in memory.args}
     sizes = {name: value for name, value in sizes.items() if name in known}
     found = compulsory(memory, sizes, shape[0], shape[1], width)
-    work = {what: found[what] for what in asked.what if what != DECODE}
+    work = {what: found[what] for what in asked.what if what in found and what != DECODE}
     if DECODE in asked.what and _only_states(memory):
         for batch in asked.batches:
             work[f"{DECODE}@{batch}"] = compulsory(memory, sizes, batch, 1, width)[DECODE]

@@ -23,11 +23,12 @@ import torch
 from torch import Tensor
 
 from archc.bench.clock import Call, Clock, captured, ceilings, paired
-from archc.bench.contenders import Peer, Unavailable, contender, refusals
+from archc.bench.contenders import Peer, Unavailable, contender, refusals, told
 from archc.bench.drawn import DTYPES, draw
 from archc.bench.errors import Oracle, error, limit
 from archc.bench.fill import compile_a_share
 from archc.bench.job import BACKWARD, DECODE, EAGER, FORWARD, LOADING, OURS, Job
+from archc.bench.whole import Calls, measure_whole, whole_calls
 
 CONTEXT = 64
 """Tokens before the one that is decoded: the state is what they leave."""
@@ -80,10 +81,10 @@ class Measuring:
             try:
                 self.peers[name] = contender(name, job)
             except refusals() as reason:
-                self.note({"remark": f"{name} {_told(reason)}"})
+                self.note({"remark": f"{name} {told(reason)}"})
 
     def _refused(self, what: str, name: str, reason: BaseException) -> None:
-        self.note({"refused": name, "what": what, "reason": _told(reason)})
+        self.note({"refused": name, "what": what, "reason": told(reason)})
 
     def run(self) -> None:
         """Everything, errors before times, so that each search of a peer is over by then."""
@@ -200,12 +201,6 @@ def _values(made: object) -> tuple[Any, ...] | None:
     return made[0] if isinstance(made[0], tuple) else made
 
 
-def _told(reason: BaseException) -> str:
-    if isinstance(reason, Unavailable):
-        return str(reason)
-    return f"{type(reason).__name__}: {reason}".strip()
-
-
 def _step(peer: Peer, inputs: dict[str, Tensor], states: list[Tensor]) -> Call:
     def call() -> object:
         assert peer.step is not None
@@ -233,20 +228,31 @@ def machine(job: Job) -> dict[str, str]:
 def first(job: Job, name: str) -> dict[str, float]:
     """Seconds in a fresh process: of loading the file (and Triton with it), of the first call, and
     of the first with gradients. What any program pays for torch and the device is not in them."""
-    inputs = draw(job, *job.shape[:2])
+    make = whole_calls(job, job.shape[1]) if job.whole else memory_calls(job, job.shape[1])
     clock = Clock(job.device)
     (torch.ones(64, 64, device=job.device) @ torch.ones(64, 64, device=job.device)).sum().item()
     start = time.perf_counter()
-    peer = contender(name, job)
+    calls = make(name)
     found = {LOADING: time.perf_counter() - start}
     start = time.perf_counter()
-    for what in (FORWARD, BACKWARD):
-        if what in job.what:
-            calls_of(peer, inputs, what)()
-            clock.wait()
-            found[what] = time.perf_counter() - start
-            start = time.perf_counter()
+    for what, call in calls.items():
+        call()
+        clock.wait()
+        found[what] = time.perf_counter() - start
+        start = time.perf_counter()
     return found
+
+
+def memory_calls(job: Job, tokens: int) -> Calls:
+    """By contender, what is timed of a memory with so many tokens."""
+    inputs = draw(job, job.shape[0], tokens)
+
+    def make(name: str) -> dict[str, Call]:
+        peer = contender(name, job)
+        whats = [what for what in (FORWARD, BACKWARD) if what in job.what]
+        return {what: lambda what=what: calls_of(peer, inputs, what)() for what in whats}
+
+    return make
 
 
 def fill(job: Job, name: str, share: int, shares: int) -> None:
@@ -254,20 +260,18 @@ def fill(job: Job, name: str, share: int, shares: int) -> None:
     found out later. Our file is loaded first, as where it is measured: it chooses an assembler for
     its process, and Triton keeps what each assembler made apart."""
     compile_a_share(share, shares)
-    contender(OURS, job)
-    peer, clock = contender(name, job), Clock(job.device)
-    calls = [
-        lambda what=what: calls_of(peer, draw(job, job.shape[0], min(FILL, job.shape[1])), what)()
-        for what in (FORWARD, BACKWARD) if what in job.what
-    ]  # fmt: skip
-    if DECODE in job.what and peer.step is not None:
+    tokens = min(FILL, job.shape[1])
+    make = whole_calls(job, tokens) if job.whole else memory_calls(job, tokens)
+    make(OURS)
+    calls, clock = [*make(name).values()], Clock(job.device)
+    if DECODE in job.what and (peer := contender(name, job)).step is not None:
         calls += [lambda batch=batch: _step(peer, *_empty(job, batch))() for batch in job.batches]
     for call in calls:
         try:
             call()
             clock.wait()
         except refusals() as reason:
-            print(f"{name}: {_told(reason)}", file=sys.stderr)
+            print(f"{name}: {told(reason)}", file=sys.stderr)
 
 
 def _empty(job: Job, batch: int) -> tuple[dict[str, Tensor], list[Tensor]]:
@@ -296,7 +300,10 @@ def main(arguments: list[str]) -> None:
                 out.write(json.dumps(row) + "\n")
                 out.flush()
 
-            Measuring(job, note).run()
+            if job.whole:
+                measure_whole(job, note, machine(job))
+            else:
+                Measuring(job, note).run()
 
 
 if __name__ == "__main__":

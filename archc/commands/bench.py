@@ -92,7 +92,8 @@ def _names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str,
 )  # fmt: skip
 @click.option(
     "--what", default="forward,backward", show_default=True, metavar="NAME,...", callback=_names,
-    help="forward; backward (a forward and the gradients); decode (one token after a state).",
+    help="forward; backward (a forward and the gradients); decode (one token after a state); layer"
+    " (the whole layer, without and with gradients, beside layers of peers).",
 )  # fmt: skip
 @click.option(
     "--batches", type=Numbers("B,..."), default="1,64,256", show_default=True,
@@ -223,33 +224,44 @@ def _jobs(
     import torch
 
     from archc.algebra.cut import NoMemory
-    from archc.bench.contenders import rows_of, shapes_of
-    from archc.bench.job import WHAT
+    from archc.bench.contenders import shapes_of
+    from archc.bench.job import LAYER, WHAT
     from archc.bench.subject import Request, subject
+    from archc.bench.whole import whole
 
     device = options["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         raise click.UsageError("torch sees no GPU here; --device cpu times the eager forms.")
     if strange := [name for name in options["what"] if name not in WHAT]:
         raise click.UsageError(f"--what: `{strange[0]}` is none of {', '.join(WHAT)}.")
-    if options["every"] and not (specs := rows_of(options["peers"], options["against"])):
-        raise click.UsageError("--all: no peer that --against names has a row for a spec.")
     dtype = DTYPES[options["dtype"] or ("bf16" if device == "cuda" else "fp32")]
     asked = Request(
-        options["what"], options["against"], options["batches"],
-        options["peers"], device, dtype, options["seconds"], options["given"],
+        tuple(name for name in options["what"] if name != LAYER), options["against"],
+        options["batches"], options["peers"], device, dtype, options["seconds"], options["given"],
     )  # fmt: skip
+    makers = [subject] if asked.what else []
+    makers += [whole] if LAYER in options["what"] else []
     usual = shapes_of(options["peers"]) if device == "cuda" else {}
     jobs: list[Job] = []
-    for spec in specs:
-        own = [usual[Path(spec).stem]] if Path(spec).stem in usual else SHAPES[device]
-        for shape in options["shapes"] or own:
-            console.say(f"compiling {spec}")
-            try:
-                jobs.append(subject(spec, shape, asked, folder / f"job_{len(jobs)}"))
-            except NoMemory as error:
-                raise click.UsageError(str(error)) from None
+    for make in makers:
+        for spec in specs or _every(options, make is whole):
+            own = [usual[Path(spec).stem]] if Path(spec).stem in usual else SHAPES[device]
+            for shape in options["shapes"] or own:
+                console.say(f"compiling {spec}")
+                try:
+                    jobs.append(make(spec, shape, asked, folder / f"job_{len(jobs)}"))
+                except NoMemory as error:
+                    raise click.UsageError(str(error)) from None
     return jobs
+
+
+def _every(options: Mapping[str, Any], whole: bool) -> tuple[str, ...]:
+    """The specs of --all."""
+    from archc.bench.contenders import rows_of
+
+    if not (found := rows_of(options["peers"], options["against"], whole)):
+        raise click.UsageError("--all: no peer that --against names has a row for a spec.")
+    return found
 
 
 @contextmanager

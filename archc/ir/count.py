@@ -45,6 +45,42 @@ def cost(layer: ir.Layer) -> Cost:
     return _Count().layer(layer)
 
 
+def weight_products(layer: ir.Layer) -> sympy.Expr:
+    """Operations of the products of a layer's values with its weights, for one sequence: what
+    PyTorch's matrix products do, whatever computes the rest."""
+    graph = layer.graph
+    others = {node.id for node in graph if not _multiplies_by_weights(graph, node)}
+    calls = [node.op for node in graph if isinstance(node.op, ir.Call)]
+    inner = [
+        weight_products(call.callee).subs(in_symbols_of_the_caller(call), simultaneous=True)
+        for call in calls
+    ]
+    return sympy.Add(operations(graph, {}, others), *inner)
+
+
+def _multiplies_by_weights(graph: Graph, node: Node) -> bool:
+    """Whether a node is a product, with a sum, of what depends on an input and what does not; a
+    convolution is none."""
+    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+        return False
+    shared = set(node.op.ins[0]) & set(node.op.ins[1])
+    dependent = [
+        any(isinstance(graph[at].op, ir.Input) for at in graph.ancestors(id) | {id})
+        for id in node.operands
+    ]
+    windows = any(isinstance(graph[id].op, ir.Window) for id in node.operands)
+    return dependent.count(True) == 1 and not windows and bool(
+        shared - {label for label, _ in node.op.out}
+    )
+
+
+def in_symbols_of_the_caller(call: ir.Call) -> dict[sympy.Symbol, sympy.Expr]:
+    """What each size of a called layer, and the length of its sequence, is where it is called."""
+    given = dict(call.sizes)
+    values = {a.symbol: given[a.name] for a in call.callee.args if a.symbol is not None}
+    return values | {TIME.size: dict(call.axes).get(TIME.name, TIME).size}
+
+
 def _sum(costs: Iterable[Cost]) -> Cost:
     listed = list(costs)
     return Cost(**{f.name: sympy.Add(*(getattr(c, f.name) for c in listed)) for f in fields(Cost)})
@@ -69,9 +105,7 @@ class _Count:
     def call(self, call: ir.Call) -> Cost:
         """The cost of a called layer in the symbols of its caller."""
         inner = self.layer(call.callee)
-        given = dict(call.sizes)
-        values = {a.symbol: given[a.name] for a in call.callee.args if a.symbol is not None}
-        values |= {TIME.size: dict(call.axes).get(TIME.name, TIME).size}
+        values = in_symbols_of_the_caller(call)
         found = (getattr(inner, f.name) for f in fields(Cost))
         return Cost(*(expr.subs(values, simultaneous=True) for expr in found))
 

@@ -109,3 +109,40 @@ def test_ours_and_peers_in_one_run(tmp_path: Path) -> None:
 def test_wrong_use(arguments: tuple[str, ...], told: str) -> None:
     done = run("bench", *arguments)
     assert done.exit_code == 2 and told in done.stderr, done.stderr
+
+
+LAYERS = '''
+import torch
+from torch import nn
+
+class Other(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.inner = nn.Linear(d, d)
+
+    def forward(self, x):
+        return self.inner(x), None
+
+PEERS = {}
+LAYERS = {"linear": {"sum": lambda sizes: Other(sizes["d"])}}
+'''
+
+
+def test_a_whole_layer_beside_that_of_a_peer(tmp_path: Path) -> None:
+    Path("sum.arch").write_text(SPEC)
+    Path("peers.py").write_text(LAYERS)
+    done = run(
+        "bench", "sum.arch", "--device", "cpu", "--shapes", "2,80,2,8", "--peers", "peers.py",
+        "--against", "eager,linear,nobody", "--what", "layer", "--seconds", "0.02",
+        "--no-first-call", "-o", "out.json",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.stdout + done.stderr
+    assert "sum, layer: tokens a second: ours" in done.stdout
+    assert "nobody has no layer for sum" in done.stdout
+    forward, both = json.loads((tmp_path / "out.json").read_text())["cases"]
+    assert (forward["what"], both["what"]) == ("layer", "layer + backward")
+    assert {e["contender"] for e in both["entries"]} == {"ours", "eager", "linear"}
+    assert forward["entries"][0]["errors"]["y"] < 1e-5
+    assert both["entries"][0]["errors"]["d x"] < 1e-5
+    # 2 x 80 tokens; W_q, W_k, W_v, W_o of 16 x 16 and W_a of 16 x 2, a multiply and an add each
+    assert forward["least"]["flops"] == 2 * 80 * 2 * (4 * 256 + 32)

@@ -10,7 +10,7 @@ import archc
 from archc.algebra.absorb import absorb
 from archc.algebra.simplify import simplify
 from archc.ir import layer as ir
-from archc.ir.count import cost
+from archc.ir.count import cost, weight_products
 from archc.ir.sizes import evaluate, resolve_sizes
 from archc.specfile import bundled
 from tests.specs.cases import SMALL, inputs
@@ -33,6 +33,24 @@ def counted(
 def test_a_gated_feed_forward_layer():
     """Three matrices of d x f; sigmoid and two products for each of f."""
     assert counted(archc.load("swiglu"), d=d, f=f) == (6 * d * f + 3 * f, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "flops"),
+    [("swiglu", 6 * d * f), ("attention", 4 * d * H * K + 4 * d * G * K), ("lstm", 8 * d * d)],
+)
+def test_products_with_weights(name: str, flops: int):
+    """No scores, no recurrent matrices."""
+    layer = archc.load(name).layer
+    sizes = {"d": d, "f": f, "H": H, "G": G, "K": K, "D": d}
+    own = {arg.name: sizes[arg.name] for arg in layer.args if arg.name in sizes}
+    assert evaluate(weight_products(layer), resolve_sizes(layer, own) | {"T#": n}) == n * flops
+
+
+def test_products_with_weights_of_called_layers():
+    known = resolve_sizes(archc.load("transformer").layer, {"d": d, "H": H, "G": G, "K": K, "f": f})
+    flops = evaluate(weight_products(archc.load("transformer").layer), known | {"T#": n})
+    assert flops == n * (4 * d * H * K + 4 * d * G * K + 6 * d * f)
 
 
 def test_attention():

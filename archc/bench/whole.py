@@ -1,0 +1,201 @@
+"""A whole layer as a user calls it, beside the peers' layers of the same sizes.
+
+Weights of peers' layers are other numbers in other shapes, so only times are compared; ours are
+held against the float64 eager form of the same spec with the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from archc.backends.eager.emit import class_name
+from archc.backends.renamed import entering
+from archc.bench.clock import Call, Clock, ceilings, paired
+from archc.bench.contenders import Unavailable, refusals, told
+from archc.bench.drawn import DTYPES, load_file
+from archc.bench.errors import LIMITS, TOKENS, error
+from archc.bench.job import COMPILED, EAGER, LAYER, LAYER_BACKWARD, OURS, Job, Work
+from archc.bench.subject import WIDTHS, Request, inputs_of, sizes_at, title_and_layer
+from archc.compile import text_of
+from archc.dims import TIME
+from archc.ir.count import weight_products
+from archc.ir.sizes import evaluate
+
+Note = Callable[[dict[str, Any]], None]
+Run = Callable[[Mapping[str, Tensor]], Tensor]
+"""A layer's inputs -> its first output."""
+
+Calls = Callable[[str], dict[str, Call]]
+"""The name of a contender -> what is timed of it."""
+
+
+def whole(spec: str, shape: tuple[int, int, int, int], asked: Request, folder: Path) -> Job:
+    """Write what a process needs to measure a whole layer into `folder`, and the job. Its least
+    work is that of the products with weights. Raises as `subject` does."""
+    title, layer = title_and_layer(spec, asked)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, backend in (("ours", "triton"), ("eager", "eager")):
+        (folder / f"{name}.py").write_text(text_of(layer, backend), encoding="utf-8")
+    sizes = sizes_at(layer, shape, asked.given)
+    inputs = tuple(inputs_of(layer, sizes))
+    known = {**sizes, str(TIME.size): shape[1]}
+    flops = weight_products(layer)
+    known |= {str(s): shape[1] for s in flops.free_symbols if str(s) not in known}
+    once = shape[0] * float(evaluate(flops, known))
+    moved = 2.0 * WIDTHS[asked.dtype] * shape[0] * shape[1] * float(sizes.get("d", 0))
+    work = {LAYER: Work(moved, once), LAYER_BACKWARD: Work(3 * moved, 3 * once)}
+    return Job(
+        spec, title, class_name(layer), "", str(folder), shape, sizes, inputs, (), (), (),
+        (LAYER, LAYER_BACKWARD), (), asked.against, asked.peers, asked.device, asked.dtype,
+        asked.seconds, work,
+    )  # fmt: skip
+
+
+def drawn(job: Job, batch: int, tokens: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Normal numbers for the layer's inputs, the same for the same job and lengths."""
+    generator = torch.Generator(job.device).manual_seed(0)
+    lengths = {"B": batch, "T": tokens}
+    made = {}
+    for each in job.inputs:
+        shape = [lengths[axis] if isinstance(axis, str) else axis for axis in each.axes]
+        numbers = torch.randn(shape, generator=generator, device=job.device)
+        made[each.name] = numbers.to(dtype)
+    return made
+
+
+def module_of(job: Job, file: str, dtype: torch.dtype) -> nn.Module:
+    """The layer in one of the job's files, with the weights that the spec draws."""
+    loaded = load_file(Path(job.folder) / f"{file}.py", f"archc_bench_{file}")
+    torch.manual_seed(0)
+    return getattr(loaded, job.layer)(**job.sizes, device=job.device, dtype=dtype)
+
+
+def contender(name: str, job: Job) -> nn.Module:
+    """A layer to be timed. Raises Unavailable for a peer that has none, and what the file of peers
+    raises."""
+    dtype = DTYPES[job.dtype]
+    if name in (OURS, EAGER):
+        return module_of(job, name, dtype)
+    if name == COMPILED:
+        made = torch.compile(module_of(job, EAGER, dtype))
+        assert isinstance(made, nn.Module)
+        return made
+    if job.peers is None:
+        raise Unavailable("no file of peers was given: --peers FILE")
+    table = getattr(load_file(Path(job.peers), "archc_bench_peers"), "LAYERS", {})
+    if job.title not in table.get(name, {}):
+        raise Unavailable(f"has no layer for {job.title}")
+    return table[name][job.title](job.sizes).to(job.device, dtype)
+
+
+def run_of(module: nn.Module, names: bool) -> Run:
+    """How a layer is called: ours by the names of its inputs, a peer's with the first of them."""
+
+    def run(inputs: Mapping[str, Tensor]) -> Tensor:
+        made = module(**entering(inputs)) if names else module(next(iter(inputs.values())))
+        return made[0] if isinstance(made, tuple) else made
+
+    return run
+
+
+def calls_of(run: Run, module: nn.Module, inputs: Mapping[str, Tensor], what: str) -> Call:
+    """What is timed: a forward, or that and all gradients."""
+    if what == LAYER:
+
+        def forward() -> object:
+            with torch.no_grad():
+                return run(inputs)
+
+        return forward
+    leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
+    with torch.no_grad():
+        slope = torch.randn_like(run(inputs))
+
+    def both() -> None:
+        for leaf in (*leaves.values(), *module.parameters()):
+            leaf.grad = None
+        run(leaves).backward(slope)
+
+    return both
+
+
+def whole_calls(job: Job, tokens: int) -> Calls:
+    """By contender, what is timed of a whole layer with so many tokens."""
+    inputs = drawn(job, job.shape[0], tokens, DTYPES[job.dtype])
+
+    def make(name: str) -> dict[str, Call]:
+        module = contender(name, job)
+        run = run_of(module, name in (OURS, EAGER, COMPILED))
+        whats = (LAYER, LAYER_BACKWARD)
+        return {what: lambda what=what: calls_of(run, module, inputs, what)() for what in whats}
+
+    return make
+
+
+def errors_of_ours(job: Job) -> dict[str, dict[str, float]]:
+    """How far our layer's output and the gradient of each input are from float64, at one sequence
+    of few tokens; by what is timed."""
+    dtype, tokens = DTYPES[job.dtype], min(TOKENS, job.shape[1])
+    ours, exact = module_of(job, OURS, dtype), module_of(job, EAGER, torch.float64)
+    exact.load_state_dict({name: x.double() for name, x in ours.state_dict().items()})
+    given = drawn(job, 1, tokens, dtype)
+    found: list[list[Tensor]] = []
+    slope: Tensor | None = None
+    for module, to in ((exact, torch.float64), (ours, dtype)):
+        leaves = {name: x.to(to, copy=True).requires_grad_() for name, x in given.items()}
+        made = run_of(module, True)(leaves)
+        slope = torch.randn_like(made).to(dtype) if slope is None else slope
+        found.append([made.detach(), *torch.autograd.grad(made, [*leaves.values()], slope.to(to))])
+    pairs = zip(found[1], found[0], strict=True)
+    value, *gradients = [error(x, wanted) for x, wanted in pairs]
+    slopes = {f"d {each.name}": off for each, off in zip(job.inputs, gradients, strict=True)}
+    return {LAYER: {"y": value}, LAYER_BACKWARD: slopes}
+
+
+def measure_whole(job: Job, note: Note, machine: dict[str, str]) -> None:
+    """The rows of a job of a whole layer: errors of ours, peaks and paired times of all."""
+    clock = Clock(job.device)
+    seen = ceilings(clock, DTYPES[job.dtype])
+    note({"ceilings": {"bytes": seen.bytes, "flops": seen.flops}, "machine": machine})
+    values, gradients, _ = LIMITS[job.dtype]
+    for what, found in errors_of_ours(job).items():
+        limits = dict.fromkeys(found, values if what == LAYER else gradients)
+        note({"errors": found, "limits": limits, "what": what, "contender": OURS})
+    modules: dict[str, nn.Module] = {}
+    for name in (OURS, *job.against):
+        try:
+            modules[name] = contender(name, job)
+        except refusals() as reason:
+            note({"remark": f"{name} {told(reason)}"})
+    inputs = drawn(job, *job.shape[:2], DTYPES[job.dtype])
+    for what in (LAYER, LAYER_BACKWARD):
+        calls = _ready(what, modules, inputs, clock, note)
+        if calls:
+            note({"what": what, "seconds": paired(calls, clock, job.seconds)})
+
+
+def _ready(
+    what: str, modules: Mapping[str, nn.Module], inputs: Mapping[str, Tensor], clock: Clock,
+    note: Note,
+) -> dict[str, Call]:  # fmt: skip
+    """What can be timed, each called twice; rows of peaks, and of refusals. Gradients of one are
+    gone before the next is called."""
+    calls: dict[str, Call] = {}
+    for name, module in modules.items():
+        try:
+            run = run_of(module, name in (OURS, EAGER, COMPILED))
+            call = calls_of(run, module, inputs, what)
+            call()
+            clock.wait()
+            module.zero_grad(set_to_none=True)
+            note({"peak_mib": clock.peak(call), "what": what, "contender": name})
+            calls[name] = call
+        except refusals() as reason:
+            note({"refused": name, "what": what, "reason": told(reason)})
+        module.zero_grad(set_to_none=True)
+    return calls
