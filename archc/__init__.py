@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from archc.diagnostics import ArchError, ArchWarning
     from archc.mixer import MixerMatrix, mixer_matrix
     from archc.nan_search import FirstNaN, first_nan
-    from archc.sampling import generate
+    from archc.sampling import generate, stream
 
 __all__ = [
     "ArchError", "ArchWarning", "FirstNaN", "MixerMatrix", "Spec", "first_nan", "generate", "law",
-    "load", "mixer_matrix", "parameter_groups", "parse", "plot", "save_pretrained",
+    "load", "mixer_matrix", "parameter_groups", "parse", "plot", "save_pretrained", "stream",
 ]  # fmt: skip
 
 _HOMES = {
@@ -46,6 +46,7 @@ _HOMES = {
     "parameter_groups": "archc.decay",
     "parse": "archc.api",
     "save_pretrained": "archc.api",
+    "stream": "archc.sampling",
 }
 
 

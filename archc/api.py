@@ -98,9 +98,15 @@ class Spec:
     """One layer, block or model of a spec. Nothing is computed before it is asked for, but
     mistakes in the spec are found at once."""
 
-    def __init__(self, source: Source, layer: str | None, given: Mapping[str, Any]):
+    def __init__(
+        self,
+        source: Source,
+        layer: str | None,
+        given: Mapping[str, Any],
+        imports: Imports | None = None,
+    ):
         self.source_file, self._layer_name, self._given = source, layer, dict(given)
-        self.imports = Imports()
+        self.imports = imports or Imports()
         self.layer: ir.Layer = elaborated(source, layer, given, importer=self.imports)
         self._warned = False
 

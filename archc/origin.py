@@ -54,14 +54,21 @@ MOST = 64
 
 
 class Imports:
-    """Finds the texts that a spec imports, and keeps them."""
+    """Finds the texts that a spec imports, and keeps them. `known`: all that there are, by the name
+    of an import and the digest of the text that has it; nothing is looked for elsewhere then."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Mapping[tuple[str, str], Source] | None = None) -> None:
         self.found: dict[tuple[str, str], Source] = {}
+        self.known = known
 
     def __call__(self, name: str, source: Source) -> Source:
-        """The text of an import."""
-        made = import_source(name, source)
+        """The text of an import; ArchError E0021 if there is none."""
+        if self.known is None:
+            made = import_source(name, source)
+        elif (name, source.sha256) in self.known:
+            made = self.known[name, source.sha256]
+        else:
+            raise fail("E0021", f"there is no `{name}` among the imports that were kept")
         self.found[name, source.sha256] = made
         return made
 
@@ -104,14 +111,8 @@ def _keep(recipe: Recipe, layer: ir.Layer) -> None:
 
 
 def _elaborated(recipe: Recipe) -> ir.Layer:
-    texts = {(name, by): Source(own, text) for name, by, own, text in recipe.imports}
-
-    def importer(name: str, source: Source) -> Source:
-        if (name, source.sha256) not in texts:
-            raise fail("E0021", f"there is no `{name}` in what was pickled")
-        return texts[name, source.sha256]
-
-    return elaborated(Source(*recipe.spec), recipe.layer, dict(recipe.given), importer=importer)
+    texts = Imports({(name, by): Source(own, text) for name, by, own, text in recipe.imports})
+    return elaborated(Source(*recipe.spec), recipe.layer, dict(recipe.given), importer=texts)
 
 
 def compiled(recipe: Recipe, layer: ir.Layer) -> ModuleType:

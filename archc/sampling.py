@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,67 +15,230 @@ from archc.ir.sizes import Number, callee_sizes, evaluate
 from archc.origin import origin_of
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class TextModel:
+    """What a model that reads tokens gives: which of its outputs are the logits, of how many
+    tokens; and how many tokens its shortest table of positions has room for."""
+
+    name: str
+    place: int
+    vocab: int
+    limit: int | None
+
+    def logits(self, outputs: Any) -> Tensor:
+        """Logits [B, T, vocab] among the outputs of a call."""
+        return outputs[self.place] if isinstance(outputs, tuple) else outputs
+
+
+def text_model(module: nn.Module) -> TextModel:
+    """What a module reads and gives; ValueError for one that makes no logits from tokens alone."""
+    origin = origin_of(module)
+    graph, name = origin.layer.graph, origin.layer.name
+    needed = [op for _, op in origin.layer.inputs if not op.optional]
+    kinds = [[axis.kind for axis in op.type.axes] for op in needed]
+    if kinds != [["batch", "stream"]] or needed[0].type.dtype != "int":
+        have = ", ".join(f"`{op.name}`" for op in needed) or "nothing"
+        raise ValueError(f"{name} takes {have}: a model of text takes tokens, `input tokens in N`")
+    names = list(graph.outputs)
+    place = names.index("logits") if "logits" in names else 0
+    made = graph[graph.outputs[names[place]]].type
+    if made.dtype != "real" or [axis.kind for axis in made.axes][:-1] != ["batch", "stream"]:
+        raise ValueError(f"{name} gives `{names[place]}`, which are no logits of each token")
+    vocab = int(evaluate(made.axes[-1].size, origin.sizes))
+    limit = min(positions(origin.layer, origin.sizes), default=None)
+    return TextModel(name, place, vocab, limit)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a token is drawn from logits: see `generate`."""
+
+    temperature: float = 1.0
+    top: int | None = None
+    top_p: float | None = None
+    generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise ValueError(f"`temperature` must not be negative, got {self.temperature}")
+        if self.top is not None and self.top < 1:
+            raise ValueError(f"`top` must be at least 1, got {self.top}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"`top_p` must be above 0 and at most 1, got {self.top_p}")
+
+    def draw(self, logits: Tensor) -> Tensor:
+        """One token for each row of logits [B, vocab]: [B, 1]."""
+        if self.temperature == 0:
+            return logits.argmax(-1, keepdim=True)
+        weights = self.weights(logits)
+        return torch.multinomial(weights, 1, generator=self.generator)
+
+    def weights(self, logits: Tensor) -> Tensor:
+        """How likely each token is, [B, vocab]: those that are not among the chosen have 0."""
+        if self.top is not None:
+            least = logits.topk(min(self.top, logits.shape[-1]), -1).values[:, -1:]
+            logits = logits.masked_fill(logits < least, -torch.inf)
+        weights = (logits.float() / self.temperature).softmax(-1)
+        if self.top_p is None:
+            return weights
+        ordered, at = weights.sort(dim=-1, descending=True, stable=True)
+        before = ordered.cumsum(-1) - ordered  # a token stays if those before it are not enough
+        return torch.zeros_like(weights).scatter(-1, at, ordered.where(before < self.top_p, 0))
+
+
+@dataclass
+class Text:
+    """Sequences as they grow: the tokens so far [B, T] and which of them are no padding, the state
+    that the model is in, and what it has not read yet. `rest`: the tokens that a state which was
+    given has read are not known."""
+
+    model: nn.Module
+    kind: TextModel
+    tokens: Tensor
+    kept: Tensor
+    state: Any = None
+    chunk: int | None = None
+    rest: bool = False
+    unread: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unread = self.tokens.shape[1]
+
+    def next_logits(self) -> Tensor:
+        """Logits [B, vocab] behind the last token of each sequence, all of them read."""
+        self._within_limit()
+        start, end = self.tokens.shape[1] - self.unread, self.tokens.shape[1]
+        step, found = self.chunk or self.unread, None
+        for low in range(start, end, step):
+            tokens, kept = self.tokens[:, low : low + step], self.kept[:, low : low + step]
+            whole = bool(kept.all())
+            made, self.state = self.model(
+                tokens,
+                state=self.state,
+                return_state=True,
+                attention_mask=None if whole else kept,
+            )
+            logits = self.kind.logits(made)
+            last = logits[:, -1] if whole else _last(logits, kept)
+            seen = kept.any(1, keepdim=True)
+            found = last if found is None else torch.where(seen, last, found)
+        self.unread = 0
+        assert found is not None
+        return found
+
+    def add(self, tokens: Tensor) -> None:
+        """One more token of each sequence, [B, 1]."""
+        self.tokens = torch.cat([self.tokens, tokens], 1)
+        self.kept = torch.cat([self.kept, torch.ones_like(tokens, dtype=torch.bool)], 1)
+        self.unread += 1
+
+    def _within_limit(self) -> None:
+        """Where a table of positions is used up, begin anew with the latest tokens that fit."""
+        limit = self.kind.limit
+        if limit is None or int(self.kept.sum(1).max()) <= limit:
+            return
+        if self.rest:
+            raise ValueError(
+                f"{self.kind.name} has positions for {limit} tokens, which are used up"
+            )
+        later = self.kept.flip(1).cumsum(1).flip(1)  # from each token to the last
+        self.state, self.kept = None, self.kept & (later <= limit)
+        first = int(self.kept.any(0).int().argmax())
+        self.unread = self.tokens.shape[1] - first
+
+
+def _last(logits: Tensor, kept: Tensor) -> Tensor:
+    """Logits [B, vocab] of the last token that is no padding, of any that has one."""
+    at = kept.shape[1] - 1 - kept.flip(1).int().argmax(1)
+    return logits[torch.arange(len(at), device=at.device), at]
+
+
 def generate(
     model: nn.Module,
     tokens: Tensor,
     count: int,
     *,
+    attention_mask: Tensor | None = None,
     temperature: float = 1.0,
     top: int | None = None,
+    top_p: float | None = None,
+    eos: int | None = None,
+    state: Any = None,
+    chunk: int | None = None,
     generator: torch.Generator | None = None,
-) -> Tensor:
+    return_state: bool = False,
+) -> Any:
     """The tokens [B, T] and `count` more, each drawn from the model's logits for the one before.
 
-    temperature 0 takes the likeliest token; `top` draws among so many of the likeliest. The model
-    keeps what it remembers from step to step. One with a table of positions is given the latest
-    tokens that fit once the table is used up: positions then shift, so all of them are read anew.
-    Dropout is off, and the model's mode is what it was afterwards. Raises ValueError for tokens of
-    another shape, an empty prompt, or a count, temperature or `top` out of range.
+    temperature 0 takes the likeliest token; `top` draws among so many of the likeliest, `top_p`
+    among the fewest that are so likely together. Prompts of different lengths are padded, left or
+    right, and `attention_mask` is 0 there; each is continued as if it were alone, behind column T.
+    Behind a token `eos` a sequence has `eos` alone, and generation ends with the last sequence.
+
+    The model keeps what it remembers from step to step; `state` is where it goes on from: one of
+    its own, which has read everything before `tokens`. With `return_state` the tokens come with the
+    state after all but the last of them. Prompts are read `chunk` tokens at a time, or at once. A
+    model with a table of positions is given the latest tokens that fit once the table is used up:
+    positions then shift, so all of them are read anew. Dropout is off, and the model's mode is what
+    it was afterwards. Raises ValueError for an empty prompt, one that is longer than such a table,
+    another shape, logits that are NaN, and options out of range.
     """
-    _check(tokens, count, temperature, top)
-    origin = origin_of(model)
-    limit = min(positions(origin.layer, origin.sizes), default=None)
-    training = model.training
-    model.eval()
-    try:
-        return _extended(model, tokens, count, limit, temperature, top, generator)
-    finally:
-        model.train(training)
+    choice = Choice(temperature, top, top_p, generator)
+    text = _text(model, tokens, count, attention_mask, state, chunk)
+    for _ in _steps(text, count, choice, eos):
+        pass
+    return (text.tokens, text.state) if return_state else text.tokens
 
 
-def _extended(
+def stream(
     model: nn.Module,
     tokens: Tensor,
     count: int,
-    limit: int | None,
-    temperature: float,
-    top: int | None,
-    generator: torch.Generator | None,
-) -> Tensor:
-    """The loop of `generate`."""
-    state, new = None, tokens
+    *,
+    attention_mask: Tensor | None = None,
+    temperature: float = 1.0,
+    top: int | None = None,
+    top_p: float | None = None,
+    eos: int | None = None,
+    state: Any = None,
+    chunk: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Iterator[Tensor]:
+    """The tokens that `generate` would add, as each is drawn: a tensor [B] at a time. What is wrong
+    with the arguments is told at once."""
+    choice = Choice(temperature, top, top_p, generator)
+    return _steps(_text(model, tokens, count, attention_mask, state, chunk), count, choice, eos)
+
+
+@torch.no_grad()
+def _steps(text: Text, count: int, choice: Choice, eos: int | None) -> Iterator[Tensor]:
+    """The loop of `generate`: each step's tokens, [B]."""
+    ended = torch.zeros(len(text.tokens), 1, dtype=torch.bool, device=text.tokens.device)
     for _ in range(count):
-        if limit is not None and tokens.shape[1] > limit:
-            state, new = None, tokens[:, -limit:]
-        outputs, state = model(new, state=state, return_state=True)
-        logits = outputs[0] if isinstance(outputs, tuple) else outputs
-        new = draw(logits[:, -1], temperature, top, generator)
-        tokens = torch.cat([tokens, new], 1)
-    return tokens
+        training = text.model.training
+        text.model.eval()
+        try:
+            logits = text.next_logits()
+        finally:
+            text.model.train(training)
+        _refuse_nan(text, logits)
+        new = choice.draw(logits)
+        if eos is not None:
+            new = new.masked_fill(ended, eos)
+            ended = ended | (new == eos)
+        text.add(new)
+        yield new[:, 0]
+        if eos is not None and bool(ended.all()):
+            return
 
 
-def draw(
-    logits: Tensor, temperature: float, top: int | None, generator: torch.Generator | None
-) -> Tensor:
-    """One token for each row of logits [B, vocab]: [B, 1]."""
-    if temperature == 0:
-        return logits.argmax(-1, keepdim=True)
-    if top is not None:
-        least = logits.topk(min(top, logits.shape[-1]), -1).values[:, -1:]
-        logits = logits.masked_fill(logits < least, -torch.inf)
-    weights = (logits.float() / temperature).softmax(-1)
-    return torch.multinomial(weights, 1, generator=generator)
+def _refuse_nan(text: Text, logits: Tensor) -> None:
+    """Refuse to draw from what are no numbers."""
+    wrong = logits.isnan().any(1)
+    if bool(wrong.any()):
+        row, at = int(wrong.int().argmax()), text.tokens.shape[1] - 1
+        look = "archc.first_nan(model, tokens) says where it comes from"
+        raise ValueError(f"{text.kind.name}: logits are NaN at token {at} of row {row}: {look}")
 
 
 def positions(layer: ir.Layer, sizes: Mapping[str, Number]) -> Iterator[int]:
@@ -87,13 +252,29 @@ def positions(layer: ir.Layer, sizes: Mapping[str, Number]) -> Iterator[int]:
         yield from positions(call.callee, callee_sizes(call, sizes))
 
 
-def _check(tokens: Tensor, count: int, temperature: float, top: int | None) -> None:
-    """Refuse what cannot be continued."""
+def _text(
+    model: nn.Module, tokens: Tensor, count: int, mask: Tensor | None, state: Any, chunk: int | None
+) -> Text:
+    """What is to be continued; ValueError for what cannot be."""
+    kind = text_model(model)
     if tokens.dim() != 2 or tokens.shape[1] == 0:
         raise ValueError(f"`tokens` must be [B, T] with T >= 1, got {list(tokens.shape)}")
     if count < 0:
         raise ValueError(f"`count` must not be negative, got {count}")
-    if not temperature >= 0:
-        raise ValueError(f"`temperature` must not be negative, got {temperature}")
-    if top is not None and top < 1:
-        raise ValueError(f"`top` must be at least 1, got {top}")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"`chunk` must be at least 1, got {chunk}")
+    kept = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask != 0
+    if kept.shape != tokens.shape:
+        wanted, got = list(tokens.shape), list(kept.shape)
+        raise ValueError(f"`attention_mask` must be {wanted}, as the tokens are, got {got}")
+    lengths = kept.sum(1)
+    if bool((lengths == 0).any()):
+        row = int((lengths == 0).int().argmax())
+        raise ValueError(f"row {row} of `tokens` is padding alone: there is nothing to continue")
+    longest = int(lengths.max())
+    if kind.limit is not None and longest > kind.limit:
+        has = f"{kind.name} has positions for {kind.limit} tokens"
+        raise ValueError(
+            f"{has}, and a prompt has {longest}: give its latest `tokens[:, -{kind.limit}:]`"
+        )
+    return Text(model, kind, tokens, kept, state, chunk, rest=state is not None)

@@ -28,9 +28,12 @@ ARCHITECTURES = """
     retnet|rwkv\\w*|s4|s5|s6|selective_?ssm|slstm|ssm|swiglu|transformers?|ttt|xlstm
 """
 NAMED = re.compile(rf"(?<![A-Za-z])({''.join(ARCHITECTURES.split())})(?![A-Za-z])", re.IGNORECASE)
-EXAMPLE = re.compile(r"`[^`\n]*`|\b\w+\.arch\b|\barchc [a-z].*|\bsource: .*|\benable_gqa\b")
-"""What may name one: what a user types as an example (`archc compile kda`), a cited source, and an
-argument of torch's that is called so."""
+EXAMPLE = re.compile(
+    r"`[^`\n]*`|\b\w+\.arch\b|\barchc [a-z].*|\bsource: .*|\benable_gqa\b|"
+    r"^(from|import) transformers\b"
+)
+"""What may name one: what a user types as an example (`archc compile kda`), a cited source, an
+argument of torch's that is called so, and the library of that name."""
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b")
 MACHINE = re.compile(r"(^|[\s\"'(=:])/(work|farm|root|home|tmp|Users)/", re.MULTILINE)

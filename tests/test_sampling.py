@@ -1,4 +1,4 @@
-"""Generation: the same tokens as reading everything anew at every step."""
+"""Generation: the same tokens as reading everything anew at every step, each sequence alone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import archc
+from archc.sampling import Choice
 
 SIZES = {
     "gpt": {"vocab": 17, "d": 16, "H": 2, "L": 2, "length": 8, "p": 0.1},
-    "lm": {"vocab": 17, "d": 16, "H": 2, "L": 2},
+    "lm": {"vocab": 17, "d": 16, "H": 2, "L": 2, "f": 24},
+    "lfm2": {"vocab": 17, "d": 16, "H": 2, "G": 1, "L": 2, "f": 24, "attention": [1]},
+    "xlstm": {"vocab": 17, "d": 16, "H": 2, "L": 1, "f": 24},
 }
 
 
@@ -58,12 +61,120 @@ def test_draws_among_the_likeliest() -> None:
     assert torch.equal(texts[0], texts[1]) and not torch.equal(texts[0], texts[2])
 
 
+def drawn(size: tuple[int, ...], seed: int = 1) -> Tensor:
+    return torch.randint(0, 17, size, generator=torch.Generator().manual_seed(seed))
+
+
+LENGTHS = [5, 2, 7]
+
+
+def alone(layer: nn.Module, prompts: Tensor, count: int) -> list[Tensor]:
+    """What greedy generation adds to each prompt by itself."""
+    rows = [row[:n][None] for row, n in zip(prompts, LENGTHS, strict=True)]
+    return [archc.generate(layer, row, count, temperature=0)[0, row.shape[1] :] for row in rows]
+
+
+@pytest.mark.parametrize("spec", SIZES)
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_padded_prompts_are_continued_as_if_alone(spec: str, side: str, chunk: int | None) -> None:
+    """Padding may fill a whole chunk of a prompt; a table of 8 positions is outgrown on the way."""
+    layer, prompts = model(spec), drawn((3, 7))
+    mask = torch.arange(7) < torch.tensor(LENGTHS)[:, None]
+    tokens = torch.where(mask, prompts, 3)
+    if side == "left":
+        moved = [row.roll(7 - n) for row, n in zip(tokens, LENGTHS, strict=True)]
+        tokens, mask = torch.stack(moved), mask.flip(1)
+    found = archc.generate(layer, tokens, 4, attention_mask=mask, temperature=0, chunk=chunk)
+    assert torch.equal(found[:, :7], tokens)
+    assert torch.equal(found[:, 7:], torch.stack(alone(layer, prompts, 4)))
+
+
+@pytest.mark.parametrize("spec", ["lm", "lfm2", "xlstm"])
+def test_goes_on_from_a_state(spec: str) -> None:
+    layer, prompt = model(spec), drawn((2, 6))
+    whole = archc.generate(layer, prompt, 7, temperature=0)
+    some, state = archc.generate(layer, prompt, 3, temperature=0, return_state=True)
+    rest = archc.generate(layer, some[:, -1:], 4, temperature=0, state=state)
+    assert torch.equal(torch.cat([some[:, :-1], rest], 1), whole)
+
+
+def test_ends_behind_the_last_sequence_that_ends() -> None:
+    layer, prompt = model("lm"), drawn((2, 5))
+    free = archc.generate(layer, prompt, 9, temperature=0)[:, 5:]
+    eos = int(free[0, 2])
+    found = archc.generate(layer, prompt, 9, temperature=0, eos=eos)[:, 5:]
+    for row, wanted in zip(found.tolist(), free.tolist(), strict=True):
+        end = wanted.index(eos) + 1 if eos in wanted else 9
+        assert row == (wanted[:end] + [eos] * 9)[: len(row)]
+    first = archc.generate(layer, prompt[:1], 9, temperature=0, eos=eos)
+    assert first.shape[1] == 5 + free[0].tolist().index(eos) + 1
+
+
+def test_streams_what_it_generates_and_refuses_at_once() -> None:
+    layer, prompt = model("lm").train(), drawn((2, 5))
+    wanted = archc.generate(layer, prompt, 4, generator=torch.Generator().manual_seed(3))
+    steps = archc.stream(layer, prompt, 4, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(next(steps), wanted[:, 5])
+    assert layer.training
+    assert torch.equal(torch.stack([*steps], 1), wanted[:, 6:])
+    with pytest.raises(ValueError, match="T >= 1"):
+        archc.stream(layer, prompt[:, :0], 4)
+
+
+def test_top_p_is_the_fewest_that_are_so_likely() -> None:
+    """Against the definition, token by token."""
+    logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(2))
+    for share in (0.3, 0.8, 1.0):
+        found = Choice(temperature=0.7, top_p=share).weights(logits)
+        for row, chances in zip(found, (logits / 0.7).softmax(-1), strict=True):
+            order, total, kept = chances.argsort(descending=True), 0.0, set()
+            for at in order.tolist():
+                if total < share:
+                    kept.add(at)
+                total += float(chances[at])
+            assert set(row.nonzero()[:, 0].tolist()) == kept
+
+
+def test_logits_that_are_no_numbers() -> None:
+    layer = model("lm")
+    with torch.no_grad():
+        layer.E[5, 0] = torch.nan
+    prompt = torch.tensor([[1, 2, 3], [1, 5, 3]])
+    with pytest.raises(ValueError, match="logits are NaN at token 2 of row 1"):
+        archc.generate(layer, prompt, 3)
+
+
+def test_states_of_others_are_refused() -> None:
+    layer, prompt = model("lm"), drawn((2, 4))
+    _, state = layer(prompt, return_state=True)
+    with pytest.raises(ValueError, match="must be"):
+        archc.generate(layer, drawn((3, 1)), 2, state=state)
+    with pytest.raises(TypeError, match="float64"):
+        archc.generate(layer, drawn((2, 1)), 2, state=state.to(torch.float32))
+    _, other = model("gpt")(prompt, return_state=True)
+    with pytest.raises(TypeError, match="must be a LMState, got GPTState"):
+        archc.generate(layer, drawn((2, 1)), 2, state=other)
+
+
+def test_a_layer_that_reads_no_tokens() -> None:
+    layer = archc.load("swiglu").module(d=4, f=4)
+    with pytest.raises(ValueError, match="a model of text takes tokens"):
+        archc.generate(layer, drawn((1, 2)), 1)
+
+
+LONG = torch.zeros(1, 9, dtype=torch.int64)
 REFUSED = [
     ({"tokens": torch.zeros(3, dtype=torch.int64)}, "must be"),
     ({"tokens": torch.zeros(1, 0, dtype=torch.int64)}, "T >= 1"),
     ({"count": -1}, "count"),
     ({"temperature": -1.0}, "temperature"),
     ({"top": 0}, "top"),
+    ({"top_p": 0.0}, "top_p"),
+    ({"chunk": 0}, "chunk"),
+    ({"attention_mask": torch.ones(1, 3)}, "attention_mask"),
+    ({"attention_mask": torch.zeros(1, 2)}, "row 0 of `tokens` is padding alone"),
+    ({"tokens": LONG}, "GPT has positions for 8 tokens, and a prompt has 9"),
 ]
 
 
@@ -71,4 +182,4 @@ REFUSED = [
 def test_what_cannot_be_continued(changed: dict, says: str) -> None:
     given = {"tokens": torch.zeros(1, 2, dtype=torch.int64), "count": 1, **changed}
     with pytest.raises(ValueError, match=says):
-        archc.generate(model("lm"), **given)
+        archc.generate(model("gpt"), **given)

@@ -123,6 +123,18 @@ def check_state(
         least = torch.promote_types(like.dtype, torch.float32)
         if name in wide.split() and torch.promote_types(least, value.dtype) != value.dtype:
             raise TypeError(f"{layer}: `state.{name}` must be {least} at least, got {value.dtype}")
+        if name not in wide.split() and not may_be_kept(value, like, least):
+            wanted = f"must be {like.dtype}, as the data is"
+            raise TypeError(f"{layer}: `state.{name}` {wanted}, got {value.dtype}")
+
+
+def may_be_kept(value: Tensor, like: Tensor, least: torch.dtype) -> bool:
+    """Whether a value of this precision can have been made from the data: it is the data's, or
+    `least`, which exact steps are done in, or that of autocast."""
+    if not value.is_floating_point() or value.dtype in (like.dtype, least):
+        return True
+    kind = like.device.type
+    return torch.is_autocast_enabled(kind) and value.dtype == torch.get_autocast_dtype(kind)
 
 
 def load_former_names(module: nn.Module, former: dict) -> None:

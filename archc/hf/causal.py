@@ -1,0 +1,164 @@
+"""A spec's model with the arguments and outputs of Hugging Face's library."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
+
+from archc.api import Spec, load
+from archc.diagnostics import fail
+from archc.hf.cache import StateCache
+from archc.hf.config import SpecConfig
+from archc.sampling import text_model
+from archc.weights import files
+
+
+class SpecForCausalLM(PreTrainedModel, GenerationMixin):
+    """The model of a spec that makes logits from tokens. `model` is the module that archc made,
+    with parameters as the spec names them."""
+
+    config_class = SpecConfig
+    base_model_prefix = "model"
+    accepts_loss_kwargs = True
+    _is_stateful = True  # what was read is not taken back: no assisted generation
+
+    def __init__(self, config: SpecConfig, module: nn.Module | None = None):
+        super().__init__(config)
+        self.model = config.module() if module is None else module
+        self.text = text_model(self.model)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Nothing is left to draw: the module drew its parameters as its spec says."""
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        """A model has states of its own in place of keys and values."""
+        return False
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Refused: a table of embeddings is a parameter of the spec, and no module."""
+        raise ValueError("tables of embeddings are parameters of the spec: model.model has them")
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], *others: Any
+    ) -> None:
+        """Give a generation an empty cache, unless it has one or wants none."""
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *others)
+        if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
+            model_kwargs["past_key_values"] = StateCache()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: StateCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        cu_seqlens: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> CausalLMOutputWithPast:
+        """Logits of tokens [B, T], and the loss of the next tokens where `labels` are given (the
+        tokens, -100 where none is wanted).
+
+        `attention_mask` [B, T], or of all tokens so far: 0 where one is padding, left or right.
+        `past_key_values` is what an earlier call returned, and is changed in place; a call in
+        training, or with labels, returns none unless `use_cache` says so. `cu_seqlens` are borders
+        of sequences that stand one after the other in a batch of 1.
+        """
+        cache = _cache(past_key_values)
+        if use_cache is None:
+            use_cache = self.config.use_cache and labels is None and not self.training
+        made, state = self.model(
+            input_ids, state=cache.state, return_state=True, cu_seqlens=cu_seqlens,
+            attention_mask=_own_mask(attention_mask, input_ids, cache.seen),
+        )  # fmt: skip
+        logits = self.text.logits(made)
+        wanted = logits_to_keep
+        logits = logits[:, slice(-wanted or None, None) if isinstance(wanted, int) else wanted]
+        loss = None
+        if labels is not None:
+            if cu_seqlens is not None:  # none is the next token of another sequence
+                labels = labels.index_fill(1, cu_seqlens[1:-1].long(), -100)
+            among = self.config.vocab_size
+            loss = self.loss_function(logits, labels, among, num_items_in_batch=num_items_in_batch)
+        after: Any = None
+        if use_cache or past_key_values is not None:
+            after = cache.update(state, input_ids.shape[1])
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=after)
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | os.PathLike[str], *args: Any, **given: Any
+    ) -> Any:
+        """The model of a folder that `save_pretrained` wrote. Weights come from safetensors alone.
+        Raises ArchError for a file that is torn (E0041) and for tensors that are missing, left over
+        or of another shape (E0042): nothing is half loaded."""
+        told = given.pop("output_loading_info", False)
+        others_welcome = given.pop("ignore_mismatched_sizes", False)
+        place = Path(pretrained_model_name_or_path)
+        if place.is_dir() and not {"subfolder", "variant"} & set(given):
+            files.checkpoint(place)
+        given["use_safetensors"] = True
+        made, info = super().from_pretrained(
+            pretrained_model_name_or_path, *args, output_loading_info=True,
+            ignore_mismatched_sizes=True, **given,
+        )  # fmt: skip
+        notes = [f"missing: `{name}`" for name in sorted(info["missing_keys"])]
+        notes += [f"extra: `{name}`" for name in sorted(info["unexpected_keys"])]
+        if not others_welcome:
+            notes += [
+                f"`{name}` is {list(there)}, not {list(wanted)}"
+                for name, there, wanted in sorted(info["mismatched_keys"])
+            ]
+        if notes:
+            title = f"the checkpoint `{pretrained_model_name_or_path}` does not fit the spec"
+            raise fail("E0042", title, notes=tuple(notes))
+        return (made, info) if told else made
+
+
+def _cache(given: Any) -> StateCache:
+    """What was given as `past_key_values`, or an empty one."""
+    if given is not None and not isinstance(given, StateCache):
+        got = type(given).__name__
+        raise TypeError(f"`past_key_values` must be an archc.hf.StateCache, got {got}")
+    return StateCache() if given is None else given
+
+
+def _own_mask(mask: Tensor | None, tokens: Tensor, seen: int) -> Tensor | None:
+    """The columns of a mask that are of these tokens; None where none of them is padding."""
+    if mask is None:
+        return None
+    if mask.dim() == 2 and mask.shape[1] == seen + tokens.shape[1]:
+        mask = mask[:, seen:]
+    return None if mask.shape == tokens.shape and bool(mask.all()) else mask
+
+
+def model(spec: str | os.PathLike[str] | Spec, layer: str | None = None, **sizes: Any) -> Any:
+    """A model of a spec, its parameters drawn as the spec says: `spec` is what `archc.load` takes,
+    or what it gives; sizes and options by name, and `device`, `dtype`, `nn_linear` of
+    `Spec.module`. Raises ValueError for a spec that makes no logits from tokens."""
+    found = spec if isinstance(spec, Spec) else load(spec, layer)
+    return wrap(found.module(**sizes))
+
+
+def wrap(module: nn.Module) -> SpecForCausalLM:
+    """The model around a module that `Spec.module` or `Spec.from_pretrained` made, which keeps its
+    parameters, dtype, device and mode."""
+    like = next(module.parameters())
+    config = SpecConfig.of(module, dtype=like.dtype)
+    return SpecForCausalLM(config, module).train(module.training)
+
+
+def register() -> None:
+    """Let the library's Auto classes know the model by its `model_type`."""
+    AutoConfig.register(SpecConfig.model_type, SpecConfig, exist_ok=True)
+    AutoModelForCausalLM.register(SpecConfig, SpecForCausalLM, exist_ok=True)
