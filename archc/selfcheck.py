@@ -185,7 +185,7 @@ def _shaky(layer: ir.Layer, found: Instance) -> bool:
     with torch.no_grad():
         for value, old in zip(found.values, kept, strict=True):
             value.copy_(old)
-    return max(_distance(moved, outputs), _distance(slopes, gradients)) > MOVED
+    return max(distance(moved, outputs), distance(slopes, gradients)) > MOVED
 
 
 # --- the instance -------------------------------------------------------------------------------
@@ -352,8 +352,8 @@ def apart(found: Instance) -> float:
     made = found.module(**found.inputs)
     made = made if isinstance(made, tuple) else (made,)
     gradients = _check().gradients_of(made, found.values)
-    outputs = _distance(made, tuple(found.outputs.values()))
-    return max(outputs, _distance(gradients, found.gradients))
+    outputs = distance(made, tuple(found.outputs.values()))
+    return max(outputs, distance(gradients, found.gradients))
 
 
 def rewritten(layer: ir.Layer, after: ir.Layer, emit: Callable[[Plan], str]) -> float:
@@ -370,16 +370,21 @@ def rewritten(layer: ir.Layer, after: ir.Layer, emit: Callable[[Plan], str]) -> 
         return 0.0
     with torch.no_grad():
         made = _meaning(after, found.module, found.inputs, found.sizes)
-    return _distance(tuple(made.outputs.values()), tuple(found.outputs.values()))
+    return distance(tuple(made.outputs.values()), tuple(found.outputs.values()))
 
 
-def _distance(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+def distance(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
     """The largest difference of a tensor against its largest value, or a thousandth of the largest
-    of all; where what is wanted is not finite (a slope at a corner), nothing is."""
+    of all. Where what is wanted is not finite (a slope at a corner), nothing is; where anything is
+    not, those alone are compared that are finite in both: forms that take tokens together have more
+    such slopes than the meaning, which takes them one by one."""
     if len(found) != len(wanted):
         return math.inf
     wanted = [y.detach().double() for y in wanted]
     finite = [y.isfinite() for y in wanted]
+    if not all(bool(f.all()) for f in finite):
+        pairs = zip(found, finite, strict=True)
+        finite = [f & x.isfinite() if x.shape == f.shape else f for x, f in pairs]
     sizes = [
         float(y[f].abs().max()) if bool(f.any()) else 0.0
         for y, f in zip(wanted, finite, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import sympy
+import torch
 from archc.backends.eager.file import top_level
 
 import archc
@@ -20,6 +22,8 @@ from archc.ir import layer as ir
 from archc.ir.choices import leaving_out
 from archc.ir.graph import Graph, Node
 from archc.ir.plan import examples
+from archc.runtime.selfcheck import worst
+from archc.selfcheck import distance
 from tests.console import run
 
 Made = Callable[[Graph, Node], int | None]
@@ -301,3 +305,13 @@ def test_names_of_the_check_are_taken():
     assert {"check_pieces", "wave", "Case"} <= top_level()
     assigned = re.findall(r"^([A-Z_]+) = ", archc.parse(CHANNELS).source(), re.M)
     assert {*assigned} == {"CASE", "FORMS"} <= top_level()
+
+
+def test_slopes_at_corners_do_not_fail_forms_that_take_tokens_together() -> None:
+    """A chunk that has a token without a slope has others without; wrong finite ones still show."""
+    nan, right = float("nan"), torch.tensor([1.0, 2.0, 3.0])
+    corner, chunk = torch.tensor([nan, 2.0, 3.0]), torch.tensor([nan, nan, 3.0])
+    for measure in (distance, lambda x, y: worst([*x], [*y])):
+        assert measure((chunk, right), (corner, right)) == 0
+        assert measure((chunk + 1, right), (corner, right)) > 0.1
+        assert measure((chunk, right), (right, right)) == math.inf

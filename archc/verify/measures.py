@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,7 +25,7 @@ from archc.ir.meaning import evaluate
 from archc.ir.plan import Check, Plan, examples
 from archc.ir.sizes import Number, resolve_sizes
 from archc.recurrence.chunk.loops import loops
-from archc.selfcheck import SMALL, hold_numbers
+from archc.selfcheck import SMALL, distance, hold_numbers
 from archc.verify.checks import checks
 from archc.verify.study import studies_of
 from archc.verify.trial import Trial
@@ -274,24 +273,6 @@ def gradients(instance: Instance) -> float:
 def outputs_of(made: Any) -> tuple[Tensor, ...]:
     """The outputs of a forward as a tuple."""
     return made if isinstance(made, tuple) else (made,)
-
-
-def distance(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """The largest difference of a tensor, against its largest value.
-
-    A tensor that is nearly 0 beside the others, such as a gradient that cancels, counts against
-    a thousandth of the largest value of all.
-    """
-    sizes = [float(y.abs().max()) if y.numel() else 0.0 for y in wanted]
-    least = max(1e-3 * max(sizes, default=0.0), 1e-30)
-    errors = [0.0]
-    for x, y, size in zip(found, wanted, sizes, strict=True):
-        if y.shape != x.shape:
-            return math.inf
-        if y.numel():
-            error = float((x - y).abs().max()) / max(size, least)
-            errors.append(error if math.isfinite(error) else math.inf)
-    return max(errors)
 
 
 def _generator() -> torch.Generator:
