@@ -7,6 +7,7 @@ from dataclasses import replace
 from archc.ir.graph import Node
 from archc.lowering.algebra import kept
 from archc.lowering.kernel_values import KernelValues
+from archc.lowering.micro import steps_of
 from archc.lowering.values import Index, Made, Place, Refusal
 
 
@@ -19,7 +20,7 @@ def chunks(v: KernelValues, node: Node, place: Place) -> Made:
     if op.steps is None:
         token = v.title(v.base + first, "first_t") + row.at
     else:
-        steps = v.size(operand.type.axis(op.steps).size)
+        steps = v.size(steps_of(op.row))
         every = v.title(v.base * steps + first, "first_r") + row.at
         token = every // steps
         at[op.steps] = Index(every % steps)

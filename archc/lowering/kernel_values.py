@@ -19,7 +19,7 @@ from archc.ir.graph import Node
 from archc.ir.kernel import NARROW, SUMMED, Buffer, Kernel
 from archc.lowering.blocks import product_by_blocks
 from archc.lowering.exact import in_two_parts
-from archc.lowering.micro import MicroSteps, Right
+from archc.lowering.micro import MicroSteps, Right, steps_of
 from archc.lowering.names import axis_name, buffer_names, plain, size_name
 from archc.lowering.values import (
     Frame,
@@ -208,7 +208,8 @@ class KernelValues(Values):
     def _at_steps(self, right: Right) -> dict[str, Index]:
         """The tokens of rows that are steps of them."""
         row = self.whole(right.row, self.rows)
-        steps, rows = (self.k.lift(self.size(x.size), "i32") for x in (right.steps, right.row))
+        sizes = (self.size(size) for size in (steps_of(right.row), right.row.size))
+        steps, rows = (self.k.lift(size, "i32") for size in sizes)
         every = self.title(self.base * steps + self.n * rows, "first_r") + row.at
         token, step = self.title(every // steps, "t"), self.title(every % steps, "step_of_t")
         inside = token < self.end

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import sympy
+
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -23,10 +25,14 @@ class Right:
     """Where a value is right: at the rows of step `step`, or with `axis`, which is then an axis of
     the value: at every row for the step of that row. `row` are the rows of a chunk."""
 
-    steps: Axis
     row: Axis
     step: int | None = None
     axis: str = ""
+
+
+def steps_of(row: Axis) -> sympy.Expr:
+    """How many rows of a chunk a token has, whatever a spec calls that number."""
+    return row.size / ck.CHUNK
 
 
 class MicroSteps:
@@ -48,7 +54,7 @@ class MicroSteps:
     def _of(self, node: Node) -> Right | Refusal | None:
         if isinstance(node.op, ck.Tokens):
             steps, row = node.op.steps, self.graph[node.operands[0]].type.axis(node.op.row)
-            return None if steps is None else Right(steps, row, axis=steps.name)
+            return None if steps is None else Right(row, axis=steps.name)
         found = [self.of(operand, False) for operand in node.operands]
         refused = next((each for each in found if isinstance(each, Refusal)), None)
         kinds = {each for each in found if isinstance(each, Right)}
@@ -63,9 +69,9 @@ class MicroSteps:
         """Where the value of an op is right whose operands are."""
         op = node.op
         if isinstance(op, ck.Select) and op.axis == right.axis and op.index >= 0:
-            return Right(right.steps, right.row, op.index)
+            return Right(right.row, op.index)
         if isinstance(op, ck.Place) and right.step == op.index:
-            return Right(right.steps, right.row, axis=op.axis.name)
+            return Right(right.row, axis=op.axis.name)
         crosses = isinstance(op, ir.Reduce) and right.axis in op.axes
         if isinstance(op, ir.Elementwise | ir.Reduce) and not crosses:
             return right

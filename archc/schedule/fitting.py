@@ -87,7 +87,8 @@ def _sizes(programs: Sequence[Program]) -> list[str]:
     """The symbols that tell how long tiles are."""
     tiled = {
         axis for program in programs for step in program.steps.values()
-        for axis in step.node.type.axes if axis.kind != "stream" and program.is_tiled(axis)
+        for axis in step.node.type.axes
+        if axis.kind != "stream" and axis.name not in program.inner and program.is_tiled(axis)
     }  # fmt: skip
     return sorted({str(each) for a in tiled for each in a.size.free_symbols - {ck.CHUNK}})
 

@@ -85,6 +85,16 @@ class Step:
     each: bool = False
 
 
+def _steps_of(graph: Graph, node: Node) -> tuple[str, int] | None:
+    """The axis of the steps of a token that a node takes as rows of a chunk, and their number."""
+    op = node.op
+    if isinstance(op, ck.Chunks) and op.steps is not None:
+        return op.steps, int(op.row.size / ck.CHUNK)
+    if isinstance(op, ck.Tokens) and op.steps is not None:
+        return op.steps.name, int(graph[node.operands[0]].type.axis(op.row).size / ck.CHUNK)
+    return None
+
+
 @dataclass(eq=False)
 class Program:
     """The steps of one program, and the lengths of its tiles at some sizes."""
@@ -99,8 +109,7 @@ class Program:
         kernel, graph = self.kernel, self.kernel.graph
         self.own = set(kernel.stores.values())
         self.fold: Node | None = None if kernel.walk is None else graph[kernel.walk]
-        ops = (node.op for node in graph)
-        self.inner = {op.steps for op in ops if isinstance(op, ck.Chunks) and op.steps}
+        self.inner = dict(found for node in graph if (found := _steps_of(graph, node)) is not None)
         self.picked: set[str] = set()
         self._known_tiled: dict[Axis, bool] = {}
         self._known_lengths: dict[Axis, int] = {}
@@ -171,6 +180,8 @@ class Program:
 
     def size(self, axis: Axis) -> int:
         """The length of an axis, in all."""
+        if axis.name in self.inner:
+            return self.inner[axis.name]
         if axis.size not in self.known:
             self.known[axis.size] = math.ceil(evaluate(axis.size, self.setting.sizes))
         return self.known[axis.size]
@@ -198,15 +209,10 @@ class Program:
             return int(self.setting.sizes[ck.CHUNK.name])
         return self.size(axis)
 
-    @cached_property
-    def each_token(self) -> list[Axis]:
-        """The axes of the steps of a token."""
-        return [self.axes[name] for name in sorted(self.inner) if name in self.axes]
-
     @property
     def rows(self) -> int:
         """The number of rows of a chunk: one for each micro-step of a token."""
-        return int(self.setting.sizes[ck.CHUNK.name]) * math.prod(map(self.length, self.each_token))
+        return int(self.setting.sizes[ck.CHUNK.name]) * max(self.inner.values(), default=1)
 
     def tile(self, axes: Iterable[Axis]) -> list[int]:
         """The dims of a tile, each a power of 2 of at least 16; axes of one index are none. The

@@ -14,7 +14,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.text import called_layers
 from archc.numerics.interval import Interval
 from archc.numerics.stated import stated
-from archc.recurrence.chunk.chunked import derived_of
+from archc.recurrence.chunk.chunked import derived_of, sizes_of
 from archc.recurrence.chunk.derived import Derived, Kept
 from archc.recurrence.law.composition import Law, Refusal, law_of
 
@@ -67,7 +67,7 @@ def studies_of(layer: ir.Layer) -> Iterator[Study]:
         folds = [node for node in each.graph if isinstance(node.op, ir.Fold)]
         known = stated(each) if folds else {}
         for node in folds:
-            derived = derived_of(each.graph, node, known)
+            derived = derived_of(each.graph, node, known, sizes_of(each))
             yield Study(each, node, _meant(each, node, derived), known)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -66,9 +67,16 @@ def _form(derived: Derived, differentiate: Differentiate) -> ck.ChunkForm | None
     return ck.ChunkForm(forward, backward, saved, derived.notes)
 
 
-def derived_of(graph: Graph, node: Node, known: Mapping[int, Interval] | None = None) -> Derived:
-    """What the derivation finds out about a Fold in its graph; `known` are intervals of nodes."""
-    return _derived(graph, node, _captured(node, intervals(graph) if known is None else known))
+def derived_of(
+    graph: Graph,
+    node: Node,
+    known: Mapping[int, Interval] | None = None,
+    sizes: Mapping[str, Interval] = MappingProxyType({}),
+) -> Derived:
+    """What the derivation finds out about a Fold in its graph; `known` are intervals of nodes,
+    `sizes` those of sizes and options."""
+    inside = _captured(node, intervals(graph) if known is None else known)
+    return _derived(graph, node, {**sizes, **inside})
 
 
 def _derived(graph: Graph, node: Node, known: Mapping[str, Interval]) -> Derived:
@@ -93,6 +101,11 @@ def studies(layer: ir.Layer) -> Iterator[tuple[ir.Layer, Node, Derived]]:
         yield each, node, _derived(each.graph, node, known)
 
 
+def sizes_of(layer: ir.Layer) -> dict[str, Interval]:
+    """The intervals of sizes and options, as far as a layer says."""
+    return {name: found for name, found in required(layer).items() if isinstance(name, str)}
+
+
 def _recurrences(layer: ir.Layer) -> Iterator[tuple[ir.Layer, Node, dict[str, Interval]]]:
     """The recurrences of a layer and, each once, of the layers it calls, with the intervals of
     their captures, and of sizes and options, as far as the layer itself says."""
@@ -106,6 +119,5 @@ def _recurrences(layer: ir.Layer) -> Iterator[tuple[ir.Layer, Node, dict[str, In
         folds = [node for node in each.graph if isinstance(node.op, ir.Fold)]
         known = stated(each) if folds else {}
         for node in folds:
-            sizes = {name: found for name, found in required(each).items() if isinstance(name, str)}
-            yield each, node, sizes | _captured(node, known)
+            yield each, node, sizes_of(each) | _captured(node, known)
         waiting += [call.callee for _, call in each.calls]

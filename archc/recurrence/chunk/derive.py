@@ -248,7 +248,8 @@ class Derivation:
             return turned(self.frame, id, turns[name]) if name in turns else id
 
         starts = [turn(state.name, self.starts[state.name]) for state in states]
-        made = MatrixForm(self.frame, form.forms[0].key, states, steps, starts)
+        keys = form.forms[0].key
+        made = MatrixForm(self.frame, keys, states, steps, starts, known=self.known)
         for k, each in enumerate(form.forms):
             self.finals[each.state] = turn(each.state, made.final[k])
             for system in solves[each.state]:

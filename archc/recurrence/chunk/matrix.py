@@ -16,15 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import sympy
 
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.numerics.interval import Interval
 from archc.recurrence.affine.form import BEFORE, WRITTEN
 from archc.recurrence.chunk.carrying import BEGIN, carrying
 from archc.recurrence.chunk.frame import Frame
+from archc.recurrence.chunk.together import together
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ class MatrixForm:
     """One group of states that share decays, x and w, in chunks.
 
     `keys` are the axes that x and w have; `steps` the micro-steps of a token, `initial` the states
-    before the first token. Whatever is asked for is added to the frame's graph.
+    before the first token, `known` intervals of sizes by their names. Whatever is asked for is
+    added to the frame's graph.
     """
 
     def __init__(
@@ -73,10 +77,11 @@ class MatrixForm:
         steps: Sequence[TokenStep],
         initial: Sequence[int],
         gram_anchor: Callable[[int], str] = lambda gate: "halves",
+        known: Mapping[str, Interval] = MappingProxyType({}),
     ):
         self.keys, self.states, self.initial = tuple(keys), tuple(states), tuple(initial)
         self.key_names = tuple(axis.name for axis in keys)
-        self.count, self.gram_anchor = len(steps), gram_anchor
+        self.count, self.gram_anchor, self.known = len(steps), gram_anchor, known
         self.steps_axis = None if self.count == 1 else Axis("step", sympy.Integer(self.count))
         self.frame = frame if self.steps_axis is None else _longer(frame, self.count)
         self.key_gate = self._lay({p: step.key for p, step in enumerate(steps)})
@@ -95,6 +100,9 @@ class MatrixForm:
         if self.steps_axis is None:
             return self.frame.cut(found[0])
         frame = self.frame
+        whole = together(frame, [*found.values()], self.known) if len(found) == self.count else None
+        if whole is not None:
+            return frame.cut(whole[0], steps=whole[1])
         placed = [frame.add(ck.Place(self.steps_axis, p), id) for p, id in found.items()]
         sum = frame.total(placed)
         assert sum is not None, "there is a value"
