@@ -214,6 +214,9 @@ class Levels:
         across = split is not None and split.name in reduction_dims(self.graph, node)
         lacks = split is not None and split.name not in node.type.names
         tokens = not fold.op.stream.size.has(ck.CHUNK)
+        states = [own_dims(state.axes, self.heads) for state in fold.op.states]
+        if not any(states):  # numbers cost no memory, and what follows would wait for its turn
+            return False
         if tokens or across or lacks or here != every & set(self.heads) or self._is_deep(node):
             return False
         self.walk[node.id] = walk

@@ -16,6 +16,7 @@ from archc.schedule.outer import with_sums_of_rows
 from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
 from archc.schedule.program import Program, Setting
+from archc.show.planned import Conditions, plans_of
 
 OWN = Path(__file__).parents[1] / "backends" / "triton" / "recurrences"
 """Recurrences unlike the bundled ones."""
@@ -217,3 +218,12 @@ def test_scans_of_two_dims_have_few_indices_of_one() -> None:
     tokens = [b.name for b in found.buffers if {"i", "t"} & {*b.type.names}]
     assert tokens == ["o"]
     assert all(each.beside is None for each in cut("gla").kernels)
+
+
+def test_what_follows_on_a_number_does_not_wait_for_its_turn() -> None:
+    """The walk of a stabiliser, a number a head, makes nothing else: chunks after it are done at
+    once."""
+    (plan,) = plans_of(archc.load("mlstm").layer, Conditions())
+    kernels = next(part.kernels for part in plan.parts if part.title == "inference").kernels
+    walks = [kernel for kernel in kernels if kernel.walk is not None]
+    assert set(walks[0].stores) == {"m@start"}
