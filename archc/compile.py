@@ -44,6 +44,7 @@ from archc.schedule.budget import within_budget
 from archc.schedule.epilogue import epilogues
 from archc.schedule.fitting import fitting
 from archc.schedule.forms import Differentiated
+from archc.schedule.inner import inner_sums
 from archc.schedule.late import inverses_last
 from archc.schedule.outer import with_sums_of_rows, without_outer_sums
 from archc.schedule.pairs import with_sums
@@ -78,7 +79,12 @@ def in_chunks(layer: ir.Layer) -> ir.Layer:
 
 
 def for_kernels(layer: ir.Layer) -> ir.Layer:
-    """Chunked forms as kernels do best: products of matrices take them less than memory does."""
+    """Chunked forms as kernels do best: no product that another one makes needless."""
+    return inner_sums(again_for_kernels(layer))
+
+
+def again_for_kernels(layer: ir.Layer) -> ir.Layer:
+    """The same with gradients anew: products of matrices take kernels less than memory does."""
 
     def again(
         graph: Graph, wanted: Sequence[str], given: Sequence[str], never: Collection[int] = ()

@@ -26,6 +26,9 @@ WHOLE, BLOCK = 128 * 128, 64
 """A product takes a matrix between dims from memory whole if it has so many elements at most, else
 in blocks of so many indices of a dim that is summed."""
 
+WHOLE_EXACT = WHOLE // 4
+"""The same of a product that is exact, which takes both parts of each number of the matrix."""
+
 FEW, NEAR = 4, 64
 """Programs whose tiles have three dims have so many indices of one of them, where another one is no
 longer than that."""

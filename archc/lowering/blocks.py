@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import sympy
 
 from archc.dims import Axis
+from archc.ir import chunk as ck
 from archc.ir.graph import Node
-from archc.ir.kernel import WHOLE
+from archc.ir.kernel import POINTWISE, WHOLE, WHOLE_EXACT
 from archc.lowering.products import Summed
 from archc.lowering.values import Index, Made, Padded, Refusal, Values
 from archc.tile.compose import ceil_div
@@ -41,7 +42,8 @@ def product_by_blocks(
     if label is None or any(len(x.labels) != 2 or label not in x.labels for x in others):
         return product(v, node, a, b, found)
     elements = sympy.Mul(*(dim.length for dim in tiles[large[0]].tile.dims))
-    with v.k.branch(v.k.at_most(elements, WHOLE)) as whole, v.inner():
+    most = WHOLE_EXACT if v.is_exact(node) else WHOLE
+    with v.k.branch(v.k.at_most(elements, most)) as whole, v.inner():
         made = product(v, node, a, b, found)
         if isinstance(made, Refusal):
             return made
@@ -80,7 +82,7 @@ def _parts(
     """Both factors at some indices of an axis: from memory again, or of what is in registers."""
     made = []
     for each, (operand, own) in enumerate(zip(node.operands, found.owns, strict=True)):
-        if each not in large:
+        if each not in large and not _is_pointwise(v, operand, found.axes[label].name):
             made.append(_columns(v, tiles[each], label, index))
             continue
         there = {n: index if i.label == label else i for n, i in own.items()}
@@ -89,6 +91,15 @@ def _parts(
             return x
         made.append(x)
     return made[0], made[1]
+
+
+def _is_pointwise(v: KernelValues, id: int, axis: str) -> bool:
+    """Whether a value is made from memory without a look at other elements along an axis."""
+    node = v.frame.graph[id]
+    if axis not in node.type.names or v.is_loaded(id):
+        return True
+    pointwise = isinstance(node.op, (*POINTWISE, ck.Detach))
+    return pointwise and all(_is_pointwise(v, operand, axis) for operand in node.operands)
 
 
 def _columns(v: KernelValues, x: Padded, label: str, index: Index) -> Padded:

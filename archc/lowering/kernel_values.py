@@ -293,9 +293,12 @@ class KernelValues(Values):
         self.parts[part.name] = axis.size
         return part
 
+    def is_exact(self, node: Node) -> bool:
+        """Whether a product takes both parts of numbers."""
+        return self.frame.owner is None and node.id in self.kernel.in_parts
+
     def multiplied(self, node: Node, left: Padded, right: Padded) -> Tile:
-        exact = self.frame.owner is None and node.id in self.kernel.in_parts
-        if not exact or self.frame.exact:
+        if not self.is_exact(node) or self.frame.exact:
             return super().multiplied(node, left, right)
         self.in_parts = True
         return in_two_parts(self, left, right)

@@ -11,7 +11,7 @@ for the caller, and products with these are exact, whatever the data are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -73,20 +73,23 @@ def _is_state(node: Node, kinds: Any) -> bool:
 
 
 def _made_of(graph: Graph) -> frozenset[int]:
-    """The last products before what is divided and what divides it, where both are of states."""
+    """The last products before what is divided and what divides it, where both are of states. What
+    is divided as a sum of elements is no product: it is added up in float32."""
     found: set[int] = set()
     for node in _quotients(graph):
         if _states(graph, node.operands[0], (ir.Input, ir.Result)):
-            found |= _last_products(graph, node.operands)
+            above, below = node.operands
+            found |= _last_products(graph, above, sums=False) | _last_products(graph, below)
     return frozenset(found)
 
 
-def _last_products(graph: Graph, ids: Sequence[int]) -> set[int]:
-    """The products that values are made of element by element."""
-    found, seen, stack = set[int](), set[int](), list(ids)
+def _last_products(graph: Graph, id: int, sums: bool = True) -> set[int]:
+    """The products that a value is made of element by element, or by sums of elements."""
+    found, seen, stack = set[int](), set[int](), [id]
     while stack:
         node = graph[stack.pop()]
-        if node.id in seen or isinstance(node.op, ir.Input | ir.Result):
+        ends = (ir.Input, ir.Result) if sums else (ir.Input, ir.Result, ir.Reduce)
+        if node.id in seen or isinstance(node.op, ends):
             continue
         seen.add(node.id)
         if _is_product(node):
