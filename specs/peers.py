@@ -79,6 +79,16 @@ def delta_product(inputs: Inputs, final: bool) -> Made:
     return (o,), (state,) if final else ()
 
 
+def mamba2(inputs: Inputs, final: bool) -> Made:
+    """fla's linear attention with a decay a head, for which each head has a copy of b and c."""
+    u, dt, gate = (inputs[name] for name in ("u", "dt", "log_a"))
+    b, c = (inputs[name].unsqueeze(2).expand(-1, -1, u.shape[2], -1) for name in ("b", "c"))
+    o, state = unguarded("fla.ops.simple_gla:chunk_simple_gla")(
+        c, b, dt.unsqueeze(-1) * u, gate, scale=1.0, output_final_state=final
+    )
+    return (o,), (state,) if final else ()
+
+
 def rwkv7(inputs: Inputs, final: bool) -> Made:
     """fla's: its low-rank update is a b^T with a = -kappa and b = kappa * a, and its state is
     [K, V], ours [V, K]."""
@@ -165,6 +175,7 @@ PEERS: dict[str, dict[str, Peer]] = {
             scaled=False, normalize=False,
         ),
         "gated_delta_product": Peer(delta_product),
+        "mamba2": Peer(mamba2, note="with its copies of b and c"),
         "rwkv7": Peer(rwkv7),
         "mesa": Peer(mesa),
         "fox": Peer(forgetting),

@@ -26,6 +26,7 @@ ROLES: dict[str, Mapping[str, str]] = {
     "mlstm": {"q": "query", "k": "key", "C": "sum", "n": "sum", "m": "maximum"},
     "xlstm": {"q": "query", "k": "key", "C": "sum", "n": "sum", "m": "maximum"},
     "mamba": {"a": "decay", "dt": "step"},
+    "mamba2": {"dt": "step", "b": "scaled", "c": "scaled"},
     "ssm_selective": {"a": "decay", "dt": "step"},
     "mom": {"u": "log decay", "u_2": "beta", "u_3": "chosen", "k0": "unit"},
     "rwkv7": {"r": "scaled", "k": "scaled", "a": "beta", "kappa": "unit"},
@@ -58,6 +59,8 @@ def shape_of(case: Case, axes: tuple[str, ...]) -> list[int]:
     known = {"B": case.B, "T": case.T, "H": case.H, "K": case.K, "V": case.V, "n": 2, "N": 4}
     if case.spec in ("mamba", "ssm_selective"):
         known |= {"D": case.K, "N": 16}
+    if case.spec == "mamba2":
+        known |= {"N": case.K, "P": case.V}
     if case.spec == "channels":
         known |= {"N": case.V}
     if case.spec == "turning":

@@ -6,7 +6,7 @@ import torch
 
 import archc
 from tests.specs.agreement import agree
-from tests.specs.references import mamba, rwkv
+from tests.specs.references import mamba, mamba2, rwkv
 from tests.specs.references.weights import randomise
 
 
@@ -29,3 +29,12 @@ def test_mamba() -> None:
     layer.load_state_dict(mamba.weights(reference))
     x = values(2, 23, 12)
     agree("mamba", "transformers mamba", layer(x), mamba.output(reference, x))
+
+
+def test_mamba2() -> None:
+    sizes = {"d": 12, "H": 3, "P": 8, "N": 5, "width": 4}
+    reference = mamba2.mixer(**sizes, seed=0)
+    layer = archc.load("mamba2").module(**sizes)
+    layer.load_state_dict(mamba2.weights(reference))
+    x = values(2, 23, 12)
+    agree("mamba2", "transformers mamba2", layer(x), mamba2.output(reference, x))
