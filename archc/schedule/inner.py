@@ -78,11 +78,19 @@ def _rewritten(graph: Graph, node: Node) -> bool:
         return False
     for value, factor in (term.over, term.over[::-1]):
         for gradient in _multiples(graph, factor, dim):
+            if not _within(gradient[1], term.others):
+                continue
             found = _sum(graph, node, term, value, gradient, dim)
             if found is not None and graph[found].type == node.type:
                 graph.substitute(node.id, found)
                 return True
     return False
+
+
+def _within(some: Counter[int], others: Counter[int]) -> bool:
+    """Whether a product has factors of another alone: what is left of that is then multiplied and
+    divided by nothing new, which could be 0."""
+    return all(count * others[id] >= count * count for id, count in some.items())
 
 
 def _term(graph: Graph, id: int, dim: str) -> _Term:
