@@ -15,8 +15,9 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import count
 
 import sympy
@@ -125,7 +126,11 @@ class TokenProgram(Values):
         self.options: dict[str, sympy.Expr] = {}
         self.shares: dict[str, tuple[str, ...]] = {}
         self.shifts: dict[Index, Tile | int] = {}
-        self.see(*(a.name for a in self.axes.values() if a.kind != "batch"))
+        self.turns = False
+        self.rows: Tile | None = None
+        along = [a for a in self.axes.values() if a.kind != "batch"]
+        self.see(*(a.name for a in along if a not in self.space.unrolled))
+        self.see(*(a.name for a in self.space.unrolled))
         self.first: Tile
         for axis in self.axes.values():
             if axis.kind != "dim":
@@ -246,19 +251,27 @@ class TokenProgram(Values):
             elif place[axis].mask is not None:
                 masks.append(place[axis].mask)
             at.append(index)
+        along = self.stream in node.type.names
+        masks += [self.rows] if along and self.rows is not None else []
         tile = self.k.load(self.memory[node.op.name], *at, where=tuple(masks), wide=False)
         own = [i for axis, i in place.items() if self.is_own(axis, i) and i.mask is not None]
         zero = frozenset(
             i.label for i in own if i.label and (past is None or i.label != self.stream)
         )
+        zero |= {self.stream} if along and self.rows is not None else set()
         return Padded(tile, zero, stored=True)
 
     def summed(self, x: Padded, fn: str, axes: list[Axis]) -> Padded:
         """A value reduced over the dims that tiles have; over the grid, whoever launches it
-        sums."""
-        tiled = [axis for axis in axes if self._is_tiled(axis)]
-        labels = tuple(axis.name for axis in tiled)
-        return reduced(self, x.wide(), labels, fn, tiled)
+        sums. In turns of blocks of tokens each token has its own sum until the last turn."""
+        later = self.turns and self.stream in {axis.name for axis in axes}
+        own = [a for a in axes if self._is_tiled(a) and not (later and a.name == self.stream)]
+        made = reduced(self, x.wide(), tuple(axis.name for axis in own), fn, own)
+        if not later:
+            return made
+        if self.stream not in made.labels:
+            made = self.over(made, (Dim(self.stream, self.block), *made.tile.dims))
+        return self.masked(made, (self.stream,))
 
     def _is_tiled(self, axis: Axis) -> bool:
         if axis.name == self.stream:
@@ -278,6 +291,46 @@ class TokenProgram(Values):
             made = term(Index(turn.index))
             self._next(turn, made, dims)
         return made if isinstance(made, Refusal) else Padded(turn.results[0])
+
+    def held(self, axis: Axis, dims: tuple[Dim, ...], term: Callable[[Index], Made]) -> Made:
+        """A term for each place of a short convolution, as a tile of which each thread has all
+        places: loads are of neighbours along the other dims."""
+        start = self.k.full(0.0, *dims)
+        stop, zero = self.size(axis.size), frozenset[str]()
+        with self.k.loop(0, stop, start, index="tap", unrolled=True) as turn, self.inner():
+            made = term(Index(turn.index))
+            (so_far,) = turn.carried
+            if isinstance(made, Padded):
+                zero = made.zero
+                here = self.k.iota(axis.name, self.length(axis)).equals(turn.index)
+                one = self.beside(made.wide(), dims).tile
+                names = tuple(dim.name for dim in dims)
+                so_far = self.k.apply("where", here, one, so_far, dims_in=names)
+            turn.next(so_far)
+        return made if isinstance(made, Refusal) else Padded(turn.results[0], zero | {axis.name})
+
+    @contextmanager
+    def only_at(self, own: Index) -> Iterator[None]:
+        """Loads at other tokens for those of the program's own that there are."""
+        self.rows = own.mask
+        yield
+        self.rows = None
+
+    def beside(self, x: Padded, dims: Sequence[Dim]) -> Padded:
+        """A tile along further dims that are places of short convolutions, each of which stays in
+        the threads that have the rest of it."""
+        further = [d for d in dims if d.name in self.taps_of and d.name not in x.labels]
+        if not further or not x.labels or x.number is not None:
+            return x
+        if not x.labels[0] == self.stream or {*x.labels} & self.taps_of:
+            return x
+        tile = x.tile.over(*x.tile.dims, *further, held=True)
+        return replace(x, tile=tile, finite=x.finite | {d.name for d in further})
+
+    @property
+    def taps_of(self) -> frozenset[str]:
+        """The places of short convolutions."""
+        return frozenset(axis.name for axis in self.space.unrolled)
 
     def _next(self, turn: Loop, made: Made, dims: tuple[Dim, ...]) -> None:
         """The sum so far, and one term more."""
@@ -402,6 +455,9 @@ class TokenProgram(Values):
     ) -> Refusal | None:
         """Blocks of tokens one after the other, and in the end the sums of all of them."""
         k, problem = self.k, None
+        for node in self.graph:
+            if isinstance(node.op, ir.Input) and self.stream not in node.type.names:
+                self.stored(node.id)  # the same in every turn
         dims = [self._share_dims(node) for node in rest.values()]
         start = [k.full(0.0, *each).named(made[n].name) for n, each in zip(rest, dims, strict=True)]
         with k.loop(0, each, *start, index="turn") as turn, self.inner():
@@ -409,53 +465,33 @@ class TokenProgram(Values):
             made_first = [self.value(node.id) for node in tokens.values()]  # before any is stored
             problem = next((x for x in made_first if isinstance(x, Refusal)), None)
             sums = []
+            self.turns = True
             for node, so_far, own in zip(rest.values(), turn.carried, dims, strict=True):
                 found = self._share(node, so_far, own)
                 problem = found if isinstance(found, Refusal) else problem
                 sums.append(so_far if isinstance(found, Refusal) else found)
+            self.turns = False
             problem = self._store_all(tokens, made) or problem
             turn.next(*sums)
         for name, result in zip(rest, turn.results, strict=True):
-            self._store_share(rest[name], made[name], result)
+            self._store_share(rest[name], made[name], result.sum(self.stream))
         return problem
 
     def _share_dims(self, node: Node) -> tuple[Dim, ...]:
-        """The dims of a sum: those of tiles, and the taps of a short convolution."""
-        return tuple(
-            self.dim(axis.name, axis)
-            for axis in node.type.axes
-            if axis in self.space.unrolled or self._is_tiled(axis)
-        )
+        """The dims of a sum: the tokens of a block, those of tiles, and the taps of a short
+        convolution."""
+        own = {a.name: a for a in node.type.axes if self._is_tiled(a)}
+        names = self.sorted({self.stream, *own})
+        stream = Dim(self.stream, self.block)
+        return tuple(self.dim(n, own[n]) if n in own else stream for n in names)
 
     def _share(self, node: Node, so_far: Tile, dims: tuple[Dim, ...]) -> Tile | Refusal:
-        """The sum so far with the tokens of this block."""
-        names = tuple(dim.name for dim in dims)
-        taps = [axis for axis in self.space.unrolled if axis.name in node.type.names]
-        if not taps:
-            x = self.value(node.id)
-            return x if isinstance(x, Refusal) else self.k.apply(
-                "add", so_far, x.wide().tile, dims_in=names
-            )  # fmt: skip
-        (axis,) = taps
-        self._once_for_all_taps(node, axis)
-        stop = self.size(axis.size)
-        with self.k.loop(0, stop, so_far, index="tap", unrolled=True) as tap, self.inner():
-            (before,) = tap.carried
-            x = self.value(node.id, {axis.name: Index(tap.index)})
-            if isinstance(x, Padded):
-                here = self.k.iota(axis.name, self.length(axis)).equals(tap.index)
-                own = [n for n in names if n == axis.name or n in x.tile.value.type.names]
-                term = self.k.apply("where", here, x.wide().tile, 0.0, dims_in=own)
-                before = self.k.apply("add", before, term, dims_in=names)
-            tap.next(before)
-        return x if isinstance(x, Refusal) else tap.results[0]
-
-    def _once_for_all_taps(self, node: Node, axis: Axis) -> None:
-        """Make what a sum needs that is the same for every tap, outside of the loop over them."""
-        if isinstance(node.op, ir.Contract | ir.Reduce | ir.Elementwise):
-            for operand in node.operands:
-                if axis.name not in self.graph[operand].type.names:
-                    self.value(operand)
+        """The sums so far with the tokens of this block."""
+        x = self.value(node.id)
+        if isinstance(x, Refusal):
+            return x
+        x = self.beside(x.wide(), dims)
+        return self.k.apply("add", so_far, x.tile, dims_in=tuple(dim.name for dim in dims))
 
     def _store_share(self, node: Node, buffer: Buffer, sums: Tile) -> None:
         """Write the sums of this program."""

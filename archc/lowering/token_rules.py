@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import sympy
@@ -34,6 +34,7 @@ def elementwise(v: TokenProgram, node: Node, place: Place) -> Made:
     given = v.operands(node, place)
     if isinstance(given, Refusal):
         return given
+    given = alike(v, given)
     made = algebra.applied(v, node.op.fn, given, node.type.dtype)
     if node.op.fn in LARGER and node.type.dtype == "real":
         for x in given:
@@ -41,6 +42,12 @@ def elementwise(v: TokenProgram, node: Node, place: Place) -> Made:
                 wrong = v.k.apply("ne", x.tile, x.tile)
                 made = Padded(v.k.where(wrong, x.tile, made.tile), made.zero, made.finite)
     return made
+
+
+def alike(v: TokenProgram, given: Sequence[Padded]) -> list[Padded]:
+    """Operands, each along the places of a short convolution if another one is."""
+    dims = {dim.name: dim for x in given for dim in x.tile.dims if dim.name in v.taps_of}
+    return [v.beside(x, [*dims.values()]) for x in given]
 
 
 def reduce(v: TokenProgram, node: Node, place: Place) -> Made:
@@ -63,29 +70,36 @@ def reduce(v: TokenProgram, node: Node, place: Place) -> Made:
 
 
 def contract(v: TokenProgram, node: Node, place: Place) -> Made:
-    """A product, summed over the labels that go; those of a short convolution tap by tap."""
+    """A product, summed over the labels that go; those of a short convolution in each thread."""
     axes = _axes_of(v, node)
     places = {label: place[axis.name] for label, axis in node.op.out}
     gone = {label: axis for label, axis in axes.items() if label not in places}
-    taps = [label for label, axis in gone.items() if axis in v.space.unrolled]
-    summed = [axis for label, axis in gone.items() if label not in taps]
+    given = []
+    for operand, labels in zip(node.operands, node.op.ins, strict=True):
+        names = v.graph[operand].type.names
+        own = {n: places[x] for n, x in zip(names, labels, strict=True) if x in places}
+        x = v.value(operand, own)
+        if isinstance(x, Refusal):
+            return x
+        given.append(x)
+    if v.stream in {axis.name for axis in gone.values()}:
+        given = _without_rest(v, given)
+    made = given[0]
+    for x in given[1:]:
+        made = algebra.applied(v, "mul", alike(v, [made, x]))
+    return v.summed(made, "sum", [*gone.values()])
 
-    def product(known: Mapping[str, Index]) -> Made:
-        found: Padded | None = None
-        for operand, labels in zip(node.operands, node.op.ins, strict=True):
-            names = v.graph[operand].type.names
-            own = {n: known[x] for n, x in zip(names, labels, strict=True) if x in known}
-            x = v.value(operand, own)
-            if isinstance(x, Refusal):
-                return x
-            found = x if found is None else algebra.applied(v, "mul", [found, x])
-        assert found is not None
-        return v.summed(found, "sum", summed)
 
-    if not taps:
-        return product(places)
-    (label,) = taps
-    return v.taps(gone[label], v.dims_of(place), lambda tap: product({**places, label: tap}))
+def _without_rest(v: TokenProgram, given: list[Padded]) -> list[Padded]:
+    """Factors, of which the smallest is 0 where there are no tokens: less to choose than in their
+    product. It is as long as the others are finite there."""
+    along = [x for x in given if v.stream in x.labels]
+    if not along:
+        return given
+    least = min(along, key=lambda x: len(x.labels))
+    if any(x is not least and v.stream not in x.finite for x in along):
+        return given
+    return [v.masked(x, (v.stream,)) if x is least else x for x in given]
 
 
 def _axes_of(v: TokenProgram, node: Node) -> dict[str, Axis]:
@@ -137,12 +151,20 @@ def _there(v: TokenProgram, x: Made, index: Index) -> Made:
 
 
 def window(v: TokenProgram, node: Node, place: Place) -> Made:
-    """One place of a run: a token so many before the last of it."""
+    """A place of a run: a token so many before the last of it; or all places of it."""
     op = node.op
     last = v.whole_number(1 - op.width.size)
-    token = v.moved(place[op.stream], place[op.width.name].at + last)
     own = {name: index for name, index in place.items() if name != op.width.name}
-    return v.stored(node.operands[0], {**own, op.stream: token})
+
+    def token(tap: Index) -> Made:
+        there = v.moved(place[op.stream], tap.at + last)
+        return v.stored(node.operands[0], {**own, op.stream: there})
+
+    tap = place[op.width.name]
+    if tap.label is None:
+        return token(tap)
+    with v.only_at(place[op.stream]):
+        return v.held(op.width, v.dims_of(place), token)
 
 
 def unwindow(v: TokenProgram, node: Node, place: Place) -> Made:

@@ -65,12 +65,13 @@ class Tile:
         dims = tuple(self.dim(name) for name in names)
         return self.composer.put(Transpose(names), self, type=Type(self.dtype, dims))
 
-    def over(self, *dims: Dim) -> Tile:
-        """The tile along further dims, in this order."""
+    def over(self, *dims: Dim, held: bool = False) -> Tile:
+        """The tile along further dims, in this order; `held`: each thread has all of the further
+        ones, which stand last."""
         if dims == self.dims:
             return self
         seen = self.ordered(*(dim.name for dim in dims if dim.name in self.value.type.names))
-        return self.composer.put(Broadcast(dims), seen, type=Type(self.dtype, dims))
+        return self.composer.put(Broadcast(dims, held), seen, type=Type(self.dtype, dims))
 
     def shaped(self, *dims: Dim) -> Tile:
         """One dim as several, or several as one; the number of elements stays."""

@@ -235,9 +235,10 @@ class Relabel:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """A tile along further dims."""
+    """A tile along further dims. `held`: these stand last, and each thread has all of them."""
 
     dims: tuple[Dim, ...]
+    held: bool = False
 
 
 @dataclass(frozen=True)

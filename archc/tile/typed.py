@@ -283,6 +283,8 @@ def _relabel(program: Program, s: Statement) -> str:
 def _broadcast(program: Program, s: Statement) -> str:
     (x,) = s.operands
     type = Type(x.type.dtype, s.op.dims)
+    if s.op.held and type.dims[: len(x.type.dims)] != x.type.dims:
+        return f"the further dims of a held tile stand last, not as in {type}"
     return _aligned(x, type) or _made(s, type)
 
 

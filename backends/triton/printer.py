@@ -372,6 +372,11 @@ def _broadcast(p: Printer, s: Statement) -> Iterator[str]:
     (x,), type = s.operands, s.results[0].type
     if not x.type.dims:  # it may be a plain number
         return p.let(s, f"tl.full({shape_text(type)}, {p.name(x)}, {dtype_text(type.dtype)})")
+    if s.op.held:  # a layout with further dims of length 1, not one that is a slice of another
+        further = ["1"] * (len(type.dims) - len(x.type.dims))
+        shape = ", ".join([*(size_text(dim.length) for dim in x.type.dims), *further])
+        text = f"tl.reshape({p.name(x)}, ({shape}))"
+        return p.let(s, f"tl.broadcast_to({text}, {shape_text(type)})")
     return p.let(s, f"tl.broadcast_to({p.seen(x, type.names)}, {shape_text(type)})")
 
 

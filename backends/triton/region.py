@@ -36,6 +36,12 @@ PART = 256
 NUMBERS = {"values": 4096, "gradient": 1024}
 """How many numbers a tile has of a value, about."""
 
+HELD = {"values": 16_384, "gradient": 4096}
+"""How many it has along the places of a short convolution too, which threads hold."""
+
+FEW = 4
+"""Places of a short convolution that a tile may have beside as many numbers as any tile has."""
+
 EXTRA = "@extra"
 """Where a call is given what no shape tells, which is known in the end."""
 
@@ -260,10 +266,12 @@ class RegionFunction:
         wanted: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """The lines that launch a program; `wanted` are gradients to make room for."""
-        tile = self.tile(body, made)
+        tile = self.tile(body, made, held=True)
         sizes, constants = self._sizes(body, made), self._constants(body, made)
         tokens = body.ask(body.lengths["t"])
-        most = NUMBERS["values" if wanted is None else "gradient"]
+        kind = "values" if wanted is None else "gradient"
+        most = (HELD if self.holds(made) else NUMBERS)[kind]
+        few = f" // {FEW}" if self.holds(made) and wanted is None else ""  # of one at a time
         lines.line(f"numbers = {tile}")
         lines.line(f"block_t = tokens_of_block({tokens}, numbers, {most})")
         known = {**sizes, **constants}
@@ -278,8 +286,7 @@ class RegionFunction:
         buffers = {
             made.buffers[name]: text for name, text in tensors.items() if name in made.buffers
         }
-        launch = ProgramLaunch(buffers, sizes, constants, warps="token_warps(block_t * numbers)")
-        kind = "values" if wanted is None else "gradient"
+        launch = ProgramLaunch(buffers, sizes, constants, warps=f"token_warps(block_t * numbers{few})")
         program = replace(made.program, name=f"{self.title}_{kind}_kernel")
         write_program(self.file, lines, program, launch)
 
@@ -293,12 +300,16 @@ class RegionFunction:
         front = ", ".join(str(count_text(counts[axis], known)) for axis in shares)
         return f"{like}.new_empty(({front}, *{like}.shape), dtype=torch.float32)"
 
-    def tile(self, body: Scope, made: Lowered) -> str:
-        """The numbers of a token in a tile."""
+    def holds(self, made: Lowered) -> bool:
+        """Whether a program has tiles along the places of a short convolution."""
+        return any(axis in made.space.unrolled for axis in made.lengths.values())
+
+    def tile(self, body: Scope, made: Lowered, held: bool = False) -> str:
+        """The numbers of a token in a tile; `held`: along the places of a short convolution too."""
         blocks = [
             self._block(body, made, name)
             for name, axis in made.lengths.items()
-            if axis.kind == "dim" and axis not in made.space.unrolled
+            if axis.kind == "dim" and (held or axis not in made.space.unrolled)
         ]
         return " * ".join(blocks) or "1"
 
@@ -380,9 +391,10 @@ class RegionFunction:
         """The function that is called: by kernels where they can do it."""
         body, lines = self._body(self.graph, {}), Writer()
         self.scope_of_choice = body
-        tiles = dict.fromkeys(
-            self.tile(body, each) for each in (self.made.values, *self.made.gradient)
-        )
+        programs = (self.made.values, *self.made.gradient)
+        tiles = dict.fromkeys(self.tile(body, each) for each in programs)
+        many = [self.tile(body, each, held=True) for each in programs if self.holds(each)]
+        tiles |= dict.fromkeys(f"{each} // {FEW}" for each in many)
         largest = next(iter(tiles)) if len(tiles) == 1 else f"max({', '.join(tiles)})"
         asked = f"by_token_kernels({', '.join([largest, *self.arguments.values()])})"
         asked = f"cu_seqlens is None and {asked}" if self.packed else asked

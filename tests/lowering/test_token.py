@@ -20,6 +20,7 @@ from archc.lowering.token import RegionKernels, lower
 from archc.regions.cut import regions
 from archc.regions.gradient import gradient_of
 from archc.specfile import bundled
+from archc.tile.language import For, Load, Reduce, statements
 from tests.lowering.regions import Trial, regions_of, resolved, trial
 
 CLOSE = 1e-11
@@ -255,3 +256,30 @@ def test_zeros_and_infinities_are_what_pytorch_makes_of_them() -> None:
 
     each = Odd(region, {"d": 5, "T#": 4, "batch": 2})
     assert max(each.errors().values()) < CLOSE
+
+
+def test_sums_over_tokens_stay_in_registers() -> None:
+    """Each token of a block has sums of its own, which are added up after the last block."""
+    for name, count in (("q", 1), ("y_in", 1), ("log_alpha", 2)):
+        region = next(r for r in regions_of(lowered(archc.load("kda").layer)) if r.name == name)
+        made = lower(region, gradient_of(region, gradient))
+        assert isinstance(made, RegionKernels)
+        body = made.gradient[0].program.body
+        (turns,) = [s for s in body.statements if isinstance(s.op, For)]
+        inside = [s.op for s in statements(turns.blocks[0])]
+        assert not [op for op in inside if isinstance(op, Reduce) and op.dim == "t"], name
+        after = [s.op for s in body.statements if isinstance(s.op, Reduce) and s.op.dim == "t"]
+        assert len(after) == count, name
+
+
+def test_places_of_a_convolution_are_loaded_once() -> None:
+    """The gradient reads what a convolution looks back on for its value and for that of its taps
+    alike, and the taps before the first block of tokens."""
+    (region,) = [r for r in regions_of(lowered(archc.load("kda").layer)) if r.name == "q"]
+    made = lower(region, gradient_of(region, gradient))
+    assert isinstance(made, RegionKernels)
+    body = made.gradient[0].program.body
+    read = [s.op.buffer.name for s in statements(body) if isinstance(s.op, Load)]
+    assert sorted(read) == ["c_q", "d_q", "q_raw", "q_raw_past"]
+    first = [s.op.buffer.name for s in body.statements if isinstance(s.op, Load)]
+    assert first == ["c_q"]
