@@ -17,7 +17,7 @@ from archc.backends.triton.packed import read_by_chunks, why_alone
 from archc.backends.triton.program_launch import add_program
 from archc.backends.triton.schedule import Made, Schedule, written
 from archc.backends.triton.segments import Launch, launch_walk
-from archc.backends.triton.text import kernel_text, sizes_of
+from archc.backends.triton.text import filled, kernel_text, sizes_of
 
 from archc.dims import Axis
 from archc.ir import chunk as ck
@@ -90,7 +90,7 @@ class KernelFunction(GraphFunction):
         """The launches; PyTorch's lines come where a kernel or an output asks for them."""
         self._note()
         self.body.packed = "sequence_rows" if self.packed else ""
-        for each in self.kernels:
+        for place, each in enumerate(self.kernels):
             title = self.add_kernel(each)
             launch = Launch(self._arguments(each), self._rows(each))
             if each.kernel.walk is None:
@@ -98,6 +98,30 @@ class KernelFunction(GraphFunction):
             else:
                 found = self.schedule.segments(each.kernel, self.stream)
                 launch_walk(self, each, title, found, launch)
+            self._leave(place)
+
+    def _leave(self, place: int) -> None:
+        """The line that gives the memory back of what no kernel after this one reads: what PyTorch
+        is asked for next on the same stream may be there."""
+        later = self.kernels[place + 1 :]
+        if not any(self._makes(each) for each in later):
+            return
+        kept = {node.id for each in later for node in each.arguments.values()}
+        kept |= {*self.graph.outputs.values()}
+        read = [node.id for node in self.kernels[place].arguments.values()]
+        texts = {id: str(self.body.values[id].text) for id in read if id in self.body.values}
+        left = [
+            text for id, text in texts.items()
+            if text in self.made and id not in kept and not self._reaches_host(id)
+        ]  # fmt: skip
+        writer = self.body.writer
+        for names in filled([*dict.fromkeys(left)], writer.room - len("del ")) if left else []:
+            writer.line(f"del {names}")
+
+    def _makes(self, made: Made) -> bool:
+        """Whether a kernel that is still to come makes something."""
+        written = [*made.kernel.stores.values(), *map(self.nodes.get, made.kernel.ends.values())]
+        return any(id not in self.body.values for id in written)
 
     def add_kernel(self, made: Made) -> str:
         """Write a kernel to the file, unless an equal one is there, as those of a forward and of an
