@@ -320,9 +320,7 @@ class TokenProgram(Values):
         """A tile along further dims that are places of short convolutions, each of which stays in
         the threads that have the rest of it."""
         further = [d for d in dims if d.name in self.taps_of and d.name not in x.labels]
-        if not further or not x.labels or x.number is not None:
-            return x
-        if not x.labels[0] == self.stream or {*x.labels} & self.taps_of:
+        if not further or self.stream not in x.labels or {*x.labels} & self.taps_of:
             return x
         tile = x.tile.over(*x.tile.dims, *further, held=True)
         return replace(x, tile=tile, finite=x.finite | {d.name for d in further})

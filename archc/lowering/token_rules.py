@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import sympy
@@ -13,6 +13,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.lowering import algebra
 from archc.lowering.values import Index, Made, Padded, Place, Refusal, Rules
+from archc.tile.handle import Tile
 
 if TYPE_CHECKING:
     from archc.lowering.token import TokenProgram
@@ -172,6 +173,9 @@ def unwindow(v: TokenProgram, node: Node, place: Place) -> Made:
     op, stream = node.op, node.op.stream.name
     (width,) = (axis for axis in v.space.unrolled if axis.name == op.width)
     last = v.whole_number(width.size - 1)
+    factors = _factors(v, v.graph[node.operands[0]], width)
+    if factors is not None:
+        return _of_factors(v, place, width, last, *factors)
 
     def term(tap: Index) -> Made:
         token = v.moved(place[stream], last - tap.at)
@@ -179,6 +183,52 @@ def unwindow(v: TokenProgram, node: Node, place: Place) -> Made:
         return _there(v, v.value(node.operands[0], run), token)
 
     return v.taps(width, v.dims_of(place), term)
+
+
+Factor = tuple[int, Mapping[str, str]]
+"""A factor of a product, with the axis of the product that each of its own is."""
+
+
+def _factors(v: TokenProgram, node: Node, width: Axis) -> tuple[Factor, Factor] | None:
+    """Of a product of what is read along the tokens and of taps, both from memory, the two."""
+    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+        return None
+    names = {label: axis.name for label, axis in node.op.out}
+    if not all(label in names for labels in node.op.ins for label in labels):
+        return None
+    found = []
+    for id, labels in zip(node.operands, node.op.ins, strict=True):
+        pairs = zip(v.graph[id].type.names, labels, strict=True)
+        found.append((id, {name: names[label] for name, label in pairs}))
+    found.sort(key=lambda factor: v.stream not in factor[1])
+    (along, own), (taps, others) = found
+    plain = all(isinstance(v.graph[id].op, ir.Input) for id in (along, taps))
+    apart = width.name not in own.values() and v.stream not in others.values()
+    return (found[0], found[1]) if plain and apart and v.stream in own else None
+
+
+def _of_factors(
+    v: TokenProgram, place: Place, width: Axis, last: Tile, along: Factor, taps: Factor
+) -> Made:
+    """The same, with the tokens of a run as a tile that each thread has all places of; a load at
+    no token is 0."""
+
+    def token(tap: Index) -> Made:
+        there = v.moved(place[v.stream], last - tap.at)
+        return v.stored(along[0], _of(along, {**place, v.stream: there}))
+
+    run = {**place, width.name: v.whole(width)}
+    held = v.held(width, v.dims_of(run), token)
+    weights = v.value(taps[0], _of(taps, run))
+    if isinstance(held, Refusal) or isinstance(weights, Refusal):
+        return held if isinstance(held, Refusal) else weights
+    made = algebra.applied(v, "mul", alike(v, [held, weights]))
+    return v.summed(made, "sum", [width])
+
+
+def _of(factor: Factor, place: Place) -> Place:
+    """The indices of a factor's own axes."""
+    return {own: place[name] for own, name in factor[1].items() if name in place}
 
 
 def expand(v: TokenProgram, node: Node, place: Place) -> Made:

@@ -36,8 +36,9 @@ PART = 256
 NUMBERS = {"values": 4096, "gradient": 1024}
 """How many numbers a tile has of a value, about."""
 
-HELD = {"values": 16_384, "gradient": 4096}
-"""How many it has along the places of a short convolution too, which threads hold."""
+HELD, SUMMED = 16_384, 4096
+"""How many it has along the places of a short convolution too, which threads hold; and where these
+also hold the sums of all tokens there."""
 
 FEW = 4
 """Places of a short convolution that a tile may have beside as many numbers as any tile has."""
@@ -270,8 +271,10 @@ class RegionFunction:
         sizes, constants = self._sizes(body, made), self._constants(body, made)
         tokens = body.ask(body.lengths["t"])
         kind = "values" if wanted is None else "gradient"
-        most = (HELD if self.holds(made) else NUMBERS)[kind]
-        few = f" // {FEW}" if self.holds(made) and wanted is None else ""  # of one at a time
+        most = NUMBERS[kind]
+        if self.holds(made):
+            most = SUMMED if made.shares else HELD
+        few = f" // {FEW}" if self.holds(made) and not made.shares else ""
         lines.line(f"numbers = {tile}")
         lines.line(f"block_t = tokens_of_block({tokens}, numbers, {most})")
         known = {**sizes, **constants}
@@ -286,7 +289,9 @@ class RegionFunction:
         buffers = {
             made.buffers[name]: text for name, text in tensors.items() if name in made.buffers
         }
-        launch = ProgramLaunch(buffers, sizes, constants, warps=f"token_warps(block_t * numbers{few})")
+        launch = ProgramLaunch(
+            buffers, sizes, constants, warps=f"token_warps(block_t * numbers{few})"
+        )
         program = replace(made.program, name=f"{self.title}_{kind}_kernel")
         write_program(self.file, lines, program, launch)
 

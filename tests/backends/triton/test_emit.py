@@ -192,3 +192,33 @@ def test_what_is_rare(spec: str) -> None:
     layer = archc.parse(spec).layer
     text = file_of(layer, "triton", "")
     assert "_decode(" in text
+
+
+def read_after(function: ast.FunctionDef, name: str, line: int) -> bool:
+    """Whether a name is read in a function after a line."""
+    return any(
+        isinstance(each, ast.Name) and each.id == name and each.lineno > line
+        for each in ast.walk(function) if not isinstance(getattr(each, "ctx", None), ast.Del)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", ["kda", "gla"])
+def test_memory_of_intermediates_is_given_back(spec: str) -> None:
+    """What no later launch reads is let go of before the next results have their room."""
+    tree = ast.parse(function_of(cut.op(with_chunks(archc.load(spec).layer)), "alone", "triton"))
+    functions = [f for f in tree.body if isinstance(f, ast.FunctionDef)]
+    functions = [f for f in functions if f.name.endswith("_kernels")]
+    assert len(functions) == 3
+    gone = set()
+    for function in functions:
+        lines = [s for s in function.body if isinstance(s, ast.Assign)]
+        rooms = [s for s in lines if ast.unparse(s.value).startswith("torch.empty(")]
+        for room in rooms:
+            name = ast.unparse(room.targets[0])
+            later = [s for s in rooms if not read_after(function, name, s.lineno - 1)]
+            gone_at = [s for s in function.body if isinstance(s, ast.Delete)]
+            left = [s.lineno for s in gone_at if name in map(ast.unparse, s.targets)]
+            assert bool(left) == bool(later), (function.name, name)
+            assert all(line < later[0].lineno for line in left), (function.name, name)
+            gone |= {name} if left else set()
+    assert {"log_alpha_sums", "key_decay"} <= gone
