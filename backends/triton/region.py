@@ -36,12 +36,13 @@ PART = 256
 NUMBERS = {"values": 4096, "gradient": 1024}
 """How many numbers a tile has of a value, about."""
 
-HELD, SUMMED = 16_384, 4096
+HELD, SUMMED = 16_384, 2048
 """How many it has along the places of a short convolution too, which threads hold; and where these
 also hold the sums of all tokens there."""
 
-FEW = 4
-"""Places of a short convolution that a tile may have beside as many numbers as any tile has."""
+FEW, PAIR = 4, 2
+"""Places of a short convolution that a tile may have beside as many numbers as any tile has; and
+how many a warp has of them where it holds their sums."""
 
 EXTRA = "@extra"
 """Where a call is given what no shape tells, which is known in the end."""
@@ -271,10 +272,12 @@ class RegionFunction:
         sizes, constants = self._sizes(body, made), self._constants(body, made)
         tokens = body.ask(body.lengths["t"])
         kind = "values" if wanted is None else "gradient"
-        most = NUMBERS[kind]
+        most, warps = NUMBERS[kind], "token_warps(block_t * numbers)"
         if self.holds(made):
-            most = SUMMED if made.shares else HELD
-        few = f" // {FEW}" if self.holds(made) and not made.shares else ""
+            most, few = (SUMMED, PAIR) if made.shares else (HELD, FEW)
+            warps = f"token_warps(block_t * numbers // {few})"
+        elif made.shares:
+            warps = f"max(4, {warps})"
         lines.line(f"numbers = {tile}")
         lines.line(f"block_t = tokens_of_block({tokens}, numbers, {most})")
         known = {**sizes, **constants}
@@ -289,9 +292,7 @@ class RegionFunction:
         buffers = {
             made.buffers[name]: text for name, text in tensors.items() if name in made.buffers
         }
-        launch = ProgramLaunch(
-            buffers, sizes, constants, warps=f"token_warps(block_t * numbers{few})"
-        )
+        launch = ProgramLaunch(buffers, sizes, constants, warps=warps)
         program = replace(made.program, name=f"{self.title}_{kind}_kernel")
         write_program(self.file, lines, program, launch)
 
