@@ -116,9 +116,25 @@ def warps(kernel: Kernel, read: Iterable[Type], parts: bool) -> int:
     """How many warps a program has that reads values of these types: more where it has much to
     hold. That is a walk back the state and its gradient, or a matrix in float32 or in `parts`, and
     so what reads two states."""
+    if _solves(kernel):
+        return 4  # as many as have 16 of 64 rows each: products then leave rows where they are
     if kernel.walk is not None:
         return 8 if kernel.exact or kernel.graph[kernel.walk].op.reverse else 4
     grid = {axis.name for axis in kernel.grid}
     dims = [[a for a in type.axes if a.kind == "dim" and a.name not in grid] for type in read]
     states = [axes for axes in dims if sum(axis.size != ck.CHUNK for axis in axes) > 1]
     return 8 if len(states) > 1 or parts else 4
+
+
+def _solves(kernel: Kernel) -> bool:
+    """Whether a kernel makes a system's solution turn by turn."""
+    seen, stack = set[int](), [*kernel.stores.values()]
+    while stack:
+        node = kernel.graph[stack.pop()]
+        if node.id in seen or (node.id in kernel.loads and node.id not in kernel.stores.values()):
+            continue
+        if isinstance(node.op, ck.Conjugate):
+            return True
+        seen.add(node.id)
+        stack += () if isinstance(node.op, ir.Fold) else node.operands
+    return False

@@ -4,6 +4,7 @@ hold: the words of the field, which plans, files and pages have in common.
     chunk_prepare          every chunk at once, before any state is needed
     intra_chunk_scores     scores of pairs of rows, each of which decays in its own way
     solve_tril             the inverse of a triangle of scores
+    solve_system           a system with the state in its matrix, of every token of a chunk
     inter_chunk_scan       the state, from chunk to chunk
     chunk_output           every chunk at once, with the state before it
 
@@ -20,15 +21,16 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.ir.value_names import unsaved
 
-PREPARE, SCORES, SOLVE = "chunk_prepare", "intra_chunk_scores", "solve_tril"
+PREPARE, SCORES = "chunk_prepare", "intra_chunk_scores"
+SOLVE, SYSTEM = "solve_tril", "solve_system"
 SCAN, OUTPUT = "inter_chunk_scan", "chunk_output"
 SEGMENT, TRANSITION, CARRY, RESCAN = (
     f"segment_{part}" for part in ("scan", "transition", "carry", "rescan")
 )
 
 HELD = {
-    ck.Gram: "scores", ck.Inverse: "inverse", ck.Spans: "decays", ir.Contract: "product",
-    ck.Mix: "mixed", ck.GateGradient: "d_gates",
+    ck.Gram: "scores", ck.Inverse: "inverse", ck.Conjugate: "solution", ck.Spans: "decays",
+    ir.Contract: "product", ck.Mix: "mixed", ck.GateGradient: "d_gates",
 }  # fmt: skip
 """What values hold, by the op that makes them."""
 

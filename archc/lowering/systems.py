@@ -10,7 +10,8 @@ import sympy
 
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.graph import Node
+from archc.ir.graph import Graph, Node
+from archc.ir.typing import layer_graph
 from archc.lowering import scans
 from archc.lowering.values import Frame, Made, Padded, Place, Refusal, Values
 from archc.tile.compose import size
@@ -18,6 +19,9 @@ from archc.tile.handle import Tile
 
 LARGEST = 1024.0
 """What float16 has room for when an inverse is multiplied by it once more."""
+
+QUERY = "p"
+"""What a system's body multiplies by the matrix."""
 
 TINY = 1.4e-14
 """The share of a squared length that float32 does not see: the square of its rounding."""
@@ -124,50 +128,89 @@ def conjugate(v: Values, node: Node, place: Place) -> Made:
     labels = v.sorted(dims)
     if {*right.labels} != {*labels}:
         return v.refused(node, "a right side that is the same for several systems")
-    right = v.masked(right.wide().ordered(*labels), op.over)
+    right, body = v.masked(right.wide().ordered(*labels), op.over), scaled_last(op.body)
 
     def product(p: Tile) -> Made:
-        with v.within(_matrix(v, node, Padded(p, right.zero, product=True))):
-            made = v.value(op.body.outputs["product"], place)
+        with v.within(_matrix(v, node, body, Padded(p, right.zero, product=True, stored=True))):
+            made = v.value(body.outputs["product"], place)
         if isinstance(made, Refusal):
             return made
         return v.masked(made.wide().ordered(*labels), op.over)
 
-    tried = product(right.tile)  # what products need and what does not change is read here
+    # what products need and what does not change is read here
+    tried = product(right.tile.to(v.numbers.operand))
     if isinstance(tried, Refusal):
         return tried
     tile = _conjugate_gradients(v, node, right.tile, product)
     return Padded(tile, right.zero, product=True) if isinstance(tile, Tile) else tile
 
 
-def _matrix(v: Values, node: Node, p: Padded) -> Frame:
-    """The graph of a product with the matrix, in float32."""
+def _matrix(v: Values, node: Node, body: Graph, p: Padded) -> Frame:
+    """The graph of a product with the matrix."""
     outer, captured = v.frame, dict(zip(node.op.captures, node.operands[1:], strict=True))
 
     def given(inner: Node, place: Place) -> Made | None:
         if not isinstance(inner.op, ir.Input):
             return None
-        if inner.op.name == "p":
+        if inner.op.name == QUERY:
             labelled = [name for name, index in place.items() if index.label]
             return v.not_whole(inner, place, *labelled) or p
         with v.within(outer):
             return v.stored(captured[inner.op.name], place)
 
     owner = node.id if outer.owner is None else outer.owner
-    return Frame(node.op.body, given, owner, True, frozenset({"p"}))
+    return Frame(body, given, owner, outer.exact, frozenset({QUERY}))
+
+
+def scaled_last(body: Graph) -> Graph:
+    """The same product, in which p enters products of matrices as it is, and what comes out is
+    scaled: all of them then have one operand in common."""
+    made, copies = layer_graph(), dict[int, int]()
+    query = next(n.id for n in body if isinstance(n.op, ir.Input) and n.op.name == QUERY)
+    for node in body:
+        place, factor = _scale_of(body, node, query)
+        operands = [copies[operand] for operand in node.operands]
+        if place is None:
+            copies[node.id] = made.add(node.op, *operands, name=node.name, span=node.span)
+            continue
+        operands[place] = copies[query]
+        product = made.add(node.op, *operands, span=node.span)
+        times = made.add(ir.Elementwise("mul"), product, copies[factor], span=node.span)
+        copies[node.id] = times
+    made.outputs = {name: copies[id] for name, id in body.outputs.items()}
+    made.prune()
+    return made
+
+
+def _scale_of(body: Graph, node: Node, query: int) -> tuple[int | None, int]:
+    """The operand of a product that is p times a factor of what is not summed, and that factor."""
+    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+        return None, 0
+    kept = {axis.name for label, axis in node.op.out if label == axis.name}
+    for place, (operand, labels) in enumerate(zip(node.operands, node.op.ins, strict=True)):
+        scaled = body[operand]
+        if scaled.op != ir.Elementwise("mul") or scaled.type.names != body[query].type.names:
+            continue
+        for p, factor in (scaled.operands, scaled.operands[::-1]):
+            same = all(label == name for label, name in zip(labels, scaled.type.names, strict=True)
+                       if name in body[factor].type.names)
+            if p == query and same and {*body[factor].type.names} <= kept:
+                return place, factor
+    return None, 0
 
 
 def _conjugate_gradients(
     v: Values, node: Node, right: Tile, product: Callable[[Tile], Made]
 ) -> Tile | Refusal:
-    """z with M z = right, from 0 on."""
-    k, (over,) = v.k, node.op.over
+    """z with M z = right, from 0 on. Directions are as exact as operands of products are: the
+    residual then is that of the solution, whatever was rounded."""
+    k, (over,), operand = v.k, node.op.over, v.numbers.operand
     rest = (right * right).sum(over).named("rest")
     done = (rest * TINY).named("done")
-    start = k.full(0.0, *right.dims).named("solved"), right, right, rest
+    start = k.full(0.0, *right.dims).named("solved"), right, right.to(operand), rest
     with k.loop(0, _turns(v, node), *start) as turn, v.inner():
-        z, r, p, rest = turn.carried
-        y = product(p)
+        z, r, direction, rest = turn.carried
+        y, p = product(direction), direction.to("f32")
         if isinstance(y, Refusal):
             turn.next(*turn.carried)
             return y
@@ -177,7 +220,7 @@ def _conjugate_gradients(
         r = r - scale * y.tile
         left = (r * r).sum(over).named("left")
         onward = k.where(going, left / k.where(going, rest, 1.0), 0.0).named("onward")
-        turn.next(z + scale * p, r, r + onward * p, left)
+        turn.next(z + scale * p, r, (r + onward * p).to(operand), left)
     return turn.results[0]
 
 

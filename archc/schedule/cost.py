@@ -181,9 +181,13 @@ def _step_work(program: Program, step: Step) -> tuple[float, float, float]:
 def _count(program: Program, step: Step) -> float:
     """Operations of a step by the rules of the IR, on what a program has of each axis."""
     types = [step.graph[operand].type for operand in step.node.operands]
-    lengths = {name: sympy.Integer(length) for name, length in program.lengths.items()}
-    found = operations_of(step.node, types, lengths)
+    found = operations_of(step.node, types, _lengths(program))
     return float(evaluate(found, program.setting.sizes))
+
+
+def _lengths(program: Program) -> dict[str, sympy.Expr]:
+    """What a program has of each axis."""
+    return {name: sympy.Integer(length) for name, length in program.lengths.items()}
 
 
 def _paired(program: Program, step: Step) -> tuple[float, float, float]:
@@ -215,8 +219,22 @@ def _inverse(program: Program, step: Step) -> tuple[float, float, float]:
     return 4.0 * _levels(rows) * rows**3, float(_levels(rows) * rows * rows), 0.0
 
 
-PIECES = {ck.Gram: _paired, ck.Mix: _paired, ck.GateGradient: _paired, ck.Inverse: _inverse}
-"""Ops that kernels do level by level of the tree of the rows."""
+def _conjugate(program: Program, step: Step) -> tuple[float, float, float]:
+    """The products of every turn, and what is done with their rows."""
+    op, lengths = step.node.op, _lengths(program)
+    turn = sum(
+        operations_of(node, [op.body[operand].type for operand in node.operands], lengths)
+        for node in op.body if isinstance(node.op, ir.Contract) and len(node.operands) == 2
+    )  # fmt: skip
+    products = float(evaluate(turn * op.inner_runs(step.node), program.setting.sizes))
+    return products, _count(program, step) - products, 0.0
+
+
+PIECES = {
+    ck.Gram: _paired, ck.Mix: _paired, ck.GateGradient: _paired, ck.Inverse: _inverse,
+    ck.Conjugate: _conjugate,
+}  # fmt: skip
+"""Ops that are made of products: level by level of the tree of the rows, or turn by turn."""
 
 
 # --- what is said of a whole graph ----------------------------------------------------------------

@@ -11,7 +11,7 @@ from archc.dims import in_words
 from archc.ir import chunk as ck
 from archc.ir.kernel import Kernels
 from archc.schedule.devices import REFERENCE, Budget
-from archc.schedule.memory import CHUNKS, Misfit, Tiles, fits
+from archc.schedule.memory import CHUNKS, VECTORS, Misfit, Tiles, fits
 from archc.schedule.program import Program, Setting, Sizes, widths
 
 LEAST, LONGEST = 16, 256
@@ -43,6 +43,11 @@ class Sized:
             self.tiles.moved_to(Setting(sizes, dtype, self.widths), lengths)
             self.found[key] = self.tiles.shared()
         return self.found[key]
+
+    def has_registers(self, sizes: Sizes, dtype: str, lengths: dict[object, int]) -> bool:
+        """Whether the vectors of what is solved turn by turn stay in registers."""
+        self.tiles.moved_to(Setting(sizes, dtype, self.widths), lengths)
+        return self.tiles.vectors() <= VECTORS
 
     def in_blocks(self, sizes: Sizes, dtype: str, lengths: dict[object, int]) -> bool:
         """Whether a product takes a matrix from memory in blocks."""
@@ -114,7 +119,9 @@ def longest(
         lengths: dict[object, int] = {}
         given = {**sizes, ck.CHUNK.name: chunk}
         needed = (each.shared(given, dtype, lengths) for each in tiles)
-        if all(shared <= budget.shared for shared in needed):
+        if all(shared <= budget.shared for shared in needed) and (
+            chunk == CHUNKS[-1] or all(each.has_registers(given, dtype, lengths) for each in tiles)
+        ):
             exact = dtype == "float32"
             wide = exact and any(each.in_blocks(given, dtype, lengths) for each in tiles)
             return CHUNKS[-1] if wide else chunk

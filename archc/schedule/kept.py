@@ -69,6 +69,8 @@ class Kept:
                 self._ask_for_fallback(operand)
             elif self._together(operand, id):
                 self._make(operand)
+            elif isinstance(node.op, ck.Conjugate) and operand == node.operands[0]:
+                self._keep([] if operand in self.levels.recomputed else [operand])
             else:
                 self._keep(self._from_memory(operand))
 
@@ -178,12 +180,10 @@ class Kept:
             return renamed and self._only_in_products(graph, user.id)
         if isinstance(op, PAIRED) and not isinstance(op, ck.Gram):
             return user.operands[0] == id and user.operands.count(id) == 1
-        if isinstance(op, ir.Fold):
-            captured = zip(op.captures, user.operands, strict=False)
-            names = {name for name, operand in captured if operand == id}
-            starts = user.operands[len(op.captures) :]
+        if isinstance(op, ir.Fold | ck.Conjugate):
+            names = {name for name, operand in _captured(user) if operand == id}
             inside = [n.id for n in op.body if isinstance(n.op, ir.Input) and n.op.name in names]
-            return id not in starts and all(
+            return len(names) == user.operands.count(id) and all(
                 self._only_in_products(op.body, inner) for inner in inside
             )
         return False
@@ -215,3 +215,10 @@ class Kept:
         size = axis.size.subs(ck.CHUNK, ROWS)
         size = size.subs(dict.fromkeys(size.free_symbols, DIM))
         return int(size) if isinstance(size, sympy.Integer) else DIM
+
+
+def _captured(node: Node) -> Iterable[tuple[str, int]]:
+    """What the body of a Fold or of a Conjugate captures, by name: beside it stand the states that
+    it begins with, or the right side."""
+    first = int(isinstance(node.op, ck.Conjugate))
+    return zip(node.op.captures, node.operands[first:], strict=False)

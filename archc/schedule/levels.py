@@ -242,6 +242,8 @@ class Levels:
             return before
         if isinstance(node.op, ck.Inverse):  # its rows alone fill the registers
             return _next(before + (kind_of(before) == CHUNKS), CHUNKS)
+        if isinstance(node.op, ck.Conjugate):  # its turns leave no registers for anything else
+            return _next(before + self._is_begun(node, before, found), CHUNKS)
         if reads_sums(node):
             sums = found[node.operands[-1]]
             return _next(max(before, sums + 1), PAIRS)
@@ -251,6 +253,12 @@ class Levels:
         if self.apart and before == CHUNKS and self._is_product(node):
             return _next(before + 1, CHUNKS)
         return _next(before, CHUNKS)
+
+
+    def _is_begun(self, node: Node, level: int, found: Mapping[int, int]) -> bool:
+        """Whether kernels of that level make something that a node is made of."""
+        own = (o for o in node.operands if found[o] == level and o not in self.recomputed)
+        return kind_of(level) == CHUNKS and any(own)
 
 
 def split_of(graph: Graph, fold: Node, heads: Collection[str]) -> Axis | None:

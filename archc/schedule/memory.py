@@ -42,6 +42,10 @@ are addresses and masks, and tiles once more: a sum wants them otherwise than a 
 GROUP = 64
 """Rows from which on products read their operands from shared memory (wgmma)."""
 
+VECTORS = THREADS * WIDE * 64 * 4
+"""Bytes of a solve's vectors, of which there are four in the registers of its warps all the time:
+64 numbers a thread each."""
+
 VIEWS = (ck.Expand, ck.Detach, ck.Tokens, ck.Chunks, ir.Constant, ir.Position)
 """Ops that make no tile: they are part of what reads them."""
 
@@ -77,9 +81,12 @@ def on_chip(program: Program) -> OnChip:
 
 def fits(kernel: Kernel, setting: Setting, budget: Budget = REFERENCE.budget) -> Misfit | None:
     """Why a kernel cannot run at some sizes, or None."""
-    needed = on_chip(Program(kernel, setting)).shared
-    over = needed > budget.shared
-    return Misfit(kernel.name, "shared memory", needed, budget.shared) if over else None
+    tiles = Tiles(Program(kernel, setting))
+    needed, vectors = tiles.shared(), tiles.vectors()
+    if needed > budget.shared:
+        return Misfit(kernel.name, "shared memory", needed, budget.shared)
+    over = vectors > VECTORS and setting.sizes[ck.CHUNK.name] > CHUNKS[-1]
+    return Misfit(kernel.name, "registers for each vector", vectors, VECTORS) if over else None
 
 
 def spills(kernel: Kernel, setting: Setting, budget: Budget = REFERENCE.budget) -> Misfit | None:
@@ -380,7 +387,14 @@ class Tiles:
             return 0
         areas = [self._area(key) // self._share(key) for key in step.operands]
         largest = max(areas, default=0) * WIDE
-        return largest if self.program.rows < GROUP else 4 * largest
+        if self.program.rows < GROUP:
+            return largest
+        return 4 * largest if self._is_exact else self.setting.data * sum(areas)
+
+    def vectors(self) -> int:
+        """Bytes of the largest vector of what is solved turn by turn."""
+        solved = (s for s in self.special if isinstance(s.node.op, ck.Conjugate))
+        return WIDE * max((self._area(step.key) for step in solved), default=0)
 
     def _exact(self, a: int, b: int) -> int:
         """Operands in float32 whatever the data: of the inverse of a matrix, which is made in two

@@ -6,6 +6,7 @@
 and sums over all tokens are sums over chunks of sums over the rows of one.
 
     d.bias = sum[batch, t](x)           ->    d.bias = sum[batch, n](sum[i](x in chunks))
+    d.lam  = sum[batch, n, i](x)        ->    d.lam  = sum[batch, n](sum[i](x))
 
 A program has one sequence and one head, and cannot sum over others; one that has a chunk hands on
 one row of it where it would otherwise store them all.
@@ -41,15 +42,18 @@ def without_outer_sums(graph: Graph, heads: Collection[str]) -> Graph:
 
 
 def with_sums_of_rows(graph: Graph, heads: Collection[str]) -> Graph:
-    """The graph in which sums over all tokens of what is made of chunks are done for each chunk
-    first; itself if there are none."""
+    """The graph in which sums over all tokens of what is made of chunks, and over all rows of all
+    chunks, are done for each chunk first; itself if there are none."""
     cuts = [n.op for n in graph if isinstance(n.op, ck.Chunks) and n.op.steps is None]
     sums = [n for n in graph if cuts and _is_over_tokens(graph, n, cuts[0].stream)]
-    if not sums:
+    every = [n for n in graph if cuts and _is_over_rows(n, cuts[0])]
+    if not sums and not every:
         return graph
     new = graph.copy()
     for node in sums:
         _sum_rows(new, node, cuts[0], heads)
+    for node in every:
+        _sum_rows_first(new, node, cuts[0])
     return new.renumbered(lambda id: id)
 
 
@@ -58,6 +62,21 @@ def _is_over_tokens(graph: Graph, node: Node, stream: str) -> bool:
     if not isinstance(node.op, ir.Reduce) or node.op.fn != "sum" or stream not in node.op.axes:
         return False
     return not isinstance(graph[node.operands[0]].op, ir.Input)
+
+
+def _is_over_rows(node: Node, cut: ck.Chunks) -> bool:
+    """Whether a value is a sum over the rows of all chunks."""
+    summed = isinstance(node.op, ir.Reduce) and node.op.fn == "sum"
+    return summed and {cut.chunk.name, cut.row.name} <= {*node.op.axes}
+
+
+def _sum_rows_first(graph: Graph, node: Node, cut: ck.Chunks) -> None:
+    """Put a sum of the sums of the rows in the place of a sum over chunks and rows."""
+    part = graph.add(ir.Reduce("sum", (cut.row.name,)), *node.operands, span=node.span)
+    axes = tuple(axis for axis in node.op.axes if axis != cut.row.name)
+    whole = graph.add(ir.Reduce("sum", axes), part, name=node.name, span=node.span)
+    graph.substitute(node.id, whole)
+    graph.prune([n.id for n in graph if isinstance(n.op, ir.Input)])
 
 
 def _sum_rows(graph: Graph, node: Node, cut: ck.Chunks, heads: Collection[str]) -> None:

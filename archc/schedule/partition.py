@@ -23,7 +23,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernel, Kernels
-from archc.ir.roles import OUTPUT, PREPARE, SCAN, SCORES, SOLVE, held
+from archc.ir.roles import OUTPUT, PREPARE, SCAN, SCORES, SOLVE, SYSTEM, held
 from archc.ir.value_names import unsaved
 from archc.schedule.axes import counts_chunks, own_dims, reduction_dims, scans_numbers
 from archc.schedule.kept import Kept
@@ -97,6 +97,8 @@ class _Partition:
         """What a kernel of a level between walks is called; `first`: before any walk."""
         if kind_of(level) == PAIRS:
             return SCORES
+        if any(isinstance(node.op, ck.Conjugate) for node in nodes):
+            return SYSTEM
         if self.titles and any(isinstance(node.op, ck.Inverse) for node in nodes):
             return SOLVE
         return PREPARE if first else OUTPUT

@@ -76,8 +76,10 @@ class KernelFunction(GraphFunction):
                 self.body.values[node.id] = replace(value, text=Text(f"{value.text}.float()"))
 
     def _reaches_host(self, id: int) -> bool:
-        """Whether PyTorch needs a value, as it is or for what no kernel stores."""
-        stored = {id for each in self.plan.kernels for id in each.stores.values()}
+        """Whether PyTorch needs a value, as it is or for what no kernel makes."""
+        kernels = self.plan.kernels
+        stored = {id for each in kernels for id in each.stores.values()}
+        stored |= {each.walk for each in kernels if each.walk is not None}
         waiting = [id]
         while waiting:
             users = set(self.graph.users(waiting.pop()))

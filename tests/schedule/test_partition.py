@@ -52,6 +52,24 @@ def test_an_inverse_begins_a_kernel() -> None:
     assert inverse.operands[0] in found.kernels[1].loads
 
 
+def test_a_solve_begins_a_kernel() -> None:
+    """Its turns fill the registers of a program: its right side comes from memory, and the state in
+    its matrix is as narrow as products of matrices take it."""
+    fold = fold_of("mesa")
+    back = partition(fold.chunked.backward, "gradient", fold.stream, fold.heads, {})
+    assert [each.name for each in cut("mesa").kernels] == [
+        "memory_chunk_prepare", "memory_inter_chunk_scan", "memory_solve_system",
+    ]  # fmt: skip
+    assert [each.name for each in back.kernels] == [
+        "gradient_chunk_prepare", "gradient_solve_system", "gradient_inter_chunk_scan",
+        "gradient_chunk_output",
+    ]  # fmt: skip
+    solve = next(n for n in back.graph if isinstance(n.op, ck.Conjugate))
+    assert solve.operands[0] in back.kernels[1].loads
+    widths = {buffer.name: buffer.width for buffer in cut("mesa").buffers}
+    assert widths["saved.A@start"] == NARROW
+
+
 def test_pairs_that_decay_have_kernels_of_their_own() -> None:
     """They read the sums of the gates, which an earlier kernel has written."""
     fold = fold_of("kda")

@@ -44,13 +44,14 @@ def test_every_decision_has_its_reason_as_data() -> None:
 
 def test_what_bounds_tiles_is_said() -> None:
     """The room there is, what each kernel takes of it, and why chunks are not longer."""
-    gla, mesa = as_text(plans("gla")), as_text(plans("mesa"))
+    wide = archc.load("mesa", d=512, H=2).layer
+    gla, mesa = as_text(plans("gla")), as_text([*plans_of(wide, conditions({}))])
     assert "a program may hold 232 kB of shared memory and 262 kB of registers" in gla
     assert "64 tokens are a chunk: the most that kernels are made for" in gla
     product = as_text(plans("gated_delta_product"))
     assert "32 tokens are a chunk: a token has 2 rows, so that a triangle of them has 64" in product
     assert "holds 32.8 kB of shared memory and" in gla
-    assert "32 tokens are a chunk: of 64, `chunk_output` needs" in mesa
+    assert "32 tokens are a chunk: of 64, `solve_system` needs 65,536 bytes of registers" in mesa
 
 
 def test_a_walk_of_few_programs_goes_in_segments() -> None:

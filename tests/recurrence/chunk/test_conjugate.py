@@ -11,6 +11,7 @@ from torch import Tensor
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
+from archc.lowering.systems import scaled_last
 from archc.recurrence.chunk.conjugate import conjugate, turned
 from archc.recurrence.chunk.frame import Frame
 from archc.recurrence.chunk.implicit import Diagonal, Scale, Share, System
@@ -131,6 +132,26 @@ def test_what_does_not_depend_on_the_vector_is_computed_once() -> None:
     assert inputs == {"p", *node.op.captures}
     assert inner[inner.outputs["product"]].type == graph[node.operands[0]].type
     assert not any(isinstance(n.op, ir.Input) and n.op.name == "p" for n in graph)
+
+
+@pytest.mark.parametrize(("when", "scaled"), [("written", False), ("before", True)])
+def test_products_take_the_vector_as_it_is(when: str, scaled: bool) -> None:
+    """Decays scale what comes out: all products of matrices have one operand in common."""
+    graph = form(INPUTS, when, scaled)
+    (solve,) = (node for node in graph if isinstance(node.op, ck.Conjugate))
+    body = scaled_last(solve.op.body)
+    (p,) = (n.id for n in body if isinstance(n.op, ir.Input) and n.op.name == "p")
+    products = [n for n in body if isinstance(n.op, ir.Contract) and len(n.operands) == 2]
+    made_of_p = [n for n in products if p in body.ancestors(n.id)]
+    first = [n for n in made_of_p if not any(n.id in body.descendants(o.id) for o in made_of_p)]
+    assert first and all(any(source(body, o) == p for o in n.operands) for n in first)
+
+
+def source(body: Graph, id: int) -> int:
+    """The value that one is under other names of axes."""
+    op = body[id].op
+    renamed = isinstance(op, ir.Contract) and len(op.ins) == 1
+    return source(body, body[id].operands[0]) if renamed else id
 
 
 def test_against_a_plain_solve() -> None:
