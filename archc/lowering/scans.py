@@ -91,16 +91,17 @@ def matrix_scan(
     as long as that of b [row, from], and h [row, from]; `first` [from] is None where it is 0.
 
     Sums of 2, 4, 8, ... addends, with the matrix squared from each to the next:
-    x[i] += A^n x[i - n] for n = 1, 2, 4, ...; row by row where there is no room for that. The
-    padding of A and b is 0. source: `Scan` of archc/ir/chunk.py with `matrix`."""
+    x[i] += A^n x[i - n] for n = 1, 2, 4, ...; row by row where there is no room for that, as for a
+    matrix of 128 x 128, whose square is four tiles of 64 KiB in shared memory. The padding of A and
+    b is 0. source: `Scan` of archc/ir/chunk.py with `matrix`."""
     to, since = axes
     A, length = A.ordered(since, to), b.dim(row).length
     x, i = b.ordered(row, since), k.iota(row, length)
     if first is not None:
         end = k.lift(length, "i32") - 1 if reverse else k.lift(0, "i32")
         x = x + k.where(i.equals(end), _times(A, first, to, since), 0.0)
-    dims, rows = k.lift(A.dim(since).length, "i32"), k.lift(length, "i32")
-    with k.branch(((dims > 128) | ((dims > 64) & (rows < 64))).named("wide")) as wide:
+    dims = k.lift(A.dim(since).length, "i32")
+    with k.branch((dims > 64).named("wide")) as wide:
         wide.give(_row_by_row(k, A, x, row, axes, reverse))
     with k.otherwise(wide) as narrow:
         narrow.give(_doubled(k, A, x, row, axes, reverse, precision))
