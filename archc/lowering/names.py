@@ -13,7 +13,8 @@ from archc.ir.kernel import Kernel
 
 RESERVED = frozenset({
     "tl", "triton", "kernel", "program", "float", "T", "B", "PART", "BLOCKS", "IO", "DOT",
-    "PRECISION", "index_p", "index_batch", "index_after_p", "index_after_batch",
+    "PRECISION", "ROWS", "SPLITS", "SHARE", "exchange", "counter", "index_p", "index_batch",
+    "index_after_p", "index_after_batch",
 })  # fmt: skip
 """Words of the text and arguments that are no tensor's and no size's."""
 

@@ -20,7 +20,17 @@ from archc.ir.graph import Node
 from archc.ir.kernel import Kernel
 from archc.lowering.names import axis_name, buffer_names, plain, size_name
 from archc.lowering.step_rules import STEP_RULES
-from archc.lowering.values import Frame, Index, Made, Numbers, Padded, Place, Refusal, Values
+from archc.lowering.values import (
+    Frame,
+    Index,
+    Made,
+    Numbers,
+    Padded,
+    Place,
+    Refusal,
+    Rules,
+    Values,
+)
 from archc.tile.compose import Composer, Tile, ceil_div, size
 from archc.tile.language import Buffer, Dim, Program
 from archc.tile.unread import swept
@@ -53,6 +63,18 @@ class Stepping:
     sizes: Mapping[str, sympy.Symbol]
     blocks: Mapping[str, sympy.Expr]
     whole_states: frozenset[str]
+    spread: Spread | None = None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What a program needs whose dim is spread over all programs of a GPU: how many products with
+    weights it holds a block of, the memory that programs hand values to each other in, and the
+    number that counts who has come to a barrier."""
+
+    products: int
+    exchange: Buffer
+    counter: Buffer
 
 
 def stepping(
@@ -77,6 +99,9 @@ class Steps(Values):
     """One program under construction. `clean`: along which dims a state is 0 off its axes at every
     token, where that is less than at first."""
 
+    rules_of_ops: Rules = STEP_RULES
+    rows_length: sympy.Expr = sympy.Integer(ROWS)
+
     def __init__(
         self, kernel: Kernel, numbers: Collection[str], pools: bool,
         clean: Mapping[str, frozenset[str]],
@@ -89,13 +114,15 @@ class Steps(Values):
         self.op: ir.Fold = self.fold.op
         self.outer = Frame(kernel.graph, self._given)
         super().__init__(
-            Composer(kernel.name, doc, ahead=2), STEP_RULES, self.outer, Numbers("DOT", "PRECISION")
-        )
+            Composer(kernel.name, doc, ahead=2), self.rules_of_ops, self.outer,
+            Numbers("DOT", "PRECISION"),
+        )  # fmt: skip
         self.k.dtypes("IO", "DOT")
         self.k.precisions("PRECISION")
         self.states: dict[str, Padded] = {}
         self.now: dict[int, tuple[Place, Padded]] = {}
         self.slots: dict[str, Index] = {}
+        self.spread: Spread | None = None
         self.first: Callable[[], list[Tile]] = list
         self.last: list[Tile] = []
         graph, count = kernel.graph, len(self.op.captures)
@@ -113,7 +140,7 @@ class Steps(Values):
         numbers = {n: number for n, number in self.given_numbers.items() if number in program.sizes}
         sizes = {str(own): symbol for symbol, own in self.symbols.items() if symbol not in known}
         whole = frozenset(self.whole_states)
-        return Stepping(program, tensors, numbers, sizes, self.blocks, whole)
+        return Stepping(program, tensors, numbers, sizes, self.blocks, whole, self.spread)
 
     @property
     def whole_states(self) -> set[str]:
@@ -172,22 +199,25 @@ class Steps(Values):
 
     def length(self, axis: Axis) -> sympy.Expr:
         """A block of the dim that programs share, or of the sequences; else all of an axis."""
-        split = self.kernel.split
         if axis == self.kernel.rows:
-            return sympy.Integer(ROWS)
-        if split is None or axis.name != split.name:
+            return self.rows_length
+        if not self.is_shared(axis):
             return super().length(axis)
         self.k.fixed(PART)
         return PART
 
     def _all_of(self, axis: Axis, label: str) -> Index:
         """All of an axis, or the program's block of it."""
-        split = self.kernel.split
-        if split is None or axis.name != split.name:
+        if not self.is_shared(axis):
             return super()._all_of(axis, label)
         at = self._called(self.first_of_part + self.k.iota(axis.base, self.length(axis)), "part")
         mask = self._called(at < self.k.lift(self.size(axis.size)), f"in_{plain(axis.name)}")
         return Index(at, True, mask).along(label)
+
+    def is_shared(self, axis: Axis) -> bool:
+        """Whether a program has a block of an axis."""
+        split = self.kernel.split
+        return split is not None and axis.name == split.name
 
     def _called(self, tile: Tile, name: str) -> Tile:
         """A tile by a name: the one that it has, if it stood already."""
@@ -206,7 +236,9 @@ class Steps(Values):
         if self.kernel.rows is None:
             self.indices[batch.name] = Index(self._place_of(batch, self.B))
         else:
-            row = k.program("block", ceil_div(self.B, ROWS)) * ROWS + k.iota(batch.name, ROWS)
+            count = self.rows_length
+            first = k.program("block", ceil_div(self.B, count)) * count
+            row = first + k.iota(batch.name, count)
             inside = (row.named("row") < k.lift(self.B)).named("in_batch")
             self.masks[batch.name] = lambda: inside
             self.indices[batch.name] = Index(row, True, inside)
@@ -279,6 +311,7 @@ class Steps(Values):
         with self.k.loop(0, self.T, *given, index="step") as turn, self.inner():
             t = self.k.lift(self.T) - 1 - turn.index if op.reverse else turn.index
             self.indices[stream] = Index(t.to("i64").named("t"))
+            self.turn = turn.index
             then = self._at_token(ahead, t)
             here = [replace(x, tile=c) for x, c in zip((*states, *now), turn.carried, strict=True)]
             self.now = {
@@ -294,7 +327,7 @@ class Steps(Values):
         return None
 
     def _states_before(self) -> list[Padded] | Refusal:
-        """The states before the first token, in float32, and what all tokens share."""
+        """The states before the first token, in float32; what all tokens share is read too."""
         found = []
         for state, id in zip(self.op.states, self.starts, strict=True):
             x = self.value(id)
@@ -303,11 +336,16 @@ class Steps(Values):
             zero = self.first_clean[state.name] = self.clean.get(state.name, x.zero)
             self.clean[state.name] = zero
             found.append(Padded(x.tile.named(plain(state.name)), zero))
+        refusal = self._shared_by_tokens()
+        return refusal or found
+
+    def _shared_by_tokens(self) -> Refusal | None:
+        """Load what all tokens share."""
         for id in self.fold.operands[: len(self.op.captures)]:
             names = self.kernel.graph[id].type.names
             if self.op.stream.name not in names and self._is_read(id):
                 self.stored(id)
-        return found
+        return None
 
     def _is_read(self, id: int) -> bool:
         """Whether the body has the whole of a captured value in registers."""
@@ -322,6 +360,9 @@ class Steps(Values):
         self.states = {s.before: x for s, x in zip(op.states, states, strict=True)}
         names = frozenset(self.states)
         with self.within(Frame(op.body, self._entering, self.fold.id, states=names)):
+            refusal = self._hand_out()
+            if refusal is not None:
+                return refusal
             for name, id in op.body.outputs.items():
                 x = self.value(id)
                 if isinstance(x, Refusal):
@@ -335,6 +376,10 @@ class Steps(Values):
             self.clean[state.name] &= new.zero & {*new.labels}
             following.append(self.over(new, old.tile.dims).tile.to("f32"))
         return following
+
+    def _hand_out(self) -> Refusal | None:
+        """Give other programs what they need at this token, where they need any."""
+        return None
 
     def _store_result(self, name: str, node: Node, made: Mapping[str, Padded]) -> None:
         """A result at this token; of what several programs have, the first writes it."""

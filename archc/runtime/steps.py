@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archc.runtime.kernels import has_triton, needs_gradient
+from archc.runtime.kernels import has_triton, needs_gradient, processors_of
 from archc.runtime.ops import transformed
 
 
@@ -82,6 +82,37 @@ def step_fits(numbers: int, weights: int, moving: int, dtype: torch.dtype) -> bo
     held = weights * (8 if dtype.itemsize > 2 else 2)
     shared = held + moving * 4 + (16 << 10) if weights else 0
     return numbers <= 1 << 15 and shared <= 227 << 10
+
+
+def grid_split(
+    batch: int, heads: int, dim: int, products: int, dtype: torch.dtype, device: torch.device
+) -> tuple[int, int, int, int] | None:
+    """How a recurrence is spread over a GPU, as `grid_way` says; None where it cannot be."""
+    if torch.version.hip is not None:
+        return None
+    width = 2 if dtype.itemsize == 2 else 8
+    return grid_way(batch, heads, dim, products, width, processors_of(device))
+
+
+def grid_way(
+    batch: int, heads: int, dim: int, products: int, width: int, processors: int
+) -> tuple[int, int, int, int] | None:
+    """Sequences of a program, its block of a dim, parts of a product, and how long these are: the
+    way with most programs of those that `processors` run at once, as a barrier needs it, each with
+    its block of all weights, of `width` bytes a number, in 227 KB of shared memory. None where
+    there is no such way."""
+    splits, found = 4, []
+    share = step_block(-(-dim // splits))
+    for rows in (16, 32, 64):
+        for part in (8, 16, 32, 64):
+            programs = -(-batch // rows) * heads * -(-dim // part)
+            held = (products * part + rows) * splits * share * width + (16 << 10)
+            if programs <= processors and held <= 227 << 10:
+                found.append((programs, -rows, -part))
+    if not found:
+        return None
+    _, rows, part = max(found)
+    return -rows, -part, splits, share
 
 
 def wrong_into(op: str, states: str, into: Any) -> Exception:

@@ -29,6 +29,7 @@ from archc.schedule.decisions import (
 )
 from archc.show.amounts import COLUMNS, in_lines, in_short, in_time, percent
 from archc.show.planned import Part, Planned
+from archc.show.spread import instead_of
 from archc.show.walks import Division, division, walks_chunks
 
 NOTHING = "no recurrence: nothing is carried from token to token, and there is no kernel\n"
@@ -174,8 +175,11 @@ def _too_large(plan: Planned, part: Part) -> Iterator[str]:
     for cost in part.cost.kernels:
         large = cost.chip.shared > budget.shared
         if large or (loop and cost.chip.registers > 4 * budget.registers):
-            then = "its tokens are a loop in PyTorch" if loop else "calls are refused"
-            yield f"    {short(plan, cost.name)} does not fit on chip: {then}"
+            kernel = next(each for each in part.kernels.kernels if each.name == cost.name)
+            then = instead_of(kernel, plan) if loop else "calls are refused"
+            said = f"{short(plan, cost.name)} does not fit on chip: {then}"
+            indent = {"initial_indent": "    ", "subsequent_indent": "      "}
+            yield from textwrap.wrap(said, COLUMNS, **indent)
 
 
 def _by_token(part: Part) -> bool:

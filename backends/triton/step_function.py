@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from archc.backends.eager.fits import write_fits, write_refusal
@@ -13,6 +14,7 @@ from archc.backends.eager.required import conditions, told_length
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import Text
+from archc.backends.triton.grid_launch import GridLaunch, grid_launch
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_gradient import StepGradient, step_gradient
 from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch, Walk, walk_of
@@ -75,6 +77,8 @@ class StepFunction(Again):
         self.states = {state: self.arguments[start(state)] for state in fold.states}
         self.after = {state: self.body.names.fresh(f"{state}_after") for state in fold.states}
         self.launch = StepLaunch(self.body, fold.op, walk)
+        numbers = [name for name, value in fold.values.items() if value.kind == NUMBER]
+        self.spread = grid_launch(self.body, fold.op, walk, numbers, True)
         self.training = self._gradient(schedule, ops)
         self._told_by_tokens(self.body)
 
@@ -121,6 +125,8 @@ class StepFunction(Again):
         and states: its name there, and how its caller has it."""
         file, writer, body = self.scope.file, Writer(), self.body
         self.launch.write_kernel()
+        if self.spread is not None:
+            self.spread.write_kernel()
         test, lines = self._fits(), Writer()
         self._lines(lines)
         self.extra = {**dict(zip(*extra_arguments(self.scope, body), strict=True)), **self.eager}
@@ -269,14 +275,36 @@ class StepFunction(Again):
         fits = ", ".join([*real, *states, *after])
         data = self._data()
         room = f"step_fits(numbers, weights, moving, {data}.dtype)"
-        with writer.block(f"if not (by_steps({fits}) and {room}):"):
-            self._by_the_loop(writer)
+        if self.spread is None:
+            with writer.block(f"if not (by_steps({fits}) and {room}):"):
+                self._by_the_loop(writer)
+        else:
+            with writer.block(f"if not by_steps({fits}):"):
+                self._by_the_loop(writer)
+            with writer.block(f"if not {room}:"):
+                self._on_the_grid(writer, self.spread)
         writes = self._writes()
+        self._rooms(writer, writes)
+        self.launch.write(writer, writes)
+
+    def _rooms(self, writer: Writer, writes: Given) -> None:
+        """New memory for results."""
+        data = self._data()
         for name, text in writes.results.items():
             type = self.launch.type_of(name)
             room = self.launch.room(type, f"{data}.device", f"{data}.dtype")
             writer.line(f"{text} = {room}")
-        self.launch.write(writer, writes)
+
+    def _on_the_grid(self, writer: Writer, spread: GridLaunch) -> None:
+        """The lines that spread it over the GPU, or take the eager loop where that cannot be."""
+        data, writes = self._data(), self._writes()
+        writer.line(f"spread = {spread.split(f'{data}.dtype', f'{data}.device')}")
+        with writer.block("if spread is None:"):
+            self._by_the_loop(writer)
+        self._rooms(writer, writes)
+        spread.write(writer, replace(writes, told=""))
+        after = self.after.values()
+        writer.line(f"return {', '.join([*writes.results.values(), *after])}")
 
     def _writes(self) -> Given:
         """What the kernel is given."""

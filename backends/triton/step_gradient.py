@@ -19,6 +19,7 @@ from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, KIND_OF, NUMBER, Value
 from archc.backends.expression import Text
 from archc.backends.triton.function import TORCH
+from archc.backends.triton.grid_launch import GridLaunch, grid_launch
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch, Walk, walk_of
 
@@ -34,6 +35,7 @@ class WalkFunction(GraphFunction):
 
     last: tuple[str, ...] = ()
     launch: StepLaunch
+    spread: GridLaunch | None = None
     locals = ("data", *LOCALS)
 
     def __init__(
@@ -59,7 +61,10 @@ class WalkFunction(GraphFunction):
         )
         assert isinstance(walk, Walk), walk  # `step_gradient` has asked
         launch = self.launch = StepLaunch(body, op, walk)
+        spread = self.spread = grid_launch(body, op, walk, numbers, False)
         launch.write_kernel()
+        if spread is not None:
+            spread.write_kernel()
         before, after = self._states(node)
         made = {name: body.names.fresh(name) for name in results}
         for name, text in made.items():
@@ -68,7 +73,8 @@ class WalkFunction(GraphFunction):
         launch.write_sizes(body.writer)
         texts = {name: str(value.text) for name, value in captures.items()}
         layouts = {name: value.layout for name, value in captures.items()}
-        launch.write(body.writer, Given(texts, before, after, made, layouts, "data"))
+        given = Given(texts, before, after, made, layouts, "data")
+        self._launched(launch, spread, given, body.device)
         for state in op.states:
             layout = tuple(axis.name for axis in state.axes)
             body.finals[node.id, state.name] = Value(Text(after[state.name]), layout, DATA)
@@ -78,6 +84,21 @@ class WalkFunction(GraphFunction):
             for name, text in made.items()
         }
         return Value(Text("None"), (), DATA)
+
+    def _launched(
+        self, launch: StepLaunch, spread: GridLaunch | None, given: Given, device: str
+    ) -> None:
+        """The launch of one program a sequence, or where its weights have no room of one that is
+        spread over the GPU."""
+        writer = self.body.writer
+        if spread is None:
+            launch.write(writer, given)
+            return
+        with writer.block("if step_fits(numbers, weights, moving, data):"):
+            launch.write(writer, given)
+        with writer.block("else:"):
+            writer.line(f"spread = {spread.split('data', device)}")
+            spread.write(writer, given)
 
     def _captures(self, node: Node) -> dict[str, Value]:
         """What enters a Fold: numbers, and tensors that have names."""

@@ -29,7 +29,10 @@ from archc.lowering.steps import INDICES, PART, Stepping, stepping
 from archc.lowering.values import Refusal
 from archc.tile import language as tile
 
-LOCALS = ("part", "numbers", "weights", "moving", "in_turn", "warps")
+LOCALS = (
+    "part", "numbers", "weights", "moving", "in_turn", "warps", "spread", "rows", "splits",
+    "share", "exchange", "counter",
+)  # fmt: skip
 """Names of numbers that a launch needs."""
 
 
@@ -155,14 +158,20 @@ class StepLaunch:
             writer.line(f"in_turn = {blocks} if {self.shared(given)} else 1")
         most = 16 if self.kernel.rows is None else 8
         writer.line(f"warps = step_warps(numbers + weights // 2, {most})")
-        buffers, sizes = dict[str, str | Strided](), self._sizes(given)
-        tensors = {**given.tensors, **given.results}
-        for name, buffer in made.tensors.items():
+        constants = self._constants(given)
+        launch = ProgramLaunch(
+            self._buffers(given), self._sizes(given), constants, given.told, "warps"
+        )
+        launch_program(writer, self.title, made.program, launch)
+
+    def _buffers(self, given: Given) -> dict[str, str | Strided]:
+        """The tensors of a launch, by the names of the program's buffers."""
+        buffers, tensors = dict[str, str | Strided](), {**given.tensors, **given.results}
+        for name, buffer in self.made.tensors.items():
             buffers[buffer.name] = self._tensor(buffer, name, tensors[name], given.layouts)
         for name, text in zip(INDICES, given.indices, strict=False):
             buffers[name] = Strided(text, (f"1 if {text} is None else {text}.stride(0)",))
-        launch = ProgramLaunch(buffers, sizes, self._constants(given), given.told, "warps")
-        launch_program(writer, self.title, made.program, launch)
+        return buffers
 
     def _sizes(self, given: Given) -> dict[str, str]:
         """The numbers of a launch."""

@@ -7,7 +7,8 @@ from typing import Any
 from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.library import REFUSED
 from archc.backends.eager.op import kind_of
-from archc.backends.eager.scope import write_sizes
+from archc.backends.eager.scope import Scope, write_sizes
+from archc.backends.triton.grid_launch import GridLaunch
 from archc.backends.triton.library import KernelOps
 from archc.backends.triton.op import KernelOp
 from archc.backends.writer import Writer, quoted
@@ -30,15 +31,29 @@ class WalkOp(KernelOp):
         launch.body = body
         launch.write_sizes(lines)
         launch.body = own
+        data = f"narrowest({', '.join(self.decisive)})"
+        spread = self._spread(walk.spread, body, data)
         doc = f"Whether `{self.fast.name}` can do it: on a GPU, with room for what it holds."
         self._define(writer, f"{self.name}_fits", self.tensors, [doc])
         with writer.block(f"if not on_gpu({', '.join(self.decisive)}):"):
             writer.line("return False")
         write_sizes(writer, body)
         writer.include(lines.lines)
-        data = f"narrowest({', '.join(self.decisive)})"
-        writer.line(f"return step_fits(numbers, weights, moving, {data})")
+        fits = f"step_fits(numbers, weights, moving, {data})"
+        if spread:
+            with writer.block(f"if {fits}:"):
+                writer.line("return True")
+        writer.line(f"return {spread or fits}")
         self._append(writer)
+
+    def _spread(self, launch: GridLaunch | None, body: Scope, data: str) -> str:
+        """Whether it can be spread over the GPU, in the words of a function that looks at that."""
+        if launch is None:
+            return ""
+        own, launch.body = launch.body, body
+        text = f"{launch.split(data, f'{self.decisive[0]}.device')} is not None"
+        launch.body = own
+        return text
 
     def function(self, fits: str = "") -> str:
         """The function that does it; its name. `fits`: that of what looks at shapes first."""

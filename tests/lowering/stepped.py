@@ -100,7 +100,7 @@ class Launch:
 
     def __init__(self, walk: Walk, tokens: int, in_place: bool):
         self.kernel, self.in_place = walk.kernel, in_place
-        made = stepping(walk.kernel, (), not walk.learns)
+        made = self.lowered(walk)
         assert not isinstance(made, Refusal), made
         self.made: Stepping = made
         self.known = {**walk.sizes, "batch": BATCH, "T#": tokens, "T_seen#": tokens}
@@ -109,6 +109,10 @@ class Launch:
         self.inputs = {name: self.drawn(type) for name, type in types.items()}
         self.tensors: dict[str, Tensor] = {}
         self.rows = {name: torch.arange(BATCH) for name in INDICES}
+
+    def lowered(self, walk: Walk) -> Stepping | Refusal:
+        """The program of a walk."""
+        return stepping(walk.kernel, (), not walk.learns)
 
     def drawn(self, type: ir.Type) -> Tensor:
         """Numbers that every function has a value of; square matrices can be solved."""
