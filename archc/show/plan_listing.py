@@ -178,8 +178,7 @@ def _too_large(plan: Planned, part: Part) -> Iterator[str]:
             kernel = next(each for each in part.kernels.kernels if each.name == cost.name)
             then = instead_of(kernel, plan) if loop else "calls are refused"
             said = f"{short(plan, cost.name)} does not fit on chip: {then}"
-            indent = {"initial_indent": "    ", "subsequent_indent": "      "}
-            yield from textwrap.wrap(said, COLUMNS, **indent)
+            yield from textwrap.wrap("    " + said, COLUMNS, subsequent_indent=" " * 6)
 
 
 def _by_token(part: Part) -> bool:
