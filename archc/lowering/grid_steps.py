@@ -87,8 +87,8 @@ class GridSteps(Steps):
         self.k.fixed(ROWS, SPLITS, SHARE)
         self.k.warps, self.k.ahead = WARPS, 1  # what is handed out is not there ahead of its token
         self.products = [n for n in self.op.body if self.crosses(n)]
-        self.levels = [*self._levels()]
-        self.handed = [id for level in self.levels for id in level]
+        self.rounds = [*self._rounds()]
+        self.handed = [id for level in self.rounds for id in level]
         self.weights: dict[int, Tile] = {}
         batch, *heads = kernel.grid
         axes = {batch.name: self.B} | {a.name: self.size(a.size) for a in heads}
@@ -142,7 +142,7 @@ class GridSteps(Steps):
         moving = {self.op.stream.name, self.kernel.grid[0].name}
         return {name for name, id in captured if not moving & {*graph[id].type.names}}
 
-    def _levels(self) -> Iterator[list[int]]:
+    def _rounds(self) -> Iterator[list[int]]:
         """The values that are handed out at a token: after no barrier, after one, ..."""
         found: dict[int, int] = {}
         handed: dict[int, list[int]] = {}
@@ -225,9 +225,9 @@ class GridSteps(Steps):
     def _hand_out(self) -> Refusal | None:
         """Store the values that others need, and wait for theirs: those that products make after
         that, once more."""
-        k, count = self.k, len(self.levels)
+        k, count = self.k, len(self.rounds)
         slot = (self.turn % PAIR) * len(self.handed)
-        for level, ids in enumerate(self.levels):
+        for level, ids in enumerate(self.rounds):
             for id in ids:
                 node = self.op.body[id]
                 place = self.at(node, {})
