@@ -228,8 +228,8 @@ def kernels_of(layer: ir.Layer) -> Kernels:
     return Kernels(*triton.kernels_in(Plan(for_kernels(ready), runtime="import"), SCHEDULE))
 
 
-def programs_of(layer: ir.Layer) -> tuple[dict[str, Program], list[str]]:
-    """The kernels of an elaborated layer that are tile programs, and the names of the others."""
+def programs_of(layer: ir.Layer) -> dict[str, Program]:
+    """The kernels of an elaborated layer, by name."""
     ready = with_prologues(with_epilogues(with_chunked_forms(layer)))
     return triton.programs_in(Plan(for_kernels(ready), runtime="import"), SCHEDULE)
 

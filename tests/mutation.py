@@ -35,7 +35,7 @@ IN_STRINGS = (
 """Text of generated code, and what each match becomes."""
 
 PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,} [a-z]{2,}|^#|^\s*$")
-TELLING = {"warn", "fail", "InternalError", "NotInKernel", "Refused", "compile", "Decision"}
+TELLING = {"warn", "fail", "InternalError", "Refused", "compile", "Decision"}
 """Calls whose strings are for a reader."""
 
 ANY_ORDER = {"max", "min", "maximum", "minimum", "gcd", "lcm", "add", "mul", "union", "isdisjoint"}

@@ -98,12 +98,8 @@ def _plan(spec: str, given: Given) -> str:
 
 
 def kernels_text(layer: Layer) -> str:
-    """The kernels of a layer as tile programs; those that are text from the start, by name."""
-    programs, others = programs_of(layer)
-    parts = [listing_of(program) for program in programs.values()]
-    if others:
-        names = [f"  {name}" for name in others]
-        parts.append("\n".join(["written as text, not as tile programs:", *names]))
+    """The kernels of a layer as tile programs."""
+    parts = [listing_of(program) for program in programs_of(layer).values()]
     return "\n".join(f"{part.rstrip()}\n" for part in parts) or "no kernel\n"
 
 

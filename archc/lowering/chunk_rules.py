@@ -17,10 +17,5 @@ CHUNK_RULES: dict[type, Callable[..., Any]] = {
     **RULES, ir.Result: result, ck.Chunks: chunks, ck.Tokens: tokens, ck.AtLast: at_last,
     ck.Last: last, ck.Move: move, ck.Sums: sums, ck.Scan: scan, ck.Spans: spans,
     ck.SpansGradient: spans_gradient, ck.Inverse: inverse, ck.Conjugate: conjugate,
+    ck.Gram: paired, ck.Mix: paired, ck.GateGradient: paired,
 }  # fmt: skip
-
-PAIR_RULES: dict[type, Callable[..., Any]] = {
-    **CHUNK_RULES, ck.Gram: paired, ck.Mix: paired, ck.GateGradient: paired,
-}  # fmt: skip
-"""The same with pairs of rows that decay. Kernels with these are not launched yet: where gates are
-strong, they take longer than the text that goes down the tree at once (`benchmarks/NOTES.md`)."""

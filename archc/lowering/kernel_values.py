@@ -36,7 +36,7 @@ from archc.tile import language
 from archc.tile.compose import Composer, ceil_div, size
 from archc.tile.handle import Tile
 
-ROWS, PART, DIMS, CHUNKS = (size(name) for name in ("ROWS", "PART", "DIMS", "CHUNKS"))
+ROWS, PART, CHUNKS = (size(name) for name in ("ROWS", "PART", "CHUNKS"))
 BATCH, SEQUENCES, SEGMENTS, TOKENS = (size(n) for n in ("BATCH", "SEQUENCES", "SEGMENTS", "T"))
 VARYING = (BATCH, SEQUENCES, SEGMENTS, TOKENS, CHUNKS)
 """Sizes that change from call to call: rows of the batch, rows of the table of sequences (or of
@@ -44,7 +44,7 @@ what stands once for a sequence), segments, tokens, and chunks."""
 
 NUMBERS = Numbers("DOT", "PRECISION", "SUMS", "SOLVE")
 WORDS = frozenset(
-    {"ROWS", "PART", "LEVELS", "DIMS", "DOT", "PRECISION", "SUMS", "SOLVE"}
+    {"ROWS", "PART", "LEVELS", "DIMS", "STRONG_DIMS", "DOT", "PRECISION", "SUMS", "SOLVE"}
     | {str(symbol) for symbol in VARYING}
 )  # fmt: skip
 """Constants and sizes of kernels, which no size of a spec may be called."""
@@ -95,7 +95,7 @@ class KernelValues(Values):
         self.tensors: dict[str, language.Buffer] = {}
         self.nodes: dict[str, int] = {}
         self.parts: dict[str, sympy.Expr] = {}
-        self.looped: dict[str, Tile] = {}
+        self.looped: dict[str, tuple[Tile, sympy.Symbol]] = {}
         self.pairs: dict[int, Padded] = {}
         self.here = made_here(kernel)
         self.micro = MicroSteps(kernel.graph, kernel.loads)
@@ -165,7 +165,7 @@ class KernelValues(Values):
         if axis.size == ck.CHUNK:
             return ROWS
         if axis.name in self.looped:
-            return DIMS
+            return self.looped[axis.name][1]
         return PART if self.is_split(axis) else super().length(axis)
 
     def levels(self, axis: Axis) -> sympy.Expr:
@@ -176,7 +176,7 @@ class KernelValues(Values):
         return self.kernel.split is not None and axis.name == self.kernel.split.name
 
     def _all_of(self, axis: Axis, label: str) -> Index:
-        first = self.looped.get(axis.name)
+        first = self.looped[axis.name][0] if axis.name in self.looped else None
         if first is None and not self.is_split(axis):
             return super()._all_of(axis, label)
         first = self.first_part if first is None else first

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import sympy
+
 from archc.ir import chunk as ck
 from archc.ir.graph import Node
 from archc.lowering.pairs import Decays, Made, Products, Weighed, grams, mixes
@@ -20,7 +22,12 @@ from archc.tile.language import Dim
 if TYPE_CHECKING:
     from archc.lowering.kernel_values import KernelValues
 
-DIMS = size("DIMS")
+DIMS, DIMS_OF_A_PART = size("DIMS"), 32
+"""The length of a part of the dim that Grams are summed up from, and the most it may be."""
+
+STRONG_DIMS = size("STRONG_DIMS")
+"""The same where gates are strong: what is done for each pair of rows is then the most."""
+
 PAIRED = (ck.Gram, ck.Mix, ck.GateGradient)
 
 
@@ -78,34 +85,48 @@ class _Together:
         if isinstance(tried, Refusal):
             return tried
         parts = len(nodes) == len(self.nodes) and not v.is_split(self.axis)
-        count = ceil_div(v.size(self.axis.size), DIMS) if parts else 1
+        all_dims = v.size(self.axis.size)
+        counts = [ceil_div(all_dims, each) if parts else 1 for each in (DIMS, STRONG_DIMS)]
 
-        def make(part: Tile) -> Made:
-            made = self._one_part(nodes, part, parts)
+        def make(part: Tile, strong: bool) -> Made:
+            made = self._one_part(nodes, part, parts, STRONG_DIMS if strong else DIMS)
             assert not isinstance(made, Refusal), "it was made so before"
             return made
 
         rows = v.dim(self.row, self.sums.type.axis(self.row))
         col = Dim(nodes[0].op.col.name, rows.length)
         own = tuple(map(_has_own, nodes))
-        for node, tile in zip(
-            nodes, grams(Products(v.k, rows, col, count, make, own)), strict=True
-        ):
+        ends = self._ends() if parts else None
+        both = counts[0], counts[1]
+        products = Products(v.k, rows, col, both, make, own, ends, v.numbers.operand)
+        for node, tile in zip(nodes, grams(products), strict=True):
             own_name = tile.along(**{col.name: node.op.col.name})
             v.pairs[node.id] = Padded(own_name, product=True)
         return None
 
-    def _one_part(self, nodes: Sequence[Node], part: Tile, parts: bool) -> Made | Refusal:
+    def _one_part(
+        self, nodes: Sequence[Node], part: Tile, parts: bool, length: sympy.Symbol = DIMS
+    ) -> Made | Refusal:
         """What Grams are made of, in one part of the dim or in all of it."""
         v = self.v
         with v.inner():
             if parts:
-                v.k.fixed(DIMS)
-                v.parts[DIMS.name] = self.axis.size
-                v.looped[self.axis.name] = part * DIMS
+                v.k.fixed(length)
+                v.parts[length.name] = self.axis.size
+                v.looped[self.axis.name] = part * length, length
             found = self._given(nodes)
             v.looped.pop(self.axis.name, None)
         return found
+
+    def _ends(self) -> tuple[Tile, Tile]:
+        """The sums at the middle row and at the last one, in all parts of the dim."""
+        v, columns = self.v, self.v.whole(self.axis)
+        rows = v.k.lift(v.size(self.sums.type.axis(self.row).size), "i32")
+        at = (Index(row) for row in (rows // 2 - 1, rows - 1))
+        middle, last = (
+            v.sums_at(self.sums, {self.row: row, self.axis.name: columns}) for row in at
+        )
+        return middle.named("middle"), last.named("last")
 
     def _given(self, nodes: Sequence[Node]) -> Made | Refusal:
         """Decays, and the rows of each Gram."""
@@ -180,7 +201,7 @@ class _Together:
         if isinstance(sums, Refusal):
             return sums
         labels, before = (self.row, self.axis.name), None
-        columns = v.whole(self.axis)
+        columns, row_axis = v.whole(self.axis), self.sums.type.axis(self.row)
 
         def at(row: Tile, inside: Tile | None = None) -> Tile:
             """The sums at some rows, from memory."""
@@ -188,11 +209,11 @@ class _Together:
             return v.sums_at(self.sums, place)
 
         if self.first.op.exclusive:
-            row = v.whole(self.sums.type.axis(self.row)).at
+            row = v.whole(row_axis).at
             before = at(row - 1, row > 0)
         return Decays(
-            v.k, sums.ordered(*labels).tile, self.row, col, numbers.operand, numbers.precision,
-            before, at,
+            v.k, sums.ordered(*labels).tile, self.row, col, v.levels(row_axis), numbers.operand,
+            numbers.precision, before, at,
         )  # fmt: skip
 
 

@@ -6,18 +6,17 @@ exp(G_i - G_j), and from a row r between them on by the product of
     left_i = exp(G_i - G_r)      right_j = exp(G_r - G_j)
 
 so that sums over pairs are products of matrices, as soon as they share r. Neither factor may
-overflow. If gates are moderate, all pairs of the chunk may share its middle row: factors beyond 1
-are small enough. That is done first, for it is the rule, and what comes of it is taken if no
-exponent was beyond LIMIT. Else rows are the leaves of a binary tree: pairs that meet in a block of
+overflow. If gates are moderate, all pairs of the chunk share its middle row: no exponent is beyond
+LIMIT, which is the rule. Else rows are the leaves of a binary tree: pairs that meet in a block of
 it, one in each half, share the last row of its first half, and both exponents are sums of gates in
 between, so that no factor is beyond 1:
 
-    for half in C/2, ..., 16:             blocks of 2 half rows, pairs of different halves
-    if gates are moderate in blocks of 16 rows:
-        all pairs of such a block
+    if gates are moderate in the chunk:
+        all pairs
     else:
-        for half in 8, 4, 2, 1:           blocks of 2 half rows, pairs of different halves
-
+        all pairs of blocks of 16 rows         if gates are moderate in these
+        for half in 1, 2, 4, ..., C/2:         blocks of 2 half rows, pairs of different halves;
+                                               from 16 on if blocks of 16 rows are done
 A pair of a row with itself does not decay, and is added exactly.
 
 source: blocks with exponents summed from their border: Yang et al., arXiv 2312.06635, sec. 4.3.
@@ -27,8 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import sympy
 
 from archc.tile.compose import Composer, Length
 from archc.tile.handle import Tile
@@ -46,19 +43,19 @@ class Decays:
     `sums` [row, dim] are running sums of log gates, in a dtype whose differences are right; none of
     them is infinite. `before`: those at the row before, where a pair decays by the gates between
     its rows alone ("exclusive"). `at` reads sums at some rows from memory, at [row] or at one
-    (None: from `sums`). `moderate`: gates are known to be. `operand` is the dtype of operands of
-    products, `precision` how exact they are in float32.
+    (None: from `sums`). `levels`: how often rows can be halved. `operand` is the dtype of
+    operands of products, `precision` how exact they are in float32.
     """
 
     k: Composer
     sums: Tile
     row: str
     col: str
+    levels: Length
     operand: str = "f32"
     precision: str = "ieee"
     before: Tile | None = None
     at: Callable[[Tile], Tile] | None = None
-    moderate: bool = False
 
     @property
     def rows(self) -> Dim:
@@ -84,16 +81,19 @@ each [row, dim]."""
 
 @dataclass(frozen=True)
 class Products:
-    """Grams that share their decays: how many parts of the dim there are, one after the other, what
-    is made of one, and of each product whether a row is paired with itself too."""
+    """Grams that share their decays: how many parts of the dim there are, one after the other, of
+    moderate gates and of strong ones, what is made of one of these, and of each product whether a
+    row is paired with itself too. `ends`: the sums at the middle row and at the last one, of all
+    parts, that show at once that gates are too strong for the middle row."""
 
     k: Composer
     rows: Dim
     col: Dim
-    parts: Length
-    make: Callable[[Tile], Made]
+    parts: tuple[Length, Length]
+    make: Callable[[Tile, bool], Made]
     own: tuple[bool, ...]
-    moderate: bool = False
+    ends: tuple[Tile, Tile] | None = None
+    operand: str = "f32"
 
 
 @dataclass(frozen=True)
@@ -127,50 +127,80 @@ def grams(p: Products) -> tuple[Tile, ...]:
     """A[i, j] = sum over dim of a[i] exp(span[i, j]) b[j] for j < i (j <= i where a row is paired
     with itself), else 0: a matrix [row, col] for each product. source: `Gram` of
     archc/ir/chunk.py."""
-    k, count, own = p.k, len(p.own), sum(p.own)
-    zeros, none = [k.full(0.0, p.rows, p.col)] * count, k.full(0.0, p.rows)
-    with k.loop(0, p.parts, *zeros, *[none] * (own + 1), index="part") as turn:
-        d, products = p.make(turn.index)
-        level, size = _all_at_once(d)
-        paired = [pair for pair, wanted in zip(products, p.own, strict=True) if wanted]
-        itself = [(a * b).sum(d.dim.name) for a, b in paired]
-        worst = k.apply("max", turn.carried[-1], size.max(d.dim.name))
-        itself = [x + y for x, y in zip(turn.carried[count:-1], itself, strict=True)]
-        made = _add_products(d, level, products, turn.carried[:count])
-        turn.next(*made, *itself, worst)
-    found, itself = turn.results[:count], iter(turn.results[count:-1])
-    if not p.moderate:
-        hard = turn.results[-1].max(p.rows.name) > _limit(d)
-        found = _again(k, hard, found, lambda: _by_parts(p, zeros))
+    k, zeros = p.k, [p.k.full(0.0, p.rows, p.col)] * len(p.own)
+    if p.parts == (1, 1):
+        d, products = p.make(k.lift(0, "i32"), False)
+        add = _added(d, products)
+        found = _either(d, add, lambda: add, zeros)
+        itself = _with_itself(d, products, p.own)
+    else:
+        found, itself = _part_by_part(p, zeros)
     i, j = k.iota(p.rows.name, p.rows.length), k.iota(p.col.name, p.col.length)
+    own = iter(itself)
     return tuple(
-        k.where(i > j, below, k.where(i.equals(j), next(itself), 0.0) if wanted else 0.0)
+        k.where(i > j, below, k.where(i.equals(j), next(own), 0.0) if wanted else 0.0)
         for below, wanted in zip(found, p.own, strict=True)
     )
 
 
-def _by_parts(p: Products, start: Sequence[Tile]) -> tuple[Tile, ...]:
-    """The same below the diagonal, down the tree."""
-    with p.k.loop(0, p.parts, *start, index="part") as turn:
-        d, products = p.make(turn.index)
-        turn.next(*_down_the_tree(d, lambda x, y: _add_products(d, x, products, y), turn.carried))
-    return turn.results
+def _part_by_part(p: Products, zeros: Sequence[Tile]) -> tuple[tuple[Tile, ...], Sequence[Tile]]:
+    """Sums below the diagonal over the parts of the dim, and those of rows with themselves. What is
+    the rule is a loop of nothing else, whose loads go ahead; where some gates turn out not to be
+    moderate, what it made is not taken, and where the ends show it, it is left out."""
+    k, count, none = p.k, len(p.own), p.k.full(0.0, p.rows)
+    parts, worst = p.parts[0], none
+    if p.ends is not None:
+        hard = _beyond(p.ends, p.operand, k).named("hard_ends")
+        parts, worst = k.where(hard, 0, k.lift(parts, "i32")), k.where(hard, 2 * LIMIT, none)
+    start = *zeros, *[none] * sum(p.own), worst.named("worst")
+    with k.loop(0, parts, *start, index="part") as turn:
+        d, products = p.make(turn.index, False)
+        level, size = _all_at_once(d)
+        own = _with_itself(d, products, p.own)
+        sums, itself, worst = turn.carried[:count], turn.carried[count:-1], turn.carried[-1]
+        itself = tuple(x + y for x, y in zip(itself, own, strict=True))
+        worst = k.apply("max", worst, size.max(d.dim.name))
+        turn.next(*_added(d, products)(level, sums), *itself, worst)
+    done = turn.results[:-1]
+    hard = turn.results[-1].max(p.rows.name) > _limit(d)
+    with k.branch(hard.named("hard")) as again:
+        start = *zeros, *[none] * sum(p.own)
+        with k.loop(0, p.parts[1], *start, index="part") as turn:
+            d, products = p.make(turn.index, True)
+            own = _with_itself(d, products, p.own)
+            itself = tuple(x + y for x, y in zip(turn.carried[count:], own, strict=True))
+            add = _added(d, products)
+            turn.next(*_safely(d, add, lambda: add, turn.carried[:count]), *itself)
+        again.give(*turn.results)
+    with k.otherwise(again) as easy:
+        easy.give(*done)
+    return again.results[:count], again.results[count:]
 
 
-def _add_products(
-    d: Decays, level: Level, products: Sequence[tuple[Tile, Tile]], sums: Sequence[Tile]
+def _with_itself(
+    d: Decays, products: Sequence[tuple[Tile, Tile]], own: Sequence[bool]
 ) -> tuple[Tile, ...]:
-    """Sums of products with the pairs of a level added to them; of one that is for all pairs, with
-    any numbers where j >= i."""
-    made = []
-    for (a, b), total in zip(products, sums, strict=True):
-        left, right = _near(d, a, level.left), _near(d, b, level.right).along(**{d.row: d.col})
-        if level.pairs is None:
-            made.append(left.dot(right, total, precision=d.precision))
-        else:
-            product = left.dot(right, precision=d.precision)
-            made.append(total + d.k.where(level.pairs, product, 0.0))
-    return tuple(made)
+    """Of each product that pairs rows with themselves what they add."""
+    paired = [pair for pair, wanted in zip(products, own, strict=True) if wanted]
+    return tuple((a * b).sum(d.dim.name) for a, b in paired)
+
+
+def _added(d: Decays, products: Sequence[tuple[Tile, Tile]]) -> Add:
+    """Adds products of the pairs of a level; of one that is for all pairs, with any numbers where
+    j >= i."""
+
+    def add(level: Level, sums: Sequence[Tile]) -> tuple[Tile, ...]:
+        made = []
+        for (a, b), total in zip(products, sums, strict=True):
+            left, right = _near(d, a, level.left), _near(d, b, level.right).along(**{d.row: d.col})
+            if level.pairs is None:
+                made.append(left.dot(right, total, precision=d.precision))
+            else:
+                product = left.dot(right, precision=d.precision)
+                made.append(total + d.k.where(level.pairs, product, 0.0))
+        return tuple(made)
+
+    return add
 
 
 def mixes(d: Decays, pairs: Sequence[Weighed]) -> dict[str, Tile]:
@@ -179,37 +209,27 @@ def mixes(d: Decays, pairs: Sequence[Weighed]) -> dict[str, Tile]:
 
     Gates between two rows get what the pair adds: it enters at the later row and leaves at the
     earlier one, in the same digits, and is summed from the last row on."""
-    made, size = _mixed_at_once(d, pairs)
-    if not d.moderate:
-        hard = size.max(d.dim.name).max(d.row) > _limit(d)
-        made = _again(d.k, hard, made, lambda: _mixed_down(d, pairs))
+    names = _names(d, pairs)
+
+    def at_once(level: Level, given: Sequence[Tile]) -> Tiles:
+        sums = dict(zip(names, given, strict=True))
+        for each in pairs:
+            _add_pairs(d, level, each, sums)
+        return tuple(sums[name] for name in names)
+
+    def halves() -> Add:
+        both = [_both_ways(d, each) for each in pairs]
+
+        def add(level: Level, given: Sequence[Tile]) -> Tiles:
+            sums = dict(zip(names, given, strict=True))
+            for matrix, each in zip(both, pairs, strict=True):
+                _add_halves(d, level, each, matrix, sums)
+            return tuple(sums[name] for name in names)
+
+        return add
+
+    made = _either(d, at_once, halves, (d.k.full(0.0, d.rows, d.dim),) * len(names))
     return _finished(d, pairs, made)
-
-
-def mixes_by_parts(
-    k: Composer,
-    rows: Dim,
-    parts: Length,
-    make: Callable[[Tile], tuple[Decays, Sequence[Weighed]]],
-    store: Callable[[Tile, dict[str, Tile]], None],
-    moderate: bool = False,
-) -> None:
-    """The same for one part of the dim after the other: `make` says of what, and `store` what
-    becomes of it. A chunk whose gates are not moderate is done again, and stored again, so that
-    what is the rule is a loop of nothing else, whose loads go ahead."""
-    with k.loop(0, parts, k.full(0.0, rows).named("worst"), index="part") as turn:
-        d, pairs = make(turn.index)
-        made, size = _mixed_at_once(d, pairs)
-        store(turn.index, _finished(d, pairs, made))
-        turn.next(k.apply("max", turn.carried[0], size.max(d.dim.name)))
-    if moderate:
-        return
-    hard = turn.results[0].max(rows.name) > _limit(d)
-    with k.branch(hard.named("hard")):
-        k.sync()  # other threads may store again what these have stored
-        with k.loop(0, parts, index="part") as turn:
-            d, pairs = make(turn.index)
-            store(turn.index, _finished(d, pairs, _mixed_down(d, pairs)))
 
 
 def _names(d: Decays, pairs: Sequence[Weighed]) -> list[str]:
@@ -217,31 +237,6 @@ def _names(d: Decays, pairs: Sequence[Weighed]) -> list[str]:
     names = [*dict.fromkeys(name for each in pairs for name in each.wanted)]
     kept = [f"{each.to_gates} own" for each in pairs if each.to_gates and d.exclusive]
     return [*names, *dict.fromkeys(kept)]
-
-
-def _adding(d: Decays, pairs: Sequence[Weighed]) -> tuple[Add, tuple[Tile, ...]]:
-    """How the pairs of a level are added, and to what at first."""
-    names = _names(d, pairs)
-
-    def add(level: Level, given: Sequence[Tile]) -> tuple[Tile, ...]:
-        sums = dict(zip(names, given, strict=True))
-        for each in pairs:
-            _add_pairs(d, level, each, sums)
-        return tuple(sums[name] for name in names)
-
-    return add, (d.k.full(0.0, d.rows, d.dim),) * len(names)
-
-
-def _mixed_at_once(d: Decays, pairs: Sequence[Weighed]) -> tuple[tuple[Tile, ...], Tile]:
-    """The sums of all pairs at once, and how large exponents are."""
-    level, size = _all_at_once(d)
-    add, zeros = _adding(d, pairs)
-    return add(level, zeros), size
-
-
-def _mixed_down(d: Decays, pairs: Sequence[Weighed]) -> tuple[Tile, ...]:
-    """The same down the tree."""
-    return _down_the_tree(d, *_adding(d, pairs))
 
 
 def _finished(d: Decays, pairs: Sequence[Weighed], made: Sequence[Tile]) -> dict[str, Tile]:
@@ -263,26 +258,37 @@ def _finished(d: Decays, pairs: Sequence[Weighed], made: Sequence[Tile]) -> dict
 @dataclass(frozen=True)
 class Level:
     """Factors [row, dim] of later and of earlier rows, and the pairs [row, col] that they are for;
-    None: all of them, of a later row with an earlier one."""
+    None: all of them, of a later row with an earlier one. `later`: where a row is the later one of
+    its pairs, if it is in all of them or in none; `either`: those pairs, in both orders."""
 
     left: Tile
     right: Tile
     pairs: Tile | None = None
+    later: Tile | None = None
+    either: Tile | None = None
 
 
-Add = Callable[[Level, Sequence[Tile]], tuple[Tile, ...]]
+Tiles = tuple[Tile, ...]
+Add = Callable[[Level, Sequence[Tile]], Tiles]
 """Sums with the pairs of a level added to them."""
 
 
-def _again(
-    k: Composer, hard: Tile, made: Sequence[Tile], make: Callable[[], Sequence[Tile]]
-) -> tuple[Tile, ...]:
-    """What is made, or made otherwise where that is no good."""
-    with k.branch(hard.named("hard")) as again:
-        again.give(*make())
-    with k.otherwise(again) as easy:
-        easy.give(*made)
-    return again.results
+def _either(d: Decays, at_once: Add, halves: Callable[[], Add], sums: Sequence[Tile]) -> Tiles:
+    """Sums over all pairs, which share the middle row if gates are moderate."""
+    level, size = _all_at_once(d)
+    hard = size.max(d.dim.name).max(d.row) > _limit(d)
+    with d.k.branch(hard.named("hard")) as strong:
+        strong.give(*_safely(d, at_once, halves, sums))
+    with d.k.otherwise(strong) as moderate:
+        moderate.give(*at_once(level, sums))
+    return strong.results
+
+
+def _beyond(ends: tuple[Tile, Tile], operand: str, k: Composer) -> Tile:
+    """Whether the middle row is too far from the first one or from the last one."""
+    middle, last = ends
+    far = k.apply("max", k.apply("abs", middle), k.apply("abs", last - middle)).to("f32")
+    return far.max(far.dims[0].name) > _limit_of(operand, k)
 
 
 def _all_at_once(d: Decays) -> tuple[Level, Tile]:
@@ -294,46 +300,43 @@ def _all_at_once(d: Decays) -> tuple[Level, Tile]:
     return level, k.apply("max", k.apply("abs", down), size) if d.exclusive else size
 
 
-def _down_the_tree(d: Decays, add: Add, sums: Sequence[Tile]) -> tuple[Tile, ...]:
-    """Sums over all pairs, level by level. Half as many turns as a chunk has blocks of 16 rows are
-    enough for those that are longer; of a long chunk they are more, and add nothing."""
-    k, i = d.k, d.k.iota(d.row, d.rows.length)
-    start = (k.lift(d.rows.length, "i32") // 2).named("half"), *sums
-    with k.loop(0, sympy.floor(d.rows.length / 32), *start, index="level") as turn:
-        half, *rest = turn.carried
-        turn.next(half // 2, *add(_halves(d, half, 16), rest))
-    sums = turn.results[1:]
+def _safely(d: Decays, at_once: Add, halves: Callable[[], Add], sums: Sequence[Tile]) -> Tiles:
+    """Sums over all pairs of which no exponent is beyond LIMIT: blocks of 16 rows at once, if gates
+    are moderate there, and level by level."""
+    k, names = d.k, {d.row: d.col}
+    i = k.iota(d.row, d.rows.length)
     down, up = _exponents(d, _at_each(d, k.lift(8, "i32")))
     size = k.apply("max", k.apply("abs", down), k.apply("abs", up))
-    with k.branch((size.max(d.dim.name).max(d.row) <= _limit(d)).named("moderate")) as moderate:
-        block, names = i // 16, {d.row: d.col}
-        pairs = block.equals(block.along(**names)) & (i > i.along(**names))
-        level = Level(k.apply("exp", down), k.apply("exp", up), pairs.named("pairs"))
-        moderate.give(*add(level, sums))
-    with k.otherwise(moderate) as small:
-        with k.loop(0, 4, k.lift(8, "i32").named("half"), *sums, index="level") as turn:
-            half, *rest = turn.carried
-            turn.next(half // 2, *add(_halves(d, half, 1), rest))
-        small.give(*turn.results[1:])
-    return moderate.results
+    moderate = (size.max(d.dim.name).max(d.row) <= _limit(d)).named("moderate")
+    block = k.where(moderate, i // 16, i).named("block")
+    pairs = block.equals(block.along(**names)) & (i > i.along(**names))
+    left, right = (k.apply("exp", k.where(moderate, x, 0.0)) for x in (down, up))
+    sums = at_once(Level(left, right, pairs.named("pairs")), sums)
+    levels = k.lift(d.levels, "i32")
+    left_over = k.where(moderate, k.apply("max", levels - 4, 0), levels).named("levels")
+    start = k.where(moderate, k.lift(16, "i32"), 1).named("half")
+    by_halves = halves()
+    with k.loop(0, left_over, start, *sums, index="level") as turn:
+        half, *rest = turn.carried
+        turn.next(half * 2, *by_halves(_halves(d, half), rest))
+    return turn.results[1:]
 
 
-def _halves(d: Decays, half: Tile, least: int) -> Level:
-    """Blocks of two halves: pairs of a row in the second one and a row in the first one, if a half
-    has at least so many rows. Every row has one factor, as the later or as the earlier one."""
+def _halves(d: Decays, half: Tile) -> Level:
+    """Blocks of two halves: pairs of a row in the second one and a row in the first one. Every row
+    has one factor, as the later or as the earlier one."""
     k, names = d.k, {d.row: d.col}
-    enough = half >= least
-    half = k.apply("max", half, least)
     piece = k.iota(d.row, d.rows.length) // half
-    later = ((piece % 2).equals(1) & enough).named("later")
+    later = (piece % 2).equals(1).named("later")
     there = _at_each(d, half)
     before = d.sums if d.before is None else d.before
     exponent = k.where(later, before - there, there - d.sums).to("f32")
     decay = k.apply("exp", exponent).named("decay")
     block = (piece // 2).named("block")
-    first = (piece % 2 < 1).along(**names)
-    pairs = block.equals(block.along(**names)) & later & first
-    return Level(decay, decay, pairs.named("pairs"))
+    here, other = k.where(later, block, -1), k.where(later, -2, block)
+    pairs = here.equals(other.along(**names)).named("pairs")
+    either = pairs | other.equals(here.along(**names))
+    return Level(decay, decay, pairs, later, either.named("either"))
 
 
 def _at_one(d: Decays, row: Tile) -> Tile:
@@ -363,11 +366,16 @@ def _exponents(d: Decays, there: Tile) -> tuple[Tile, Tile]:
 
 def _limit(d: Decays) -> Tile | float:
     """How large an exponent may be, in the range of the operands of products."""
-    if d.operand == "f16":
+    return _limit_of(d.operand, d.k)
+
+
+def _limit_of(operand: str, k: Composer) -> Tile | float:
+    """The same for a dtype."""
+    if operand == "f16":
         return NARROW_LIMIT
-    if d.operand in ("bf16", "f32", "f64"):
+    if operand in ("bf16", "f32", "f64"):
         return LIMIT
-    return d.k.where(d.k.chosen(d.operand, "f16"), NARROW_LIMIT, LIMIT)
+    return k.where(k.chosen(operand, "f16"), NARROW_LIMIT, LIMIT)
 
 
 def _near(d: Decays, x: Tile, factor: Tile) -> Tile:
@@ -400,6 +408,36 @@ def _add_pairs(d: Decays, level: Level, each: Weighed, sums: dict[str, Tile]) ->
         sums[each.to_gates] = sums[each.to_gates] + into - out_of
         if d.exclusive:
             sums[f"{each.to_gates} own"] = sums[f"{each.to_gates} own"] + into
+
+
+def _both_ways(d: Decays, each: Weighed) -> Tile:
+    """The weights of pairs in both orders."""
+    i = d.k.iota(d.row, d.rows.length)
+    turned = each.weights.along(**{d.row: d.col, d.col: d.row}).ordered(d.row, d.col)
+    return d.k.where(i > i.along(**{d.row: d.col}), each.weights, turned).to(d.operand)
+
+
+def _add_halves(d: Decays, level: Level, each: Weighed, both: Tile, sums: dict[str, Tile]) -> None:
+    """Add the pairs of two halves to the sums: one product for later rows and for earlier ones."""
+    assert level.later is not None and level.either is not None
+    k, decay = d.k, level.left
+    value = each.b if each.a is None else each.a
+    if each.a is not None and each.b is not None:
+        value = k.where(level.later, each.a, each.b)
+    near = _near(d, value, decay)
+    weights = k.where(level.either, both, k.full(0.0).to(d.operand))
+    seen = weights.dot(near.along(**{d.row: d.col}), precision=d.precision)
+    shares = {each.to_later: True, each.to_earlier: False}
+    for name, of_later in shares.items():
+        if name:
+            both_ways = (seen * decay, 0.0) if of_later else (0.0, seen * decay)
+            sums[name] = sums[name] + k.where(level.later, *both_ways)
+    if each.to_gates:
+        share = near.to("f32") * seen
+        sums[each.to_gates] = sums[each.to_gates] + k.where(level.later, share, -share)
+        if d.exclusive:
+            own = f"{each.to_gates} own"
+            sums[own] = sums[own] + k.where(level.later, share, 0.0)
 
 
 # --- pairs of a row with itself -----------------------------------------------------------------

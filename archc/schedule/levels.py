@@ -64,6 +64,7 @@ class Levels:
         self.recomputed -= set(self.fallback)
         self.apart = False
         self.sums: set[int] = set()
+        self.least: dict[int, int] = {}
         self.of = self._levels()
         if self._scans() and any(self._is_product(n) and not self.of[n.id] for n in graph):
             self.apart = True
@@ -71,7 +72,20 @@ class Levels:
         self.last = _next(max(self.of.values(), default=0) + 1, CHUNKS)
         self.sums = {node.id for node in graph if self._sums_of_inputs(node)}
         self.of = self._levels() if self.sums else self.of
+        self._delay_pairs()
         self.count = max(self.of.values(), default=0) + 1
+
+    def _delay_pairs(self) -> None:
+        """Make pairs that decay alike at one level, the last that some of them stand at, if no more
+        levels come of it: decays are then made once, and sums of what pairs add are not passed."""
+        last: dict[int, int] = {}
+        for node in filter(reads_sums, self.graph):
+            sums = node.operands[-1]
+            last[sums] = max(last.get(sums, 0), self.of[node.id])
+        self.least = {n.id: last[n.operands[-1]] for n in self.graph if reads_sums(n)}
+        later = self._levels()
+        if max(later.values(), default=0) == max(self.of.values(), default=0):
+            self.of = later
 
     def folds(self, level: int) -> list[Node]:
         """The walks of a level."""
@@ -110,7 +124,7 @@ class Levels:
 
     def _is_named_for(self, node: Node, fallback: Collection[int]) -> bool:
         """Whether a value is one of a walk with other names for its axes, for PyTorch alone."""
-        named = isinstance(node.op, ir.Contract) and _renames(node.op)
+        named = isinstance(node.op, ir.Contract) and is_renamed(node.op)
         users = self.graph.users(node.id)
         made = [self.graph[operand].op for operand in node.operands]
         return named and isinstance(made[0], ir.Result) and bool(users) and {*users} <= {*fallback}
@@ -125,7 +139,7 @@ class Levels:
 
     def is_recomputed(self, node: Node) -> bool:
         """Whether an op costs no more than memory does."""
-        renamed = isinstance(node.op, ir.Contract) and _renames(node.op)
+        renamed = isinstance(node.op, ir.Contract) and is_renamed(node.op)
         several = isinstance(node.op, ck.Tokens) and node.op.steps is not None  # rows of a token
         return (isinstance(node.op, RECOMPUTED) or renamed or self._picks(node)) and not several
 
@@ -148,6 +162,7 @@ class Levels:
         found: dict[int, int] = {}
         for node in self._order():
             before = max((found[o] for o in node.operands), default=0)
+            before = max(before, self.least.get(node.id, 0))
             if self.fused and isinstance(node.op, ir.Fold):
                 before = max(found.values(), default=0)
             found[node.id] = self._level(node, before, found)
@@ -302,6 +317,6 @@ def ended(graph: Graph, node: Node) -> tuple[int, str] | None:
     return (fold.id, result.op.name) if result.op.name in states else None
 
 
-def _renames(op: ir.Contract) -> bool:
+def is_renamed(op: ir.Contract) -> bool:
     """Whether a Contract of one operand only renames and orders axes."""
     return len(op.ins) == 1 and len(set(op.ins[0])) == len(op.ins[0]) == len(op.out)

@@ -27,7 +27,7 @@ from archc.ir.roles import OUTPUT, PREPARE, SCAN, SCORES, SOLVE, SYSTEM, held
 from archc.ir.value_names import unsaved
 from archc.schedule.axes import counts_chunks, own_dims, reduction_dims, scans_numbers
 from archc.schedule.kept import Kept
-from archc.schedule.levels import CHUNKS, PAIRS, Levels, kind_of, split_of
+from archc.schedule.levels import CHUNKS, PAIRS, Levels, is_renamed, kind_of, split_of
 
 WHY = {
     CHUNKS: "every chunk at once",
@@ -197,14 +197,25 @@ class _Partition:
         return [axis for axis in own_dims(node.type.axes, self.heads) if axis.size != ck.CHUNK]
 
     def _split_between(self, nodes: list[Node], stores: list[int]) -> Axis | None:
-        """A dim that every stored value has and no op crosses."""
-        crossed = {name for node in nodes for name in reduction_dims(self.graph, node)}
-        for axis in self.graph[stores[0]].type.axes:
+        """A dim that every stored value has and no op crosses. What is loaded under another name is
+        loaded in parts all the same."""
+        graph = self.graph
+        crossed = {name for node in nodes for name in self._crossed(node)}
+        for axis in graph[stores[0]].type.axes:
             fits = axis.kind == "dim" and axis.size != ck.CHUNK and axis.name not in self.heads
-            everywhere = all(axis.name in self.graph[id].type.names for id in stores)
+            everywhere = all(axis.name in graph[id].type.names for id in stores)
             if fits and axis.name not in crossed and everywhere:
                 return axis
         return None
+
+    def _crossed(self, node: Node) -> set[str]:
+        """The dims that an op crosses; of another name for what is loaded the first one alone."""
+        crossed = {*reduction_dims(self.graph, node)}
+        if isinstance(node.op, ir.Contract) and is_renamed(node.op):
+            (given,) = (self.graph[operand] for operand in node.operands)
+            if given.id in self.names or isinstance(given.op, ir.Input):
+                return crossed - {*node.type.names}
+        return crossed
 
 
 def _has_rows(node: Node) -> bool:

@@ -149,9 +149,7 @@ class ChunkedFunction(FoldFunction):
         if kind.endswith("kernels"):
             make, fused = self.scope.file.by_kernels, kind == "inference_kernels"
             form = (self.scope, graph, name, given, order, self.op.stream, self.op.heads)
-            made = make(*form, fused=fused)
-            made.home = self.node.span
-            return made
+            return make(*form, fused=fused)
         return GraphFunction(self.scope, graph, name, given, order, self.op.stream)
 
     def _listed(self) -> str:

@@ -42,10 +42,10 @@ def kernels_in(plan: Plan, schedule: Schedule) -> tuple[tuple[str, ...], tuple[s
     return (*file.notes, *file.attends, *regions), tuple(file.refused)
 
 
-def programs_in(plan: Plan, schedule: Schedule) -> tuple[dict[str, Program], list[str]]:
-    """The kernels of the file that are tile programs, and the names of the others."""
+def programs_in(plan: Plan, schedule: Schedule) -> dict[str, Program]:
+    """The kernels of the file, by name."""
     _, file = eager.emitted(plan, *_writers(schedule))
-    return file.programs, [name for name in file.titles.values() if name not in file.programs]
+    return file.programs
 
 
 def emit_function(layer: ir.Layer, name: str, schedule: Schedule) -> str:

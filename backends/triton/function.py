@@ -11,22 +11,21 @@ from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, Value
 from archc.backends.expression import UNARY, Text
 from archc.backends.triton.kernel_program import KernelProgram, launch_kernel_program
-from archc.backends.triton.launch import write_launch
-from archc.backends.triton.naming import pointer, size_name
+from archc.backends.triton.launch import filled
+from archc.backends.triton.naming import pointer
 from archc.backends.triton.packed import read_by_chunks, why_alone
 from archc.backends.triton.program_launch import add_program
-from archc.backends.triton.schedule import Made, Schedule, written
+from archc.backends.triton.schedule import Schedule, written
 from archc.backends.triton.segments import Launch, launch_walk
-from archc.backends.triton.text import filled, kernel_text, sizes_of
 
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK, is_end, primal
-from archc.ir.graph import Graph
-from archc.ir.kernel import BLOCK, FEW, NARROW, NEAR, SUMMED, Buffer, warps
+from archc.ir.graph import Graph, Node
+from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Buffer, warps
 from archc.ir.value_names import is_saved
-from archc.source import Span
+from archc.lowering.paired import DIMS, DIMS_OF_A_PART
 
 TORCH = {"int": "torch.int32", "bool": "torch.bool"}
 
@@ -42,8 +41,6 @@ class KernelFunction(GraphFunction):
     """
 
     wrapper = "compiled_together"
-    home: Span | None = None
-    """The recurrence in its spec."""
 
     def __init__(
         self, scope: Scope, graph: Graph, name: str, given: Mapping[str, Value],
@@ -56,7 +53,6 @@ class KernelFunction(GraphFunction):
         self.buffers = {buffer.name: buffer for buffer in self.plan.buffers}
         self.body.dtype = "torch.float32"
         self.made: set[str] = set()
-        self.numbers = self.body.names.fresh("numbers")
         self.alone = why_alone(self.graph, self.plan, stream)
         self.gaps = read_by_chunks(self.graph, self.plan)
         self.sequences = self.body.names.fresh("sequences")
@@ -120,21 +116,15 @@ class KernelFunction(GraphFunction):
         for names in filled([*dict.fromkeys(left)], writer.room - len("del ")) if left else []:
             writer.line(f"del {names}")
 
-    def _makes(self, made: Made) -> bool:
+    def _makes(self, made: KernelProgram) -> bool:
         """Whether a kernel that is still to come makes something."""
         written = [*made.kernel.stores.values(), *map(self.nodes.get, made.kernel.ends.values())]
         return any(id not in self.body.values for id in written)
 
-    def add_kernel(self, made: Made) -> str:
+    def add_kernel(self, made: KernelProgram) -> str:
         """Write a kernel to the file, unless an equal one is there, as those of a forward and of an
         inference often are; its name there."""
-        if isinstance(made, KernelProgram):
-            return add_program(self.scope.file, made.lowered.program)
-        file, text = self.scope.file, kernel_text(made, "")
-        if text not in file.titles:
-            title = file.titles[text] = file.names.fresh(made.kernel.name)
-            file.sections.append(kernel_text(made, title, self.home))
-        return file.titles[text]
+        return add_program(self.scope.file, made.lowered.program)
 
     def _note(self) -> None:
         """What the head of the file says of this function."""
@@ -160,7 +150,6 @@ class KernelFunction(GraphFunction):
         }  # fmt: skip
         data = [text for name, text in real.items() if not is_end(name)] or real.values()
         head = [f"data = narrowest({', '.join(data)})"]
-        head += [f"{self.numbers} = numbers_of(data, chunk)"] * (self.numbers in used)
         head += super()._head(used)
         return [*head, *self._packed_head(used)] if self.packed else head
 
@@ -185,7 +174,7 @@ class KernelFunction(GraphFunction):
             *(f"    {line}" for line in [*counted, f"{self.sequences} = len(sequence_rows)"]),
         ]
 
-    def _arguments(self, made: Made) -> dict[str, str]:
+    def _arguments(self, made: KernelProgram) -> dict[str, str]:
         """Tensors with their strides by name, after the lines that make room for results."""
         kernel = made.kernel
         written = {**kernel.stores, **{name: self.nodes[name] for name in kernel.ends.values()}}
@@ -200,47 +189,28 @@ class KernelFunction(GraphFunction):
         """The order of a tensor's dims."""
         return self._tensor(id).layout
 
-    def _rows(self, made: Made) -> str:
+    def _rows(self, made: KernelProgram) -> str:
         """The table of packed sequences that a kernel reads."""
         rows = "chunk_rows" if made.kernel.walk is None else "sequence_rows"
         return rows if self.packed else "None"
 
-    def launch(self, made: Made, title: str, launch: Launch) -> None:
+    def launch(self, made: KernelProgram, title: str, launch: Launch) -> None:
         """The lines that launch a kernel."""
         loaded = self.loaded(made, launch) if launch.loaded is None else launch.loaded
         settings = f"settings_of({', '.join(['data', str(self._warps(made)), *loaded])})"
-        if isinstance(made, KernelProgram):
-            launch_kernel_program(self, made, title, launch, settings)
-            return
-        blocks = []
-        for block, size in sorted(made.blocks.items()):
-            if block != "ROWS":
-                most = f", {self.most(made)}" if made.is_split(block) else ""
-                blocks.append(f"{block}=block_of({self.size(size)}{most})")
-                if block in made.cut:
-                    blocks.append(f"{block}_PART=block_of({self.size(size)}, {BLOCK})")
-                if block in made.halved:
-                    blocks.append(f"{block}_LEVELS=block_of({self.size(size)}).bit_length() - 1")
-        sizes = [f"{size_name(size)}={self.size(size)}" for size in sizes_of(made)]
-        counts = [self.stream_length(), self.chunks()]
-        fixed = [*sizes, *blocks, f"**{self.numbers}"]
-        arguments = [*(launch.arguments[name] for name in made.arguments), launch.rows]
-        programs = self.programs(made, launch.batch)
-        write_launch(self.body.writer, title, programs, arguments, counts, fixed, settings)
+        launch_kernel_program(self, made, title, launch, settings)
 
-    def _warps(self, made: Made) -> int:
+    def _warps(self, made: KernelProgram) -> int:
         """How many warps a program has."""
         stores = made.kernel.stores
         read = [node.type for name, node in made.arguments.items() if name not in stores]
-        parts = (
-            made.lowered.in_parts
-            if isinstance(made, KernelProgram)
-            else "tile_exact_dot" in made.pieces
-        )
-        return warps(made.kernel, read, parts)
+        return warps(made.kernel, read, made.lowered.in_parts)
 
-    def loaded(self, made: Made, launch: Launch) -> list[str]:
-        """The bytes of each matrix that an inter-chunk scan loads at every chunk."""
+    def loaded(self, made: KernelProgram, launch: Launch) -> list[str]:
+        """The bytes of each matrix that an inter-chunk scan loads at every chunk, and another
+        kernel in every turn of its loop over the parts of a dim."""
+        if DIMS.name in made.lowered.parts:
+            return self._loaded_of_parts(made, launch)
         found = []
         for name, node in made.arguments.items():
             walked = made.kernel.walk is not None and name not in made.kernel.stores
@@ -252,14 +222,28 @@ class KernelFunction(GraphFunction):
                 found.append(" * ".join([*rows, *(self._block(made, a) for a in dims), each]))
         return found
 
-    def most(self, made: Made) -> str:
+    def _loaded_of_parts(self, made: KernelProgram, launch: Launch) -> list[str]:
+        """The bytes of each value of rows that is loaded part by part."""
+        part = f"block_of({self.size(made.lowered.parts[DIMS.name])}, {DIMS_OF_A_PART})"
+        loaded = (launch.tensor(n) for n in made.arguments if n not in made.kernel.stores)
+        matrices = {
+            launch.tensor(n) for n, node in made.arguments.items() if self._is_rows(made, node)
+        }
+        return [f"chunk * {part} * {x}.element_size()" for x in loaded if x in matrices]
+
+    def _is_rows(self, made: KernelProgram, node: Node) -> bool:
+        """Whether a value is a matrix of rows by a dim."""
+        axes = [axis for axis in node.type.axes if axis.name not in made.grid]
+        return sum(axis.kind == "dim" and axis.size != CHUNK for axis in axes) == 1
+
+    def most(self, made: KernelProgram) -> str:
         """The largest number of indices of a blocked dim that a program has."""
         beside = made.kernel.beside
         if beside is None:
             return str(made.most)
         return f"{FEW} if {self.size(beside.size)} <= {NEAR} else {made.most}"
 
-    def _block(self, made: Made, axis: Axis) -> str:
+    def _block(self, made: KernelProgram, axis: Axis) -> str:
         """How long a tile along an axis is."""
         if axis.size == CHUNK:
             return "chunk"
@@ -351,7 +335,7 @@ class KernelFunction(GraphFunction):
     def stream_length(self) -> str:
         return self.body.ask(self.body.lengths[self.stream.name])
 
-    def programs(self, made: Made, batch: str = "") -> str:
+    def programs(self, made: KernelProgram, batch: str = "") -> str:
         """How many programs there are; `batch` is the number of sequences, or of segments."""
         along = made.kernel.walk is None
         found = [

@@ -14,6 +14,7 @@ from archc.ir.graph import Node
 from archc.ir.kernel import BLOCK, Buffer, Kernel, Kernels
 from archc.lowering.kernel_values import Memory
 from archc.lowering.kernels import Lowered
+from archc.lowering.paired import DIMS, DIMS_OF_A_PART
 
 if TYPE_CHECKING:
     from archc.backends.triton.function import KernelFunction
@@ -87,6 +88,11 @@ def launch_kernel_program(
     )  # fmt: skip
 
 
+def part_of(name: str) -> int:
+    """The longest part of a dim that a loop takes."""
+    return DIMS_OF_A_PART if name == DIMS.name else BLOCK
+
+
 def _sizes(function: KernelFunction, made: KernelProgram, launch: Launch) -> dict:
     """How the sizes that change from call to call are found."""
     batch = next((axis for axis in made.kernel.grid if axis.kind == "batch"), None)
@@ -113,7 +119,7 @@ def _constants(function: KernelFunction, made: KernelProgram) -> dict[str, str]:
             found[name] = f"block_of({function.size(size)})"
     for name, size in lowered.parts.items():
         if name in wanted:
-            found[name] = f"block_of({function.size(size)}, {BLOCK})"
+            found[name] = f"block_of({function.size(size)}, {part_of(name)})"
     for name, size in lowered.levels.items():
         if name in wanted:
             found[name] = f"block_of({function.size(size)}).bit_length() - 1"

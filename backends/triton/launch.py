@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from archc.backends.triton.text import filled
 from archc.backends.writer import INDENT, Writer
 
 
@@ -27,3 +26,13 @@ def _listed(writer: Writer, before: str, items: list[str], after: str) -> None:
     room = writer.room - 3 * len(INDENT)  # of which two are for blocks that it may get into
     fits = len(before) + len(", ".join(items)) + len(after) <= writer.room
     writer.call(before, items if fits else filled(items, room), after)
+
+
+def filled(items: list[str], room: int = 90) -> list[str]:
+    """Items joined to lines that are not too long."""
+    lines = [""]
+    for item in items:
+        if lines[-1] and len(lines[-1]) + len(item) > room:
+            lines.append("")
+        lines[-1] += f", {item}" if lines[-1] else item
+    return lines

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from archc.backends.triton.kernel import KernelWriter, source
 from archc.backends.triton.kernel_program import KernelProgram, memory_of
-from archc.backends.triton.lines import NotInKernel
-from archc.backends.triton.ops import OPS
 
 from archc.attention.fold import Fold, Refusal
 from archc.dims import Axis
@@ -17,11 +13,9 @@ from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Kernel, Kernels, Segments
-from archc.lowering.kernel_values import Memory
-from archc.lowering.kernels import Lowered, lower
+from archc.lowering.kernels import lower
 from archc.lowering.token import RegionKernels
-
-Made: TypeAlias = KernelWriter | KernelProgram
+from archc.lowering.values import Refusal as NotLowered
 
 
 @dataclass(frozen=True)
@@ -56,22 +50,24 @@ def written(
     heads: Collection[str],
     schedule: Schedule,
     fused: bool = False,
-) -> tuple[Kernels, list[Made]]:
-    """The kernels, each with its program or its text."""
+) -> tuple[Kernels, list[KernelProgram]]:
+    """The kernels, each with its program."""
     fallback: dict[int, str] = {}
     while True:
         plan = schedule.partition(graph, name, stream, heads, fallback, fused)
-        try:
-            memory = memory_of(plan)
-            return plan, [made_of(each, stream.name, memory) for each in plan.kernels]
-        except NotInKernel as reason:
-            assert reason.node is not None and reason.node not in fallback, str(reason)
-            fallback[reason.node] = str(reason)
+        found = _lowered(plan, stream.name)
+        if not isinstance(found, NotLowered):
+            return plan, found
+        assert found.node not in fallback, str(found)
+        fallback[found.node] = found.reason
 
 
-def made_of(kernel: Kernel, tokens: str, memory: Memory) -> Made:
-    """The program of a kernel, or its text where it is not lowered yet."""
-    found = lower(kernel, tokens, memory)
-    if isinstance(found, Lowered):
-        return KernelProgram(kernel, found)
-    return source(kernel, OPS, tokens)
+def _lowered(plan: Kernels, tokens: str) -> list[KernelProgram] | NotLowered:
+    """The programs of a plan's kernels, or why one has none."""
+    memory, made = memory_of(plan), list[KernelProgram]()
+    for kernel in plan.kernels:
+        found = lower(kernel, tokens, memory)
+        if isinstance(found, NotLowered):
+            return found
+        made.append(KernelProgram(kernel, found))
+    return made

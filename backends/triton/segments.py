@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from archc.backends.triton.kernel_program import memory_of
+from archc.backends.triton.kernel_program import KernelProgram, memory_of
 from archc.backends.triton.naming import pointer
-from archc.backends.triton.schedule import Made, made_of
 
 from archc.dims import Axis
 from archc.ir.kernel import Kernel, Segments
+from archc.lowering.kernels import Lowered, lower
 
 if TYPE_CHECKING:
     from archc.backends.triton.function import KernelFunction
@@ -52,7 +52,7 @@ class Launch:
 
 
 def launch_walk(
-    function: KernelFunction, made: Made, title: str, found: Segments | str, whole: Launch
+    function: KernelFunction, made: KernelProgram, title: str, found: Segments | str, whole: Launch
 ) -> None:
     """The lines that launch a walk: whole, or in segments, if it can, where that is faster."""
     if isinstance(found, str):
@@ -65,7 +65,7 @@ class _Segments:
     """The lines of one walk."""
 
     def __init__(
-        self, function: KernelFunction, made: Made, title: str, found: Segments,
+        self, function: KernelFunction, made: KernelProgram, title: str, found: Segments,
         whole: Launch,
     ) -> None:  # fmt: skip
         self.function, self.made, self.title = function, made, title
@@ -159,12 +159,14 @@ class _Segments:
             self.writer.line(f"{each} = {tensor}.index_select({place}, {owner})")
             self.chosen[name] = re.sub(rf"\b{tensor}\b", each, text)
 
-    def _made(self, kernel: Kernel) -> Made:
-        """A kernel of segments, with its program or its text."""
+    def _made(self, kernel: Kernel) -> KernelProgram:
+        """A kernel of segments, with its program."""
         memory = memory_of(self.function.plan, self.found.buffers)
-        return made_of(kernel, self.function.stream.name, memory)
+        lowered = lower(kernel, self.function.stream.name, memory)
+        assert isinstance(lowered, Lowered), f"the scan of whole sequences has a program: {lowered}"
+        return KernelProgram(kernel, lowered)
 
-    def _given(self, made: Made) -> dict[str, str]:
+    def _given(self, made: KernelProgram) -> dict[str, str]:
         """What a kernel of segments is given: they stand one after the other, in no batch."""
         given = dict(self.whole.arguments)
         for name, node in made.arguments.items():

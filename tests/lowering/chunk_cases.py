@@ -64,8 +64,8 @@ def _constants(draw: Drawn, C: int, K: int, PART: int | None) -> dict[str, int |
     wide = draw.dtype == torch.bfloat16
     sums = "f32" if wide else "f64"
     return {
-        "C": C, "PART": PART or block(K), "IO": draw.name, "DOT": "bf16" if wide else "f32",
-        "SUMS": sums, "PRECISION": "tf32x3",
+        "C": C, "LEVELS": C.bit_length() - 1, "PART": PART or block(K), "IO": draw.name,
+        "DOT": "bf16" if wide else "f32", "SUMS": sums, "PRECISION": "tf32x3",
     }  # fmt: skip
 
 
@@ -91,7 +91,6 @@ def scores(
 def scores_gradient(
     draw: Drawn, B: int = 1, T: int = 40, H: int = 2, K: int = 20, C: int = 16, kind: str = "soft",
     PART: int | None = None, exclusive: bool = False, from_memory: bool = True,
-    in_parts: bool = True,
 ) -> Case:  # fmt: skip
     """Against sums over pairs: those of gates are around each row, nothing is subtracted."""
     q, k, beta, g = _drawn(draw, B, T, H, K, C, kind)
@@ -114,7 +113,7 @@ def scores_gradient(
     sums = sums_of(g, torch.float32 if draw.dtype == torch.bfloat16 else torch.float64)
     tensors = {"q": q, "k": k, "beta": beta, "sums": sums, "d_scores": first, "d_A": second}
     tensors |= {n: draw.empty(*g.shape, dtype=draw.wide) for n in expected}
-    program = programs.scores_gradient(exclusive, from_memory, in_parts)
+    program = programs.scores_gradient(exclusive, from_memory)
     sizes = {"B": B, "T": T, "H": H, "K": K}
     return Case(program, tensors, sizes, _constants(draw, C, K, PART), expected)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import sympy
 
-from archc.lowering.pairs import Decays, Made, Products, Weighed, grams, mixes, mixes_by_parts
+from archc.lowering.pairs import Decays, Made, Products, Weighed, grams, mixes
 from archc.lowering.solve import inverse
-from archc.tile.compose import Composer, ceil_div
+from archc.tile.compose import Composer, ceil_div, size
 from archc.tile.handle import Tile
 from archc.tile.language import Buffer, Program
 
@@ -58,6 +58,7 @@ def _place(k: Composer) -> tuple[Place, dict[str, sympy.Expr]]:
     """The grid of a kernel of chunks."""
     B, T, H, K = k.sizes("B", "T", "H", "K")
     C, PART = k.lengths("C", "PART")
+    k.fixed(size("LEVELS"))
     b, n, h = k.program("b", B), k.program("n", ceil_div(T, C)), k.program("h", H)
     i = k.iota("i", C)
     t = (n * C + i).named("t")
@@ -84,7 +85,7 @@ def _decays(p: Place, sums: Buffer, dim: Tile, exclusive: bool, from_memory: boo
         before = p.k.where(p.i > 0, at(last), p.k.full(0.0).to("SUMS")).named("before")
     G = p.rows(sums, dim).named("G")
     near = at if from_memory else None
-    return Decays(p.k, G, "i", "j", "DOT", "PRECISION", before, near)
+    return Decays(p.k, G, "i", "j", size("LEVELS"), "DOT", "PRECISION", before, near)
 
 
 def scores(exclusive: bool = False, from_memory: bool = True) -> Program:
@@ -100,7 +101,7 @@ def scores(exclusive: bool = False, from_memory: bool = True) -> Program:
     made, A = _chunked(k, "scores", "IO", s, True), _chunked(k, "A", "f32", s, True)
     b_beta = k.load(beta, p.b, p.t, p.h, where=[p.in_t])
 
-    def part(index: Tile) -> Made:
+    def part(index: Tile, strong: bool) -> Made:
         dim = (index * s["PART"] + k.iota("d", s["PART"])).named("dim")
         b_q, b_k = p.tokens(q, dim).named("b_q"), p.tokens(key, dim).named("b_k")
         d = _decays(p, sums, dim, exclusive, from_memory)
@@ -108,15 +109,13 @@ def scores(exclusive: bool = False, from_memory: bool = True) -> Program:
 
     (i,), (j,) = p.i.dims, p.i.along(i="j").dims
     own = (not exclusive, False)
-    tiles = grams(Products(k, i, j, ceil_div(K, s["PART"]), part, own))
+    tiles = grams(Products(k, i, j, (ceil_div(K, s["PART"]),) * 2, part, own))
     for buffer, tile in zip((made, A), tiles, strict=True):
         k.store(buffer, p.b, p.n, p.h, p.i, p.i.along(i="j"), value=tile)
     return k.done()
 
 
-def scores_gradient(
-    exclusive: bool = False, from_memory: bool = True, in_parts: bool = True
-) -> Program:
+def scores_gradient(exclusive: bool = False, from_memory: bool = True) -> Program:
     """The gradient of both matrices, part by part of the channels: of q, of the rows -beta k, of
     the columns k and of the log gates, in one pass."""
     k = _composer("intra_chunk_scores_gradient", "d_q, d_rows, d_k and d_gates of the scores.")
@@ -146,11 +145,8 @@ def scores_gradient(
             k.store(buffer, p.b, p.n, p.h, p.i, dim, value=made[name], where=[dim < K])
 
     parts = ceil_div(K, s["PART"])
-    if in_parts:
-        mixes_by_parts(k, p.i.dims[0], parts, part, store)
-    else:
-        with k.loop(0, parts, index="part") as turn:
-            store(turn.index, mixes(*part(turn.index)))
+    with k.loop(0, parts, index="part") as turn:
+        store(turn.index, mixes(*part(turn.index)))
     return k.done()
 
 

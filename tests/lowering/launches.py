@@ -22,7 +22,6 @@ from archc.ir.kernel import FEW, NEAR, Kernel, Kernels
 from archc.ir.meaning import compute
 from archc.ir.meaning_ops import Evaluation, Named, Scope
 from archc.ir.sizes import evaluate
-from archc.lowering.chunk_rules import PAIR_RULES
 from archc.lowering.kernel_values import Memory
 from archc.lowering.kernels import Lowered, lower
 from archc.lowering.values import Refusal
@@ -123,7 +122,7 @@ def memory(plan: Kernels) -> Memory:
 def lowered_kernels(found: Planned) -> Iterator[tuple[Kernel, Lowered | Refusal]]:
     """The programs of a graph's kernels."""
     for kernel in found.plan.kernels:
-        yield kernel, lower(kernel, found.tokens.name, memory(found.plan), PAIR_RULES)
+        yield kernel, lower(kernel, found.tokens.name, memory(found.plan))
 
 
 def constants(found: Planned, kernel: Kernel, made: Lowered) -> dict[str, int | str]:

@@ -65,15 +65,9 @@ def test_float32_keeps_its_digits(kind: str) -> None:
 
 def test_only_gates_that_are_not_moderate_go_down_the_tree() -> None:
     """What is the rule stands before the branch, in a loop of nothing else."""
-    for make in (scores, scores_gradient):
-        text = listing(make(Drawn(), C=32).program)
-        at_once, again, tree = (text.index(each) for each in ("for part", "if hard", "for level"))
-        assert at_once < again < tree and "if" not in text[at_once:again]
-
-
-@pytest.mark.parametrize("kind", ["soft", "hard"])
-def test_one_part_after_the_other_may_be_asked_for(kind: str) -> None:
-    is_right(scores_gradient(Drawn(), kind=kind, in_parts=False))
+    text = listing(scores(Drawn(), C=32).program)
+    at_once, again, tree = (text.index(each) for each in ("for part", "if hard", "for level"))
+    assert at_once < again < tree and "if" not in text[at_once:again]
 
 
 @pytest.mark.parametrize("limit", [-1.0, 1e6])

@@ -70,6 +70,19 @@ def test_a_solve_begins_a_kernel() -> None:
     assert widths["saved.A@start"] == NARROW
 
 
+def test_pairs_that_decay_alike_have_one_kernel() -> None:
+    """In the gradient of a delta rule some are ready before the walk, and wait: decays are made
+    once, and what pairs add is summed in registers. Dims of another name are split all the same."""
+    for spec, dim in (("kda", "K"), ("rwkv7", "K'")):
+        fold = fold_of(spec)
+        graph = with_sums(fold.chunked.backward, fold.heads)
+        found = partition(graph, "memory", fold.stream, fold.heads, {})
+        paired = [n.id for n in graph if isinstance(n.op, ck.Mix | ck.GateGradient)]
+        (kernel,) = (each for each in found.kernels if "intra_chunk_scores" in each.name)
+        assert kernel.split is not None and kernel.split.name == dim
+        assert not {*paired} & kernel.loads.keys() - {*kernel.stores.values()}
+
+
 def test_pairs_that_decay_have_kernels_of_their_own() -> None:
     """They read the sums of the gates, which an earlier kernel has written."""
     fold = fold_of("kda")

@@ -11,8 +11,6 @@ import torch
 
 pytest.importorskip("triton")
 
-import triton.language as tl
-
 from archc.runtime import kernels as pieces
 from archc.runtime import steps as step
 from tests.backends.triton.processes import printed
@@ -121,14 +119,7 @@ def test_how_kernels_count() -> None:
     assert pieces.narrowest(on(CPU, F32), on(CPU, BF16), on(CPU, F64)) == BF16
     assert pieces.narrowest(on(CPU, F16), on(CPU, F32), on(CPU, BF16)) == F32
     assert [pieces.sums_of(dtype) for dtype in (F32, BF16, F16)] == [F64, F32, F32]
-    kinds = {BF16: tl.bfloat16, F16: tl.float16, F32: tl.float32}
-    for dtype, dot in kinds.items():
-        wide = dtype == F32
-        sums, solve = (tl.float64, "tf32x3") if wide else (tl.float32, "fp16")
-        assert pieces.numbers_of(dtype, 32) == {
-            "ROWS": 32, "LEVELS": 5, "DOT": dot, "SUMS": sums, "SOLVE": solve,
-            "PRECISION": "tf32x3",
-        }  # fmt: skip
+    for dtype in (BF16, F16, F32):
         assert step.step_dtype(dtype) == dtype
     assert step.step_dtype(F64) == F32
     assert pieces.processors_of(CPU) == 0 and pieces.chunks_of_segment(1, 10_000, CPU) == 0
@@ -172,5 +163,5 @@ def test_rows_of_a_pool(dtype: torch.dtype) -> None:
 def test_functions_that_kernels_share() -> None:
     """In a process of its own, under the interpreter."""
     found = dict(line.rsplit(": ", 1) for line in printed("interpreted_pieces", "every"))
-    assert len(found) >= 60
+    assert len(found) >= 25
     assert not {what: error for what, error in found.items() if not float(error) < 2e-6}

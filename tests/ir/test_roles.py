@@ -1,4 +1,4 @@
-"""What kernels and buffers are called, and what kernels say of what they compute."""
+"""What kernels and buffers are called."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import archc
 from archc.compile import SCHEDULE, lowered
 from archc.ir import layer as ir
 from archc.ir.kernel import Kernels
-from archc.ir.kernel_text import stored_texts
 from archc.ir.roles import CARRY, SEGMENT, of_segments
 
 
@@ -17,11 +16,6 @@ def cut(spec: str, gradient: bool = False) -> Kernels:
     graph = fold.chunked.backward if gradient else fold.chunked.forward
     graph = SCHEDULE.prepare(graph, fold.heads)
     return SCHEDULE.partition(graph, "m", fold.stream, fold.heads, {}, False)
-
-
-def told(spec: str, gradient: bool = False) -> dict[str, list[str]]:
-    """What each kernel says."""
-    return {each.name: stored_texts(each) for each in cut(spec, gradient).kernels}
 
 
 def test_kernels_of_segments_are_called_after_the_scan():
@@ -37,24 +31,3 @@ def test_buffers_are_called_by_what_they_hold_and_no_two_alike():
             assert not [name for name in names if name[0] == "v" and name[1:].isdigit()], spec
     names = {buffer.name for buffer in cut("kda").buffers}
     assert {"saved.scores", "saved.inverse", "scores.2", "log_alpha_sums", "key decay"} <= names
-
-
-def test_formulas_of_kernels():
-    found = told("gla")
-    assert [*found] == [
-        "m_chunk_prepare", "m_intra_chunk_scores", "m_inter_chunk_scan", "m_chunk_output",
-    ]  # fmt: skip
-    assert found["m_intra_chunk_scores"] == [
-        "scores [batch n H i j] = gram[K, i, j, sums](q, k, log_alpha_sums)"
-    ]
-    assert found["m_inter_chunk_scan"] == [
-        "S [batch H K V] = (S[t-1] * (key decay)) + sum[i](k_scaled * v)",
-        "S@start [batch H K V] = S[t-1]",
-    ]
-
-
-def test_operands_are_in_brackets_where_they_must_be():
-    found = told("kda", gradient=True)
-    assert found["m_chunk_output_2"] == ["d.beta [batch t H] = sum[K](k * -log_alpha_sum) + v_sum"]
-    state = found["m_inter_chunk_scan"][0]
-    assert state.endswith("+ ((key decay) * d.S.carried[t-1])")
