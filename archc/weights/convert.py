@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from math import prod
 
 import torch
 from einops import EinopsError, rearrange
@@ -102,6 +103,8 @@ def parameter(source: Source, read: Read, sizes: Sizes, wanted: Shape) -> Tensor
             value = rearrange(value, entry.pattern, **_needed(entry, sizes))
         if entry.part is not None:
             value = _cut(value, entry, sizes)
+        if entry.then:
+            value = rearrange(value, entry.then, **_inside(entry.then, sizes))
     except (EinopsError, RuntimeError, IndexError):
         raise Misfit([f"{shown}, not `{entry.pattern.partition('->')[0].strip()}`"]) from None
     if tuple(value.shape) != wanted:
@@ -162,11 +165,16 @@ def _filled(name: str, match: re.Match[str]) -> str:
 
 def _needed(entry: Entry, sizes: Sizes) -> dict[str, int]:
     """The sizes of the dims that a pattern has in brackets, as far as they are known."""
-    inside = set(re.findall(r"\w+", " ".join(re.findall(r"\(([^)]*)\)", entry.pattern))))
-    known = {name: size for name, size in sizes.items() if name in inside}
+    known = _inside(entry.pattern, sizes)
     if entry.part is not None and entry.part.count:
         known[entry.part.dim] = entry.part.count
     return known
+
+
+def _inside(pattern: str, sizes: Sizes) -> dict[str, int]:
+    """The sizes of the dims that a pattern has in brackets, as far as they are known."""
+    inside = set(re.findall(r"\w+", " ".join(re.findall(r"\(([^)]*)\)", pattern))))
+    return {name: size for name, size in sizes.items() if name in inside}
 
 
 def _right(entry: Entry) -> list[str]:
@@ -183,10 +191,11 @@ def _turned(value: Tensor, entry: Entry) -> Tensor:
 
 
 def bound(text: str, sizes: Sizes, default: int) -> int:
-    """A sum of sizes and numbers; KeyError for a name that is no size."""
+    """A sum of products of sizes and numbers; KeyError for a name that is no size."""
     if not text:
         return default
-    return sum(int(each) if each.isdigit() else sizes[each] for each in text.split("+"))
+    terms = [each.split("*") for each in text.split("+")]
+    return sum(prod(int(n) if n.isdigit() else sizes[n] for n in term) for term in terms)
 
 
 def _cut(value: Tensor, entry: Entry, sizes: Sizes) -> Tensor:
@@ -210,6 +219,9 @@ def _joined(
     placed = []
     for piece in pieces:
         entry, value = piece.entry, BACKWARD[piece.entry.map](parameters[piece.parameter])
+        if entry.then:
+            left, _, right = entry.then.partition("->")
+            value = rearrange(value, f"{right} -> {left}", **_inside(entry.then, sizes))
         part = entry.part
         assert part is not None
         dim = _right(entry).index(part.dim)

@@ -76,11 +76,16 @@ def _opened(path: Path) -> Any:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), object_hook=_number)
     except OSError as error:
         raise _unreadable(path, (error.strerror or str(error)).lower()) from None
     except ValueError as error:
         raise _unreadable(path, str(error)) from None
+
+
+def _number(made: dict[str, Any]) -> Any:
+    """A number that JSON has no word for, as it is written there: `{"__float__": "Infinity"}`."""
+    return float(made["__float__"]) if made.keys() == {"__float__"} else made
 
 
 def save(

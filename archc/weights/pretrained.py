@@ -50,13 +50,15 @@ def load(
     is named)."""
     table, there = table_for(*spec), files.checkpoint(folder)
     _expect(table, there.config)
-    sizes = {**_sizes(table, there.config), **table.fixed, **given}
+    sizes = {**_sizes(table, there.config), **table.fixed}
+    _expect_same(table, there.config, sizes)
+    sizes |= given
     module = make(dtype=dtype or there.dtype(), device=device, **sizes)
     known = {k: v for k, v in origin_of(module).sizes.items() if isinstance(v, int)}
     wanted = module.state_dict()
     try:
         found = convert.sources(table, wanted, there.homes)
-        _check_tied(table, there)
+        _check_tied(table, there, found)
         values = _all(found, there, known, wanted)
     except Misfit as misfit:
         raise _unfit(folder, misfit) from None
@@ -141,6 +143,20 @@ def _expect(table: Table, config: Mapping[str, Any]) -> None:
         found = at(config, key)
         if found is not None and found != value:
             wrong.append(f"its `{key}` is {found!r}; the spec can only {value!r}")
+    for key in table.absent:
+        if found := at(config, key):
+            wrong.append(f"its `{key}` is {found!r}; the spec has nothing such")
+    if wrong:
+        raise fail("E0042", "the checkpoint is of another model", notes=tuple(wrong))
+
+
+def _expect_same(table: Table, config: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:
+    """What repeats a size says the same."""
+    wrong = [
+        f"its `{key}` is {found!r}; the spec has `{name}` = {sizes[name]!r} there"
+        for key, name in table.same.items()
+        if (found := at(config, key)) is not None and name in sizes and found != sizes[name]
+    ]
     if wrong:
         raise fail("E0042", "the checkpoint is of another model", notes=tuple(wrong))
 
@@ -159,11 +175,16 @@ def _sizes(table: Table, config: Mapping[str, Any]) -> dict[str, Any]:
     """Sizes and options of the spec that config.json says."""
     sizes = {}
     for name, where in table.sizes.items():
-        if isinstance(where, str):
-            value = at(config, where)
+        if isinstance(where, str | list):
+            paths = [where] if isinstance(where, str) else where
+            value = next((x for path in paths if (x := at(config, path)) is not None), None)
+        elif "indices" in where:
+            kinds = at(config, where["indices"])
+            value = kinds and [place for place, kind in enumerate(kinds) if kind == where["of"]]
         else:
-            kinds = at(config, where["indices"]) or []
-            value = [place for place, kind in enumerate(kinds) if kind == where["of"]]
+            value = at(config, where["at"])
+            if value is None and where["at"] in config:
+                value = where["null"]
         if value is not None:
             sizes[name] = value
     return sizes
@@ -171,17 +192,22 @@ def _sizes(table: Table, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _config(table: Table, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """What config.json says of a module with these sizes, by paths."""
-    config = dict(table.expected)
+    config = {"pad_token_id": None, **table.expected}
+    sizes = {name: float(x) if name in table.reals else x for name, x in sizes.items()}
     for name, where in table.sizes.items():
         if name not in sizes:
             continue
-        if isinstance(where, str):
-            config[where] = sizes[name]
+        if isinstance(where, str | list):
+            config[where if isinstance(where, str) else where[0]] = sizes[name]
+            continue
+        if "at" in where:
+            config[where["at"]] = None if sizes[name] == where["null"] else sizes[name]
             continue
         chosen = set(sizes[name])
         count = int(sizes[where.get("count", "L")])
         kinds = [where["of"] if at in chosen else where["other"] for at in range(count)]
         config[where["indices"]] = kinds
+    config |= {key: sizes[name] for key, name in table.same.items() if name in sizes}
     if table.tied:
         config.setdefault("tie_word_embeddings", True)
     return config
@@ -199,10 +225,11 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def _check_tied(table: Table, there: files.Checkpoint) -> None:
-    """A tensor that repeats another one is that one."""
+def _check_tied(table: Table, there: files.Checkpoint, found: list[convert.Source]) -> None:
+    """A tensor that repeats another one, and is no parameter's own, is that one."""
+    own = {name for source in found for name in source.tensors}
     for name, other in table.tied.items():
-        both = name in there.homes and other in there.homes
+        both = name in there.homes and other in there.homes and name not in own
         if both and not torch.equal(there.read(name), there.read(other)):
             raise Misfit([f"`{name}` is not `{other}`, which the spec has in its place"])
 

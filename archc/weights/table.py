@@ -6,7 +6,12 @@
     [sizes]                                   # sizes and options of the spec, from config.json
     d = "hidden_size"
     base = "rope_parameters.rope_theta"       # a path; what is missing takes the spec's default
+    eps = ["rms_norm_eps", "layer_norm_eps"]  # the first that is there
+    Q = { at = "q_lora_rank", null = 0 }      # null there is 0 here
     attention = { indices = "layer_types", of = "full_attention", other = "conv" }
+
+    [same]                                    # what repeats a size
+    num_key_value_heads = "H"
 
     [fixed]                                   # options that are always so
     tanh = true
@@ -24,11 +29,13 @@
     "lm_head.weight" = "model.embed_tokens.weight"
 
     ignored = ["rotary_emb.inv_freq"]         # endings of tensors that no parameter needs
+    absent = ["rope_scaling"]                 # what config.json must not say, or null
+    reals = ["scale"]                         # sizes that config.json has as 2.0, never as 2
 
 `as` is an einops pattern from the tensor to the parameter, with the spec's own sizes. A `{e}` that
 the parameter lacks runs over several tensors, which are stacked along the dim `e`. `part` cuts one
-dim, by index (`kv[0]`, the dim goes) or between sizes (`kv[:K]`, `kv[K:K+V]`). `map` is a function
-from the tensor to the parameter, one of `MAPS`.
+dim, by index (`kv[0]`, the dim goes) or between sizes (`kv[:K]`, `kv[K:K+2*V]`). `then` is
+a pattern for what was cut. `map` is a function from the tensor to the parameter, one of `MAPS`.
 """
 
 from __future__ import annotations
@@ -42,10 +49,11 @@ from typing import Any
 from archc.diagnostics import fail
 
 PLACE = re.compile(r"\{(\w+)\}")
-PART = re.compile(r"(\w+)\[(?:(\d+)|([\w+]*):([\w+]*))\]")
+PART = re.compile(r"(\w+)\[(?:(\d+)|([\w+*]*):([\w+*]*))\]")
 SUFFIX = ".weights.toml"
 KEYS = {
-    "model_type", "architecture", "sizes", "fixed", "expected", "tensors", "tied", "ignored"
+    "model_type", "architecture", "sizes", "fixed", "expected", "tensors", "tied", "ignored",
+    "absent", "reals", "same",
 }  # fmt: skip
 MAPS = ("neg_exp", "exp", "one_plus")
 """Functions from a tensor to a parameter: -exp(x), exp(x), 1 + x."""
@@ -53,8 +61,8 @@ MAPS = ("neg_exp", "exp", "one_plus")
 
 @dataclass(frozen=True)
 class Part:
-    """One index of a dim (`index` of `count`), or those from `start` to `stop`: sums of sizes and
-    numbers."""
+    """One index of a dim (`index` of `count`), or those from `start` to `stop`: sums and products
+    of sizes and numbers."""
 
     dim: str
     index: int | None = None
@@ -72,6 +80,7 @@ class Entry:
     pattern: str = ""
     part: Part | None = None
     map: str = ""
+    then: str = ""
 
     @property
     def stacked(self) -> str:
@@ -88,11 +97,14 @@ class Table:
     model_type: str
     architecture: str
     entries: tuple[Entry, ...]
-    sizes: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
+    sizes: Mapping[str, str | list[str] | Mapping[str, Any]] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     expected: Mapping[str, Any] = field(default_factory=dict)
     tied: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    reals: tuple[str, ...] = ()
+    same: Mapping[str, str] = field(default_factory=dict)
 
 
 def table_of(text: str, name: str) -> Table:
@@ -109,7 +121,8 @@ def table_of(text: str, name: str) -> Table:
     return Table(
         name, data["model_type"], data["architecture"], entries, data.get("sizes", {}),
         data.get("fixed", {}), data.get("expected", {}), data.get("tied", {}),
-        tuple(data.get("ignored", ())),
+        tuple(data.get("ignored", ())), tuple(data.get("absent", ())), tuple(data.get("reals", ())),
+        data.get("same", {}),
     )  # fmt: skip
 
 
@@ -119,9 +132,9 @@ def _entry(name: str, parameter: str, value: Any) -> Entry:
     if (
         not isinstance(value, dict)
         or "from" not in value
-        or set(value) - {"from", "as", "part", "map"}
+        or set(value) - {"from", "as", "part", "map", "then"}
     ):
-        raise _wrong(name, f"`{parameter}` is a tensor, or has `from`, `as`, `part`, `map`")
+        raise _wrong(name, f"`{parameter}` is a tensor, or has `from`, `as`, `part`, `then`, `map`")
     if value.get("map", "neg_exp") not in MAPS:
         raise _wrong(name, f"`{parameter}` has a `map` that is none of {', '.join(MAPS)}")
     part = None
@@ -131,7 +144,8 @@ def _entry(name: str, parameter: str, value: Any) -> Entry:
             raise _wrong(name, f"the part of `{parameter}` is none such as `kv[0]` or `kv[:K]`")
         index = None if match[2] is None else int(match[2])
         part = Part(match[1], index, match[3] or "", match[4] or "")
-    entry = Entry(parameter, value["from"], value.get("as", ""), part, value.get("map", ""))
+    pattern, then = value.get("as", ""), value.get("then", "")
+    entry = Entry(parameter, value["from"], pattern, part, value.get("map", ""), then)
     if (part or entry.stacked) and not entry.pattern:
         raise _wrong(name, f"`{parameter}` needs `as`, which names the dims")
     return entry

@@ -14,6 +14,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "attention": {"d": 12, "H": 4, "G": 2, "K": 6},
     "capped_attention": {"d": 12, "H": 2, "G": 1},
     "cross_attention": {"d": 12, "e": 10, "H": 3},
+    "deepseek_v3": {
+        "vocab": 11, "d": 12, "H": 2, "L": 2, "K": 4, "R": 2, "V": 5, "C": 6, "Q": 7, "dense": 8,
+        "first": 1, "experts": 6, "active": 2, "groups": 3, "kept": 2, "f": 6,
+    },
     "delta": {"d": 12, "H": 2, "K": 5, "V": 4, "width": 3},
     "dsa": {"d": 12, "H": 2, "K": 4, "R": 2, "V": 5, "C": 6, "Q": 7, "HI": 3, "KI": 4, "n": 5},
     "fox": {"d": 12, "H": 2},
@@ -21,8 +25,15 @@ SMALL: dict[str, dict[str, Any]] = {
     "gated_delta_product": {"d": 12, "H": 2, "K": 5, "V": 4, "n": 2, "width": 3},
     "gla": {"d": 12, "H": 2, "K": 5, "V": 4, "r": 3},
     "gla_block": {"d": 12, "H": 2, "K": 5, "V": 4, "f": 8},
+    "gemma3": {
+        "vocab": 11, "d": 12, "H": 4, "G": 2, "K": 6, "L": 3, "f": 8, "full": [1], "window": 3,
+    },
     "gpt": {"vocab": 11, "d": 12, "H": 2, "L": 2, "length": 16},
     "gpt_block": {"d": 12, "H": 2},
+    "gpt_oss": {
+        "vocab": 11, "d": 12, "H": 4, "G": 2, "K": 6, "L": 2, "window": 3, "full": [1],
+        "experts": 5, "active": 2, "f": 6,
+    },
     "kda": {"d": 12, "H": 2, "K": 5, "V": 4, "r": 3, "width": 3},
     "kimi_linear": {
         "vocab": 11, "d": 12, "L": 3, "H": 2, "experts": 5, "active": 2, "f": 6, "dense": 8,
@@ -36,6 +47,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "lstm": {"d": 12, "D": 7},
     "mamba": {"d": 12, "D": 16, "N": 3, "r": 3, "width": 3},
     "mamba2": {"d": 12, "H": 2, "P": 5, "N": 3, "width": 3},
+    "mamba2_lm": {"vocab": 11, "d": 12, "L": 2, "P": 6, "N": 3, "G": 2, "width": 3},
     "mesa": {"d": 12, "H": 2, "K": 5, "width": 3},
     "mhc": {"d": 12, "H": 2, "L": 2, "n": 3, "f": 8},
     "mla": {"d": 12, "H": 2, "K": 4, "R": 2, "V": 5, "C": 6, "Q": 7},
@@ -48,6 +60,10 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "path": {"d": 12, "H": 2, "r": 4, "width": 3},
     "path_fox": {"d": 12, "H": 2, "r": 4, "width": 3},
+    "qwen3_next": {
+        "vocab": 11, "d": 12, "L": 2, "full": [1], "H": 4, "G": 2, "K": 8, "heads": 4,
+        "key_heads": 2, "key": 5, "value": 4, "experts": 5, "active": 2, "f": 6, "shared": 7,
+    },
     "rwkv7": {"d": 12, "H": 2, "r_w": 3, "r_a": 3, "r_g": 4},
     "slstm": {"d": 12, "H": 2, "D": 5},
     "ssm": {"d": 12, "D": 7},

@@ -1,0 +1,110 @@
+"""Families of public models: their files as modules with their logits, and back to the bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import archc
+from archc.diagnostics import ArchError
+from tests.specs.references import apart, families
+
+HERE, APART = (
+    ["lm", "gemma3", "deepseek_v3", "gpt_oss"],
+    ["mamba2_lm", "qwen3_next", "kimi_linear", "xlstm"],
+)
+UNSAID = {
+    "_attn_implementation", "_sliding_window_pattern", "architectures", "dtype", "pad_token_id",
+    "transformers_version",
+}  # fmt: skip
+
+
+def agrees(spec: str, folder: Path) -> None:
+    """Logits within 1e-4 in float32; written again, every tensor is what it was, and what
+    config.json says as well."""
+    ours = archc.load(spec).from_pretrained(folder / spec)
+    tokens, wanted = torch.load(folder / spec / "reference.pt")
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), wanted, rtol=1e-4, atol=1e-4)
+    archc.save_pretrained(ours, folder / "back")
+    before, after = (
+        load_file(each / "model.safetensors") for each in (folder / spec, folder / "back")
+    )
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-6)
+    config, said = (
+        json.loads((each / "config.json").read_text()) for each in (folder / spec, folder / "back")
+    )
+    wrong = {
+        key: (value, config[key])
+        for key, value in said.items()
+        if key in config and config[key] != value
+    }
+    assert wrong.keys() <= UNSAID, wrong
+
+
+@pytest.mark.parametrize("spec", HERE)
+def test_there_and_back(spec: str, tmp_path: Path) -> None:
+    """transformers loads what is written, and makes its own logits of it."""
+    families.write(tmp_path, spec)
+    agrees(spec, tmp_path)
+    tokens, wanted = torch.load(tmp_path / spec / "reference.pt")
+    again = type(families.MADE[spec]()).from_pretrained(tmp_path / "back")
+    with torch.no_grad():
+        torch.testing.assert_close(again(tokens, use_cache=False).logits, wanted)
+
+
+@pytest.mark.slow
+def test_there_and_back_without_their_kernels(tmp_path: Path) -> None:
+    """Models that call GPU code of other packages where these are installed."""
+    apart.run("families", tmp_path, folder=str(tmp_path), names=APART)
+    for spec in APART:
+        agrees(spec, tmp_path)
+
+
+def test_queries_without_a_latent(tmp_path: Path) -> None:
+    """`null` in config.json is 0 in the spec."""
+    families.randomise(families.deepseek_v3(None), 1).save_pretrained(tmp_path / "theirs")
+    ours = archc.load("deepseek_v3").from_pretrained(tmp_path / "theirs")
+    archc.save_pretrained(ours, tmp_path / "back")
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["q_lora_rank"] is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"rope_scaling": {"rope_type": "llama3"}}, "its `rope_scaling` is .*nothing such"),
+        ({"hidden_act": "gelu"}, "its `hidden_act` is 'gelu'; the spec can only 'silu'"),
+        ({"num_key_value_heads": 1}, "its `num_key_value_heads` is 1; the spec has `H` = 2 there"),
+    ],
+)
+def test_what_a_spec_cannot_say_is_refused(changed: dict, says: str, tmp_path: Path) -> None:
+    families.deepseek_v3().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | changed))
+    with pytest.raises(ArchError, match=says):
+        archc.load("deepseek_v3").from_pretrained(tmp_path)
+
+
+def test_an_older_config_says_its_base_elsewhere(tmp_path: Path) -> None:
+    """As most files do that were written before version 5: `rope_theta` by itself."""
+    families.llama().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_theta": 5e5}))
+    assert "base=500000" in repr(archc.load("lm").from_pretrained(tmp_path))
+
+
+def test_a_stack_that_lacks_one_is_refused(tmp_path: Path) -> None:
+    """An expert in the middle, whose neighbours are there."""
+    families.deepseek_v3().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.1.mlp.experts.3.up_proj.weight"
+    save_file({k: v for k, v in tensors.items() if k != name}, tmp_path / "model.safetensors")
+    with pytest.raises(ArchError, match=f"missing: `{name}`"):
+        archc.load("deepseek_v3").from_pretrained(tmp_path)
