@@ -3,7 +3,7 @@
 grid       batch, blocks of tokens, and every dim that nothing in the region looks along
 whole      dims that are reduced: a tile has all of one, padded to a power of 2
 split      one more dim, in blocks: the fastest in memory, so that loads are of neighbours
-unrolled   the places of a short convolution: no tile has them, a loop goes through them
+unrolled   the places of a short convolution: a loop loads them one by one, and each thread has all
 """
 
 from __future__ import annotations
