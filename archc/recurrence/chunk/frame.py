@@ -47,6 +47,16 @@ class Frame(Sharing):
 
     # --- elementwise ---
 
+    def fn(self, fn: str, *operands: int) -> int:
+        """An elementwise function. Heads stand before rows, also of what all heads share: a program
+        has one of them, and finds its rows together in memory."""
+        if fn in ("add", "mul") and not self._heads(operands[1]) <= self._heads(operands[0]):
+            operands = operands[::-1]
+        return super().fn(fn, *operands)
+
+    def _heads(self, id: int) -> set[str]:
+        return {*self.outer} & {*self.names(id)}
+
     def total(self, ids: Sequence[int | None]) -> int | None:
         """The sum of those values that there are; None if there is none."""
         found = [id for id in ids if id is not None]

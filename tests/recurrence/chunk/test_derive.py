@@ -106,3 +106,12 @@ def test_states_that_feed_others_are_done_in_order(name: str) -> None:
     assert found.graph is not None
     step, chunks = both(graph, node, found.graph, 9, 4)
     assert furthest(step, chunks) < 1e-10
+
+
+def test_heads_stand_before_rows() -> None:
+    """Also of what all heads share: a program has one head, whose rows stand together in memory."""
+    ((_, _, found),) = folds(elaborate(parse(read("mamba2")), None, {}, import_source))
+    assert found.graph is not None
+    for each in found.graph:
+        names = each.type.names
+        assert "H" not in names or "i" not in names or names.index("H") < names.index("i")
