@@ -110,6 +110,7 @@ class Kept:
         node = self.graph[id]
         stands = id in self._ids or id in self.graph.outputs.values() or id in self.levels.fallback
         again = self.levels.is_recomputed(node) or self._larger(node) or self._scans(node)
+        again = again or self._spans(node)
         if stands or not again or isinstance(node.op, ir.Input):
             return [id]
         every = (o for operand in node.operands for o in self._read(operand, known))
@@ -139,6 +140,11 @@ class Kept:
         than to write it and to read it. Not in gradients, which have sums over its dims."""
         deep = len(own_dims(node.type.axes, self.heads)) > 2
         return self.levels.fused and scans_numbers(node) and deep
+
+    def _spans(self, node: Node) -> bool:
+        """Whether a matrix is made of one gate for each row: a vector in place of its square."""
+        gates = self.graph[node.operands[0]].type.axes if isinstance(node.op, ck.Spans) else ()
+        return bool(gates) and len(own_dims(gates, self.heads)) == 1
 
     def _larger(self, node: Node) -> bool:
         """Whether a product of matrices is larger than its factors."""

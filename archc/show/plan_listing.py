@@ -263,7 +263,7 @@ def _rest(plan: Planned, part: Part) -> Iterator[str]:
         for id, why in found:
             grouped.setdefault(shortened(plan, why), []).append(what(graph, id))
         for why, names in grouped.items():
-            yield f"      {', '.join(dict.fromkeys(names))}: {why}"
+            yield from _wrapped(f"{', '.join(dict.fromkeys(names))}: {why}", 6, 8)
 
 
 # --- words ----------------------------------------------------------------------------------------
