@@ -34,6 +34,9 @@ ROWS: Mapping[str, tuple[tuple[int, int], dict[str, int]]] = {
     "gated_delta": ((2, 8192), {**WIDE, "K": 128, "V": 128}),
     "gla": ((2, 8192), {**WIDE, "K": 128, "V": 128}),
     "mlstm": ((2, 8192), WIDE),
+    "mamba": ((2, 8192), {"d": 2048}),
+    "lstm": ((16, 1024), {"d": 1024, "D": 1024}),
+    "slstm": ((16, 1024), {"d": 2048, "H": 4}),
 }
 """Batch, tokens, and the sizes of a layer."""
 
