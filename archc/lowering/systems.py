@@ -192,8 +192,11 @@ def _scale_of(body: Graph, node: Node, query: int) -> tuple[int | None, int]:
         if scaled.op != ir.Elementwise("mul") or scaled.type.names != body[query].type.names:
             continue
         for p, factor in (scaled.operands, scaled.operands[::-1]):
-            same = all(label == name for label, name in zip(labels, scaled.type.names, strict=True)
-                       if name in body[factor].type.names)
+            same = all(
+                label == name
+                for label, name in zip(labels, scaled.type.names, strict=True)
+                if name in body[factor].type.names
+            )
             if p == query and same and {*body[factor].type.names} <= kept:
                 return place, factor
     return None, 0

@@ -269,7 +269,6 @@ class Levels:
             return _next(before + 1, CHUNKS)
         return _next(before, CHUNKS)
 
-
     def _is_begun(self, node: Node, level: int, found: Mapping[int, int]) -> bool:
         """Whether kernels of that level make something that a node is made of."""
         own = (o for o in node.operands if found[o] == level and o not in self.recomputed)

@@ -333,8 +333,10 @@ class Tiles:
             step = self.program.steps.get(key)
             self._pointwise[key] = step is not None and (
                 step.load is not None
-                or (isinstance(step.node.op, POINTWISE)
-                and all(map(self._is_pointwise, step.operands)))
+                or (
+                    isinstance(step.node.op, POINTWISE)
+                    and all(map(self._is_pointwise, step.operands))
+                )
             )
         return self._pointwise[key]
 
