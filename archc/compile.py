@@ -54,6 +54,7 @@ from archc.schedule.prologue import prologues
 from archc.schedule.quotients import quotients_again
 from archc.schedule.segments import segments
 from archc.schedule.steps import in_spans, steps, tokenwise
+from archc.schedule.wide_scans import wide_scans_again, with_sums_of_blocks
 from archc.selfcheck import checked
 from archc.source import Source
 from archc.specfile import import_source
@@ -91,7 +92,8 @@ def again_for_kernels(layer: ir.Layer) -> ir.Layer:
     ) -> Differentiated:
         return differentiate(graph, wanted, given, (ir.Contract,), never)
 
-    return quotients_again(inverses_last(within_budget(layer), again), again)
+    ready = wide_scans_again(within_budget(layer), differentiate)
+    return quotients_again(inverses_last(ready, again), again)
 
 
 def differentiate(
@@ -161,7 +163,8 @@ def with_gradient(graph: Graph) -> ChunkForm | None:
 
 def prepared(graph: Graph, heads: Collection[str]) -> Graph:
     """A chunked form as kernels do it best."""
-    return with_sums(with_sums_of_rows(without_outer_sums(graph, heads), heads), heads)
+    graph = with_sums_of_rows(without_outer_sums(graph, heads), heads)
+    return with_sums(with_sums_of_blocks(graph, heads), heads)
 
 
 def token_regions(layer: ir.Layer, away: Collection[int] = ()) -> list[RegionKernels | Left]:

@@ -43,6 +43,7 @@ class Builder(builder.Builder):
         self.active = active
         self.masked = _before_choices(graph)
         self.differentiate = differentiate
+        self.joined: dict[int, tuple[Any, int]] = {}  # of scans, see `scans.py`
         self._found = {self._key(n.op, n.operands): n.id for n in graph if _may_share(n.op)}
 
     def add(self, op: Any, *operands: int) -> int:

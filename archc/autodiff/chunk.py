@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from archc.autodiff.builder import Builder, NoGradient
 from archc.autodiff.regions import carries
+from archc.autodiff.scans import of_rows, of_twin
 from archc.autodiff.solutions import of_walked_solution
 from archc.autodiff.tensor import contract
 from archc.dims import Axis
@@ -120,6 +121,11 @@ def scan(b: Builder, node: Node, d: int) -> Cotangents:
     op, (a, added, first) = node.op, node.operands
     if op.kind != "linear":
         raise NoGradient(node, "a running maximum; let nothing but a Detach read it")
+    if op.exclusive:
+        second(b, node, d)
+    found = of_twin(b, node, d) or of_rows(b, node, d)
+    if found is not None:
+        return found
     axis = node.type.axis(op.axis)
     back = a if op.matrix is None else _transposed(b, a, *op.matrix)
     later = b.add(ck.Move(op.axis, 1 if op.reverse else -1), back) if _has(b, a, op.axis) else back

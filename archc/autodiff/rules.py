@@ -57,6 +57,7 @@ RULES: dict[type, Rule] = {
     ck.AtLast: chunk.at_last,
     ck.Unwindow: chunk.unwindow,
     ck.Expand: chunk.expand,
+    ck.BlockSums: chunk.second,
     ck.Sums: chunk.sums,
     ck.Move: chunk.move,
     ck.Scan: chunk.scan,

@@ -27,7 +27,16 @@ from archc.ir.chunk_ops.pairs import SUMS as SUMS
 from archc.ir.chunk_ops.pairs import GateGradient, Gram, Mix, Spans, SpansGradient
 from archc.ir.chunk_ops.rows import LEAST_GATE as LEAST_GATE
 from archc.ir.chunk_ops.rows import Move, Scan, Sums
-from archc.ir.chunk_ops.stacks import Chunks, Detach, Expand, Place, Select, Stack, Tokens
+from archc.ir.chunk_ops.stacks import (
+    BlockSums,
+    Chunks,
+    Detach,
+    Expand,
+    Place,
+    Select,
+    Stack,
+    Tokens,
+)
 from archc.ir.chunk_ops.streams import AtLast, Last, Unwindow
 from archc.ir.chunk_ops.systems import Conjugate, Inverse
 from archc.ir.graph import Graph, Node
@@ -40,10 +49,14 @@ MOST_ROWS, FEWEST_TOKENS = 64, 16
 """Rows that a chunk has unless more is asked for: products inside it, and the solve of its
 triangle, grow with their square; and tokens that it has however many rows they are."""
 
+SCANNED_ROWS = 16
+"""Rows of a chunk whose scan is all that is done: the registers of a thread hold that many."""
+
 
 CHUNK_OPS: tuple[type[ChunkOp], ...] = (
     Chunks, Tokens, Stack, Select, Place, Last, AtLast, Unwindow, Expand, Sums, Move, Scan, Spans,
     SpansGradient, Gram, Mix, GateGradient, Inverse, Detach, Conjugate,
+    BlockSums,
 )  # fmt: skip
 """Every chunk op; tables about ops have these beside those of the layer IR."""
 
@@ -74,7 +87,12 @@ def rows_of_token(form: ChunkForm) -> int:
 
 
 def usual_tokens(form: ChunkForm) -> int:
-    """The tokens of a chunk where nobody says: a power of 2, with at most `MOST_ROWS` rows."""
+    """The tokens of a chunk where nobody says: a power of 2, with at most `MOST_ROWS` rows, or
+    `SCANNED_ROWS` where a scan begins with the state before its chunk."""
+    graph = form.forward
+    scans = [node for node in graph if isinstance(node.op, Scan) and node.op.matrix is None]
+    if any(graph[node.operands[2]].type.axes for node in scans):
+        return SCANNED_ROWS
     most = max(FEWEST_TOKENS, MOST_ROWS // rows_of_token(form))
     return 1 << (most.bit_length() - 1)
 

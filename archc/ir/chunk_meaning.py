@@ -122,6 +122,16 @@ def _moved(data: Tensor, along: int, steps: int, fill: float) -> Tensor:
     return torch.cat([new, kept] if steps > 0 else [kept, new], along)
 
 
+def block_sums(node: Node, scope: Scope, x: Named) -> Named:
+    """Each block of an axis added up; the last may be shorter."""
+    op = node.op
+    rest = [name for name in x.names if name != op.axis]
+    data = x.to([*rest, op.axis])
+    data = torch.nn.functional.pad(data, (0, -data.shape[-1] % op.length))
+    blocks = data.unflatten(-1, (-1, op.length)).sum(-1)
+    return Named(blocks, (*rest, node.type.axes[-1].name))
+
+
 def scan(node: Node, scope: Scope, a: Named, b: Named, first: Named) -> Named:
     """Row by row, each from the one before."""
     op, names = node.op, node.type.names
@@ -132,8 +142,9 @@ def scan(node: Node, scope: Scope, a: Named, b: Named, first: Named) -> Named:
     order = range(length)
     for i in reversed(order) if op.reverse else order:
         a_i, b_i = _row(a, op.axis, i), _row(b, op.axis, i)
+        before = state
         state = Named(_step(op, a_i, b_i, state, rest).expand(shape), tuple(rest))
-        rows.append(state.data)
+        rows.append((before if op.exclusive else state).data)
     rows = rows[::-1] if op.reverse else rows
     data = torch.stack(rows) if rows else scope.like.new_zeros((0, *shape))
     return Named(data, (op.axis, *rest))
@@ -273,6 +284,7 @@ CHUNK_MEANING: dict[type, Callable[..., Named]] = {
     ck.Sums: sums,
     ck.Move: move,
     ck.Scan: scan,
+    ck.BlockSums: block_sums,
     ck.Spans: spans,
     ck.SpansGradient: spans_gradient,
     ck.Gram: gram,

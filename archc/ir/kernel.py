@@ -52,7 +52,8 @@ class Kernel:
     that are written; `ends` are states of the walked Fold that are written after its last chunk.
     `split` is an axis of which every program has a block of `most` at most, and so is `rows`, an
     axis of the grid. Of `split` it has FEW indices where the dim `beside` it is not longer than
-    NEAR: tiles then have both dims for every row, else one of them goes index by index. `exact`:
+    NEAR: tiles then have both dims for every row, else one of them goes index by index. `turn` is
+    a dim that always does, in one loop for all that is stored. `exact`:
     its products of matrices are in float32 whatever the data are; those of `in_parts` are too, made
     of products of the two parts of a number. `tokenwise`: it walks the tokens, not chunks of them.
     `why` says for a reader how it was cut.
@@ -72,6 +73,7 @@ class Kernel:
     exact: bool = False
     in_parts: frozenset[int] = frozenset()
     beside: Axis | None = None
+    turn: Axis | None = None
     tokenwise: bool = False
 
 
@@ -118,6 +120,8 @@ def warps(kernel: Kernel, read: Iterable[Type], parts: bool) -> int:
     so what reads two states."""
     if _solves(kernel):
         return 4  # as many as have 16 of 64 rows each: products then leave rows where they are
+    if kernel.turn is not None:  # each thread has all rows of an index of what is split
+        return 1
     if kernel.walk is not None:
         return 8 if kernel.exact or kernel.graph[kernel.walk].op.reverse else 4
     grid = {axis.name for axis in kernel.grid}

@@ -7,7 +7,7 @@ from typing import Any
 
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.lowering.chunks import at_last, chunks, last, result, tokens
+from archc.lowering.chunks import at_last, block_sums, chunks, last, result, tokens
 from archc.lowering.paired import paired
 from archc.lowering.rows import move, scan, spans, spans_gradient, sums
 from archc.lowering.rules import RULES
@@ -18,4 +18,5 @@ CHUNK_RULES: dict[type, Callable[..., Any]] = {
     ck.Last: last, ck.Move: move, ck.Sums: sums, ck.Scan: scan, ck.Spans: spans,
     ck.SpansGradient: spans_gradient, ck.Inverse: inverse, ck.Conjugate: conjugate,
     ck.Gram: paired, ck.Mix: paired, ck.GateGradient: paired,
+    ck.BlockSums: block_sums,
 }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from archc.ir.graph import Node
-from archc.lowering.algebra import kept
+from archc.lowering.algebra import kept, reduced
 from archc.lowering.kernel_values import KernelValues
 from archc.lowering.micro import steps_of
 from archc.lowering.values import Index, Made, Place, Refusal
@@ -52,6 +52,18 @@ def tokens(v: KernelValues, node: Node, place: Place) -> Made:
         return x
     off = frozenset({t.label} if t.label else ())
     return replace(x, zero=x.zero - off, finite=x.finite - off)
+
+
+def block_sums(v: KernelValues, node: Node, place: Place) -> Made:
+    """The sum over the program's block of the axis that is split."""
+    operand = v.frame.graph[node.operands[0]]
+    block = node.type.axes[-1].name
+    if v.kernel.split is None or node.op.axis != v.kernel.split.name:
+        return v.refused(node, f"sums of blocks of {node.op.axis}, which is not split")
+    axis = operand.type.axis(node.op.axis)
+    at = {name: index for name, index in place.items() if name != block}
+    x = v.value(operand.id, {**at, axis.name: v.whole(axis)})
+    return x if isinstance(x, Refusal) else reduced(v, x, (axis.name,), axes=[axis])
 
 
 def at_last(v: KernelValues, node: Node, place: Place) -> Made:

@@ -21,6 +21,7 @@ from archc.lowering.blocks import product_by_blocks
 from archc.lowering.exact import in_two_parts
 from archc.lowering.micro import MicroSteps, Right, steps_of
 from archc.lowering.names import axis_name, buffer_names, plain, size_name
+from archc.lowering.turned import Turned
 from archc.lowering.values import (
     Frame,
     Index,
@@ -52,6 +53,9 @@ WORDS = frozenset(
 FIELDS = ("sequence", "base", "start", "end", "low", "high", "row")
 """A row of the table: the sequence, the token that a chunk 0 of it would begin with, its first
 token and the one after its last, the same of its chunks, and its row of the batch."""
+
+BESIDE = 2
+"""Indices of the dim that is split which a thread has, where another dim goes index by index."""
 
 TABLE = "rows"
 ROW = "i"
@@ -100,6 +104,7 @@ class KernelValues(Values):
         self.here = made_here(kernel)
         self.micro = MicroSteps(kernel.graph, kernel.loads)
         self.in_parts = False
+        self.turned: Turned | None = None
         self.rows = row_label(kernel)
         self._names = buffer_names(kernel, {*WORDS, TABLE})
         self._begin()
@@ -128,6 +133,9 @@ class KernelValues(Values):
             block = k.program("block", ceil_div(self.size(split.size), PART))
             self.first_part = self.title(block * PART, "first_part")
             self.block = block
+            for node in self.kernel.graph:
+                if isinstance(node.op, ck.BlockSums) and node.op.axis == split.name:
+                    self.indices[node.type.axes[-1].name] = Index(block)
         zero = k.lift(0, "i32")
         self.batch, self.n = at.get("batch", zero), at.get("stream", zero)
         self._sequence(self.batch if walked else self.n, SEQUENCES if walked else CHUNKS)
@@ -180,7 +188,8 @@ class KernelValues(Values):
         if first is None and not self.is_split(axis):
             return super()._all_of(axis, label)
         first = self.first_part if first is None else first
-        at = self.title(first + self.k.iota(axis.name, self.length(axis)), "part")
+        most = BESIDE if self.kernel.turn is not None else 0
+        at = self.title(first + self.k.iota(axis.name, self.length(axis), most), "part")
         mask = self.inside(axis.name, at < self.k.lift(self.size(axis.size)))
         return Index(at, True, mask).along(label)
 
@@ -310,6 +319,10 @@ class KernelValues(Values):
 
     def _given(self, node: Node, place: Place) -> Made | None:
         """A value that another kernel made, or that the caller has."""
+        if self.turned is not None and self.frame.owner is None:
+            found = self.turned.given(self, node, place)
+            if found is not None:
+                return found
         if not self.is_loaded(node.id):
             return None
         buffer = self.tensor(self.kernel.loads[node.id], node)

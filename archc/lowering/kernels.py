@@ -19,6 +19,7 @@ from archc.ir.kernel import NEAR, WHOLE, Kernel
 from archc.lowering.blocks import part_by_part
 from archc.lowering.chunk_rules import CHUNK_RULES
 from archc.lowering.kernel_values import KernelValues, Memory, made_here
+from archc.lowering.turned import Turned, store_in_turn, sums_over
 from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Rules
 from archc.tile.handle import Tile
 from archc.tile.language import Program
@@ -90,6 +91,8 @@ class _Kernel:
     def _store_all(self) -> Refusal | None:
         """Store every value; with few indices of what is split, if the dim beside it is short."""
         beside = self.kernel.beside
+        if self.kernel.turn is not None:
+            return self._store_in_turn(self.kernel.turn)
         if beside is None:
             return self._store_each()
         v, refused = self.v, None
@@ -99,6 +102,24 @@ class _Kernel:
         with v.k.otherwise(near), v.inner():
             v.has_few = False
             return refused or self._store_each()
+
+    def _store_in_turn(self, axis: Axis) -> Refusal | None:
+        """Store every value, with one dim index by index."""
+        v, stored = self.v, list[tuple[str, Node, Place]]()
+        sums = sums_over(v, made_here(self.kernel), axis)
+        if isinstance(sums, Refusal):
+            return sums
+        v.has_few, v.has_rows, v.turned = True, True, Turned(axis, sums)
+        for name, id in self.kernel.stores.items():
+            node = self.kernel.graph[id]
+            along = self.tokens in node.type.names
+            there = v.at_tokens(id) if along else {}
+            zero = {axis.name: Index(v.k.lift(0, "i32"))} if axis.name in node.type.names else {}
+            place = there if isinstance(there, Refusal) else v.at(node, {**there, **zero})
+            if isinstance(place, Refusal):
+                return place
+            stored.append((name, node, place))
+        return store_in_turn(v, v.turned, stored, self._write)
 
     def _store_each(self) -> Refusal | None:
         """Store one value after the other."""
@@ -179,7 +200,9 @@ class _Kernel:
             if axis.name not in names and not (axis.kind == "stream" and streams)
         ]  # fmt: skip
         where = [v.indices[axis.name].at.equals(0) for axis in lacks]
-        if self.kernel.split is not None and self.kernel.split.name not in names:
+        split = self.kernel.split
+        blocks = set() if split is None else {n for n, i in v.indices.items() if i.at == v.block}
+        if split is not None and not {split.name, *blocks} & {*names}:
             where.append(v.block.equals(0))
         return where
 

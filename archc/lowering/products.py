@@ -98,6 +98,25 @@ def _is_pointwise(v: Values, id: int) -> bool:
     return pointwise and all(_is_pointwise(v, operand) for operand in node.operands)
 
 
+def term(v: Values, node: Node, place: Place, axis: Axis, index: Index) -> Made:
+    """What one index of a dim adds to a sum over it."""
+    found = _places(v, node, {label: place[each.name] for label, each in node.op.out})
+    if isinstance(found, Refusal):
+        return found
+    (label,) = (name for name, each in found.axes.items() if each == axis)
+    rest = {name: other for name, other in found.axes.items() if name != label}
+    owns = [{n: index if i.label == label else i for n, i in own.items()} for own in found.owns]
+    tiles = []
+    for operand, own in zip(node.operands, owns, strict=True):
+        x = v.value(operand, own)
+        if isinstance(x, Refusal):
+            return x
+        tiles.append(x)
+    if len(tiles) == 1:
+        return reduced(v, tiles[0], tuple(rest), axes=[*rest.values()])
+    return product(v, node, tiles[0], tiles[1], Summed(owns, rest, found.order))
+
+
 def _in_turn(v: Values, node: Node, found: Summed) -> Made:
     """The elements of one index after the other, added up in a loop."""
     label, axis = next(iter(found.axes.items()))

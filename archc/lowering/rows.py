@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from archc.ir import chunk as ck
@@ -169,18 +170,42 @@ def scan(v: Values, node: Node, place: Place) -> Made:
     given = v.operands(node, place)
     if isinstance(given, Refusal):
         return given
+    if not (op.reverse and v.has_rows):
+        return _scanned(v, node, place, given, op.reverse)
+    made = _scanned(v, node, place, [_turned_around(x, op.axis) for x in given], False)
+    return _turned_around(made, op.axis)
+
+
+def _turned_around(x: Padded, axis: str) -> Padded:
+    """A tile with its rows in the other order: where a thread has all of them, no instruction."""
+    return replace(x.wide(), tile=x.wide().tile.flip(axis)) if axis in x.labels else x
+
+
+def _scanned(v: Values, node: Node, place: Place, given: Sequence[Padded], reverse: bool) -> Padded:
+    """A scan of tiles."""
+    op: ck.Scan = node.op
     a, b, first = (x.wide() for x in given)
     labels = v.joined(a, b, first)
     labels = labels if op.axis in labels else (op.axis, *labels)
     dims = _dims(place, (a, b, first), labels)
-    largest = op.kind == "max-plus"
-    join = _max_plus if largest else _linear
-    wide = (v.over(x, dims).tile for x in (a, b))
-    factor, scanned = v.k.scan(join, op.axis, *wide, reverse=op.reverse)
+    factors, added = (v.over(x, dims).tile for x in (a, b))
     start = v.over(first, [dim for dim in dims if dim.name in first.labels]).tile
-    if largest:
+    if op.kind == "max-plus":
+        factor, scanned = v.k.scan(_max_plus, op.axis, factors, added, reverse=reverse)
         return Padded(v.k.apply("max", factor + start, scanned))
-    return Padded(factor * start + scanned)
+    if b.number == 0 and first.number == 1 and not op.exclusive:
+        return Padded(factors.scan("product", op.axis, reverse))
+    length = v.k.lift(v.length(node.type.axis(op.axis)), "i32")
+    begin = place[op.axis].at.equals(length - 1 if reverse else v.k.lift(0, "i32"))
+    if first.number != 0:
+        moved = v.k.apply("mul", factors, start, dims_in=labels) + added
+        added = v.k.apply("where", begin, moved, added, dims_in=labels)
+    if not op.exclusive:
+        return Padded(v.k.scan(_linear, op.axis, factors, added, reverse=reverse)[1])
+    one, nothing = v.k.full(1.0, *dims), v.k.full(0.0, *dims)
+    given_ = factors, added, one, nothing
+    before = v.k.scan(_with_before, op.axis, *given_, reverse=reverse)[3]
+    return Padded(v.k.apply("where", begin, start, before, dims_in=labels))
 
 
 def _dims(place: Place, given: tuple[Padded, ...], labels: tuple[str, ...]) -> list[Dim]:
@@ -193,6 +218,11 @@ def _dims(place: Place, given: tuple[Padded, ...], labels: tuple[str, ...]) -> l
 def _linear(x: tuple[Tile, ...], y: tuple[Tile, ...]) -> tuple[Tile, ...]:
     """h -> a h + b, and then h -> a' h + b'."""
     return x[0] * y[0], x[1] * y[0] + y[1]
+
+
+def _with_before(x: tuple[Tile, ...], y: tuple[Tile, ...]) -> tuple[Tile, ...]:
+    """The same, and h before the last element: of a single element that is h itself, 1 h + 0."""
+    return (*_linear(x[:2], y[:2]), x[0] * y[2], x[1] * y[2] + y[3])
 
 
 def _max_plus(x: tuple[Tile, ...], y: tuple[Tile, ...]) -> tuple[Tile, ...]:

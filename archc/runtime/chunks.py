@@ -107,16 +107,29 @@ def rows_of(x: Tensor | float, dim: int, count: int) -> list:
 
 
 def scan_rows(
-    a: Tensor | float, b: Tensor, first: Tensor, dim: int, step: Callable, reverse: bool = False
+    a: Tensor | float,
+    b: Tensor,
+    first: Tensor,
+    dim: int,
+    step: Callable,
+    reverse: bool = False,
+    exclusive: bool = False,
 ) -> Tensor:
-    """h[i] = step(a[i], h[i - 1], b[i]) along a dim, from `first`; `reverse` from the last row."""
+    """h[i] = step(a[i], h[i - 1], b[i]) along a dim, from `first`; `reverse` from the last row.
+    `exclusive`: the value before each row."""
     count = max(x.shape[dim] for x in (a, b) if isinstance(x, Tensor) and x.dim() >= -dim)
     pairs = list(zip(rows_of(a, dim, count), rows_of(b, dim, count), strict=True))
     h, rows = first, []
     for a_i, b_i in pairs[::-1] if reverse else pairs:
-        h = step(a_i, h, b_i)
-        rows.append(h)
+        before, h = h, step(a_i, h, b_i)
+        rows.append(before + torch.zeros_like(h) if exclusive else h)
     return torch.stack(rows[::-1] if reverse else rows, dim)
+
+
+def sums_of_blocks(x: Tensor, length: int) -> Tensor:
+    """Each block of the last dim added up; the last may be shorter."""
+    filled = torch.nn.functional.pad(x, (0, -x.shape[-1] % length))
+    return filled.unflatten(-1, (-1, length)).sum(-1)
 
 
 def linear_step(a: Tensor | float, h: Tensor, b: Tensor) -> Tensor:

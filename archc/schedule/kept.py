@@ -137,9 +137,11 @@ class Kept:
 
     def _scans(self, node: Node) -> bool:
         """Whether a scan of several dims is as well done twice: to load what it is made of is less
-        than to write it and to read it. Not in gradients, which have sums over its dims."""
+        than to write it and to read it. In gradients, which have sums over its dims, only where one
+        of these goes index by index."""
         deep = len(own_dims(node.type.axes, self.heads)) > 2
-        return self.levels.fused and scans_numbers(node) and deep
+        again = self.levels.fused or self.levels.turned is not None
+        return again and scans_numbers(node) and deep
 
     def _spans(self, node: Node) -> bool:
         """Whether a matrix is made of one gate for each row: a vector in place of its square."""

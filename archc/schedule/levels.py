@@ -11,8 +11,9 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.schedule.axes import own_dims, reduction_dims
+from archc.schedule.axes import own_dims, reduction_dims, scans_numbers
 from archc.schedule.operands import PAIRED
+from archc.schedule.wide_scans import turned_dims
 
 CHUNKS, PAIRS, WALKS = 0, 1, 2
 """Kinds of levels: done for every chunk at once, the same with pairs of rows that decay, and along
@@ -65,13 +66,16 @@ class Levels:
         self.apart = False
         self.sums: set[int] = set()
         self.least: dict[int, int] = {}
+        self.late: set[int] = set()
+        self.turned = turned_dims(graph, heads)
         self.of = self._levels()
         if self._scans() and any(self._is_product(n) and not self.of[n.id] for n in graph):
             self.apart = True
             self.of = self._levels()
         self.last = _next(max(self.of.values(), default=0) + 1, CHUNKS)
         self.sums = {node.id for node in graph if self._sums_of_inputs(node)}
-        self.of = self._levels() if self.sums else self.of
+        self.late = self._wanted_late()
+        self.of = self._levels() if self.sums or self.late else self.of
         self._delay_pairs()
         self.count = max(self.of.values(), default=0) + 1
 
@@ -100,6 +104,18 @@ class Levels:
         """Whether a node is a result of a walk that PyTorch does."""
         return isinstance(node.op, ir.Result) and node.operands[0] in fallback
 
+    def _wanted_late(self) -> set[int]:
+        """What is made of scans that are done again where their rows are wanted, and no walk needs:
+        the last kernel has them all, and makes such rows once."""
+        if self.turned is None:
+            return set()
+        scans = [n.id for n in self.graph if scans_numbers(n)]
+        made = {*scans}.union(*(self.graph.descendants(id) for id in scans))
+        walks = [n.id for n in self.graph if isinstance(n.op, ir.Fold)]
+        before = {*walks}.union(*(self.graph.ancestors(id) for id in walks))
+        rest = made - before - {*self.ends, *self.fallback}
+        return {id for id in rest if not isinstance(self.graph[id].op, ir.Result)}
+
     def _crosses_programs(self, node: Node) -> bool:
         """Whether an op looks across what different programs have."""
         if isinstance(node.op, ir.Fold | ir.Input) or node.id in self.ends:
@@ -107,6 +123,8 @@ class Levels:
         if isinstance(node.op, ck.Last):
             return True
         outer = {a.name for a in node.type.axes if a.kind != "dim"} | {"batch", *self.heads}
+        blocks = [n for n in self.graph if isinstance(n.op, ck.BlockSums)]
+        outer |= {n.type.axes[-1].name for n in blocks}
         for operand in node.operands:
             outer |= {a.name for a in self.graph[operand].type.axes if a.kind != "dim"}
         return bool(set(reduction_dims(self.graph, node)) & outer)
@@ -253,6 +271,8 @@ class Levels:
             return _next(before, WALKS)
         if node.id in self.sums:
             return self.last
+        if node.id in self.late:
+            return max(_next(before, CHUNKS), self.last - 3)
         if self.fused and self._follows(node, before, found):
             return before
         if isinstance(node.op, ck.Inverse):  # its rows alone fill the registers

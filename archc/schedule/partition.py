@@ -28,6 +28,7 @@ from archc.ir.value_names import unsaved
 from archc.schedule.axes import counts_chunks, own_dims, reduction_dims, scans_numbers
 from archc.schedule.kept import Kept
 from archc.schedule.levels import CHUNKS, PAIRS, Levels, is_renamed, kind_of, split_of
+from archc.schedule.wide_scans import BLOCK, MOST
 
 WHY = {
     CHUNKS: "every chunk at once",
@@ -115,18 +116,32 @@ class _Partition:
             return []
         nodes = self._inside(home.values(), home.values())
         loads = self._loads(home.values())
-        split = self._split_between(nodes, list(home.values()))
+        turned = self._turned(nodes)
+        split = turned[0] if turned else self._split_between(nodes, list(home.values()))
         grid = self._grid(nodes, walked=False)
         first = not any(kind_of(each) not in WHY for each in range(level) if levels.has_fold(each))
         word = self._role(level, nodes, first)
         why, most = (WHY[kind_of(level)],), SHORT if kind_of(level) == PAIRS else LONG
         title = self._title(word)
+        if turned is not None:
+            most = BLOCK if any(isinstance(n.op, ck.BlockSums) for n in nodes) else MOST
         return [
             Kernel(
                 title, self.graph, loads, home, grid, split, why=why, most=most,
-                in_parts=self.kept.exact, beside=self._beside(nodes, split),
+                in_parts=self.kept.exact, beside=None if turned else self._beside(nodes, split),
+                turn=turned[1] if turned else None,
             )
         ]  # fmt: skip
+
+    def _turned(self, nodes: Iterable[Node]) -> tuple[Axis, Axis] | None:
+        """The dims of scans with two of them for every row, of which programs have a part and which
+        goes index by index, if nothing but sums of blocks looks across the first."""
+        dims = self.levels.turned
+        made = [node for node in nodes if not isinstance(node.op, ck.BlockSums)]
+        if dims is None or not any(scans_numbers(node) for node in made):
+            return None
+        crossed = {name for node in made for name in reduction_dims(self.graph, node)}
+        return None if dims[0].name in crossed else dims
 
     def _folds(self, level: int) -> list[Kernel]:
         """The kernels of the walks of a level."""

@@ -111,6 +111,7 @@ class Program:
         self.fold: Node | None = None if kernel.walk is None else graph[kernel.walk]
         self.inner = dict(found for node in graph if (found := _steps_of(graph, node)) is not None)
         self.picked: set[str] = set()
+        self.blocks = {n.type.axes[-1].name for n in graph if isinstance(n.op, ck.BlockSums)}
         self._known_tiled: dict[Axis, bool] = {}
         self._known_lengths: dict[Axis, int] = {}
         self.looping = False
@@ -216,8 +217,8 @@ class Program:
 
     def tile(self, axes: Iterable[Axis]) -> list[int]:
         """The dims of a tile, each a power of 2 of at least 16; axes of one index are none. The
-        steps of a token are no dim: they are rows."""
-        tiled = [axis for axis in axes if self.is_tiled(axis)]
+        steps of a token are no dim: they are rows; nor is a dim that goes index by index."""
+        tiled = [axis for axis in axes if self.is_tiled(axis) and axis != self.kernel.turn]
         dims = (self.length(axis) for axis in tiled if axis.name not in self.inner)
         found = [max(16, 1 << (length - 1).bit_length()) for length in dims]
         inner = math.prod(self.length(axis) for axis in tiled if axis.name in self.inner)
@@ -225,7 +226,8 @@ class Program:
 
     def has_dim(self, axis: Axis) -> bool:
         """Whether tiles have a dim of their own along an axis."""
-        return self.is_tiled(axis) and axis.name not in self.inner
+        own = self.is_tiled(axis) and axis.name not in self.inner
+        return own and axis != self.kernel.turn
 
     def is_tiled(self, axis: Axis) -> bool:
         """Whether a program has a vector of places along an axis, not one."""
@@ -238,7 +240,7 @@ class Program:
         rows = self.kernel.rows
         if rows is not None and axis.name == rows.name:
             return True
-        if axis.kind == "batch" or axis.name in self.picked:
+        if axis.kind == "batch" or axis.name in self.picked | self.blocks:
             return False
         if any(axis.name == each.name for each in self.kernel.grid):
             return False

@@ -197,7 +197,7 @@ class Integers:
                 return Sum(int(number))
             case ProgramId(axis):
                 return Sum(0, ((Atom(axis), 1),))
-            case Iota(dim):
+            case Iota(dim, _):
                 atom = Atom(dim)
                 self.ranges[atom] = (0, self.size(dim.length) - 1)
                 return Sum(0, ((atom, 1),))

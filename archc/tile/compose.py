@@ -264,10 +264,10 @@ class Composer:
         real = Type("f64" if like == "f64" else "f32")
         return self.put(Full(float(value), real), type=real)
 
-    def iota(self, name: str, length: Length) -> Tile:
-        """0, 1, 2, ... along a new dim."""
+    def iota(self, name: str, length: Length, most: int = 0) -> Tile:
+        """0, 1, 2, ... along a new dim, of which a thread is to have `most` side by side."""
         dim = Dim(name, as_size(length))
-        return self.put(Iota(dim), type=Type("i32", (dim,)), name=f"i_{name}")
+        return self.put(Iota(dim, most), type=Type("i32", (dim,)), name=f"i_{name}")
 
     def along(self, tile: Tile, names: tuple[str, ...]) -> Tile:
         """The tile with its dims under these names: one that has them already stays itself, so

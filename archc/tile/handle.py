@@ -9,6 +9,7 @@ from archc.tile.language import (
     Broadcast,
     Cast,
     Dim,
+    Flip,
     Pick,
     Reduce,
     Reshape,
@@ -100,6 +101,10 @@ class Tile:
         """Sorted along the last dim; `most`: only the largest so many."""
         dims = self.dims if most is None else (*self.dims[:-1], most)
         return self.composer.put(Sort(descending, most), self, type=Type(self.dtype, dims))
+
+    def flip(self, dim: str) -> Tile:
+        """From the end of a dim to its begin."""
+        return self.composer.put(Flip(dim), self, type=self.value.type)
 
     def pick(self, index: Tile, dim: str) -> Tile:
         """Elements along a dim at the indices of a tile."""

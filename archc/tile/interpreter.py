@@ -36,6 +36,7 @@ from archc.tile.language import (
     Cast,
     Chosen,
     Dot,
+    Flip,
     For,
     Full,
     Given,
@@ -68,7 +69,6 @@ TORCH = {
     "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
     "i32": torch.int32, "i64": torch.int64, "bool": torch.bool,
 }  # fmt: skip
-
 
 
 class WrongProgram(Exception):
@@ -388,6 +388,11 @@ def _sort(m: Interpreter, s: Statement) -> None:
     m.make(s, made if s.op.most is None else made[..., : m.size(s.op.most.length)])
 
 
+def _flip(m: Interpreter, s: Statement) -> None:
+    (x,) = s.operands
+    m.make(s, m[x].flip(1 + x.type.place(s.op.dim)))
+
+
 def _dot(m: Interpreter, s: Statement) -> None:
     a, b = (m[value] for value in s.operands[:2])
     wide = torch.float64 if m.exact else torch.float32
@@ -557,7 +562,8 @@ def _if(m: Interpreter, s: Statement) -> None:
 OPS: dict[type[Op], Callable[[Interpreter, Statement], None]] = {
     Scalar: _scalar, ProgramId: _program_id, Iota: _iota, Full: _full, Apply: _apply, Cast: _cast,
     Given: _given, Chosen: _chosen_constant, AtMost: _at_most, Broadcast: _broadcast, While: _while,
-    Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Dot: _dot, Transpose: _transpose,
+    Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Flip: _flip, Dot: _dot,
+    Transpose: _transpose,
     Relabel: _relabel, Reshape: _reshape, Pick: _pick, Load: _load, Store: _store,
     LoadBlock: _load_block, Atomic: _atomic, Barrier: _barrier, For: _for, If: _if,
 }  # fmt: skip

@@ -113,9 +113,11 @@ class ProgramId:
 
 @dataclass(frozen=True)
 class Iota:
-    """0, 1, 2, ... along a dim."""
+    """0, 1, 2, ... along a dim. `most`: a thread is to have so many at most side by side (0: as
+    many as memory is read best with), so that it has all of the other dim of its tiles."""
 
     dim: Dim
+    most: int = 0
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,13 @@ class Sort:
 
     descending: bool = False
     most: Dim | None = None
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A tile from the end of a dim to its begin."""
+
+    dim: str
 
 
 @dataclass(frozen=True)
@@ -336,12 +345,13 @@ class If:
 
 Op = (
     Scalar | ProgramId | Iota | Full | Given | Chosen | AtMost | Apply | Cast | Random | Reduce
-    | Scan | Sort | Dot | Transpose | Relabel | Broadcast | Reshape | Pick | Load | Store
+    | Scan | Sort | Flip | Dot | Transpose | Relabel | Broadcast | Reshape | Pick | Load | Store
     | LoadBlock | Atomic | Barrier | For | While | If
 )  # fmt: skip
 
 PURE = (
-    Scalar, ProgramId, Iota, Full, Apply, Cast, Random, Reduce, Scan, Sort, Dot, Transpose, Relabel,
+    Scalar, ProgramId, Iota, Full, Apply, Cast, Random, Reduce, Scan, Sort, Flip, Dot, Transpose,
+    Relabel,
     Broadcast, Reshape, Pick, Given, Chosen, AtMost,
 )  # fmt: skip
 """Ops that make the same value of the same operands, wherever they stand."""

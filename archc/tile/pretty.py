@@ -23,6 +23,7 @@ from archc.tile.language import (
     Cast,
     Chosen,
     Dot,
+    Flip,
     For,
     Full,
     Given,
@@ -141,7 +142,7 @@ class _Lister:
                 return axis
             case Full(number):
                 return f"{number:g}"
-            case Iota(dim):
+            case Iota(dim, _):
                 return f"0, 1, ... below {dim.length}"
             case Apply(function) if function in SIGNS:
                 return f" {SIGNS[function]} ".join(given)
@@ -166,6 +167,8 @@ class _Lister:
         match s.op:
             case Sort(_, most):
                 return f"sorted {given[0]}" if most is None else f"top {most.length} of {given[0]}"
+            case Flip(dim):
+                return f"{given[0]} from the end of {dim}"
             case Dot(precision):
                 added = f" + {given[2]}" if len(given) > 2 else ""
                 return f"{given[0]} @ {given[1]}{added} ({precision})".removesuffix(" (ieee)")

@@ -21,6 +21,7 @@ from archc.tile.language import (
     Buffer,
     Cast,
     Dot,
+    Flip,
     For,
     Load,
     LoadBlock,
@@ -141,7 +142,7 @@ class Launch:
                 count = times * self.elements(s.results[0].type)
                 total.special += SPECIAL[function] * count
                 total.others += count
-            case Reduce() | Scan() | Sort():
+            case Reduce() | Scan() | Sort() | Flip():
                 total.others += times * self.elements(s.operands[0].type)
             case Load() | LoadBlock() | Atomic() | Store():
                 self._move(s.op.buffer, s, times, total)

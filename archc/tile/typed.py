@@ -23,6 +23,7 @@ from archc.tile.language import (
     Cast,
     Chosen,
     Dot,
+    Flip,
     For,
     Full,
     Given,
@@ -265,6 +266,13 @@ def _sort(program: Program, s: Statement) -> str:
     return _made(s, Type(x.type.dtype, dims))
 
 
+def _flip(program: Program, s: Statement) -> str:
+    (x,) = s.operands
+    if s.op.dim not in x.type.names:
+        return f"{shown(x.type)} has no dim {s.op.dim}"
+    return _made(s, x.type)
+
+
 def _transpose(program: Program, s: Statement) -> str:
     (x,) = s.operands
     if sorted(s.op.order) != sorted(x.type.names):
@@ -405,7 +413,8 @@ RULES: dict[type, Callable[[Program, Statement], str]] = {
     ProgramId: _program_id, Iota: _iota, Full: _full, Given: _given, Chosen: _chosen,
     AtMost: _at_most,
     Apply: _apply, Cast: _cast,
-    Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Dot: _dot, Transpose: _transpose,
+    Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Flip: _flip, Dot: _dot,
+    Transpose: _transpose,
     Relabel: _relabel, Broadcast: _broadcast, Reshape: _reshape, Pick: _pick, Load: _access,
     Store: _access, Atomic: _access, LoadBlock: _load_block, Barrier: _barrier, For: _for,
     While: _while, If: _if,

@@ -239,8 +239,18 @@ def scan(scope: Scope, node: Node) -> Value:
     b = laid_out(scope.real(seen(scope, node.operands[1])), layout)
     first = laid_out(scope.real(seen(scope, node.operands[2])), rest)
     dim = str(layout.index(op.axis) - len(layout))
-    reverse = "reverse=True" if op.reverse else ""
-    return Value(applied("scan_rows", a, b, first, dim, step, reverse), layout, DATA)
+    return Value(
+        applied("scan_rows", a, b, first, dim, step, *flags(op, "reverse", "exclusive")),
+        layout, DATA,
+    )  # fmt: skip
+
+
+def block_sums(scope: Scope, node: Node) -> Value:
+    """`sums_of_blocks(x, 32)`, of a last axis."""
+    op, x = node.op, tensor(scope, node.operands[0])
+    rest = [name for name in x.layout if name != op.axis]
+    text = applied("sums_of_blocks", permuted(x.text, x.layout, [*rest, op.axis]), str(op.length))
+    return settled(scope, node, text, [*rest, node.type.axes[-1].name])
 
 
 def _scan_matrices(scope: Scope, node: Node) -> Value:
@@ -365,6 +375,7 @@ CHUNK_EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
     ck.Sums: sums,
     ck.Move: move,
     ck.Scan: scan,
+    ck.BlockSums: block_sums,
     ck.Spans: spans,
     ck.SpansGradient: spans_gradient,
     ck.Gram: gram,

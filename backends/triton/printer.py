@@ -40,6 +40,7 @@ from archc.tile.language import (
     Cast,
     Chosen,
     Dot,
+    Flip,
     For,
     Full,
     Given,
@@ -261,7 +262,8 @@ def _program_id(p: Printer, s: Statement) -> Iterator[str]:
 
 
 def _iota(p: Printer, s: Statement) -> Iterator[str]:
-    return p.let(s, f"tl.arange(0, {size_text(s.op.dim.length)})")
+    text = f"tl.arange(0, {size_text(s.op.dim.length)})"
+    return p.let(s, f"tl.max_contiguous({text}, {s.op.most})" if s.op.most else text)
 
 
 def _full(p: Printer, s: Statement) -> Iterator[str]:
@@ -348,6 +350,11 @@ def _sort(p: Printer, s: Statement) -> Iterator[str]:
     if s.op.most is not None:
         return p.let(s, f"tl.topk({name}, {size_text(s.op.most.length)})")
     return p.let(s, f"tl.sort({name}, descending={s.op.descending})")
+
+
+def _flip(p: Printer, s: Statement) -> Iterator[str]:
+    (x,) = s.operands
+    return p.let(s, f"tl.flip({p.name(x)}, {x.type.place(s.op.dim)})")
 
 
 def _dot(p: Printer, s: Statement) -> Iterator[str]:
@@ -459,7 +466,8 @@ def _if(p: Printer, s: Statement) -> Iterator[str]:
 LINES: dict[type[Op], Line] = {
     Scalar: _scalar, ProgramId: _program_id, Iota: _iota, Full: _full, Apply: _apply, Cast: _cast,
     Given: _given, Chosen: _chosen, AtMost: _at_most, Broadcast: _broadcast, While: _while,
-    Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Dot: _dot, Transpose: _transpose,
+    Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Flip: _flip, Dot: _dot,
+    Transpose: _transpose,
     Relabel: _relabel, Reshape: _reshape, Pick: _pick, Load: _load, Store: _store,
     LoadBlock: _load_block, Atomic: _atomic, Barrier: _barrier, For: _for, If: _if,
 }  # fmt: skip

@@ -144,6 +144,8 @@ def constants(found: Planned, kernel: Kernel, made: Lowered) -> dict[str, int | 
         beside = kernel.beside
         few = beside is not None and number(beside.size, found.sizes) <= NEAR
         known["PART"] = block(number(kernel.split.size, found.sizes), FEW if few else 16)
+        if kernel.turn is not None:
+            known["PART"] = block(number(kernel.split.size, found.sizes), kernel.most)
     return {name: known[name] for name in made.program.constants}
 
 

@@ -62,18 +62,22 @@ class Scan(ChunkOp):
     `kind` "linear", or "max-plus": h[i] = max(a[i] + h[i-1], b[i]). With `matrix` = (row, col), a
     is a matrix per row, or the same for all: h[i] = a[i] @ h[i-1] + b[i], where h has the axis
     `col` and a also `row`, the same axis of the result. `reverse` walks from the last row.
+    "exclusive": the value before each row, h[i-1], in place of h[i].
     """
 
     axis: str
     kind: str = "linear"
     matrix: tuple[str, str] | None = None
     reverse: bool = False
+    exclusive: bool = False
 
     in_order = True
 
     def typed(self, types: Types) -> Type:
         a, b, first = types
         require(self.axis not in first.names, "scan starts from a value before its rows")
+        numbers = self.kind == "linear" and self.matrix is None
+        require(numbers or not self.exclusive, "a value before each row is one of linear scans")
         if self.matrix is not None:
             row, col = self.matrix
             require({row, col} <= set(a.names) and col in b.names, "scan with a matrix")

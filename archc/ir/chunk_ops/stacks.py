@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import sympy
+
 from archc.dims import Axis
-from archc.ir.chunk_ops.op import Moving
-from archc.ir.graph import Type
-from archc.ir.shapes import Types, arrange, require, without
+from archc.ir.chunk_ops.op import ChunkOp, Moving
+from archc.ir.graph import Node, Type
+from archc.ir.shapes import Lengths, Types, arrange, elements, require, without
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,30 @@ class Expand(Moving):
 
     def crossed(self) -> tuple[str, ...]:
         return ()
+
+
+@dataclass(frozen=True)
+class BlockSums(ChunkOp):
+    """Its operand, added up over each block of `length` indices of an axis: a last axis counts the
+    blocks in place of it."""
+
+    axis: str
+    length: int
+
+    def block(self, axis: Axis) -> Axis:
+        """The axis that counts the blocks of another one."""
+        return Axis(f"{axis.name}_block", sympy.ceiling(axis.size / self.length))
+
+    def typed(self, types: Types) -> Type:
+        require(self.axis in types[0].names, f"sums of blocks of {self.axis}")
+        axis, rest = types[0].axis(self.axis), without(types[0], (self.axis,))
+        return Type(arrange((*rest.axes, self.block(axis))), types[0].dtype)
+
+    def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
+        return elements(types[0].axes, lengths)
+
+    def crossed(self) -> tuple[str, ...]:
+        return (self.axis,)
 
 
 @dataclass(frozen=True)

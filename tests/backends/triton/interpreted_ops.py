@@ -209,6 +209,7 @@ def scans() -> Cases:
             z=s.add(ck.Scan("i", reverse=reverse), s.number(2), b, s.number(0)),
             w=s.add(ck.Scan("i", reverse=reverse), one, b, first),
             v=s.add(ck.Scan("i", reverse=reverse), one, one, s.number(0)),
+            u=s.add(ck.Scan("i", reverse=reverse, exclusive=True), a, b, first),
         )  # fmt: skip
         yield f"scans, reverse: {reverse}", s
         s = Sketch()

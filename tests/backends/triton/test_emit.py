@@ -45,13 +45,13 @@ def test_a_memory_alone_has_the_kernels_of_its_layer() -> None:
 
 
 def test_sums_of_scans_over_channels_hold_no_tile_of_all_channels() -> None:
-    """Where a scan of [rows, D, N] is summed over D, it is made channel by channel: with 512 of it
-    a tile of all asked for 262,144 bytes of shared memory."""
+    """Where a scan of [rows, D, N] is summed over D, programs have a part of D, and one index of N
+    after the other: with 512 of D a tile of all asked for 262,144 bytes of shared memory."""
     text = text_of("ssm_selective")
     begin = text.index("_gradient_kernels_chunk_output(")
     kernel = text[begin : text.index("@kernel", begin)]
     scans = re.findall(r"(?m)^( +)\S.* = tl\.associative_scan\(", kernel)
-    loops = re.findall(r"(?m)^( +)for D\w* in tl\.range\(0, D\):", kernel)
+    loops = re.findall(r"(?m)^( +)for N\w* in tl\.range\(0, N\):", kernel)
     assert scans and loops and min(map(len, scans)) > min(map(len, loops))
     assert re.search(r"tl\.arange\(0, (B_)?D\)", kernel) is None
 
