@@ -424,6 +424,7 @@ def _add_halves(d: Decays, level: Level, each: Weighed, both: Tile, sums: dict[s
     value = each.b if each.a is None else each.a
     if each.a is not None and each.b is not None:
         value = k.where(level.later, each.a, each.b)
+    assert value is not None, "what is wanted is a sum of one of them"
     near = _near(d, value, decay)
     weights = k.where(level.either, both, k.full(0.0).to(d.operand))
     seen = weights.dot(near.along(**{d.row: d.col}), precision=d.precision)
