@@ -46,7 +46,7 @@ def row(name: str) -> dict[str, Any]:
     (B, T), sizes = ROWS[name]
     module = archc.load(name).module(device="cuda", dtype=torch.bfloat16, **sizes)
     x = torch.randn(B, T, sizes["d"], device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    slope = torch.randn_like(x)
+    slope = torch.randn_like(module(x))
 
     def forward() -> None:
         with torch.no_grad():
