@@ -1,4 +1,4 @@
-"""What functions that launch kernels of chunks call, and what those kernels call."""
+"""What functions that launch kernels of chunks call."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import warnings
 import torch
 from torch import Tensor
 
-from archc.runtime.jit import kernel
 from archc.runtime.ops import transformed
-from archc.runtime.optional import tl, triton
+from archc.runtime.optional import triton
 
 
 def block_of(size: int, most: int = 1 << 20) -> int:
@@ -114,28 +113,3 @@ def solve_of(dtype: torch.dtype) -> torch.dtype:
     """In what triangular systems are multiplied: float16 has the digits of tf32 at twice its
     speed."""
     return torch.float32 if dtype == torch.float32 else torch.float16
-
-
-@kernel
-def tile_power(x, y):
-    """x ** y; of a negative x where y is whole, and 1 where y is 0."""
-    x, y = tl.broadcast(tl.cast(x, tl.float32), tl.cast(y, tl.float32))
-    size = tl.exp(y * tl.log(tl.abs(x)))
-    half = 0.5 * y
-    found = tl.where((x < 0.0) & (tl.floor(half) != half), -size, size)
-    found = tl.where((x < 0.0) & (tl.floor(y) != y), float("nan"), found)
-    return tl.where((y == 0.0) | (x == 1.0), 1.0, found)
-
-
-@kernel
-def tile_remainder(x, y):
-    """x - y * floor(x / y), with the sign of y: `%` of Triton has that of x."""
-    rest = x % y
-    return tl.where(rest * y < 0, rest + y, rest)
-
-
-@kernel
-def tile_quotient(x, y):
-    """floor(x / y): `//` of Triton is for integers, and rounds towards 0."""
-    whole = x - tile_remainder(x, y)
-    return tl.floor(whole / y + 0.5) if whole.dtype.is_floating() else whole // y

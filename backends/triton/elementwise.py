@@ -13,11 +13,11 @@ PRODUCTS = 8
 
 
 def _power(x: str, y: str) -> str:
-    """`x * x * x` for an exponent that is a small whole number, `tile_power(x, y)` else."""
+    """`x * x * x` for an exponent that is a small whole number, `real_power(x, y)` else."""
     count = y.removesuffix(".0")
     if x.isidentifier() and count.isdigit() and 1 <= int(count) <= PRODUCTS:
         return " * ".join([x] * int(count))
-    return f"tile_power({x}, {y})"
+    return f"real_power({x}, {y})"
 
 
 TEXT: dict[str, Callable[..., str]] = complete("`TEXT` of backends/triton/elementwise.py", {
@@ -45,8 +45,8 @@ TEXT: dict[str, Callable[..., str]] = complete("`TEXT` of backends/triton/elemen
     "mul": lambda x, y: f"{x} * {y}",
     "div": lambda x, y: f"{x} / {y}",
     "pow": _power,
-    "mod": lambda x, y: f"tile_remainder({x}, {y})",
-    "floordiv": lambda x, y: f"tile_quotient({x}, {y})",
+    "mod": lambda x, y: f"real_remainder({x}, {y})",
+    "floordiv": lambda x, y: f"real_quotient({x}, {y})",
     "max": lambda x, y: f"tl.maximum({x}, {y})",
     "min": lambda x, y: f"tl.minimum({x}, {y})",
     "eq": lambda x, y: f"{x} == {y}",
@@ -61,11 +61,8 @@ TEXT: dict[str, Callable[..., str]] = complete("`TEXT` of backends/triton/elemen
 }, FUNCTIONS)  # fmt: skip
 """Operands are names or numbers, so that no brackets are needed."""
 
-TILED = frozenset(("tile_power", "tile_remainder", "tile_quotient"))
+TILED = frozenset(("real_power", "real_remainder", "real_quotient"))
 """What these texts call that is no function of Triton."""
-
-PROMOTING = frozenset(("real", "add", "sub", "mul", "max", "min", "where"))
-"""Functions of reals that take integers beside them; others are given reals alone."""
 
 CALLED = TILED | {
     name

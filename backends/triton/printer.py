@@ -78,13 +78,6 @@ LITERAL = ("f32", "i32")
 NESTED = 56
 """How long a part of a formula may be without a line of its own."""
 
-CALLED = {
-    "tile_power": "real_power",
-    "tile_remainder": "real_remainder",
-    "tile_quotient": "real_quotient",
-}
-"""What the functions of `TEXT` that Triton lacks are called in the runtime."""
-
 WHOLE = {"floordiv": "//", "mod": "%"}
 """Of integers that are not negative, C and Python divide alike; nothing else is divided so."""
 
@@ -281,10 +274,7 @@ def _apply(p: Printer, s: Statement) -> Iterator[str]:
     given = [p.operand(place, s) for place in range(len(s.operands))]
     if s.op.function in WHOLE and kind(type.dtype) == "int":
         return p.let(s, f" {WHOLE[s.op.function]} ".join(given))
-    text = TEXT[s.op.function](*given)
-    for name, called in CALLED.items():
-        text = text.replace(f"{name}(", f"{called}(")
-    return p.let(s, text)
+    return p.let(s, TEXT[s.op.function](*given))
 
 
 def _cast(p: Printer, s: Statement) -> Iterator[str]:

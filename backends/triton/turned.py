@@ -83,7 +83,7 @@ class _Values:
             return self._from_product(value.func.value)
         if name in CALLED:  # laid out as its operands are
             return any(map(self._from_product, value.args))
-        return name == "dot" or name.startswith("tile_inverse")
+        return name == "dot"
 
 
 def _name(call: ast.Call) -> str:

@@ -29,7 +29,7 @@ def test_what_kernels_call_stays_what_it_is() -> None:
     launched = {*re.findall(r"launch_kernel\(\n? *(\w+_kernels?(?:_\w+)?),", text)}
     module = load(text, "powers")
     steps = {name for name in vars(module) if name.endswith("_step")}
-    assert hasattr(module, "tile_power")
+    assert hasattr(module, "real_power")
     assert kernels_of(module).keys() == launched | steps
 
 

@@ -30,7 +30,8 @@ def filled(kernel: Any, shape: tuple[int, ...], *given: Any, dtype: Any = torch.
 
 
 FUNCTION = """
-from archc.runtime.kernels import tile_power, tile_quotient, tile_remainder
+from archc.runtime.optional import tl, triton
+from archc.runtime.tiles import real_power, real_quotient, real_remainder
 
 @triton.jit
 def function(x_p, y_p, z_p, made_p):
