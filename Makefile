@@ -22,7 +22,7 @@ NO_DEPS = xlstm==2.0.6 mlstm_kernels==2.0.6 hyper-connections==0.4.11
 # of every step what the tables of ops and functions are held by.
 QUICK = tests/test_house.py tests/test_rooms.py tests/test_explain.py tests/syntax tests/elaborate \
     tests/ir/test_meaning.py tests/ir/test_meaning_ops.py tests/ir/test_text.py tests/ir/test_verify.py \
-    tests/ir/test_verify_forms.py tests/functions tests/test_tables.py tests/autodiff/test_chunk.py \
+    tests/ir/test_verify_forms.py tests/functions tests/test_tables.py tests/autodiff/test_chunk_gradients.py \
     tests/autodiff/test_elementwise.py tests/recurrence/chunk/test_matrix.py tests/schedule/test_partition.py \
     tests/tile/test_verifier.py tests/backends/eager/test_ops.py tests/backends/eager/test_chunk_ops.py
 

@@ -4,7 +4,7 @@
       -> tree     syntax/      what it says, nothing looked up
       -> layer IR elaborate/   names, shapes and the one meaning of `@`; few ops (ir/layer.py)
       -> layer IR algebra/     equal values for less work; the memory of a layer alone (cut.py)
-      -> Plan     compile.py   THE pipeline; selfcheck.py holds a small instance against meaning.py
+      -> Plan     compile.py   THE pipeline; file_check.py holds a small instance against meaning.py
       -> text     backends/    a standalone Python file
       -> module   api.py       `archc.load("my.arch").module(d=2304, H=32)`
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     __version__: str
     from archc import law, plot
     from archc.api import Spec, load, parse, save_pretrained
-    from archc.decay import parameter_groups
     from archc.diagnostics import ArchError, ArchWarning
     from archc.mixer import MixerMatrix, mixer_matrix
     from archc.nan_search import FirstNaN, first_nan
     from archc.sampling import generate, stream
+    from archc.weight_decay import parameter_groups
 
 __all__ = [
     "ArchError", "ArchWarning", "FirstNaN", "MixerMatrix", "Spec", "first_nan", "generate", "law",
@@ -43,7 +43,7 @@ _HOMES = {
     "FirstNaN": "archc.nan_search",
     "first_nan": "archc.nan_search",
     "mixer_matrix": "archc.mixer",
-    "parameter_groups": "archc.decay",
+    "parameter_groups": "archc.weight_decay",
     "parse": "archc.api",
     "save_pretrained": "archc.api",
     "stream": "archc.sampling",

@@ -16,21 +16,22 @@ from typing import Any
 from archc.algebra.absorb import absorb
 from archc.algebra.fold import fold
 from archc.algebra.simplify import simplify
-from archc.attention.fold import Fold, Refusal
 from archc.attention.recognise import folds
-from archc.autodiff.builder import NoGradient
+from archc.attention.weighted_sum import Fold, Refusal
+from archc.autodiff.gradient_builder import NoGradient
 from archc.autodiff.reverse import gradient
 from archc.backends.eager import emit as eager
 from archc.backends.renamed import check_spelling
 from archc.backends.triton import emit as triton
 from archc.backends.triton.schedule import Schedule
 from archc.elaborate.elaborate import Importer, elaborate
+from archc.file_check import checked
 from archc.ir import layer as ir
-from archc.ir.budget import check_budget
 from archc.ir.chunk import ChunkForm, cotangent
 from archc.ir.graph import Graph
+from archc.ir.layer_budget import check_budget
 from archc.ir.plan import Plan
-from archc.ir.token import Left
+from archc.ir.token_region import Left
 from archc.ir.verify import verify
 from archc.limits import deep_calls
 from archc.lowering.token import RegionKernels, lower
@@ -55,7 +56,6 @@ from archc.schedule.quotients import quotients_again
 from archc.schedule.segments import segments
 from archc.schedule.steps import in_spans, steps, tokenwise
 from archc.schedule.wide_scans import wide_scans_again, with_sums_of_blocks
-from archc.selfcheck import checked
 from archc.source import Source
 from archc.specfile import import_source
 from archc.syntax.parse import parse

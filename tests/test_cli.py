@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from archc.cli import VERBS
-from archc.commands.arguments import read_value
+from archc.commands.parameters import read_value
 from tests.console import BAD, GOOD, RUN, run
 
 pytestmark = pytest.mark.usefixtures("empty_folder")

@@ -20,8 +20,8 @@ import pytest
 from click.testing import CliRunner
 
 from archc.cli import archc
-from archc.commands.arguments import read_value
 from archc.commands.explain import codes, page
+from archc.commands.parameters import read_value
 from archc.compile import before_chunks, in_logs
 from archc.diagnostics import ArchError
 from archc.elaborate.elaborate import elaborate

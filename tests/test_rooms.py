@@ -35,25 +35,9 @@ TYPED = {
 """Functions that a class in another file calls with itself: they name it in annotations alone."""
 
 NAMED_ALIKE = {
-    "arguments": "what a command, and what a call, is given",
-    "budget": "of a layer, and of a kernel",
-    "builder": "of gradients, and the one that it builds on",
-    "chunk": "ops, and their gradients",
-    "decay": "what a spec says of parameters, and how that is asked for",
-    "fold": "what an attention is, and how that is written",
-    "interval": "of ops, and of functions",
     "pairs": "chosen and lowered",
-    "picture": "of a graph, and of a measurement",
-    "plan": "of a layer, and of its algebra",
     "products": "chosen and lowered",
-    "ranges": "of expressions, and of functions",
-    "selfcheck": "made when compiling, written, and run",
-    "stages": "of a recurrence, and of a compilation",
-    "states": "made, and as they run",
     "steps": "chosen, and lowered",
-    "text": "of a layer, and of an attention",
-    "token": "what a region is, and how it is lowered",
-    "worker": "one a room that starts processes",
 }
 """Modules of one name in rooms that see each other, and what tells them apart."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from archc.algebra.plan import Join, Plan, Spread, Take
+from archc.algebra.contraction_order import Join, Plan, Spread, Take
 from archc.algebra.product import Labels, Reading
 from archc.dims import Axis
 from archc.ir import layer as ir

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from archc.algebra import cost
 from archc.algebra.build import build
-from archc.algebra.plan import Join, Plan, Planner, Spread
+from archc.algebra.contraction_order import Join, Plan, Planner, Spread
 from archc.algebra.product import (
     Reading,
     Sized,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import sympy
 
-from archc.attention.fold import Bound
+from archc.attention.weighted_sum import Bound
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 

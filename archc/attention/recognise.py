@@ -13,8 +13,8 @@ from dataclasses import replace
 import sympy
 
 from archc.attention.bounds import always, bound, conjuncts, of_distance, up_to_the_reader
-from archc.attention.fold import RESERVED, Bound, Dot, Fold, Lookup, Refusal, Source
 from archc.attention.grouped import grouped
+from archc.attention.weighted_sum import RESERVED, Bound, Dot, Fold, Lookup, Refusal, Source
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.builder import Builder

@@ -11,7 +11,7 @@ from typing import Any
 
 import sympy
 
-from archc.autodiff.builder import Builder
+from archc.autodiff.gradient_builder import Builder
 from archc.functions.definitions import FUNCTIONS, HEADS, SIGMOID, A, B, Function, Slopes, Y
 from archc.ir.graph import Node
 

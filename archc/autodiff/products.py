@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from archc.autodiff.builder import Builder
+from archc.autodiff.gradient_builder import Builder
 from archc.autodiff.keep import size
 from archc.dims import Axis
 from archc.ir import layer as ir

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from archc.autodiff.builder import Builder, NoGradient
+from archc.autodiff.gradient_builder import Builder, NoGradient
 from archc.autodiff.products import Term, take_out, total
 from archc.dims import Axis
 from archc.ir import builder

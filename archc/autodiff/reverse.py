@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from archc.autodiff.builder import Builder
+from archc.autodiff.gradient_builder import Builder
 from archc.autodiff.keep import Gradient, divide
 from archc.autodiff.rules import PASSES_NOTHING, REGIONS, RULES
 from archc.ir import layer as ir

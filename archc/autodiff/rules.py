@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from archc.autodiff import chunk, regions, tensor
-from archc.autodiff.builder import Builder
+from archc.autodiff import chunk_gradients, regions, tensor
 from archc.autodiff.elementwise import elementwise
+from archc.autodiff.gradient_builder import Builder
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node
@@ -48,25 +48,25 @@ RULES: dict[type, Rule] = {
     ir.Pair: regions.pair,
     ir.Result: tensor.nothing,  # the walk hands its cotangent to the region
     ir.Call: regions.call,
-    ck.Chunks: chunk.chunks,
-    ck.Tokens: chunk.tokens,
-    ck.Stack: chunk.stack,
-    ck.Select: chunk.select,
-    ck.Place: chunk.place,
-    ck.Last: chunk.last,
-    ck.AtLast: chunk.at_last,
-    ck.Unwindow: chunk.unwindow,
-    ck.Expand: chunk.expand,
-    ck.BlockSums: chunk.second,
-    ck.Sums: chunk.sums,
-    ck.Move: chunk.move,
-    ck.Scan: chunk.scan,
-    ck.Spans: chunk.spans,
-    ck.SpansGradient: chunk.second,
-    ck.Gram: chunk.gram,
-    ck.Mix: chunk.mix,
-    ck.GateGradient: chunk.second,
-    ck.Inverse: chunk.inverse,
+    ck.Chunks: chunk_gradients.chunks,
+    ck.Tokens: chunk_gradients.tokens,
+    ck.Stack: chunk_gradients.stack,
+    ck.Select: chunk_gradients.select,
+    ck.Place: chunk_gradients.place,
+    ck.Last: chunk_gradients.last,
+    ck.AtLast: chunk_gradients.at_last,
+    ck.Unwindow: chunk_gradients.unwindow,
+    ck.Expand: chunk_gradients.expand,
+    ck.BlockSums: chunk_gradients.second,
+    ck.Sums: chunk_gradients.sums,
+    ck.Move: chunk_gradients.move,
+    ck.Scan: chunk_gradients.scan,
+    ck.Spans: chunk_gradients.spans,
+    ck.SpansGradient: chunk_gradients.second,
+    ck.Gram: chunk_gradients.gram,
+    ck.Mix: chunk_gradients.mix,
+    ck.GateGradient: chunk_gradients.second,
+    ck.Inverse: chunk_gradients.inverse,
     ck.Detach: tensor.nothing,
     ck.Conjugate: regions.conjugate,
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from archc.autodiff.builder import Builder
+from archc.autodiff.gradient_builder import Builder
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 

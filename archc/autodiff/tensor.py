@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import sympy
 
-from archc.autodiff.builder import Builder, NoGradient
+from archc.autodiff.gradient_builder import Builder, NoGradient
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir

@@ -10,5 +10,5 @@ drawn.py      the inputs, as the layer itself would make them
 clock.py      paired rounds, medians, memory, what the device can do at most
 errors.py     how far outputs and gradients are from the float64 oracle
 traffic.py    the bytes and operations that no form can do without
-report.py     a table and JSON;  picture.py: a plot
+report.py     a table and JSON;  chart.py: a plot
 """

@@ -16,9 +16,9 @@ from archc.bench.job import DECODE, Entering, Input, Job, Work
 from archc.bench.traffic import compulsory, stays_wide
 from archc.compile import elaborated, function_of, text_of, with_chunks
 from archc.diagnostics import InternalError
+from archc.file_check import rewritten
 from archc.ir import layer as ir
 from archc.ir.sizes import Number, evaluate, resolve_sizes
-from archc.selfcheck import rewritten
 from archc.specfile import read, split
 
 LIMIT = 1e-9

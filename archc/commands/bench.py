@@ -16,8 +16,8 @@ import click
 from rich.console import Console as Terminal
 
 from archc.commands import writing
-from archc.commands.arguments import Spec, json_option, set_option
 from archc.commands.console import Console
+from archc.commands.parameters import Spec, json_option, set_option
 from archc.commands.status import Status
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _show(found: Report, data: Mapping[str, Any], options: Mapping[str, Any]) ->
         terminal.print(table(found))
         click.echo("\n".join(["", *notes(found)]))
     if options["plot"]:
-        from archc.bench.picture import picture
+        from archc.bench.chart import picture
 
         picture(found).savefig(options["plot"], dpi=150)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from archc.commands.arguments import spec_argument
+from archc.commands.parameters import spec_argument
 from archc.specfile import read, split
 
 

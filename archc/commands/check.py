@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from archc.commands.arguments import json_option, set_option, specs_argument
 from archc.commands.console import Console, coloured
+from archc.commands.parameters import json_option, set_option, specs_argument
 from archc.commands.stages import layer_of, warnings_of
 from archc.commands.status import Status
 from archc.diagnostics import ArchError, Diagnostic

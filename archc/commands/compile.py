@@ -9,9 +9,9 @@ import click
 from rich.console import Console as Terminal
 
 from archc.commands import writing
-from archc.commands.arguments import set_option, spec_argument
 from archc.commands.console import Console
 from archc.commands.dump import Stages
+from archc.commands.parameters import set_option, spec_argument
 from archc.commands.sources import BACKENDS, source_of
 from archc.commands.stages import Given, layer_of, tree_of
 from archc.compile import RUNTIMES, Dump, Style, kernels_of

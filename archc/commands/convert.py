@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from archc.commands.arguments import spec_argument
 from archc.commands.console import Console
+from archc.commands.parameters import spec_argument
 from archc.diagnostics import fail
 
 

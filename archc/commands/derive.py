@@ -7,9 +7,9 @@ from collections.abc import Callable
 import click
 
 from archc.commands import writing
-from archc.commands.arguments import output_option, set_option, spec_argument
 from archc.commands.catalogue import doc_parts
 from archc.commands.console import Console
+from archc.commands.parameters import output_option, set_option, spec_argument
 from archc.commands.stages import Given, layer_of
 from archc.commands.status import Status
 from archc.derivation import document, html

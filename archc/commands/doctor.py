@@ -16,7 +16,7 @@ import click
 import torch
 
 from archc.backends.triton.quirks import CAPABLE, QUIRKS, SUPPORTED, Quirk, Version
-from archc.commands.arguments import json_option
+from archc.commands.parameters import json_option
 
 COLUMNS = 100
 """How wide the report is."""

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.markdown import Markdown
 
-from archc.commands.arguments import json_option
+from archc.commands.parameters import json_option
 from archc.diagnostics import did_you_mean
 
 

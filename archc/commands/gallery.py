@@ -8,8 +8,8 @@ from html import escape
 import click
 
 from archc.commands import writing
-from archc.commands.arguments import Spec
 from archc.commands.console import Console
+from archc.commands.parameters import Spec
 from archc.commands.profile import CONDITIONS, Profile, in_short, profile
 from archc.ir.picture import as_svg
 from archc.specfile import bundled, read, split

@@ -13,8 +13,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from archc.commands.arguments import json_option
 from archc.commands.catalogue import entry
+from archc.commands.parameters import json_option
 from archc.specfile import bundled
 
 COLUMNS = 100

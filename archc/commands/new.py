@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from archc.commands import writing
-from archc.commands.arguments import Spec
 from archc.commands.console import Console
+from archc.commands.parameters import Spec
 from archc.diagnostics import fail
 from archc.source import Source
 from archc.specfile import SUFFIX, read, split

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 import click
 
 from archc.commands import writing
-from archc.commands.arguments import json_option, output_option, set_option, spec_argument
 from archc.commands.console import Console
+from archc.commands.parameters import json_option, output_option, set_option, spec_argument
 from archc.commands.sources import source_of
 from archc.commands.stages import Given, layer_of, tree_of
 from archc.compile import before_chunks, programs_of

@@ -12,8 +12,8 @@ from archc.backends.renamed import check_spelling
 from archc.diagnostics import Diagnostic
 from archc.elaborate.elaborate import elaborate
 from archc.elaborate.unread import unread
-from archc.ir.budget import check_budget
 from archc.ir.layer import Fold, Layer
+from archc.ir.layer_budget import check_budget
 from archc.ir.text import called_layers
 from archc.ir.verify import verify
 from archc.specfile import import_source, read, split

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from archc.commands import writing
-from archc.commands.arguments import set_option, spec_argument
 from archc.commands.bench import DTYPES, SHAPES, Numbers
 from archc.commands.console import Console
+from archc.commands.parameters import set_option, spec_argument
 from archc.commands.status import Status
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import click
 from rich.console import Console as Terminal
 from rich.progress import track
 
-from archc.commands.arguments import json_option, set_option, spec_argument
 from archc.commands.console import Console
+from archc.commands.parameters import json_option, set_option, spec_argument
 from archc.commands.stages import Given, layer_of
 from archc.commands.status import Status
 

@@ -20,9 +20,9 @@ from archc.derivation.maths import (
     named,
     row,
 )
+from archc.functions.interval import Interval
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
-from archc.numerics.interval import Interval
 from archc.verify.study import Study
 
 DEPTH = 4

@@ -9,8 +9,8 @@ from archc.backends.eager.emit import emit
 from archc.compile import before_chunks
 from archc.derivation.page import Checked, Page, Step, para
 from archc.derivation.step_algebra import algebra
+from archc.file_check import rewritten
 from archc.ir import layer as ir
-from archc.selfcheck import rewritten
 from archc.verify.study import studies_of
 
 

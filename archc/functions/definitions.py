@@ -15,7 +15,7 @@ from typing import Any
 
 import sympy
 
-from archc.functions import ranges
+from archc.functions import interval_rules as ranges
 from archc.functions.interval import (
     ANY,
     POSITIVE,

@@ -15,7 +15,7 @@ from typing import Any
 import sympy
 
 from archc.attention.bounds import up_to_the_reader
-from archc.attention.fold import Bound, Fold, Source
+from archc.attention.weighted_sum import Bound, Fold, Source
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph

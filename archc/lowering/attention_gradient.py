@@ -14,7 +14,7 @@ from typing import Any
 
 import sympy
 
-from archc.attention.fold import Fold, Source
+from archc.attention.weighted_sum import Fold, Source
 from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
 from archc.lowering.attention import LOG2E, READ, READER, Sweep, clean, result_index

@@ -23,7 +23,7 @@ from archc.functions.interval import (
     point,
     power,
 )
-from archc.functions.ranges import floor
+from archc.functions.interval_rules import floor
 from archc.ir import layer as ir
 
 COUNT = Interval(0, math.inf, False, True)

@@ -15,8 +15,8 @@ from dataclasses import replace
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite
-from archc.numerics.interval import intervals
 from archc.numerics.logs import Known, NoLog, log_of
+from archc.numerics.propagation import intervals
 from archc.numerics.stated import recurrences, stated
 
 EXP = ir.Elementwise("exp")

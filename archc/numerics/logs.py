@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 
 import sympy
 
+from archc.functions.interval import ANY, Interval
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
-from archc.numerics.interval import ANY, Interval, intervals
+from archc.numerics.propagation import intervals
 
 Known = Mapping[int, Interval]
 

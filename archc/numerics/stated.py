@@ -4,12 +4,12 @@ bound`."""
 from __future__ import annotations
 
 from archc.functions.interval import Interval, both
-from archc.functions.ranges import logarithm
+from archc.functions.interval_rules import logarithm
 from archc.ir import layer as ir
 from archc.ir.chunk import Bound
 from archc.ir.graph import Node
 from archc.numerics.constants import required
-from archc.numerics.interval import Given, intervals
+from archc.numerics.propagation import Given, intervals
 
 
 def stated(layer: ir.Layer) -> dict[int, Interval]:

@@ -10,7 +10,7 @@ import sympy
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
-from archc.ir.token import Past
+from archc.ir.token_region import Past
 from archc.ir.typing import layer_graph
 from archc.regions.token_ops import is_free
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
-from archc.ir.token import Left, TokenRegion, is_token_type
+from archc.ir.token_region import Left, TokenRegion, is_token_type
 from archc.regions.body import Body, leaves, nearest
 from archc.regions.token_ops import fits, is_table
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK_OPS
-from archc.ir.token import Gradient, TokenRegion
+from archc.ir.token_region import Gradient, TokenRegion
 from archc.regions.inverse import with_gathers
 from archc.regions.passes import stages
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
-from archc.ir.token import is_token_type
+from archc.ir.token_region import is_token_type
 
 STAGED = "moved."
 """What the names of values between the stages begin with."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.ir.token import is_token_type
+from archc.ir.token_region import is_token_type
 
 OF_POSITIONS = (ir.Position, ir.Constant, ir.Delta, ir.Elementwise, ir.Reduce, ir.Contract)
 """What tables are made by: no parameter is behind them, no input, and no layer that is called,

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from archc.runtime.chunks import moved, placed, to_chunks
+from archc.runtime.kept_states import RaggedState, joined_states, kept_by, state_rows
 from archc.runtime.layers import extreme_of, once_for, told_by
-from archc.runtime.states import RaggedState, joined_states, kept_by, state_rows
 
 
 def check_borders(layer: str, cu_seqlens: Tensor, x: Tensor) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from archc.attention.fold import Fold
+from archc.attention.listing import lines
 from archc.attention.recognise import sums
-from archc.attention.text import lines
+from archc.attention.weighted_sum import Fold
 from archc.backends.eager.attention import attention
 from archc.backends.triton.fold import told
 from archc.compile import folded, lowered

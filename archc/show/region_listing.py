@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from archc.backends.eager.emit import called_first
 from archc.compile import for_kernels, lowered, token_regions, with_epilogues, with_prologues
 from archc.ir import layer as ir
-from archc.ir.token import Left, TokenRegion
+from archc.ir.token_region import Left, TokenRegion
 from archc.lowering.token import RegionKernels
 
 

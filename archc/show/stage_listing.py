@@ -10,8 +10,8 @@ from archc.algebra.decisions import decisions
 from archc.algebra.simplify import simplify
 from archc.autodiff.keep import report
 from archc.ir import layer as ir
+from archc.ir.chunk_stages import CHUNKS, TOKENS, Stage, stages
 from archc.ir.graph import Graph
-from archc.ir.stages import CHUNKS, TOKENS, Stage, stages
 from archc.ir.text import graph_json, graph_text
 from archc.recurrence.affine.listing import as_text
 from archc.recurrence.analysis.classify import fold_classes

@@ -2,6 +2,6 @@
 
 candidates.py  what is tried, and how the best is chosen from times
 search.py      candidates compiled and held against the oracle side by side, then timed alone
-worker.py      a process that does so
+settings_worker.py  a process that does so
 store.py       the file that generated files read when they are told to
 """

@@ -43,7 +43,7 @@ def search(
 
     Raises SearchFailed where there is nothing to rely on.
     """
-    workers = Workers(Path(job.folder), "archc.tune.worker")
+    workers = Workers(Path(job.folder), "archc.tune.settings_worker")
     path, found = job.write(), Found(job)
     names = [SHIPPED, *(each.name for each in candidates or every())]
     say(f"{job.title}: {len(names) - 1} candidates compiled and held against the oracle")

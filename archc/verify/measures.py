@@ -19,13 +19,13 @@ from archc.backends.load import load
 from archc.backends.renamed import Weights, arguments, declared, weights
 from archc.compile import before_chunks, lowered
 from archc.diagnostics import ArchError, Diagnostic, fail
+from archc.file_check import SMALL, distance, hold_numbers
 from archc.ir.choices import Seen
 from archc.ir.layer import Fold, Layer
 from archc.ir.meaning import evaluate
 from archc.ir.plan import Check, Plan, examples
 from archc.ir.sizes import Number, resolve_sizes
 from archc.recurrence.chunk.loops import loops
-from archc.selfcheck import SMALL, distance, hold_numbers
 from archc.verify.checks import checks
 from archc.verify.study import studies_of
 from archc.verify.trial import Trial

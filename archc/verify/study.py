@@ -9,10 +9,10 @@ from functools import cached_property
 from archc.autodiff.keep import Gradient
 from archc.autodiff.reverse import gradient
 from archc.compile import before_chunks
+from archc.functions.interval import Interval
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.text import called_layers
-from archc.numerics.interval import Interval
 from archc.numerics.stated import stated
 from archc.recurrence.chunk.chunked import derived_of, sizes_of
 from archc.recurrence.chunk.derived import Derived, Kept

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from archc.dims import T_SEEN, TIME, at
+from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
 from archc.ir.meaning import evaluate_graph
 from archc.ir.plan import examples
 from archc.ir.typing import layer_graph
-from archc.numerics.interval import Interval
 from archc.verify.study import Study
 
 Values = dict[str, Tensor]

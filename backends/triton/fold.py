@@ -15,8 +15,8 @@ from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import permuted
 from archc.backends.triton.fold_op import FoldOp
 
-from archc.attention.fold import Fold, Refusal, Source
 from archc.attention.recognise import sums
+from archc.attention.weighted_sum import Fold, Refusal, Source
 from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
 from archc.ir.graph import Node

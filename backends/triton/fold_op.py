@@ -11,7 +11,7 @@ from archc.backends.eager.literals import literals
 from archc.backends.triton.program_launch import ProgramLaunch, Strided, write_program
 from archc.backends.writer import COLUMNS, INDENT, Names, Writer, quoted
 
-from archc.attention.fold import Fold, Source
+from archc.attention.weighted_sum import Fold, Source
 from archc.ir.chunk import cotangent
 from archc.lowering.attention import clean, forward, numbers_of
 from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens

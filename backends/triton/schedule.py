@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from archc.backends.triton.kernel_program import KernelProgram, memory_of
 
-from archc.attention.fold import Fold, Refusal
+from archc.attention.weighted_sum import Fold, Refusal
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm

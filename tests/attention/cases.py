@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from archc.api import parse
-from archc.attention.fold import Fold, Refusal, Source
 from archc.attention.recognise import folds
+from archc.attention.weighted_sum import Fold, Refusal, Source
 from archc.compile import lowered, slopes_of
 from archc.ir import layer as ir
 from archc.ir.meaning import evaluate_graph

@@ -7,7 +7,7 @@ import sympy
 import torch
 
 from archc.attention.bounds import up_to_the_reader
-from archc.attention.fold import Bound
+from archc.attention.weighted_sum import Bound
 from archc.lowering.attention import forward
 from tests.attention.cases import PLAIN, distance, launch, refusals, spec
 

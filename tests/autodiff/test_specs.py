@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from archc.algebra.simplify import simplify
-from archc.autodiff.builder import NoGradient
+from archc.autodiff.gradient_builder import NoGradient
 from archc.autodiff.reverse import gradient
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type

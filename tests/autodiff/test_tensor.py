@@ -8,7 +8,7 @@ import pytest
 import sympy
 import torch
 
-from archc.autodiff.builder import NoGradient
+from archc.autodiff.gradient_builder import NoGradient
 from archc.autodiff.reverse import gradient
 from archc.dims import stream
 from archc.ir import layer as ir

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from archc.bench.chart import picture
 from archc.bench.job import Entering, Input, Job, Work
-from archc.bench.picture import picture
 from archc.bench.processes import Outcome
 from archc.bench.report import notes, recorded, report, table
 

@@ -9,8 +9,8 @@ from archc.backends.eager.emit import emit
 
 import archc
 from archc.compile import lowered, text_of
+from archc.file_check import checked
 from archc.ir.plan import Plan
-from archc.selfcheck import checked
 
 CARRIED = """
 layer Earlier(p):

@@ -22,7 +22,7 @@ from archc.ir.graph import Graph, Node, Type
 from archc.ir.layer import Layer
 from archc.ir.meaning import evaluate_graph
 from archc.ir.sizes import evaluate, resolve_sizes
-from archc.ir.token import TokenRegion
+from archc.ir.token_region import TokenRegion
 from archc.lowering.token import BLOCK_T, EACH, IO, Lowered, lower
 from archc.lowering.values import Refusal
 from archc.regions.cut import regions

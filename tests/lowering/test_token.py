@@ -15,7 +15,7 @@ from archc.autodiff.reverse import gradient
 from archc.compile import lowered, whole_in_kernels
 from archc.ir import layer as ir
 from archc.ir.plan import Plan, examples
-from archc.ir.token import Left, TokenRegion
+from archc.ir.token_region import Left, TokenRegion
 from archc.lowering.token import RegionKernels, lower
 from archc.regions.cut import regions
 from archc.regions.gradient import gradient_of

@@ -9,8 +9,8 @@ from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.verify import verify
 from archc.numerics.gates import gates_in_logs, in_logs, log_capture
-from archc.numerics.interval import intervals
 from archc.numerics.logs import NoLog
+from archc.numerics.propagation import intervals
 from tests.graphs import Sketch, layer, lines, run
 
 STATE = ir.State("S", (BATCH, Axis("K", size_symbol("K"))))

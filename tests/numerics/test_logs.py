@@ -10,10 +10,11 @@ import sympy
 import torch
 
 from archc.dims import Axis, number_symbol, size_symbol, stream
+from archc.functions.interval import Interval
 from archc.ir import layer as ir
 from archc.ir.meaning import evaluate
-from archc.numerics.interval import Interval, intervals
 from archc.numerics.logs import NoLog, anchor, growth, log_of
+from archc.numerics.propagation import intervals
 from tests.graphs import Sketch, layer, lines, run
 
 Made = Callable[[Sketch, int], int]

@@ -24,13 +24,13 @@ from torch import Tensor
 import archc
 from archc.compile import elaborated, lowered, text_of
 from archc.diagnostics import ArchError
+from archc.file_check import checked as self_checked
 from archc.ir.layer import Layer
 from archc.ir.meaning import evaluate
 from archc.ir.plan import Plan
 from archc.ir.text import as_text
 from archc.ir.verify import verify
 from archc.origin import origin_of
-from archc.selfcheck import checked as self_checked
 from archc.source import Source
 from archc.syntax.format import format_source
 from tests.programs import meaning

@@ -10,12 +10,13 @@ from torch import Tensor
 from archc.algebra.simplify import simplify
 from archc.compile import in_logs
 from archc.dims import T_SEEN, TIME, at
+from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.meaning import evaluate_graph
 from archc.ir.typing import layer_graph
-from archc.numerics.interval import Interval, intervals
+from archc.numerics.propagation import intervals
 from archc.recurrence.chunk.chunked import studies
 from archc.recurrence.chunk.derived import Derived
 

@@ -17,7 +17,7 @@ from types import ModuleType
 from archc.bench.contenders import Peer
 from archc.bench.job import BACKWARD, FORWARD, Job
 from archc.bench.subject import Request, subject
-from archc.tune import worker
+from archc.tune import settings_worker as worker
 
 
 @contextmanager

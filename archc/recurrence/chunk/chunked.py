@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite
 from archc.numerics.constants import required
-from archc.numerics.interval import Interval, intervals
+from archc.numerics.propagation import intervals
 from archc.numerics.stated import stated
 from archc.recurrence.chunk.by_law import without_laws
 from archc.recurrence.chunk.derive import Derived, derive

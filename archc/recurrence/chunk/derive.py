@@ -15,11 +15,12 @@ from types import MappingProxyType
 import sympy
 
 from archc.dims import Axis, free_symbols
+from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Type
-from archc.numerics.interval import Interval, intervals
 from archc.numerics.logs import NoLog, growth, log_of
+from archc.numerics.propagation import intervals
 from archc.recurrence.affine.atoms import Table
 from archc.recurrence.affine.axis_roles import factored, read_apart
 from archc.recurrence.affine.build import build

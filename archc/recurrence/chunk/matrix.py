@@ -21,9 +21,9 @@ from types import MappingProxyType
 import sympy
 
 from archc.dims import Axis
+from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.numerics.interval import Interval
 from archc.recurrence.affine.form import BEFORE, WRITTEN
 from archc.recurrence.chunk.carrying import BEGIN, carrying
 from archc.recurrence.chunk.frame import Frame

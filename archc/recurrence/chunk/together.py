@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from archc.dims import Axis
-from archc.functions.interval import point
+from archc.functions.interval import Interval, point
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.numerics.constants import number_interval
-from archc.numerics.interval import Interval
 from archc.recurrence.chunk.frame import Frame
 
 

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Graph, Node, Type
-from archc.numerics.interval import Interval
 from archc.numerics.stated import stated
 from archc.recurrence.chunk.lift import StateNeeded
 from archc.recurrence.law.given import joined, summary_graph

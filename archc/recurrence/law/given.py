@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Graph, Type
 from archc.ir.typing import layer_graph
-from archc.numerics.interval import Interval
 from archc.recurrence.chunk.by_law import JOINS, folded, in_chunks
 from archc.recurrence.chunk.derive import Derivation
 from archc.recurrence.chunk.frame import settled

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from archc.diagnostics import ArchError, fail
 from archc.dims import at
+from archc.functions.interval import Interval
 from archc.ir import layer as ir
 from archc.ir.given_law import DRAWS, GivenLaw
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.plan import examples
 from archc.ir.sizes import Number
 from archc.ir.text import called_layers
-from archc.numerics.interval import Interval
 from archc.numerics.stated import stated
 from archc.recurrence.law.equations import MERGE, TOKEN, Equation, trial
 from archc.recurrence.law.proof import laws_proved

@@ -18,10 +18,10 @@ from functools import partial
 import sympy
 
 from archc.dims import Axis
+from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
-from archc.numerics.interval import Interval
 from archc.recurrence.affine.form import DENSE, DIAGONAL, MAX_PLUS, SEQUENTIAL, NormalForm
 from archc.recurrence.affine.form import MATRIX as MATRIX_FORM
 from archc.recurrence.affine.normalize import normal_forms

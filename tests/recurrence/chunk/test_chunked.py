@@ -13,7 +13,7 @@ from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm, cotangent
 from archc.ir.graph import Graph, Node
 from archc.ir.meaning import evaluate_graph
-from archc.numerics.interval import intervals
+from archc.numerics.propagation import intervals
 from archc.specfile import import_source, read
 from archc.syntax.parse import parse
 from tests.elaborate.specs import layer

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from archc.dims import TIME
+from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
 from archc.ir.meaning import evaluate_graph
 from archc.ir.typing import layer_graph
-from archc.numerics.interval import Interval, intervals
+from archc.numerics.propagation import intervals
 from archc.recurrence.law.composition import Law, LawRound, Refusal, law_of
 from tests.elaborate.specs import layer
 from tests.recurrence.forms import folds, random_inputs, sizes_of

@@ -6,7 +6,7 @@ import pytest
 import sympy
 
 from archc.algebra import rules
-from archc.algebra.plan import MOST_FACTORS, MOST_JOINS, Planner
+from archc.algebra.contraction_order import MOST_FACTORS, MOST_JOINS, Planner
 from archc.algebra.product import Reading
 from archc.algebra.simplify import simplify
 from archc.dims import BATCH, Axis

@@ -9,7 +9,7 @@ import sympy
 import torch
 from torch import Tensor
 
-from archc.autodiff.builder import NoGradient
+from archc.autodiff.gradient_builder import NoGradient
 from archc.autodiff.reverse import gradient
 from archc.dims import TIME, Axis, stream
 from archc.ir import chunk as ck

@@ -1,4 +1,4 @@
-"""A process that tries settings: `python -m archc.tune.worker check|time|final JOB ...`.
+"""A process that tries settings: `python -m archc.tune.settings_worker check|time|final JOB ...`.
 
 check OUT NAME...     hold candidates against the oracle; a line of JSON for each
 time OUT NAME...      the times of every kernel's launches, candidates in turns, as JSON

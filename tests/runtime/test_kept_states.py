@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import archc
-from archc.runtime.states import RaggedState
+from archc.runtime.kept_states import RaggedState
 
 GLA = {"d": 4, "H": 2, "K": 3, "V": 2, "r": 2}
 GPT = {"vocab": 7, "d": 4, "H": 2, "L": 2, "length": 9}

@@ -17,13 +17,13 @@ from archc.backends.eager.file import top_level
 import archc
 from archc import compile as pipeline
 from archc.diagnostics import ArchError, InternalError
+from archc.file_check import distance
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.choices import leaving_out
 from archc.ir.graph import Graph, Node
 from archc.ir.plan import examples
 from archc.runtime.selfcheck import worst
-from archc.selfcheck import distance
 from tests.console import run
 
 Made = Callable[[Graph, Node], int | None]

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from archc.dims import BATCH, TIME, Axis, number_symbol, size_symbol
 from archc.functions.definitions import FUNCTIONS
-from archc.functions.interval import POSITIVE
+from archc.functions.interval import ANY, FINITE, POSITIVE, Interval
 from archc.ir import layer as ir
 from archc.ir.meaning import evaluate
 from archc.ir.typing import layer_graph
 from archc.numerics.constants import required
-from archc.numerics.interval import ANY, FINITE, RULES, Interval, intervals
+from archc.numerics.propagation import RULES, intervals
 from tests.graphs import Sketch, layer
 
 OPEN_UNIT = Interval(0, 1, True, True)

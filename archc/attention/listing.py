@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import sympy
 
-from archc.attention.fold import Bound, Fold
+from archc.attention.weighted_sum import Bound, Fold
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 

@@ -15,7 +15,7 @@ from archc.backends.load import load
 import archc
 from archc.compile import lowered, whole_in_kernels
 from archc.ir.plan import Plan
-from archc.tune.worker import kernels_of
+from archc.tune.settings_worker import kernels_of
 
 pytest.importorskip("triton")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from archc.autodiff.builder import Builder, NoGradient
+from archc.autodiff.gradient_builder import Builder, NoGradient
 from archc.autodiff.regions import carries
 from archc.autodiff.scans import of_rows, of_twin
 from archc.autodiff.solutions import of_walked_solution

@@ -232,4 +232,4 @@ RULES: dict[type, Callable[..., Interval]] = {
     ir.Call: call,
 }
 """Where the result of each op lies."""
-complete("`RULES` of archc/numerics/interval.py", RULES, ir.OPS)
+complete("`RULES` of archc/numerics/propagation.py", RULES, ir.OPS)
