@@ -1,9 +1,9 @@
 """What both training examples share: a model of archc layers, the loop, checkpoints, the curve.
 
-A run writes into its folder: `checkpoint.pt` (model, optimizer, random numbers, losses; replaced
-whole, so that a run that dies leaves the last good one), `losses.json` and `loss.png`. Started
-again with the same folder it goes on where it was, and ends with the same numbers as a run without
-a stop.
+A run writes into its folder: `checkpoint.pt` (model, optimizer, random numbers, losses, flags;
+replaced whole, so that a run that dies leaves the last good one), `losses.json` and `loss.png`.
+Started again with the same folder it goes on where it was, and ends with the same numbers as a run
+without a stop; with other flags, or from a damaged file, it says so and touches nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import pickle
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -27,14 +28,29 @@ from torch import Tensor, nn
 
 import archc
 
-MIXERS: dict[str, dict[str, int]] = {
-    "kda": {"K": 32, "V": 32, "r": 32},
-    "gated_delta": {"K": 32, "V": 32},
-    "linear_attention_simple": {},
-    "gla": {},
-    "attention": {"K": 32},
+MIXERS: dict[str, str] = {
+    "kda": "K V r",
+    "gated_delta": "K V",
+    "linear_attention_simple": "K V",
+    "gla": "K V",
+    "attention": "K",
 }
-"""Layers that were tried here, with sizes of a head. Any spec with `d` and `H` may be named."""
+"""Layers that were tried here, with the sizes that `--width` gives. Any spec with `d` and `H` may
+be named."""
+
+NEAR = archc.parse("""
+layer Near(d, width = 4):
+    input x[d]
+    param c[d, width]
+    output y[d] = x + shortconv(x, c)
+""")
+"""Each token with the three before it. Some mixers have that inside; with it before every one of
+them, what is compared is their memory. It is a spec as well."""
+
+LOGITS_AT_ONCE = 1 << 22
+"""How many logits stand in memory at a time: 16 MiB in float32."""
+ANYWHERE = ("steps", "folder", "device", "compile", "save_every", "compare")
+"""Flags that may differ when a run goes on."""
 
 
 class Block(nn.Module):
@@ -43,22 +59,24 @@ class Block(nn.Module):
     def __init__(self, mixer: nn.Module, d: int, hidden: int):
         super().__init__()
         self.norms = nn.ModuleList([nn.RMSNorm(d), nn.RMSNorm(d)])
-        self.mixer = mixer
+        self.near, self.mixer = NEAR.module(d=d), mixer
         self.channels = nn.Sequential(nn.Linear(d, hidden), nn.GELU(), nn.Linear(hidden, d))
 
-    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """[batch, time, d] of the same shape after `state`, and what is remembered of it."""
-        mixed, state = self.mixer(self.norms[0](x), state=state, return_state=True)
+    def forward(self, x: Tensor, states: Any = (None, None)) -> tuple[Tensor, Any]:
+        """[batch, time, d] of the same shape after `states`, and what is remembered of it."""
+        near, last = self.near(self.norms[0](x), state=states[0], return_state=True)
+        mixed, state = self.mixer(near, state=states[1], return_state=True)
         x = x + mixed
-        return x + self.channels(self.norms[1](x)), state
+        return x + self.channels(self.norms[1](x)), (last, state)
 
 
 class Model(nn.Module):
     """An embedding, blocks of a named mixer, a norm; the embedding is the head as well."""
 
-    def __init__(self, mixer: str, vocabulary: int, d: int, heads: int, layers: int):
+    def __init__(self, mixer: str, vocabulary: int, d: int, heads: int, width: int, layers: int):
         super().__init__()
-        spec, sizes = archc.load(mixer), MIXERS.get(mixer, {})
+        spec = archc.load(mixer)
+        sizes = dict.fromkeys(MIXERS.get(mixer, "").split(), width)
         self.embedding = nn.Embedding(vocabulary, d)
         nn.init.normal_(self.embedding.weight, std=d**-0.5)
         make = (spec.module(d=d, H=heads, **sizes) for _ in range(layers))
@@ -69,7 +87,8 @@ class Model(nn.Module):
         """The vectors [batch, time, d] that the next tokens are told from, and what each block
         remembers: given back with the tokens that follow, it stands for those before."""
         x, kept = self.embedding(tokens), []
-        for block, state in zip(self.blocks, states or [None] * len(self.blocks), strict=True):
+        before = states or [(None, None)] * len(self.blocks)
+        for block, state in zip(self.blocks, before, strict=True):
             x, after = block(x, state)
             kept.append(after)
         return self.norm(x), kept
@@ -84,18 +103,20 @@ class Model(nn.Module):
 
 
 def cross_entropy(x: Tensor, head: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy of `x @ head.T`, whose logits never stand in memory whole.
+    """Mean cross entropy of `x @ head.T`, whose logits never stand in memory whole; targets of -100
+    do not count.
 
-    torch has a function for that from 2.13 on; before, parts of the tokens go one after the other.
+    Parts of the tokens go one after the other, and are computed again for the gradient. Sums are in
+    float32 whatever dtype the products are in: torch's own `linear_cross_entropy` (2.13) gives a
+    bfloat16 sum for bfloat16, and keeps all logits unless its options say otherwise.
     """
-    x, targets = x.flatten(0, -2), targets.flatten()
-    if hasattr(F, "linear_cross_entropy"):
-        return F.linear_cross_entropy(x, head.to(x.dtype), targets)
 
     def part(x: Tensor, head: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy((x @ head.to(x.dtype).T).float(), targets, reduction="sum")
 
-    parts = zip(x.split(4096), targets.split(4096), strict=True)
+    x, targets = x.flatten(0, -2), targets.flatten()
+    rows = max(1, LOGITS_AT_ONCE // len(head))
+    parts = zip(x.split(rows), targets.split(rows), strict=True)
     again = torch.utils.checkpoint.checkpoint
     total = torch.stack([again(part, a, head, b, use_reentrant=False) for a, b in parts]).sum()
     return total / (targets >= 0).sum()
@@ -110,6 +131,7 @@ class Run:
     generator: torch.Generator
     folder: Path
     losses: list[float]
+    flags: dict[str, str]
 
     def save(self) -> None:
         """Replace the checkpoint; the old one stays until the new one is whole."""
@@ -117,7 +139,9 @@ class Run:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
+            "everywhere": [torch.get_rng_state(), *torch.cuda.get_rng_state_all()],
             "losses": self.losses,
+            "flags": self.flags,
         }
         new = self.folder / "checkpoint.pt.new"
         with new.open("wb") as file:
@@ -127,20 +151,37 @@ class Run:
         new.replace(self.folder / "checkpoint.pt")
 
     def resume(self) -> None:
-        """Go on from the checkpoint of the folder, if there is one."""
+        """Go on from the checkpoint of the folder, if there is one that is whole and of this run."""
         path = self.folder / "checkpoint.pt"
         if not path.exists():
             return
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-            self.model.load_state_dict(state["model"])
-        except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
-            reason = str(error).splitlines()[0]
-            sys.exit(f"{path} is no checkpoint of this model: {reason}\nmove it away to start anew")
+            with zipfile.ZipFile(path) as whole:
+                torn = whole.testzip()  # torch does not look at the check sums
+            state = None if torn else torch.load(path, map_location="cpu", weights_only=True)
+        except (zipfile.BadZipFile, RuntimeError, pickle.UnpicklingError) as error:
+            torn = str(error).splitlines()[0]
+        if torn:
+            sys.exit(f"{path} is torn or no checkpoint: {torn}\nmove it away to start anew")
+        self._is_of(path, state)
+        self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
+        torch.set_rng_state(state["everywhere"][0])
+        if len(state["everywhere"]) == 1 + torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(state["everywhere"][1:])
         self.losses = state["losses"]
         print(f"going on from step {len(self.losses)} of {path}", file=sys.stderr)
+
+    def _is_of(self, path: Path, state: Any) -> None:
+        """Refuse a file of something else, and a run of other flags."""
+        if not isinstance(state, dict) or not {"flags", "everywhere"} <= state.keys():
+            sys.exit(f"{path} is no checkpoint of this example\nmove it away to start anew")
+        old = state["flags"]
+        names = [name for name in (*old, *self.flags) if old.get(name) != self.flags.get(name)]
+        if names:
+            was = ", ".join(f"--{n.replace('_', '-')} {old.get(n)}" for n in dict.fromkeys(names))
+            sys.exit(f"{path} is of another run: {was}\ngive the same flags, or another --folder")
 
     def finish(self) -> None:
         """The losses as JSON, and their curve."""
@@ -153,8 +194,8 @@ def flags(doc: str, **defaults: Any) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    given = {"mixer": "kda", "d": 128, "heads": 4, "layers": 2, "batch": 32, "steps": 1000,
-             "lr": 2e-3, "seed": 0} | defaults  # fmt: skip
+    given = {"mixer": "kda", "d": 128, "heads": 4, "width": 32, "layers": 2, "batch": 32,
+             "steps": 1000, "lr": 2e-3, "seed": 0} | defaults  # fmt: skip
     for name, value in given.items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
     parser.add_argument("--folder", type=Path, default=Path("out/run"), help="where it all goes")
@@ -169,13 +210,17 @@ def flags(doc: str, **defaults: Any) -> argparse.ArgumentParser:
 def prepared(given: argparse.Namespace, vocabulary: int) -> Run:
     """The model, its optimizer and what the folder has of an earlier run."""
     torch.manual_seed(given.seed)
+    try:
+        sizes = (given.d, given.heads, given.width, given.layers)
+        model = Model(given.mixer, vocabulary, *sizes).to(given.device)
+    except archc.ArchError as error:
+        sys.exit(str(error))
     given.folder.mkdir(parents=True, exist_ok=True)
-    model = Model(given.mixer, vocabulary, given.d, given.heads, given.layers).to(given.device)
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    plain = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
+    groups = archc.parameter_groups(model, weight_decay=0.1)
     optimizer = torch.optim.AdamW(groups, lr=given.lr, betas=(0.9, 0.95))
-    run = Run(model, optimizer, torch.Generator().manual_seed(given.seed), given.folder, [])
+    said = {name: str(value) for name, value in vars(given).items() if name not in ANYWHERE}
+    draws = torch.Generator().manual_seed(given.seed)
+    run = Run(model, optimizer, draws, given.folder, [], said)
     run.resume()
     return run
 

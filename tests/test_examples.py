@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TINY = ("--d", "16", "--heads", "1", "--layers", "1", "--batch", "4", "--save-every", "2")
@@ -49,11 +51,22 @@ def test_recall_asks_for_what_it_told(recall):
         assert answers[10::2] == [told[key] for key in row[10::2]]
 
 
+FORGETS = """
+layer Forgets(d, H):
+    input x[d]
+    recurrence h[d]:
+        h[t] = 0.5 * h[t-1] + x
+    output y[d] = dropout(h, 0.5)
+"""
+
+
 def test_a_stopped_run_ends_as_one_that_ran_on(
     run: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
-    """To the bit; a torn checkpoint is refused, and left where it is."""
-    flags = (*TINY, "--mixer", "gated_delta", "--pairs", "3", "--words", "4")
+    """To the bit, dropout too; a torn or damaged checkpoint and other flags are refused, and the
+    file is left as it is."""
+    (tmp_path / "forgets.arch").write_text(FORGETS)
+    flags = (*TINY, "--mixer", str(tmp_path / "forgets.arch"), "--pairs", "3", "--words", "4")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     run("train_recall", whole, *flags, "--steps", "4")
     training = importlib.import_module("training")
@@ -64,12 +77,77 @@ def test_a_stopped_run_ends_as_one_that_ran_on(
     assert "going on from step 2" in capsys.readouterr().err
     losses = [json.loads((folder / "losses.json").read_text()) for folder in (whole, stopped)]
     assert losses[0] == losses[1] and len(losses[0]) == 4
+    ends = [torch.load(folder / "checkpoint.pt")["model"] for folder in (whole, stopped)]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
     assert (stopped / "loss.png").read_bytes().startswith(b"\x89PNG")
-    torn = (stopped / "checkpoint.pt").read_bytes()[:1000]
-    (stopped / "checkpoint.pt").write_bytes(torn)
-    with pytest.raises(SystemExit, match="is no checkpoint of this model"):
-        run("train_recall", stopped, *flags, "--steps", "6")
-    assert (stopped / "checkpoint.pt").read_bytes() == torn
+
+    file = stopped / "checkpoint.pt"
+    good = file.read_bytes()
+    with pytest.raises(SystemExit, match="of another run: --batch 4\n"):
+        run("train_recall", stopped, *flags, "--batch", "5", "--steps", "6")
+    middle = len(good) // 2
+    flipped = good[:middle] + bytes([good[middle] ^ 255]) + good[middle + 1 :]
+    for bad in (b"", good[:1000], good[:-100], flipped):
+        file.write_bytes(bad)
+        with pytest.raises(SystemExit, match="is torn or no checkpoint"):
+            run("train_recall", stopped, *flags, "--steps", "6")
+        assert file.read_bytes() == bad
+
+
+def test_cross_entropy_keeps_no_logits(monkeypatch: pytest.MonkeyPatch):
+    """The loss and gradients of all logits at once, of which only parts are ever there."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    training = importlib.import_module("training")
+    monkeypatch.setattr(training, "LOGITS_AT_ONCE", 64)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 20, 3, generator=generator, requires_grad=True)
+    head = torch.randn(16, 3, generator=generator, requires_grad=True)
+    targets = torch.randint(16, (2, 20), generator=generator)
+    targets[:, ::3] = -100
+    with Largest() as seen:
+        loss = training.cross_entropy(x, head, targets)
+        found = torch.autograd.grad(loss, (x, head))
+    assert seen.elements <= 2 * 20 * 3
+    whole = torch.nn.functional.cross_entropy((x @ head.T).flatten(0, 1), targets.flatten())
+    torch.testing.assert_close(loss, whole)
+    torch.testing.assert_close(found, torch.autograd.grad(whole, (x, head)))
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that an operation makes."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        self.elements = max(self.elements, *(x.numel() for x in tree_leaves(made) if x is not None))
+        return made
+
+
+def test_bfloat16_leaves_states_and_the_loss_in_float32(
+    run: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    model, dtypes = importlib.import_module("training").Model, set()
+    forward, loss = model.forward, model.loss
+
+    def noted(self, *args):
+        x, states = forward(self, *args)
+        recurrent = [state.S.dtype for _, state in states]
+        dtypes.update(recurrent)
+        return x, states
+
+    monkeypatch.setattr(model, "forward", noted)
+    monkeypatch.setattr(model, "loss", lambda *a: dtypes.add((found := loss(*a)).dtype) or found)
+    run("train_recall", tmp_path, *TINY, "--mixer", "gated_delta", "--pairs", "3", "--words", "4",
+        "--steps", "1", "--bf16")  # fmt: skip
+    assert dtypes == {torch.float32}
+
+
+def test_what_cannot_be_trained_is_said(run: Callable[..., None], tmp_path: Path):
+    with pytest.raises(SystemExit, match="neither a bundled spec nor a file"):
+        run("train_recall", tmp_path / "none", *TINY, "--mixer", "nosuch")
+    assert not (tmp_path / "none").exists()
 
 
 def interrupted_after(save: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -89,10 +167,26 @@ def test_a_language_model_says_something(run: Callable[..., None], tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["train_recall", "train_lm"])
+def test_examples_run_compiled(name: str, run: Callable[..., None], tmp_path: Path):
+    """The same losses, to rounding."""
+    for way in ((), ("--compile",)):
+        run(name, tmp_path / str(len(way)), *TINY, "--steps", "3", *way)
+    eager, compiled = (json.loads((tmp_path / n / "losses.json").read_text()) for n in "01")
+    assert compiled == pytest.approx(eager, rel=1e-4)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mixer", "low", "high"), [("kda", 0.95, 1.0), ("linear_attention_simple", 0.0, 0.9)]
+    ("mixer", "low", "high"),
+    [
+        ("kda", 0.95, 1.0),
+        ("gated_delta", 0.95, 1.0),
+        ("attention", 0.95, 1.0),
+        ("linear_attention_simple", 0.0, 0.95),
+    ],
 )
-def test_delta_rules_recall_and_plain_linear_attention_does_not(
+def test_delta_rules_and_attention_recall_and_plain_linear_attention_does_not(
     mixer: str, low: float, high: float, run: Callable[..., None], tmp_path: Path
 ):
     """16 pairs on a CPU, minutes each."""
