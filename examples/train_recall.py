@@ -80,7 +80,7 @@ def trained(given: argparse.Namespace) -> tuple[float, list[float]]:
 
 def main() -> None:
     """One mixer, or several one after the other with a picture of all."""
-    parser = flags(__doc__ or "", d=64, heads=2, width=16, batch=64, steps=1500, lr=2e-3)
+    parser = flags(__doc__ or "", d=64, heads=2, batch=64, steps=1500, lr=2e-3)
     parser.add_argument("--pairs", type=int, default=16, help="pairs of key and value a sequence")
     parser.add_argument("--words", type=int, default=64, help="how many keys and values there are")
     parser.add_argument("--compare", default="", help="mixers, with commas between them")
