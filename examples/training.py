@@ -151,7 +151,7 @@ class Run:
         new.replace(self.folder / "checkpoint.pt")
 
     def resume(self) -> None:
-        """Go on from the checkpoint of the folder, if it has one; it must be whole and of this run."""
+        """Go on from the checkpoint of the folder, if any; it must be whole and of this run."""
         path = self.folder / "checkpoint.pt"
         if not path.exists():
             return
