@@ -189,28 +189,6 @@ def without_autocast(function: Callable) -> Callable:
     return run
 
 
-def over_tokens(function: Callable) -> Callable:
-    """A loop over the tokens, with autocast switched off; one over a number of tokens that varies
-    is no graph that torch.export could write down."""
-
-    def run(*args, **options):
-        refuse_varying(function.__name__, args)
-        return without_autocast(function)(*args, **options)
-
-    return run
-
-
-def refuse_varying(name: str, values: tuple) -> None:
-    """Refuse to go through tokens one by one where torch.export wants any number of them."""
-    if torch.compiler.is_exporting() and any(
-        isinstance(x, Tensor) and x.dim() > 1 and not isinstance(x.shape[1], int) for x in values
-    ):
-        raise RuntimeError(
-            f"{name} is a loop over the tokens: torch.export can write it down for a fixed number "
-            "of tokens alone, so give none of `dynamic_shapes` for them"
-        )
-
-
 def inverse_softplus(x: Tensor) -> Tensor:
     """y with softplus(y) = x."""
     return x + torch.log(-torch.expm1(-x))
@@ -417,21 +395,6 @@ def combined_between(x: Tensor, readers: int, cumulative: Callable) -> Tensor:
     return cumulative(torch.cat([before[:, None], steps], 1), 1)[:, 1:]
 
 
-def products_between(x: Tensor, readers: int) -> Tensor:
-    """Products x[s + 1] @ ... @ x[t], for the last `readers` tokens t: the identity where s >= t.
-
-    x [B, S, ..., K, K] -> [B, T, S, ..., K, K]
-    """
-    refuse_varying("products_between", (x,))
-    product = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand_as(x)
-    rows = []
-    for t, token in enumerate(x.unbind(1)):
-        product = torch.cat([product[:, :t] @ token[:, None], product[:, t:]], 1)
-        rows.append(product)
-    rows = rows[len(rows) - readers :]
-    return torch.stack(rows, 1) if rows else x[:, None][:, :0]
-
-
 def combined_between_for_each(x: Tensor, cumulative: Callable) -> Tensor:
     """Sums (or products) of x over the tokens r with s < r <= t, where x depends on the reader t.
 
@@ -443,23 +406,6 @@ def combined_between_for_each(x: Tensor, cumulative: Callable) -> Tensor:
     past = (r <= r[seen - readers :, None]).reshape(readers, seen, *[1] * (x.dim() - 3))
     later = cumulative(torch.where(past, x, neutral).flip(2), 2).flip(2)[:, :, 1:]
     return torch.cat([later, torch.full_like(x[:, :, :1], neutral)], 2)
-
-
-def products_between_for_each(x: Tensor) -> Tensor:
-    """Products x[t, s + 1] @ ... @ x[t, t] for each reader t: the identity where s >= t.
-
-    x [B, T, S, ..., K, K], over r, -> [B, T, S, ..., K, K], over s
-    """
-    refuse_varying("products_between_for_each", (x,))
-    readers, seen = x.shape[1:3]
-    t = torch.arange(seen - readers, seen, device=x.device).reshape(-1, *[1] * (x.dim() - 3))
-    product = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
-    product = product.expand(x.shape[:2] + x.shape[3:])
-    rows = []
-    for r in reversed(range(seen)):
-        rows.append(product)
-        product = torch.where(r <= t, x[:, :, r] @ product, product)
-    return torch.stack(rows[::-1], 2) if rows else x
 
 
 def top_of(score: Tensor, count: int, dim: int) -> Tensor:

@@ -175,7 +175,7 @@ class FoldFunction:
         writer = Writer()
         arguments = [*self.arguments.values(), *self.states.values(), *parameters]
         packed = self.packed and not self.steps_alone
-        writer.line("@over_tokens")
+        self._decorate(writer)
         writer.call(f"def {self.name}(", [*arguments, *["cu_seqlens=None"] * packed], "):")
         writer.depth += 1
         writer.docstring(self._doc())
@@ -197,6 +197,19 @@ class FoldFunction:
         kept = [self._returned(name, tensors[name], real) for name in self.results]
         writer.line("return " + ", ".join([*kept, *self.states.values()]))
         return writer.text()
+
+    def _decorate(self, writer: Writer) -> None:
+        """The line that switches autocast off; of tokens it says what torch.export has to know."""
+        if self.letter != "t" or self.op.reverse:
+            writer.line("@without_autocast")
+            return
+        values = self.values.items()
+        along = {n: v.layout.index(self.stream) for n, v in values if n in self.tokens}
+        places = tuple(self._layout(name).index(self.stream) for name in self.results)
+        other = [f"{places}"] * (not {*places} <= {1})
+        dims = [f"{self.arguments[name]}={dim}" for name, dim in along.items()]
+        states = quoted(" ".join(self.states.values()))
+        writer.call("@over_tokens(", [states, *other, *dims], ")")
 
     def check_packed(self, writer: Writer, title: str) -> None:
         """The lines that refuse what cannot be borders of packed sequences."""
