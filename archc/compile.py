@@ -17,7 +17,7 @@ from archc.algebra.absorb import absorb
 from archc.algebra.fold import fold
 from archc.algebra.simplify import simplify
 from archc.attention.recognise import folds
-from archc.attention.weighted_sum import Fold, Refusal
+from archc.attention.weighted_sum import Refusal, WeightedSum
 from archc.autodiff.gradient_builder import NoGradient
 from archc.autodiff.reverse import gradient
 from archc.backends.eager import emit as eager
@@ -122,7 +122,7 @@ def slopes_of(graph: Graph, wanted: Sequence[str]) -> Graph | str:
     return slopes
 
 
-def folded(pair: ir.Pair) -> tuple[Fold | Refusal, ...]:
+def folded(pair: ir.Pair) -> tuple[WeightedSum | Refusal, ...]:
     """What each sum over the tokens read of an attend is, with its derivative."""
     return folds(pair, slopes_of)
 

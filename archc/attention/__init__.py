@@ -1,5 +1,5 @@
-"""An `attend` as a fold over blocks of the tokens read: found from the algebra of its body.
+"""An `attend` as a weighted sum over blocks of the tokens read: found from the algebra of its body.
 
-`fold.py` has the description, `recognise.py` finds it, `bounds.py` reads ranges of tokens off the
-mask's inequalities. No backend is known here.
+`weighted_sum.py` has the description, `recognise.py` finds it, `bounds.py` reads ranges of tokens
+off the mask's inequalities. No backend is known here.
 """

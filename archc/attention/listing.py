@@ -1,4 +1,4 @@
-"""Folds in words: the score as a formula, what is read, and what a gradient keeps."""
+"""Weighted sums in words: the score as a formula, what is read, and what a gradient keeps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import sympy
 
-from archc.attention.weighted_sum import Bound, Fold
+from archc.attention.weighted_sum import Bound, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 
@@ -43,8 +43,8 @@ def bound_text(bound: Bound, reader: str, read: str) -> str:
     return f"{read} {'<=' if bound.most else '>='} {limit}"
 
 
-def lines(fold: Fold) -> Iterator[tuple[str, str]]:
-    """The lines about a fold: a title each, and a text."""
+def lines(fold: WeightedSum) -> Iterator[tuple[str, str]]:
+    """The lines about a weighted sum: a title each, and a text."""
     reader, read = fold.reader.name, fold.read.name
     yield "score", formula(fold.pairs, fold.pairs.outputs["score"])
     for dot in fold.dots:

@@ -1,8 +1,8 @@
 """Layer IR -> folds: the sums over the tokens read that an attend's body computes.
 
 The body is cut where values become pairs. What has no pair of positions stays outside and is done
-once a token; a sum over the token read is a `Fold`, whose formula of pairs is written as a graph
-of its own. What a kernel has no place for is refused with a reason.
+once a token; a sum over the token read is a `WeightedSum`, whose formula of pairs is a graph of its
+own. What a kernel has no place for is refused with a reason.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sympy
 
 from archc.attention.bounds import always, bound, conjuncts, of_distance, up_to_the_reader
 from archc.attention.grouped import grouped
-from archc.attention.weighted_sum import RESERVED, Bound, Dot, Fold, Lookup, Refusal, Source
+from archc.attention.weighted_sum import RESERVED, Bound, Dot, Lookup, Refusal, Source, WeightedSum
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
@@ -27,7 +27,7 @@ Slopes = Callable[[Graph, Sequence[str]], Graph | str]
 TWIDDLE = ("mul", "div")
 
 
-class NoFold(Exception):
+class NotWeightedSum(Exception):
     """Raised with a Refusal while a sum is looked at."""
 
     def __init__(self, reason: str, node: Node):
@@ -35,7 +35,7 @@ class NoFold(Exception):
         self.refusal = Refusal(reason, node.span)
 
 
-def folds(pair: ir.Pair, slopes: Slopes) -> tuple[Fold | Refusal, ...]:
+def folds(pair: ir.Pair, slopes: Slopes) -> tuple[WeightedSum | Refusal, ...]:
     """What each sum over the tokens read is, in the order of the body."""
     return tuple(fold_of(pair, node, slopes) for node in sums(pair))
 
@@ -49,11 +49,11 @@ def sums(pair: ir.Pair) -> Iterator[Node]:
             yield node
 
 
-def fold_of(pair: ir.Pair, node: Node, slopes: Slopes) -> Fold | Refusal:
+def fold_of(pair: ir.Pair, node: Node, slopes: Slopes) -> WeightedSum | Refusal:
     """The fold that one sum is, or why it is none."""
     try:
         return _Reading(pair, node).fold(slopes)
-    except NoFold as found:
+    except NotWeightedSum as found:
         return found.refusal
 
 
@@ -73,12 +73,12 @@ class _Reading:
         self.heads: tuple[Axis, ...] = ()
         self.pairs_axes: tuple[Axis, ...] = ()
 
-    def refuse(self, reason: str, node: Node) -> NoFold:
-        return NoFold(reason, node)
+    def refuse(self, reason: str, node: Node) -> NotWeightedSum:
+        return NotWeightedSum(reason, node)
 
     # --- the whole ---
 
-    def fold(self, slopes: Slopes) -> Fold:
+    def fold(self, slopes: Slopes) -> WeightedSum:
         weights, values = self._operands()
         softmax = isinstance(weights.op, ir.Softmax)
         self.heads = tuple(axis for axis in weights.type.axes if axis.kind == "dim")
@@ -102,7 +102,7 @@ class _Reading:
         self._forget_unread()
         if all(source.dim is None for source in self.sources.values()):
             raise self.refuse("no vector of a token is in it", self.node)
-        found = Fold(
+        found = WeightedSum(
             self.node.id, self.reader, self.read, self.heads, tuple(self.sources.values()),
             tuple(self.dots), self.graph, tuple(self.bounds), softmax, summed, sink,
             tuple(self.lookups),
@@ -382,7 +382,7 @@ def _why_not(op: object) -> str:
     return f"{type(op).__name__.lower()} of pairs"
 
 
-def _learned(fold: Fold, slopes: Slopes) -> Fold:
+def _learned(fold: WeightedSum, slopes: Slopes) -> WeightedSum:
     """The fold with the derivative of its score."""
     inputs = [n.op for n in fold.pairs if isinstance(n.op, ir.Input) and n.op.type.dtype == "real"]
     for lookup in fold.lookups:

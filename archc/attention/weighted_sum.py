@@ -89,7 +89,7 @@ class Bound:
 
 
 @dataclass(frozen=True, eq=False)
-class Fold:
+class WeightedSum:
     """One weighted sum. `pairs` is the graph of a pair: output "score", and "visible" where not all
     of the mask is in `bounds`. `slopes` has the derivative: from the inputs of `pairs` and
     "d.score" to "d." and each input that has a gradient; None where `unlearned` says why there is

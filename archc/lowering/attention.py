@@ -15,7 +15,7 @@ from typing import Any
 import sympy
 
 from archc.attention.bounds import up_to_the_reader
-from archc.attention.weighted_sum import Bound, Fold, Source
+from archc.attention.weighted_sum import Bound, Source, WeightedSum
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
@@ -31,7 +31,7 @@ Turn = Callable[[Tile, bool, tuple[Tile, ...]], Sequence[Tile]]
 """One block of a walk: of its tokens, whether the mask rules some out, and what is carried."""
 
 
-def numbers_of(fold: Fold) -> dict[sympy.Expr, sympy.Symbol]:
+def numbers_of(fold: WeightedSum) -> dict[sympy.Expr, sympy.Symbol]:
     """The numbers that only a launch knows, each with its name in the programs."""
     graphs = [fold.pairs, *([fold.slopes] if fold.slopes is not None else [])]
     nodes = [n for graph in graphs for n in graph if isinstance(n.op, ir.Constant)]
@@ -67,7 +67,7 @@ class Sweep:
 
     `held` is the kind of token that a program holds a block of."""
 
-    def __init__(self, fold: Fold, name: str, doc: str, held: str, warps: int, ahead: int):
+    def __init__(self, fold: WeightedSum, name: str, doc: str, held: str, warps: int, ahead: int):
         self.fold, self.held, self.walked = fold, held, READ if held == READER else READER
         self.k = k = Composer(name, doc, warps, ahead)
         (self.IO,), (self.PRECISION,) = k.dtypes("IO"), k.precisions("PRECISION")
@@ -391,7 +391,7 @@ class Sweep:
 # --- the forward --------------------------------------------------------------------------------
 
 
-def forward(fold: Fold, name: str = "attend") -> Program:
+def forward(fold: WeightedSum, name: str = "attend") -> Program:
     """o, and of a softmax the log of the sum of weights of each reader and head, for gradients."""
     w = Sweep(fold, name, "A block of readers walks the tokens that they read.", READER, 8, 3)
     k = w.k

@@ -14,7 +14,7 @@ from typing import Any
 
 import sympy
 
-from archc.attention.weighted_sum import Fold, Source
+from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
 from archc.lowering.attention import LOG2E, READ, READER, Sweep, clean, result_index
@@ -26,7 +26,7 @@ from archc.tile.language import Buffer, Dim, Program
 class _Gradient(Sweep):
     """A program of the gradient under construction."""
 
-    def __init__(self, fold: Fold, name: str, doc: str, held: str, warps: int, ahead: int):
+    def __init__(self, fold: WeightedSum, name: str, doc: str, held: str, warps: int, ahead: int):
         super().__init__(fold, name, doc, held, warps, ahead)
         assert fold.slopes is not None
         self.slopes = fold.slopes
@@ -172,7 +172,7 @@ class _Gradient(Sweep):
             self.k.store(self.results[source.name], *index, value=sum, where=where)
 
 
-def by_readers(fold: Fold, name: str = "attend_gradient_of_readers") -> Program:
+def by_readers(fold: WeightedSum, name: str = "attend_gradient_of_readers") -> Program:
     """The gradients of what is of the reader, or of the head, which is a number a reader that the
     caller sums; and delta, for the other program."""
     w = _Gradient(fold, name, "Gradients of readers: a block of them walks what they read.",
@@ -205,7 +205,7 @@ def by_readers(fold: Fold, name: str = "attend_gradient_of_readers") -> Program:
     return k.done()
 
 
-def by_distances(fold: Fold, name: str = "attend_gradient_of_tables") -> Program:
+def by_distances(fold: WeightedSum, name: str = "attend_gradient_of_tables") -> Program:
     """The gradients of tables that are read by the distance of two tokens.
 
     A program has the blocks of pairs along one diagonal, which share their distances: t - s is u,
@@ -298,7 +298,7 @@ def _index(w: _Gradient, output: str, beside: Tile, u: Tile, half: int) -> Tile:
     return formula.value(fold.pairs.outputs[output]).over(w.columns)
 
 
-def by_tokens(fold: Fold, name: str = "attend_gradient_of_tokens") -> Program:
+def by_tokens(fold: WeightedSum, name: str = "attend_gradient_of_tokens") -> Program:
     """The gradients of what is of the token read, for each head of the pairs."""
     w = _Gradient(fold, name, "Gradients of tokens read: a block of them walks its readers.",
                   READ, 8, 2)  # fmt: skip

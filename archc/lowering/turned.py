@@ -61,7 +61,7 @@ def sums_over(v: Values, made: list[Node], axis: Axis) -> frozenset[int] | Refus
     found = frozenset(node.id for node in made if _sums(graph, node, axis))
     for node in made:
         again = node.id in found and {each.id for each in made} & graph.ancestors(node.id) & found
-        crosses = isinstance(node.op, ck.ChunkOp) and axis.name in node.op.crossed()
+        crosses = isinstance(node.op, ck.ChunkOp) and axis.name in node.op.reduction_dims()
         if again or crosses:
             return v.refused(node, f"a value that goes along {axis.name} in another way")
     return found

@@ -31,10 +31,10 @@ def scans_numbers(node: Node) -> bool:
 def reduction_dims(graph: Graph, node: Node) -> tuple[str, ...]:
     """The axes that an op sums over, or along which it looks at other positions."""
     if isinstance(node.op, ck.Conjugate):
-        body = node.op.body
-        return (*node.op.crossed(), *(name for n in body for name in reduction_dims(body, n)))
+        inner = (name for n in node.op.body for name in reduction_dims(node.op.body, n))
+        return (*node.op.reduction_dims(), *inner)
     if isinstance(node.op, ck.ChunkOp):
-        return node.op.crossed()
+        return node.op.reduction_dims()
     if isinstance(node.op, ir.Contract):
         return _contract(graph, node)
     return REDUCTION_DIMS[type(node.op)](node.op)

@@ -8,7 +8,7 @@ from typing import Any
 
 from archc.attention.listing import lines
 from archc.attention.recognise import sums
-from archc.attention.weighted_sum import Fold
+from archc.attention.weighted_sum import WeightedSum
 from archc.backends.eager.attention import attention
 from archc.backends.triton.fold import told
 from archc.compile import folded, lowered
@@ -40,7 +40,7 @@ def _sums(pair: ir.Pair, layer: str) -> Iterator[Attended]:
     for node, fold in zip(sums(pair), folded(pair), strict=True):
         where = node.span.where if node.span else None
         by_torch = attention(pair.body, node) is not None
-        more = tuple(lines(fold)) if isinstance(fold, Fold) and not by_torch else ()
+        more = tuple(lines(fold)) if isinstance(fold, WeightedSum) and not by_torch else ()
         yield Attended(layer, where, node.name, told(pair, node, fold), more)
 
 

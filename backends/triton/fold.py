@@ -16,7 +16,7 @@ from archc.backends.index import permuted
 from archc.backends.triton.fold_op import FoldOp
 
 from archc.attention.recognise import sums
-from archc.attention.weighted_sum import Fold, Refusal, Source
+from archc.attention.weighted_sum import Refusal, Source, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
 from archc.ir.graph import Node
@@ -25,15 +25,16 @@ from archc.lowering.attention import numbers_of
 WIDEST = 256
 """The longest vector that kernels hold."""
 
-Folds = Callable[[ir.Pair], tuple[Fold | Refusal, ...]]
+Folds = Callable[[ir.Pair], tuple[WeightedSum | Refusal, ...]]
 
 
 class FoldFunction(PairFunction):
     """The function of an attend whose `folds` are ops."""
 
     def __init__(
-        self, scope: Scope, node: Node, values: dict[str, Value], folds: list[Fold], title: str
-    ):
+        self, scope: Scope, node: Node, values: dict[str, Value], folds: list[WeightedSum],
+        title: str,
+    ):  # fmt: skip
         super().__init__(scope, node, values, "_fold")
         self.folds = folds
         for fold in folds:
@@ -64,15 +65,16 @@ def by_folds(
 ) -> FoldFunction | None:
     """The function that launches kernels; None where no sum is a fold. What becomes of each sum is
     noted."""
-    found: list[Fold] = []
+    found: list[WeightedSum] = []
     body = node.op.body
     for each, fold in zip(sums(node.op), folds(node.op), strict=True):
         line = f"    {name}: {told(node.op, each, fold)}"
         by_torch = attention(body, each) is not None
-        into = scope.file.attends if by_torch or isinstance(fold, Fold) else scope.file.refused
+        known = by_torch or isinstance(fold, WeightedSum)
+        into = scope.file.attends if known else scope.file.refused
         if line not in into:
             into.append(line)
-        if isinstance(fold, Fold) and not by_torch:
+        if isinstance(fold, WeightedSum) and not by_torch:
             found.append(_of_what_is_learned(scope, node, fold))
     if not found:
         return None
@@ -85,7 +87,7 @@ CONSTANT = (ir.Constant, ir.Position, ir.Delta, ir.Elementwise)
 """Ops of values that have no gradient, if they are made of such values alone."""
 
 
-def _of_what_is_learned(scope: Scope, node: Node, fold: Fold) -> Fold:
+def _of_what_is_learned(scope: Scope, node: Node, fold: WeightedSum) -> WeightedSum:
     """The fold without the gradients of what is made of numbers and positions, as slopes may be."""
     if fold.slopes is None:
         return fold
@@ -101,7 +103,7 @@ def _of_what_is_learned(scope: Scope, node: Node, fold: Fold) -> Fold:
     return replace(fold, slopes=slopes)
 
 
-def told(pair: ir.Pair, node: Node, fold: Fold | Refusal) -> str:
+def told(pair: ir.Pair, node: Node, fold: WeightedSum | Refusal) -> str:
     """A sentence on how a kernel computes a sum over the tokens that are read."""
     if attention(pair.body, node) is not None:
         return "scaled_dot_product_attention of torch"
@@ -136,7 +138,7 @@ def _summed(scope: Scope, node: Node, op: FoldOp) -> Value:
     return Value(permuted(text, have, layout), layout, DATA)
 
 
-def _given(scope: Scope, fold: Fold, source: Source, running: dict[int, str]) -> Text:
+def _given(scope: Scope, fold: WeightedSum, source: Source, running: dict[int, str]) -> Text:
     """A source as the op takes it, its dims in the order of its type."""
     value = scope.value(source.node)
     if value.kind == NUMBER:

@@ -11,7 +11,7 @@ from archc.backends.eager.literals import literals
 from archc.backends.triton.program_launch import ProgramLaunch, Strided, write_program
 from archc.backends.writer import COLUMNS, INDENT, Names, Writer, quoted
 
-from archc.attention.weighted_sum import Fold, Source
+from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir.chunk import cotangent
 from archc.lowering.attention import clean, forward, numbers_of
 from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens
@@ -31,7 +31,7 @@ class FoldOp:
     """The ops of one fold under construction. `numbers` are what only a call knows, by the names of
     the arguments."""
 
-    def __init__(self, file: File, fold: Fold, title: str):
+    def __init__(self, file: File, fold: WeightedSum, title: str):
         self.file, self.fold, self.title = file, fold, file.names.fresh(title)
         names = Names((*LOCALS, *(f"N_{clean(axis)}" for axis in self._axes(fold))))
         self.arguments = {source.name: names.fresh(source.name) for source in fold.sources}
@@ -42,7 +42,7 @@ class FoldOp:
         self.values = fold.source(fold.values) if fold.values else None
         self.vectors = [s for s in fold.sources if s.dim is not None]
 
-    def _axes(self, fold: Fold) -> list[str]:
+    def _axes(self, fold: WeightedSum) -> list[str]:
         found = [head.name for head in fold.heads]
         return [*found, *(axis.name for s in fold.sources for axis in s.type.axes)]
 
@@ -158,7 +158,7 @@ class FoldOp:
 
     # --- the forward ---
 
-    def _program(self, make: Callable[[Fold, str], Program], suffix: str) -> Program:
+    def _program(self, make: Callable[[WeightedSum, str], Program], suffix: str) -> Program:
         return make(self.fold, f"{self.title}{suffix}_kernel")
 
     def _forward(self) -> None:

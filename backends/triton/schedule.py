@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from archc.backends.triton.kernel_program import KernelProgram, memory_of
 
-from archc.attention.weighted_sum import Fold, Refusal
+from archc.attention.weighted_sum import Refusal, WeightedSum
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm
@@ -39,7 +39,7 @@ class Schedule:
     fitting: Callable[[Sequence[Kernels]], tuple[Mapping[str, int], Mapping[tuple[int, ...], int]]]
     segments: Callable[[Kernel, Axis], Segments | str]
     in_spans: Callable[[ir.Fold], bool]
-    folds: Callable[[ir.Pair], tuple[Fold | Refusal, ...]]
+    folds: Callable[[ir.Pair], tuple[WeightedSum | Refusal, ...]]
     regions: Callable[[ir.Layer, Collection[int]], Sequence[RegionKernels]]
 
 

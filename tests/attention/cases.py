@@ -12,7 +12,7 @@ from torch import Tensor
 
 from archc.api import parse
 from archc.attention.recognise import folds
-from archc.attention.weighted_sum import Fold, Refusal, Source
+from archc.attention.weighted_sum import Refusal, Source, WeightedSum
 from archc.compile import lowered, slopes_of
 from archc.ir import layer as ir
 from archc.ir.meaning import evaluate_graph
@@ -63,7 +63,7 @@ class Launch:
     """One launch of the programs of a fold: what enters the attend's body, and every size.
     `before`: so many of the tokens read come before the first reader."""
 
-    fold: Fold
+    fold: WeightedSum
     pair: ir.Pair
     known: dict[str, float]
     inputs: dict[str, Tensor]
@@ -201,7 +201,7 @@ def launch(
     """A launch on normal numbers; `sizes` are those of the spec."""
     pair, S = pair_of(text), T if S is None else S
     (fold,) = folds(pair, slopes_of)
-    assert isinstance(fold, Fold), str(fold)
+    assert isinstance(fold, WeightedSum), str(fold)
     known = {"T#": T, "T_seen#": S, "batch": B, **sizes}
     lengths = {"batch": B, pair.reader.name: T, pair.read.name: S}
     lengths |= {pair.path.name: S} if pair.path is not None else {}

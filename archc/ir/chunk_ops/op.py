@@ -44,7 +44,7 @@ class ChunkOp(ABC):
         return sympy.Integer(1)
 
     @abstractmethod
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         """The axes that it sums over or looks along: an element of its value needs more of an
         operand along these than the element at its own place."""
 

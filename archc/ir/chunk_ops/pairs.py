@@ -31,7 +31,7 @@ class Spans(ChunkOp):
     def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
         return elements(node.type.axes, lengths)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return (self.row, self.col.name)
 
 
@@ -50,7 +50,7 @@ class SpansGradient(ChunkOp):
     def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
         return elements(types[0].axes, lengths)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return (self.row, self.col)
 
 
@@ -81,7 +81,7 @@ class Gram(ChunkOp):
     def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
         return 5 * _pairs(node, types, lengths)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return (self.row, self.col.name, *self.over)
 
 
@@ -108,7 +108,7 @@ class Mix(ChunkOp):
     def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
         return 5 * _pairs(node, types, lengths)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return (self.row, self.col)
 
 
@@ -131,7 +131,7 @@ class GateGradient(ChunkOp):
         """One product more than of a Gram."""
         return 6 * _pairs(node, types, lengths)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return (self.row, self.col)
 
 

@@ -30,7 +30,7 @@ class Sums(ChunkOp):
     def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
         return elements(node.type.axes, lengths)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return (self.axis,)
 
 
@@ -51,7 +51,7 @@ class Move(Moving):
     def typed(self, types: Types) -> Type:
         return along(self.axis, types)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return (self.axis,)
 
 
@@ -91,5 +91,5 @@ class Scan(ChunkOp):
         each = 2 if self.matrix is None else 2 * types[0].axis(self.matrix[0]).size
         return each * elements(node.type.axes, lengths)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return (self.axis, *(self.matrix or ()))

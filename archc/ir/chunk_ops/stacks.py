@@ -35,7 +35,7 @@ class Chunks(Moving):
         inner = [a for a in rest if a.name not in self.outer]
         return Type(arrange((self.chunk, *outer, self.row, *inner)), types[0].dtype)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         """The chunks of a value stand where its tokens do."""
         return () if self.steps is None else (self.steps,)
 
@@ -55,7 +55,7 @@ class Tokens(Moving):
         steps = () if self.steps is None else (self.steps,)
         return Type(arrange((self.stream, *steps, *rest)), types[0].dtype)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         """The tokens of a value stand where its chunks do."""
         return () if self.steps is None else (self.steps.name,)
 
@@ -70,7 +70,7 @@ class Stack(Moving):
         require(len(set(types)) == 1, "stack of one type")
         return Type(arrange((self.axis, *types[0].axes)), types[0].dtype)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return (self.axis.name,)
 
 
@@ -85,7 +85,7 @@ class Select(Moving):
         require(self.axis in types[0].names, f"select along {self.axis}")
         return without(types[0], (self.axis,))
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return (self.axis,)
 
 
@@ -99,7 +99,7 @@ class Place(Moving):
     def typed(self, types: Types) -> Type:
         return Type(arrange((self.axis, *types[0].axes)), types[0].dtype)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return (self.axis.name,)
 
 
@@ -114,7 +114,7 @@ class Expand(Moving):
         require(not names & set(types[0].names), "expand along an axis it has")
         return Type(arrange((*types[0].axes, *self.axes)), types[0].dtype)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return ()
 
 
@@ -138,7 +138,7 @@ class BlockSums(ChunkOp):
     def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
         return elements(types[0].axes, lengths)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return (self.axis,)
 
 
@@ -149,5 +149,5 @@ class Detach(Moving):
     def typed(self, types: Types) -> Type:
         return types[0]
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return ()

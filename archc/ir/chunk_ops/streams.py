@@ -26,7 +26,7 @@ class Last(Moving):
         require(self.stream not in empty.names, "what an empty stream ends with has no stream")
         return Type(join([without(value, (self.stream,)), empty]), value.dtype)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return (self.stream,)
 
 
@@ -41,7 +41,7 @@ class AtLast(Moving):
     def typed(self, types: Types) -> Type:
         return Type(arrange((*types[0].axes, self.stream)), types[0].dtype)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return ()  # its operand is the same all along the stream
 
 
@@ -64,5 +64,5 @@ class Unwindow(ChunkOp):
     def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
         return elements(types[0].axes, lengths)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return (self.stream.name, self.width, *([] if self.blocks is None else [self.blocks]))

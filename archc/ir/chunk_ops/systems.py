@@ -27,7 +27,7 @@ class Inverse(ChunkOp):
     def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
         return types[0].axis(self.row).size * elements(node.type.axes, lengths) / 3
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         return (self.row, self.col)
 
 
@@ -65,6 +65,6 @@ class Conjugate(ChunkOp):
         """In each step, besides the product, two inner products and three updates."""
         return 10 * elements(node.type.axes, lengths)
 
-    def crossed(self) -> tuple[str, ...]:
+    def reduction_dims(self) -> tuple[str, ...]:
         """Besides those, what its products cross (`archc/schedule/axes.py`)."""
         return self.over

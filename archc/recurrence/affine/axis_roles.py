@@ -13,7 +13,7 @@ import sympy
 
 from archc.ir import layer as ir
 from archc.recurrence.affine.atoms import Factors, Table, product, total
-from archc.recurrence.affine.chain import Chain, Look, Raw, Refused
+from archc.recurrence.affine.chain import Chain, Raw, Refused, StateSum
 from archc.recurrence.affine.form import DENSE, DIAGONAL, MATRIX, Step, Term
 
 ONE, ZERO = sympy.Integer(1), sympy.Integer(0)
@@ -39,12 +39,12 @@ class Sides:
 
 
 def sides(
-    fold: ir.Fold, state: ir.State, found: Chain, table: Table, reads: Sequence[Look]
+    fold: ir.Fold, state: ir.State, found: Chain, table: Table, reads: Sequence[StateSum]
 ) -> Sides:
     """The micro-steps of a state by roles, and their kind."""
-    if any(look.column is not None for raw in found.steps for look in raw.looks):
+    if any(each.column is not None for raw in found.steps for each in raw.corrections):
         return _dense(found)
-    corrections = [look for raw in found.steps for look in raw.looks]
+    corrections = [each for raw in found.steps for each in raw.corrections]
     key = _key(fold, state, found.steps, corrections, reads)
     if key is None:
         return _diagonal(found)
@@ -72,15 +72,15 @@ def _dense(found: Chain) -> Sides:
     if len(found.steps) > 1:
         raise Refused("a matrix along an axis of the state, and corrections to it")
     raw = next(iter(found.steps))
-    columns = {look.column for look in raw.looks}
+    columns = {each.column for each in raw.corrections}
     if len(columns) > 1:
         raise Refused("a matrix along an axis of the state, and corrections to it")
-    (look, *_), (column,) = raw.looks, columns
+    (each, *_), (column,) = raw.corrections, columns
     assert column is not None
-    matrix = total(look.scale * look.covector for look in raw.looks)
+    matrix = total(each.scale * each.covector for each in raw.corrections)
     terms = (Term(ONE, raw.written, ZERO, True),) if raw.written != 0 else ()
-    step = Step(raw.decay, raw.decay, ONE, terms, matrix, look.axes[0], column)
-    return Sides(DENSE, Roles(frozenset(look.axes), frozenset()), (step,))
+    step = Step(raw.decay, raw.decay, ONE, terms, matrix, each.axes[0], column)
+    return Sides(DENSE, Roles(frozenset(each.axes), frozenset()), (step,))
 
 
 def _diagonal(found: Chain) -> Sides:
@@ -101,11 +101,11 @@ def _key(
     fold: ir.Fold,
     state: ir.State,
     steps: Sequence[Raw],
-    corrections: Sequence[Look],
-    reads: Sequence[Look],
+    corrections: Sequence[StateSum],
+    reads: Sequence[StateSum],
 ) -> Names | None:
     """The key axes; None where nothing is summed and the state has not two axes of its own."""
-    summed = list(dict.fromkeys(frozenset(look.axes) for look in corrections))
+    summed = list(dict.fromkeys(frozenset(each.axes) for each in corrections))
     if len(summed) > 1:
         raise Refused(
             "corrections read the state along different axes",
@@ -114,7 +114,7 @@ def _key(
     if summed:
         return summed[0]
     if reads:  # one that sums over more is the sum of one that does not
-        return frozenset(min((look.axes for look in reads), key=len))
+        return frozenset(min((each.axes for each in reads), key=len))
     inner = _inner(fold, state)
     return frozenset(inner[:1]) if len(inner) > 1 and len(steps) <= 1 else None
 
@@ -125,17 +125,17 @@ def _roles(
     table: Table,
     key: Names,
     steps: Sequence[Raw],
-    looks: Sequence[Look],
+    queries: Sequence[StateSum],
 ) -> Roles:
     """Axes that are neither key nor copies are value axes, unless the key side varies along
     them."""
     mixed: set[str] = set()
-    corrected = any(raw.looks for raw in steps)
-    for look in looks:
-        if set(look.axes) == key:
-            mixed |= table.names(look.covector)
+    corrected = any(raw.corrections for raw in steps)
+    for each in queries:
+        if set(each.axes) == key:
+            mixed |= table.names(each.covector)
     for raw in steps if corrected else ():
-        exprs = [raw.decay, *(look.scale for look in raw.looks), raw.written]
+        exprs = [raw.decay, *(each.scale for each in raw.corrections), raw.written]
         for symbol in (s for expr in exprs for s in table.symbols(expr)):
             names = set(table.atoms[symbol].names)
             mixed |= names if names & key else set()
@@ -240,18 +240,18 @@ def _step(table: Table, roles: Roles, raw: Raw) -> Step:
     if parted is None:
         raise Refused("the decay of a corrected state varies along both its sides", code="E0603")
     key, value = parted
-    if raw.looks and value != 1:
+    if raw.corrections and value != 1:
         raise _two_sided()
     rows: dict[sympy.Expr, list[sympy.Expr]] = {}
     for term in sympy.Add.make_args(raw.written) if raw.written != 0 else ():
         x, rest = _write(table, roles, term)
         rows.setdefault(x, [ZERO, ZERO])[0] += rest
-    for look in raw.looks:
-        for term in sympy.Add.make_args(look.scale):
+    for each in raw.corrections:
+        for term in sympy.Add.make_args(each.scale):
             x, rest = _write(table, roles, term)
             if any(_side(table, roles, s) == "value" for s in table.symbols(rest)):
                 raise Refused("a correction is scaled along the value side")
-            rows.setdefault(x, [ZERO, ZERO])[1] += table.times(rest, look.covector)
+            rows.setdefault(x, [ZERO, ZERO])[1] += table.times(rest, each.covector)
     groups = _merged(table, roles, [(x, c, w) for x, (c, w) in rows.items()])
     terms = [_term(table, raw.decay, *group) for group in groups]
     return Step(raw.decay, key, value, tuple(sorted(terms, key=lambda t: table.text(t.x))))

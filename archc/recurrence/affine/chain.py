@@ -36,7 +36,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Look:
+class StateSum:
     """`scale` times the sum over `axes` (names of the state's) of covector * version. A dense one
     has a matrix as covector, whose axis `column` is summed in place of its only axis in `axes`."""
 
@@ -49,10 +49,10 @@ class Look:
 
 @dataclass(frozen=True)
 class Raw:
-    """One micro-step: decay * S_prev + looks + written."""
+    """One micro-step: decay * S_prev + corrections + written."""
 
     decay: sympy.Expr
-    looks: tuple[Look, ...]
+    corrections: tuple[StateSum, ...]
     written: sympy.Expr
 
 
@@ -172,13 +172,13 @@ def _raw(table: Table, value: sympy.Expr, head: str, state: ir.State) -> Raw:
     """A micro-step from its polynomial over one version."""
     direct = table.state(head, state.axes)
     decay, written = coefficient(table, value, direct), coefficient(table, value, None)
-    looks, renamed = looks_of(table, value, state)
+    corrections, renamed = state_sums(table, value, state)
     if renamed:
         raise Refused("the state is read along one axis and written back along another")
     turned = [s for s in table.symbols(value) if table.atoms[s].kind == "state" and s != direct]
     if turned:
         raise Refused("the state enters its update with its axes turned")
-    return Raw(_chosen(table, decay), looks, written)
+    return Raw(_chosen(table, decay), corrections, written)
 
 
 def _chosen(table: Table, decay: sympy.Expr) -> sympy.Expr:
@@ -196,22 +196,22 @@ def _chosen(table: Table, decay: sympy.Expr) -> sympy.Expr:
     return decay
 
 
-def looks_of(
+def state_sums(
     table: Table, value: sympy.Expr, state: ir.State
-) -> tuple[tuple[Look, ...], dict[str, Axis]]:
+) -> tuple[tuple[StateSum, ...], dict[str, Axis]]:
     """The sums against the state in a polynomial, and the state's axes that go by other names."""
-    looks, renamed = list[Look](), dict[str, Axis]()
+    found, renamed = list[StateSum](), dict[str, Axis]()
     for term in sympy.Add.make_args(value):
         _, factors = table.split(term)
         for symbol in factors:
             atom = table.atoms[symbol]
             if atom.kind == "sum" and atom.states:
-                look, other = _look(table, atom, term / symbol, state)
-                looks.append(look)
+                one, other = _state_sum(table, atom, term / symbol, state)
+                found.append(one)
                 if any(renamed.get(name, axis) != axis for name, axis in other.items()):
                     raise Refused("one value reads the state along different axes")
                 renamed |= other
-    return tuple(looks), renamed
+    return tuple(found), renamed
 
 
 def state_axis(state: ir.State, name: str) -> Axis:
@@ -219,9 +219,9 @@ def state_axis(state: ir.State, name: str) -> Axis:
     return next(axis for axis in state.axes if axis.name == name)
 
 
-def _look(
+def _state_sum(
     table: Table, atom: Atom, scale: sympy.Expr, state: ir.State
-) -> tuple[Look, dict[str, Axis]]:
+) -> tuple[StateSum, dict[str, Axis]]:
     """One sum against the state. What the covector is summed over on its own is summed first."""
     (head,) = atom.states
     rest, version = inside(table, atom, head)
@@ -240,4 +240,4 @@ def _look(
         column = own.renamed(f"{own.name}*")
         gone = {next(iter(gone)): column}
     covector = table.rename(rest, gone)
-    return Look(head, table.rename(scale, back), covector, names, column), renamed
+    return StateSum(head, table.rename(scale, back), covector, names, column), renamed

@@ -68,8 +68,8 @@ def _linear(fold: ir.Fold, linear: Mapping[int, Degree], name: str) -> NormalFor
     table = Table()
     found = chain(fold, linear, table, state)
     raw, whole = reads_of(fold, state, found, table)
-    looks = [look for read in raw for look in read.looks]
-    split = sides(fold, state, found, table, looks)
+    queries = [query for read in raw for query in read.queries]
+    split = sides(fold, state, found, table, queries)
     own = [axis for axis in state.axes if axis.name not in split.roles.key | split.roles.value]
     form = StateForm(
         name,

@@ -11,7 +11,7 @@ from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.recurrence.affine.atoms import Table, TooLong
 from archc.recurrence.affine.axis_roles import divide
-from archc.recurrence.affine.chain import Chain, Look, Refused, looks_of, unrolled
+from archc.recurrence.affine.chain import Chain, Refused, StateSum, state_sums, unrolled
 from archc.recurrence.affine.form import AFTER, BEFORE, WRITTEN, Part, Read, Step
 from archc.recurrence.affine.polynomials import coefficient
 from archc.recurrence.analysis.degree import CONSTANT, updates
@@ -22,7 +22,7 @@ class RawRead:
     """A value of the body that sums the state against vectors, over versions in the chain."""
 
     node: int
-    looks: tuple[Look, ...]
+    queries: tuple[StateSum, ...]
     free: sympy.Expr
     renamed: dict[str, Axis]
 
@@ -107,41 +107,43 @@ class _Walk:
         try:
             while strange := sorted(self.table.states(value) - known):
                 value = unrolled(self.table, value, strange[-1], forms[strange[-1]], self.state)
-            looks, renamed = looks_of(self.table, value, self.state)
+            queries, renamed = state_sums(self.table, value, self.state)
         except (TooLong, Refused):
             return None
-        if any(look.column is not None for look in looks):
+        if any(query.column is not None for query in queries):
             return None
         back = {a.name: next(s for s in self.state.axes if s.name == n) for n, a in renamed.items()}
         free = self.table.rename(coefficient(self.table, value, None), back)
-        return RawRead(id, looks, free, renamed)
+        return RawRead(id, queries, free, renamed)
 
 
 def finished(table: Table, read: RawRead, versions: Sequence[str], steps: Sequence[Step]) -> Read:
-    """A read with each of its sums at the step it looks at."""
-    parts = tuple(_part(table, look, versions, steps) for look in read.looks)
+    """A read with each of its sums at the step that it reads."""
+    parts = tuple(_part(table, query, versions, steps) for query in read.queries)
     return Read(read.node, parts, read.free, tuple(sorted(read.renamed.items())))
 
 
-def _part(table: Table, look: Look, versions: Sequence[str], steps: Sequence[Step]) -> Part:
+def _part(table: Table, query: StateSum, versions: Sequence[str], steps: Sequence[Step]) -> Part:
     """One sum: of the state after a step, or else of a state that the next step decays."""
-    at = versions.index(look.version)
+    at = versions.index(query.version)
     if at < len(steps) and steps[at].decay != 1:
-        for covector, scale in _undecayed(table, look, steps[at].decay):
-            return Part(at, AFTER, covector, look.axes, scale)
+        for covector, scale in _undecayed(table, query, steps[at].decay):
+            return Part(at, AFTER, covector, query.axes, scale)
     when, step = (WRITTEN, at - 1) if at else (BEFORE, 0)
-    return Part(step, when, look.covector, look.axes, look.scale)
+    return Part(step, when, query.covector, query.axes, query.scale)
 
 
-def _undecayed(table: Table, look: Look, decay: sympy.Expr) -> list[tuple[sympy.Expr, sympy.Expr]]:
+def _undecayed(
+    table: Table, query: StateSum, decay: sympy.Expr
+) -> list[tuple[sympy.Expr, sympy.Expr]]:
     """Covector and scale without the decay, which they hold together; none if they do not."""
-    held = table.times(look.covector, look.scale)
-    gone = set(look.axes)
+    held = table.times(query.covector, query.scale)
+    gone = set(query.axes)
     if divide(table, held, decay) is None:
         return []
     over = {s for s in table.symbols(decay) if gone & set(table.atoms[s].names)}
     if not over:  # a decay of other axes stands outside the sum
-        scale = divide(table, look.scale, decay)
-        return [] if scale is None else [(look.covector, scale)]
-    covector = divide(table, look.covector, decay)
-    return [] if covector is None else [(covector, look.scale)]
+        scale = divide(table, query.scale, decay)
+        return [] if scale is None else [(query.covector, scale)]
+    covector = divide(table, query.covector, decay)
+    return [] if covector is None else [(covector, query.scale)]
