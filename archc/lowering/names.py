@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 
 import sympy
 
@@ -19,6 +20,7 @@ RESERVED = frozenset({
 """Words of the text and arguments that are no tensor's and no size's."""
 
 
+@lru_cache(maxsize=1024)
 def plain(text: str) -> str:
     """The nearest word in ASCII: `K'` is `K_prime`, `S[0]` is `S_0`."""
     text = re.sub(r"\[(\w+)\]", r"_\1", in_words(text).replace("'", "_prime"))
@@ -73,4 +75,5 @@ def _sizes(kernel: Kernel) -> Iterator[str]:
         s for node in kernel.graph for axis in node.type.axes for s in axis.size.free_symbols
     }
     yield from map(size_name, symbols)
-    yield from (f"B_{plain(str(axis.size))}" for node in kernel.graph for axis in node.type.axes)
+    sizes = {axis.size for node in kernel.graph for axis in node.type.axes}
+    yield from (f"B_{plain(str(size))}" for size in sizes)

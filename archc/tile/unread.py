@@ -136,7 +136,7 @@ def _words(program: Program) -> set[str]:
         for value in (*statement.results, *inner):
             words.add(value.type.dtype)
             sizes += [dim.length for dim in value.type.dims]
-    return words | {str(symbol) for each in sizes for symbol in _symbols(each)}
+    return words | {str(symbol) for each in {*sizes} for symbol in _symbols(each)}
 
 
 def _symbols(size: sympy.Expr) -> Collection[sympy.Basic]:

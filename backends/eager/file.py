@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -33,7 +33,7 @@ def state_of(name: str) -> str:
 class File:
     """A file under construction: its top-level names, and its sections in order; `ending` are those
     that come last. What these call of the runtime is found from their text (`assembly.py`).
-    `titles` are names of kernels by their text without one: another of the same text needs no
+    `titles` are names of kernels by what they are without one: another of the same text needs no
     second; `linear`: products with parameters are calls of `nn.Linear`;
     `programs` are the kernels that are tile programs.
     """
@@ -47,7 +47,7 @@ class File:
     by_regions: Callable[..., Any] | None = None
     spaced: bool = False
     linear: bool = False
-    titles: dict[str, str] = field(default_factory=dict)
+    titles: dict[Hashable, str] = field(default_factory=dict)
     programs: dict[str, Program] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)

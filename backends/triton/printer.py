@@ -85,8 +85,7 @@ WHOLE = {"floordiv": "//", "mod": "%"}
 def to_triton(program: Program, printing: type[Printer] | None = None) -> str:
     """The text of a kernel (`archc/runtime/jit.py`), after those of the joins of its scans;
     `printing` may say more than `Printer` does."""
-    printer = (printing or Printer)(program)
-    body = printer.lines()
+    printer, body = _printed(program, printing or Printer)
     known = _mentioned(program, body)
     names = [name for name in program.varying if name in known]
     varying = ", ".join(f'"{name}"' for name in names) + "," * (len(names) == 1)
@@ -95,10 +94,16 @@ def to_triton(program: Program, printing: type[Printer] | None = None) -> str:
 
 
 @lru_cache(maxsize=256)
+def _printed(program: Program, printing: type[Printer]) -> tuple[Printer, Sequence[str]]:
+    """The lines of a program, and who wrote them: they are looked at before they are kept."""
+    printer = printing(program)
+    return printer, tuple(printer.lines())
+
+
 def mentioned(program: Program) -> frozenset[str]:
     """The sizes and constants that the text of a program mentions, and so the kernel is given: the
     others say how large buffers are, and of what dtype."""
-    return _mentioned(program, Printer(program).lines())
+    return _mentioned(program, _printed(program, Printer)[1])
 
 
 def _mentioned(program: Program, lines: Sequence[str]) -> frozenset[str]:
@@ -177,10 +182,10 @@ class Printer(Names):
 
     def _statement(self, statement: Statement, indent: str) -> Iterator[str]:
         """The lines of a statement; before it, of a part of its formula that leaves it no room."""
-        words, named = {*self.words}, {**self.named[-1]}
+        parts = [value for value in statement.operands if value in self.within]
+        words, named = ({*self.words}, {**self.named[-1]}) if parts else (set(), {})
         lines = [*LINES[type(statement.op)](self, statement)]
         lines = [part for line in lines for part in wrapped(indent + line)]
-        parts = [value for value in statement.operands if value in self.within]
         if parts and any(len(line) > WIDTH for line in lines):
             self.words, self.named[-1] = words, named
             longest = max(parts, key=lambda value: len(self.within[value]))

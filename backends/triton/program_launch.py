@@ -90,8 +90,9 @@ def add_program(file: File, program: Program) -> str:
     known = likeness(program)
     if known not in file.titles:
         title = file.titles[known] = file.names.fresh(program.name)
-        file.sections.append(to_triton(replace(program, name=title)))
-        file.programs[title] = replace(program, name=title)
+        made = program if title == program.name else replace(program, name=title)
+        file.sections.append(to_triton(made))
+        file.programs[title] = made
     return file.titles[known]
 
 

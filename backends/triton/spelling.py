@@ -7,6 +7,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import sympy
 from archc.backends.expression import number
@@ -31,6 +32,7 @@ class _Itself(dict[str, str]):
         return name
 
 
+@lru_cache(maxsize=1024)
 def size_text(size: sympy.Expr) -> str:
     """An expression in sizes, in brackets unless it is one word."""
     known = {each: _blocks(each) for each in size.atoms(sympy.ceiling, sympy.floor)}

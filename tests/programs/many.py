@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing as mp
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from tests.programs.programs import draw
 def worker(seeds: Connection, results: Connection, numbers: bool, check: bool) -> None:
     """Programs by their seeds, until there is none."""
     torch.set_num_threads(1)
+    gc.freeze()  # imports made many objects that stay
     while (seed := seeds.recv()) is not None:
         with Caught() as caught:
             results.send(attempt(draw(seed), numbers, check))
