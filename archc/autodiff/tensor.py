@@ -225,5 +225,16 @@ def segment(b: Builder, node: Node, d: int) -> Cotangents:
 
 
 def substitute(b: Builder, node: Node, d: int) -> Cotangents:
-    """z = A z + b: db is the solution of the transposed system, from the last token on."""
-    raise NoGradient(node, "a system along the tokens, which PyTorch differentiates")
+    """z = A z + b: db solves the transposed system, from the last token on, and dA is db z^T where
+    the token read is an earlier one."""
+    op, (weights, right) = node.op, node.operands
+    time, read = node.type.axis("t"), b.type(weights).axis(op.read)
+    transposed = b.renamed(weights, {time.name: read, read.name: time})
+    back = ir.Substitute(op.read, reverse=not op.reverse)
+    y = b.add(back, transposed, b.full(d, node.type.axes))
+    positions = [b.add(ir.Position(axis)) for axis in (time, read)]
+    there = b.fn("lt" if op.reverse else "gt", *positions)
+    product = b.mul(y, b.renamed(node.id, {time.name: read}))
+    made = b.fn("where", there, product, b.number(0))
+    wide = Type((*node.type.axes, read))
+    return [b.fit(made, wide, b.type(weights)), b.fit(y, node.type, b.type(right))]

@@ -261,10 +261,12 @@ class Substitute:
     """z with z[t] = b[t] + the sum over earlier s of A[t, s] z[s]: forward substitution.
 
     Operands: A[..., t, read, ...], of which only s < t counts, and b[..., t, ...]; `read` stands
-    for all tokens that there have been.
+    for all tokens that there have been. In `reverse`, z[t] is made from later tokens s, from the
+    last one on: the transposed system, which a gradient solves.
     """
 
     read: str
+    reverse: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -357,15 +357,15 @@ def _identity(op: ir.Segment, tokens: Tensor) -> Tensor:
 
 
 def substitute(node: Node, scope: Scope, weights: Named, right: Named) -> Named:
-    """Token by token, each from those before it."""
+    """Token by token, each from those before it, or behind it."""
     rest = tuple(name for name in node.type.names if name != "t")
     a = weights.to(("t", node.op.read, *rest))
     b = scope.real(right.to(("t", *rest)))
-    made: list[Tensor] = []
-    for t in range(len(b)):
+    made: dict[int, Tensor] = {}
+    for t in reversed(range(len(b))) if node.op.reverse else range(len(b)):
         z = b[t]
-        for s in range(t):
-            z = z + a[t, s] * made[s]
-        made.append(z)
-    data = torch.stack(made) if made else b
+        for s, known in made.items():
+            z = z + a[t, s] * known
+        made[t] = z
+    data = torch.stack([made[t] for t in range(len(b))]) if made else b
     return Named(data, ("t", *rest))

@@ -206,7 +206,9 @@ OP_TEXT: dict[type, Callable[[Any, tuple[str, ...]], str]] = {
     ir.Window: _window,
     ir.Softmax: lambda op, on: _applied("softmax", op.over, on),
     ir.Segment: _segment,
-    ir.Substitute: lambda op, on: _applied("substitute", op.read, on),
+    ir.Substitute: lambda op, on: _applied(
+        "substitute", f"{op.read}, reverse" if op.reverse else op.read, on
+    ),
     ir.Fold: _fold,
     ir.Pair: _pair,
     ir.Result: lambda op, on: f"{on[0] if on else ''}.{op.name}",

@@ -13,6 +13,7 @@ from archc.ir.graph import Node
 def substitute(scope: Scope, node: Node) -> Value:
     """`u = substituted(weights, right, state.u)`, laid out with the tokens before what the weights
     do not have; what is kept is a row for each token seen."""
+    assert not node.op.reverse, "PyTorch differentiates the systems of a layer"
     weights, right = (scope.as_data(scope.real(scope.value(o))) for o in node.operands)
     read, names = node.op.read, node.type.names
     common = ["batch", *(n for n in names if n in weights.layout and n not in ("batch", "t"))]

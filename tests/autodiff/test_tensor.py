@@ -157,6 +157,16 @@ def test_solve(matrix: str, vector: str) -> None:
     agree(s.graph, {"A": values + 5 * torch.eye(4, dtype=torch.float64)})
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("weights", "right"), [("batch t s H", "batch t H V"), ("t s", "t V H")])
+def test_a_system_along_the_tokens(weights: str, right: str, reverse: bool) -> None:
+    """Weights at the token itself and on the other side of it count for nothing."""
+    s = Sketch()
+    a, b = s.input("a", weights), s.input("b", right)
+    s.outputs(z=s.fn("tanh", s.add(ir.Substitute("s", reverse), a, b)))
+    agree(s.graph)
+
+
 @pytest.mark.parametrize("steps", [1, 3, 7])
 def test_shift(steps: int) -> None:
     s = Sketch()

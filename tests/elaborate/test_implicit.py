@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 import archc
+from archc.autodiff.reverse import gradient
 from archc.ir import layer as ir
+from archc.ir.meaning import evaluate_graph
 from tests.elaborate.forms import randn, same
 from tests.elaborate.specs import codes, layer, refusal
 
@@ -64,6 +66,23 @@ def test_what_is_solved_is_read_by_another_attend() -> None:
         return torch.einsum("bhts,bshv->bthv", score, solved(k, v, b))
 
     same(spec(after=after), inputs(), formula, H=2, K=3, V=4)
+
+
+def test_the_derived_gradient_is_that_of_finite_differences() -> None:
+    graph, at, h = layer(spec()).graph, inputs(), 1e-5
+    sizes = {"batch": 2, "t": 6, "T#": 6, "T_seen#": 6, "H#": 2, "K#": 3, "V#": 4}
+    along = {name: randn(*x.shape[2:], seed=7) for name, x in at.items()}
+
+    def shifted(by: float) -> Tensor:
+        moved = {name: x + by * along[name] for name, x in at.items()}
+        return evaluate_graph(graph, moved, sizes)["u"]
+
+    found = gradient(graph, [*at], ["u"], save=False).backward
+    d = {name: evaluate_graph(found, {**at, "d.u": torch.ones(2, 6, 2, 4)}, sizes)[f"d.{name}"]
+         for name in at}  # fmt: skip
+    slope = sum((d[name] * along[name]).sum() for name in at)
+    expected = (shifted(h) - shifted(-h)).sum() / (2 * h)
+    torch.testing.assert_close(slope, expected, rtol=1e-7, atol=1e-7)
 
 
 def test_packed_sequences_and_the_memory_alone() -> None:
