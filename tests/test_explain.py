@@ -25,6 +25,7 @@ from archc.commands.parameters import read_value
 from archc.compile import before_chunks, in_logs
 from archc.diagnostics import ArchError
 from archc.elaborate.elaborate import elaborate
+from archc.elaborate.ones import ones
 from archc.elaborate.unread import unread
 from archc.ir.sizes import resolve_sizes
 from archc.recurrence.chunk.loops import loops
@@ -59,6 +60,7 @@ def run_spec(code: str, text: str, options: Mapping[str, str]) -> tuple[list[str
         tree = parse(Source("example.arch", text))
         found = unread(tree)
         layer = elaborate(tree, None, values(options, "set"), import_source)
+        found += ones(layer)
         if "sizes" in options:
             resolve_sizes(layer, values(options, "sizes"))
         if code.startswith("E06"):

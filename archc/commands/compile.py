@@ -16,6 +16,7 @@ from archc.commands.sources import BACKENDS, source_of
 from archc.commands.stages import Given, layer_of, tree_of
 from archc.compile import RUNTIMES, Dump, Style, kernels_of
 from archc.diagnostics import fail
+from archc.elaborate.ones import ones
 from archc.ir.layer import Layer
 from archc.ir.text import as_text
 from archc.recurrence.chunk.loops import loops
@@ -69,7 +70,7 @@ def command(
     with _waiting(spec, console.quiet):
         text = _stage(spec, given, BACKENDS[backend], output, emit, note, Style(runtime, not bare))
     for layer in ready:
-        console.warnings(loops(layer))
+        console.warnings((*ones(written[0]), *loops(layer)))
     if folder:
         count = stages.write(Path(folder), written[0])
         console.say(f"{folder}: {count} stages written")

@@ -13,6 +13,7 @@ from archc.commands.parameters import json_option, output_option, set_option, sp
 from archc.commands.sources import source_of
 from archc.commands.stages import Given, layer_of, tree_of
 from archc.compile import before_chunks, programs_of
+from archc.elaborate.ones import ones
 from archc.ir import diagram, picture, text
 from archc.ir.layer import Layer
 from archc.recurrence.chunk.loops import loops
@@ -171,5 +172,5 @@ def command(
         return
     layer = layer_of(spec, given)
     text = DERIVED[stage][form](layer)
-    ctx.ensure_object(Console).warnings(loops(before_chunks(layer)))
+    ctx.ensure_object(Console).warnings((*ones(layer), *loops(before_chunks(layer))))
     writing.write(output, text)

@@ -11,6 +11,7 @@ from typing import Any
 from archc.backends.renamed import check_spelling
 from archc.diagnostics import Diagnostic
 from archc.elaborate.elaborate import elaborate
+from archc.elaborate.ones import ones
 from archc.elaborate.unread import unread
 from archc.ir.layer import Fold, Layer
 from archc.ir.layer_budget import check_budget
@@ -25,13 +26,13 @@ Given = Mapping[str, Any]
 
 
 def warnings_of(layer: Layer) -> tuple[Diagnostic, ...]:
-    """What is right but may not be meant: values that nothing comes of, and states that stay a
-    loop, as `archc compile` says it.
+    """What is right but may not be meant: values that nothing comes of, ones for the identity, and
+    states that stay a loop, as `archc compile` says it.
 
     Whether there is something to say is found from the layer as it is written, which takes a tenth
     of a second; what is said, from the layer that chunked forms are derived from.
     """
-    found = unread(parse(layer.source))
+    found = (*unread(parse(layer.source)), *ones(layer))
     graphs = [each.graph for each in called_layers(layer)]
     if not any(isinstance(node.op, Fold) for graph in graphs for node in graph):
         return found

@@ -19,6 +19,7 @@ from archc.backends.load import load
 from archc.backends.renamed import Weights, arguments, declared, weights
 from archc.compile import before_chunks, lowered
 from archc.diagnostics import ArchError, Diagnostic, fail
+from archc.elaborate.ones import ones
 from archc.file_check import SMALL, distance, hold_numbers
 from archc.ir.choices import Seen
 from archc.ir.layer import Fold, Layer
@@ -185,8 +186,8 @@ def derived(instance: Instance) -> Iterator[Measure]:
 
 
 def warned(layer: Layer) -> Sequence[Diagnostic]:
-    """Recurrences that stay a loop though nobody asked for it."""
-    return loops(before_chunks(layer))
+    """Ones where the identity may be meant, and recurrences that stay a loop unasked."""
+    return (*ones(layer), *loops(before_chunks(layer)))
 
 
 def _whole(sizes: Mapping[str, Number]) -> dict[str, int]:
