@@ -181,16 +181,33 @@ class CompositionLaw:
         """The state before each of the pieces and after the last, from that before the first. The
         summaries of a round do not depend on one another."""
         states = [state] * (len(pieces) + 1)
-        for r, each in enumerate(self.law.rounds):
+        for r in range(self.rounds):
             parts = [
-                self._run("summary", r, self._known(piece, start), chunk, options)
+                self.part(r, piece, start, chunk, **options)
                 for piece, start in zip(pieces, states, strict=False)
             ]
             for i, part in enumerate(parts):
-                found = self._run("apply", r, {**part, **self._starts(states[i])})
-                ends = {self.fields[n]: found[ck.final(n)] for n in each.states}
-                states[i + 1] = states[i + 1]._replace(**ends)
+                states[i + 1] = self.after(r, part, states[i], states[i + 1])
         return states
+
+    def part(
+        self,
+        number: int,
+        inputs: Sequence[Tensor],
+        state: Any,
+        chunk: int = CHUNK,
+        **options: Any,
+    ) -> dict[str, Tensor]:
+        """The parts of one round's summary by name: of a run that starts from `state`, of which
+        the states of earlier rounds are read."""
+        return self._run("summary", number, self._known(inputs, state), chunk, options)
+
+    def after(self, number: int, part: dict[str, Tensor], before: Any, known: Any) -> Any:
+        """The state after a run, whose states of earlier rounds are in `known`: that of a round is
+        found from the run's summary and the state before it."""
+        found = self._run("apply", number, {**part, **self._starts(before)})
+        names = self.law.rounds[number].states
+        return known._replace(**{self.fields[name]: found[ck.final(name)] for name in names})
 
     def _starts(self, state: Any) -> dict[str, Tensor]:
         """The fields of a state as inputs of the graphs."""

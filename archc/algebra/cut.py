@@ -146,7 +146,7 @@ def _cut(layer: ir.Layer, inside: Iterable[int], edge: Iterable[int], known: Kno
         copies[node.id] = new.add(node.op, *operands, name=node.name, span=node.span)
     new.outputs = _results(old, inside, copies)
     given = [node for node in new if isinstance(node.op, ir.Input)]
-    rules = replace(layer.chunk, bounds=tuple(_promises(old, new, copies, known)))
+    rules = replace(layer.chunk, bounds=tuple(promises(old, new, copies, known)))
     new.prune(keep=[node.id for node in given])
     unnamed = {old[id].span for id in edge if old[id].name is None}
     doc = [f"The memory of {layer.name} alone."]
@@ -158,7 +158,7 @@ def _cut(layer: ir.Layer, inside: Iterable[int], edge: Iterable[int], known: Kno
     return replace(layer, kind="layer", doc="\n".join(doc), graph=new, chunk=rules)
 
 
-def _promises(old: Graph, new: Graph, copies: Mapping[int, int], known: Known) -> Iterator[Bound]:
+def promises(old: Graph, new: Graph, copies: Mapping[int, int], known: Known) -> Iterator[Bound]:
     """What is known of the values that enter, as promises about the inputs."""
     for id, copy in copies.items():
         node, source = new[copy], id

@@ -141,7 +141,10 @@ class Function(Forward):
         writer.call(f"state = {self.parts.state}(", self.start, ")")
 
     def _return(self, writer: Writer, made: str) -> None:
-        state = f"{self.parts.state}()" if self.memory.refusal else self._final_state(writer)
+        if not self.memory.refusal:
+            state = self._final_state(writer)
+        else:  # it cannot be continued: there is nothing that could be
+            state = "None" if self.memory.fields else f"{self.parts.state}()"
         writer.line(f"return {made}, {state}")
 
 

@@ -1,0 +1,119 @@
+"""A module on the processes of a device mesh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+from archc.backends.renamed import at_path
+from archc.backends.writer import attribute
+from archc.origin import Origin, origin_of
+from archc.parallel.exchange import checked_length, own_part
+from archc.parallel.execute import ParallelForward
+from archc.parallel.mesh import Ranks, names_of, ranks_of
+from archc.parallel.pipeline import cut
+
+
+def apply(module: nn.Module, mesh: DeviceMesh, **fully_shard_options: Any) -> nn.Module:
+    """The module, changed in place, as this process has it: every process of the mesh makes the
+    same module, and calls this.
+
+    The mesh's dims say what is split: `dp` (parameters, by FSDP2 `fully_shard`, block by block),
+    `tp` (heads), `cp` (the sequence), `pp` (layers: what stays is the part of this process, for
+    `stage`); `split` gives a process its part of a batch. Options are those of `fully_shard`.
+    Raises ValueError for a dim that is not known, a module that archc has not made, a size that
+    the number of processes does not divide, and a layer that cannot be split.
+    """
+    names, origin = names_of(mesh), origin_of(module)
+    tp, cp, pp = (ranks_of(mesh, dim) for dim in ("tp", "cp", "pp"))
+    if tp is not None or cp is not None or pp is not None:
+        forwards = forwards_of(module, tp, cp)
+        if tp is not None:
+            distribute(module, forwards, mesh["tp"])
+        for path, forward in forwards.items():
+            module.get_submodule(path).forward = forward
+        if pp is not None:
+            cut(module, forwards[""], pp)
+    if "dp" in names:
+        shard = mesh["dp"]
+        for block in blocks_of(module, origin):
+            fully_shard(block, mesh=shard, **fully_shard_options)
+        fully_shard(module, mesh=shard, **fully_shard_options)
+    return module
+
+
+def blocks_of(module: nn.Module, origin: Origin) -> list[nn.Module]:
+    """The layers that a `repeat` of the spec made, in order, as far as they are on this process; of
+    those inside one another the outermost."""
+    found, here = [], {path for path, _ in module.named_modules()}
+    for _, call in origin.layer.calls:
+        path = ".".join(p if p.isdigit() else attribute(p) for p in call.path.split("."))
+        if path not in here:
+            continue
+        inner = at_path(module, call.path)
+        if call.path.rpartition(".")[2].isdigit():
+            found.append(inner)
+        elif call.callee.kind != "argument":
+            found += blocks_of(inner, origin_of(inner))
+    return list(dict.fromkeys(found))
+
+
+def forwards_of(
+    module: nn.Module, tp: Ranks | None, cp: Ranks | None
+) -> dict[str, ParallelForward]:
+    """The forward of every layer in a module, by its path."""
+    layers = layers_of(module).items()
+    return {path: ParallelForward(each, tp, cp, root=not path) for path, each in layers}
+
+
+def layers_of(module: nn.Module) -> dict[str, nn.Module]:
+    """Every layer in a module, by its path. Raises ValueError for one that archc has not made,
+    which mixes tokens or heads in a way that is not known."""
+    found = {}
+    for path, each in module.named_modules():
+        if isinstance(each, nn.ModuleList):
+            continue
+        if "_archc" not in vars(each):
+            raise ValueError(f"`{path}` is a {type(each).__name__}, which archc has not made")
+        found[path] = each
+    return found
+
+
+def distribute(module: nn.Module, forwards: dict[str, ParallelForward], mesh: DeviceMesh) -> None:
+    """Make DTensors of all parameters: shards of those with a dim that is split."""
+    made: dict[int, nn.Parameter] = {}
+    for path, forward in forwards.items():
+        kinds, own = placements(forward), module.get_submodule(path)
+        for name, old in own.named_parameters(recurse=False, remove_duplicate=False):
+            if id(old) not in made:
+                part = distribute_tensor(old.detach(), mesh, [kinds.get(name, Replicate())])
+                made[id(old)] = nn.Parameter(part, old.requires_grad)
+            setattr(own, name, made[id(old)])
+
+
+def placements(forward: ParallelForward) -> dict[str, Shard]:
+    """Of which parameters of a layer a process has a part, by their names in the module."""
+    program = forward.full
+    split = {} if program.heads is None else program.heads.parameters
+    return {
+        attribute(param.name): Shard([axis.name for axis in param.axes].index(split[id]))
+        for id, param in program.layer.params
+        if id in split
+    }
+
+
+def split(mesh: DeviceMesh, x: Tensor, batch: int = 0, tokens: int = 1) -> Tensor:
+    """This process's part of what every process has all of: of the batch along `dp`, of the tokens
+    along `cp`. `batch` and `tokens` are the dims of x. Raises ValueError where the number of
+    processes does not divide a length."""
+    names_of(mesh)
+    for dim, place, what in (("dp", batch, "the batch"), ("cp", tokens, "T")):
+        ranks = ranks_of(mesh, dim)
+        if ranks is not None:
+            checked_length(what, x.shape[place], ranks.count, dim)
+            x = own_part(ranks, x, place)
+    return x

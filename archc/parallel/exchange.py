@@ -1,0 +1,173 @@
+"""What processes tell each other, with gradients.
+
+Each function of autograd here does one collective forward and one backward. All processes must come
+to the same collectives in the same order, backward too: so a value that not every process reads is
+exchanged together with an anchor that each of them does read (`gathered`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from archc.parallel.mesh import Ranks
+
+
+class _Gather(torch.autograd.Function):
+    """Flat values of all processes, in the order of their ranks, and the anchor as it came."""
+
+    @staticmethod
+    def forward(ctx: Any, ranks: Ranks, what: str, anchor: Tensor, flat: Tensor) -> Any:
+        ctx.ranks, ctx.what = ranks, what
+        every = flat.new_empty(ranks.count * flat.numel())
+        ranks.ask(what, lambda: dist.all_gather_into_tensor(every, flat, group=ranks.group))
+        return anchor.view_as(anchor), every.view(ranks.count, -1)
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Tensor) -> Any:
+        d_anchor, d_every = arriving
+        ranks, what = ctx.ranks, f"the gradient of {ctx.what}"
+        own = torch.empty_like(d_every[0])
+        every = d_every.contiguous().flatten()
+        ranks.ask(what, lambda: dist.reduce_scatter_tensor(own, every, group=ranks.group))
+        return None, None, d_anchor, own
+
+
+def gathered(
+    ranks: Ranks, what: str, anchor: Tensor, values: Sequence[Tensor]
+) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+    """The values of every process, by rank, and the anchor, which must be used in place of what it
+    was: its gradient is what brings every process to the collective of the backward. Shapes are the
+    same on all of them."""
+    dtype = values[0].dtype
+    for each in values[1:]:
+        dtype = torch.promote_types(dtype, each.dtype)
+    flat = torch.cat([each.to(dtype).flatten() for each in values])
+    anchor, every = _Gather.apply(ranks, what, anchor, flat)
+    found = []
+    for row in every:
+        parts = row.split([each.numel() for each in values])
+        pairs = zip(parts, values, strict=True)
+        found.append(tuple(part.to(each.dtype).view(each.shape) for part, each in pairs))
+    return anchor, found
+
+
+class _Reduce(torch.autograd.Function):
+    """The sum over the processes; `alike`: what is done with it is the same on all of them, so that
+    its gradient is there already, else their gradients are summed."""
+
+    @staticmethod
+    def forward(ctx: Any, ranks: Ranks, what: str, alike: bool, x: Tensor) -> Tensor:
+        ctx.ranks, ctx.what, ctx.alike = ranks, what, alike
+        total = x.clone(memory_format=torch.contiguous_format)
+        ranks.ask(what, lambda: dist.all_reduce(total, group=ranks.group))
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Tensor) -> Any:
+        (d,) = arriving
+        if not ctx.alike:
+            d = d.clone(memory_format=torch.contiguous_format)
+            what = f"the gradient of {ctx.what}"
+            ctx.ranks.ask(what, lambda: dist.all_reduce(d, group=ctx.ranks.group))
+        return None, None, None, d
+
+
+def summed(ranks: Ranks, what: str, x: Tensor, alike: bool) -> Tensor:
+    """The sum of a value over the processes."""
+    return _Reduce.apply(ranks, what, alike, x)
+
+
+class _Share(torch.autograd.Function):
+    """Values that are the same on all processes, of which each computes something else: their
+    gradients are summed, in one collective for each dtype."""
+
+    @staticmethod
+    def forward(ctx: Any, ranks: Ranks, what: str, *values: Tensor) -> Any:
+        ctx.ranks, ctx.what = ranks, what
+        return tuple(each.view_as(each) for each in values)
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Tensor) -> Any:
+        found = list(arriving)
+        for dtype in dict.fromkeys(each.dtype for each in arriving):
+            places = [i for i, each in enumerate(arriving) if each.dtype == dtype]
+            flat = torch.cat([arriving[i].flatten() for i in places])
+            what = f"the gradient of {ctx.what}"
+            ctx.ranks.ask(what, lambda flat=flat: dist.all_reduce(flat, group=ctx.ranks.group))
+            parts = flat.split([arriving[i].numel() for i in places])
+            for i, part in zip(places, parts, strict=True):
+                found[i] = part.view(arriving[i].shape)
+        return None, None, *found
+
+
+def shared(ranks: Ranks, what: str, values: Sequence[Tensor]) -> list[Tensor]:
+    """The values, whose gradients are summed over the processes."""
+    learning = [i for i, each in enumerate(values) if each.requires_grad]
+    found = list(values)
+    if learning and torch.is_grad_enabled():
+        made = _Share.apply(ranks, what, *(values[i] for i in learning))
+        for i, each in zip(learning, made, strict=True):
+            found[i] = each
+    return found
+
+
+class _Whole(torch.autograd.Function):
+    """The parts of all processes along a dim, one after the other."""
+
+    @staticmethod
+    def forward(ctx: Any, ranks: Ranks, what: str, dim: int, x: Tensor) -> Tensor:
+        ctx.ranks, ctx.dim = ranks, dim
+        part = x.movedim(dim, 0).contiguous()
+        every = part.new_empty(ranks.count * part.shape[0], *part.shape[1:])
+        ranks.ask(what, lambda: dist.all_gather_into_tensor(every, part, group=ranks.group))
+        return every.movedim(0, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Tensor) -> Any:
+        return None, None, None, own_part(ctx.ranks, arriving[0], ctx.dim)
+
+
+def whole(ranks: Ranks, what: str, x: Tensor, dim: int) -> Tensor:
+    """A value from the parts that the processes have of it, each of which does the same with it."""
+    return _Whole.apply(ranks, what, dim, x)
+
+
+def own_part(ranks: Ranks, x: Tensor, dim: int) -> Tensor:
+    """This process's part of a value along a dim, which the number of processes divides."""
+    length = x.shape[dim] // ranks.count
+    return x.narrow(dim, ranks.rank * length, length)
+
+
+class _OneLoss(torch.autograd.Function):
+    """A value that is the same on all processes: each has its share of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, x: Tensor) -> Tensor:
+        ctx.count = count
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Tensor) -> Any:
+        return None, arriving[0] / ctx.count
+
+
+def one_loss(ranks: Ranks, x: Tensor) -> Tensor:
+    """A value that every process has and differentiates: together they do so once."""
+    return _OneLoss.apply(ranks.count, x)
+
+
+def checked_length(what: str, length: int, count: int, dim: str) -> int:
+    """The length of a part. Raises ValueError where the number of processes does not divide it."""
+    if length % count:
+        near = count * math.ceil(length / count)
+        raise ValueError(
+            f"{what} = {length} cannot be split over {count} ranks along `{dim}`: "
+            f"{length} / {count} is not whole; {near} would do"
+        )
+    return length // count

@@ -1,0 +1,358 @@
+"""A layer computed on several processes: its pieces one after the other, and the exchanges."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from archc.backends.eager.memory import memory_of
+from archc.backends.load import load
+from archc.backends.renamed import at_path
+from archc.backends.writer import attribute, identifier, snake
+from archc.compile import before_chunks, function_of, with_chunked_forms
+from archc.ir import layer as ir
+from archc.ir.graph import Node
+from archc.ir.sizes import Number, evaluate
+from archc.law import CompositionLaw
+from archc.origin import backend_here, origin_of
+from archc.parallel.exchange import one_loss, own_part, shared, summed, whole
+from archc.parallel.heads import check_heads, heads_of
+from archc.parallel.mesh import Ranks
+from archc.parallel.own_tokens import tokens_of
+from archc.parallel.pieces import ATTEND, CALL, RECURRENCE, Piece, pieces_of
+from archc.parallel.placement import Crossing, Mark, Pending, Split, place_of
+from archc.parallel.sequence import started, with_earlier, with_halo, with_position
+from archc.recurrence.law.composition import Refusal, law_of_layer
+
+
+class Unsupported(ValueError):
+    """A layer that cannot be split as a mesh says; the message has the place in the spec."""
+
+
+def refused(layer: ir.Layer, dim: str, reason: str, node: Node | None) -> Unsupported:
+    """The error for a layer that cannot be split along a mesh dim."""
+    return Unsupported(f"{layer.name} cannot be split along `{dim}`: {reason}{place_of(node)}")
+
+
+class PieceFunction:
+    """The function of a piece, of tensors in the order of what it reads."""
+
+    def __init__(self, piece: Piece, sizes: Mapping[str, Number], backend: str):
+        self.piece, self.sizes = piece, sizes
+        layer = piece.layer
+        folds = any(isinstance(node.op, ir.Fold) for node in layer.graph)
+        ready = with_chunked_forms(layer) if folds else layer
+        name = f"{snake(layer.name)}_{piece.kind}"
+        made = load(function_of(ready, name, backend), name)
+        self.call: Callable[..., Any] = getattr(made, name)
+        options = inspect.signature(self.call).parameters.values()
+        wanted = [each.name for each in options if each.kind is inspect.Parameter.KEYWORD_ONLY]
+        self.options = {each: sizes[each] for each in wanted if each in sizes}
+        self.trains = "training" in wanted
+        self.streamed = ["t" in op.type.names for _, op in layer.inputs]
+        self.halo = int(evaluate(piece.halo, sizes))
+        memory = memory_of(ready)
+        self.continues = memory.refusal is None
+        self.counts = any(each.kind == "pos" for each in memory.fields)
+
+    def __call__(self, values: Sequence[Tensor], state: Any, training: bool) -> tuple[Tensor, ...]:
+        """What the piece makes."""
+        more = {"training": training} if self.trains else {}
+        made, _ = self.call(*values, state=state, **self.options, **more)
+        return made if isinstance(made, tuple) else (made,)
+
+    def first_state(self, values: Sequence[Tensor]) -> Any:
+        """The state before the first token."""
+        pairs = zip(values, self.streamed, strict=True)
+        nothing = [x[:, :0] if along else x for x, along in pairs]
+        with torch.no_grad():
+            _, state = self.call(*nothing, **self.options)
+        return state
+
+
+def law_in(piece: Piece) -> CompositionLaw | Refusal:
+    """The composition law of a recurrence."""
+    ready = before_chunks(piece.layer)
+    found = law_of_layer(ready)
+    return found if isinstance(found, Refusal) else CompositionLaw(ready, found)
+
+
+class Program:
+    """How a layer of some sizes is computed on `tp` times `cp` processes.
+
+    `given` are those of its optional inputs that are there; outputs that need others are left out.
+    """
+
+    def __init__(
+        self, layer: ir.Layer, sizes: Mapping[str, Number], backend: str, tp: int, cp: int,
+        given: frozenset[str],
+    ):  # fmt: skip
+        self.layer = before_chunks(with_inputs(layer, given))
+        self.sizes, self.backend = sizes, backend
+        self.heads = heads_of(self.layer, sizes) if tp > 1 else None
+        self.places, self.local = None, dict(sizes)
+        if self.heads is not None:
+            check_heads(self.layer, self.heads, sizes, tp)
+            self.places = self.heads.places if self.heads.axes else None
+            split = {str(symbol) for symbol in self.heads.places.sizes}
+            self.local |= {name: int(sizes[name]) // tp for name in split}
+        self.tokens = self._tokens() if cp > 1 else {}
+        self.pieces = self._pieces()
+        self.laws = [self._law(piece) if cp > 1 else None for piece in self.pieces]
+
+    @cached_property
+    def functions(self) -> list[PieceFunction | None]:
+        """The function of each piece that is no other layer."""
+        return [
+            None if piece.kind == CALL
+            else PieceFunction(piece, self.local if piece.heads else self.sizes, self.backend)
+            for piece in self.pieces
+        ]  # fmt: skip
+
+    def _tokens(self) -> Mapping[int, Mark]:
+        try:
+            return tokens_of(self.layer)
+        except Crossing as crossing:
+            raise refused(self.layer, "cp", crossing.reason, crossing.node) from None
+
+    def _pieces(self) -> list[Piece]:
+        try:
+            return pieces_of(self.layer, self.places, self.tokens)
+        except Crossing as crossing:
+            dim = "cp" if self.tokens else "tp"
+            raise refused(self.layer, dim, crossing.reason, crossing.node) from None
+
+    def _law(self, piece: Piece) -> CompositionLaw | None:
+        """The law of a piece that is a recurrence along the tokens."""
+        node = piece.node
+        if node is None or piece.kind != RECURRENCE or node.op.stream.name != "t":
+            return None
+        found = law_in(piece)
+        if isinstance(found, Refusal):
+            states = ", ".join(f"`{name}`" for name in found.states)
+            reason = f"the recurrence of {states} has no composition law: {found.reason}"
+            raise refused(self.layer, "cp", reason, node)
+        return found
+
+
+def with_inputs(layer: ir.Layer, given: frozenset[str]) -> ir.Layer:
+    """The layer with those of its optional inputs that are given, and without all others and what
+    depends on them."""
+    if not any(op.optional for _, op in layer.inputs):
+        return layer
+    graph = layer.graph.copy()
+    away = {id for id, op in layer.inputs if op.optional and op.name not in given}
+    lost = set(away).union(*(graph.descendants(id) for id in away))
+    graph.outputs = {name: id for name, id in graph.outputs.items() if id not in lost}
+    for id, op in layer.inputs:
+        if op.optional and id not in away:
+            graph.replace_op(id, replace(op, optional=False))
+    graph.prune(keep=[id for id, _ in layer.inputs if id not in away])
+    return replace(layer, graph=graph)
+
+
+class ParallelForward:
+    """The forward of a module that archc made, on the processes of a mesh; `root`: of the module
+    that is called from outside."""
+
+    def __init__(self, module: nn.Module, tp: Ranks | None, cp: Ranks | None, root: bool):
+        self.module, self.tp, self.cp, self.root = module, tp, cp, root
+        self.layer = origin_of(module).layer
+        self.optional = frozenset(op.name for _, op in self.layer.inputs if op.optional)
+        self.full = self.program(self.optional)
+
+    def program(self, given: frozenset[str]) -> Program:
+        """The program for these optional inputs."""
+        tp, cp = (1 if ranks is None else ranks.count for ranks in (self.tp, self.cp))
+        return program_for(self.module, tp, cp, given)
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        bound = by_name(self.layer, inputs, named)
+        program = self.program(self.optional & {*bound})
+        run = Run(self, program, {id: bound[op.name] for id, op in program.layer.inputs})
+        run.compute(range(len(program.pieces)))
+        made = [run.output(id) for id in program.layer.graph.outputs.values()]
+        return made[0] if len(made) == 1 else tuple(made)
+
+
+def program_for(module: nn.Module, tp: int, cp: int, given: frozenset[str]) -> Program:
+    """The program of a module that archc made."""
+    origin = origin_of(module)
+    backend, sizes = backend_here(origin.recipe.backend), tuple(origin.sizes.items())
+    return _program(origin.layer, sizes, backend, tp, cp, given)
+
+
+@lru_cache(maxsize=256)
+def _program(
+    layer: ir.Layer, sizes: tuple[tuple[str, Number], ...], backend: str, tp: int, cp: int,
+    given: frozenset[str],
+) -> Program:  # fmt: skip
+    """The program of a layer, made once for all modules of it."""
+    return Program(layer, dict(sizes), backend, tp, cp, given)
+
+
+def by_name(layer: ir.Layer, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The inputs by name. Raises TypeError for what a forward on several processes does not take,
+    and for an input that is missing."""
+    names = [op.name for _, op in layer.inputs]
+    spelled = {identifier(name): name for name in names}
+    given = dict(zip(names, inputs, strict=False))
+    for name, value in named.items():
+        if name in spelled:
+            given[spelled[name]] = value
+        elif value is not None and value is not False:
+            known = ", ".join(names)
+            raise TypeError(f"{layer.name} on several processes takes {known} alone, not `{name}`")
+    found = {name: given[name] for name in names if given.get(name) is not None}
+    missing = [op.name for _, op in layer.inputs if not op.optional and op.name not in found]
+    if missing or len(inputs) > len(names):
+        got = f"{len(inputs)} by place and {', '.join(named) or 'none'} by name"
+        raise TypeError(f"{layer.name} takes {', '.join(names)}, got {got}")
+    return found
+
+
+class Run:
+    """One forward: the values so far, by their nodes. `given` are inputs of the layer, or what
+    earlier pieces have made."""
+
+    def __init__(self, forward: ParallelForward, program: Program, given: Mapping[int, Tensor]):
+        self.module, self.root, self.program = forward.module, forward.root, program
+        self.tp, self.cp = forward.tp, forward.cp
+        self.values: dict[int, Any] = dict(given)
+        self.length = 0
+        graph = program.layer.graph
+        for id, value in given.items():
+            names = graph[id].type.names
+            if "t" in names:
+                self.length = value.shape[names.index("t")]
+            elif self.root and self.cp is not None and isinstance(graph[id].op, ir.Input):
+                title = f"the input `{graph[id].op.name}`"
+                (self.values[id],) = shared(self.cp, title, [value])
+        self._parameters()
+
+    def _parameters(self) -> None:
+        """The parameters as this process has them; what is learned of each is summed over the
+        parts of the sequence."""
+        params = {id: attribute(param.name) for id, param in self.program.layer.params}
+        here = {id: name for id, name in params.items() if hasattr(self.module, name)}
+        found = {id: at_path(self.module, name) for id, name in here.items()}
+        for id, value in found.items():
+            found[id] = value.to_local() if isinstance(value, DTensor) else value
+        if self.cp is not None and found:
+            title = f"the parameters of {self.program.layer.name}"
+            summed_up = shared(self.cp, title, [*found.values()])
+            found = dict(zip(found, summed_up, strict=True))
+        self.values |= found
+
+    def compute(self, places: Sequence[int]) -> None:
+        """Some of the pieces, in order."""
+        program = self.program
+        for i in places:
+            function = program.functions[i]
+            if function is None:
+                self._call(program.pieces[i])
+            else:
+                self._compute(program.pieces[i], function, program.laws[i])
+
+    def output(self, id: int) -> Tensor:
+        """An output of the layer."""
+        value, program = self.values[id], self.program
+        mark = None if program.places is None else program.places.marks[id]
+        if self.tp is not None and isinstance(mark, Split):
+            dim = program.layer.graph[id].type.names.index(mark.axis)
+            value = whole(self.tp, f"an output of {program.layer.name}", value, dim)
+        if self.cp is not None and self.root and program.tokens[id] != Split("t"):
+            value = one_loss(self.cp, value)
+        return value
+
+    def _call(self, piece: Piece) -> None:
+        """Another layer."""
+        node = piece.node
+        assert node is not None
+        callee = node.op.callee
+        made = at_path(self.module, node.op.path)(*(self.values[id] for id in piece.reads))
+        named = dict(
+            zip(callee.graph.outputs, made if isinstance(made, tuple) else [made], strict=True)
+        )
+        graph = self.program.layer.graph
+        for id in piece.makes:
+            if isinstance(graph[id].op, ir.Result):
+                self.values[id] = named[graph[id].op.name]
+
+    def _compute(self, piece: Piece, function: PieceFunction, law: CompositionLaw | None) -> None:
+        """What a piece makes, and the sums that are taken of it."""
+        values = self._read(piece)
+        state, cut = None, 0
+        if self.cp is not None:
+            values, state, cut = self._before(piece, function, law, values)
+        made = function(values, state, self.module.training)
+        for id, value in zip(piece.makes, made, strict=True):
+            along = "t" in self.program.layer.graph[id].type.names
+            self.values[id] = self._taken(id, value[:, cut:] if cut and along else value)
+
+    def _read(self, piece: Piece) -> list[Tensor]:
+        """What a piece reads, of which it may take parts of the heads."""
+        values, places = [self.values[id] for id in piece.reads], self.program.places
+        values = [x.long() if x.dtype == torch.bool else x for x in values]
+        if self.tp is None or not piece.heads or places is None:
+            return values
+        all_of = [i for i, id in enumerate(piece.reads) if places.read(id) is None]
+        title = f"what {self.program.layer.name} reads"
+        given = shared(self.tp, title, [values[i] for i in all_of])
+        for i, value in zip(all_of, given, strict=True):
+            axis = piece.slices.get(i)
+            dims = self.program.layer.graph[piece.reads[i]].type.names
+            values[i] = value if axis is None else own_part(self.tp, value, dims.index(axis))
+        return values
+
+    def _before(
+        self,
+        piece: Piece,
+        function: PieceFunction,
+        law: CompositionLaw | None,
+        values: list[Tensor],
+    ) -> tuple[list[Tensor], Any, int]:
+        """The values with what earlier processes know of the tokens before them, the state to
+        start from, and how many tokens stand in front."""
+        assert self.cp is not None
+        if not any(function.streamed):
+            return values, None, 0
+        if function.counts and not function.continues:
+            reason = "a sum over all tokens is made beside positions of tokens"
+            raise refused(piece.layer, "cp", reason, piece.node)
+        title, cut = self.program.layer.name, 0
+        first = function.first_state(values) if function.continues else None
+        if law is not None:
+            values, state = started(self.cp, law, values, first, dict(function.sizes))
+            return values, state, 0
+        if piece.kind == ATTEND:
+            values, state = with_earlier(
+                self.cp, piece.layer, function.sizes, values, first, self.length
+            )
+            return values, state, 0
+        if function.halo:
+            values, cut = with_halo(self.cp, title, values, function.streamed, function.halo)
+        if first is not None:
+            first = with_position(first, self.cp.rank * self.length - cut)
+        return values, first, cut
+
+    def _taken(self, id: int, value: Tensor) -> Tensor:
+        """A value after the sums over processes that it stands for."""
+        places = self.program.places
+        title = f"a sum of {self.program.layer.name}"
+        pairs: list[tuple[Ranks | None, Mark, bool]] = [
+            (self.tp, None if places is None else places.marks[id], True),
+            (self.cp, self.program.tokens.get(id), False),
+        ]
+        for ranks, mark, alike in pairs:
+            if ranks is not None and isinstance(mark, Pending):
+                value = summed(ranks, title, value, alike)
+                value = value / ranks.count if mark.fn == "mean" else value
+        return value

@@ -1,0 +1,226 @@
+"""What is checked on two processes: layers, split, against the same layers in one process."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import ScheduleGPipe
+from torch.distributed.tensor import DTensor
+
+import archc
+from archc import parallel
+from archc.origin import origin_of
+from archc.parallel.apply import layers_of
+from archc.parallel.execute import program_for
+from tests.parallel.ranks import ENDING, RANKS, mesh_of
+from tests.specs.cases import SMALL, inputs
+
+WIDE = torch.float64
+
+
+EVEN: dict[str, dict[str, Any]] = {
+    "cross_attention": {"H": 2}, "lstm": {"D": 8}, "ssm": {"D": 8}, "ssm_selective": {"D": 8},
+    "qwen3_next": {"shared": 8}, "lm": {"G": 2},
+}  # fmt: skip
+"""Sizes that two processes divide, where the small ones of other tests are odd."""
+
+
+def sizes_of(name: str) -> dict[str, Any]:
+    """Small sizes of a bundled spec."""
+    return {**SMALL[name], **EVEN.get(name, {})}
+
+
+@cache
+def drawn(name: str) -> nn.Module:
+    """A module of a bundled spec, with the same numbers on every process."""
+    torch.manual_seed(1)
+    found = archc.load(name).module(dtype=WIDE, **sizes_of(name)).eval()
+    with torch.no_grad():
+        for p in found.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    return found
+
+
+def made(name: str) -> tuple[nn.Module, nn.Module]:
+    """The same module twice."""
+    return copy.deepcopy(drawn(name)), copy.deepcopy(drawn(name))
+
+
+def compile_all(checks: Iterable[str]) -> None:
+    """Compile what some checks need, once for all processes; what is refused is told by them."""
+    for check in checks:
+        dim, _, name = check.partition(" ")
+        if name not in SMALL:
+            continue
+        tp, cp = (RANKS if dim == each else 1 for each in ("tp", "cp"))
+        for layer in layers_of(drawn(name)).values():
+            optional = frozenset(op.name for _, op in origin_of(layer).layer.inputs if op.optional)
+            with suppress(parallel.Unsupported):
+                assert program_for(layer, tp, cp, optional).functions is not None
+
+
+def near(found: Tensor, wanted: Tensor, what: str, least: float = 1e-9) -> None:
+    """Refuse a tensor that is another one; one that is smaller than `least` counts as that."""
+    assert found.shape == wanted.shape, f"{what}: {found.shape} for {wanted.shape}"
+    error = (found - wanted).abs().max() / wanted.abs().max().clamp(min=least)
+    assert error < 1e-9, f"{what} is off by {error:.2e}"
+
+
+def gradients(module: nn.Module) -> dict[str, Tensor]:
+    """Whole gradients by name."""
+    return {
+        name: p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
+        for name, p in module.named_parameters()
+        if p.grad is not None
+    }
+
+
+def same_gradients(found: nn.Module, wanted: nn.Module) -> None:
+    """Refuse gradients that are others."""
+    have, want = gradients(found), gradients(wanted)
+    assert have.keys() >= want.keys(), f"{have.keys()} for {want.keys()}"
+    least = 1e-2 * max(float(x.abs().max()) for x in want.values())
+    for name in have:
+        near(have[name], want.get(name, 0 * have[name]), f"the gradient of {name}", least)
+
+
+def weight(y: Tensor) -> Tensor:
+    """What a loss weighs outputs by."""
+    return torch.cos(torch.arange(y.numel(), dtype=WIDE)).view(y.shape)
+
+
+def whole(x: Tensor) -> Tensor:
+    """What every process has all of."""
+    return x
+
+
+def in_parts(name: str, dim: str, length: int = 16) -> None:
+    """Outputs and all gradients of a layer whose heads (`tp`) or tokens (`cp`) are split, against
+    one process."""
+    one, other = made(name)
+    mesh, layer = mesh_of(dim), origin_of(one).layer
+    parallel.apply(other, mesh)
+    given = inputs(layer, sizes_of(name), 2, length, 3)
+    along = {op.name for _, op in layer.inputs if "t" in op.type.names and dim == "cp"}
+    mine = {n: parallel.split(mesh, x).clone() if n in along else x for n, x in given.items()}
+    for values in (given, mine):
+        for key, x in values.items():
+            values[key] = x.detach().clone().requires_grad_(x.is_floating_point())
+    wanted, found = (
+        made if isinstance(made, tuple) else (made,) for made in (one(**given), other(**mine))
+    )
+    outputs = [layer.graph[id].type.names for id in layer.graph.outputs.values()]
+    pairs, losses = [], [torch.zeros((), dtype=WIDE), torch.zeros((), dtype=WIDE)]
+    for have, want, axes in zip(found, wanted, outputs, strict=True):
+        w = weight(want)
+        losses[1] = losses[1] + (want * w).sum()
+        mine_of = partial(parallel.split, mesh, tokens=axes.index("t")) if "t" in axes else whole
+        if dim == "tp":
+            mine_of = whole
+        pairs.append((have, mine_of(want)))
+        losses[0] = losses[0] + (have * mine_of(w)).sum()
+    for loss in losses:
+        loss.backward()
+    for n, (have, want) in enumerate(pairs):
+        near(have, want, f"output {n}")
+    for key, x in given.items():
+        if x.grad is not None:
+            own = parallel.split(mesh, x.grad) if key in along else x.grad
+            near(mine[key].grad, own, f"the gradient of {key}")
+    same_gradients(other, one)
+
+
+def sharded(name: str = "lm") -> None:
+    """FSDP2: gradients, a step of an optimizer, and the state dict after it."""
+    one, other = made(name)
+    mesh = mesh_of("dp")
+    parallel.apply(other, mesh)
+    x = torch.arange(32).view(2, 16) % 11
+    optimizers = [torch.optim.AdamW(each.parameters(), lr=0.1) for each in (one, other)]
+    (one(x) ** 2).mean().backward()
+    (other(parallel.split(mesh, x)) ** 2).mean().backward()
+    same_gradients(other, one)
+    for each in optimizers:
+        each.step()
+    wanted, found = one.state_dict(), other.state_dict()
+    assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        part = found[key]
+        assert isinstance(part, DTensor) and part.to_local().numel() < value.numel(), key
+        near(part.full_tensor(), value, key)
+
+
+def in_stages(name: str = "lm") -> None:
+    """A model cut into two, by a schedule of torch with two micro-batches: the loss and all
+    gradients of one process."""
+    one, other = made(name)
+    mesh = mesh_of("pp")
+    parallel.apply(other, mesh)
+    x = torch.arange(64).view(4, 16) * 7 % 11
+
+    def loss(y: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(y.flatten(0, 1), target.flatten())
+
+    wanted = loss(one(x), x.roll(1, 1))
+    wanted.backward()
+    schedule = ScheduleGPipe(parallel.stage(other, mesh), 2, loss_fn=loss)
+    losses: list[Tensor] = []
+    if mesh.get_local_rank() == 0:
+        schedule.step(x)
+    else:
+        schedule.step(target=x.roll(1, 1), losses=losses)
+        near(torch.stack(losses).mean(), wanted.detach(), "the loss")
+    have, want = gradients(other), gradients(one)
+    assert have and have.keys() < want.keys()
+    for key in have:
+        near(have[key], want[key], f"the gradient of {key}")
+
+
+def uneven() -> None:
+    """A sequence that two processes do not divide, and one that is shorter than what is looked
+    back on."""
+    mesh = mesh_of("cp")
+    with pytest.raises(ValueError, match=r"T = 15 cannot be split over 2 ranks along `cp`"):
+        parallel.split(mesh, torch.zeros(2, 15, 12))
+    _, layer = made("kda")
+    parallel.apply(layer, mesh)
+    with pytest.raises(ValueError, match=r"KDA looks 2 tokens back, and each .* has 1 tokens"):
+        layer(torch.zeros(2, 1, 12, dtype=WIDE))
+    with pytest.raises(TypeError, match="takes x alone, not `return_state`"):
+        layer(torch.zeros(2, 4, 12, dtype=WIDE), return_state=True)
+
+
+def one_ends() -> None:
+    """A process that ends: the other one is told, and by what it waited for."""
+    _, layer = made("kda")
+    mesh = mesh_of("cp")
+    parallel.apply(layer, mesh)
+    if mesh.get_local_rank() == 1:
+        os._exit(0)
+    told = "rank 0 of the 2 along `cp` waits for the tokens before its own, for KDA: another rank"
+    with pytest.raises(parallel.RankLost, match=told):
+        layer(torch.zeros(2, 4, 12, dtype=WIDE))
+
+
+QUICK = ["tp kda", "tp lm", "cp kda", "cp lm"]
+
+CHECKS: dict[str, tuple[Callable[[], None], bool]] = {
+    "fully_shard lm": (sharded, False),
+    "stages of lm": (in_stages, False),
+    "uneven tokens": (uneven, False),
+    **{
+        f"{dim} {name}": (partial(in_parts, name, dim), f"{dim} {name}" not in QUICK)
+        for name in SMALL
+        for dim in ("tp", "cp")
+    },
+    ENDING: (one_ends, False),
+}
+"""Each check, and whether it is slow."""

@@ -1,0 +1,133 @@
+"""Layers on several processes against one, by two processes of gloo, and what is said of plans."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+import archc
+from archc import parallel
+from tests.parallel.checks import CHECKS
+from tests.parallel.ranks import ENDING, RANKS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+REFUSED = {
+    "tp": {},
+    "cp": {
+        "dsa": "is made for each token and each one that it reads",
+        "linear_attention_full": "tokens that come later are read",
+        "lstm": "the recurrence of `c`, `h` has no composition law: `sigmoid` of a state",
+        "nsa": "tokens are taken together in blocks",
+        "slstm": "the recurrence of `c`, `h`, `m`, `n` has no composition law",
+    },
+}
+"""Bundled specs that are refused, and why."""
+
+
+def run(folder: Path, *names: str) -> dict[str, list[str]]:
+    """What went wrong with each check, on each process that came to its end."""
+    command = [sys.executable, "-m", "tests.parallel.ranks", str(folder), *names]
+    alone = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run(command, cwd=ROOT, check=True, timeout=1200, env=alone)
+    found: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("*/*.jsonl")):
+        for line in path.read_text("utf-8").splitlines():
+            ended = json.loads(line)
+            found.setdefault(ended["check"], []).append(ended["why"])
+    return found
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    """One start of two processes does all of these, as a start takes longer than they do."""
+    found = run(tmp_path)
+    for name, (_, slow) in CHECKS.items():
+        if not slow:
+            assert found[name] == [""] * (1 if name == ENDING else RANKS), f"{name}: {found[name]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dim", ["tp", "cp"])
+def test_every_spec(dim: str, tmp_path: Path) -> None:
+    names = [name for name in CHECKS if name.startswith(f"{dim} ")]
+    found, refused = run(tmp_path, *names), REFUSED[dim]
+    for name in names:
+        why = refused.get(name.partition(" ")[2])
+        if why is None:
+            assert found[name] == [""] * RANKS, f"{name}: {found[name]}"
+        else:
+            said = [each for each in found[name] if "Unsupported" in each and why in each]
+            assert len(said) == RANKS, f"{name}: {found[name]}"
+
+
+GROUPED = """
+layer Grouped(d, H, G = H, K = 4):
+    input x[d]
+    param W_q[d, H, K]; W_k, W_v[d, G, K]; W_o[H, K, d]; gain[K] = 1
+    q = x @ W_q
+    k = x @ W_k
+    v = x @ W_v
+    attend s <= t over H grouped G:
+        o = softmax(q[t].T @ k[s]) @ v[s]
+    output y[d] = (o * gain) @ W_o
+"""
+
+PLAN = """Grouped on a mesh of tp 2, cp 2
+  Grouped (the whole)
+    tp: H = 4, 2 a rank
+    tp: G = 2, 1 a rank
+      W_q [d, H, K]: Shard(1)
+      W_k [d, G, K]: Shard(1)
+      W_v [d, G, K]: Shard(1)
+      W_o [H, K, d]: Shard(0)
+      Replicate(): gain
+      all-reduce (sum) of `y`
+      d stays whole: the layer is given it whole
+      K stays whole: inside, a sum is taken over `K`, at <text>:8
+    cp: k, v of all ranks, for an attend
+"""
+
+
+def test_plan() -> None:
+    layer = archc.parse(GROUPED).module(d=6, H=4, G=2)
+    assert parallel.plan(layer, {"tp": 2, "cp": 2}) == PLAN
+    with pytest.raises(ValueError, match="2 does not divide H = 3 nor G = 3"):
+        parallel.plan(archc.parse(GROUPED).module(d=6, H=3), {"tp": 2})
+
+
+def test_no_dim_qualifies() -> None:
+    """A sum over heads in the recurrence itself: every process does all of it, and is told why."""
+    text = """
+    layer Mixed(d, H, K = 4):
+        input x[d]
+        param W[d, H, K]; M[H, H']; W_o[H, K, d]
+        u = x @ W
+        recurrence h[H, K]:
+            h[t] = l2norm[K](M @ h[t-1] + u)
+        output y[d] = h @ W_o
+    """
+    told = parallel.plan(archc.parse(dedent(text)).module(d=6, H=4), {"tp": 2})
+    assert "tp: every rank computes all of it" in told
+    assert "H stays whole: each place along `H` meets every other" in told
+    assert "K stays whole: inside, a sum is taken over `K`" in told
+
+
+def test_bad_meshes() -> None:
+    layer = archc.parse(GROUPED).module(d=6, H=4)
+    with pytest.raises(ValueError, match="the mesh has a dim `ep`; known are `dp`"):
+        parallel.plan(layer, {"ep": 2})
+    lstm = archc.load("lstm").module(d=4, D=4)
+    with pytest.raises(parallel.Unsupported, match=r"`sigmoid` of a state, at lstm.arch:13"):
+        parallel.plan(lstm, {"cp": 2})
+    model = archc.load("lm").module(vocab=7, d=8, H=2, L=2, f=4)
+    with pytest.raises(ValueError, match="its `repeat` makes 2 layers, and each part needs one"):
+        parallel.plan(model, {"pp": 3})
+    tied = archc.load("lm", tied=True).module(vocab=7, d=8, H=2, L=2, f=4)
+    with pytest.raises(ValueError, match="`E` would be in two of them"):
+        parallel.plan(tied, {"pp": 2})
