@@ -77,8 +77,9 @@ def planned(name: str, fold: ir.Fold, graph: Graph, known: dict[str, Tensor]) ->
 
 
 def drawn(node: Node, sizes: Mapping[str, int], generator: torch.Generator) -> Tensor:
-    """An input: small, so that products of many stay so. What is called a logarithm is negative, a
-    square state is positive definite."""
+    """An input: small, so that products of many stay so, and 0 at places, as the weight of a memory
+    is for tokens that it does not see: nothing may be divided by an input again. What is called a
+    logarithm is negative, a square state is positive definite."""
     shape = [int(evaluate(axis.size, sizes)) for axis in node.type.axes]
     if node.type.dtype == "bool":
         return torch.rand(shape, generator=generator) < 0.5
@@ -87,6 +88,7 @@ def drawn(node: Node, sizes: Mapping[str, int], generator: torch.Generator) -> T
     made = 0.3 * torch.randn(shape, generator=generator, dtype=torch.float64)
     if node.op.name.endswith("[0]") and len(shape) > 3 and shape[-1] == shape[-2]:
         return made @ made.transpose(-1, -2)
+    made *= torch.rand(shape, generator=generator) < 0.9
     return -made.abs() if "log" in node.op.name else made
 
 
