@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from archc.runtime.growing import limited, most_of, with_most
+
 
 class StateMethods:
     """What every state can do. It is a named tuple still: of tensors, numbers, and states of
@@ -68,6 +70,14 @@ class StateMethods:
                     raise ValueError(f"{title}: `{name}` must be [{wanted}], {got}")
         return self._replace(**tensors)
 
+    def reserve(self, capacity: int) -> Any:
+        """The state, with room for so many tokens of each sequence in all that an attention keeps:
+        it is taken at once when the first is kept, and one token more is an error. A state without
+        this grows as it has to."""
+        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+            raise ValueError(f"`capacity` must be a number of tokens, at least 1, got {capacity!r}")
+        return with_capacity(self, capacity)
+
     def save(self, path: Any) -> None:
         """Keep the state in a file, for `load`: tensors and numbers by their names, no code."""
         torch.save(as_plain(self), path)
@@ -82,15 +92,19 @@ class StateMethods:
         return from_plain(kept, cls)
 
 
-def state_object(wide: str = "", shared: str = "") -> Callable[[type], type]:
+def state_object(
+    wide: str = "", shared: str = "", grows: str = ""
+) -> Callable[[type], type]:  # fmt: skip
     """Give a named tuple the methods of a state. `wide` names its fields that are in float32 at
-    least, `shared` those that have no row for each sequence."""
+    least, `shared` those that have no row for each sequence, `grows` those that get longer with
+    every token."""
 
     def with_methods(kind: type) -> type:
         for name, method in vars(StateMethods).items():
             if not name.startswith("__"):
                 setattr(kind, name, method)
         kind._wide, kind._shared = frozenset(wide.split()), frozenset(shared.split())
+        kind._grows = frozenset(grows.split())
         return kind
 
     return with_methods
@@ -112,7 +126,7 @@ class RaggedState(NamedTuple):
 def each_tensor(value: Any, change: Callable, wide: bool = False, shared: bool = False) -> Any:
     """A state, its tensors changed; `change` is told what kind of field each one is."""
     if isinstance(value, Tensor):
-        return change(value, wide, shared)
+        return with_most(change(value, wide, shared), most_of(value))
     if not isinstance(value, tuple):
         return value
     kind: Any = type(value)
@@ -123,8 +137,24 @@ def each_tensor(value: Any, change: Callable, wide: bool = False, shared: bool =
     return kind(*(each_tensor(part, change, n in wides, n in alike) for n, part in named))
 
 
+def with_capacity(value: Any, capacity: int) -> Any:
+    """A state whose values of every token are at most so long."""
+    if not isinstance(value, tuple):
+        return value
+    kind: Any = type(value)
+    grows = getattr(kind, "_grows", ())
+    names = getattr(kind, "_fields", [""] * len(value))
+    parts = [
+        limited(part, capacity) if name in grows else with_capacity(part, capacity)
+        for name, part in zip(names, value, strict=True)
+    ]
+    return kind(*parts) if hasattr(kind, "_fields") else tuple(parts)
+
+
 def as_plain(value: Any) -> Any:
     """A state without its classes: a dict for a named tuple, a list for another one."""
+    if isinstance(value, Tensor):
+        return value.clone() if value.numel() < value.untyped_storage().nbytes() else value
     if hasattr(value, "_fields"):
         named = zip(value._fields, value, strict=True)
         fields = {name: as_plain(part) for name, part in named}

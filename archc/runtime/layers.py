@@ -315,11 +315,6 @@ def block_tokens(
     return x[:, starts[:, None] + torch.arange(width, device=x.device)], x[:, count * stride :]
 
 
-def last_tokens(x: Tensor, count: int) -> Tensor:
-    """The last `count` tokens, or all if there are fewer."""
-    return x[:, max(0, x.shape[1] - count) :]
-
-
 def extreme_of(x: Tensor, dim: int, function: Callable) -> Tensor:
     """amax or amin over tokens, of which there may be none."""
     nothing = -math.inf if function is torch.amax else math.inf

@@ -91,7 +91,7 @@ def read(scope: Scope, node: Node, operand: int) -> Value:
         return value
     if field.name not in scope.kept:
         name = scope.names.fresh(f"{field.name}_seen")
-        scope.writer.line(f"{name} = torch.cat([state.{field.name}, {value.text}], 1)")
+        scope.writer.line(f"{name} = grown(state.{field.name}, {value.text})")
         scope.seen[operand] = name
         scope.kept[field.name] = name
         if field.count is not None:

@@ -39,7 +39,9 @@ class Field:
     place: int = 0
 
 
-METHODS = ("count", "index", "to", "detach", "clone", "select", "replace", "save", "load")
+METHODS = (
+    "count", "index", "to", "detach", "clone", "select", "replace", "reserve", "save", "load",
+)  # fmt: skip
 """Names that every state has for what it can do: a field of it has another."""
 
 

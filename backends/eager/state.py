@@ -25,7 +25,8 @@ def state_class(parts: Parts) -> Writer:
     writer, fields = Writer(), parts.memory.fields
     wide = [field.name for field in fields if field.kind == "state"]
     shared = [f.name for f in fields if f.axes and f.axes[0].kind != "batch"]
-    told = [("wide", wide), ("shared", shared)]
+    grows = [field.name for field in fields if field.kind == "seen" and field.count is None]
+    told = [("wide", wide), ("shared", shared), ("grows", grows)]
     given = [f"{word}={quoted(' '.join(names))}" for word, names in told if names]
     writer.line(f"@state_object({', '.join(given)})")
     with writer.block(f"class {parts.state}(NamedTuple):"):

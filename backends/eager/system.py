@@ -32,6 +32,6 @@ def substitute(scope: Scope, node: Node) -> Value:
     scope.file.refused.append(f"    {made.text}: a triangular system along the tokens")
     if field is not None:
         seen = scope.names.fresh(f"{field.name}_seen")
-        scope.writer.line(f"{seen} = torch.cat([state.{field.name}, {made.text}], 1)")
+        scope.writer.line(f"{seen} = grown(state.{field.name}, {made.text})")
         scope.seen[node.id] = scope.kept[field.name] = seen
     return made

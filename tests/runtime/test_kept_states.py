@@ -199,3 +199,109 @@ def test_an_attention_s_state_from_tensors() -> None:
     torch.testing.assert_close(last, whole[:, 3:])
     with pytest.raises(TypeError, match="`pos` must be the number of tokens seen, got -1"):
         spec.state(k=k, v=v, pos=-1)
+
+
+FOX = {"d": 4, "H": 2}
+
+
+@cache
+def attention() -> nn.Module:
+    return archc.load("fox").module(**FOX, dtype=torch.float64)
+
+
+def said(state: Any, x: Tensor, layer: nn.Module | None = None) -> tuple[Tensor, Any]:
+    with torch.no_grad():
+        return (layer or attention())(x, state=state, return_state=True)
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_token_is_written_behind_the_others_in_place() -> None:
+    """One memory for many tokens: no copy of what is there, in none of the values kept."""
+    x, state = numbers(2, 60, 4), None
+    places: list[set[int]] = [set(), set(), set()]
+    made = []
+    for t in range(60):
+        y, state = said(state, x[:, t : t + 1])
+        made.append(y)
+        for place, value in zip(places, tensors(state), strict=True):
+            place.add(value.data_ptr())
+    assert all(len(place) <= 4 for place in places)
+    torch.testing.assert_close(torch.cat(made, 1), attention()(x), rtol=0, atol=1e-12)
+
+
+def test_a_state_that_is_continued_twice_is_what_it_was() -> None:
+    x = numbers(1, 9, 4)
+    _, state = said(None, x[:, :5])
+    _, state = said(state, x[:, 5:6])
+    kept = [value.clone() for value in tensors(state)]
+    first, _ = said(state, x[:, 6:7])
+    said(state, x[:, 7:9])
+    again, _ = said(state, x[:, 6:7])
+    assert torch.equal(first, again)
+    assert all(map(torch.equal, tensors(state), kept))
+
+
+@pytest.mark.parametrize("change", ["clone", "detach", "select", "to", "keep"])
+def test_a_reserved_cache_is_taken_once_and_gets_full(change: str) -> None:
+    x = numbers(2, 9, 4)
+    state = attention().initial_state(2).reserve(8)
+    _, state = said(state, x[:, :3])
+    more = {"select": ([1, 0],), "to": ("cpu",)}.get(change, ())
+    state = state if change == "keep" else getattr(state, change)(*more)
+    _, state = said(state, x[:, 3:4])
+    before = [value.data_ptr() for value in tensors(state)]
+    for t in range(4, 8):
+        _, state = said(state, x[:, t : t + 1])
+    assert [value.data_ptr() for value in tensors(state)] == before
+    with pytest.raises(ValueError, match="full: it has room for 8 tokens, and would have 9"):
+        said(state, x[:, 8:])
+    with pytest.raises(ValueError, match="full"):  # with gradients, too
+        attention()(x[:, 8:], state=state)
+    with pytest.raises(ValueError, match="has 8 tokens: room for 5 is too little"):
+        state.reserve(5)
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        state.reserve(0)
+    assert said(state.reserve(9), x[:, 8:])[1].k.shape[1] == 9
+
+
+def test_a_window_is_written_in_place_too() -> None:
+    layer = archc.load("window_attention").module(d=4, H=2, w=6, dtype=torch.float64)
+    x, state, made, copies = numbers(1, 90, 4), None, [], 0
+    for t in range(90):
+        before = {value.untyped_storage().data_ptr() for value in tensors(state or ())}
+        y, state = said(state, x[:, t : t + 1], layer)
+        made.append(y)
+        copies += before != {value.untyped_storage().data_ptr() for value in tensors(state)}
+    assert copies < 20 and state.k.shape[1] == 5
+    torch.testing.assert_close(torch.cat(made, 1), layer(x), rtol=0, atol=1e-12)
+
+
+def test_a_file_has_no_room_in_it(tmp_path: Path) -> None:
+    state = attention().initial_state(1).reserve(100_000)
+    _, state = said(state, numbers(1, 2, 4))
+    state.save(tmp_path / "state.pt")
+    assert (tmp_path / "state.pt").stat().st_size < 20_000
+    again = type(state).load(tmp_path / "state.pt")
+    assert all(map(torch.equal, tensors(state), tensors(again)))
+
+
+def test_what_was_kept_in_inference_mode_goes_on_outside_it() -> None:
+    x = numbers(1, 4, 4)
+    with torch.inference_mode():
+        _, state = attention()(x[:, :2], return_state=True)
+        _, state = attention()(x[:, 2:3], state=state, return_state=True)
+    y, _ = said(state, x[:, 3:])
+    torch.testing.assert_close(y, attention()(x)[:, 3:], rtol=0, atol=1e-12)
+
+
+def test_a_state_with_gradients_is_no_memory_in_place() -> None:
+    """What a gradient needs is never written over."""
+    x = numbers(1, 4, 4)
+    _, state = said(None, x[:, :2])
+    _, state = said(state, x[:, 2:3])
+    made, _ = attention()(x[:, 3:], state=state, return_state=True)
+    said(state, x[:, 3:])
+    made.sum().backward()

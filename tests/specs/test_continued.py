@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -37,9 +40,11 @@ def built(name: str, optional: bool = False) -> tuple[nn.Module, dict[str, Tenso
     return layer, {key: value for key, value in values.items() if key in needed}
 
 
-def continued(layer: nn.Module, values: dict[str, Tensor], lengths: list[int]) -> Tensor:
+def continued(
+    layer: nn.Module, values: dict[str, Tensor], lengths: list[int], state: Any = None
+) -> Tensor:
     """The layer applied to one piece after another, its state handed on."""
-    state, outputs, start = None, [], 0
+    outputs, start = [], 0
     for length in lengths:
         piece = {
             name: value if name in OTHER_STREAMS else value[:, start : start + length]
@@ -72,6 +77,44 @@ def test_a_sequence_may_be_cut(name: str, cut: str) -> None:
     layer, values = built(name)
     whole = first(layer(**values))
     assert difference(continued(layer, values, CUTS[cut]), whole) < LIMIT
+
+
+def pieces(tokens: int, seed: int) -> list[int]:
+    """Lengths that come to so many tokens: none, one, and any others, in any order."""
+    chance, lengths = random.Random(seed), [0, 1, 1, 0]
+    while (left := tokens - sum(lengths)) > 0:
+        lengths.append(min(left, chance.choice([0, 1, 2, 3, 5, 17, 64, 65])))
+    chance.shuffle(lengths)
+    return lengths
+
+
+QUICK, LONG = ("gpt", "lfm2"), 150
+"""Models that are tried in every run, and tokens that are more than two chunks of 64."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
+        for name in SMALL
+        if name != "linear_attention_full"
+    ],
+)
+def test_a_cache_is_no_cache_in_pieces_of_any_length(name: str) -> None:
+    """In memory that grows, in memory that is reserved, and as `torch.cat` has it."""
+    tokens = {"gpt": 16}.get(name, 24 if name in QUICK else LONG)
+    spec = archc.load(name, **SMALL[name])
+    layer = randomise(spec.module(dtype=torch.float64), seed=0).eval()
+    values = inputs(spec.layer, SMALL[name], B=2, T=tokens, seed=2)
+    values = {op.name: values[op.name] for _, op in spec.layer.inputs if not op.optional}
+    with torch.no_grad():
+        whole = first(layer(**values))
+    for seed, kept in enumerate(["grown", "reserved", "with gradients"]):
+        state = layer.initial_state(2).reserve(tokens) if kept == "reserved" else None
+        lengths = pieces(tokens, seed)
+        with torch.set_grad_enabled(kept == "with gradients"):
+            parts = continued(layer, values, lengths, state)
+        assert difference(parts, whole) < 1e-9, (kept, lengths)
 
 
 def test_what_reads_later_tokens_cannot_be_continued() -> None:

@@ -1,0 +1,88 @@
+"""Values of every token so far, which get longer from call to call: kept in memory that has room
+for more, so that a token costs what it is, and not what is there already."""
+
+import torch
+from torch import Tensor
+
+from archc.runtime.ops import transformed
+
+LEAST_ROOM = 16
+"""Tokens that there is room for when memory is first taken, at least."""
+
+
+def grown(past: Tensor, new: Tensor) -> Tensor:
+    """`torch.cat([past, new], 1)`: written behind `past` in place where there is room that nothing
+    else was written to, else in memory of twice the length, or of as much as was reserved.
+
+    past [B, S, ...], new [B, T, ...]. What `past` is stays as it is, also where it is continued
+    twice. With gradients, and where torch compiles or exports, it is `torch.cat`.
+    """
+    if torch.compiler.is_compiling():
+        return torch.cat([past, new], 1)
+    most, tokens = most_of(past), past.shape[1] + new.shape[1]
+    if most is not None and tokens > most:
+        raise ValueError(
+            f"the cache is full: it has room for {most} tokens, and would have {tokens}; "
+            "`state.reserve(capacity)` makes a larger one"
+        )
+    if torch.is_grad_enabled() or not alike(past, new) or transformed(past, new):
+        return with_most(torch.cat([past, new], 1), most)
+    return with_most(behind(past, new, most), most) if new.shape[1] else past
+
+
+def alike(past: Tensor, new: Tensor) -> bool:
+    """Whether both are plain tensors that differ in their number of tokens alone."""
+    plain = type(past) is type(new) is Tensor and past.device == new.device
+    same = past.dtype == new.dtype and past.shape[:1] == new.shape[:1]
+    return plain and same and past.shape[2:] == new.shape[2:]
+
+
+def behind(past: Tensor, new: Tensor, most: int | None) -> Tensor:
+    """What `grown` gives, in memory with room. A value in such memory knows it, up to where it is
+    written, and where the value itself ends."""
+    start, count = past.shape[1], new.shape[1]
+    memory, written, end = getattr(past, "_room", (None, [0], -1))
+    if memory is None or written[0] != end or not has_room(memory, end + count):
+        size = max(2 * (start + count), LEAST_ROOM) if most is None else most
+        memory = new.new_empty((new.shape[0], size, *new.shape[2:]))
+        memory[:, :start] = past
+        written, end = [start], start
+    written[0] = end + count
+    memory[:, end : end + count] = new
+    made = memory[:, end - start : end + count]
+    vars(made)["_room"] = (memory, written, end + count)
+    return made
+
+
+def has_room(memory: Tensor, tokens: int) -> bool:
+    """Whether so many tokens fit, and may be written here: what was made in inference mode is not
+    changed outside it."""
+    changeable = torch.is_inference_mode_enabled() or not memory.is_inference()
+    return changeable and tokens <= memory.shape[1]
+
+
+def last_tokens(x: Tensor, count: int) -> Tensor:
+    """The last `count` tokens, or all if there are fewer; with the room behind them."""
+    made = x[:, max(0, x.shape[1] - count) :]
+    if not torch.compiler.is_compiling() and hasattr(x, "_room"):
+        vars(made)["_room"] = x._room
+    return made
+
+
+def most_of(x: Tensor) -> int | None:
+    """How many tokens a value may become long; None for any number."""
+    return None if torch.compiler.is_compiling() else getattr(x, "_most", None)
+
+
+def with_most(x: Tensor, most: int | None) -> Tensor:
+    """A new value, told how long it may become."""
+    if most is not None:
+        vars(x)["_most"] = most
+    return x
+
+
+def limited(x: Tensor, most: int) -> Tensor:
+    """A value that may become so long; ValueError for one that is longer."""
+    if x.shape[1] > most:
+        raise ValueError(f"the state has {x.shape[1]} tokens: room for {most} is too little")
+    return with_most(x[:], most)
