@@ -20,17 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from archc import law, plot
+    from archc import law, plot, serving
     from archc.api import Spec, load, parse, save_pretrained
     from archc.diagnostics import ArchError, ArchWarning
     from archc.mixer import MixerMatrix, mixer_matrix
     from archc.nan_search import FirstNaN, first_nan
     from archc.sampling import generate, stream
+    from archc.speculation import speculative
     from archc.weight_decay import parameter_groups
 
 __all__ = [
     "ArchError", "ArchWarning", "FirstNaN", "MixerMatrix", "Spec", "first_nan", "generate", "law",
-    "load", "mixer_matrix", "parameter_groups", "parse", "plot", "save_pretrained", "stream",
+    "load", "mixer_matrix", "parameter_groups", "parse", "plot", "save_pretrained",
+    "serving", "speculative", "stream",
 ]  # fmt: skip
 
 _HOMES = {
@@ -46,6 +48,7 @@ _HOMES = {
     "parameter_groups": "archc.weight_decay",
     "parse": "archc.api",
     "save_pretrained": "archc.api",
+    "speculative": "archc.speculation",
     "stream": "archc.sampling",
 }
 
@@ -54,7 +57,7 @@ def __getattr__(name: str) -> Any:
     """The public name, from the module that has it."""
     if name == "__version__":
         return import_module("importlib.metadata").version("archc")
-    if name in ("law", "plot"):
+    if name in ("law", "plot", "serving"):
         return import_module(f"archc.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module `archc` has no attribute `{name}`")

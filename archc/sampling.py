@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -184,7 +185,7 @@ def generate(
     another shape, logits that are NaN, and options out of range.
     """
     choice = Choice(temperature, top, top_p, generator)
-    text = _text(model, tokens, count, attention_mask, state, chunk)
+    text = to_continue(model, tokens, count, attention_mask, state, chunk)
     for _ in _steps(text, count, choice, eos):
         pass
     return (text.tokens, text.state) if return_state else text.tokens
@@ -207,7 +208,21 @@ def stream(
     """The tokens that `generate` would add, as each is drawn: a tensor [B] at a time. What is wrong
     with the arguments is told at once."""
     choice = Choice(temperature, top, top_p, generator)
-    return _steps(_text(model, tokens, count, attention_mask, state, chunk), count, choice, eos)
+    text = to_continue(model, tokens, count, attention_mask, state, chunk)
+    return _steps(text, count, choice, eos)
+
+
+@contextmanager
+def reading(model: nn.Module) -> Iterator[None]:
+    """A model that only reads: dropout is off, and nothing is kept for gradients; its mode is what
+    it was afterwards."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
 
 
 @torch.no_grad()
@@ -215,12 +230,8 @@ def _steps(text: Text, count: int, choice: Choice, eos: int | None) -> Iterator[
     """The loop of `generate`: each step's tokens, [B]."""
     ended = torch.zeros(len(text.tokens), 1, dtype=torch.bool, device=text.tokens.device)
     for _ in range(count):
-        training = text.model.training
-        text.model.eval()
-        try:
+        with reading(text.model):
             logits = text.next_logits()
-        finally:
-            text.model.train(training)
         _refuse_nan(text, logits)
         new = choice.draw(logits)
         if eos is not None:
@@ -252,8 +263,13 @@ def positions(layer: ir.Layer, sizes: Mapping[str, Number]) -> Iterator[int]:
         yield from positions(call.callee, callee_sizes(call, sizes))
 
 
-def _text(
-    model: nn.Module, tokens: Tensor, count: int, mask: Tensor | None, state: Any, chunk: int | None
+def to_continue(
+    model: nn.Module,
+    tokens: Tensor,
+    count: int,
+    mask: Tensor | None = None,
+    state: Any = None,
+    chunk: int | None = None,
 ) -> Text:
     """What is to be continued; ValueError for what cannot be."""
     kind = text_model(model)

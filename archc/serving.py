@@ -1,0 +1,297 @@
+"""Sequences that come and go between tokens: a pool of slots, of which each holds one.
+
+    pool = archc.serving.Pool(model, slots=8, capacity=2048)
+    number = pool.add(prompt, temperature=0.8, seed=3)
+    while pool.live:
+        for number, token in pool.step().items():
+            ...
+
+A model whose state is as large after a token as before it (recurrences, short convolutions) has the
+states of all slots in one batch, which a step changes in place: nothing of a step has a shape or an
+address that depends on the sequences, so that a CUDA graph can record it. What an attention keeps
+has a length of its own in every slot: each sequence is read by itself there, in memory of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from archc.runtime.kept_states import each_tensor, kept_by
+from archc.sampling import Choice, reading, text_model, to_continue
+
+
+@dataclass
+class Sequence:
+    """One sequence of a pool: its tokens, how more are drawn, and how many more there may be."""
+
+    slot: int
+    tokens: list[int]
+    choice: Choice
+    left: int | None
+    eos: int | None
+    new: list[int] = field(default_factory=list)
+
+    def take(self, token: int) -> bool:
+        """One token more; whether it was the last."""
+        self.new.append(token)
+        self.left = None if self.left is None else self.left - 1
+        return self.left == 0 or token == self.eos
+
+
+class Lanes(Protocol):
+    """The states of all slots, and the logits behind the last token of each."""
+
+    logits: Tensor
+
+    def put(self, slot: int, state: Any, logits: Tensor) -> None:
+        """Let a slot hold a sequence that has been read."""
+        ...
+
+    def read(self, tokens: dict[int, int]) -> None:
+        """Read one token more in some slots."""
+        ...
+
+    def clear(self, slot: int) -> None:
+        """Forget what a slot holds."""
+        ...
+
+
+class Pool:
+    """Sequences that a model continues together; each as `archc.generate` continues it alone."""
+
+    def __init__(self, model: nn.Module, slots: int, capacity: int | None = None) -> None:
+        """`slots` sequences at once, each of at most `capacity` tokens that are read (its prompt,
+        and all that is drawn but for the last)."""
+        for name, value in (("slots", slots), ("capacity", 1 if capacity is None else capacity)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"`{name}` must be a whole number, at least 1, got {value!r}")
+        self.model, self.kind = model, text_model(model)
+        bounds = [each for each in (capacity, self.kind.limit) if each is not None]
+        self.capacity, self.most = capacity, min(bounds, default=None)
+        self.free = list(range(slots))[::-1]
+        self._live: dict[int, Sequence] = {}
+        self._done: dict[int, Sequence] = {}
+        self._next = 0
+        with reading(model):
+            kind = Together if _steady(model) else Alone
+            self.lanes: Lanes = kind(model, self.kind, slots)
+
+    @property
+    def live(self) -> tuple[int, ...]:
+        """The numbers of the sequences that are continued."""
+        return tuple(self._live)
+
+    def add(
+        self,
+        prompt: Tensor,
+        count: int | None = None,
+        *,
+        temperature: float = 1.0,
+        top: int | None = None,
+        top_p: float | None = None,
+        eos: int | None = None,
+        seed: int | None = None,
+        chunk: int | None = None,
+    ) -> int:
+        """Read a prompt [T], `chunk` tokens at a time or at once; the number that its sequence has
+        from now on. It ends behind `count` tokens, or as many as there is room for, and behind
+        `eos`; options are those of `archc.generate`, whose generator `seed` sets for this sequence.
+
+        Raises ValueError where no slot is free, and for a prompt that is empty or has no room.
+        """
+        if not self.free:
+            slots = len(self._live)
+            raise ValueError(f"the pool is full: all of its {slots} slots hold a sequence")
+        if prompt.dim() != 1 or len(prompt) == 0:
+            raise ValueError(f"`prompt` must be [T] with T >= 1, got {list(prompt.shape)}")
+        generator = None
+        if seed is not None:
+            generator = torch.Generator(prompt.device).manual_seed(seed)
+        choice = Choice(temperature, top, top_p, generator)
+        left = self._room(len(prompt), count)
+        state = self.model.initial_state(1)  # type: ignore[operator]
+        state = state if self.capacity is None else state.reserve(self.capacity)
+        text = to_continue(self.model, prompt[None], 0, state=state, chunk=chunk)
+        with reading(self.model):
+            logits = text.next_logits()
+        slot = self.free[-1]
+        with torch.no_grad():
+            self.lanes.put(slot, text.state, logits)
+        number, self._next = self._next, self._next + 1
+        self._live[number] = Sequence(slot, prompt.tolist(), choice, left, eos)
+        self.free.pop()
+        return number
+
+    def step(self) -> dict[int, int]:
+        """One token more of every live sequence, by its number. A sequence that ends with it leaves
+        its slot free. Raises ValueError where logits are NaN, before any token is drawn."""
+        self._refuse_nan()
+        drawn, still = {}, {}
+        with reading(self.model):
+            for number, each in [*self._live.items()]:
+                logits = self.lanes.logits[each.slot : each.slot + 1]
+                drawn[number] = int(each.choice.draw(logits))
+                if each.take(drawn[number]):
+                    self._finish(number)
+                else:
+                    still[each.slot] = drawn[number]
+            if still:
+                self.lanes.read(still)
+        return drawn
+
+    def tokens(self, number: int) -> Tensor:
+        """The prompt of a sequence and what was drawn so far, [T], until it is removed."""
+        each = self._found(number)
+        return torch.tensor(each.tokens + each.new, device=self.lanes.logits.device)
+
+    def remove(self, number: int) -> Tensor:
+        """The tokens of a sequence, which is forgotten; its slot is free if it was live."""
+        made = self.tokens(number)
+        if number in self._live:
+            self._finish(number)
+        del self._done[number]
+        return made
+
+    def _finish(self, number: int) -> None:
+        """Free the slot of a sequence, whose tokens are kept."""
+        each = self._done[number] = self._live.pop(number)
+        with torch.no_grad():
+            self.lanes.clear(each.slot)
+        self.free.append(each.slot)
+
+    def _found(self, number: int) -> Sequence:
+        found = self._live.get(number) or self._done.get(number)
+        if found is None:
+            was = (
+                "was removed" if isinstance(number, int) and 0 <= number < self._next else "is not"
+            )
+            raise ValueError(f"sequence {number!r} {was} in this pool")
+        return found
+
+    def _room(self, length: int, count: int | None) -> int | None:
+        """How many tokens may be drawn behind a prompt."""
+        if count is not None and (isinstance(count, bool) or count < 1):
+            raise ValueError(f"`count` must be at least 1, got {count}")
+        if self.most is None:
+            return count
+        room = self.most - length + 1  # the last token is drawn, and not read
+        if room < 1 or (count is not None and count > room):
+            wanted = f"a prompt of {length}" + (f" and {count} more" if count else "")
+            table = self.kind.limit == self.most
+            of = f"{self.kind.name} has positions" if table else "a slot has room"
+            raise ValueError(f"{of} for {self.most} tokens, too few for {wanted}")
+        return room if count is None else count
+
+    def _refuse_nan(self) -> None:
+        """Refuse to draw from what are no numbers."""
+        wrong = self.lanes.logits.isnan().any(1).tolist() if self._live else []
+        for number, each in self._live.items():
+            if wrong[each.slot]:
+                how = "pool.remove(...) lets the others go on"
+                what = f"logits of sequence {number} are NaN"
+                raise ValueError(f"{self.kind.name}: {what}: {how}")
+
+
+def _steady(model: nn.Module) -> bool:
+    """Whether a state is as large after a token as before it, and no number in it counts."""
+    first = model.initial_state(1)  # type: ignore[operator]
+    token = torch.zeros(1, 1, dtype=torch.int64, device=next(model.parameters()).device)
+    _, after = model(token, state=first, return_state=True)
+    return bool(kept_by(first) == kept_by(after))
+
+
+def _blank_logits(model: nn.Module, kind: Any, slots: int) -> Tensor:
+    """Logits [slots, vocab] as the model makes them."""
+    token = torch.zeros(1, 1, dtype=torch.int64, device=next(model.parameters()).device)
+    return kind.logits(model(token)).new_zeros(slots, kind.vocab)
+
+
+class Together:
+    """States of all slots in one batch. A step reads one token in every slot, also where there is
+    no sequence, whose token is 0: its tensors are the same in every step."""
+
+    def __init__(self, model: nn.Module, kind: Any, slots: int) -> None:
+        self.model, self.kind = model, kind
+        self.state: Any = model.initial_state(slots)  # type: ignore[operator]
+        self.first: Any = model.initial_state(1)  # type: ignore[operator]
+        self.logits = _blank_logits(model, kind, slots)
+        place = self.logits.device
+        self.tokens = torch.zeros(slots, 1, dtype=torch.int64, device=place)
+        self.graph = self._recorded() if place.type == "cuda" else None
+
+    def put(self, slot: int, state: Any, logits: Tensor) -> None:
+        _copy(self.state, state, slot)
+        self.logits[slot] = logits[0]
+
+    def clear(self, slot: int) -> None:
+        _copy(self.state, self.first, slot)
+        self.logits[slot] = 0
+
+    def read(self, tokens: dict[int, int]) -> None:
+        every = [[tokens.get(slot, 0)] for slot in range(len(self.tokens))]
+        self.tokens.copy_(torch.tensor(every))
+        if self.graph is None:
+            self._run()
+        else:
+            self.graph.replay()
+
+    def _run(self) -> None:
+        """The step itself, of tensors alone: what a CUDA graph records."""
+        made, state = self.model(self.tokens, state=self.state, return_state=True)
+        self.logits.copy_(self.kind.logits(made)[:, -1])
+        _copy(self.state, state)
+
+    def _recorded(self) -> torch.cuda.CUDAGraph:
+        """The step as a CUDA graph; kernels are compiled before, by steps that leave no trace."""
+        before = self.state.clone()
+        stream = torch.cuda.Stream(self.logits.device)
+        stream.wait_stream(torch.cuda.current_stream(self.logits.device))
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self._run()
+        torch.cuda.current_stream(self.logits.device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._run()
+        _copy(self.state, before)
+        return graph
+
+
+class Alone:
+    """A state for each slot: sequences are read one after the other."""
+
+    def __init__(self, model: nn.Module, kind: Any, slots: int) -> None:
+        self.model, self.kind = model, kind
+        self.states: list[Any] = [None] * slots
+        self.logits = _blank_logits(model, kind, slots)
+
+    def put(self, slot: int, state: Any, logits: Tensor) -> None:
+        self.states[slot] = state
+        self.logits[slot] = logits[0]
+
+    def clear(self, slot: int) -> None:
+        self.states[slot] = None
+        self.logits[slot] = 0
+
+    def read(self, tokens: dict[int, int]) -> None:
+        for slot, token in tokens.items():
+            one = torch.tensor([[token]], device=self.logits.device)
+            made, self.states[slot] = self.model(one, state=self.states[slot], return_state=True)
+            self.logits[slot] = self.kind.logits(made)[0, -1]
+
+
+def _copy(into: Any, state: Any, slot: int | None = None) -> None:
+    """Write a state into another one in place, or that of one sequence into one of its rows."""
+    found: list[Tensor] = []
+    each_tensor(state, lambda x, wide, shared: found.append(x) or x)
+    left = iter(found)
+
+    def write(x: Tensor, wide: bool, shared: bool) -> Tensor:
+        (x if slot is None or shared else x[slot : slot + 1]).copy_(next(left))
+        return x
+
+    each_tensor(into, write)

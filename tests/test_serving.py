@@ -1,0 +1,138 @@
+"""A pool of slots: each sequence is what generation makes of it alone, whoever comes and goes."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import archc
+from archc.serving import Pool, Together
+
+SIZES = {
+    "gpt": {"vocab": 17, "d": 8, "H": 2, "L": 2, "length": 16, "p": 0.1},
+    "lfm2": {"vocab": 17, "d": 8, "H": 2, "G": 1, "L": 2, "f": 8, "attention": [1]},
+    "xlstm": {"vocab": 17, "d": 8, "H": 2, "L": 1, "f": 8},
+}
+
+
+@cache
+def model(spec: str) -> nn.Module:
+    torch.manual_seed(0)
+    return archc.load(spec).module(dtype=torch.float64, **SIZES[spec])
+
+
+def prompt(length: int, seed: int = 1) -> Tensor:
+    return torch.randint(0, 17, (length,), generator=torch.Generator().manual_seed(seed))
+
+
+def alone(layer: nn.Module, tokens: Tensor, count: int, seed: int | None) -> Tensor:
+    """What generation makes of a prompt by itself: greedily, or with a seed."""
+    if seed is None:
+        return archc.generate(layer, tokens[None], count, temperature=0)[0]
+    dice = torch.Generator().manual_seed(seed)
+    return archc.generate(layer, tokens[None], count, temperature=0.9, top=5, generator=dice)[0]
+
+
+@pytest.mark.parametrize("capacity", [None, 14])
+@pytest.mark.parametrize("spec", SIZES)
+def test_sequences_that_come_and_go_are_as_if_alone(spec: str, capacity: int | None) -> None:
+    """Two slots, five sequences of other lengths: greedy ones, and some with a seed of their own;
+    each takes the place of one that has ended, or was removed."""
+    layer = model(spec).train()
+    pool = Pool(layer, slots=2, capacity=capacity)
+    wanted = [(3, 4, None), (7, 8, 5), (1, 5, None), (4, 3, 6), (2, 6, 7)]
+    waiting, numbers = [*enumerate(wanted)], dict[int, int]()
+    while waiting or pool.live:
+        while waiting and pool.free:
+            at, (length, count, seed) = waiting.pop(0)
+            how = {"temperature": 0} if seed is None else {"temperature": 0.9, "top": 5}
+            chunk = 2 if at % 2 else None
+            numbers[at] = pool.add(prompt(length, at), count, seed=seed, chunk=chunk, **how)
+        told = pool.live
+        drawn = pool.step()
+        assert tuple(drawn) == told
+    for at, (length, count, seed) in enumerate(wanted):
+        found = pool.remove(numbers[at])
+        assert torch.equal(found, alone(layer, prompt(length, at), count, seed))
+    assert layer.training and sorted(pool.free) == [0, 1]
+
+
+def test_a_step_changes_no_address() -> None:
+    """What a CUDA graph records is tensors at their places."""
+    pool = Pool(model("xlstm"), slots=3)
+    lanes = pool.lanes
+    assert isinstance(lanes, Together)
+    parts = [x for x in pytree.tree_leaves(lanes.state) if isinstance(x, Tensor)]
+    parts += [lanes.logits, lanes.tokens]
+    places = [(x.data_ptr(), x.shape, x.stride()) for x in parts]
+    for at in range(3):
+        pool.add(prompt(2 + at, at), temperature=0)
+        pool.step()
+        state = [x for x in pytree.tree_leaves(lanes.state) if isinstance(x, Tensor)]
+        now = [*state, lanes.logits, lanes.tokens]
+        assert [(x.data_ptr(), x.shape, x.stride()) for x in now] == places
+    before = [x.clone() for x in parts]
+    pool.step()
+    assert not all(map(torch.equal, before, parts))
+
+
+def test_ends_behind_eos_and_gives_its_slot_back() -> None:
+    free = alone(model("lfm2"), prompt(3), 9, None).tolist()[3:]
+    pool = Pool(model("lfm2"), slots=1)
+    number = pool.add(prompt(3), temperature=0, eos=free[2])
+    while pool.live:
+        pool.step()
+    assert pool.tokens(number).tolist()[3:] == free[: free.index(free[2]) + 1]
+    assert pool.free == [0] and pool.step() == {}
+
+
+def test_what_has_no_place_is_refused() -> None:
+    pool = Pool(model("gpt"), slots=1, capacity=6)
+    for given, says in [
+        ({"prompt": prompt(0)}, "T >= 1"),
+        ({"prompt": prompt(4)[None]}, "T >= 1"),
+        ({"prompt": prompt(7)}, "a slot has room for 6 tokens, too few for a prompt of 7"),
+        ({"prompt": prompt(4), "count": 4}, "too few for a prompt of 4 and 4 more"),
+        ({"prompt": prompt(4), "count": 0}, "at least 1"),
+        ({"prompt": prompt(4), "chunk": 0}, "`chunk` must be at least 1"),
+        ({"prompt": prompt(4), "temperature": -1}, "temperature"),
+    ]:
+        with pytest.raises(ValueError, match=says):
+            pool.add(**given)
+        assert pool.free == [0]
+    number = pool.add(prompt(4))
+    with pytest.raises(ValueError, match="full: all of its 1 slots"):
+        pool.add(prompt(1))
+    assert len(pool.remove(number)) == 4
+    for asked in (pool.tokens, pool.remove):
+        with pytest.raises(ValueError, match=f"sequence {number} was removed in this pool|removed"):
+            asked(number)
+        with pytest.raises(ValueError, match="sequence 99 is not in this pool"):
+            asked(99)
+    with pytest.raises(ValueError, match="GPT has positions for 16 tokens, too few"):
+        Pool(model("gpt"), slots=1).add(prompt(17))
+    with pytest.raises(ValueError, match="`slots` must be a whole number, at least 1, got 0"):
+        Pool(model("gpt"), slots=0)
+    with pytest.raises(ValueError, match="a model of text takes tokens"):
+        Pool(archc.load("swiglu").module(d=4, f=4), slots=1)
+
+
+def test_nan_stops_one_sequence_and_not_the_others() -> None:
+    torch.manual_seed(0)
+    layer = archc.load("xlstm").module(dtype=torch.float64, **SIZES["xlstm"])
+    with torch.no_grad():
+        layer.E[5] = torch.nan
+    pool = Pool(layer, slots=2)
+    good = pool.add(torch.tensor([1, 2]), temperature=0)
+    bad = pool.add(torch.tensor([1, 5]), temperature=0)
+    with pytest.raises(ValueError, match=f"logits of sequence {bad} are NaN"):
+        pool.step()
+    assert len(pool.tokens(good)) == 2
+    pool.remove(bad)
+    assert [*pool.step()] == [good]
+    again = pool.add(torch.tensor([2, 3]), temperature=0)  # nothing of the NaN is left in its slot
+    assert {*pool.step()} == {good, again}
