@@ -22,13 +22,10 @@ from click.testing import CliRunner
 from archc.cli import archc
 from archc.commands.explain import codes, page
 from archc.commands.parameters import read_value
-from archc.compile import before_chunks, in_logs
+from archc.commands.stages import warnings_of
 from archc.diagnostics import ArchError
 from archc.elaborate.elaborate import elaborate
-from archc.elaborate.ones import ones
-from archc.elaborate.unread import unread
 from archc.ir.sizes import resolve_sizes
-from archc.recurrence.chunk.loops import loops
 from archc.recurrence.law.numbers import with_laws
 from archc.source import Source
 from archc.specfile import import_source
@@ -54,18 +51,14 @@ def values(options: Mapping[str, str], key: str) -> dict[str, Any]:
     return {name: read_value(text) for name, text in pairs}
 
 
-def run_spec(code: str, text: str, options: Mapping[str, str]) -> tuple[list[str], str]:
-    """Codes found in a spec, and how they are shown."""
+def run_spec(text: str, options: Mapping[str, str]) -> tuple[list[str], str]:
+    """Codes found in a spec, errors or else warnings, and how they are shown."""
     try:
         tree = parse(Source("example.arch", text))
-        found = unread(tree)
         layer = elaborate(tree, None, values(options, "set"), import_source)
-        found += ones(layer)
         if "sizes" in options:
             resolve_sizes(layer, values(options, "sizes"))
-        if code.startswith("E06"):
-            layer = with_laws(layer)
-            found = loops(in_logs(layer)) or loops(before_chunks(layer))
+        found = warnings_of(with_laws(layer))
         return [each.code for each in found], "\n\n".join(each.render() for each in found)
     except ArchError as error:
         return [finding.code for finding in error.diagnostics], str(error)
@@ -87,7 +80,7 @@ def run_commands(text: str) -> tuple[list[str], str]:
 
 def run(code: str, verdict: str) -> tuple[list[str], str]:
     language, options, text = fences(code, verdict)
-    return run_commands(text) if language == "console" else run_spec(code, text, options)
+    return run_commands(text) if language == "console" else run_spec(text, options)
 
 
 def test_pages_and_codes_in_use_are_the_same():

@@ -22,10 +22,14 @@ def rising(
     fn: Callable[[Number], float], low: float, high: float, reached: bool = False
 ) -> Callable[[Interval], Interval]:
     """A function that never falls, with values from `low` to `high`. These are reached at infinite
-    arguments, or if `reached` at others too; a rounded value that has come to one is moved off."""
+    arguments, which `fn` is not asked for, or if `reached` at others too; a rounded value that has
+    come to one is moved off."""
+
+    def at(x: Number) -> float:
+        return low if x == -math.inf else high if x == math.inf else fn(x)
 
     def interval(a: Interval) -> Interval:
-        bottom, top = fn(a.low), fn(a.high)
+        bottom, top = at(a.low), at(a.high)
         off_low = bottom == low and a.low not in INFINITE and not reached
         off_high = top == high and a.high not in INFINITE and not reached
         if not reached and top == low and a.high != -math.inf:

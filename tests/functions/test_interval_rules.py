@@ -54,6 +54,16 @@ def test_a_limit_is_reached_at_infinity_alone(fn: str, low: float, high: float) 
         assert (above.high, above.open_high) == (high, False) and low < above.low < high
 
 
+@pytest.mark.parametrize("fn", [name for name, fn in DEFINED.items() if fn.arity == 1])
+def test_ranges_have_the_values_of_arguments_without_a_bound(fn: str) -> None:
+    """Of every function there is: a formula that is NaN at infinity is no reason to fail."""
+    for low, high in ((-INF, INF), (-INF, -0.5), (0.5, INF), (-3.0, INF)):
+        found = FUNCTIONS[fn](Interval(low, high))
+        for x in (-1e3, -2.0, 0.75, 2.0, 1e3):
+            y = float(MEANING[fn](torch.tensor(x, dtype=torch.float64)))
+            assert not low <= x <= high or math.isnan(y) or found.low <= y <= found.high, (low, x)
+
+
 def test_roots_and_logarithms_of_what_may_be_0() -> None:
     assert FUNCTIONS["log"](Interval(0, 1)) == Interval(-INF, 0)
     assert FUNCTIONS["sqrt"](Interval(0, 4)) == Interval(0, 2)
