@@ -17,6 +17,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir.graph import Node
 from archc.ir.kernel import NARROW, SUMMED, Buffer, Kernel
+from archc.ir.value_names import is_saved
 from archc.lowering.blocks import product_by_blocks
 from archc.lowering.exact import in_two_parts
 from archc.lowering.micro import MicroSteps, Right, steps_of
@@ -64,9 +65,9 @@ ROW = "i"
 
 @dataclass(frozen=True)
 class Memory:
-    """What a kernel's loads and stores are of: `buffers` between kernels, which are contiguous, by
-    name; those among them that are `outputs` of the graph, whose dtype the caller says; and `flat`
-    ones, whose rows of all sequences stand one after the other."""
+    """What a kernel's loads and stores are of: `buffers` between kernels, which are contiguous as
+    what a forward saved is, by name; those among them that are `outputs` of the graph, whose dtype
+    the caller says; and `flat` ones, whose rows of all sequences stand one after the other."""
 
     buffers: Mapping[str, Buffer]
     outputs: Collection[str] = ()
@@ -342,7 +343,7 @@ class KernelValues(Values):
                 axis_name(axis.name): self._extent(name, axis, node)
                 for axis in self._kept(name, node)
             }
-            strided = name not in self.memory.buffers
+            strided = name not in self.memory.buffers and not is_saved(name)
             title = self._names[name]
             dtype = self._dtype(name, node, title)
             self.tensors[name] = self.k.memory(title, axes, dtype, strided)

@@ -22,6 +22,34 @@ def grid_barrier(counter_p, before):
 
 
 @kernel
+def load_tile(at, i, i_step, in_i, j, j_step, in_j):
+    """The tile at `at + i i_step + j j_step`, 0 outside; without `in_i`, every i is inside."""
+    places = at + i[:, None] * i_step + j[None, :] * j_step
+    if in_i is None:
+        tile = tl.load(places) if in_j is None else tl.load(places, in_j[None, :], 0.0)
+    elif in_j is None:
+        tile = tl.load(places, in_i[:, None], 0.0)
+    else:
+        tile = tl.load(places, in_i[:, None] & in_j[None, :], 0.0)
+    return tile
+
+
+@kernel
+def store_tile(at, i, i_step, in_i, j, j_step, in_j, tile):
+    """Store a tile at `at + i i_step + j j_step`, where that is inside."""
+    places = at + i[:, None] * i_step + j[None, :] * j_step
+    if in_i is None:
+        if in_j is None:
+            tl.store(places, tile)
+        else:
+            tl.store(places, tile, in_j[None, :])
+    elif in_j is None:
+        tl.store(places, tile, in_i[:, None])
+    else:
+        tl.store(places, tile, in_i[:, None] & in_j[None, :])
+
+
+@kernel
 def join_product(a, b):
     """a b, for scans and products along a dim."""
     return a * b

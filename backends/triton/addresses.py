@@ -7,6 +7,7 @@ index in 32; what several addresses share has a name.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -30,6 +31,9 @@ from archc.tile.language import (
     statements,
 )
 
+SHORT = 64
+"""How long the arguments of a tile may be beside what else a line has."""
+
 
 def _value_names(block: Block) -> Iterator[str]:
     """The names of all values of a block and of those inside it."""
@@ -46,6 +50,18 @@ def _widened(buffer: Buffer, places: dict[str, Value]) -> list[Value]:
     return [*places.values()] if buffer.strided else [*places.values()][:1]
 
 
+Leading = tuple[tuple[sympy.Expr, Value], ...]
+"""Sizes of the first axes of a buffer, and the places along them."""
+
+
+def _leading(buffer: Buffer, places: dict[str, Value]) -> list[Leading]:
+    """The axes that a contiguous buffer begins with of which a tile has one place each: the first
+    two, three and so on."""
+    axes = itertools.takewhile(lambda axis: axis[0] in places, buffer.axes)
+    found = tuple((size, places[axis]) for axis, size in axes)
+    return [found[:count] for count in range(2, len(found) + 1) if not buffer.strided]
+
+
 class Names:
     """The names of the values of one program, and the texts of its addresses."""
 
@@ -55,6 +71,7 @@ class Names:
         self.made: dict[Value, Statement] = {}
         self.uses: Counter[Value] = Counter()
         self.wide: Counter[Value] = Counter()
+        self.leading: Counter[Leading] = Counter()
         self.own: dict[Value, Block] = {}
         self.nested = nested(program)
         self.within: dict[Value, str] = {}
@@ -72,6 +89,7 @@ class Names:
                 buffer, index = statement.op.buffer, statement.operands
                 places = self._places(buffer, index[: len(buffer.axes)])
                 self.wide.update(_widened(buffer, places))
+                self.leading.update(_leading(buffer, places))
 
     def _mark(self, block: Block, taken: frozenset[str]) -> None:
         """In which block each value is made, and another name where its own is taken."""
@@ -146,7 +164,7 @@ class Names:
             if tile is not None:
                 own.append(f"{self.seen(tile, dims, 2)}{times_text(self._stride(buffer, axis))}")
         lines, base = self._wide_lines(_widened(buffer, shared)), pointer(buffer)
-        offset = self._offset(buffer, shared)
+        offset = self._offset(buffer, shared, lines)
         if own and offset and len(" + ".join([base, *offset, *own])) > LONG:
             more, base = self._first(buffer, base, offset)
             lines += more
@@ -156,6 +174,42 @@ class Names:
             return lines, " + ".join([base, *own])
         base = " + ".join([base, *offset])
         return lines, " + ".join([f"({base})" if own and offset else base, *own])
+
+    def tile(
+        self, buffer: Buffer, index: Sequence[Value], dims: Sequence[str], masks: Sequence[Value]
+    ) -> tuple[list[str], list[str]] | None:
+        """What `load_tile` and `store_tile` are given for a tile of two dims, after lines that name
+        where it begins; None where an index or a mask is one of both dims."""
+        found = self._along(buffer, index, dims)
+        if len(found) != 2 or any(len(mask.type.dims) > 1 for mask in masks):
+            return None
+        own: list[str] = []
+        for dim, text in found.items():
+            first = dim == dims[0]
+            where = [m for m in masks if m.type.names == (dim,) or (first and not m.type.dims)]
+            least = 2 if len(where) > 1 else 0
+            own += [text, " & ".join(self.bound(mask, least) for mask in where) or "None"]
+        shared = self._places(buffer, index)
+        lines = self._wide_lines(_widened(buffer, shared))
+        offset = self._offset(buffer, shared, lines)
+        base = " + ".join([pointer(buffer), *offset])
+        if offset and len(", ".join([base, *own])) > SHORT:
+            more, base = self._first(buffer, pointer(buffer), offset)
+            lines += more
+        return lines, [base, *own]
+
+    def _along(self, buffer: Buffer, index: Sequence[Value], dims: Sequence[str]) -> dict[str, str]:
+        """By the dims of a tile the index along each and its stride; nothing where the dims of two
+        axes are the same, or one index has two."""
+        found: dict[str, str] = {}
+        for (axis, _), value in zip(buffer.axes, index, strict=True):
+            tile = self._split(value)[1]
+            if tile is not None:
+                if len(tile.type.dims) > 1 or tile.type.names[0] in found:
+                    return {}
+                text = f"{self.bound(tile)}, {self._stride(buffer, axis)}"
+                found[tile.type.names[0]] = text
+        return {dim: found[dim] for dim in dims if dim in found} if len(dims) == 2 else {}
 
     def _places(self, buffer: Buffer, index: Sequence[Value]) -> dict[str, Value]:
         """What is the same for all elements of a tile, by axis; a 0 adds nothing."""
@@ -191,13 +245,19 @@ class Names:
         text = f"tl.cast({name}, tl.int64)"
         return self._called(f"{name}_64", text, [text])[0] if name.isidentifier() else []
 
-    def _offset(self, buffer: Buffer, places: dict[str, Value]) -> list[str]:
+    def _offset(self, buffer: Buffer, places: dict[str, Value], lines: list[str]) -> list[str]:
         """How far it is to an element, as addends: of a strided buffer one an axis, else
-        `(b * T + t) * H + h`. The first term is in 64 bits, and so is what is added to it."""
+        `(b * T + t) * H + h`. The first term is in 64 bits, and so is what is added to it; what
+        several buffers begin with is named in `lines`."""
         if buffer.strided:
             return [f"{self._wide(v)} * {self._stride(buffer, a)}" for a, v in places.items()]
-        text, level = "", 0
-        for axis, size in buffer.axes:
+        text, level, shared = "", 0, self._shared(buffer, places)
+        for place, (axis, size) in enumerate(buffer.axes):
+            if place and place == shared:
+                title = "_".join(name for name, _ in buffer.axes[:place])
+                more, text = self._called(f"at_{title}", text, [text])
+                lines += more
+                level = 0
             if text:
                 text = f"({text}) * {size_text(size)}" if level else f"{text} * {size_text(size)}"
                 level = 0
@@ -206,6 +266,11 @@ class Names:
             elif axis in places:
                 text = self._wide(places[axis])
         return [text] if text else []
+
+    def _shared(self, buffer: Buffer, places: dict[str, Value]) -> int:
+        """How many axes most other addresses begin with too; 0 where none does."""
+        found = [each for each in _leading(buffer, places) if self.leading[each] > 1]
+        return len(max(found, key=lambda each: (self.leading[each], len(each)), default=()))
 
     def mask(self, masks: Sequence[Value], dims: Sequence[str]) -> str:
         """All masks at once."""

@@ -18,6 +18,7 @@ from archc.backends.triton.program_launch import add_program
 from archc.backends.triton.schedule import Schedule, written
 from archc.backends.triton.segments import Launch, launch_walk
 
+from archc.diagnostics import InternalError
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -183,6 +184,8 @@ class KernelFunction(GraphFunction):
             if name in written:
                 self._buffer(self.buffers[name], written[name])
             arguments[name] = self._argument(node.id)
+            if is_saved(name) and self.layout_of(node.id) != node.type.names:
+                raise InternalError(f"`{name}` is not in the order that kernels know it in")
         return arguments
 
     def layout_of(self, id: int) -> tuple[str, ...]:
@@ -197,7 +200,7 @@ class KernelFunction(GraphFunction):
     def launch(self, made: KernelProgram, title: str, launch: Launch) -> None:
         """The lines that launch a kernel."""
         loaded = self.loaded(made, launch) if launch.loaded is None else launch.loaded
-        settings = f"settings_of({', '.join(['data', str(self._warps(made)), *loaded])})"
+        settings = "settings_of(", ["data", str(self._warps(made)), *loaded], ")"
         launch_kernel_program(self, made, title, launch, settings)
 
     def _warps(self, made: KernelProgram) -> int:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from archc.backends.triton.launch import write_launch
+from archc.backends.triton.launch import Call, write_launch
 from archc.backends.triton.printer import mentioned
 
 from archc.dims import Axis
 from archc.ir.graph import Node
 from archc.ir.kernel import BLOCK, Buffer, Kernel, Kernels
+from archc.ir.value_names import is_saved
 from archc.lowering.kernel_values import Memory
 from archc.lowering.kernels import Lowered
 from archc.lowering.paired import DIMS, DIMS_OF_A_PART
@@ -59,15 +60,17 @@ class KernelProgram:
 
 
 def memory_of(plan: Kernels, further: tuple[Buffer, ...] = ()) -> Memory:
-    """What kernels of a plan make: contiguous; `further` buffers have a row for each segment."""
+    """What kernels of a plan make: contiguous; `further` buffers have a row for each segment. What
+    is saved for a gradient is as wide as it is where nothing is saved."""
     stored = {name for kernel in plan.kernels for name in (*kernel.stores, *kernel.ends.values())}
     buffers = {each.name: each for each in plan.buffers if each.name in stored}
     flat = {each.name: each for each in further}
-    return Memory(buffers | flat, {*plan.graph.outputs}, {*flat})
+    outputs = {name for name in plan.graph.outputs if not is_saved(name)}
+    return Memory(buffers | flat, outputs, {*flat})
 
 
 def launch_kernel_program(
-    function: KernelFunction, made: KernelProgram, title: str, launch: Launch, options: str
+    function: KernelFunction, made: KernelProgram, title: str, launch: Launch, options: Call
 ) -> None:
     """The lines that launch the program of a kernel."""
     lowered, tensors = made.lowered, []

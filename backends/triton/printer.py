@@ -113,13 +113,18 @@ def _mentioned(program: Program, lines: Sequence[str]) -> frozenset[str]:
 
 def _head(program: Program, names: Arguments, known: Collection[str]) -> list[str]:
     """The signature and the docstring; of sizes and constants, those that the text mentions."""
-    lines = [f"def {program.name}("]
+    lines, plain = [f"def {program.name}("], list[str]()
     for buffer in program.buffers:
-        axes = [axis for axis, _ in buffer.axes] if buffer.strided else []
-        lines += filled([pointer(buffer), *(names.strides[buffer.name, axis] for axis in axes)])
-    lines += [f"{INDENT}{symbol.name}," for symbol in program.sizes if symbol.name in known]
+        if buffer.strided:
+            lines += filled(plain)
+            plain = []
+            strides = (names.strides[buffer.name, axis] for axis, _ in buffer.axes)
+            lines += filled([pointer(buffer), *strides])
+        else:
+            plain.append(pointer(buffer))
+    sizes = [symbol.name for symbol in program.sizes if symbol.name in known]
     fixed = [f"{name}: tl.constexpr" for name in program.constants if name in known]
-    lines += filled(fixed) if fixed else []
+    lines += [*filled(plain), *filled([*sizes, *fixed])]
     return [*lines, "):", *(f"{INDENT}{line}" for line in docstring(program.doc))]
 
 
@@ -394,6 +399,11 @@ def _pick(p: Printer, s: Statement) -> Iterator[str]:
 def _load(p: Printer, s: Statement) -> Iterator[str]:
     count, (result,) = len(s.op.buffer.axes), s.results
     names = result.type.names
+    tile = p.tile(s.op.buffer, s.operands[:count], names, s.operands[count:])
+    if tile is not None and s.op.fill == 0:
+        yield from tile[0]
+        yield from p.let(s, f"load_tile({', '.join(tile[1])})")
+        return
     lines, at = p.address(s.op.buffer, s.operands[:count], names)
     mask = p.mask(s.operands[count:], names)
     where = f", {mask}, {number_text(s.op.fill)}" if mask else ""
@@ -405,6 +415,11 @@ def _store(p: Printer, s: Statement) -> Iterator[str]:
     count = len(s.op.buffer.axes)
     index, value, masks = s.operands[:count], s.operands[count], s.operands[count + 1 :]
     names = tuple(dict.fromkeys(name for each in index for name in each.type.names))
+    tile = p.tile(s.op.buffer, index, names, masks)
+    if tile is not None:
+        yield from tile[0]
+        yield f"store_tile({', '.join([*tile[1], p.seen(value, names)])})"
+        return
     mask = p.mask(masks, names)
     lines, at = p.address(s.op.buffer, index, names)
     yield from lines

@@ -11,8 +11,7 @@ appends the kernel to the file, once whatever number of launches it has, and wri
 
     launch_kernel(
         scaled_rows, x.shape[0] * -(-tokens // 64),
-        [x, y, y.stride(1), y.stride(0), z],
-        [x.shape[0], tokens],
+        [x, y, y.stride(1), y.stride(0), z], [x.shape[0], tokens],
         compiled_for(BLOCK_T=64, BLOCK_K=block_of(x.shape[2]), IO=x.dtype),
         {"num_warps": 4, "num_stages": 3},
     )
@@ -116,11 +115,11 @@ def launch_program(writer: Writer, title: str, program: Program, launch: Program
         if symbol.name in known
     ]
     constants = [f"{n}={launch.constants[n]}" for n in program.constants if n in known]
-    options = f'{{"num_warps": {launch.warps or program.warps}, "num_stages": {program.ahead}'
-    options += ', "launch_cooperative_grid": True}' if program.cooperative else "}"
+    settings = [f'"num_warps": {launch.warps or program.warps}', f'"num_stages": {program.ahead}']
+    settings += ['"launch_cooperative_grid": True'] if program.cooperative else []
     write_launch(
         writer, title, programs_text(program, launch), tensors, sizes, constants,
-        launch.options or options,
+        (launch.options, [], "") if launch.options else ("{", settings, "}"),
         launch.told, "compiled_for",
     )  # fmt: skip
 

@@ -24,6 +24,11 @@ CAPABLE: Version = (8, 0)
 
 SHORT = (".to(tl.float16)", ".to(tl.bfloat16)")
 
+ADDRESSED = (
+    "load", "store", "load_tile", "store_tile", "atomic_add", "atomic_max", "atomic_min",
+)  # fmt: skip
+"""Functions whose first argument is a place in memory."""
+
 Rule = Callable[[ast.Module], Iterator[str]]
 
 
@@ -117,12 +122,12 @@ def _narrow_programs(kernel: ast.FunctionDef) -> Iterator[str]:
 def _addresses(kernel: ast.FunctionDef) -> Iterator[ast.expr]:
     """Places in memory: of loads and stores, and lines that say where a tile begins."""
     for call in _calls(kernel):
-        if called(call) in ("load", "store", "atomic_add", "atomic_max", "atomic_min"):
+        if called(call) in ADDRESSED:
             yield call.args[0]
     for line in ast.walk(kernel):
         if isinstance(line, ast.Assign | ast.AugAssign):
             target = line.target if isinstance(line, ast.AugAssign) else line.targets[0]
-            if isinstance(target, ast.Name) and re.search(r"_at(_\d+)?$", target.id):
+            if isinstance(target, ast.Name) and re.search(r"^at_|_at(_\d+)?$", target.id):
                 yield line.value
 
 

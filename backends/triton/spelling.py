@@ -80,6 +80,8 @@ def shape_text(type: Type) -> str:
 
 def filled(words: Sequence[str]) -> Iterator[str]:
     """Arguments on as few lines as there is room for."""
+    if not words:
+        return
     line = f"{INDENT}{words[0]},"
     for word in words[1:]:
         if len(line) + len(word) + 2 > WIDTH:

@@ -33,8 +33,7 @@ launch_kernel(
     scaled_rows, -(-x.shape[0] // 4),
     [x, *x.stride(), z, *((0,) if z is None else z.stride()), y, y.stride(1), y.stride(0)],
     [x.shape[0], x.shape[1]],
-    compiled_for(IO=x.dtype, BLOCK_R=4, BLOCK_C=8),
-    {"num_warps": 4, "num_stages": 3},
+    compiled_for(IO=x.dtype, BLOCK_R=4, BLOCK_C=8), {"num_warps": 4, "num_stages": 3},
 )"""
 
 
@@ -108,7 +107,7 @@ def test_real_sizes_are_floats_whatever_is_given():
     given = ProgramLaunch(
         names, {"R": "n", "D": "d", "EPS": "1"}, {"BLOCK_R": "1", "BLOCK_D": "2", "IO": "k"}
     )
-    assert "    [n, d, float(1)]," in lines(gated_rmsnorm(), given)
+    assert "    [x, g, y, gain], [n, d, float(1)]," in lines(gated_rmsnorm(), given)
 
 
 @pytest.mark.parametrize(
@@ -152,10 +151,8 @@ def test_a_kernel_is_given_what_it_names():
     found = lines(program, ProgramLaunch(**given, constants={"WIDE": "4"}, warps="w"))
     assert found[1:] == [
         "    first, b,",
-        "    [x, *x.stride(), y, *y.stride()],",
-        "    [],",
-        "    compiled_for(),",
-        '    {"num_warps": w, "num_stages": 3},',
+        "    [x, *x.stride(), y, *y.stride()], [],",
+        '    compiled_for(), {"num_warps": w, "num_stages": 3},',
         ")",
     ]
     assert "\ndef first(\n    x_p, x_b, x_r,\n    y_p, y_b, y_r,\n):\n" in to_triton(program)
