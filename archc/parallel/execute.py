@@ -119,15 +119,15 @@ class Program:
     def _tokens(self) -> Mapping[int, Mark]:
         try:
             return tokens_of(self.layer)
-        except Crossing as crossing:
-            raise refused(self.layer, "cp", crossing.reason, crossing.node) from None
+        except Crossing as needed:
+            raise refused(self.layer, "cp", needed.reason, needed.node) from None
 
     def _pieces(self) -> list[Piece]:
         try:
             return pieces_of(self.layer, self.places, self.tokens)
-        except Crossing as crossing:
+        except Crossing as needed:
             dim = "cp" if self.tokens else "tp"
-            raise refused(self.layer, dim, crossing.reason, crossing.node) from None
+            raise refused(self.layer, dim, needed.reason, needed.node) from None
 
     def _law(self, piece: Piece) -> CompositionLaw | None:
         """The law of a piece that is a recurrence along the tokens."""

@@ -52,8 +52,8 @@ def heads_of(layer: ir.Layer, sizes: Mapping[str, Number]) -> HeadPlan:
             continue
         try:
             tried = _with_kin(layer, known, (*best, axis))
-        except Crossing as crossing:
-            refused[axis] = f"{crossing.reason}{place_of(crossing.node)}"
+        except Crossing as needed:
+            refused[axis] = f"{needed.reason}{place_of(needed.node)}"
             continue
         more = _weights(layer, sizes, *tried) - _weights(layer, sizes, *best)
         if not best and 2 * more < every:
@@ -74,10 +74,10 @@ def _with_kin(
         split = [symbol for axis in axes if isinstance(symbol := known[axis], sympy.Symbol)]
         try:
             Places(layer.graph, split_parameters(layer, axes), split)
-        except Crossing as crossing:
-            if crossing.kin is None or crossing.kin in axes or crossing.kin not in known:
+        except Crossing as needed:
+            if needed.kin is None or needed.kin in axes or needed.kin not in known:
                 raise
-            axes = (*axes, crossing.kin)
+            axes = (*axes, needed.kin)
         else:
             return axes
 
