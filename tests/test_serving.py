@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -136,3 +138,13 @@ def test_nan_stops_one_sequence_and_not_the_others() -> None:
     assert [*pool.step()] == [good]
     again = pool.add(torch.tensor([2, 3]), temperature=0)  # nothing of the NaN is left in its slot
     assert {*pool.step()} == {good, again}
+
+
+def test_the_example_answers_every_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = Path(__file__).parent.parent / "examples" / "serve.py"
+    monkeypatch.setattr("sys.argv", [str(example), "--slots", "2", "--requests", "3"])
+    runpy.run_path(str(example), run_name="__main__")
+    said = capsys.readouterr().out
+    assert all(f"request {at}: " in said for at in range(3)) and said.count("\n") == 3

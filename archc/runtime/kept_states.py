@@ -183,8 +183,9 @@ def state_rows(layer: str, state: Any, rows: list[int], count: int) -> Any:
     def chosen(x: Tensor, wide: bool, shared: bool) -> Tensor:
         if not shared and x.shape[0] != count:
             raise ValueError(refused.format(x.shape[0]))
-        return x if shared else x[rows]
+        return x if shared or rows == whole else x[rows]
 
+    whole = [*range(count)]  # all of them are what they are, with the room behind them
     if isinstance(state, RaggedState):
         if len(state.rows) != count:
             raise ValueError(refused.format(len(state.rows)))
@@ -205,6 +206,8 @@ def joined_states(states: list) -> Any:
 def one_batch(values: list, shared: bool = False) -> Any:
     """States of one shape, one after the other in the batch."""
     first = values[0]
+    if len(values) == 1:
+        return first
     if isinstance(first, Tensor):
         return first if shared else torch.cat(values)
     if not isinstance(first, tuple):

@@ -305,3 +305,17 @@ def test_a_state_with_gradients_is_no_memory_in_place() -> None:
     made, _ = attention()(x[:, 3:], state=state, return_state=True)
     said(state, x[:, 3:])
     made.sum().backward()
+
+
+def test_sequences_of_other_lengths_are_written_in_place_too() -> None:
+    """Each in memory of its own, as long as it is."""
+    x, mask = numbers(3, 5, 4), torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]])
+    with torch.no_grad():
+        _, state = attention()(x[:, :3], attention_mask=mask, return_state=True)
+    _, state = said(state, x[:, 3:4])
+    before = [value.data_ptr() for value in tensors(state)]
+    made, state = said(state, x[:, 4:])
+    assert [value.data_ptr() for value in tensors(state)] == before
+    for row, length in enumerate((3, 2, 1)):
+        whole = attention()(torch.cat([x[row : row + 1, :length], x[row : row + 1, 3:]], 1))
+        torch.testing.assert_close(made[row, 0], whole[0, -1], rtol=0, atol=1e-12)
