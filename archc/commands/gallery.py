@@ -67,6 +67,7 @@ def section(found: Profile) -> str:
     rows = {
         "class": escape(found.memory),
         "source": _linked(escape(found.source, quote=False)),
+        "parameters": f"{found.parameters:,}" if found.parameters else "",
         "a token": f"{in_short(found.flops, 'flops')}" + (f" ({chosen})" if chosen else ""),
         "kept": ", ".join(kept) or "nothing",
     }

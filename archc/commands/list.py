@@ -70,7 +70,7 @@ def _costs(name: str) -> dict[str, Any]:
     found = profile(name)
     return {
         "class": found.memory, "sizes": found.sizes, "tokens": TOKENS,
-        "flops_per_token": found.flops, "state_bytes": found.state,
+        "parameters": found.parameters, "flops_per_token": found.flops, "state_bytes": found.state,
         "cache_bytes_per_token": found.cache,
     }  # fmt: skip
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from archc.algebra.absorb import absorb
 from archc.algebra.fold import fold
@@ -11,6 +13,7 @@ from archc.commands.catalogue import doc_parts
 from archc.commands.stages import layer_of
 from archc.ir import layer as ir
 from archc.ir.count import Cost, cost
+from archc.ir.initial import all_params
 from archc.ir.sizes import Number, evaluate, resolve_sizes
 from archc.recurrence.analysis.classify import summary
 
@@ -23,13 +26,16 @@ TOKENS = 4096
 STATE_BYTES, VALUE_BYTES = 4, 2
 """A number of a recurrent state is a float32, any other a bfloat16."""
 
-CONDITIONS = (
-    f"With {TOKENS} tokens and a spec's own defaults; where it has none,"
-    f" {', '.join(f'{name}={size}' for name, size in SIZES.items())}."
-    " Flops: 2 for a multiply-add of a product, 1 an element for anything else;"
+COUNTED = (
+    "Flops: 2 for a multiply-add of a product, 1 an element for anything else;"
     " masked pairs count, experts and memories that are not chosen do not."
     " State: what is kept of a sequence however long it is; cache: for each of its tokens."
     " Recurrent states in float32, the rest in bfloat16."
+)
+
+CONDITIONS = (
+    f"With {TOKENS} tokens and a spec's own defaults; where it has none,"
+    f" {', '.join(f'{name}={size}' for name, size in SIZES.items())}. {COUNTED}"
 )
 
 
@@ -37,8 +43,8 @@ CONDITIONS = (
 class Profile:
     """A spec's layer: one line about it, the `source` it names, its class in words, and its cost.
 
-    `sizes` are those that had to be chosen for the cost, which is in operations a token, bytes a
-    sequence and bytes for each token of it.
+    `sizes` are those that had to be chosen for the cost, which is in numbers of parameters,
+    operations a token, bytes a sequence and bytes for each token of it.
     """
 
     name: str
@@ -47,6 +53,7 @@ class Profile:
     source: str
     memory: str
     sizes: dict[str, int]
+    parameters: int
     flops: int
     state: int
     cache: int
@@ -57,10 +64,11 @@ def profile(spec: str) -> Profile:
     layer = layer_of(spec, {})
     about, source = doc_parts(layer.doc)
     simpler = absorb(fold(simplify(layer)))
-    sizes = chosen_sizes(layer)
-    return Profile(
-        spec, layer, about, source, summary(simpler), sizes, *numbers(simpler, cost(simpler), sizes)
-    )
+    chosen = chosen_sizes(layer)
+    sizes = resolve_sizes(layer, chosen)
+    parameters = sum(count for _, count in parameters_of(layer, sizes))
+    made = numbers(cost(simpler), sizes, TOKENS)
+    return Profile(spec, layer, about, source, summary(simpler), chosen, parameters, *made)
 
 
 def chosen_sizes(layer: ir.Layer) -> dict[str, int]:
@@ -69,12 +77,19 @@ def chosen_sizes(layer: ir.Layer) -> dict[str, int]:
     return {name: SIZES.get(name, 64) for name in needed}
 
 
-def numbers(layer: ir.Layer, found: Cost, given: dict[str, int]) -> tuple[int, int, int]:
-    """Operations a token, bytes a sequence, bytes a token."""
-    sizes: dict[str, Number] = {**resolve_sizes(layer, given)}
+def parameters_of(layer: ir.Layer, sizes: Mapping[str, Number]) -> Iterator[tuple[str, int]]:
+    """How many numbers each parameter has, by its path. `sizes` must be resolved."""
+    for path, param, known in all_params(layer, sizes):
+        yield path, prod(int(evaluate(axis.size, known)) for axis in param.axes)
+
+
+def numbers(found: Cost, given: Mapping[str, Number], tokens: int) -> tuple[int, int, int]:
+    """Operations a token, bytes a sequence, bytes a token, for a sequence of so many tokens.
+    `given` must be resolved."""
+    sizes = dict(given)
     for symbol in found.flops.free_symbols:
-        sizes.setdefault(str(symbol), TOKENS)  # the length of a sequence: T, T_seen, T_m
-    flops = evaluate(found.flops, sizes) / TOKENS
+        sizes.setdefault(str(symbol), tokens)  # the length of a sequence: T, T_seen, T_m
+    flops = evaluate(found.flops, sizes) / tokens
     state = STATE_BYTES * found.state + VALUE_BYTES * found.tail
     cache = VALUE_BYTES * found.cache
     return round(flops), round(evaluate(state, sizes)), round(evaluate(cache, sizes))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from archc.commands import writing
+from archc.commands import costs, writing
 from archc.commands.console import Console
 from archc.commands.parameters import json_option, output_option, set_option, spec_argument
 from archc.commands.sources import source_of
@@ -122,13 +122,17 @@ VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
             lambda plans, sums: _json([*plan_listing.as_json(plans), *attends.as_json(sums)])
         ),
     },
+    "cost": {
+        "text": lambda spec, given: costs.as_text(costs.costs_of(spec, given)),
+        "json": lambda spec, given: _json(costs.as_json(costs.costs_of(spec, given))),
+    },
     "kernels": {"text": lambda spec, given: kernels_text(layer_of(spec, given))},
     "source": {"text": source_of},
 }
 """What else can be shown: stage -> form -> how to make it."""
 
-STAGES = ["tree", "layer", "normal", "chunk", "grad", "plan", "kernels", "source"]
-"""The stages in the order of the compilation."""
+STAGES = ["tree", "layer", "normal", "chunk", "grad", "plan", "kernels", "source", "cost"]
+"""The stages in the order of the compilation, then what the layer costs."""
 
 
 @click.command()
@@ -138,7 +142,7 @@ STAGES = ["tree", "layer", "normal", "chunk", "grad", "plan", "kernels", "source
     "--stage", type=click.Choice(STAGES), default="layer", show_default=True,
     help="The parsed tree, the layer's ops, the normal form of each recurrence, its chunked form, "
     "its gradient, the plan of kernels and what they cost, the kernels that are tile programs, "
-    "statement by statement, or the Python source.",
+    "statement by statement, the Python source, or what each layer has and takes.",
 )  # fmt: skip
 @click.option(
     "--as", "form", type=click.Choice(list(VIEWS["layer"])), default="text", show_default=True,
@@ -160,7 +164,7 @@ def command(
 
     A plan is for B=2 sequences of T=8192 tokens in bfloat16 on an H200, and for the longest chunk
     that fits: `--set B=1 --set T=65536 --set chunk=32 --set dtype=float32 --set device=A100` say
-    otherwise.
+    otherwise. Costs are for T=4096 tokens.
     """
     form = "json" if as_json else form
     known = {**VIEWS, **DERIVED}[stage]

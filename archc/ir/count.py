@@ -42,7 +42,14 @@ class Cost:
 def cost(layer: ir.Layer) -> Cost:
     """The cost of a layer, with the layers it calls. Count the simplified layer: a product has the
     order there in which it is computed."""
-    return _Count().layer(layer)
+    return costs(layer)[id(layer)]
+
+
+def costs(layer: ir.Layer) -> dict[int, Cost]:
+    """The costs of a layer and of every layer that it calls, by the `id` of each."""
+    count = _Count()
+    count.layer(layer)
+    return count.layers
 
 
 def weight_products(layer: ir.Layer) -> sympy.Expr:
