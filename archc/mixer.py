@@ -57,7 +57,9 @@ class MixerMatrix:
         return f"{self.output}[{t}] = sum over {over} of M[{t}, {over}] {self.value}[{over}]"
 
 
-def mixer_matrix(layer: nn.Module, *inputs: Tensor, **named: Tensor) -> MixerMatrix:
+def mixer_matrix(
+    layer: nn.Module, *inputs: Tensor, with_grad: bool = False, **named: Tensor
+) -> MixerMatrix:
     """The matrix of a layer that `Spec.module` has made, or of a layer in one, for these inputs.
 
     It is the memory's: of what stands between `v` and `o` in the spec, all else that enters it
@@ -66,26 +68,33 @@ def mixer_matrix(layer: nn.Module, *inputs: Tensor, **named: Tensor) -> MixerMat
     several results, or lies in a layer that is called, gets the norms of the derivatives of its
     first output by its first input.
 
-    inputs: in the order of the spec or by name, as the layer takes them. Costs about T / D passes
-    over the sequence for values of D channels, T * D with their derivatives for norms. Raises
-    ValueError for a layer that archc has not made, or whose input are integers, by which nothing
-    has a derivative; TypeError for inputs that are missing or too many.
+    inputs: in the order of the spec or by name, as the layer takes them. with_grad: whether an
+    exact M has a gradient for the layer's parameters and inputs, so that one mixer can be trained
+    to mix as another does. Costs about T / D passes over the sequence for values of D channels,
+    T * D with their derivatives for norms. Raises ValueError for a layer that archc has not made,
+    whose input are integers, by which nothing has a derivative, or that has norms alone where a
+    gradient is asked for; TypeError for inputs that are missing or too many.
     """
     origin = origin_of(layer)
     model = simplify(origin.layer)
     params = {path: at_path(layer, path) for path, _, _ in all_params(model, origin.sizes)}
     run = _Run(
         replace(origin, layer=model),
-        {path: x.detach().double() for path, x in params.items()},
+        {path: (x if with_grad else x.detach()).double() for path, x in params.items()},
         {path: _in_float64(at_path(layer, path)) for path in given_layers(model)},
         by_name(model, inputs, named),
     )
     try:
         inside = memory_of(model)
+        found = mixer(model.graph, inside)
     except NoMemory:
-        return _norms(run)
-    found = mixer(model.graph, inside)
-    return _norms(run) if found is None else _exact(run, found, inside)
+        found = None
+    if found is not None:
+        with torch.set_grad_enabled(with_grad):
+            return _exact(run, found, inside)
+    if with_grad:
+        raise ValueError(f"{model.name} mixes no value linearly, so its matrix has no gradient")
+    return _norms(run)
 
 
 def by_name(
@@ -160,7 +169,6 @@ def _called(node: Node, otherwise: str) -> str:
 # --- memories that are linear in a value --------------------------------------------------------
 
 
-@torch.no_grad()
 def _exact(run: _Run, found: Mixer, inside: Collection[int]) -> MixerMatrix:
     """What the memory makes of one-hot vectors in place of its values: channel c holds token c, so
     that as many tokens as there are channels are seen at a time."""
