@@ -13,6 +13,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
@@ -31,8 +32,8 @@ def models(given: argparse.Namespace) -> tuple[nn.Module, nn.Module, nn.Module]:
     """The teacher, the student, and a second student that is to learn alone."""
     sizes = {"vocab": 256, "d": given.d, "H": given.heads, "L": given.layers, "f": 2 * given.d}
     teacher = archc.load("lm").module(**sizes)
-    student = archc.load("xlstm")
-    return teacher, student.module(**sizes, keys=1), student.module(**sizes, keys=1)
+    student = archc.load("xlstm").module(**sizes, keys=1)
+    return teacher, student, deepcopy(student)
 
 
 def hidden(model: nn.Module, tokens: Tensor) -> list[Tensor]:
@@ -194,8 +195,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    sizes = {"d": 64, "heads": 2, "layers": 2, "batch": 16, "length": 128, "seed": 0}
-    steps = {"steps": 400, "orient": 30, "align": 120, "logits": 150}
+    sizes = {"d": 32, "heads": 2, "layers": 2, "batch": 8, "length": 64, "seed": 0}
+    steps = {"steps": 200, "orient": 12, "align": 60, "logits": 80}
     for name, value in (sizes | steps).items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--folder", type=Path, default=Path("out/distill"))

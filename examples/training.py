@@ -44,8 +44,8 @@ layer Near(d, width = 4):
     param c[d, width]
     output y[d] = x + shortconv(x, c)
 """)
-"""Each token with the three before it. Some mixers have that inside; with it before every one of
-them, what is compared is their memory. It is a spec as well."""
+"""Each token with the three before it, for a mixer that has no such convolution inside. It is a
+spec as well."""
 
 LOGITS_AT_ONCE = 1 << 22
 """How many logits stand in memory at a time: 16 MiB in float32."""
@@ -56,16 +56,18 @@ ANYWHERE = ("steps", "folder", "device", "compile", "save_every", "compare")
 class Block(nn.Module):
     """A mixer of tokens, then a mixer of channels, each on a normalised input and added to it."""
 
-    def __init__(self, mixer: nn.Module, d: int, hidden: int):
+    def __init__(self, mixer: nn.Module, near: nn.Module | None, d: int, hidden: int):
         super().__init__()
         self.norms = nn.ModuleList([nn.RMSNorm(d), nn.RMSNorm(d)])
-        self.near, self.mixer = NEAR.module(d=d), mixer
+        self.near, self.mixer = near, mixer
         self.channels = nn.Sequential(nn.Linear(d, hidden), nn.GELU(), nn.Linear(hidden, d))
 
     def forward(self, x: Tensor, states: Any = (None, None)) -> tuple[Tensor, Any]:
         """[batch, time, d] of the same shape after `states`, and what is remembered of it."""
-        near, last = self.near(self.norms[0](x), state=states[0], return_state=True)
-        mixed, state = self.mixer(near, state=states[1], return_state=True)
+        read, last = self.norms[0](x), None
+        if self.near is not None:
+            read, last = self.near(read, state=states[0], return_state=True)
+        mixed, state = self.mixer(read, state=states[1], return_state=True)
         x = x + mixed
         return x + self.channels(self.norms[1](x)), (last, state)
 
@@ -73,14 +75,22 @@ class Block(nn.Module):
 class Model(nn.Module):
     """An embedding, blocks of a named mixer, a norm; the embedding is the head as well."""
 
-    def __init__(self, mixer: str, vocabulary: int, d: int, heads: int, width: int, layers: int):
+    def __init__(self, given: argparse.Namespace, vocabulary: int):
         super().__init__()
-        spec = archc.load(mixer)
-        sizes = dict.fromkeys(MIXERS.get(mixer, "").split(), width)
+        spec, d = archc.load(given.mixer), given.d
+        sizes = dict.fromkeys(MIXERS.get(given.mixer, "").split(), given.width)
+        near = given.mixer in given.near.split(",")
         self.embedding = nn.Embedding(vocabulary, d)
         nn.init.normal_(self.embedding.weight, std=d**-0.5)
-        make = (spec.module(d=d, H=heads, **sizes) for _ in range(layers))
-        self.blocks = nn.ModuleList(Block(layer, d, 2 * d) for layer in make)
+        self.blocks = nn.ModuleList(
+            Block(
+                spec.module(d=d, H=given.heads, **sizes),
+                NEAR.module(d=d) if near else None,
+                d,
+                2 * d,
+            )
+            for _ in range(given.layers)
+        )
         self.norm = nn.RMSNorm(d)
 
     def forward(self, tokens: Tensor, states: list[Any] | None = None) -> tuple[Tensor, list[Any]]:
@@ -195,9 +205,11 @@ def flags(doc: str, **defaults: Any) -> argparse.ArgumentParser:
         description=doc, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     given = {"mixer": "kda", "d": 128, "heads": 4, "width": 32, "layers": 2, "batch": 32,
-             "steps": 1000, "lr": 2e-3, "seed": 0} | defaults  # fmt: skip
+             "steps": 1000, "lr": 2e-3, "seed": 0,
+             "near": "attention"} | defaults  # fmt: skip
     for name, value in given.items():
-        parser.add_argument(f"--{name}", type=type(value), default=value)
+        about = "mixers that get a short convolution before them" if name == "near" else None
+        parser.add_argument(f"--{name}", type=type(value), default=value, help=about)
     parser.add_argument("--folder", type=Path, default=Path("out/run"), help="where it all goes")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=device)
@@ -211,8 +223,7 @@ def prepared(given: argparse.Namespace, vocabulary: int) -> Run:
     """The model, its optimizer and what the folder has of an earlier run."""
     torch.manual_seed(given.seed)
     try:
-        sizes = (given.d, given.heads, given.width, given.layers)
-        model = Model(given.mixer, vocabulary, *sizes).to(given.device)
+        model = Model(given, vocabulary).to(given.device)
     except archc.ArchError as error:
         sys.exit(str(error))
     given.folder.mkdir(parents=True, exist_ok=True)

@@ -270,3 +270,33 @@ def test_modules_that_are_compiled_or_parametrised(name: str) -> None:
         layer.get_submodule(owner), weight, Doubled()
     )
     assert torch.equal(archc.mixer_matrix(layer, **values).data, wanted)
+
+
+def test_a_matrix_with_a_gradient():
+    """For weights and inputs, as finite differences have it; norms have none."""
+    layer = archc.load("linear_attention_simple").module(d=4, H=2)
+    x = torch.randn(1, 5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def total(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            layer.W_k.copy_(w)
+        found = archc.mixer_matrix(layer, x, with_grad=True)
+        assert found.exact and torch.equal(found.data.detach(), archc.mixer_matrix(layer, x).data)
+        return found.data.square().sum()
+
+    w = layer.W_k.detach().clone()
+    x.requires_grad_()
+    grads = torch.autograd.grad(total(w, x), (layer.W_k, x))
+    step = 2.0**-7
+    for at, which in ((1, layer.W_k), (7, x)):
+        shift = torch.zeros(which.numel(), dtype=which.dtype)
+        shift[at] = step
+        shift = shift.view(which.shape)
+        ends = [
+            total(w + s * shift, x) if which is not x else total(w, x + s * shift) for s in (1, -1)
+        ]
+        slope = float((ends[0] - ends[1]) / (2 * step))
+        found = float(grads[0 if which is not x else 1].flatten()[at])
+        assert slope == pytest.approx(found, rel=1e-2)
+    with pytest.raises(ValueError, match="has no gradient"):
+        archc.mixer_matrix(archc.load("lstm").module(d=3, D=3), x[..., :3], with_grad=True)
