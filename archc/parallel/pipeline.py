@@ -57,7 +57,9 @@ def parts_of(program: Program, count: int) -> list[Part]:
 def _repeated(program: Program, place: int) -> bool:
     """Whether a piece is a layer that a `repeat` made."""
     node = program.pieces[place].node
-    return isinstance(node and node.op, ir.Call) and node.op.path.rpartition(".")[2].isdigit()
+    if node is None or not isinstance(node.op, ir.Call):
+        return False
+    return node.op.path.rpartition(".")[2].isdigit()
 
 
 def _part(program: Program, places: range) -> Part:

@@ -17,7 +17,6 @@ from archc.ir.sizes import Number, evaluate
 from archc.law import CompositionLaw
 from archc.parallel.exchange import gathered
 from archc.parallel.mesh import Ranks
-from archc.runtime.layers import last_tokens
 
 
 def anchor_of(values: Sequence[Tensor]) -> int:
@@ -87,7 +86,8 @@ def with_earlier(
         parts = [row[n] for row in every[: ranks.rank]]
         tokens = torch.cat([*parts, found[read[n]][:, :0]], 1)
         if each.count is not None:
-            tokens = last_tokens(tokens, int(evaluate(each.count, sizes)))
+            most = int(evaluate(each.count, sizes))
+            tokens = tokens[:, max(0, tokens.shape[1] - most) :]
         earlier[each.name] = tokens
     return found, with_position(first._replace(**earlier), offset)
 
