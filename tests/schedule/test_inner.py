@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 import archc
 from archc.compile import again_for_kernels, lowered
 from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph
-from archc.ir.meaning import evaluate_graph
 from archc.schedule.inner import inner_sums
-from tests.lowering.launches import SIZES, SMALL, drawn
+from tests.schedule.same import check_same_form
 
 
 def forms(spec: str) -> tuple[ChunkForm, ChunkForm]:
@@ -36,15 +34,7 @@ def test_a_quotient_is_not_made_again(spec: str, fewer: int) -> None:
     before, after = forms(spec)
     assert before.backward is not None and after.backward is not None
     assert products(after.backward) == products(before.backward) - fewer
-    graph = before.backward
-    symbols = {s.name for n in graph for axis in n.type.axes for s in axis.size.free_symbols}
-    sizes = {name: SIZES.get(name, 2 if name == "H" else SMALL) for name in sorted(symbols)}
-    draw = torch.Generator().manual_seed(0)
-    inputs = {n.op.name: drawn(n, sizes, draw) for n in graph if isinstance(n.op, ir.Input)}
-    made, same = (evaluate_graph(each, inputs, sizes) for each in (graph, after.backward))
-    assert [*made] == [*same]
-    for name, value in made.items():
-        torch.testing.assert_close(same[name], value, rtol=1e-9, atol=1e-11, msg=name)
+    check_same_form(before, after)
 
 
 @pytest.mark.parametrize("spec", ["gla", "mom"])
