@@ -10,6 +10,13 @@ from archc.ir import layer as ir
 from archc.ir.token_region import Left, TokenRegion
 from archc.lowering.token import RegionKernels
 
+ALONE = {
+    ir.Join: "values one behind the other along a dim, a copy that no kernel makes yet",
+    ir.Reshape: "a dim counted otherwise, a view where memory allows it",
+    ir.Substitute: "a triangular system along the tokens, which torch solves",
+}
+"""What stands between kernels, by op."""
+
 
 def as_text(layer: ir.Layer) -> str:
     """The token regions of a layer and of those that it calls; empty if there are none."""
@@ -27,11 +34,19 @@ def _lines(layer: ir.Layer) -> Iterator[str]:
     width = max((len(each.region.name) for each in kernels), default=0)
     for each in kernels:
         yield f"  {each.region.name:<{width}}  {_told(each)}"
-    left = [each for each in found if isinstance(each, Left)]
+    left = [f"{each.name}: {each.reason}" for each in found if isinstance(each, Left)]
+    left += dict.fromkeys(_alone(layer))
     if left:
         yield f"{layer.name}: in PyTorch"
-    for other in left:
-        yield f"  {other.name}: {other.reason}"
+    for line in left:
+        yield f"  {line}"
+
+
+def _alone(layer: ir.Layer) -> Iterator[str]:
+    """Values of ops that are in no region and that kernels have none for."""
+    for node in layer.graph:
+        if type(node.op) in ALONE and node.span is not None:
+            yield f"{node.name or ' '.join(node.span.text.split())}: {ALONE[type(node.op)]}"
 
 
 def _told(made: RegionKernels) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
@@ -108,3 +109,67 @@ def test_an_online_learner() -> None:
         return loop(x.new_zeros(2, 3, 2), 5, step) @ p["W_o"]
 
     held("longhorn", reference, X, d=4, D=3, N=2)
+
+
+@pytest.mark.slow
+def test_slots_that_are_written_by_what_they_forget() -> None:
+    """A softmax between two states of one block."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        q, k = silu(heads(x, p["W_q"])), silu(heads(x, p["W_k"]))
+        v, alpha = silu(heads(x, p["W_v"])), heads(x, p["W_a"]).sigmoid() ** (1 / 8)
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            gate, write = alpha[:, t, ..., None], torch.cat([k[:, t], v[:, t]], -1)
+            state = gate * state + (1 - gate) * write[:, :, None]
+            keys, values = state[..., :3], state[..., 3:]
+            weights = torch.einsum("bhmk,bhk->bhm", keys, q[:, t]).softmax(-1)
+            return state, torch.einsum("bhm,bhmv->bhv", weights, values)
+
+        o = loop(x.new_zeros(2, 2, 4, 5), 5, step)
+        return back(torch.nn.functional.rms_norm(silu(o), (2,), eps=1e-6), p["W_o"])
+
+    held("gated_slots", reference, X, d=4, H=2, K=3, V=2, M=4)
+
+
+def test_a_step_for_each_channel_of_the_value() -> None:
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        q, k = (unit(heads(x, p[name])) for name in ("W_q", "W_k"))
+        v, eta = heads(x, p["W_v"]), heads(x, p["W_eta"]).sigmoid()
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            known = torch.einsum("bhkv,bhk->bhv", state, k[:, t])
+            write = eta[:, t] * (v[:, t] - known)
+            state = state + k[:, t, ..., None] * write[:, :, None]
+            return state, torch.einsum("bhkv,bhk->bhv", state, q[:, t])
+
+        return back(loop(x.new_zeros(2, 2, 3, 2), 5, step), p["W_o"])
+
+    held("learned_step", reference, X, d=4, H=2, K=3, V=2)
+
+
+def unit(x: Tensor) -> Tensor:
+    return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def test_a_weight_for_each_level_of_a_tree() -> None:
+    """As the authors' recurrence has it: a level is filled by all below it, every 2^l tokens."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        q, k, v = (heads(x, p[name]) for name in ("W_q", "W_k", "W_v"))
+        weights = softplus(heads(x, p["W_l"]))
+
+        def step(levels: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            full = (t & -t).bit_length()
+            write = k[:, t, :, :, None] * v[:, t, :, None]
+            rows = [write, *(torch.zeros_like(write) for _ in range(full - 1))]
+            rows += [levels[:, :full].sum(1)] if t else []
+            levels = torch.cat([torch.stack(rows, 1), levels[:, len(rows) :]], 1)
+            return levels, torch.einsum("bhl,blhkv,bhk->bhv", weights[:, t], levels, q[:, t])
+
+        return back(loop(x.new_zeros(2, 4, 2, 3, 2), 5, step), p["W_o"])
+
+    held("log_linear", reference, X, d=4, H=2, K=3, V=2, L=4)

@@ -1,0 +1,23 @@
+"""What the plan says of values that no kernel makes."""
+
+from __future__ import annotations
+
+from archc.show import region_listing
+from tests.elaborate.specs import layer
+
+TEXT = """layer Alone(H, N, R, V, K = N + R, d = H * V):
+    input a[H, N], r[H, R], v[H, V]
+    k = join[N, R as K](a, r)
+    attend s < t over H:
+        u[V] = v - tanh(k[t].T @ k[s]) @ u[s]
+    output y[d] = merge[H, V as d](u)
+"""
+
+
+def test_what_stands_between_kernels_is_told() -> None:
+    assert region_listing.as_text(layer(TEXT)).splitlines() == [
+        "Alone: in PyTorch",
+        "  k: values one behind the other along a dim, a copy that no kernel makes yet",
+        "  u: a triangular system along the tokens, which torch solves",
+        "  y: a dim counted otherwise, a view where memory allows it",
+    ]
