@@ -30,7 +30,12 @@ def unknown(scope: Scope, node: tree.Index) -> Tensor | None:
     if target is None:
         return None
     if target.items is None:
-        raise _wrong(scope, node.span, f"`{found.name}` is made from itself, and says no dims")
+        raise _wrong(
+            scope,
+            node.span,
+            f"`{found.name}` is made from itself, and says no dims",
+            label="its dims are not yet known",
+        )
     if found.name not in pair.unknowns:
         axes = (BATCH, pair.read, *pair.heads, *scope.axes(target.items))
         id = scope.frame.graph.add(ir.Input(node.span.text, Type(axes)), span=node.span)
@@ -43,17 +48,20 @@ def system(inner: Scope, node: tree.Attend, variable: str, name: str, value: Ten
     assert inner.pair is not None
     if not reads_past_alone(inner, node, variable):
         text = f"`{name}` is made from itself at tokens that are not all earlier ones"
-        raise _wrong(inner, node.range.span, text, f"write `{node.keyword} {variable} < t`")
+        help = f"write `{node.keyword} {variable} < t`"
+        raise _wrong(
+            inner, node.range.span, text, help, "may name the token itself, or a later one"
+        )
     own = inner.pair.unknowns[name]
     graph, span = inner.frame.graph, value.origin or node.span
     weights, rest = _Parts(inner, own.node, span).of(inner.frame.bring(value).node)
     if weights is None or rest is None:
         text = f"`{name}` is nothing but a part of itself at earlier tokens"
-        raise _wrong(inner, span, text)
+        raise _wrong(inner, span, text, label="0 at the first token, so at all")
     wanted = {axis.name for axis in own.axes if axis.kind == "dim" and axis not in inner.pair.heads}
     if not wanted <= set(rest.type.names):
         text = f"`{name}` is {ops.shape(inner, rest)} without what it is of itself"
-        raise _wrong(inner, span, text)
+        raise _wrong(inner, span, text, label=f"it has to have {ops.shape(inner, own)}")
     graph.outputs[weights_of(name)] = weights.node
     graph.outputs[right_of(name)] = rest.node
 
@@ -66,7 +74,8 @@ def check_alone(inner: Scope, node: tree.Attend, outputs: Mapping[str, int]) -> 
             if own.node in (id, *inner.frame.graph.ancestors(id)):
                 text = f"`{other}` is made from `{name}`, which is known behind the block alone"
                 help = f"read `{name}` in another `{node.keyword}`"
-                raise _wrong(inner, inner.frame.graph[id].span or node.span, text, help)
+                at = inner.frame.graph[id].span or node.span
+                raise _wrong(inner, at, text, help, "behind the block alone")
 
 
 def solved(scope: Scope, name: str, made: Mapping[str, Tensor], read: Axis, span: Span) -> Tensor:
@@ -85,9 +94,9 @@ def right_of(name: str) -> str:
     return f"{name}@right"
 
 
-def _wrong(scope: Scope, span: Span, message: str, help: str = "") -> Refused:
+def _wrong(scope: Scope, span: Span, message: str, help: str = "", label: str = "") -> Refused:
     helps = [help or f"a value of its own earlier tokens is written `{EXAMPLE}`, linear in `u[s]`"]
-    return scope.error("E0317", message, span, helps=helps)
+    return scope.error("E0317", message, span, label, helps=helps)
 
 
 class _Parts:
@@ -96,6 +105,7 @@ class _Parts:
     def __init__(self, inner: Scope, own: int, span: Span):
         self.inner, self.own, self.span = inner, own, span
         self.graph: Graph = inner.frame.graph
+        self.own_dims = inner.visible(Tensor(inner.frame, own))
 
     def of(self, id: int) -> tuple[Tensor | None, Tensor | None]:
         """The weights of the unknown in a value, and the value without it; None where it is 0."""
@@ -106,7 +116,9 @@ class _Parts:
         if isinstance(node.op, ir.Contract):
             return self._contract(id, node.op, node.operands)
         if id == self.own or not isinstance(node.op, ir.Elementwise):
-            raise self._not_linear(id)
+            raise self._not_linear(
+                id, "`[s]` without weights to sum over" if id == self.own else ""
+            )
         parts = [self.of(operand) for operand in node.operands]
         fn = node.op.fn
         if fn in ("add", "sub"):
@@ -150,16 +162,21 @@ class _Parts:
     def _scaled(
         self, fn: str, weights: Tensor | None, rest: Tensor | None, factor: int
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Both parts times a number for each token or pair, or divided by one."""
+        """Both parts times a value of the reader, or divided by one: a number, or one for each
+        element, which makes a system of each."""
         by = Tensor(self.inner.frame, factor)
-        if self.inner.visible(by):
-            raise self._not_linear(factor)
+        strange = [axis.name for axis in self.inner.visible(by) if axis not in self.own_dims]
+        if strange:
+            reason = f"`{strange[0]}` is no dim of it"
+            raise self._not_linear(factor, reason)
         scaled = [
             None if x is None else ops.plain(self.inner, fn, [x, by], self.span)
             for x in (weights, rest)
         ]
         return scaled[0], scaled[1]
 
-    def _not_linear(self, id: int) -> Refused:
+    def _not_linear(self, id: int, reason: str = "") -> Refused:
         at = self.graph[id].span or self.span
-        return _wrong(self.inner, at, "a value is not linear in itself at earlier tokens here")
+        text = "a value is not made of itself by weighted sums over earlier tokens here"
+        label = reason or "neither a sum, nor a factor, nor weights of tokens"
+        return _wrong(self.inner, at, text, label=label)

@@ -177,12 +177,18 @@ def _captured(scope: Scope, node: tree.Index, variable: Along, steps: int, role:
             helps=[f"what runs along `{streams[0]}` is read in a block `attend all {streams[0]}:`"],
         )
     if tensor.frame is scope.frame:
+        name = node.base.span.text
+        system = scope.pair is not None and name in scope.pair.unknowns
         raise scope.error(
             "E0309",
-            f"`{node.base.span.text}` is computed for the reader inside this block",
+            f"`{name}` is computed for the reader inside this block",
             node.span,
-            helps=["compute it before the block, then read it with an index"],
-        )
+            "known behind the block alone",
+            helps=[
+                f"read `{name}` in another `attend`" if system
+                else "compute it before the block, then read it with an index"
+            ],
+        )  # fmt: skip
     brought = scope.frame.bring(tensor, role)
     return expr.group(scope, brought, node)
 

@@ -13,12 +13,15 @@ from archc.syntax import tree
 
 def bounded(scope: Scope, node: tree.Attend) -> tree.Attend:
     """The `attend` without those ends of its range that mention a name that is `none`: with `w`
-    none, `t - w < s <= t` is `s <= t`, and `all t - w < s < t + w` is `all s`."""
+    none, `t - w < s <= t` is `s <= t`, `all t - w < s < t + w` is `all s`, and `all b ending <= w`
+    is `all b`."""
     range = node.range
-    if node.everything or node.ending or not isinstance(range, tree.Compare):
+    if node.everything or not isinstance(range, tree.Compare):
         return node
     terms, ops = list(range.terms), list(range.ops)
     own = names_defined(node.body)
+    if node.ending and not _open(scope, terms[-1], own):
+        return node
     while len(terms) > 1 and _open(scope, terms[0], own):
         terms, ops = terms[1:], ops[1:]
     while len(terms) > 1 and _open(scope, terms[-1], own):
@@ -26,7 +29,8 @@ def bounded(scope: Scope, node: tree.Attend) -> tree.Attend:
     if len(terms) == len(range.terms):
         return node
     if len(terms) == 1:
-        return replace(node, range=replace(terms[0], span=range.span), everything=True)
+        name = replace(terms[0], span=range.span)
+        return replace(node, range=name, everything=True, ending=False)
     return replace(node, range=tree.Compare(range.span, tuple(terms), tuple(ops)))
 
 

@@ -47,6 +47,28 @@ def test_no_window_on_both_sides_is_all_of_the_sequence() -> None:
         forms.same(text, inputs, formula, {"w": w}, whole=True, K=4)
 
 
+def test_blocks_that_no_bound_ends_are_all_blocks() -> None:
+    text = """layer Blocks(K, w = none):
+    input q[K]
+    blocks b of 2 every 2:
+        k = sum[2](q[b])
+    attend all b ending <= w:
+        o = softmax(q[t].T @ k[b]) @ k[b]
+    output o
+"""
+
+    def formula(q: Tensor, reach: int | None) -> Tensor:
+        k = q.unflatten(1, (-1, 2)).sum(2)
+        ends = torch.arange(1, q.shape[1], 2)
+        left = ends <= (q.shape[1] if reach is None else reach)
+        return (q @ k.mT).masked_fill(~left, -torch.inf).softmax(-1) @ k
+
+    for w in (None, 3):
+        given = partial(formula, reach=w)
+        forms.same(text, {"q": randn(4)}, given, {"w": w}, whole=True, K=4)
+    assert "may read tokens that have not been seen yet" in refusal(text.replace("all b", "b"))
+
+
 def test_a_cache_without_a_window_holds_every_token() -> None:
     text = WINDOW.format(default="none", range="t - w < s <= t")
     open_end, narrow = archc.parse(text), archc.parse(text, w=3)
