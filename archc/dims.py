@@ -111,7 +111,7 @@ def exact(text: str) -> sympy.Expr:
 
 
 UNSOLVED = (sympy.Mod, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge)
-"""What is left as it is written until its sizes are numbers: sympy would factor polynomials."""
+"""Expressions that stay as written until sizes are numbers: sympy would factor polynomials."""
 
 
 class Undefined(Exception):

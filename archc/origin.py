@@ -1,4 +1,4 @@
-"""What a module was made from, which it keeps: enough to make its class again in another process.
+"""The origin of a module, which it keeps: enough to make its class again in another process.
 
 A pickle of a module (`torch.save(module)`, `pickle`, `copy.deepcopy`, a process that is spawned)
 carries the text of its spec with what that imports, the sizes, and the backend asked for, never

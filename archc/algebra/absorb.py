@@ -203,8 +203,8 @@ def _operations(graph: Graph, node: Node) -> sympy.Expr:
 
 
 def _moved(op: ir.Pair, body: Graph) -> sympy.Expr:
-    """Numbers that a body reads and writes: what it is handed and what it hands out once, what it
-    makes of a token alone twice. What it makes of pairs of tokens stays where it is made."""
+    """Numbers that a body reads and writes: inputs and outputs once, values of a single token twice
+    (written, then read). Values of pairs of tokens stay in registers."""
     moved: list[sympy.Expr] = []
     outputs = set(body.outputs.values())
     for node in body:

@@ -16,7 +16,7 @@ VALUE_BYTES = 2
 """A number is a bfloat16."""
 
 SAMPLES = (16, 1024)
-"""What a size without a default is taken to be; a choice must be right for each of them."""
+"""The numbers tried for a size without a default; a choice must be right for each of them."""
 
 MOST_FREE = 4
 """Sizes without a default that are varied one by one; where there are more, all at once."""

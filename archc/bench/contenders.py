@@ -1,4 +1,4 @@
-"""Who is timed: the generated file, its PyTorch alone, and the peers of a file of peers.
+"""Contenders: the generated file, its PyTorch alone, and the peers of a file of peers.
 
 A file of peers is a Python file with a table `PEERS[name][spec]` of `Peer`s, where spec is the name
 of a spec, or `*` for any. It may also have `LAYERS[name][spec]`, functions from the sizes of a spec

@@ -1,4 +1,4 @@
-"""What a measuring process is told: plain data, passed as JSON."""
+"""The orders of a measuring process: plain data, passed as JSON."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from archc.bench.processes import Outcome
 from archc.bench.report import Report, recorded, report, title_of
 
 SAME = ("commit", "versions")
-"""What all numbers of one file must share."""
+"""The fields of a record that all numbers of one file must share."""
 
 
 class OtherRun(ValueError):

@@ -1,4 +1,4 @@
-"""What a spec says of itself, read from its text alone."""
+"""The description of a spec, read from its text alone."""
 
 from __future__ import annotations
 

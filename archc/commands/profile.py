@@ -1,4 +1,4 @@
-"""What is known of a spec without running it: where it comes from, its class, and what it costs."""
+"""Facts about a spec that need no run: its source, its class, and its costs."""
 
 from __future__ import annotations
 

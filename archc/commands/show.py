@@ -53,7 +53,7 @@ DERIVED: dict[str, dict[str, Callable[[Layer], str]]] = {
         "json": _data(stage_listing.gradient_json),
     },
 }
-"""What is derived of a layer: stage -> form -> how to make it."""
+"""Listings by stage, then by format: the function that makes each."""
 
 
 def _planned(

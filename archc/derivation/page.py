@@ -1,4 +1,4 @@
-"""What a page of a derivation is made of: steps, each with a title and blocks. Data only."""
+"""The parts of a derivation's page: steps, each with a title and blocks. Data only."""
 
 from __future__ import annotations
 

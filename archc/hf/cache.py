@@ -1,4 +1,4 @@
-"""What a model remembers between calls, where Hugging Face's library has `past_key_values`."""
+"""The states of a model between calls, where Hugging Face's library has `past_key_values`."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from archc.ir import layer as ir
 
 KEPT, LOCAL = "kept", "local"
-"""What a Fold calls that which a chunk keeps of its state, and that which it adds."""
+"""The names of a Fold's inputs: the share of the state that a chunk keeps, and its addend."""
 
 
 def is_joining(op: ir.Fold) -> bool:

@@ -1,6 +1,5 @@
-"""What of the budget of a compilation shows in a layer as it was elaborated: how many layers it
-comes to, those that it calls and those that these call counted each time, and how many states a
-recurrence has."""
+"""Limits of a compilation that an elaborated layer may exceed: the number of layers, where a layer
+that is called twice counts twice, and the number of states of a recurrence."""
 
 from __future__ import annotations
 

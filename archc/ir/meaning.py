@@ -27,7 +27,7 @@ from archc.ir.value_names import state_before
 from archc.tables import complete
 
 Results = dict[str, Named]
-"""What a Fold, a Pair or a Call computes: several values by name, read by `Result`."""
+"""The values of a Fold, a Pair or a Call by name; `Result` reads one of them."""
 
 
 def evaluate(

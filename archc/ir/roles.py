@@ -38,10 +38,10 @@ CHANGED = {
     "mul": "scaled", "add": "sum", "sub": "difference", "div": "ratio", "neg": "negative",
     ck.Sums: "sums", ck.Chunks: "chunks", ck.Tokens: "tokens", ck.Move: "moved",
 }  # fmt: skip
-"""What an op, or a function of elements, makes of its first operand."""
+"""The word that an op, or an elementwise function, adds to the name of its first operand."""
 
 LONGEST = 16
-"""How long the name may be of what was changed."""
+"""The most letters of a name that is extended by such a word."""
 
 
 def of_segments(kernel: str, part: str) -> str:

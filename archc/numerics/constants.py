@@ -94,4 +94,4 @@ _RULES: dict[type, Callable[..., Interval]] = {
     sympy.Pow: _power,
     sympy.ceiling: lambda a: neg(floor(neg(a))),
 }
-"""What an expression of sympy makes of intervals; a class that is not here may be anything."""
+"""The interval rule of each class of sympy expression; any other class may be any number."""

@@ -71,7 +71,7 @@ class Launches(TorchDispatchMode):
         self.waiting.append((done, (kernel, programs, given, counts, fixed, options)))
 
     def launch(self) -> None:
-        """Those that wait. What a compiler or a device has against one is raised here."""
+        """The calls that wait. Errors of a compiler or of a device are raised here."""
         waiting, self.waiting = self.waiting, []
         for done, launch in waiting:
             if done is not None:

@@ -1,4 +1,4 @@
-"""What a layer gives its recurrences, and which of it their kernels make themselves."""
+"""Inputs of the recurrences of a layer, and which of them their kernels compute themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a layer makes of what its recurrences give, and which of it their kernels do themselves."""
+"""Ops after the recurrences of a layer, and which of them the kernels of these take over."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ WORDS = {
     "memory": "bytes", "products": "products", "arithmetic": "others",
     "special functions": "exp",
 }  # fmt: skip
-"""What a floor is made of, as a table says it."""
+"""The parts of a lower bound on the time, as a table names them."""
 
 LEGEND = """\
   A kernel's bytes are those of each tensor once; `again` is what several programs read. Operations

@@ -1,4 +1,4 @@
-"""What is tried, and what is chosen: settings of launches, by kernel and class of launches.
+"""The settings that are tried for each kernel and class of launches, and the choice among them.
 
 Shipped settings stay unless another is faster by more than what times scatter. What disagrees with
 the oracle, or was never held against it, cannot be chosen.

@@ -32,7 +32,7 @@ ROUNDS = 7
 
 Settings = dict[str, int]
 Choose = Callable[[Launch], Settings]
-"""What a launch gets in place of what is shipped for it."""
+"""The settings of a launch in place of those that are shipped for it."""
 
 
 def generated(job: Job) -> tuple[ModuleType, Peer]:

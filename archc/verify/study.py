@@ -1,4 +1,4 @@
-"""What a layer's recurrences come down to: the facts that every view of a derivation shows."""
+"""Facts about the recurrences of a layer, which every view of a derivation shows."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def state_axis(state: ir.State, name: str) -> Axis:
 def _state_sum(
     table: Table, atom: Atom, scale: sympy.Expr, state: ir.State
 ) -> tuple[StateSum, dict[str, Axis]]:
-    """One sum against the state. What the covector is summed over on its own is summed first."""
+    """One sum against the state. Axes that the covector alone has are summed first."""
     (head,) = atom.states
     rest, version = inside(table, atom, head)
     bound = {axis.name: axis for axis in atom.bound}

@@ -25,7 +25,7 @@ the state after it."""
 @dataclass(frozen=True)
 class Carried:
     """A state along the stream: before and after every token [batch, t, ...], and after the last
-    one [batch, ...]. What nothing reads of it, pruning drops."""
+    one [batch, ...]. Pruning drops those that nothing reads."""
 
     before: int
     after: int
