@@ -287,7 +287,12 @@ class Alone:
 def _copy(into: Any, state: Any, slot: int | None = None) -> None:
     """Write a state into another one in place, or that of one sequence into one of its rows."""
     found: list[Tensor] = []
-    each_tensor(state, lambda x, wide, shared: found.append(x) or x)
+
+    def keep(x: Tensor, wide: bool, shared: bool) -> Tensor:
+        found.append(x)
+        return x
+
+    each_tensor(state, keep)
     left = iter(found)
 
     def write(x: Tensor, wide: bool, shared: bool) -> Tensor:

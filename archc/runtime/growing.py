@@ -64,8 +64,9 @@ def has_room(memory: Tensor, tokens: int) -> bool:
 def last_tokens(x: Tensor, count: int) -> Tensor:
     """The last `count` tokens, or all if there are fewer; with the room behind them."""
     made = x[:, max(0, x.shape[1] - count) :]
-    if not torch.compiler.is_compiling() and hasattr(x, "_room"):
-        vars(made)["_room"] = x._room
+    room = None if torch.compiler.is_compiling() else getattr(x, "_room", None)
+    if room is not None:
+        vars(made)["_room"] = room
     return made
 
 
