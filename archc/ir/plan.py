@@ -186,9 +186,12 @@ def _wishes(layer: ir.Layer, unit: int) -> dict[str, list[Number | None]]:
 
 
 def _tables(graph: Graph) -> set[sympy.Basic]:
-    """Sizes of tables that have a row for each position, and so bound the length of a sequence."""
+    """Sizes of tables that have a row for each position, and so bound the length of a sequence;
+    those that blocks read too."""
     found: set[sympy.Basic] = set()
     for node in graph:
+        if isinstance(node.op, ir.Fold | ir.Pair):
+            found |= _tables(node.op.body)
         if isinstance(node.op, ir.Gather):
             table, index = (graph[operand] for operand in node.operands)
             if any(axis.kind == "stream" for axis in index.type.axes) and _positional(graph, index):

@@ -9,9 +9,18 @@ from pathlib import Path
 import pytest
 
 import archc
+from archc.ir.plan import POSITIONS, examples
 from tests.newcomers.agreement import HERE
 
 NAMES = sorted(path.stem for path in HERE.glob("*.arch"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_instance_of_it_can_be_checked(name: str) -> None:
+    """A table of positions that an attend reads has rows for every token of the check."""
+    layer = archc.load(str(HERE / f"{name}.arch")).layer
+    sizes = next(examples(layer, 2))
+    assert sizes.get("length", POSITIONS) == POSITIONS
 
 
 @pytest.mark.slow
@@ -22,6 +31,7 @@ def test_a_file_checks_itself(name: str, backend: str, tmp_path: Path) -> None:
     path.write_text(archc.load(str(HERE / f"{name}.arch")).source(backend), "utf-8")
     done = subprocess.run([sys.executable, path], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert " ok" in done.stdout, "the file has no check in it"
 
 
 def test_every_spec_has_a_reference() -> None:
