@@ -35,12 +35,15 @@ def gates_in_logs(layer: ir.Layer, wanted: Callable[[ir.Fold], Collection[str]])
         """fold(alpha = sigmoid(e)) -> fold(log_alpha = logsigmoid(e))"""
         if not isinstance(node.op, ir.Fold):
             return None
-        names = [name for name in node.op.captures if name in wanted(node.op)]
+        logs = wanted(node.op)
+        names = [each for each in node.op.captures if each in logs and not in_logs(node.op, each)]
+        if not names:
+            return None
         home = homes.get(id(node.op.body))
         known = intervals(graph) if home is None else stated(replace(home, graph=graph))
         new = node.id
         for name in names:
-            found = None if in_logs(node.op, name) else log_capture(graph, new, name, known)
+            found = log_capture(graph, new, name, known)
             new = found if isinstance(found, int) else new
         return None if new == node.id else new
 
