@@ -11,7 +11,7 @@ from archc.commands import costs, writing
 from archc.commands.console import Console
 from archc.commands.parameters import json_option, output_option, set_option, spec_argument
 from archc.commands.sources import source_of
-from archc.commands.stages import Given, layer_of, tree_of
+from archc.commands.stages import Given, layer_in, layer_of, tree_of
 from archc.compile import before_chunks, programs_of
 from archc.elaborate.ones import ones
 from archc.ir import diagram, picture, text
@@ -19,7 +19,8 @@ from archc.ir.layer import Layer
 from archc.recurrence.chunk.loops import loops
 from archc.show import attends, plan_listing, region_listing, stage_listing
 from archc.show.attends import Attended, attends_of
-from archc.show.planned import CONDITIONS, Planned, conditions, plans_of
+from archc.show.planned import CONDITIONS, Conditions, Planned, conditions, plans_of
+from archc.specfile import split
 from archc.syntax import text as tree_text
 from archc.tile.pretty import listing as listing_of
 from archc.verify.study import Study, studies_of
@@ -56,6 +57,17 @@ DERIVED: dict[str, dict[str, Callable[[Layer], str]]] = {
 """Listings by stage, then by format: the function that makes each."""
 
 
+def _placed(spec: str, given: Given) -> tuple[Layer, Conditions]:
+    """A layer and where it runs, as `--set` says: a name that is a size or an option of the layer
+    is that."""
+    file = tree_of(spec)
+    name = split(spec)[1] or file.decls[-1].name
+    own = {each.name for decl in file.decls if decl.name == name for each in decl.params}
+    where = {key: given[key] for key in given if key in CONDITIONS and key not in own}
+    layer = layer_in(file, name, {key: given[key] for key in given if key not in where})
+    return layer, conditions(where)
+
+
 def _planned(
     show: Callable[[Iterable[Planned], Iterable[Attended]], str],
 ) -> Callable[[str, Given], str]:
@@ -63,10 +75,8 @@ def _planned(
     attend."""
 
     def view(spec: str, given: Given) -> str:
-        where = {name: value for name, value in given.items() if name in CONDITIONS}
-        own = {name: value for name, value in given.items() if name not in CONDITIONS}
-        layer = layer_of(spec, own)
-        return show(plans_of(layer, conditions(where)), attends_of(layer))
+        layer, where = _placed(spec, given)
+        return show(plans_of(layer, where), attends_of(layer))
 
     return view
 
@@ -94,8 +104,8 @@ def _with_regions(text: str, layer: Layer) -> str:
 
 def _plan(spec: str, given: Given) -> str:
     """The plan of a layer at the sizes that `--set` says."""
-    own = {name: value for name, value in given.items() if name not in CONDITIONS}
-    return _with_regions(_planned(_plan_text)(spec, given), layer_of(spec, own))
+    layer, where = _placed(spec, given)
+    return _with_regions(_plan_text(plans_of(layer, where), attends_of(layer)), layer)
 
 
 def kernels_text(layer: Layer) -> str:
@@ -164,7 +174,8 @@ def command(
 
     A plan is for B=2 sequences of T=8192 tokens in bfloat16 on an H200, and for the longest chunk
     that fits: `--set B=1 --set T=65536 --set chunk=32 --set dtype=float32 --set device=A100` say
-    otherwise. Costs are for T=4096 tokens.
+    otherwise, but for a name that is a size or an option of the layer. Costs are for T=4096
+    tokens.
     """
     form = "json" if as_json else form
     known = {**VIEWS, **DERIVED}[stage]

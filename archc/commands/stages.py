@@ -54,7 +54,12 @@ def tree_of(spec: str) -> tree.File:
 
 def layer_of(spec: str, given: Given) -> Layer:
     """The layer IR of what `spec` names, with the given sizes and options."""
-    layer = elaborate(tree_of(spec), split(spec)[1], given, import_source)
+    return layer_in(tree_of(spec), split(spec)[1], given)
+
+
+def layer_in(file: tree.File, name: str | None, given: Given) -> Layer:
+    """The layer IR of a layer of a file (None: its last), with the given sizes and options."""
+    layer = elaborate(file, name, given, import_source)
     verify(layer)
     check_budget(layer)
     check_spelling(layer)

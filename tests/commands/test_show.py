@@ -107,6 +107,21 @@ def test_show_a_plan():
     assert refused.exit_code == 1 and "error[E0503]" in refused.stderr
 
 
+def test_sizes_of_a_layer_are_its_own_whatever_their_names():
+    text = """
+layer Own(H, T):
+    input a[H], k[H, T]
+    recurrence s[T] over H:
+        s[t] = exp(-a * a) * s[t-1] + k
+        o = s[t]
+    output o
+"""
+    asked = ("--stage", "plan", "--set", "T=24", "--set", "B=3", "--as", "json")
+    (data,) = json.loads(run("show", "-", *asked, stdin=text).stdout)
+    assert data["sizes"]["T"] == 24 and data["sizes"]["batch"] == 3
+    assert " B=3 T=8192 H=32 T=24" in run("show", "-", *asked[:-2], stdin=text).stdout
+
+
 def test_a_loop_is_said_to_be_one():
     shown = run("show", "lstm", "--stage", "chunk")
     assert "a loop over the tokens: `c` and `h`, as `sigmoid` of a state" in shown.stdout
