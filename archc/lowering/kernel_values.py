@@ -18,6 +18,7 @@ from archc.ir import chunk as ck
 from archc.ir.graph import Node
 from archc.ir.kernel import NARROW, SUMMED, Buffer, Kernel
 from archc.ir.value_names import is_saved
+from archc.lowering.about import about
 from archc.lowering.blocks import product_by_blocks
 from archc.lowering.exact import in_two_parts
 from archc.lowering.micro import MicroSteps, Right, steps_of
@@ -89,9 +90,7 @@ class KernelValues(Values):
     exclusive = True
 
     def __init__(self, kernel: Kernel, rules: Rules, tokens: str, memory: Memory):
-        (why,) = kernel.why
-        stored = ", ".join(f"`{name}`" for name in (*kernel.stores, *kernel.ends.values()))
-        composer = Composer(plain(kernel.name), f"{stored}, {why}.")
+        composer = Composer(plain(kernel.name), about(kernel))
         frame = Frame(kernel.graph, self._given, exact=False)
         super().__init__(composer, rules, frame, NUMBERS)
         self.kernel, self.tokens, self.memory = kernel, tokens, memory

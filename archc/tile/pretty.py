@@ -56,7 +56,8 @@ NOTE = 44
 
 def listing(program: Program) -> str:
     """The whole program."""
-    lines = [f"{program.name}: {program.doc}"]
+    first, *more = program.doc.split("\n")
+    lines = [f"{program.name}: {first}", *(f"  {line}" for line in more)]
     lines += [f"  {_buffer(buffer)}" for buffer in program.buffers]
     for axis, count in program.grid:
         lines.append(f"  for each {axis} < {count}")

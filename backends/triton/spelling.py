@@ -95,7 +95,13 @@ def filled(words: Sequence[str]) -> Iterator[str]:
 def docstring(text: str) -> list[str]:
     """The docstring of a kernel."""
     plain = text.replace("\\", "\\\\").replace('""', '\\"\\"')
-    return textwrap.wrap(f'"""{plain}"""', WIDTH - len(INDENT))
+    first, *rest = plain.split("\n")
+    if not rest:
+        return textwrap.wrap(f'"""{plain}"""', WIDTH - len(INDENT))
+    lines = textwrap.wrap(f'"""{first}', WIDTH - len(INDENT))
+    for line in rest:
+        lines += textwrap.wrap(line, WIDTH - len(INDENT), subsequent_indent=INDENT)
+    return [*lines, '"""']
 
 
 def titles(base: str) -> Iterator[str]:

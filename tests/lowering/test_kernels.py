@@ -113,6 +113,15 @@ def test_own_buffers_have_no_strides() -> None:
                 assert stored & {*lowered.names.values()}
 
 
+def test_docstrings_have_formulas_and_dims() -> None:
+    docs = "\n".join(
+        lowered.program.doc for found in plans("gla") for _, lowered in lowered_kernels(found)
+        if isinstance(lowered, Lowered)
+    )  # fmt: skip
+    assert "\nS = (S[t-1] * key decay) + sum[i](k_scaled * v)  [batch H K V]" in docs
+    assert "\nq_scaled = q * exp(log_alpha_sums)  [batch n H i K]" in docs
+
+
 def _stored(found: object) -> set[str]:
     plan = found.plan  # type: ignore[attr-defined]
     return {name for each in plan.kernels for name in (*each.stores, *each.ends.values())}

@@ -1,4 +1,4 @@
-"""The kernels of the memories of bundled specs as machine code for sm_90, without a GPU.
+"""The kernels of the memories of bundled specs as machine code, without a GPU.
 
     python -m tests.backends.triton.compiled kda gla --dims 64 128 --workers 2
 
@@ -20,6 +20,7 @@ from archc.schedule.memory import spills
 from archc.schedule.program import Setting
 from archc.show.planned import Conditions, plans_of
 from tests.backends.triton.launches import (
+    ROOM,
     Launch,
     MachineCode,
     distinct,
@@ -67,13 +68,13 @@ def promised(case: Case) -> set[str]:
     return {name for name, given in planned(case).items() if spills(*given) is None}
 
 
-def machine_code_of(case: Case, key: str) -> MachineCode:
+def machine_code_of(case: Case, key: str, capability: int = 90) -> MachineCode:
     """One launch of a case as machine code."""
-    return machine_code(next(each for each in launches_of(case) if each.key == key))
+    return machine_code(next(each for each in launches_of(case) if each.key == key), capability)
 
 
 def all_machine_code(
-    cases: Sequence[Case], workers: int | None = None
+    cases: Sequence[Case], workers: int | None = None, capability: int = 90
 ) -> Iterator[tuple[Case, MachineCode]]:
     """Every distinct kernel of some cases, in processes of their own, as each is done."""
     owners: dict[str, Case] = {}
@@ -82,7 +83,10 @@ def all_machine_code(
             owners.setdefault(launch.key, case)
     context = get_context("spawn")
     with ProcessPoolExecutor(workers or os.cpu_count(), mp_context=context) as pool:
-        waiting = {pool.submit(machine_code_of, case, key): case for key, case in owners.items()}
+        waiting = {
+            pool.submit(machine_code_of, case, key, capability): case
+            for key, case in owners.items()
+        }
         for each in as_completed(waiting):
             yield waiting[each], each.result()
 
@@ -95,10 +99,11 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--chunk", type=int, default=64)
     parser.add_argument("--workers", type=int, default=None)
+    parser.add_argument("--capability", type=int, default=90, choices=ROOM)
     given = parser.parse_args()
     cases = [usual(s, dim, given.dtype, given.chunk) for s in given.specs for dim in given.dims]
     print("  dim  s warps shared registers spilled wgmma kernel")
-    for case, made in all_machine_code(cases, given.workers):
+    for case, made in all_machine_code(cases, given.workers, given.capability):
         products = "yes" if made.wgmma else "NO" if made.large else "-"
         print(
             f"{case.K:5}{made.seconds:5.1f}{made.warps:4}{made.shared:8}{made.registers:6}"

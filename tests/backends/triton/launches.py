@@ -37,6 +37,9 @@ TYPES = {
 SHARED = 232_448
 """Bytes of shared memory that a program can have on sm_90."""
 
+ROOM = {80: 166_912, 90: SHARED, 100: SHARED}
+"""The same by compute capability (CUDA C++ Programming Guide)."""
+
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 
 
@@ -193,7 +196,7 @@ def machine_code(launch: Launch, capability: int = 90) -> MachineCode:
     begun = time.perf_counter()
     made = triton.compile(source, target=target, options=dict(launch.options))
     stages = launch.options.get("num_stages", 1)
-    if made.metadata.shared > SHARED and stages > 1:  # as a file does where it is launched
+    if made.metadata.shared > ROOM[capability] and stages > 1:  # as a file does at a launch
         options = {**launch.options, "num_stages": stages - 1}
         return machine_code(replace(launch, options=options), capability)
     seconds = time.perf_counter() - begun

@@ -20,7 +20,7 @@ from archc.schedule.program import Program
 pytest.importorskip("triton")
 
 from tests.backends.triton.compiled import all_machine_code, launches_of, planned, promised, usual
-from tests.backends.triton.launches import SHARED, MachineCode, distinct, machine_code
+from tests.backends.triton.launches import ROOM, SHARED, MachineCode, distinct, machine_code
 from tests.gpu.memories import SPECS
 
 ROOT = Path(__file__).parents[3]
@@ -96,6 +96,16 @@ def test_every_kernel_compiles_for_a_hopper_gpu(dim: int, dtype: str) -> None:
     made = [code for _, code in all_machine_code(cases)]
     assert len(made) >= 5 * len(SPECS)
     assert not [line for line in map(misfit, made) if line]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 100])
+def test_every_kernel_compiles_for_older_and_newer_gpus(capability: int) -> None:
+    """In the room that a program has there, with fewer stages where a file would take fewer."""
+    cases = [usual(spec, 64) for spec in SPECS]
+    made = [code for _, code in all_machine_code(cases, capability=capability)]
+    assert len(made) >= 5 * len(SPECS)
+    assert not [(m.name, m.shared) for m in made if m.shared > ROOM[capability]]
 
 
 @pytest.mark.slow
