@@ -107,6 +107,7 @@ def test_no_dim_qualifies() -> None:
     layer Mixed(d, H, K = 4):
         input x[d]
         param W[d, H, K]; M[H, H']; W_o[H, K, d]
+        chunk: sequential
         u = x @ W
         recurrence h[H, K]:
             h[t] = l2norm[K](M @ h[t-1] + u)
