@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -193,3 +195,40 @@ def test_delta_rules_and_attention_recall_and_plain_linear_attention_does_not(
     run("train_recall", tmp_path, "--mixer", mixer)
     (found,) = json.loads((tmp_path / "accuracy.json").read_text()).values()
     assert low <= found <= high
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("demo.py", "tokens/s"),
+        ("own_layer.py --steps 3", "100 tokens, beside the equations: [0-9]e-1[0-9] away"),
+        ("generate.py --count 8", "3: "),
+        ("generate.py --count 8 --spec lm", "3: "),
+    ],
+)
+def test_a_script_runs_where_a_user_stands(command: str, said: str, tmp_path: Path):
+    """In a folder that is empty; the others are trained above."""
+    script, *flags = command.split()
+    out = printed([sys.executable, str(EXAMPLES / script), *flags], tmp_path)
+    assert re.search(said, out), out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_runs(path: Path, tmp_path: Path):
+    """Its code cells in order, in one process; a cell is kept without what it gave."""
+    book = json.loads(path.read_text(encoding="utf-8"))
+    assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in book["cells"]}) == len(book["cells"])
+    code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in code)
+    text = "\n".join("".join(cell["source"]) for cell in code)
+    assert "o[t] = sum over s" in printed([sys.executable, "-c", text], tmp_path)
+
+
+def printed(command: list[str], folder: Path) -> str:
+    """What a command prints in a folder; it ends well."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -63,7 +63,10 @@ def has_room(memory: Tensor, tokens: int) -> bool:
 
 def last_tokens(x: Tensor, count: int) -> Tensor:
     """The last `count` tokens, or all if there are fewer; with the room behind them."""
-    made = x[:, max(0, x.shape[1] - count) :]
+    start = max(0, x.shape[1] - count)
+    if torch.compiler.is_exporting():  # of a slice torch asks whether it is all there is
+        return x.index_select(1, torch.arange(start, x.shape[1], device=x.device))
+    made = x[:, start:]
     room = None if torch.compiler.is_compiling() else getattr(x, "_room", None)
     if room is not None:
         vars(made)["_room"] = room

@@ -103,8 +103,18 @@ class Derivation:
         }
 
     def run(self) -> Derived:
-        """Group after group, then the results."""
+        """The chunked form, or a loop for all states where one read takes several together."""
         forms = normal_forms(self.fold)
+        try:
+            return self._in_groups(forms)
+        except StateNeeded:
+            reason = "one product reads the sum of several states"
+            help = "read each by itself: `A[t].T @ q + B[t].T @ q` for `(A[t] + B[t]).T @ q`"
+            kept = tuple(Kept(form.states, reason, help, None) for form in forms)
+            return Derived(None, forms, kept)
+
+    def _in_groups(self, forms: Sequence[NormalForm]) -> Derived:
+        """Group after group, then the results. Raises StateNeeded."""
         for form in in_order(self.fold, forms):
             self._group(form)
         if len({name for kept in self.kept for name in kept.states}) == len(self.states):

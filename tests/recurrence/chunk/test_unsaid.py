@@ -13,9 +13,7 @@ from archc.specfile import import_source
 from archc.syntax.parse import parse
 
 
-def warnings(
-    gate: str, args: str = "", said: str = "", decay: str = "f"
-) -> tuple[Diagnostic, ...]:
+def warnings(gate: str, args: str = "", said: str = "", decay: str = "f") -> tuple[Diagnostic, ...]:
     """What is said about a memory that decays by a gate."""
     text = (
         f"layer Forget(d, H, K, V{args}):\n"
@@ -74,3 +72,23 @@ def test_nothing_is_advised_that_would_not_be_enough() -> None:
     """Two gates, of which each may grow: neither a requirement nor one promise helps."""
     (found,) = warnings("", decay="a * exp(g)")
     assert not any("require" in text or "promise" in text for text in found.helps)
+
+
+def test_a_read_of_two_memories_at_once_is_told_how_to_be_two() -> None:
+    text = (
+        "layer Two(H, K, V):\n    input q[H, K], k[H, K], v[H, V]\n"
+        "    recurrence A[K, V], B[K, V] over H:\n"
+        "        A[t] = (I - k @ k.T) @ A[t-1] + k @ v.T\n        B[t] = B[t-1] + k @ v.T\n"
+        "        o    = {}\n    output o\n"
+    )
+
+    def told(read: str) -> list[str]:
+        source = Source("two.arch", text.format(read))
+        layer = elaborate(parse(source), None, {}, import_source)
+        return [found.render() for found in loops(before_chunks(layer))]
+
+    assert told("A[t].T @ q + B[t].T @ q") == []
+    each = told("(A[t] + B[t]).T @ q")
+    assert len(each) == 2
+    assert all("one product reads the sum of several states" in text for text in each)
+    assert all("help: read each by itself" in text for text in each)
