@@ -45,16 +45,16 @@ from archc.schedule.budget import within_budget
 from archc.schedule.epilogue import epilogues
 from archc.schedule.fitting import fitting
 from archc.schedule.forms import Differentiated
+from archc.schedule.gate_sums import with_sums
+from archc.schedule.hoisted_products import products_before
 from archc.schedule.inner import inner_sums
 from archc.schedule.late import inverses_last
 from archc.schedule.outer import with_sums_of_rows, without_outer_sums
-from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
-from archc.schedule.products import products_before
 from archc.schedule.prologue import prologues
 from archc.schedule.quotients import quotients_again
 from archc.schedule.segments import segments
-from archc.schedule.steps import in_spans, steps, tokenwise
+from archc.schedule.token_walks import in_spans, steps, tokenwise
 from archc.schedule.wide_scans import wide_scans_again, with_sums_of_blocks
 from archc.source import Source
 from archc.specfile import import_source

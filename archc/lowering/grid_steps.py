@@ -43,7 +43,7 @@ PAIR = 2
 def over_grid(
     kernel: Kernel, numbers: Collection[str] = (), pools: bool = True
 ) -> Stepping | Refusal:
-    """The program of a kernel of `archc.schedule.steps` that is spread over a GPU, or why there is
+    """The program of a kernel of `archc.schedule.token_walks` spread over a GPU, or why there is
     none. `numbers`, `pools`: as of `stepping`."""
     assert kernel.walk is not None
     spread = _spread_dim(kernel)

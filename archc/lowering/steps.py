@@ -80,7 +80,7 @@ class Spread:
 def stepping(
     kernel: Kernel, numbers: Collection[str] = (), pools: bool = True
 ) -> Stepping | Refusal:
-    """The program of a kernel of `archc.schedule.steps`. `numbers`: captures that are given by
+    """The program of a kernel of `archc.schedule.token_walks`. `numbers`: captures given by
     value; `pools`: states are in rows of pools that indices choose, else each in its sequence's.
 
     It is made anew where a state turns out not to stay 0 off its axes."""

@@ -21,7 +21,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
-from archc.schedule.products import at_every_token
+from archc.schedule.hoisted_products import at_every_token
 
 
 def without_outer_sums(graph: Graph, heads: Collection[str]) -> Graph:

@@ -28,7 +28,7 @@ from archc.schedule.devices import DEVICES, REFERENCE, Device
 from archc.schedule.fitting import chunk_for
 from archc.schedule.memory import CHUNKS, fits
 from archc.schedule.program import WIDE, Setting, widths
-from archc.schedule.steps import in_spans, span
+from archc.schedule.token_walks import in_spans, span
 from archc.show.amounts import in_short
 from archc.show.entering import Entering, entering
 from archc.show.leaving import Leaving, leaving

@@ -20,7 +20,7 @@ from archc.ir.plan import examples
 from archc.ir.sizes import Number, evaluate
 from archc.lowering.steps import INDICES, Stepping, stepping
 from archc.lowering.values import Refusal
-from archc.schedule.steps import steps, tokenwise
+from archc.schedule.token_walks import steps, tokenwise
 from archc.tile.interpreter import run
 from archc.tile.language import Dot, statements
 from archc.tile.resources import Room

@@ -12,7 +12,7 @@ from archc.ir import layer as ir
 from archc.ir.kernel import Kernels
 from archc.schedule.cost import Cost, total
 from archc.schedule.devices import DEVICES, REFERENCE
-from archc.schedule.pairs import with_sums
+from archc.schedule.gate_sums import with_sums
 from archc.schedule.partition import partition
 from archc.schedule.program import Program, Setting, widths
 

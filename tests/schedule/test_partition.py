@@ -12,8 +12,8 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.kernel import NARROW, SUMMED, WIDE, Kernels
 from archc.schedule import decisions
+from archc.schedule.gate_sums import with_sums
 from archc.schedule.outer import with_sums_of_rows
-from archc.schedule.pairs import with_sums
 from archc.schedule.partition import partition
 from archc.schedule.program import Program, Setting
 from archc.show.planned import Conditions, plans_of

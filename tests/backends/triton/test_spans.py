@@ -13,7 +13,7 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from archc.runtime.steps import in_spans, span_of
-from archc.schedule.steps import span
+from archc.schedule.token_walks import span
 from tests.backends.triton.processes import printed
 from tests.gpu.memories import memories
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import archc
-from archc.commands.costs import costs_of
+from archc.commands.cost_stage import costs_of
 from archc.diagnostics import ArchError
 from tests.console import run
 

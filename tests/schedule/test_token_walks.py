@@ -11,7 +11,7 @@ from archc.compile import lowered, with_gradient
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.ir.kernel import Kernel
-from archc.schedule.steps import steps, tokenwise
+from archc.schedule.token_walks import steps, tokenwise
 
 MIXED = """
 layer Mixed(d, H, K, V):
