@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from archc.commands import costs, writing
+from archc.commands import cost_stage, writing
 from archc.commands.console import Console
 from archc.commands.parameters import json_option, output_option, set_option, spec_argument
 from archc.commands.sources import source_of
@@ -133,8 +133,8 @@ VIEWS: dict[str, dict[str, Callable[[str, Given], str]]] = {
         ),
     },
     "cost": {
-        "text": lambda spec, given: costs.as_text(costs.costs_of(spec, given)),
-        "json": lambda spec, given: _json(costs.as_json(costs.costs_of(spec, given))),
+        "text": lambda spec, given: cost_stage.as_text(cost_stage.costs_of(spec, given)),
+        "json": lambda spec, given: _json(cost_stage.as_json(cost_stage.costs_of(spec, given))),
     },
     "kernels": {"text": lambda spec, given: kernels_text(layer_of(spec, given))},
     "source": {"text": source_of},
