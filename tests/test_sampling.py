@@ -148,7 +148,7 @@ def test_logits_that_are_no_numbers() -> None:
 def test_states_of_others_are_refused() -> None:
     layer, prompt = model("lm"), drawn((2, 4))
     _, state = layer(prompt, return_state=True)
-    with pytest.raises(ValueError, match="must be"):
+    with pytest.raises(ValueError, match="is of a batch of 2, the input of 3"):
         archc.generate(layer, drawn((3, 1)), 2, state=state)
     with pytest.raises(TypeError, match="float64"):
         archc.generate(layer, drawn((2, 1)), 2, state=state.to(torch.float32))

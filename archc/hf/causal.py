@@ -47,12 +47,15 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
         raise ValueError("tables of embeddings are parameters of the spec: model.model has them")
 
     def _prepare_cache_for_generation(
-        self, generation_config: Any, model_kwargs: dict[str, Any], *others: Any
-    ) -> None:
+        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
         """Give a generation an empty cache, unless it has one or wants none."""
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *others)
+        prepare = GenerationMixin._prepare_cache_for_generation
+        own: Any = self  # the protocol of generation asks for more than generation does
+        made = prepare(own, generation_config, model_kwargs, *args, **kwargs)
         if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = StateCache()
+        return made
 
     @can_return_tuple
     def forward(
@@ -108,10 +111,11 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
         if place.is_dir() and not {"subfolder", "variant"} & set(given):
             files.checkpoint(place)
         given["use_safetensors"] = True
-        made, info = super().from_pretrained(
+        loaded: Any = super().from_pretrained(
             pretrained_model_name_or_path, *args, output_loading_info=True,
             ignore_mismatched_sizes=True, **given,
         )  # fmt: skip
+        made, info = loaded
         notes = [f"missing: `{name}`" for name in sorted(info["missing_keys"])]
         notes += [f"extra: `{name}`" for name in sorted(info["unexpected_keys"])]
         if not others_welcome:

@@ -59,8 +59,8 @@ def weight_products(layer: ir.Layer) -> sympy.Expr:
     others = {node.id for node in graph if not _multiplies_by_weights(graph, node)}
     calls = [node.op for node in graph if isinstance(node.op, ir.Call)]
     inner = [
-        weight_products(call.callee).subs(in_symbols_of_the_caller(call), simultaneous=True)
-        for call in calls
+        weight_products(call.callee).subs([*given.items()], simultaneous=True)
+        for call, given in ((call, in_symbols_of_the_caller(call)) for call in calls)
     ]
     return sympy.Add(operations(graph, {}, others), *inner)
 
@@ -84,8 +84,10 @@ def _multiplies_by_weights(graph: Graph, node: Node) -> bool:
 def in_symbols_of_the_caller(call: ir.Call) -> dict[sympy.Symbol, sympy.Expr]:
     """What each size of a called layer, and the length of its sequence, is where it is called."""
     given = dict(call.sizes)
-    values = {a.symbol: given[a.name] for a in call.callee.args if a.symbol is not None}
-    return values | {TIME.size: dict(call.axes).get(TIME.name, TIME).size}
+    found = {a.symbol: given[a.name] for a in call.callee.args if a.symbol is not None}
+    if isinstance(TIME.size, sympy.Symbol):
+        found[TIME.size] = dict(call.axes).get(TIME.name, TIME).size
+    return found
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:

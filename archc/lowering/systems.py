@@ -10,6 +10,7 @@ import sympy
 
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
 from archc.ir.typing import layer_graph
 from archc.lowering import scans
@@ -175,8 +176,7 @@ def scaled_last(body: Graph) -> Graph:
             continue
         operands[place] = copies[query]
         product = made.add(node.op, *operands, span=node.span)
-        times = made.add(ir.Elementwise("mul"), product, copies[factor], span=node.span)
-        copies[node.id] = times
+        copies[node.id] = Builder(made, node.span).fn("mul", product, copies[factor])
     made.outputs = {name: copies[id] for name, id in body.outputs.items()}
     made.prune()
     return made

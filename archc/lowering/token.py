@@ -422,9 +422,9 @@ class TokenProgram(Values):
         value = x.wide().tile if name in self.shares else x.tile
         self.k.store(buffer, *at, value=value, where=tuple(masks))
 
-    def _only_once(self, node: Node) -> list[Tile]:
-        """What lacks an axis of the grid is written by the first program along it."""
-        own = {plain(name) for name in node.type.names}
+    def _only_once(self, *nodes: Node) -> list[Tile]:
+        """What lacks an axis of the grid is written, or summed, by the first program along it."""
+        own = {plain(name) for node in nodes for name in node.type.names}
         own |= {f"{name}_part" for name in own} | {"block"}
         return [at.equals(0) for axis, at in self.ids.items() if axis not in own]
 
@@ -472,8 +472,17 @@ class TokenProgram(Values):
             problem = self._store_all(tokens, made) or problem
             turn.next(*sums)
         for name, result in zip(rest, turn.results, strict=True):
-            self._store_share(rest[name], made[name], result.sum(self.stream))
+            total = result.sum(self.stream)
+            for elsewhere in self._only_once(rest[name], *self._summed(rest[name])):
+                total = k.where(elsewhere, total, 0.0)
+            self._store_share(rest[name], made[name], total)
         return problem
+
+    def _summed(self, node: Node) -> list[Node]:
+        """What runs along the tokens and is summed over them to make a node."""
+        if self.stream in node.type.names:
+            return [node]
+        return [each for id in node.operands for each in self._summed(self.graph[id])]
 
     def _share_dims(self, node: Node) -> tuple[Dim, ...]:
         """The dims of a sum: the tokens of a block, those of tiles, and the taps of a short

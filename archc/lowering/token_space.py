@@ -37,12 +37,23 @@ def space_of(graph: Graph, stream: str) -> Space:
     unrolled = {op.width.name for op in _ops(graph, ir.Window)}
     unrolled |= {op.width for op in _ops(graph, ck.Unwindow)}
     axes = _in_order_of_memory(graph)
-    dims = [axis for axis in axes if axis.kind == "dim" and axis.name not in unrolled]
     looked = {name for node in graph for name in _along(graph, node, stream)}
+    known = looked | _of_results(graph)
+    dims = [a for a in axes if a.kind == "dim" and a.name in known and a.name not in unrolled]
     whole = tuple(axis for axis in dims if axis.name in looked)
     rest = [axis for axis in dims if axis.name not in looked]
     split = rest.pop() if rest and (not whole or dims[-1] == rest[-1]) else None
     return Space(tuple(rest), whole, split, tuple(a for a in axes if a.name in unrolled))
+
+
+def _of_results(graph: Graph) -> set[str]:
+    """The dims of what leaves the region and of what it sums; those alone along which places are
+    taken are read at the places of others."""
+    kept = {graph[id].type for id in graph.outputs.values()}
+    for node in graph:
+        if isinstance(node.op, ir.Reduce | ir.Contract):
+            kept |= {graph[id].type for id in node.operands}
+    return {axis.name for type in kept for axis in type.axes}
 
 
 def _ops(graph: Graph, kind: type) -> Iterable:

@@ -1,8 +1,10 @@
-"""Sums over the places that read a place, where no two places read the same: rotations.
+"""Sums over the places that read a place, where no two places read the same: rotations and cuts.
 
 The gradient of `take[K](x, index)` adds up the cotangents of those places whose index is k. Where
-the index is a permutation of K that has a formula for its inverse, that is one read more:
+the index reads each place of K once at most and has a formula for its inverse, that is one read
+more:
 
+    i + c, for N places i             read at k - c, and 0 outside of c ... c + N - 1
     (i + c) mod K                     read at (i + (K - c)) mod K
     i + g(i mod m), on blocks of m    a permutation p of 0 ... m - 1 that is its own inverse
 """
@@ -20,12 +22,17 @@ LARGEST_BLOCK = 64
 
 
 def with_gathers(graph: Graph) -> Graph:
-    """The graph, its scatters along permutations that are known as gathers."""
+    """The graph, its scatters along cuts and permutations that are known as gathers."""
     made = graph.copy()
     for node in graph:
-        if not isinstance(node.op, ir.Scatter) or node.op.into.name != node.op.axis:
+        if not isinstance(node.op, ir.Scatter):
             continue
         d, index = node.operands
+        if node.op.into.name != node.op.axis:
+            first = _first_of_a_cut(made, node)
+            if first is not None:
+                made.substitute(node.id, _put_back(made, node, first))
+            continue
         inverse = _turned_back(made, node, index)
         if inverse is None and _is_own_inverse(made, index):
             inverse = index
@@ -33,6 +40,32 @@ def with_gathers(graph: Graph) -> Graph:
             made.substitute(node.id, made.add(ir.Gather(node.op.axis), d, inverse, span=node.span))
     made.prune([n.id for n in made if isinstance(n.op, ir.Input)])
     return made
+
+
+def _first_of_a_cut(graph: Graph, scatter: Node) -> int | None:
+    """The number c of an index i + c, in which i counts the places of the axis that is read."""
+    index = graph[scatter.operands[1]]
+    if isinstance(index.op, ir.Position):
+        return Builder(graph).number(0) if index.op.axis.name == scatter.op.axis else None
+    if index.op != ir.Elementwise("add"):
+        return None
+    for i, c in (index.operands, index.operands[::-1]):
+        counted = graph[i].op
+        whole = isinstance(counted, ir.Position) and counted.axis.name == scatter.op.axis
+        if whole and isinstance(graph[c].op, ir.Constant):
+            return c
+    return None
+
+
+def _put_back(graph: Graph, scatter: Node, first: int) -> int:
+    """The cotangent of a cut at each place of the axis that was cut, 0 outside of the cut."""
+    make = Builder(graph, scatter.span)
+    d, axis = scatter.operands[0], graph[scatter.operands[0]].type.axis(scatter.op.axis)
+    at = make.fn("sub", make.add(ir.Position(scatter.op.into)), first)
+    behind, before = make.fn("le", make.number(0), at), make.fn("lt", at, make.number(axis.size))
+    inside = make.fn("and", behind, before)
+    read = make.add(ir.Gather(axis.name), d, make.fn("where", inside, at, make.number(0)))
+    return make.fn("where", inside, read, make.real(make.number(0)))
 
 
 def _turned_back(graph: Graph, scatter: Node, index: int) -> int | None:

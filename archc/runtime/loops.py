@@ -56,8 +56,8 @@ def as_scan(
     streams = [given[name].movedim(dim, 0) for name, dim in along.items()]
     after, made = scan_tokens(step, [given[name] for name in carried], streams)
     where = places or [1] * len(made)
-    found = *(x.movedim(0, dim) for x, dim in zip(made, where, strict=True)), *after
-    return found if len(found) > 1 else found[0]
+    found = [*(x.movedim(0, dim) for x, dim in zip(made, where, strict=True)), *after]
+    return tuple(found) if len(found) > 1 else found[0]
 
 
 def scan_tokens(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 from archc.backends.triton.addresses import Names
 from archc.backends.triton.arguments import Arguments, pointer
@@ -85,7 +86,8 @@ WHOLE = {"floordiv": "//", "mod": "%"}
 def to_triton(program: Program, printing: type[Printer] | None = None) -> str:
     """The text of a kernel (`archc/runtime/jit.py`), after those of the joins of its scans;
     `printing` may say more than `Printer` does."""
-    printer, body = _printed(program, printing or Printer)
+    by: Any = printing or Printer
+    printer, body = _printed(program, by)
     known = _mentioned(program, body)
     names = [name for name in program.varying if name in known]
     varying = ", ".join(f'"{name}"' for name in names) + "," * (len(names) == 1)
@@ -94,8 +96,9 @@ def to_triton(program: Program, printing: type[Printer] | None = None) -> str:
 
 
 @lru_cache(maxsize=256)
-def _printed(program: Program, printing: type[Printer]) -> tuple[Printer, Sequence[str]]:
-    """The lines of a program, and who wrote them: they are looked at before they are kept."""
+def _printed(program: Program, printing: Any) -> tuple[Printer, Sequence[str]]:
+    """The lines of a program, and who wrote them: they are looked at before they are kept.
+    `printing` is a class of printers, which pyright takes for no key."""
     printer = printing(program)
     return printer, tuple(printer.lines())
 
@@ -103,7 +106,8 @@ def _printed(program: Program, printing: type[Printer]) -> tuple[Printer, Sequen
 def mentioned(program: Program) -> frozenset[str]:
     """The sizes and constants that the text of a program mentions, and so the kernel is given: the
     others say how large buffers are, and of what dtype."""
-    return _mentioned(program, _printed(program, Printer)[1])
+    by: Any = Printer
+    return _mentioned(program, _printed(program, by)[1])
 
 
 def _mentioned(program: Program, lines: Sequence[str]) -> frozenset[str]:

@@ -110,6 +110,23 @@ layer Compared(p, P, W):
     output y[P, p] = x - where(sum[P](u) > 0.25, mean[P](x), mean[P](z))
 '''
 
+BROAD = '''
+layer Broad(H, K, M, N):
+    """Values of other dims than those that gains are of: each gain's gradient is summed once."""
+    input x[H, K], z[M, N]
+    param g[K]; u[N]
+    a = rmsnorm[K](x) * g
+    output y[H, K] = a; w[M, N] = z * u * sum[H](mean[K](a * a))
+'''
+CUT = '''
+layer Cut(H, K, R, N):
+    """A head in two parts, one of which is rotated."""
+    input x[H, K], c[R], e[N]
+    param g[K]
+    require K == R + N
+    q_t, q_p = rmsnorm[K](x) * g by R, N
+    output y[H, R] = rope_half[R](q_t, 100) * c; z[H, N] = q_p * e
+'''
 
 @pytest.mark.parametrize(
     ("text", "sizes"),
@@ -118,6 +135,8 @@ layer Compared(p, P, W):
         (PLANE, {"d": 3, "n": 3, "m": 5}),
         (PARTLY, {"d": 3, "H": 2, "K": 6, "R": 4}),
         (COMPARED, {"p": 3, "P": 2, "W": 2}),
+        (BROAD, {"H": 2, "K": 4, "M": 2, "N": 3}),
+        (CUT, {"H": 2, "K": 7, "R": 4, "N": 3}),
     ],
 )
 def test_odd_layers(text: str, sizes: dict[str, int]) -> None:

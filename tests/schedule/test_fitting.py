@@ -59,7 +59,7 @@ def test_heads_of_up_to_256_are_not_refused(spec: str) -> None:
 def test_no_bundled_recurrence_is_too_large(spec: str) -> None:
     """The largest heads, with any others; what fits there fits where they are smaller."""
     for dtype, K, V in product(("float32", "bfloat16", "float16"), (16, 256), (16, 256)):
-        sizes = {**SIZES, "K": K, "V": V, "D": max(K, V), "N": K}
+        sizes = {**SIZES, "K": K, "V": V, "D": max(K, V), "N": K, "P": V}
         assert chunk_for(cut(spec), sizes, dtype) >= 16
 
 
