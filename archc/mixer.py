@@ -86,10 +86,10 @@ def mixer_matrix(
     )
     try:
         inside = memory_of(model)
-        found = mixer(model.graph, inside)
     except NoMemory:
-        found = None
-    if found is not None:
+        inside = None
+    found = None if inside is None else mixer(model.graph, inside)
+    if found is not None and inside is not None:
         with torch.set_grad_enabled(with_grad):
             return _exact(run, found, inside)
     if with_grad:

@@ -35,7 +35,7 @@ def mixer(
     except ImportError:
         message = "archc.plot needs matplotlib, which is not installed: pip install 'archc[plot]'"
         raise ImportError(message) from None
-    found = mixer_matrix(layer, *inputs, **named)
+    found = mixer_matrix(layer, *inputs, with_grad=False, **named)
     data = found.data[0].cpu()
     if not data.numel():
         raise ValueError("there is nothing to show of no tokens")

@@ -50,9 +50,9 @@ class SpecForCausalLM(PreTrainedModel, GenerationMixin):
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
         """Give a generation an empty cache, unless it has one or wants none."""
-        prepare = GenerationMixin._prepare_cache_for_generation
-        own: Any = self  # the protocol of generation asks for more than generation does
-        made = prepare(own, generation_config, model_kwargs, *args, **kwargs)
+        mixin: Any = GenerationMixin  # its protocol asks for more than a generation does
+        own = (self, generation_config, model_kwargs)
+        made = mixin._prepare_cache_for_generation(*own, *args, **kwargs)
         if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = StateCache()
         return made

@@ -111,14 +111,14 @@ class Derivation:
             reason = "one product reads the sum of several states"
             help = "read each by itself: `A[t].T @ q + B[t].T @ q` for `(A[t] + B[t]).T @ q`"
             kept = tuple(Kept(form.states, reason, help, None) for form in forms)
-            return Derived(None, forms, kept)
+            return Derived(None, tuple(forms), kept)
 
     def _in_groups(self, forms: Sequence[NormalForm]) -> Derived:
         """Group after group, then the results. Raises StateNeeded."""
         for form in in_order(self.fold, forms):
             self._group(form)
         if len({name for kept in self.kept for name in kept.states}) == len(self.states):
-            return Derived(None, forms, tuple(self.kept))
+            return Derived(None, tuple(forms), tuple(self.kept))
         graph = self.frame.graph
         for name in self.wanted:
             value = self.lifted[self.body.outputs[name]]
@@ -126,7 +126,7 @@ class Derivation:
         for name, id in self.finals.items():
             graph.outputs[ck.final(name)] = self.frame.expanded(id, self.states[name].axes)
         graph.prune([node.id for node in graph if isinstance(node.op, ir.Input)])
-        return Derived(graph, forms, tuple(self.kept), tuple(self.notes), self.fold.laws)
+        return Derived(graph, tuple(forms), tuple(self.kept), tuple(self.notes), self.fold.laws)
 
     def _axes_of(self, name: str) -> tuple[Axis, ...]:
         """The axes that a result has along the stream."""
