@@ -54,7 +54,7 @@ def test_imports_torch_math_and_the_standard_library_only(name: str):
         elif isinstance(node, ast.ImportFrom):
             found.add((node.module or "").split(".")[0])
     assert "torch" in found
-    assert found <= {"torch", "math", "typing", "sys", "time", "collections"}
+    assert found <= {"torch", "math", "typing", "sys", "time", "collections", "inspect"}
 
 
 @pytest.mark.parametrize("name", ALONE)
