@@ -194,8 +194,10 @@ def _tables(graph: Graph) -> set[sympy.Basic]:
             found |= _tables(node.op.body)
         if isinstance(node.op, ir.Gather):
             table, index = (graph[operand] for operand in node.operands)
-            if any(axis.kind == "stream" for axis in index.type.axes) and _positional(graph, index):
-                found |= table.type.axis(node.op.axis).size.free_symbols
+            rows = table.type.axis(node.op.axis)
+            by_token = any(axis.kind == "stream" for axis in index.type.axes)
+            if rows.kind == "dim" and by_token and _positional(graph, index):
+                found |= rows.size.free_symbols
     return found
 
 

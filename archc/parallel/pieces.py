@@ -16,6 +16,7 @@ import sympy
 
 from archc.algebra.cut import promises
 from archc.ir import layer as ir
+from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.typing import layer_graph
 from archc.numerics.stated import stated
@@ -206,7 +207,7 @@ def _entering(graph: Graph, name: str, node: Node) -> int:
         return graph.add(ir.Input(name, node.type), name=name, span=node.span)
     given = graph.add(ir.Input(name, Type(node.type.axes, "int")), name=name, span=node.span)
     zero = graph.add(ir.Constant(sympy.Integer(0)))
-    return graph.add(ir.Elementwise("lt"), zero, given)
+    return Builder(graph).fn("lt", zero, given)
 
 
 def _fresh(node: Node, taken: set[str]) -> str:

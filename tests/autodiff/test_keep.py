@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sympy
-from tests.autodiff.test_chunk import CHUNKS, COL, ROW, ChunkSketch
 
 from archc.autodiff.keep import per_token, report
 from archc.autodiff.reverse import gradient
@@ -14,6 +13,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import cheapest_cut
 from archc.ir.typing import layer_graph
 from tests.autodiff.agreement import agree
+from tests.autodiff.test_chunk_gradients import CHUNKS, COL, ROW, ChunkSketch
 from tests.graphs import Sketch, axes, axis
 
 

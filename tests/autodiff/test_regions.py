@@ -7,7 +7,6 @@ import math
 import pytest
 import sympy
 import torch
-from tests.autodiff.test_chunk import CHUNKS, COL, ROW, ChunkSketch
 
 from archc.autodiff.gradient_builder import NoGradient
 from archc.autodiff.keep import report
@@ -16,6 +15,7 @@ from archc.dims import TIME
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from tests.autodiff.agreement import agree
+from tests.autodiff.test_chunk_gradients import CHUNKS, COL, ROW, ChunkSketch
 from tests.graphs import Sketch, axes, axis, layer
 
 

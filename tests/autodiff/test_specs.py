@@ -35,7 +35,7 @@ def with_inputs(layer: ir.Layer) -> Graph:
 def case(name: str) -> tuple[Graph, dict[str, torch.Tensor], dict[str, Any]]:
     """The simplified graph of a spec, random values for its inputs, and sizes."""
     layer = simplify(spec(name))
-    sizes = small(layer)
+    sizes = small(name)
     values = {**inputs(layer, sizes, 5), **sample_layer(layer, sizes)}
     return with_inputs(layer), values, {**sizes, "T_seen#": 5}
 

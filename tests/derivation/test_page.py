@@ -28,7 +28,10 @@ def page(spec: str) -> Page:
     return page_of(layer, {}, *doc_parts(layer.doc))
 
 
-MADE_OF_OTHERS = {"dsa", "gla_block", "kimi_linear", "mhc", "nsa", "xlstm"}
+MADE_OF_OTHERS = {
+    "deepseek_v3", "dsa", "gemma3", "gla_block", "gpt_oss", "kimi_linear", "mamba2_lm", "mhc",
+    "nsa", "qwen3_next", "xlstm",
+}  # fmt: skip
 """Specs whose pages take long, and have nothing that others have not."""
 
 

@@ -46,7 +46,10 @@ def named_alike(region: TokenRegion) -> Iterator:
         yield node if name is None else type(node)(node.id, (name, node.type), (), node.type)
 
 
-MODELS = ("dsa", "gpt", "kimi_linear", "lfm2", "lm", "mhc", "mom", "xlstm")
+MODELS = (
+    "deepseek_v3", "dsa", "gemma3", "gpt", "gpt_oss", "kimi_linear", "lfm2", "lm", "mamba2_lm",
+    "mhc", "mom", "xlstm",
+)  # fmt: skip
 """Specs that take longer: of many layers, whose regions others have too, or of long ones."""
 
 

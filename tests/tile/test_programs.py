@@ -53,6 +53,7 @@ def test_text_and_listing_are_the_same_each_time(name: str) -> None:
     assert all(len(line) <= 120 for line in listing(first).split("\n"))
 
 
+@pytest.mark.slow
 def test_printed_programs_are_right_in_tritons_interpreter() -> None:
     pytest.importorskip("triton")
     done = served("tests.tile.interpreted")

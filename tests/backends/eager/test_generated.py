@@ -103,7 +103,9 @@ def test_a_chunked_form_reads_as_written_by_hand(name: str):
         assert not re.search(r"\w__\w|^\s+[\w.]+ = \w+,$", line), line
 
 
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "mom")) for n in ALONE]
+)
 def test_runs_and_checks_itself_without_archc(name: str, tmp_path: Path):
     path = tmp_path / "layer.py"
     path.write_text(text(name), encoding="utf-8")

@@ -43,6 +43,7 @@ def wrong(*checks: str) -> dict[str, float]:
     return {name: float(error) for name, error in errors.items() if not float(error) < LIMIT}
 
 
+@pytest.mark.slow
 def test_gates_that_forget_everything() -> None:
     """States to start from, tokens that fill no chunk, chunks that fill no segment."""
     assert not wrong("gates gla 16")

@@ -73,6 +73,7 @@ def test_what_runs_from_the_last_token_on_goes_in_spans_from_there() -> None:
         assert torch.allclose(found, wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradients_are_the_same_to_the_bit() -> None:
     assert printed("spans", "plain") == [f"spans: {THERE_AND_BACK}", "same: True"]
 
