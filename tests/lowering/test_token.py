@@ -123,12 +123,12 @@ layer Broad(H, K, M, N):
 '''
 CUT = '''
 layer Cut(H, K, R, N):
-    """A head in two parts, one of which is rotated."""
-    input x[H, K], c[R], e[N]
+    """A head in two parts, one of which is rotated: the gain's gradient has terms of both."""
+    input x[H, K]
     param g[K]
     require K == R + N
     q_t, q_p = rmsnorm[K](x) * g by R, N
-    output y[H, R] = rope_half[R](q_t, 100) * c; z[H, N] = q_p * e
+    output y[H, K] = join[R, N as K](rope_half[R](q_t, 100), q_p)
 '''
 
 @pytest.mark.parametrize(
