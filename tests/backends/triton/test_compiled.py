@@ -98,8 +98,14 @@ def test_every_kernel_compiles_for_a_hopper_gpu(dim: int, dtype: str) -> None:
     assert not [line for line in map(misfit, made) if line]
 
 
+BLACKWELL = pytest.mark.xfail(
+    strict=True, raises=RuntimeError,
+    reason="a pass of Triton 3.6 fails for sm_100 on dots of a loop (solve_tril of delta rules)",
+)  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", [80, 100])
+@pytest.mark.parametrize("capability", [80, pytest.param(100, marks=BLACKWELL)])
 def test_every_kernel_compiles_for_older_and_newer_gpus(capability: int) -> None:
     """In the room that a program has there, with fewer stages where a file would take fewer."""
     cases = [usual(spec, 64) for spec in SPECS]
