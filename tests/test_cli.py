@@ -37,6 +37,7 @@ def test_help_is_quick_and_light(tmp_path: Path):
     assert not heavy
 
 
+@pytest.mark.slow
 def test_check_is_quick(tmp_path: Path):
     """About twice what the libraries it stands on take to be imported (1.7 and 2.0 times when this
     was written); the limits leave room for a busy machine, none for another library."""

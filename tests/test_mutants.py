@@ -311,6 +311,7 @@ def ended(copy: Path, job: Job) -> Ended:
     return found[0]
 
 
+@pytest.mark.slow
 def test_runs_of_forked_processes(copy: Path) -> None:
     """A mutant is there for its own run alone, which ends with the first test that fails. A test
     that never ends has not passed, though what it needs was there."""

@@ -104,7 +104,8 @@ def test_a_chunked_form_reads_as_written_by_hand(name: str):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "mom")) for n in ALONE]
+    "name",
+    ["gla", "transformer", *(pytest.param(n, marks=pytest.mark.slow) for n in ALONE[1::2])],
 )
 def test_runs_and_checks_itself_without_archc(name: str, tmp_path: Path):
     path = tmp_path / "layer.py"

@@ -45,6 +45,7 @@ def wrong(found: dict[str, float], limit: float = LIMIT) -> dict[str, float]:
     return {name: error for name, error in found.items() if not error < limit}
 
 
+@pytest.mark.slow
 def test_layers_with_dims_that_are_no_powers_of_2() -> None:
     """Gates for each dim with a delta rule, a running maximum, a solve; tokens fill no chunk.
     The programs of every kernel are held against their graphs elsewhere (`tests/lowering`); here

@@ -30,6 +30,7 @@ def test_a_file_with_kernels_checks_itself(path: Path) -> None:
     assert "_decode(" in file_of(archc.load(path).layer, "triton")
 
 
+@pytest.mark.slow
 def test_kernels_have_the_numbers() -> None:
     """Under Triton's interpreter, with gradients."""
     chunks = [f"layer {HERE / name}.arch 17 4" for name in ("running_sum", "log_sums")]
