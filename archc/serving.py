@@ -216,7 +216,7 @@ class Together:
 
     def __init__(self, model: nn.Module, kind: Any, slots: int) -> None:
         self.model, self.kind = model, kind
-        self.state: Any = model.initial_state(slots)  # type: ignore[operator]
+        self.state: Any = model.initial_state(slots).clone()  # type: ignore[operator]
         self.first: Any = model.initial_state(1)  # type: ignore[operator]
         self.logits = _blank_logits(model, kind, slots)
         place = self.logits.device
@@ -285,13 +285,20 @@ class Alone:
 
 
 def _copy(into: Any, state: Any, slot: int | None = None) -> None:
-    """Write a state into another one in place, or that of one sequence into one of its rows."""
+    """Write a state into another one in place, or that of one sequence into one of its rows. What
+    a step gave on as it was, under another name too, is read before any of it is written."""
     found: list[Tensor] = []
+    written = set[int]()
 
-    def keep(x: Tensor, wide: bool, shared: bool) -> Tensor:
-        found.append(x)
+    def mark(x: Tensor, wide: bool, shared: bool) -> Tensor:
+        written.add(x.untyped_storage().data_ptr())
         return x
 
+    def keep(x: Tensor, wide: bool, shared: bool) -> Tensor:
+        found.append(x.clone() if x.untyped_storage().data_ptr() in written else x)
+        return x
+
+    each_tensor(into, mark)
     each_tensor(state, keep)
     left = iter(found)
 

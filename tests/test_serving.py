@@ -148,3 +148,32 @@ def test_the_example_answers_every_request(
     runpy.run_path(str(example), run_name="__main__")
     said = capsys.readouterr().out
     assert all(f"request {at}: " in said for at in range(3)) and said.count("\n") == 3
+
+
+DELAYS = """
+model Delays(vocab, d):
+    input tokens in vocab
+    param E[vocab, d]; W[d, vocab]
+    x = E[tokens]
+    recurrence {first}[d], {second}[d], r[d]:
+        p[t] = x
+        q[t] = p[t-1]
+        r[t] = q[t-1]
+        y    = r[t]
+    chunk: sequential
+    output logits[vocab] = (x + y) @ W
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), ["pq", "qp"])
+def test_a_state_that_becomes_another_one(first: str, second: str) -> None:
+    """It is read before its place is written, in whichever order the two stand."""
+    torch.manual_seed(0)
+    spec = archc.parse(DELAYS.format(first=first, second=second))
+    layer = spec.module(vocab=11, d=4, dtype=torch.float64)
+    prompt = torch.tensor([3, 1, 4])
+    pool = Pool(layer, slots=2)
+    number = pool.add(prompt, 12, temperature=0.9, top=5, seed=5)
+    while pool.live:
+        pool.step()
+    assert torch.equal(pool.remove(number), alone(layer, prompt, 12, 5))
