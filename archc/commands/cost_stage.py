@@ -19,7 +19,7 @@ from archc.commands.profile import (
     numbers,
     parameters_of,
 )
-from archc.commands.stages import layer_of
+from archc.commands.stages import layer_and_rest
 from archc.diagnostics import fail
 from archc.dims import TIME
 from archc.ir import layer as ir
@@ -57,8 +57,8 @@ class Costs:
 def costs_of(spec: str, given: Mapping[str, Any]) -> Costs:
     """What a spec costs, with the sizes that are given. Raises ArchError if the spec or a size is
     wrong."""
-    layer = layer_of(spec, {name: value for name, value in given.items() if name != LENGTH})
-    tokens = given.get(LENGTH, TOKENS)
+    layer, rest = layer_and_rest(spec, given, (LENGTH,))
+    tokens = rest.get(LENGTH, TOKENS)
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
         raise fail("E0503", f"`{LENGTH}` must be a whole number above 0, but it is {tokens}")
     simpler = absorb(fold(simplify(layer)))

@@ -11,7 +11,7 @@ from archc.commands import cost_stage, writing
 from archc.commands.console import Console
 from archc.commands.parameters import json_option, output_option, set_option, spec_argument
 from archc.commands.sources import source_of
-from archc.commands.stages import Given, layer_in, layer_of, tree_of
+from archc.commands.stages import Given, layer_and_rest, layer_of, tree_of
 from archc.compile import before_chunks, programs_of
 from archc.elaborate.ones import ones
 from archc.ir import diagram, picture, text
@@ -20,7 +20,6 @@ from archc.recurrence.chunk.loops import loops
 from archc.show import attends, plan_listing, region_listing, stage_listing
 from archc.show.attends import Attended, attends_of
 from archc.show.planned import CONDITIONS, Conditions, Planned, conditions, plans_of
-from archc.specfile import split
 from archc.syntax import text as tree_text
 from archc.tile.pretty import listing as listing_of
 from archc.verify.study import Study, studies_of
@@ -58,13 +57,8 @@ DERIVED: dict[str, dict[str, Callable[[Layer], str]]] = {
 
 
 def _placed(spec: str, given: Given) -> tuple[Layer, Conditions]:
-    """A layer and where it runs, as `--set` says: a name that is a size or an option of the layer
-    is that."""
-    file = tree_of(spec)
-    name = split(spec)[1] or file.decls[-1].name
-    own = {each.name for decl in file.decls if decl.name == name for each in decl.params}
-    where = {key: given[key] for key in given if key in CONDITIONS and key not in own}
-    layer = layer_in(file, name, {key: given[key] for key in given if key not in where})
+    """A layer and where it runs, as `--set` says."""
+    layer, where = layer_and_rest(spec, given, CONDITIONS)
     return layer, conditions(where)
 
 

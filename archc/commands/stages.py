@@ -5,7 +5,7 @@ Passes and what writes files stay out of this module: `archc check` has no time 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from archc.backends.renamed import check_spelling
@@ -55,6 +55,16 @@ def tree_of(spec: str) -> tree.File:
 def layer_of(spec: str, given: Given) -> Layer:
     """The layer IR of what `spec` names, with the given sizes and options."""
     return layer_in(tree_of(spec), split(spec)[1], given)
+
+
+def layer_and_rest(spec: str, given: Given, others: Collection[str]) -> tuple[Layer, Given]:
+    """The layer IR of what `spec` names, and what is given by the names of `others`: a name that
+    is a size or an option of the layer is that."""
+    file = tree_of(spec)
+    name = split(spec)[1] or file.decls[-1].name
+    own = {each.name for decl in file.decls if decl.name == name for each in decl.params}
+    rest = {key: given[key] for key in given if key in others and key not in own}
+    return layer_in(file, name, {key: given[key] for key in given if key not in rest}), rest
 
 
 def layer_in(file: tree.File, name: str | None, given: Given) -> Layer:

@@ -92,3 +92,12 @@ def test_costs_as_data():
 def test_a_length_that_is_none():
     with pytest.raises(ArchError, match="whole number above 0"):
         costs_of("gla", {"T": 0})
+
+
+def test_a_size_named_like_the_length(tmp_path):
+    """It is the layer's own: 10 columns of 8, and as many tokens as where nothing is said."""
+    spec = tmp_path / "own.arch"
+    text = "layer Own(d, T):\n    input x[d]\n    param W[d, T]\n    output y[T] = x @ W\n"
+    spec.write_text(text)
+    found = costs_of(str(spec), {"d": 8, "T": 10})
+    assert (found.rows[0].parameters, found.sizes["T"], found.tokens) == (80, 10, 4096)
