@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,16 +81,17 @@ def peak(call: Callable[[], None]) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def main() -> int:
-    """Every row that is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("names", nargs="*", default=list(ROWS), help=", ".join(ROWS))
+def record_rows(what: str, rows: Collection[str], row: Callable[[str], dict], doc: str) -> int:
+    """The command line of a script that times rows, each of a `what`: those that are asked for,
+    written as they come; other rows of the file stay."""
+    parser = argparse.ArgumentParser(description=doc.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("names", nargs="*", default=list(rows), help=", ".join(rows))
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
     given = parser.parse_args()
-    if unknown := [name for name in given.names if name not in ROWS]:
+    if unknown := [name for name in given.names if name not in rows]:
         parser.error(f"no row for {', '.join(unknown)}")
-    data = record(["python", "-m", "benchmarks.layers", *sys.argv[1:]], None)
+    data = record(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]], None)
     data["commit"] = given.commit or data["commit"]
     data["versions"] |= {"torch": torch.__version__, "triton": triton.__version__}
     data |= {"device": torch.cuda.get_device_name(), "rows": []}
@@ -98,9 +99,9 @@ def main() -> int:
         data["rows"] = json.loads(given.output.read_text(encoding="utf-8"))["rows"]
     for name in given.names:
         found = row(name)
-        data["rows"] = [each for each in data["rows"] if each["layer"] != name] + [found]
+        data["rows"] = [each for each in data["rows"] if each[what] != name] + [found]
         print(
-            f"{name:14} forward {found['forward_ms']:8.3f} ms, with gradients"
+            f"{name:24} forward {found['forward_ms']:8.3f} ms, with gradients"
             f" {found['both_ms']:8.3f} ms, {found['MiB']:7.0f} MiB",
             flush=True,
         )
@@ -109,4 +110,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(record_rows("layer", ROWS, row, __doc__))

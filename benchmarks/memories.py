@@ -10,24 +10,19 @@ that the file has are kept. `archc bench` times the same beside peers, which tak
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 from torch.nn import functional as F
 
 import archc
 from archc.algebra import cut
-from archc.bench.record import record
 from archc.compile import with_chunks
 from archc.ir.sizes import evaluate
-from benchmarks.layers import peak, timed
+from benchmarks.layers import peak, record_rows, timed
 
 SIZES = {"H": 32, "K": 128, "V": 128, "batch": 2, "T#": 8192}
 ROWS: Mapping[str, Mapping[str, int]] = {
@@ -93,32 +88,5 @@ def kernels_of(call: Any) -> dict[str, float]:
     return {each: round(found[each], 1) for each in longest}
 
 
-def main() -> int:
-    """Every row that is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("names", nargs="*", default=list(ROWS), help=", ".join(ROWS))
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
-    given = parser.parse_args()
-    if unknown := [name for name in given.names if name not in ROWS]:
-        parser.error(f"no row for {', '.join(unknown)}")
-    data = record(["python", "-m", "benchmarks.memories", *sys.argv[1:]], None)
-    data["commit"] = given.commit or data["commit"]
-    data["versions"] |= {"torch": torch.__version__, "triton": triton.__version__}
-    data |= {"device": torch.cuda.get_device_name(), "rows": []}
-    if given.output.exists():
-        data["rows"] = json.loads(given.output.read_text(encoding="utf-8"))["rows"]
-    for name in given.names:
-        found = row(name)
-        data["rows"] = [each for each in data["rows"] if each["memory"] != name] + [found]
-        print(
-            f"{name:24} forward {found['forward_ms']:8.3f} ms, with gradients"
-            f" {found['both_ms']:8.3f} ms, {found['MiB']:7.0f} MiB",
-            flush=True,
-        )
-        given.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(record_rows("memory", ROWS, row, __doc__))
