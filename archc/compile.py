@@ -237,10 +237,9 @@ def programs_of(layer: ir.Layer) -> dict[str, Program]:
     return triton.programs_in(Plan(for_kernels(ready), runtime="import"), SCHEDULE)
 
 
-def in_kernels(plan: Plan) -> str:
-    """The file whose chunked recurrences launch kernels on a GPU."""
-    plan = replace(plan, layer=for_kernels(plan.layer))
-    return triton.emit(plan, SCHEDULE)
+def in_kernels(plan: Plan) -> eager.Code:
+    """The code whose chunked recurrences launch kernels on a GPU."""
+    return triton.code_of(replace(plan, layer=for_kernels(plan.layer)), SCHEDULE)
 
 
 def with_prologues(layer: ir.Layer) -> ir.Layer:
@@ -253,15 +252,15 @@ def with_epilogues(layer: ir.Layer) -> ir.Layer:
     return epilogues(layer, differentiate)
 
 
-def whole_in_kernels(plan: Plan) -> str:
+def whole_in_kernels(plan: Plan) -> eager.Code:
     """The same, where kernels also compute what enters and what leaves."""
     return in_kernels(replace(plan, layer=with_prologues(with_epilogues(plan.layer))))
 
 
-BACKENDS: Mapping[str, Callable[[Plan], str]] = {
-    "auto": eager.emit, "eager": eager.emit, "triton": whole_in_kernels,
+BACKENDS: Mapping[str, Callable[[Plan], eager.Code]] = {
+    "auto": eager.code_of, "eager": eager.code_of, "triton": whole_in_kernels,
 }  # fmt: skip
-"""Plan -> source text, by name; `auto` is what runs everywhere."""
+"""Plan -> code, by name; `auto` is what runs everywhere."""
 
 
 @dataclass(frozen=True)
@@ -357,10 +356,9 @@ def file_of(
     style: Style = EMBEDDED,
 ) -> str:
     """The file of an elaborated layer, with its self-check."""
-    emit = BACKENDS[backend]
     version = metadata.version("archc")
     plan = Plan(lowered(layer, dump), version, command, runtime=style.runtime)
-    text = checked(plan, layer, emit, style.check)
+    text = checked(plan, layer, BACKENDS[backend](plan).text, style.check)
     dump("source", text)
     return text
 
@@ -370,7 +368,8 @@ def file_of(
 def text_of(layer: ir.Layer, backend: str = "eager", linear: bool = False) -> str:
     """The source of an elaborated layer alone, as it is loaded into this process: its runtime is
     imported. `linear`: products with parameters are calls of `nn.Linear`."""
-    return BACKENDS[backend](Plan(with_chunked_forms(layer), runtime="import", linear=linear))
+    plan = Plan(with_chunked_forms(layer), runtime="import", linear=linear)
+    return BACKENDS[backend](plan).text(plan)
 
 
 @deep_calls()

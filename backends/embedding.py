@@ -14,7 +14,8 @@ import symtable
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 from archc.backends.lines import laid_out
 from archc.backends.writer import INDENT, PACKAGE, runtime_modules
@@ -108,11 +109,28 @@ def _definition(module: str, name: str, lines: Sequence[str]) -> Definition:
     return Definition(name, module, text, frozenset(names_read(text) - {name}))
 
 
-def names_read(text: str) -> set[str]:
-    """The names that a text reads but does not define: not those of Python."""
+def names_read(*texts: str) -> set[str]:
+    """The names that texts of one file read but do not define: not those of Python."""
+    found = [_names(text) for text in texts]
+    read, defined = set[str](), {*dir(builtins), "__name__"}
+    return read.union(*(each.read for each in found)).difference(
+        defined, *(each.defined for each in found)
+    )
+
+
+class _Names(NamedTuple):
+    """The names that a text reads from around its functions, and those that it defines there."""
+
+    read: frozenset[str]
+    defined: frozenset[str]
+
+
+@lru_cache(maxsize=512)
+def _names(text: str) -> _Names:
+    """The names of a text; of one that a file is put together from several times only once."""
     table = symtable.symtable(text, "<text>", "exec")
     defined = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
-    return {*_read(table)} - defined - {*dir(builtins), "__name__"}
+    return _Names(frozenset(_read(table)), frozenset(defined))
 
 
 def _read(table: symtable.SymbolTable) -> Iterator[str]:
@@ -160,7 +178,7 @@ class Needs:
 def needs_of(texts: Iterable[str], embedded: bool) -> Needs:
     """What texts that stand together in a file need from elsewhere; of definitions that are not
     embedded those alone that the texts name."""
-    read = names_read("\n".join(texts))
+    read = names_read(*texts)
     waiting, wanted = sorted(read & {*exported()}), set[str]()
     outside = read - {*exported()}
     while waiting:

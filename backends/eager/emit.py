@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from archc.backends.assembly import assembled
@@ -17,33 +18,47 @@ from archc.backends.embedding import names_read
 from archc.backends.writer import Writer, printable
 
 from archc.ir import layer as ir
-from archc.ir.plan import Plan
+from archc.ir.plan import Check, Plan
 
 
-def emit(
+@dataclass(frozen=True, eq=False)
+class Code:
+    """A layer in code: its class and those of all layers that it calls, each before those that call
+    it. Files of it differ in their head and in their self-check alone."""
+
+    layer: ir.Layer
+    layers: Sequence[ir.Layer]
+    classes: Mapping[int, str]
+    file: File
+
+    def text(self, plan: Plan) -> str:
+        """The whole file, the same to the byte for the same plan, which is one of this layer."""
+        check = self._self_check(plan.check) if plan.check is not None else ""
+        body = assembled(self.file, plan.runtime == "embed", check)
+        notes = kernel_notes(self.file, bool(check))
+        text = "\n".join([*header(plan, notes), body])
+        return named(text) if self.file.spaced else text
+
+    def _self_check(self, check: Check) -> str:
+        """The end of the file, which holds kernels against PyTorch too where there are any."""
+        read = names_read(*self.file.sections)
+        more = [check for check, called in KERNEL_CHECKS.items() if called in read]
+        if "check_kernels" in more and "check_token_kernels" in more:
+            more.remove("check_token_kernels")  # the whole layer is looked at
+        return self_check(self.file, self.layer, self.layers, self.classes, check, more)
+
+
+def code_of(
     plan: Plan,
     by_kernels: Callable[..., Any] | None = None,
     by_steps: Callable[..., Any] | None = None,
     by_ops: Callable[..., Any] | None = None,
     by_folds: Callable[..., Any] | None = None,
     by_regions: Callable[..., Any] | None = None,
-) -> str:
-    """The whole file, the same to the byte for the same plan. `by_kernels` writes the functions
-    that launch kernels for chunks, `by_steps` those whose kernels walk tokens, `by_ops` the ops
-    of torch that call them, `by_folds` the kernels of an attend, `by_regions` what stands around
-    all of these."""
-    return emitted(plan, by_kernels, by_steps, by_ops, by_folds, by_regions)[0]
-
-
-def emitted(
-    plan: Plan,
-    by_kernels: Callable[..., Any] | None = None,
-    by_steps: Callable[..., Any] | None = None,
-    by_ops: Callable[..., Any] | None = None,
-    by_folds: Callable[..., Any] | None = None,
-    by_regions: Callable[..., Any] | None = None,
-) -> tuple[str, File]:
-    """The same, with what the file was put together from."""
+) -> Code:
+    """The code of a plan's layer. `by_kernels` writes the functions that launch kernels for chunks,
+    `by_steps` those whose kernels walk tokens, `by_ops` the ops of torch that call them, `by_folds`
+    the kernels of an attend, `by_regions` what stands around all of these."""
     file = File(
         by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops, by_folds=by_folds,
         by_regions=by_regions, linear=plan.linear,
@@ -52,16 +67,12 @@ def emitted(
     classes = file.classes_of(layers[::-1])
     for layer in layers:
         write_class(Parts(file, layer, EMITTERS, classes, layer is plan.layer))
-    check = ""
-    if plan.check is not None:
-        read = names_read("\n".join(file.sections))
-        more = [check for check, called in KERNEL_CHECKS.items() if called in read]
-        if "check_kernels" in more and "check_token_kernels" in more:
-            more.remove("check_token_kernels")  # the whole layer is looked at
-        check = self_check(file, plan.layer, layers, classes, plan.check, more)
-    body = assembled(file, plan.runtime == "embed", check)
-    text = "\n".join([*header(plan, kernel_notes(file, bool(check))), body])
-    return named(text) if file.spaced else text, file
+    return Code(plan.layer, layers, classes, file)
+
+
+def emit(plan: Plan) -> str:
+    """The whole file, without kernels."""
+    return code_of(plan).text(plan)
 
 
 KERNEL_CHECKS = {

@@ -30,22 +30,21 @@ if "ARCHC_TUNED" in os.environ:  # a file that `archc tune` wrote
     use_tuned(os.environ["ARCHC_TUNED"])'''
 
 
-def emit(plan: Plan, schedule: Schedule) -> str:
-    """The whole file; `schedule` says how recurrences become kernels."""
-    return eager.emit(plan, *_writers(schedule))
+def code_of(plan: Plan, schedule: Schedule) -> eager.Code:
+    """The code of a plan's layer; `schedule` says how recurrences become kernels."""
+    return eager.code_of(plan, *_writers(schedule))
 
 
 def kernels_in(plan: Plan, schedule: Schedule) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The lines of a file about its kernels, and about what stays in PyTorch."""
-    _, file = eager.emitted(plan, *_writers(schedule))
+    file = code_of(plan, schedule).file
     regions = (f"{note}: a kernel, and one for its gradient" for note in file.token_notes)
     return (*file.notes, *file.attends, *regions), tuple(file.refused)
 
 
 def programs_in(plan: Plan, schedule: Schedule) -> dict[str, Program]:
     """The kernels of the file, by name."""
-    _, file = eager.emitted(plan, *_writers(schedule))
-    return file.programs
+    return code_of(plan, schedule).file.programs
 
 
 def emit_function(layer: ir.Layer, name: str, schedule: Schedule) -> str:

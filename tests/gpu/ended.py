@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
+from archc.backends.eager.emit import Code
 from archc.backends.load import load
 from torch import Tensor, nn
 
@@ -30,17 +31,18 @@ LAYERS = {
 LIMITS = {torch.float32: 1e-3, torch.bfloat16: 2e-2}
 
 
-def without(plan: Plan) -> str:
-    """The file of kernels that end with a recurrence's own outputs."""
+def without(plan: Plan) -> Code:
+    """The code of kernels that end with a recurrence's own outputs."""
     return in_kernels(replace(plan, layer=with_prologues(plan.layer)))
 
 
 def both(spec: str) -> dict[str, tuple[ModuleType, str]]:
     """A layer's file with ends in its kernels, and without them; and the layer's name."""
     layer = lowered(archc.load(spec).layer)
-    makes: dict[str, Callable[[Plan], str]] = {"ended": whole_in_kernels, "apart": without}
-    stem = Path(spec).stem
-    return {n: (load(make(Plan(layer)), f"{stem}_{n}"), layer.name) for n, make in makes.items()}
+    makes: dict[str, Callable[[Plan], Code]] = {"ended": whole_in_kernels, "apart": without}
+    stem, plan = Path(spec).stem, Plan(layer)
+    texts = {name: make(plan).text(plan) for name, make in makes.items()}
+    return {name: (load(text, f"{stem}_{name}"), layer.name) for name, text in texts.items()}
 
 
 def run(layer: nn.Module, x: Tensor) -> dict[str, Tensor]:

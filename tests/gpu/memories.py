@@ -73,7 +73,8 @@ class Memory:
 @lru_cache(maxsize=32)
 def memories(spec: str) -> tuple[Memory, ...]:
     """Every memory of a spec's file that has kernels."""
-    module = load(in_kernels(Plan(lowered(archc.load(OWN.get(spec, spec)).layer))), spec)
+    plan = Plan(lowered(archc.load(OWN.get(spec, spec)).layer))
+    module = load(in_kernels(plan).text(plan), spec)
     return tuple(_memories(module))
 
 

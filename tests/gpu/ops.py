@@ -36,7 +36,8 @@ class Checked:
 
     def __init__(self, spec: str, device: str, dtype: torch.dtype, unit: int = 32):
         self.layer_ir = lowered(archc.load(spec).layer)
-        self.module: ModuleType = load(in_kernels(Plan(self.layer_ir)), f"{spec}_ops")
+        plan = Plan(self.layer_ir)
+        self.module: ModuleType = load(in_kernels(plan).text(plan), f"{spec}_ops")
         self.device, self.dtype = device, dtype
         self.sizes = next(examples(self.layer_ir, unit))
         torch.manual_seed(0)

@@ -245,7 +245,8 @@ def test_a_region_of_whole_numbers_stays_in_pytorch() -> None:
     layer = lowered(archc.parse(INTS).layer)
     (left,) = [each for each in regions(layer.graph) if each.name == "h"]
     assert isinstance(left, Left) and "nothing but whole numbers" in left.reason
-    assert "def ints_h" not in whole_in_kernels(Plan(layer))
+    plan = Plan(layer)
+    assert "def ints_h" not in whole_in_kernels(plan).text(plan)
 
 
 NORM = """

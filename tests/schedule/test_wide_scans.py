@@ -125,7 +125,8 @@ def test_the_form_for_kernels_has_the_gradient_of_the_layer(read: str) -> None:
     with torch.no_grad():
         layer.rate[::3] = 12.0
         layer.rate[1::3] = -60.0
-    other = load(whole_in_kernels(Plan(lowered(spec.layer), runtime="import")), "read").Read
+    plan = Plan(lowered(spec.layer), runtime="import")
+    other = load(whole_in_kernels(plan).text(plan), "read").Read
     same = other(d=2).double()
     same.load_state_dict(layer.state_dict())
     x = torch.randn(2, 37, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
