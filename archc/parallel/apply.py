@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -26,9 +28,11 @@ def apply(module: nn.Module, mesh: DeviceMesh, **fully_shard_options: Any) -> nn
     `tp` (heads), `cp` (the sequence), `pp` (layers: what stays is the part of this process, for
     `stage`); `split` gives a process its part of a batch. Options are those of `fully_shard`.
     Raises ValueError for a dim that is not known, a module that archc has not made, a size that
-    the number of processes does not divide, and a layer that cannot be split.
+    the number of processes does not divide, a layer that cannot be split, and parameters that are
+    not the same on all processes.
     """
     names, origin = names_of(mesh), origin_of(module)
+    check_same_parameters(module, mesh)
     tp, cp, pp = (ranks_of(mesh, dim) for dim in ("tp", "cp", "pp"))
     if tp is not None or cp is not None or pp is not None:
         forwards = forwards_of(module, tp, cp)
@@ -44,6 +48,31 @@ def apply(module: nn.Module, mesh: DeviceMesh, **fully_shard_options: Any) -> nn
             fully_shard(block, mesh=shard, **fully_shard_options)
         fully_shard(module, mesh=shard, **fully_shard_options)
     return module
+
+
+def check_same_parameters(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Refuse a module whose parameters another process has drawn otherwise. Raises ValueError."""
+    own = [p.detach() for p in module.parameters() if not p.is_meta]
+    if not own:
+        return
+    marks = [
+        torch.stack([p.sum(dtype=torch.float64), torch.linalg.vector_norm(p, dtype=torch.float64)])
+        for p in own
+    ]
+    mine = torch.stack(marks).to(mesh.device_type).view(torch.int64)
+    for dim in names_of(mesh):
+        ranks = ranks_of(mesh, dim)
+        if ranks is None:
+            continue
+        every = [torch.empty_like(mine) for _ in range(ranks.count)]
+        what, group = "the parameters to compare", ranks.group
+        ranks.ask(what, lambda every=every, group=group: dist.all_gather(every, mine, group=group))
+        other = next((n for n, each in enumerate(every) if not torch.equal(each, mine)), None)
+        if other is not None:
+            raise ValueError(
+                f"{type(module).__name__} has other parameters on rank {other} along `{dim}` than "
+                f"on rank {ranks.rank}: draw them by the same seed, or load them, before `apply`"
+            )
 
 
 def blocks_of(module: nn.Module, origin: Origin) -> list[nn.Module]:

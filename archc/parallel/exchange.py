@@ -171,3 +171,18 @@ def checked_length(what: str, length: int, count: int, dim: str) -> int:
             f"{length} / {count} is not whole; {near} would do"
         )
     return length // count
+
+
+def check_same_length(ranks: Ranks, name: str, length: int, device: torch.device) -> None:
+    """Refuse parts of a sequence that are not equally long: where each begins is counted from that.
+    Raises ValueError; on a GPU, which is not waited for, the device stops."""
+    own = torch.tensor([length], device=device)
+    every = own.new_empty(ranks.count)
+    what = f"how many tokens each has, for {name}"
+    ranks.ask(what, lambda: dist.all_gather_into_tensor(every, own, group=ranks.group))
+    told = f"{name}: the ranks along `{ranks.dim}` have parts of the sequence that differ in length"
+    if every.is_cuda:
+        torch._assert_async((every == length).all(), told)
+    elif not bool((every == length).all()):
+        lengths = ", ".join(map(str, every.tolist()))
+        raise ValueError(f"{told}: {lengths} tokens; `archc.parallel.split` makes equal ones")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -22,9 +23,17 @@ from archc.ir.graph import Node
 from archc.ir.sizes import Number, evaluate
 from archc.law import CompositionLaw
 from archc.origin import backend_here, origin_of
-from archc.parallel.exchange import one_loss, own_part, shared, summed, whole
+from archc.parallel.exchange import (
+    check_same_length,
+    one_loss,
+    own_part,
+    shared,
+    summed,
+    whole,
+)
 from archc.parallel.heads import check_heads, heads_of
 from archc.parallel.mesh import Ranks
+from archc.parallel.noise import agreed_seed, along_tokens, drawing
 from archc.parallel.own_tokens import tokens_of
 from archc.parallel.pieces import ATTEND, CALL, RECURRENCE, Piece, pieces_of
 from archc.parallel.placement import Crossing, Mark, Pending, Split, place_of
@@ -106,6 +115,7 @@ class Program:
         self.tokens = self._tokens() if cp > 1 else {}
         self.pieces = self._pieces()
         self.laws = [self._law(piece) if cp > 1 else None for piece in self.pieces]
+        self.drops = [self._drops(piece) for piece in self.pieces]
 
     @cached_property
     def functions(self) -> list[PieceFunction | None]:
@@ -128,6 +138,14 @@ class Program:
         except Crossing as needed:
             dim = "cp" if self.tokens else "tp"
             raise refused(self.layer, dim, needed.reason, needed.node) from None
+
+    def _drops(self, piece: Piece) -> bool:
+        """Whether each part of the sequence has a dropout of its own in a piece."""
+        own = along_tokens(piece.layer.graph) if piece.kind != CALL else False
+        if own is None and self.tokens:
+            reason = "dropout of values of each token stands beside that of others"
+            raise refused(self.layer, "cp", reason, piece.node)
+        return bool(own)
 
     def _law(self, piece: Piece) -> CompositionLaw | None:
         """The law of a piece that is a recurrence along the tokens."""
@@ -226,7 +244,7 @@ class Run:
         self.module, self.root, self.program = forward.module, forward.root, program
         self.tp, self.cp = forward.tp, forward.cp
         self.values: dict[int, Any] = dict(given)
-        self.length = 0
+        self.length, self.seed = 0, -1
         graph = program.layer.graph
         for id, value in given.items():
             names = graph[id].type.names
@@ -235,6 +253,9 @@ class Run:
             elif self.root and self.cp is not None and isinstance(graph[id].op, ir.Input):
                 title = f"the input `{graph[id].op.name}`"
                 (self.values[id],) = shared(self.cp, title, [value])
+        if self.root and self.cp is not None and self.length:
+            like = next(iter(given.values()))
+            check_same_length(self.cp, program.layer.name, self.length, like.device)
         self._parameters()
 
     def _parameters(self) -> None:
@@ -259,7 +280,7 @@ class Run:
             if function is None:
                 self._call(program.pieces[i])
             else:
-                self._compute(program.pieces[i], function, program.laws[i])
+                self._compute(i, function)
 
     def output(self, id: int) -> Tensor:
         """An output of the layer."""
@@ -286,16 +307,35 @@ class Run:
             if isinstance(graph[id].op, ir.Result):
                 self.values[id] = named[graph[id].op.name]
 
-    def _compute(self, piece: Piece, function: PieceFunction, law: CompositionLaw | None) -> None:
+    def _compute(self, place: int, function: PieceFunction) -> None:
         """What a piece makes, and the sums that are taken of it."""
+        piece = self.program.pieces[place]
         values = self._read(piece)
         state, cut = None, 0
         if self.cp is not None:
-            values, state, cut = self._before(piece, function, law, values)
-        made = function(values, state, self.module.training)
+            values, state, cut = self._before(piece, function, self.program.laws[place], values)
+        with self._dropout(place, function, values):
+            made = function(values, state, self.module.training)
         for id, value in zip(piece.makes, made, strict=True):
             along = "t" in self.program.layer.graph[id].type.names
             self.values[id] = self._taken(id, value[:, cut:] if cut and along else value)
+
+    def _dropout(
+        self, place: int, function: PieceFunction, values: Sequence[Tensor]
+    ) -> AbstractContextManager[None]:
+        """Where a piece draws: by a seed that all processes know, of its own for each part of the
+        heads and of the tokens that the piece is computed on."""
+        if not (function.trains and self.module.training):
+            return nullcontext()
+        piece, own = self.program.pieces[place], self.program.drops[place]
+        ranks = [each for each in (self.tp, self.cp) if each is not None]
+        if self.seed < 0:
+            self.seed = agreed_seed(ranks, values[0].device)
+        seed = self.seed + place
+        for each, apart in ((self.tp, piece.heads), (self.cp, own)):
+            if each is not None:
+                seed = seed * each.count + (each.rank if apart else 0)
+        return drawing(seed, values[0])
 
     def _read(self, piece: Piece) -> list[Tensor]:
         """What a piece reads, of which it may take parts of the heads."""

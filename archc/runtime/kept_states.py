@@ -209,7 +209,8 @@ def one_batch(values: list, shared: bool = False) -> Any:
     if len(values) == 1:
         return first
     if isinstance(first, Tensor):
-        return first if shared else torch.cat(values)
+        known = [most for x in values if (most := most_of(x)) is not None]
+        return first if shared else with_most(torch.cat(values), min(known, default=None))
     if not isinstance(first, tuple):
         return first
     kind: Any = type(first)

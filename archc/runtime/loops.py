@@ -47,7 +47,7 @@ def as_scan(
 
     def step(state: list[Tensor], token: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         one = {name: x.unsqueeze(along[name]) for name, x in zip(along, token, strict=True)}
-        found = function(*{**given, **one, **dict(zip(carried, state, strict=True))}.values())
+        found = function(**{**given, **one, **dict(zip(carried, state, strict=True))})
         found = found if isinstance(found, tuple) else (found,)
         made, after = found[: -len(carried)], found[-len(carried) :]
         where = places or [1] * len(made)

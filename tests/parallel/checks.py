@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import ScheduleGPipe
 from torch.distributed.tensor import DTensor
@@ -198,6 +199,42 @@ def uneven() -> None:
         layer(torch.zeros(2, 4, 12, dtype=WIDE), return_state=True)
 
 
+def unequal() -> None:
+    """Parts of a sequence that differ in length, and parameters that each process has drawn."""
+    mesh = mesh_of("cp")
+    _, model = made("lm")
+    parallel.apply(model, mesh)
+    with pytest.raises(ValueError, match=r"parts of the sequence that differ in length: 3, 2 tok"):
+        model(torch.ones(1, 3 - mesh.get_local_rank(), dtype=torch.int64))
+    torch.manual_seed(mesh.get_local_rank())
+    other = archc.load("swiglu").module(d=4, f=4)
+    with pytest.raises(ValueError, match=r"SwiGLU has other parameters on rank \d along `cp`"):
+        parallel.apply(other, mesh)
+
+
+def dropout() -> None:
+    """Processes whose generators are at other places drop the same of what all of them have, and
+    something else of each part of a sequence; their generators go on as they were."""
+    _, model = made("gpt_block")
+    model.p = 0.5
+    parallel.apply(model, mesh := mesh_of("tp")).train()
+    torch.manual_seed(mesh.get_local_rank())
+    x = torch.ones(1, 8, sizes_of("gpt_block")["d"], dtype=WIDE)
+    first, second = (every_of(model(x)) for _ in range(2))
+    assert torch.equal(*first) and not torch.equal(first[0], second[0])
+    drop = archc.parse("layer Drop(d, p = 0.5):\n    input x[d]\n    output y[d] = dropout(x, p)")
+    torch.manual_seed(1)
+    apart = every_of(parallel.apply(drop.module(d=8), mesh_of("cp")).train()(x[..., :8]))
+    assert not torch.equal(*apart)
+
+
+def every_of(x: Tensor) -> list[Tensor]:
+    """A value of each process."""
+    found = [torch.empty_like(x) for _ in range(RANKS)]
+    dist.all_gather(found, x.detach().contiguous())
+    return found
+
+
 def one_ends() -> None:
     """A process that ends: the other one is told, and by what it waited for."""
     _, layer = made("kda")
@@ -205,7 +242,7 @@ def one_ends() -> None:
     parallel.apply(layer, mesh)
     if mesh.get_local_rank() == 1:
         os._exit(0)
-    told = "rank 0 of the 2 along `cp` waits for the tokens before its own, for KDA: another rank"
+    told = "rank 0 of the 2 along `cp` waits for how many tokens each has, for KDA: another rank"
     with pytest.raises(parallel.RankLost, match=told):
         layer(torch.zeros(2, 4, 12, dtype=WIDE))
 
@@ -216,6 +253,8 @@ CHECKS: dict[str, tuple[Callable[[], None], bool]] = {
     "fully_shard lm": (sharded, False),
     "stages of lm": (in_stages, False),
     "uneven tokens": (uneven, False),
+    "unequal parts": (unequal, False),
+    "dropout": (dropout, False),
     **{
         f"{dim} {name}": (partial(in_parts, name, dim), f"{dim} {name}" not in QUICK)
         for name in SMALL

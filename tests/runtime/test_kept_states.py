@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import archc
-from archc.runtime.kept_states import RaggedState
+from archc.runtime.growing import most_of
+from archc.runtime.kept_states import RaggedState, one_batch
 
 GLA = {"d": 4, "H": 2, "K": 3, "V": 2, "r": 2}
 GPT = {"vocab": 7, "d": 4, "H": 2, "L": 2, "length": 9}
@@ -199,6 +200,10 @@ def test_an_attention_s_state_from_tensors() -> None:
     torch.testing.assert_close(last, whole[:, 3:])
     with pytest.raises(TypeError, match="`pos` must be the number of tokens seen, got -1"):
         spec.state(k=k, v=v, pos=-1)
+    with pytest.raises(ValueError, match=r"`v` must be .* with tokens_of_k = 3"):
+        spec.state(k=k[:, :3], v=v[:, :4], pos=4)
+    with pytest.raises(ValueError, match="`k` has 4 tokens, and `pos` = 3 tokens were seen"):
+        spec.state(k=k[:, :4], v=v[:, :4], pos=3)
 
 
 FOX = {"d": 4, "H": 2}
@@ -277,6 +282,15 @@ def test_a_window_is_written_in_place_too() -> None:
         copies += before != {value.untyped_storage().data_ptr() for value in tensors(state)}
     assert copies < 20 and state.k.shape[1] == 5
     torch.testing.assert_close(torch.cat(made, 1), layer(x), rtol=0, atol=1e-12)
+
+
+def test_what_is_reserved_stays_so_in_one_batch() -> None:
+    first = attention().initial_state(1).reserve(9)
+    states = [said(first, numbers(1, 7, 4))[1] for _ in range(2)]
+    both = one_batch(states)
+    assert most_of(both.k) == 9 and [x.shape[:2] for x in tensors(both)] == [(2, 7)] * 3
+    with pytest.raises(ValueError, match="full: it has room for 9 tokens, and would have 10"):
+        said(both, numbers(2, 3, 4))
 
 
 def test_a_file_has_no_room_in_it(tmp_path: Path) -> None:
