@@ -9,7 +9,7 @@ counts for as many as are chosen, since the rest is multiplied by zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, fields
 
 import sympy
@@ -76,8 +76,10 @@ def _multiplies_by_weights(graph: Graph, node: Node) -> bool:
         for id in node.operands
     ]
     windows = any(isinstance(graph[id].op, ir.Window) for id in node.operands)
-    return dependent.count(True) == 1 and not windows and bool(
-        shared - {label for label, _ in node.op.out}
+    return (
+        dependent.count(True) == 1
+        and not windows
+        and bool(shared - {label for label, _ in node.op.out})
     )
 
 
@@ -100,6 +102,7 @@ class _Count:
 
     def __init__(self) -> None:
         self.layers: dict[int, Cost] = {}
+        self.calls: dict[Hashable, Cost] = {}
 
     def layer(self, layer: ir.Layer) -> Cost:
         """The cost of a layer in its own symbols."""
@@ -112,11 +115,16 @@ class _Count:
         return self.layers[id(layer)]
 
     def call(self, call: ir.Call) -> Cost:
-        """The cost of a called layer in the symbols of its caller."""
+        """The cost of a called layer in the symbols of its caller; calls in a stack that differ in
+        their place alone cost the same."""
         inner = self.layer(call.callee)
-        values = in_symbols_of_the_caller(call)
-        found = (getattr(inner, f.name) for f in fields(Cost))
-        return Cost(*(expr.subs(values, simultaneous=True) for expr in found))
+        found = [getattr(inner, f.name) for f in fields(Cost)]
+        named = set[sympy.Basic]().union(*(expr.free_symbols for expr in found))
+        values = {s: v for s, v in in_symbols_of_the_caller(call).items() if s in named}
+        key = (id(call.callee), *values.items())
+        if key not in self.calls:
+            self.calls[key] = Cost(*(expr.subs(values, simultaneous=True) for expr in found))
+        return self.calls[key]
 
 
 def _optional(graph: Graph) -> set[int]:

@@ -80,7 +80,8 @@ def evaluate(expr: sympy.Expr, sizes: Mapping[str, Number]) -> Number:
     Raises KeyError, naming the symbol, if the expression has one that `sizes` has no value for, and
     ArchError E0503 if it comes to no number, as a division by zero does.
     """
-    known = {str(s): exact_number(sizes[str(s)]) for s in expr.free_symbols}
+    names = [symbol.name for symbol in free_symbols(expr)]
+    known = {name: exact_number(sizes[name]) for name in names}
     try:
         return plain(at(expr, known))
     except Undefined as error:
@@ -238,7 +239,7 @@ def _is_size(value: sympy.Expr) -> bool:
 def _with(value: Any, values: Values) -> Any:
     """An expression or condition with the known sizes put in; nan if that has no value."""
     try:
-        return at(value, {str(symbol): known for symbol, known in values.items()})
+        return at(value, {symbol.name: known for symbol, known in values.items()})
     except Undefined:
         return sympy.nan
 
