@@ -10,7 +10,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,30 @@ from archc.states import state_from
 
 if TYPE_CHECKING:
     import torch
+
+
+class _Option:
+    """An option, which equals one of the same type that is written in the same way."""
+
+    def __init__(self, value: Any):
+        self.value, self.key = value, (type(value), repr(value))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Option) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@lru_cache(maxsize=64)
+def _of_the_bundle(
+    source: specfile.BundledSource, layer: str | None, given: tuple[tuple[str, _Option], ...]
+) -> tuple[ir.Layer, Mapping[tuple[str, str], Source]]:
+    """A layer of the bundle, which does not change while a process runs, and what it imports:
+    elaborated once, however often it is loaded."""
+    imports = Imports()
+    options = {name: option.value for name, option in given}
+    return elaborated(source, layer, options, importer=imports), imports.found
 
 
 def _frozen(value: Any) -> Any:
@@ -108,8 +132,18 @@ class Spec:
     ):
         self.source_file, self._layer_name, self._given = source, layer, dict(given)
         self.imports = imports or Imports()
-        self.layer: ir.Layer = elaborated(source, layer, given, importer=self.imports)
+        self.layer: ir.Layer = self._elaborated(given)
         self._warned = False
+
+    def _elaborated(self, given: Mapping[str, Any]) -> ir.Layer:
+        """The layer with these sizes and options; its imports are kept."""
+        source, name = self.source_file, self._layer_name
+        if not isinstance(source, specfile.BundledSource) or self.imports.known is not None:
+            return elaborated(source, name, given, importer=self.imports)
+        options = tuple((key, _Option(value)) for key, value in given.items())
+        layer, found = _of_the_bundle(source, name, options)
+        self.imports.found.update(found)
+        return layer
 
     @property
     def name(self) -> str:
@@ -202,7 +236,7 @@ class Spec:
         if not new:
             return self.layer, self._given
         given = {**self._given, **new}
-        return elaborated(self.source_file, self._layer_name, given, importer=self.imports), given
+        return self._elaborated(given), given
 
     def state(self, **values: Any) -> Any:
         """The state that `op` starts from, from tensors of yours: `spec.state(S=S)`, a value for

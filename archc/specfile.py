@@ -92,7 +92,9 @@ def import_source(name: str, from_source: Source, span: Span | None = None) -> S
     )
 
 
+@cache
 def _bundled(name: str) -> BundledSource:
+    """The text of a spec of the bundle."""
     text = resources.files("archc.specs").joinpath(name + SUFFIX).read_text(encoding="utf-8")
     return BundledSource(name + SUFFIX, text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from typing import Any
 
 import pytest
@@ -31,8 +32,10 @@ def first(outputs: Tensor | tuple) -> Tensor:
     return outputs if isinstance(outputs, Tensor) else outputs[0]
 
 
+@cache
 def built(name: str, optional: bool = False) -> tuple[nn.Module, dict[str, Tensor]]:
-    """A small layer and its inputs, those that may be left out too if asked for."""
+    """A small layer and its inputs, those that may be left out too if asked for. No test changes
+    them."""
     spec = archc.load(name, **SMALL[name])
     layer = randomise(spec.module(dtype=torch.float64), seed=0)
     values = inputs(spec.layer, SMALL[name], B=2, T=11, seed=1)
