@@ -31,7 +31,7 @@ from archc.ir.chunk import ChunkForm, cotangent
 from archc.ir.graph import Graph
 from archc.ir.layer_budget import check_budget
 from archc.ir.plan import Plan
-from archc.ir.token_region import Left
+from archc.ir.token_region import Left, TokenRegion
 from archc.ir.verify import verify
 from archc.limits import deep_calls
 from archc.lowering.token import RegionKernels, lower
@@ -41,6 +41,7 @@ from archc.recurrence.chunk.chunked import chunked
 from archc.recurrence.law.numbers import with_laws
 from archc.regions.cut import regions
 from archc.regions.gradient import gradient_of
+from archc.regions.packed import packed
 from archc.schedule.budget import within_budget
 from archc.schedule.epilogue import epilogues
 from archc.schedule.fitting import fitting
@@ -175,14 +176,24 @@ def token_regions(layer: ir.Layer, away: Collection[int] = ()) -> list[RegionKer
         if isinstance(region, Left):
             found.append(region)
             continue
-        try:
-            made = lower(region, gradient_of(region, gradient))
-        except NoGradient as problem:
-            found.append(Left(region.name, region.members, str(problem)))
-            continue
+        made = region_kernels(region)
         done = isinstance(made, RegionKernels)
-        found.append(made if done else Left(region.name, region.members, made.reason))
+        found.append(made if done else Left(region.name, region.members, made))
     return found
+
+
+def region_kernels(region: TokenRegion) -> RegionKernels | str:
+    """The programs of a region, or why there are none."""
+    try:
+        made = lower(region, gradient_of(region, gradient))
+    except NoGradient as problem:
+        return str(problem)
+    return made if isinstance(made, RegionKernels) else made.reason
+
+
+def packed_kernels(region: TokenRegion) -> RegionKernels | str:
+    """The same for packed sequences."""
+    return region_kernels(packed(region))
 
 
 def with_kernels(layer: ir.Layer, away: Collection[int]) -> list[RegionKernels]:
@@ -201,6 +212,7 @@ SCHEDULE = Schedule(
     in_spans,
     folded,
     with_kernels,
+    packed_kernels,
 )
 """How recurrences become kernels."""
 

@@ -9,12 +9,16 @@ The tokens before the first one enter as an input of their own for each op that 
 `past`: it runs along the stream as any input does, but has values at the tokens -P ... -1 alone. In
 the graph the op reads `where(position >= 0, x, past)`, so that the gradient of the past is found as
 every other gradient is.
+
+A region of packed sequences has a past of each sequence, and counts positions from its first
+token. What it looks back on and makes itself leaves it as a `tail`: the last tokens of each
+sequence, which are kept for the next call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sympy
 
@@ -35,7 +39,9 @@ class TokenRegion:
     each input of the graph its node in the layer, `makes` each output; `pasts` are the inputs that
     hold what was before the first token. `tables` are the inputs that are the same for every
     sequence and that nothing learned is behind: they have no gradient. `passes` and `least` are
-    numbers a token that PyTorch would move, and that the region must move, at sample sizes."""
+    numbers a token that PyTorch would move, and that the region must move, at sample sizes.
+    `packed`: the sequences stand one after the other in a batch of 1; `tails` are then the outputs
+    that are the last tokens of a sequence alone, each with the past that it is kept for."""
 
     name: str
     stream: str
@@ -47,6 +53,13 @@ class TokenRegion:
     tables: frozenset[str]
     passes: float
     least: float
+    packed: bool = False
+    tails: Mapping[str, str] = field(default_factory=dict)
+
+    def edge(self, name: str) -> Past | None:
+        """The tokens of each sequence that an input or an output has, if these are not all: those
+        before its first one, or the last of a tail."""
+        return self.pasts.get(self.tails.get(name, name))
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from archc.ir.token_region import Gradient, Past, TokenRegion, is_token_type
 from archc.limits import deep_calls
 from archc.lowering.algebra import reduced
 from archc.lowering.names import size_name
+from archc.lowering.token_borders import TABLE, Borders
 from archc.lowering.token_rules import TOKEN_RULES
 from archc.lowering.token_space import Space, space_of
 from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Values
@@ -43,6 +44,9 @@ BLOCK_T, EACH = "BLOCK_T", "BLOCKS"
 
 LISTED = 50
 """Names of outputs that are longer than this are counted in a program's title."""
+
+BORDERS = "@borders"
+"""The key of the table of packed sequences among buffers."""
 
 IO = "IO"
 """The dtype of the data: whatever a tensor has, arithmetic is in float32."""
@@ -75,6 +79,11 @@ class RegionKernels:
     values: Lowered
     gradient: tuple[Lowered, ...]
     between: Mapping[str, Type]
+
+    @property
+    def programs(self) -> tuple[Lowered, ...]:
+        """All of them."""
+        return (self.values, *self.gradient)
 
 
 def lower(region: TokenRegion, backward: Gradient) -> RegionKernels | Refusal:
@@ -119,7 +128,7 @@ class TokenProgram(Values):
         made = made if len(made) <= LISTED else f"{len(graph.outputs)} values"
         composer = Composer(name, f"{made}: a block of tokens a program.", ahead=2)
         super().__init__(composer, TOKEN_RULES, Frame(graph, self.loaded))
-        self.graph, self.stream, self.pasts = graph, region.stream, region.pasts
+        self.graph, self.stream, self.region = graph, region.stream, region
         self.space = space_of(graph, region.stream)
         self.axes = {axis.name: axis for node in graph for axis in node.type.axes}
         self.k.dtypes(IO)
@@ -138,10 +147,27 @@ class TokenProgram(Values):
                     (self.symbols[symbol],) = self.k.sizes(size_name(symbol), varying=True)
         (self.block,) = self.k.lengths(BLOCK_T)
         self.blocks[BLOCK_T] = self.axes[self.stream].size
-        counts = {past.count for past in self.pasts.values()} if looks_ahead else set()
+        counts = {past.count for past in region.pasts.values()} if looks_ahead else set()
         self.before = self.size(sympy.Add(*counts))
+        self.rows_in_all = self.size(self.axes[self.stream].size) + self.before
+        self.packed: Borders | None = None
+        if region.packed:
+            self._pack()
         self.ahead = looks_ahead
         self.memory = {n.op.name: self._given(n) for n in graph if isinstance(n.op, ir.Input)}
+
+    def _pack(self) -> None:
+        """Be told where packed sequences begin and end."""
+        name, taken = TABLE, {plain(primal(each) or each) for each in self.names()}
+        while name in taken:
+            name += "_"
+        tokens = self.size(self.axes[self.stream].size)
+        self.packed = Borders(self.k, tokens, self.before, name)
+        self.rows_in_all = self.packed.rows
+
+    def names(self) -> set[str]:
+        """The names of what enters and leaves."""
+        return {n.op.name for n in self.graph if isinstance(n.op, ir.Input)} | {*self.graph.outputs}
 
     # --- what a launch is given ---
 
@@ -156,12 +182,25 @@ class TokenProgram(Values):
 
     def _length(self, name: str, axis: Axis) -> sympy.Expr:
         """How long an axis of a tensor is."""
-        past = self.past(name)
+        past = self.edge(name)
+        if past is not None and self.packed is not None and axis.kind == "batch":
+            return self.packed.sequences
         return self.size(past.count if past and axis.name == self.stream else axis.size)
 
-    def past(self, name: str) -> Past | None:
-        """The tokens before the first one that an input, or its gradient, has; None if none."""
-        return self.pasts.get(primal(name) or name)
+    def edge(self, name: str) -> Past | None:
+        """The tokens of a sequence that an input or an output, or its gradient, has; None if it
+        has all of them."""
+        return self.region.edge(primal(name) or name)
+
+    def at_edge(self, name: str, index: Index) -> tuple[Tile, list[Tile]]:
+        """The place of tokens among those that an input or an output has, and its masks."""
+        past, tail = self.edge(name), (primal(name) or name) in self.region.tails
+        assert past is not None
+        count = self.whole_number(past.count)
+        if self.packed is not None:
+            return self.packed.at_edge(index, count, tail)
+        place = self.moved(index, count).at
+        return place, [index.at < 0, place >= 0]
 
     def whole_number(self, expr: sympy.Expr) -> Tile:
         """A size as a value."""
@@ -214,6 +253,8 @@ class TokenProgram(Values):
     def tokens(self, first: Tile) -> None:
         """Look at the block of tokens that begins there."""
         self.first = first.named("first")
+        if self.packed is not None:
+            self.packed.look(self.first, self.axes[self.stream], self.block)
         self.indices[self.stream] = self.moved(Index(first), 0)
         self.masks[self.stream] = lambda: self.indices[self.stream].mask
 
@@ -224,6 +265,11 @@ class TokenProgram(Values):
         total = steps + before if isinstance(steps, Tile) or not isinstance(before, Tile) else (
             before + steps)  # fmt: skip
         still = isinstance(total, int) and total == 0
+        if self.packed is not None:
+            t = self.packed.moved(total, self.first, self.axes[self.stream], self.block)
+            found = Index(t, still, self.packed.inside(t))
+            self.shifts[found] = total
+            return found
         t = (self.first if still else self.first + total) + self.k.iota(self.stream, self.block)
         mask = t < self.whole_number(self.axes[self.stream].size)
         if not (isinstance(total, int) and total >= 0) or self.ahead:
@@ -231,6 +277,11 @@ class TokenProgram(Values):
         found = Index(t, still, mask)
         self.shifts[found] = total
         return found
+
+    def position(self, index: Index, axis: Axis) -> Tile:
+        """How many places of an axis stand before, of tokens those of the same sequence."""
+        known = self.packed if axis.name == self.stream else None
+        return index.at if known is None else known.local(index.at)
 
     def is_own(self, axis: str, index: Index) -> bool:
         """Whether an index has the places of an axis that the program itself has."""
@@ -242,12 +293,14 @@ class TokenProgram(Values):
         """An input from memory: of what was kept, the tokens before the first one."""
         if not isinstance(node.op, ir.Input):
             return None
-        past, at, masks = self.past(node.op.name), [], []
+        past, at, masks = self.edge(node.op.name), [], []
         for axis in node.type.names:
             index = place[axis].at
             if past is not None and axis == self.stream:
-                index = self.moved(place[axis], self.whole_number(past.count)).at
-                masks += [place[axis].at < 0, index >= 0]
+                index, inside = self.at_edge(node.op.name, place[axis])
+                masks += inside
+            elif past is not None and self.packed is not None and self._is_batch(axis):
+                index = self.packed.sequence
             elif place[axis].mask is not None:
                 masks.append(place[axis].mask)
             at.append(index)
@@ -272,6 +325,9 @@ class TokenProgram(Values):
         if self.stream not in made.labels:
             made = self.over(made, (Dim(self.stream, self.block), *made.tile.dims))
         return self.masked(made, (self.stream,))
+
+    def _is_batch(self, axis: str) -> bool:
+        return self.axes[axis].kind == "batch"
 
     def _is_tiled(self, axis: Axis) -> bool:
         if axis.name == self.stream:
@@ -352,7 +408,7 @@ class TokenProgram(Values):
         tokens = {n: o for n, o in outputs.items() if self.stream in o.type.names}
         rest = {name: node for name, node in outputs.items() if name not in tokens}
         made = dict[str, Buffer]()
-        size = self.size(self.axes[self.stream].size) + self.before
+        size = self.rows_in_all
         if rest:
             (each,) = self.k.sizes(EACH)
             block = self._enter(ceil_div(size, self.block * each))
@@ -368,7 +424,8 @@ class TokenProgram(Values):
             return problem
         lengths = {name: self._axis_of(name) for name in self.blocks}
         program = swept(self.k.done())
-        buffers = self._of_program(program, {**self.memory, **made})
+        own = {} if self.packed is None else {BORDERS: self.packed.table}
+        buffers = self._of_program(program, {**self.memory, **made, **own})
         written = frozenset(made)
         sizes = {str(own): symbol for symbol, own in self.symbols.items()}
         return Lowered(
@@ -384,7 +441,8 @@ class TokenProgram(Values):
     def _first(self, block: Tile) -> Tile:
         """The first token of a block: of a gradient the first block begins with those kept."""
         first = block * self.block
-        return first if self.before == 0 else first - self.before
+        apart = self.before == 0 or self.packed is not None
+        return first if apart else first - self.before
 
     def _axis_of(self, block: str) -> Axis:
         """An axis of which a constant is the block."""
@@ -402,7 +460,7 @@ class TokenProgram(Values):
 
     def _store(self, name: str, node: Node, x: Padded, buffer: Buffer) -> None:
         """Write one output: the gradient of what was kept at the tokens before the first one."""
-        place, past = self.at(node, {}), self.past(name)
+        place, past = self.at(node, {}), self.edge(name)
         assert not isinstance(place, Refusal)
         at: list[Tile] = []
         masks: list[Tile] = []
@@ -413,14 +471,18 @@ class TokenProgram(Values):
         for axis in node.type.names:
             index = place[axis].at
             if past is not None and axis == self.stream:
-                at.append(self.moved(place[axis], self.whole_number(past.count)).at)
-                masks += [index < 0, at[-1] >= 0]
+                index, inside = self.at_edge(name, place[axis])
+                at.append(index)
+                masks += inside
+            elif past is not None and self.packed is not None and self._is_batch(axis):
+                at.append(self.packed.sequence)
             else:
                 at.append(index)
                 mask = place[axis].mask
                 masks += [mask] if mask is not None else []
         value = x.wide().tile if name in self.shares else x.tile
-        self.k.store(buffer, *at, value=value, where=tuple(masks))
+        alone = self.packed is not None  # no two rows of its table are the same token
+        self.k.store(buffer, *at, value=value, where=tuple(masks), exclusive=alone)
 
     def _only_once(self, *nodes: Node) -> list[Tile]:
         """What lacks an axis of the grid is written, or summed, by the first program along it."""

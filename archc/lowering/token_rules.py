@@ -30,6 +30,11 @@ def constant(v: TokenProgram, node: Node, place: Place) -> Made:
     return Padded(v.k.lift(v.option(value, node.type.dtype == "int")))
 
 
+def position(v: TokenProgram, node: Node, place: Place) -> Made:
+    """A place along an axis: of a token, in its own sequence."""
+    return Padded(v.position(place[node.op.axis.name], node.op.axis))
+
+
 def elementwise(v: TokenProgram, node: Node, place: Place) -> Made:
     """A function of its operands; a NaN is never dropped by a choice."""
     given = v.operands(node, place)
@@ -248,7 +253,7 @@ def place_(v: TokenProgram, node: Node, place: Place) -> Made:
 
 TOKEN_RULES: Rules = {
     ir.Constant: constant,
-    ir.Position: lambda v, node, place: Padded(place[node.op.axis.name].at),
+    ir.Position: position,
     ir.Delta: algebra.delta,
     ir.Elementwise: elementwise,
     ir.Reduce: reduce,

@@ -260,6 +260,45 @@ def with_pasts(run: Callable, x: Tensor, past: Tensor, cu_seqlens: Tensor) -> tu
     return made.index_select(1, kept), after
 
 
+def rows_of_sequences(cu_seqlens: Tensor, tokens: int, before: int) -> Tensor:
+    """Packed sequences as the rows of a program, each with `before` rows in front of its tokens: of
+    each row the token that its sequence begins with, the one after its last, and which it is,
+    [3, rows]."""
+
+    def make(cu_seqlens: Tensor) -> Tensor:
+        start, end = cu_seqlens[:-1], cu_seqlens[1:]
+        sequence = torch.arange(len(start), device=cu_seqlens.device)
+        row = torch.arange(tokens + len(start) * before, device=cu_seqlens.device)
+        own = torch.searchsorted(end + before * (sequence + 1), row, right=True)
+        own = own.clamp(max=len(start) - 1)
+        return torch.stack([start[own], end[own], own.to(start.dtype)]).long()
+
+    return once_for(cu_seqlens, ("rows", tokens, before), make)
+
+
+def kept_of_sequences(
+    past: Tensor, cu_seqlens: Tensor, x: Tensor | None = None, tail: Tensor | None = None
+) -> Tensor:
+    """The last tokens of each packed sequence with its past in front, as many as the past has:
+    past [N, P, ...], of x [1, T, ...] or of a tail [N, P, ...], which has those of the sequence."""
+    (N, P), tokens = past.shape[:2], 1 if x is None else x.shape[1]
+
+    def make(cu_seqlens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        start, end = cu_seqlens[:-1, None].long(), cu_seqlens[1:, None].long()
+        place = torch.arange(P, device=cu_seqlens.device)
+        token = end - P + place
+        row = P * torch.arange(N, device=cu_seqlens.device)[:, None]
+        row = row + (place + end - start).clamp(max=P - 1)
+        return token >= start, token.clamp(0, max(tokens - 1, 0)).flatten(), row.flatten()
+
+    inside, token, row = once_for(cu_seqlens, ("kept", tokens, P), make)
+    if tail is None:
+        assert x is not None
+        tail = x[0].index_select(0, token).unflatten(0, (N, P)) if x.shape[1] else past
+    before = past.flatten(0, 1).index_select(0, row).unflatten(0, (N, P))
+    return torch.where(inside.reshape(N, P, *[1] * (past.dim() - 2)), tail, before)
+
+
 def shift_tokens(
     x: Tensor, past: Tensor, cu_seqlens: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

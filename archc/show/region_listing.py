@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from archc.backends.eager.emit import called_first
-from archc.compile import for_kernels, lowered, token_regions, with_epilogues, with_prologues
+from archc.backends.eager.packed import in_one_run
+from archc.compile import (
+    for_kernels,
+    lowered,
+    packed_kernels,
+    token_regions,
+    with_epilogues,
+    with_prologues,
+)  # fmt: skip
 from archc.ir import layer as ir
 from archc.ir.token_region import Left, TokenRegion
 from archc.lowering.token import RegionKernels
@@ -33,7 +41,7 @@ def _lines(layer: ir.Layer) -> Iterator[str]:
         yield f"{layer.name}: around recurrences and products with parameters, by a kernel each"
     width = max((len(each.region.name) for each in kernels), default=0)
     for each in kernels:
-        yield f"  {each.region.name:<{width}}  {_told(each)}"
+        yield f"  {each.region.name:<{width}}  {_told(layer, each)}"
     left = [f"{each.name}: {each.reason}" for each in found if isinstance(each, Left)]
     left += dict.fromkeys(_alone(layer))
     if left:
@@ -49,12 +57,17 @@ def _alone(layer: ir.Layer) -> Iterator[str]:
             yield f"{node.name or ' '.join(node.span.text.split())}: {ALONE[type(node.op)]}"
 
 
-def _told(made: RegionKernels) -> str:
-    """`q_raw, c_q -> q`, the tokens that it looks back on, and what PyTorch would move."""
+def _told(layer: ir.Layer, made: RegionKernels) -> str:
+    """`q_raw, c_q -> q`, the tokens that it looks back on and who does packed sequences, and what
+    PyTorch would move."""
     region: TokenRegion = made.region
     flow = f"{', '.join(region.reads)} -> {', '.join(region.makes)}"
     back = ", ".join(dict.fromkeys(str(past.count) for past in region.pasts.values()))
     looks = f"; looks {back} tokens back" if back else ""
+    if region.pasts and in_one_run(layer):
+        problem = packed_kernels(region)
+        why = f"in PyTorch: {problem}" if isinstance(problem, str) else "by kernels of their own"
+        looks += f", packed sequences {why}"
     stages = len(made.gradient)
     gradient = "" if stages == 1 else f"; its gradient in {stages} kernels"
     return f"{flow}{looks}{gradient}; {region.passes / region.least:.1f} times the bytes in PyTorch"

@@ -77,7 +77,8 @@ def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
     def by_regions(
         scope: Scope, layer: ir.Layer, away: Collection[int]
     ) -> dict[int, RegionFunction]:
-        found = [RegionFunction(scope, each) for each in schedule.regions(layer, away)]
+        every = schedule.regions(layer, away)
+        found = [RegionFunction(scope, each, schedule.packed) for each in every]
         return {id: each for each in found for id in each.region.makes.values()}
 
     return by_kernels, by_steps, by_ops, by_folds(schedule.folds), by_regions

@@ -1,34 +1,46 @@
-"""A token region in a generated file: its kernels, the op that launches them, its passes in
-PyTorch, and the function that chooses. Of a region q of a layer:
+"""A token region in a generated file: its kernels, the ops that launch them, its passes in PyTorch,
+and the function that chooses. Of a region q of a layer:
 
     layer_q_values      launches the kernel of the values
     layer_q_gradient    launches the kernel of the gradients
     layer_q_passes      the same in PyTorch
     layer_q             one or the other
+
+A region that looks back on tokens has kernels for packed sequences too, `layer_q_packed_values` and
+so on: these know where each sequence begins and ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import sympy
-from archc.backends.eager.elementwise import IN_FLOAT32
 from archc.backends.eager.library import use_space
-from archc.backends.eager.literals import literals
 from archc.backends.eager.region import extra_arguments, graph_scope
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, Value
 from archc.backends.expression import ATOM, UNARY, Text
 from archc.backends.index import permuted
 from archc.backends.triton.program_launch import ProgramLaunch, count_text, write_program
-from archc.backends.writer import COLUMNS, INDENT, Names, Writer, identifier, quoted, snake
+from archc.backends.triton.region_parts import (
+    EXTRA,
+    Part,
+    Variant,
+    is_wide,
+    lines_of,
+    listed,
+    with_extra,
+)  # fmt: skip
+from archc.backends.writer import Names, Writer, identifier, quoted, snake
 
-from archc.dims import TIME, Axis
+from archc.dims import TIME, Axis, free_symbols
 from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
 from archc.ir.graph import Graph
-from archc.lowering.token import BLOCK_T, EACH, IO, Lowered, RegionKernels
+from archc.ir.token_region import TokenRegion
+from archc.lowering.token import BLOCK_T, BORDERS, EACH, IO, Lowered, RegionKernels
+from archc.lowering.token_borders import SEQUENCES
 
 PART = 256
 """The longest block of a dim that need not be whole."""
@@ -38,35 +50,22 @@ NUMBERS = {"values": 4096, "gradient": 1024}
 
 HELD, SUMMED = 16_384, 2048
 """How many it has along the places of a short convolution too, which threads hold; and where these
-also hold the sums of all tokens there."""
+also hold the sums of all tokens there. Of packed sequences it has half, as each token has its own
+borders in registers."""
 
 FEW, PAIR = 4, 2
 """Places of a short convolution that a tile may have beside as many numbers as any tile has; and
 how many a warp has of them where it holds their sums."""
 
-EXTRA = "@extra"
-"""Where a call is given what no shape tells, which is known in the end."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """One function of a file: its scope and lines; it is given `more` after the tensors, then what
-    no shape tells, then the `last` ones; `rooms` are results to make room for at first."""
-
-    name: str
-    scope: Scope
-    lines: Writer
-    doc: list[str]
-    more: list[str] = field(default_factory=list)
-    last: list[str] = field(default_factory=list)
-    rooms: list[str] = field(default_factory=list)
-
 
 class RegionFunction:
     """The functions of one region under construction."""
 
-    def __init__(self, scope: Scope, made: RegionKernels):
-        self.scope, self.file, self.made, self.region = scope, scope.file, made, made.region
+    def __init__(
+        self, scope: Scope, made: RegionKernels,
+        packed: Callable[[TokenRegion], RegionKernels | str],
+    ):  # fmt: skip
+        self.scope, self.file, self.region = scope, scope.file, made.region
         self.graph, self.stream = made.region.graph, made.region.stream
         name = f"{snake(scope.layer)}_{identifier(self.region.name)}"
         self.title = self.file.names.fresh(name)
@@ -77,11 +76,26 @@ class RegionFunction:
         self.slopes = {each: names.fresh(f"d_{identifier(each)}") for each in self.outputs}
         self.ds = {each: names.fresh(f"d_{identifier(each)}") for each in self.arguments}
         self.kinds = {each: names.fresh(f"{identifier(each)}_kind") for each in self.outputs}
-        self.taken = set(names.taken)
         self.nodes = {n.op.name: n for n in self.graph if isinstance(n.op, ir.Input)}
+        self.plain = Variant(self.title, made, self.outputs, self.slopes, {})
+        self.variants = [self.plain]
+        borders = packed(self.region) if self.packed else ""
+        if isinstance(borders, RegionKernels):
+            self.variants.append(self._packed_variant(borders, names))
+        self.taken = set(names.taken)
         real = [n for n in self.arguments if self.nodes[n].type.dtype == "real"]
         self.like = self.arguments[real[0]]
         self.wanted = [each for each in self.arguments if each in made.backward.wanted]
+
+    def _packed_variant(self, made: RegionKernels, names: Names) -> Variant:
+        """The kernels for packed sequences."""
+        title = self.file.names.fresh(f"{self.title}_packed")
+        tails = made.region.tails
+        more = {each: names.fresh(identifier(each)) for each in tails}
+        ds = {each: names.fresh(f"d_{identifier(each)}") for each in tails}
+        self.kinds |= {each: names.fresh(f"{identifier(each)}_kind") for each in tails}
+        kept = {past: more[each] for each, past in tails.items()}
+        return Variant(title, made, {**self.outputs, **more}, {**self.slopes, **ds}, kept)
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -141,29 +155,37 @@ class RegionFunction:
     def _write(self) -> None:
         """All of them; what no shape tells comes last."""
         use_space(self.file, self.title)
-        parts = [self._passes(), self._room(), self._values(), self._gradient(), self._again(),
-                 self._choice()]  # fmt: skip
+        passes, choice = self._passes(), self._choice()
+        made = {each.title: self._of_variant(each) for each in self.variants}
         found: dict[str, str] = {}
-        for part in parts:
+        for part in (passes, choice, *(part for parts in made.values() for part in parts)):
             found |= dict(zip(*extra_arguments(self.scope, part.scope), strict=True))
         self.extra = {name: found[name] for name in sorted(found)}
-        for part in parts[:-1]:
-            self._append(part)
-        self._write_op()
-        self._append(parts[-1])
+        self._append(passes)
+        for variant in self.variants:
+            for part in made[variant.title]:
+                self._append(part)
+            self._write_op(variant)
+        self._append(choice)
         self.file.token_notes.append(f"    {self.title}")
+
+    def _of_variant(self, variant: Variant) -> list[Part]:
+        """The functions around the op of a variant."""
+        return [self._room(variant), self._values(variant), self._gradient(variant),
+                self._again(variant)]  # fmt: skip
 
     def _append(self, part: Part) -> None:
         """A function of the file."""
         writer = Writer()
-        own = [*self.arguments.values(), *part.more]
+        own = [*self.arguments.values(), *part.borders, *part.more]
         writer.call(f"def {part.name}(", [*own, *self.extra, *part.last], "):")
         writer.depth += 1
         writer.docstring(part.doc)
         write_sizes(writer, part.scope)
         if part.rooms:
-            given = [*self.arguments.values(), *self.extra, *part.last]
-            writer.call(f"{', '.join(part.rooms)} = {self.title}_room(", given, ")")
+            given = [*self.arguments.values(), *part.borders, *self.extra, *part.last]
+            title = part.name.removesuffix("_values")
+            writer.call(f"{', '.join(part.rooms)} = {title}_room(", given, ")")
         lines = [with_extra(line, list(self.extra)) for line in part.lines.lines]
         writer.include([*part.scope.head, *(line for line in lines if line.strip())])
         self.file.sections.append(writer.text())
@@ -173,9 +195,8 @@ class RegionFunction:
         axes = {}
         for name, argument in self.arguments.items():
             past = self.region.pasts.get(name)
-            count = None if past is None else Axis("past", past.count)
             axes[argument] = [
-                count if count is not None and axis.name == self.stream else axis
+                axis if past is None or axis.kind == "dim" else Axis("past", past.count)
                 for axis in self.nodes[name].type.axes
             ]
         body = graph_scope(self.scope, graph, self.like, axes)
@@ -203,78 +224,91 @@ class RegionFunction:
         lines.returns([*made, *after]) if len([*made, *after]) > 1 else lines.line(
             f"return {made[0]}"
         )
-        doc = [f"{self._listed()} in PyTorch."]
+        doc = [f"{listed(self.plain)} in PyTorch."]
         return Part(f"{self.title}_passes", body, lines, doc, self._borders())
 
     def _borders(self) -> list[str]:
         return ["cu_seqlens"] * self.packed
 
-    def _listed(self) -> str:
-        return ", ".join(f"`{name}`" for name in self.outputs.values())
-
     # --- launches ---
 
-    def _room(self) -> Part:
+    def _room(self, variant: Variant) -> Part:
         """Memory for the results, which also tells what these are like."""
         body, lines = self._body(self.graph, {}), Writer()
         rooms = []
-        for name, id in self.graph.outputs.items():
-            type = self.graph[id].type
-            shape = ", ".join(body.length(axis).text for axis in type.axes)
+        for name, id in variant.graph.outputs.items():
+            type, edge = variant.graph[id].type, variant.made.region.edge(name)
+            lengths = [body.length(axis).text for axis in type.axes]
+            if edge is not None:
+                lengths[:2] = [self._sequences(), str(body.size(edge.count))]
             kind = {"int": "torch.int64", "bool": "torch.bool"}.get(type.dtype, self.kinds[name])
-            rooms.append(f"{self.like}.new_empty(({shape}), dtype={kind})")
+            rooms.append(f"{self.like}.new_empty(({', '.join(lengths)}), dtype={kind})")
         lines.returns(rooms) if len(rooms) > 1 else lines.line(f"return {rooms[0]}")
-        doc = [f"Room for {self._listed()}."]
-        return Part(f"{self.title}_room", body, lines, doc, last=self._kinds())
+        doc = [f"Room for {listed(variant)}."]
+        name, last = f"{variant.title}_room", self._kinds(variant)
+        return Part(name, body, lines, doc, last=last, borders=variant.borders)
 
-    def _values(self) -> Part:
+    def _sequences(self) -> str:
+        """How many packed sequences there are."""
+        past = next(iter(self.region.pasts))
+        return f"{self.arguments[past]}.shape[0]"
+
+    def _values(self, variant: Variant) -> Part:
         """The launch of the kernel of the values."""
         body, lines = self._body(self.graph, {}), Writer()
-        made = [*self.outputs.values()]
-        self._launch(body, lines, self.made.values, {**self.arguments, **self.outputs})
+        made = [*variant.outputs.values()]
+        tensors = {**self.arguments, **variant.outputs}
+        self._launch(body, lines, variant, variant.made.values, tensors)
         lines.returns(made) if len(made) > 1 else lines.line(f"return {made[0]}")
-        doc = [f"{self._listed()} by a kernel."]
-        return Part(f"{self.title}_values", body, lines, doc, last=self._kinds(), rooms=made)
+        doc = [f"{listed(variant)} by a kernel{self._of_packed(variant)}."]
+        name, last = f"{variant.title}_values", self._kinds(variant)
+        return Part(name, body, lines, doc, last=last, rooms=made, borders=variant.borders)
 
-    def _gradient(self) -> Part:
+    def _of_packed(self, variant: Variant) -> str:
+        return " for packed sequences" * variant.packed
+
+    def _gradient(self, variant: Variant) -> Part:
         """The launches of the gradients, and the sums of what programs summed."""
-        body, lines = self._body(self.graph, {}), Writer()
+        body, lines, made = self._body(self.graph, {}), Writer(), variant.made
         wanted = {name: self.ds[name] for name in self.wanted}
-        given = {**self.arguments, **{cotangent(n): d for n, d in self.slopes.items()}}
+        given = {**self.arguments, **{cotangent(n): d for n, d in variant.slopes.items()}}
         given |= {cotangent(name): d for name, d in wanted.items()}
-        for name, type in self.made.between.items():
+        for name, type in made.between.items():
             given[name] = body.names.fresh("moved")
             shape = ", ".join(body.length(axis).text for axis in type.axes)
             lines.line(f"{given[name]} = {self.like}.new_empty(({shape}))")
-        for stage in self.made.gradient:
+        for stage in made.gradient:
             own = {n: d for n, d in wanted.items() if cotangent(n) in stage.buffers}
-            self._launch(body, lines, stage, given, own)
-        shares = {n: axes for stage in self.made.gradient for n, axes in stage.shares.items()}
+            self._launch(body, lines, variant, stage, given, own)
+        shares = {n: axes for stage in made.gradient for n, axes in stage.shares.items()}
         results = []
         for name, d in wanted.items():
             axes = len(shares.get(cotangent(name), ()))
             summed = f"sum_of_programs({d}, {axes}, {self.arguments[name]})"
             results.append(summed if axes else d)
         lines.returns(results) if len(results) > 1 else lines.line(f"return {results[0]}")
-        doc = [f"The gradients of {', '.join(self.arguments[n] for n in wanted)} by kernels."]
-        slopes = [*self.slopes.values()]
-        return Part(f"{self.title}_gradient", body, lines, doc, slopes, self._kinds())
+        names = ", ".join(self.arguments[n] for n in wanted)
+        doc = [f"The gradients of {names} by kernels{self._of_packed(variant)}."]
+        name, last, slopes = f"{variant.title}_gradient", self._kinds(variant), variant.slopes
+        return Part(name, body, lines, doc, [*slopes.values()], last, borders=variant.borders)
 
-    def _kinds(self) -> list[str]:
-        return [*self.kinds.values()]
+    def _kinds(self, variant: Variant) -> list[str]:
+        return [self.kinds[name] for name in variant.outputs]
 
     def _launch(
-        self, body: Scope, lines: Writer, made: Lowered, tensors: Mapping[str, str],
-        wanted: Mapping[str, str] | None = None,
+        self, body: Scope, lines: Writer, variant: Variant, made: Lowered,
+        tensors: Mapping[str, str], wanted: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """The lines that launch a program; `wanted` are gradients to make room for."""
         tile = self.tile(body, made, held=True)
+        tensors = {**tensors, **self._table(body, lines, made)}
         sizes, constants = self._sizes(body, made), self._constants(body, made)
         tokens = body.ask(body.lengths["t"])
         kind = "values" if wanted is None else "gradient"
         most, warps = NUMBERS[kind], "token_warps(block_t * numbers)"
         if self.holds(made):
-            most, few = (SUMMED, PAIR) if made.shares else (HELD, FEW)
+            held = HELD // 2 if variant.packed else HELD
+            most, few = (SUMMED, PAIR) if made.shares else (held, FEW)
             warps = f"token_warps(block_t * numbers // {few})"
         elif made.shares:
             warps = f"max(4, {warps})"
@@ -293,8 +327,21 @@ class RegionFunction:
             made.buffers[name]: text for name, text in tensors.items() if name in made.buffers
         }
         launch = ProgramLaunch(buffers, sizes, constants, warps=warps)
-        program = replace(made.program, name=f"{self.title}_{kind}_kernel")
+        program = replace(made.program, name=f"{variant.title}_{kind}_kernel")
         write_program(self.file, lines, program, launch)
+
+    def _table(self, body: Scope, lines: Writer, made: Lowered) -> dict[str, str]:
+        """Where packed sequences begin and end, of each row of a program."""
+        if BORDERS not in made.buffers:
+            return {}
+        (buffer,) = (b for b in made.program.buffers if b.name == made.buffers[BORDERS])
+        (_, rows), tokens = buffer.axes[1], body.ask(body.lengths["t"])
+        symbols = {s.name: s for s in free_symbols(rows)}
+        before = sympy.diff(rows, symbols[SEQUENCES]) if SEQUENCES in symbols else sympy.Integer(0)
+        before = before.xreplace({symbols[n]: s for n, s in made.sizes.items() if n in symbols})
+        text = f"rows_of_sequences(cu_seqlens, {tokens}, {body.size(before)})"
+        lines.line(f"rows = {text}")
+        return {BORDERS: "rows"}
 
     def _room_of(self, body: Scope, made: Lowered, name: str, known: Mapping[str, str]) -> str:
         """Room for a gradient, or for the sums of all programs."""
@@ -332,6 +379,8 @@ class RegionFunction:
             name = symbol.name
             if name == EACH:
                 found[name] = "each"
+            elif name == SEQUENCES:
+                found[name] = self._sequences()
             elif name in made.options:
                 value = made.options[name]
                 text = body.size(value) if symbol.is_integer else body.number(value)
@@ -358,37 +407,45 @@ class RegionFunction:
 
     # --- the op, and who calls it ---
 
-    def _numbers(self) -> list[str]:
+    def _numbers(self, variant: Variant) -> list[str]:
         """What the op is given besides tensors, as a schema has it."""
         whole = {str(s) for node in self.graph for a in node.type.axes for s in a.size.free_symbols}
-        kinds = [f"ScalarType {name}" for name in self.kinds.values()]
+        kinds = [f"ScalarType {name}" for name in self._kinds(variant)]
         more = [f"{'int' if name in whole else 'float'} {name}" for name in self.extra]
         return [*more, *kinds]
 
-    def _write_op(self) -> None:
+    def _write_op(self, variant: Variant) -> None:
         """The op, and what its gradient is taken of where that has one itself."""
-        writer = Writer()
-        writer.line(f"{self.title}_op = new_token_op(")
+        writer, title = Writer(), variant.title
+        writer.line(f"{title}_op = new_token_op(")
         names = [self.arguments[n] for n in self.wanted]
-        arguments, numbers = " ".join(self.arguments.values()), "; ".join(self._numbers())
+        arguments = " ".join([*self.arguments.values(), *variant.borders])
+        numbers = "; ".join(self._numbers(variant))
         for texts in (
-            ["SPACE"], [quoted(self.title)], _lines(arguments), _lines(numbers),
-            [str(len(self.outputs))], _lines(" ".join(names)), [f"{self.title}_values"],
-            [f"{self.title}_room"], [f"{self.title}_gradient"], [f"{self.title}_again"],
+            ["SPACE"], [quoted(title)], lines_of(arguments), lines_of(numbers),
+            [str(len(variant.outputs))], lines_of(" ".join(names)), [f"{title}_values"],
+            [f"{title}_room"], [f"{title}_gradient"], [f"{title}_again"],
         ):  # fmt: skip
             writer.include([f"    {text}" for text in texts])
             writer.lines[-1] += ","
         writer.line(")")
         self.file.sections.append(writer.text())
 
-    def _again(self) -> Part:
+    def _again(self, variant: Variant) -> Part:
         """The passes as the op is called."""
         body, lines = self._body(self.graph, {}), Writer()
-        every = [*self.arguments.values(), *["None"] * self.packed]
+        borders = variant.borders or ["None"] * self.packed
+        every = [*self.arguments.values(), *borders]
         lines.call(f"made = {self.title}_passes(", [*every, EXTRA], ")")
-        lines.line(f"return made[:{len(self.outputs)}]" if self._several() else "return (made,)")
+        count, pasts = len(self.outputs), [*self.region.pasts]
+        if variant.tails:
+            tails = [f"made[{count + pasts.index(past)}]" for past in variant.tails]
+            lines.line(f"return (*made[:{count}], {', '.join(tails)})")
+        else:
+            lines.line(f"return made[:{count}]" if self._several() else "return (made,)")
         doc = ["What a gradient of the gradient is taken of."]
-        return Part(f"{self.title}_again", body, lines, doc, last=self._kinds())
+        name, last = f"{variant.title}_again", self._kinds(variant)
+        return Part(name, body, lines, doc, last=last, borders=variant.borders)
 
     def _several(self) -> bool:
         return len(self.outputs) + len(self.region.pasts) > 1
@@ -397,31 +454,54 @@ class RegionFunction:
         """The function that is called: by kernels where they can do it."""
         body, lines = self._body(self.graph, {}), Writer()
         self.scope_of_choice = body
-        programs = (self.made.values, *self.made.gradient)
+        for variant in self.variants:
+            self._if_by_kernels(body, lines, variant)
+        every = [*self.arguments.values(), *self._borders(), EXTRA]
+        lines.call(f"return {self.title}_passes(", every, ")")
+        doc = [f"{listed(self.plain)}, by a kernel where there is a GPU."]
+        if self.region.pasts:
+            doc[0] = doc[0][:-1] + ", and the last tokens of what is looked back on."
+        return Part(self.title, body, lines, doc, self._borders())
+
+    def _if_by_kernels(self, body: Scope, lines: Writer, variant: Variant) -> None:
+        """`if ...: return ...` by the kernels of a variant."""
+        programs = variant.made.programs
         tiles = dict.fromkeys(self.tile(body, each) for each in programs)
         many = [self.tile(body, each, held=True) for each in programs if self.holds(each)]
         tiles |= dict.fromkeys(f"{each} // {FEW}" for each in many)
         largest = next(iter(tiles)) if len(tiles) == 1 else f"max({', '.join(tiles)})"
         asked = f"by_token_kernels({', '.join([largest, *self.arguments.values()])})"
-        asked = f"cu_seqlens is None and {asked}" if self.packed else asked
-        if self.region.pasts:
-            kept = sympy.Add(*{past.count for past in self.region.pasts.values()})
-            tokens = body.ask(body.lengths["t"])
-            lines.line(f"enough = {tokens} >= {body.size(kept)}")
-            asked = f"enough and {asked}"
+        if variant.packed:
+            asked = f"cu_seqlens is not None and {asked}"
+        else:
+            asked = f"cu_seqlens is None and {asked}" if self.packed else asked
+            if not self._keeps_what_it_reads():
+                tokens = body.ask(body.lengths["t"])
+                lines.line(f"enough = {tokens} >= {body.size(self._seen())}")
+                asked = f"enough and {asked}"
         with lines.block(f"if {asked}:"):
-            for name, kind in self.kinds.items():
-                lines.line(f"{kind} = {self._kind_of(name)}")
-            made = ", ".join(self.outputs.values())
-            every = [*self.arguments.values(), EXTRA, *self.kinds.values()]
-            lines.call(f"{made} = {self.title}_op(", every, ")")
-            lines.line(f"return {', '.join([made, *self._kept(lines)])}")
-        every = [*self.arguments.values(), *self._borders(), EXTRA]
-        lines.call(f"return {self.title}_passes(", every, ")")
-        doc = [f"{self._listed()}, by a kernel where there is a GPU."]
-        if self.region.pasts:
-            doc[0] = doc[0][:-1] + ", and the last tokens of what is looked back on."
-        return Part(self.title, body, lines, doc, self._borders())
+            for name in variant.outputs:
+                lines.line(f"{self.kinds[name]} = {self._kind_of(variant, name)}")
+            made = ", ".join(variant.outputs.values())
+            every = [*self.arguments.values(), *variant.borders, EXTRA, *self._kinds(variant)]
+            lines.call(f"{made} = {variant.title}_op(", every, ")")
+            kept_ = self._kept_packed(variant) if variant.packed else self._kept(lines)
+            lines.returns([*self.outputs.values(), *kept_]) if self._several() else lines.line(
+                f"return {made}"
+            )
+
+    def _kept_packed(self, variant: Variant) -> list[str]:
+        """The last tokens of each packed sequence, of each value that is looked back on."""
+        found = []
+        for name, past in self.region.pasts.items():
+            if name in variant.tails:
+                own = f"tail={variant.tails[name]}"
+            else:
+                looked = self.scope.graph[past.looks].operands[0]
+                (read,) = (n for n, id in self.region.reads.items() if id == looked)
+                own = self.arguments[read]
+            found.append(f"kept_of_sequences({self.arguments[name]}, cu_seqlens, {own})")
+        return found
 
     def _kept(self, lines: Writer) -> list[str]:
         """The last tokens of each value that is looked back on."""
@@ -438,10 +518,18 @@ class RegionFunction:
             self._kept_again(lines)
         return found
 
+    def _keeps_what_it_reads(self) -> bool:
+        """Whether all that is looked back on enters: what is kept of it needs no more tokens."""
+        looked = {self.scope.graph[p.looks].operands[0] for p in self.region.pasts.values()}
+        return looked <= {*self.region.reads.values()}
+
+    def _seen(self) -> sympy.Expr:
+        """Of how many tokens those are made that are kept: looks may be at what others made."""
+        return sympy.Add(*(past.count for past in self.region.pasts.values()))
+
     def _kept_again(self, lines: Writer) -> None:
         """The passes for the last tokens alone: what is looked back on is made in the region."""
-        counts = {past.count for past in self.region.pasts.values()}
-        count = self.scope_of_choice.size(sympy.Add(*counts))
+        count = self.scope_of_choice.size(self._seen())
         given = []
         for name, argument in self.arguments.items():
             along = self.stream in self.nodes[name].type.names and name not in self.region.pasts
@@ -451,30 +539,11 @@ class RegionFunction:
         every = [*given, *["None"] * self.packed, EXTRA]
         lines.call(f"kept = {self.title}_passes(", every, ")")
 
-    def _kind_of(self, name: str) -> str:
+    def _kind_of(self, variant: Variant, name: str) -> str:
         """The dtype that an output has in PyTorch."""
-        id = self.graph.outputs[name]
+        id = variant.graph.outputs[name]
         before = self.graph.ancestors(id) | {id}
-        wide = any(_is_wide(self.graph[each].op) for each in before)
+        wide = any(is_wide(self.graph[each].op) for each in before)
         real = [n for n in self.arguments if self.nodes[n].id in before]
         real = [self.arguments[n] for n in real if self.nodes[n].type.dtype == "real"]
         return f"token_kind({', '.join([str(wide), *real])})"
-
-
-def with_extra(line: str, names: list[str]) -> str:
-    """A line with what no shape tells in its place."""
-    if names:
-        return line.replace(EXTRA, ", ".join(names))
-    return line.replace(f", {EXTRA}", "").replace(f"{EXTRA}, ", "").replace(f"{EXTRA},", "")
-
-
-def _is_wide(op: object) -> bool:
-    """Whether autocast does an op in float32."""
-    if isinstance(op, ir.Reduce):
-        return op.fn in ("sum", "prod")
-    return isinstance(op, ir.Elementwise) and op.fn in IN_FLOAT32
-
-
-def _lines(text: str) -> list[str]:
-    """A text as literals that are not too long."""
-    return literals(text, COLUMNS - len(INDENT)) or [quoted(text)]

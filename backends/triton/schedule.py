@@ -13,6 +13,7 @@ from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Kernel, Kernels, Segments
+from archc.ir.token_region import TokenRegion
 from archc.lowering.kernels import lower
 from archc.lowering.token import RegionKernels
 from archc.lowering.values import Refusal as NotLowered
@@ -29,7 +30,8 @@ class Schedule:
     a walk of a chunked form of these tokens goes in segments, or why it goes whole. `in_spans`:
     whether a recurrence token by token is learned from in spans of tokens. `folds`: what the sums
     over the tokens read of an attend are. `regions` are the token regions of a layer that have
-    kernels, but for nodes that stay where they are."""
+    kernels, but for nodes that stay where they are; `packed` are the kernels of one that looks back
+    on tokens, for packed sequences, or why there are none."""
 
     prepare: Callable[[Graph, Collection[str]], Graph]
     partition: Callable[[Graph, str, Axis, Collection[str], Mapping[int, str], bool], Kernels]
@@ -41,6 +43,7 @@ class Schedule:
     in_spans: Callable[[ir.Fold], bool]
     folds: Callable[[ir.Pair], tuple[WeightedSum | Refusal, ...]]
     regions: Callable[[ir.Layer, Collection[int]], Sequence[RegionKernels]]
+    packed: Callable[[TokenRegion], RegionKernels | str]
 
 
 def written(

@@ -14,6 +14,16 @@ TEXT = """layer Alone(H, N, R, V, K = N + R, d = H * V):
 """
 
 
+def test_who_does_packed_sequences_is_told() -> None:
+    """A layer with an attention takes them one by one, by the kernels of batches."""
+    text = "layer Conv(K):\n    input x[K]\n    param c[K, 3]\n    output y[K] = "
+    alone = region_listing.as_text(layer(text + "silu(shortconv(x, c)) * x"))
+    told = "looks 2 tokens back, packed sequences by kernels of their own;"
+    assert told in alone
+    beside = "silu(shortconv(x, c)) * x\n    output z[K] = mean[t](x)"
+    assert "tokens back; " in region_listing.as_text(layer(text + beside))
+
+
 def test_what_stands_between_kernels_is_told() -> None:
     assert region_listing.as_text(layer(TEXT)).splitlines() == [
         "Alone: in PyTorch",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -194,6 +195,56 @@ def check_tokens(spec: str, tokens: int, unit: int) -> None:
         print(f"{name}: {float(error):.1e}")
 
 
+LENGTHS = (0, 5, 1, 2, 0, 4)
+"""Of packed sequences: empty ones, and ones shorter than a convolution."""
+
+
+def packed_by(made: Any, x: Tensor, starts: Sequence[Tensor], borders: Tensor) -> Named:
+    """What a layer makes of packed sequences that are continued, what it keeps of each, and the
+    gradients of all that enters."""
+    x = x.clone().requires_grad_()
+    first = [s.clone().requires_grad_() for s in starts]
+    state = made.initial_state(len(borders) - 1, dtype=x.dtype)
+    state = type(state)(*first)
+    y, after = made(x, state=state, return_state=True, cu_seqlens=borders)
+    results = {"y": y, **{f"{n} after": s for n, s in zip(after._fields, after, strict=True)}}
+    torch.manual_seed(1)
+    loss = sum(
+        (r * torch.randn(r.shape, dtype=torch.float64).to(r)).sum() for r in results.values()
+    )
+    learns = {"x": x, **dict(zip(after._fields, first, strict=True))}
+    learns |= dict(made.named_parameters())
+    ds = torch.autograd.grad(loss, [*learns.values()], **UNUSED)
+    found = results | {f"d {n}": d for n, d in zip(learns, ds, strict=True)}
+    return {n: v.detach() for n, v in found.items()}
+
+
+def check_packed(spec: str, unit: int) -> None:
+    """A whole layer of packed sequences whose token regions are done by kernels, and nothing else:
+    values, states, and gradients of the input, of the states and of every parameter."""
+    layer, module = file_of(spec)
+    sizes = next(examples(layer, unit))
+    tokens = sum(LENGTHS)
+    known = {**sizes, "batch": 1, "T#": tokens, "T_seen#": tokens}
+    _, op = layer.inputs[0]
+    x = torch.randn([evaluate(axis.size, known) for axis in op.type.axes]).double()
+    exact = getattr(module, layer.name)(**arguments(sizes)).double()
+    small = getattr(module, layer.name)(**arguments(sizes))
+    small.load_state_dict(narrow(exact.state_dict()))
+    exact.load_state_dict(narrow(small.state_dict(), torch.float64))
+    borders = torch.tensor([0, *accumulate(LENGTHS)])
+    starts = [torch.randn(s.shape).double() for s in exact.initial_state(len(LENGTHS))]
+    wanted, calls = packed_by(exact, x, starts, borders), []
+    vars(module).update(as_told(module, 1e-4))
+    module.by_token_kernels = lambda largest, *given: calls.append(largest) is None
+    with guarded():
+        found = packed_by(small, x.float(), [s.float() for s in starts], borders)
+    assert calls, "no region was done by kernels"
+    for name, exactly in wanted.items():
+        error = (found[name].double() - exactly).abs().max() / exactly.abs().max().clamp(min=1e-9)
+        print(f"{name}: {float(error):.1e}")
+
+
 def check_gates(spec: str, chunk: int, K: int = 6, V: int = 20) -> None:
     """A recurrence `spec_memory(q, k, v, log gate, S)` that forgets almost all, and all."""
     _, module = file_of(spec, in_kernels)
@@ -226,6 +277,7 @@ def main(arguments: list[str]) -> None:
         checks = {
             "layer": check_layer,
             "tokens": check_tokens,
+            "packed": check_packed,
             "gates": check_gates,
             "wide": check_wide,
         }

@@ -17,26 +17,28 @@ from tests.backends.triton.test_interpreted import errors, wrong
 pytest.importorskip("triton")
 
 
-def test_a_feed_forward_layer_by_kernels() -> None:
-    """Values, gradients and gradients of gradients."""
-    assert not wrong(errors("tokens swiglu 5 4"))
+OWN = Path(__file__).parent / "regions"
+LEARNED = OWN / "learned_angles.arch"
+
+
+def test_layers_of_a_kind_each_by_kernels() -> None:
+    """In one process. Of batches: values, gradients and gradients of gradients, those of a learned
+    base of rotations, which come through tables that a region reads, and of what is only compared,
+    which are zero. Packed: looks at what is made, of which the last tokens leave the kernel."""
+    names = [LEARNED, OWN / "compared.arch"]
+    batches = ["tokens swiglu 5 4", *(f"tokens {name} 5 4" for name in names)]
+    found = errors(*batches, f"packed {OWN / 'chained.arch'} 4")
+    known = {name.rpartition(": ")[2] for name in found}
+    assert {"d b", "d w", "d g", "u_past after", "d u_past", "d y_past"} <= known
+    assert not wrong(found)
 
 
 @pytest.mark.slow
 def test_layers_by_kernels() -> None:
     """Short convolutions with their past, gates, gated norms, rotations, shifts of tokens. What is
     chunked has no second gradient, so these are of few tokens."""
-    assert not wrong(errors("tokens kda 9 4", "tokens rwkv7 5 4", "tokens mla 5 4"))
-
-
-LEARNED = Path(__file__).parent / "regions" / "learned_angles.arch"
-
-
-def test_angles_that_are_learned_by_kernels() -> None:
-    """Rotations of a learned base: its gradient comes through tables that a region reads."""
-    found = errors(f"tokens {LEARNED} 9 4")
-    assert {"d b", "d w", "d g"} <= {name.partition(": ")[2] for name in found}
-    assert not wrong(found)
+    few = [f"tokens {spec} 5 4" for spec in ("rwkv7", "mla")]
+    assert not wrong(errors("tokens kda 9 4", *few, "tokens delta 1 4"))
 
 
 def test_angles_that_are_learned_elsewhere() -> None:
@@ -58,9 +60,43 @@ def test_angles_that_are_learned_elsewhere() -> None:
     torch.testing.assert_close(found, wanted)
 
 
-def test_what_is_only_compared_by_kernels() -> None:
-    """Its gradient is zero, for which a kernel reads nothing."""
-    assert not wrong(errors(f"tokens {LEARNED.parent / 'compared.arch'} 5 4"))
+@pytest.mark.slow
+def test_packed_layers_by_kernels() -> None:
+    assert not wrong(errors("packed kda 4", "packed rwkv7 4", "packed mamba2 4"))
+
+
+def test_what_is_kept_of_looks_at_what_looks_made() -> None:
+    """The last tokens of a value that looks back itself, by kernels and in PyTorch; packed too."""
+    spec = archc.load(OWN / "chained.arch")
+    module = load(whole_in_kernels(Plan(lowered(spec.layer))), "chained")
+    layer, x = module.Chained(K=3).double(), torch.randn(1, 6, 3, dtype=torch.float64)
+    borders = torch.tensor([0, 1, 1, 6])
+    wanted = layer(x, return_state=True)
+    packed = layer(x, return_state=True, cu_seqlens=borders)
+    asked = []
+    module.by_token_kernels = lambda *given: asked.append(given) is None
+    module.chained_y_op = lambda *given: module.chained_y_again(*given)[0]
+    module.chained_y_packed_op = module.chained_y_packed_again
+    torch.testing.assert_close(layer(x, return_state=True), wanted)
+    torch.testing.assert_close(layer(x, return_state=True, cu_seqlens=borders), packed)
+    assert len(asked) == 2
+
+
+def test_one_token_is_done_by_kernels_that_look_back() -> None:
+    """What is looked back on enters, so that the last tokens of it and of its past are kept."""
+    spec = archc.parse(SHORT.replace("* (x @ G)", "").replace("W, G", "W"))
+    module = load(whole_in_kernels(Plan(lowered(spec.layer))), "short")
+    layer, x = module.Short(d=3, H=2, K=2).double(), torch.randn(2, 4, 3).double()
+    wanted = layer(x)
+    asked = []
+    module.by_token_kernels = lambda *given: asked.append(given) is None
+    module.short_u_op = lambda *given: module.short_u_again(*given)[0]
+    made, state = [], None
+    for t in range(4):
+        y, state = layer(x[:, t : t + 1], state=state, return_state=True)
+        made.append(y)
+    torch.testing.assert_close(torch.cat(made, 1), wanted)
+    assert len(asked) == 4
 
 
 SHORT = """

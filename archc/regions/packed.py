@@ -1,0 +1,31 @@
+"""A token region of packed sequences: the same, with a past of each and with what is kept of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from archc.ir import layer as ir
+from archc.ir.graph import Graph
+from archc.ir.token_region import TokenRegion
+
+
+def packed(region: TokenRegion) -> TokenRegion:
+    """The region for packed sequences. What it looks back on and makes itself leaves it as a tail:
+    the last tokens of each sequence, as no shape tells where these are."""
+    graph, tails = region.graph.copy(), dict[str, str]()
+    for past in region.pasts:
+        looked = looked_at(graph, past)
+        if not isinstance(graph[looked].op, ir.Input):
+            name = f"{past}_next"
+            while name in region.reads or name in region.pasts or name in graph.outputs:
+                name += "_"
+            graph.outputs[name] = looked
+            tails[name] = past
+    return replace(region, graph=graph, packed=True, tails=tails)
+
+
+def looked_at(graph: Graph, past: str) -> int:
+    """The value that an op looks back on: x of `where(position >= 0, x, past)`."""
+    (input,) = (n.id for n in graph if isinstance(n.op, ir.Input) and n.op.name == past)
+    (choice,) = graph.users(input)
+    return graph[choice].operands[1]

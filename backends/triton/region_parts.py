@@ -1,0 +1,85 @@
+"""The parts of a token region in a generated file: its kernels under a title, and its functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from archc.backends.eager.elementwise import IN_FLOAT32
+from archc.backends.eager.literals import literals
+from archc.backends.eager.scope import Scope
+from archc.backends.writer import COLUMNS, INDENT, Writer, quoted
+
+from archc.ir import layer as ir
+from archc.ir.graph import Graph
+from archc.lowering.token import RegionKernels
+
+EXTRA = "@extra"
+"""Where a call is given what no shape tells, which is known in the end."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Kernels of a region under a title: those of batches, or those of packed sequences. `tails`:
+    the last tokens of sequences that they make, by the name of the past these are kept for."""
+
+    title: str
+    made: RegionKernels
+    outputs: Mapping[str, str]
+    slopes: Mapping[str, str]
+    tails: Mapping[str, str]
+
+    @property
+    def packed(self) -> bool:
+        """Whether they are of packed sequences."""
+        return self.made.region.packed
+
+    @property
+    def graph(self) -> Graph:
+        """What the values are made by."""
+        return self.made.region.graph
+
+    @property
+    def borders(self) -> list[str]:
+        """The argument that says where packed sequences begin and end."""
+        return ["cu_seqlens"] * self.packed
+
+
+@dataclass(frozen=True)
+class Part:
+    """One function of a file: its scope and lines; it is given `more` after the tensors, then what
+    no shape tells, then the `last` ones; `rooms` are results to make room for at first. `borders`:
+    the argument that says where packed sequences are."""
+
+    name: str
+    scope: Scope
+    lines: Writer
+    doc: list[str]
+    more: list[str] = field(default_factory=list)
+    last: list[str] = field(default_factory=list)
+    rooms: list[str] = field(default_factory=list)
+    borders: list[str] = field(default_factory=list)
+
+
+def listed(variant: Variant) -> str:
+    """What kernels make, to be read."""
+    return ", ".join(f"`{name}`" for name in variant.outputs.values())
+
+
+def with_extra(line: str, names: list[str]) -> str:
+    """A line with what no shape tells in its place."""
+    if names:
+        return line.replace(EXTRA, ", ".join(names))
+    return line.replace(f", {EXTRA}", "").replace(f"{EXTRA}, ", "").replace(f"{EXTRA},", "")
+
+
+def is_wide(op: object) -> bool:
+    """Whether autocast does an op in float32."""
+    if isinstance(op, ir.Reduce):
+        return op.fn in ("sum", "prod")
+    return isinstance(op, ir.Elementwise) and op.fn in IN_FLOAT32
+
+
+def lines_of(text: str) -> list[str]:
+    """A text as literals that are not too long."""
+    return literals(text, COLUMNS - len(INDENT)) or [quoted(text)]
