@@ -141,7 +141,7 @@ def test_gla_block_as_printed() -> None:
     agree("gla_block", "a loop from the formulas, as printed", printed(x), theirs)
 
 
-@pytest.mark.parametrize("length", [12, 70])
+@pytest.mark.parametrize("length", [12, pytest.param(70, marks=pytest.mark.slow)])
 def test_kda_layer(tmp_path: Path, length: int) -> None:
     """A whole layer; 70 tokens take the reference, which computes in float32, across its chunks."""
     sizes = {"d": 24, "H": 2, "K": 8, "width": 4}

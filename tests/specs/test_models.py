@@ -51,7 +51,10 @@ def test_kimi_linear(tmp_path: Path) -> None:
     agree("kimi_linear", "transformers kimi_linear", model(theirs["tokens"]), theirs["logits"])
 
 
-@pytest.mark.parametrize("caps", [{"cap": 15, "top": 30}, {"cap": None, "top": None}])
+CAPS, UNCAPPED = {"cap": 15, "top": 30}, {"cap": None, "top": None}
+
+
+@pytest.mark.parametrize("caps", [CAPS, pytest.param(UNCAPPED, marks=pytest.mark.slow)])
 def test_xlstm(tmp_path: Path, caps: dict) -> None:
     sizes = {"vocab": 50, "d": 32, "H": 2, "L": 2, "f": 40}
     theirs = apart.run("xlstm_model", tmp_path, B=2, T=32, seed=2, **sizes, **caps)
