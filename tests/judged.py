@@ -14,6 +14,7 @@ EQUIVALENT: Mapping[str, str] = {
     "50d4600fefe3": "what an indent belongs to is among the lines: the default is never taken",
     "94358420aee2": "no layer has this rate to the last bit",
     "7f64827d348c": "a default that nothing takes: all three calls say which rows they mean",
+    "caa7e659fdb8": "all recurrences of a layer run along its own tokens, which always grow",
     "e9fe79998e3c": "beside dims states have the batch alone, which is no dim of heads",
 }
 """They mean the same."""
@@ -29,7 +30,6 @@ LEFT: Mapping[str, str] = {
     "gradient, of a memory that is no matrix: no page of the tests shows one",
     "e22d8407335e": "a size of a layer that is given as an argument is taken for any number: what "
     "is computed or refused stays the same in all tests",
-    "caa7e659fdb8": "what a recurrence along another sequence keeps: no test counts one",
     "08968e4ec067": "conditions of a choice among the tokens read so far: no layer of the tests "
     "that draw sizes has such",
     "3a3ef88b430c": "the name of a value in the text of a kernel",

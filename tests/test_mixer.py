@@ -195,6 +195,7 @@ PLAIN = {"start": "", "update": "S[t-1] + k @ v.T", "read": "S[t].T @ q"}
         ({"update": "S[t-1] + v @ v.T"}, False),
         ({"read": "tanh(S[t].T @ q)"}, False),
         ({"read": "S[t].T @ q * v"}, False),
+        ({"read": "S[t].T @ q + sum[K](S[t].T @ q)"}, False),  # that channel and every other
     ],
 )
 def test_exact_only_where_it_is_true(change: dict[str, str], exact: bool) -> None:

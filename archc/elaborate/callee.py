@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import sympy
 
-from archc.diagnostics import did_you_mean
+from archc.diagnostics import Refused, did_you_mean
 from archc.dims import Axis, at
 from archc.elaborate import ops
 from archc.elaborate.scope import Scope
@@ -73,12 +73,35 @@ def infer(
         for item, axis in zip(items, visible, strict=True):
             if not isinstance(item, tree.Name):
                 continue
-            axes[item.id] = axis
+            if axes.setdefault(item.id, axis) != axis:
+                raise _other_axis(scope, target, declared, value, (item.id, axes[item.id], axis))
             name = item.id.rstrip("'")
             given = sizes.setdefault(name, axis.size)
             if isinstance(given, sympy.Expr) and given != axis.size:
                 _agree(scope, target, name, given, axis, node)
     return sizes, axes
+
+
+def _other_axis(
+    scope: Scope,
+    target: LayerRef,
+    declared: tree.Declared,
+    value: Tensor,
+    found: tuple[str, Axis, Axis],
+) -> Refused:
+    """What comes in has another dim where an earlier value has one: dims come by their places."""
+    name, earlier, axis = found
+    return scope.error(
+        "E0311",
+        f"`{name}` of `{target.decl.name}` is `{earlier}` of one value and `{axis}` of another",
+        value.origin,
+        others=[(declared.span, "declared here")],
+        helps=[
+            f"dims of a layer's inputs are told by their places: the value is "
+            f"{ops.shape(scope, value)}; name one with its dims in the order of "
+            f"`{declared.span.text}` and give that"
+        ],
+    )
 
 
 def _agree(

@@ -165,11 +165,13 @@ def _has_tokens(node: Node) -> bool:
 
 
 def _sums_by_name(graph: Graph, node: Node, split: Axis) -> bool:
-    """Whether a product sums over a dim that all of its factors call as it is called."""
+    """Whether a product sums over a dim that all of its factors call as it is called; one that only
+    calls another dim so sums over nothing."""
     types = (graph[operand].type.axes for operand in node.operands)
     pairs = (pair for p in zip(node.op.ins, types, strict=True) for pair in zip(*p, strict=True))
     same = all((label == split.name) == (axis == split) for label, axis in pairs)
-    return same and split.name not in dict(node.op.out)
+    summed = {label for labels in node.op.ins for label in labels} - {*dict(node.op.out)}
+    return same and split.name in summed
 
 
 def _sum_blocks(graph: Graph, node: Node, split: Axis) -> None:

@@ -161,6 +161,17 @@ def test_a_fold_in_a_fold() -> None:
     agree(folded(body, outside, {"y": "batch K"}, {}).graph)
 
 
+def test_a_result_may_be_called_like_a_state_before_the_token() -> None:
+    """The gradient of h[t] = x h[t-1] reads h[t-1] of every token, which is put out under a name of
+    its own."""
+    body = Sketch()
+    h, x = body.input("h[t-1]", "batch"), body.input("x", "batch")
+    body.outputs(h=body.fn("mul", h, x), **{"h[t-1]": body.fn("exp", x)})
+    made = agree(folded(body, {"x": "batch t"}, {"h": "batch"}, {}).graph)
+    (walk,) = (node.op for node in made.forward if isinstance(node.op, ir.Fold))
+    assert {*walk.body.outputs} == {"h", "h[t-1]", "h[t-1]'"}
+
+
 def test_a_refusal_in_a_body_names_the_node() -> None:
     body = Sketch()
     x = body.input("x", "batch m")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -45,3 +46,7 @@ def test_a_peer_that_takes_its_process_down(
         "remark": "the rest is measured without left, right: its process was ended by signal 6"
     }
     assert decode == {"what": "decode@64", "seconds": {"ours": [0.1, 0.1]}}
+
+
+def test_as_many_processes_compile_as_there_are_cores() -> None:
+    assert Limits().cores == (os.cpu_count() or 1)

@@ -70,7 +70,7 @@ def test_output_to_a_device():
 @pytest.mark.parametrize(
     ("stage", "says"),
     [
-        ("normal", "S = S' + k (beta v - (beta k . S'))"),
+        ("normal", "S = S' + k (beta v - (beta k . S'))\n    %15 = (q . S)\n"),
         ("chunk", "-- along the chunks"),
         ("grad", "saved for the gradient, bytes a token in float32:"),
     ],

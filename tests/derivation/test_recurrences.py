@@ -27,6 +27,11 @@ def layer(states: str, *lines: str) -> Layer:
 
 
 CASES = {
+    "a vector that is corrected": (
+        "z[K]",
+        ("z[t] = sigmoid(a) * (z[t-1] - k * (k.T @ z[t-1])) + q", "o = q.T @ z[t]"),
+        "dy_i = ∑[l ≥ i] ((Γ_l / Γ_i) q_lᵀ x_i) do_l + ((Γ_C / Γ_i) x_i)ᵀ dz_C",
+    ),
     "two corrections": (
         "S[K, V]",
         ("S[t] = sigmoid(a) * S[t-1] - k @ (k.T @ S[t-1]) - b @ (q.T @ S[t-1]) + k @ v.T",

@@ -58,6 +58,31 @@ def test_a_layer_as_an_argument() -> None:
     assert {call.callee.kind for _, call in unknown.calls} == {"argument"}
 
 
+def test_a_dim_of_a_layer_is_one_dim_of_its_caller() -> None:
+    """Dims come in by their places: `h + u` has d before H."""
+    text = (
+        "layer Gated(d, H):\n    input a[H], b[H, d]\n    output y[H, d] = a * b\n"
+        "\nblock B(d, H):\n    input x[d]\n    param W[d, H]; U[H]\n"
+        "    output y[H, d] = Gated(d, H)(x @ W, {})\n"
+    )
+    turned = text.format("x + U")
+    assert codes(turned) == ["E0311"]
+    assert "is `H` of one value and `d` of another" in refusal(turned)
+    layer(text.format("U + x"))
+
+
+@pytest.mark.parametrize("by", ["0.5", "f / 4"])
+def test_numbers_of_a_layer_that_is_an_argument(by: str) -> None:
+    """What is whole as it is given is a size, and anything else a number."""
+    text = "layer Scaled(d, by = 1):\n    input x[d]\n    output y[d] = by * x\n" + (
+        "\nblock Twice(d, inner):\n    input x[d]\n    output y[d] = inner(inner(x))\n"
+        f"\nblock B(d, f = 2):\n    input x[d]\n    output y[d] = Twice(d, Scaled(d, {by}))(x)\n"
+    )
+    ((_, outer),) = layer(text).calls
+    known = {arg.name: arg.symbol for arg in outer.callee.args}
+    assert known["inner_d"].is_integer and not known["inner_by"].is_integer
+
+
 def test_a_branch_on_sizes_is_recorded() -> None:
     text = (
         "layer L(d, r = 0):\n    input x[d]\n    param W[d, r]; V[r, d]\n"

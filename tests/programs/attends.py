@@ -21,6 +21,8 @@ class Pairs:
     ahead: bool = False
     body: list[Statement] = field(default_factory=list)
     source: str = ""
+    range_: str = ""
+    chosen: bool = False
 
     def reader(self, *dims: str, bounded: bool = False) -> Term:
         """A value of the reader."""
@@ -74,6 +76,7 @@ def score(p: Pairs) -> Term:
     if s.maybe(0.4):
         made = Term("div", (made, call("sqrt", s.size("K"))), (), (), -2, 2)
     ways = ["none", "none", "cap", "bias", "slope", "sum", "path", "where", "second", "function"]
+    ways += ["vectors"] if not p.grouped else []
     if p.ahead or p.source:
         ways = ["none", "cap", "bias", "second", "function"]
     way = s.one(*ways)
@@ -88,6 +91,10 @@ def score(p: Pairs) -> Term:
         log = s.let(elementwise("logsigmoid", s.draw(p.heads, 1)), p.heads, "f")
         between = Term("at", (name(log.data[0]),), ("r",), ())
         made = plus(made, Term("along", (between,), ("sum",), (), -9, 0))
+    elif way == "vectors":
+        row = Term("at", (name(p._named(p.heads, ("K",), True).data[0], "K"),), ("r",), ("K",))
+        total = Term("along", (row,), ("sum",), ("K",))
+        made = plus(made, scaled(number("0.25"), inner(total, p.read("K", bounded=True))))
     elif way == "path" and "products along" not in s.without:
         made = path(p)
     elif way == "where":
@@ -122,7 +129,10 @@ def weights(p: Pairs) -> Term:
     found = score(p)
     if s.maybe(0.4):
         found = p.let("a", found)
-    way = s.one("softmax", "softmax", "softmax", "softmax", "sink", "raw", "exp", "difference")
+    way = s.one("softmax", "softmax", "softmax", "softmax", "sink", "raw", "exp", "difference",
+                "stick")  # fmt: skip
+    if way == "stick" and p.range_ == "le" and not p.chosen:
+        return stick(p, found)
     if way == "sink":
         sink = s.param(*p.heads, low=-1, high=1, init="")
         return Term("softmax_sink", (found, name(sink.data[0])), (), (), 0, 1)
@@ -140,6 +150,31 @@ def weights(p: Pairs) -> Term:
     return soft
 
 
+def stick(p: Pairs, score_: Term) -> Term:
+    """The share of a stick that is left when later tokens have broken off theirs."""
+    z = score_ if score_.op == "name" else p.let("z", score_)
+    rest = call("logsigmoid", Term("neg", (Term("of_reader", (z,), (), ()),), (), ()))
+    left = p.let("l", Term("along", (rest,), ("sum",), (), -9, 0))
+    return call("exp", plus(call("logsigmoid", z), left))
+
+
+def solved(s: Draft) -> Term:
+    """A value that is made from its own earlier tokens."""
+    heads = s.rng.choice((("H",), ("H",), ()))
+    s.used |= {*heads, "K", "V"}
+    p = Pairs(s, heads, False, range_="lt")
+    own = s.rng.choice((("V",), ("V",), ()))
+    w = p.let("p", weights(p))
+    v, b = p.reader(*own), call("sigmoid", p.reader())
+    text = s.fresh("u")
+    p.body.append(Let((text,), Term("solved", (v, b, w), (text,), own, -9, 9), own))
+    over = f" over {', '.join(heads)}" if heads else ""
+    s.body.append(Block("attend", f"attend s < t{over}", tuple(p.body), ("s", ("lt",), None, "")))
+    s.varying.add(text)
+    s.known.append(Term("name", (), (text,), (*heads, *own), -9.0, 9.0))
+    return s.known[-1]
+
+
 def attend(s: Draft) -> Term:
     """An attend, and one of its results."""
     heads = s.rng.choice((("H",), ("H",), ("H",), (), ("H", "D")))
@@ -152,8 +187,10 @@ def attend(s: Draft) -> Term:
     if grouped:
         s.used.add("G")
     chosen = ""
-    if range_[0] == "le" and s.maybe(0.2) and "choices" not in s.without:
-        chosen = choose(s, heads)
+    p.range_ = range_[0]
+    if range_[0] == "le" and s.maybe(0.3) and "choices" not in s.without:
+        chosen = choose(s, heads) if s.maybe() else choose_blocks(s, heads, grouped)
+        p.chosen = True
     elif range_[0] == "le" and s.maybe(0.12) and "blocks" not in s.without:
         chosen = compressed(s, heads, grouped)
     over = f" over {', '.join(heads)}" if heads else ""
@@ -197,7 +234,7 @@ def _result(p: Pairs) -> tuple[str, tuple[str, ...]]:
 
 def _range(s: Draft, p: Pairs) -> tuple[tuple, str]:
     """Which tokens are read."""
-    way = s.one("le", "le", "le", "lt", "window", "window", "all", "other")
+    way = s.one("le", "le", "le", "lt", "window", "window", "all", "other", "both")
     if way == "other" and "other sequences" not in s.without and not p.grouped:
         p.source, p.variable = "c", "m"
         s.used |= {"e", "@c"}
@@ -205,6 +242,10 @@ def _range(s: Draft, p: Pairs) -> tuple[tuple, str]:
     if way == "all":
         p.ahead, s.causal = True, False
         return ("all", "s"), "all s"
+    if way == "both":
+        width = s.one("1", "2", "3")
+        p.ahead, s.causal = True, False
+        return ("both", width), f"all t - {width} < s < t + {width}"
     if way == "lt":
         return ("lt",), "s < t"
     if way == "window":
@@ -236,6 +277,51 @@ def choose(s: Draft, heads: tuple[str, ...]) -> str:
     choice = s.fresh("c")
     score_ = Term("name", (), (text,), ())
     s.body.append(Let((choice,), Term("chosen", (score_,), (count, "s"), ())))
+    return choice
+
+
+def choose_blocks(s: Draft, heads: tuple[str, ...], grouped: bool) -> str:
+    """The name of a choice of blocks: by raw scores, or by weights summed over heads."""
+    s.used |= {"D", "Z"}
+    stride, b = s.one("1", "2", "3"), s.fresh("b")
+    raw = s.maybe() or not heads or "D" in heads
+    own = () if raw else heads
+    p = Pairs(s, own, grouped and not raw, b)
+    key = p._named(("G",) if p.grouped else own, ("D",), True)
+    block = Term("at", (key,), (b,), ("Z", *key.dims))
+    kb, fn = s.fresh("kb"), s.one("sum", "mean", "max")
+    made = Let((kb,), Term("reduce", (block,), (fn, "Z"), key.dims))
+    data = (b, "Z", stride, "Z")
+    s.body.append(Block("blocks", f"blocks {b} of Z every {stride}", (made,), data))
+    found = inner(p.reader("D", bounded=True), Term("at", (name(kb, "D"),), (b,), ("D",)))
+    if not raw:
+        found = Term("softmax", (found,), (), (), 0, 1)
+    text = p.let("I", found).data[0]
+    over = "" if raw else f" over {', '.join(heads)}" + " grouped G" * grouped
+    head, range_ = f"{b} ending <= t{over}", ("ending", "Z", stride)
+    shares = ("H", "G") if p.grouped else None
+    word = "index" if raw else "attend"
+    s.body.append(Block("attend", f"{word} {head}", tuple(p.body), (b, range_, shares, "")))
+    score_ = Term("name", (), (text,), own)
+    if p.grouped:
+        score_ = Term("group", (score_,), ("sum", "H", "G"), ("G",))
+    elif own and s.maybe():
+        score_ = Term("reduce", (score_,), ("sum", ", ".join(own)), ())
+    return picked(s, score_, b, stride)
+
+
+def picked(s: Draft, score_: Term, b: str, stride: str) -> str:
+    """The name of the best blocks: of those that have scores, or of larger ones."""
+    count, choice = s.one("1", "2", "3"), s.fresh("c")
+    pick, first, last, text = None, False, 0, ""
+    if s.maybe(0.7):
+        pick, first, last = s.one("2", "3", "4"), s.maybe(0.3), s.rng.choice((0, 0, 1, 2))
+        forced = f" always first and last {last}" if first and last else ""
+        forced = " always first" if first and not last else forced
+        forced = f" always last {last}" if last and not first else forced
+        text = f" on blocks of {pick}{forced}"
+    data = (count, pick, text, b, "Z", stride, first, last)
+    s.body.append(Let((choice,), Term("chosen_blocks", (score_,), data, ())))
     return choice
 
 

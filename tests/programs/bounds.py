@@ -37,6 +37,7 @@ BOUNDS: dict[str, Callable[..., Bounds]] = {
     "choice": lambda a, b: (min(a[0], b[0]), max(a[1], b[1])),
     "abs": _abs,
     "exp": lambda a: (math.exp(a[0]), math.exp(min(a[1], 50))),
+    "exp2": lambda a: (2.0 ** a[0], 2.0 ** min(a[1], 50)),
     "sigmoid": lambda a: (_sigmoid(a[0]), _sigmoid(a[1])),
     "logsigmoid": lambda a: (min(a[0], 0) - 0.7, 0.0),
     "softplus": lambda a: (0.0, max(a[1], 0) + 0.7),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import torch
 from torch import Tensor
@@ -109,7 +110,13 @@ def run(world: World, statements: Iterable[Statement]) -> None:
 
 
 def let(world: World, each: Let) -> None:
+    if each.term.op == "solved":
+        world.env[each.names[0]] = solved(world, each.term)
+        return
     value = world.value(each.term)
+    if each.parts:
+        divided(world, each, value)
+        return
     if len(each.names) > 1:
         last = each.term.dims[-1]
         dim = value.names.index(world.dim(last))
@@ -119,6 +126,46 @@ def let(world: World, each: Let) -> None:
         return
     lone = {n: n.rstrip("'") for n in value.names if n.endswith("'") and n[:-1] not in value.names}
     world.env[each.names[0]] = renamed(value, lone)
+
+
+def divided(world: World, each: Let, value: Named) -> None:
+    """`a, b = x by [H, K], [V]`: entries of the last dim, counted by the dims of each part."""
+    at = value.names.index(each.term.dims[-1])
+    shapes = [[world.size(dim) for dim in dims] for dims in each.parts]
+    pieces = value.data.split([prod(shape) for shape in shapes], at)
+    for name, dims, shape, piece in zip(each.names, each.parts, shapes, pieces, strict=True):
+        names = (*value.names[:at], *dims, *value.names[at + 1 :])
+        world.env[name] = Named(piece.unflatten(at, shape), names)
+
+
+def solved(world: World, term: Term) -> Named:
+    """u with u[t] = v[t] - b[t] * sum over the tokens s that t reads of w[t, s] u[s]."""
+    v, b, w = (world.value(arg) for arg in term.args)
+    w = masked(world, w, 0.0)
+    value, factor = (Named(real(x.data), x.names) for x in (v, b))
+    rows: list[Named] = []
+    for t in range(world.tokens):
+        before = row_of(w, t)
+        new = row_of(value, t)
+        for s, u in enumerate(rows):
+            share = joined(row_of(factor, t), joined(Named(before.data.select(
+                before.names.index(world.read), s), tuple(
+                n for n in before.names if n != world.read)), u, []), [])  # fmt: skip
+            (x, y), names = aligned([new, share])
+            new = Named(x - y, names)
+        rows.append(new)
+    names = rows[-1].names
+    shape = [max(n) for n in zip(*(spread(row, names).shape for row in rows), strict=True)]
+    data = torch.stack([spread(row, names).expand(shape) for row in rows])
+    return Named(data, (TIME, *names))
+
+
+def row_of(value: Named, t: int) -> Named:
+    """A value at a token."""
+    if TIME not in value.names:
+        return value
+    at = value.names.index(TIME)
+    return Named(value.data.select(at, t), (*value.names[:at], *value.names[at + 1 :]))
 
 
 # --- blocks --------------------------------------------------------------------------------------
@@ -168,7 +215,7 @@ def attend(world: World, block: Block) -> None:
     inner = replace(world, env=dict(world.env), read=variable, grouped=grouped)
     inner.allowed = allowed(inner, variable, range_)
     if chosen:
-        choice = world.env[chosen]
+        choice = inner.shared(world.env[chosen])
         (x, y), names = aligned([inner.allowed, choice])
         inner.allowed = Named(x & y, names)
     given = set(inner.env)
@@ -205,7 +252,8 @@ def allowed(world: World, variable: str, range_: tuple) -> Named:
     if kind == "lt":
         return Named(ahead < 0, (TIME, variable))
     width = world.number(more[0])
-    return Named((ahead <= 0) & (ahead > -width), (TIME, variable))
+    later = width if kind == "both" else 1
+    return Named((ahead < later) & (ahead > -width), (TIME, variable))
 
 
 def route(world: World, block: Block) -> None:

@@ -56,6 +56,12 @@ def size(world: World, term: Term) -> Named:
     return Named(torch.tensor(world.size(term.data[0])), ())
 
 
+def rounded(world: World, term: Term) -> Named:
+    """`round_up(K, 4)`: the next multiple."""
+    step = int(term.data[1])
+    return Named(torch.tensor(-(-world.size(term.data[0]) // step) * step), ())
+
+
 def index(world: World, term: Term) -> Named:
     dim = term.data[0]
     return Named(torch.arange(world.size(dim)), (world.dim(dim),))
@@ -189,6 +195,54 @@ def sinkhorn(world: World, term: Term) -> Named:
         x = x / x.sum(cols, keepdim=True)
         x = x / x.sum(rows, keepdim=True)
     return Named(x, value.names)
+
+
+def mixed(world: World, term: Term) -> Named:
+    """`A @ X` of a square matrix: over its columns and the rows of X."""
+    a, x = (world.value(arg) for arg in term.args)
+    rows, columns = term.args[0].dims
+    return joined(a, renamed(x, {rows: columns}), [columns])
+
+
+def nll(world: World, term: Term) -> Named:
+    """Minus the log probability of each target."""
+    logits, target = (world.value(arg) for arg in term.args)
+    dim = term.data[0]
+    rest = tuple(n for n in logits.names if n != dim)
+    logs = torch.log_softmax(spread(logits, (*rest, dim)), -1)
+    places = spread(target, rest).expand(logs.shape[:-1])
+    return Named(-logs.gather(-1, places[..., None])[..., 0], rest)
+
+
+# --- cutting and joining dims --------------------------------------------------------------------
+
+
+def join(world: World, term: Term) -> Named:
+    """The entries of one value, then those of another."""
+    first, second, dim = term.data
+    values = [renamed(world.value(x), {own: dim}) for x, own in zip(
+        term.args, (first, second), strict=True)]  # fmt: skip
+    names = tuple(dict.fromkeys(n for v in values for n in v.names if n != dim))
+    parts = [real(spread(v, (*names, dim))) for v in values]
+    shape = torch.broadcast_shapes(*(x.shape[:-1] for x in parts))
+    return Named(torch.cat([x.expand(*shape, x.shape[-1]) for x in parts], -1), (*names, dim))
+
+
+def split(world: World, term: Term) -> Named:
+    """One dim counted by two."""
+    dim, first, second = term.data
+    value = world.value(term.args[0])
+    at = value.names.index(dim)
+    data = value.data.unflatten(at, (world.size(first), world.size(second)))
+    return Named(data, (*value.names[:at], first, second, *value.names[at + 1 :]))
+
+
+def merge(world: World, term: Term) -> Named:
+    """Two dims counted as one."""
+    first, second, dim = term.data
+    value = world.value(term.args[0])
+    rest = tuple(n for n in value.names if n not in (first, second))
+    return Named(spread(value, (*rest, first, second)).flatten(-2), (*rest, dim))
 
 
 # --- choosing ------------------------------------------------------------------------------------
@@ -428,6 +482,11 @@ def along(world: World, term: Term) -> Named:
     return Named(torch.stack(made), (world.read, TIME, *rest, rows, cols))
 
 
+def of_reader(world: World, term: Term) -> Named:
+    """`z[r]`: what a token has for one of those that it reads."""
+    return renamed(world.value(term.args[0]), {world.read: "r"})
+
+
 def through(world: World, term: Term) -> Named:
     """`k[s].T @ P @ q[t]`."""
     k, p, q = (world.value(arg) for arg in term.args)
@@ -441,6 +500,43 @@ def chosen(world: World, term: Term) -> Named:
     from tests.programs.meaning import best
 
     return best(world.value(term.args[0]), term.data[1], world.number(term.data[0]))
+
+
+def chosen_blocks(world: World, term: Term) -> Named:
+    """`top(n, score on blocks of pick always first and last m)`, and which tokens these hold. Of
+    small blocks themselves (`pick` is none) the scores are as they are."""
+    from tests.programs.meaning import best
+
+    count, pick, _, b, size, stride, first, last = term.data
+    score = world.value(term.args[0])
+    width, step = world.number(size), world.number(stride)
+    t, starts = torch.arange(world.tokens), torch.arange(_length(score, b)) * step
+    if pick is None:
+        held = (t[None] >= starts[:, None]) & (t[None] < starts[:, None] + width)
+        complete = Named(starts[None] + width - 1 <= t[:, None], (TIME, b))
+        (taken, done), names = aligned([best(score, b, world.number(count)), complete])
+        return _holding(Named(taken & done, names), b, held)
+    large = world.number(pick)
+    c = torch.arange(-(-world.tokens // large)) * large
+    shared = torch.minimum(starts[:, None] + width, c + large) - torch.maximum(starts[:, None], c)
+    overlap = Named(shared.clamp(min=0) / step, (b, "@c"))
+    known = Named((score.data > -torch.inf).double(), score.names)
+    total = joined(Named(torch.where(known.data > 0, score.data, 0.0), score.names), overlap, [b])
+    data = torch.where(joined(known, overlap, [b]).data > 0, total.data, -torch.inf)
+    now, at = (t // large)[:, None], torch.arange(len(c))[None]
+    always = ((at == 0) & bool(first)) | ((at > now - int(last)) & bool(last))
+    (x, forced, seen), names = aligned(
+        [Named(data, total.names), Named(always, (TIME, "@c")), Named(at <= now, (TIME, "@c"))]
+    )
+    x = torch.where(seen, torch.where(forced, torch.inf, x), -torch.inf)
+    held = t[None] // large == torch.arange(len(c))[:, None]
+    return _holding(best(Named(x, names), "@c", world.number(count)), "@c", held)
+
+
+def _holding(chosen: Named, axis: str, held: torch.Tensor) -> Named:
+    """The tokens in any of the chosen blocks."""
+    found = joined(chosen, Named(held, (axis, "s")), [axis])
+    return Named(found.data > 0, found.names)
 
 
 def normalised(world: World, term: Term) -> Named:
@@ -460,5 +556,6 @@ MEANING: Mapping[str, Callable[[World, Term], Named]] = {
     "mv": mv, "tmv": tmv, "mm": mm, "one_minus": one_minus, "one_plus": one_plus, "diag": diag,
     "solve": solve, "at": at, "softmax": softmax, "softmax_sink": softmax, "weigh": weigh,
     "softcap": softcap, "along": along, "through": through, "chosen": chosen,
-    "normalised": normalised,
+    "normalised": normalised, "rounded": rounded, "mixed": mixed, "nll": nll, "join": join,
+    "split": split, "merge": merge, "of_reader": of_reader, "chosen_blocks": chosen_blocks,
 }  # fmt: skip

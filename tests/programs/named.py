@@ -60,6 +60,7 @@ TRUTH = {"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"}
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "neg": lambda x: -x,
     "exp": torch.exp,
+    "exp2": lambda x: 2.0**x,
     "log": torch.log,
     "sqrt": torch.sqrt,
     "rsqrt": lambda x: 1 / torch.sqrt(x),

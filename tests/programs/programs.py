@@ -23,16 +23,18 @@ from tests.programs.terms import (
 KNOWN: frozenset[str] = frozenset()
 """What is not drawn, as it is known to be wrong."""
 
-HEADER = ("d", "H", "G", "K", "V", "D", "n", "W", "vocab", "length", "e", "Z")
+HEADER = ("d", "H", "G", "K", "V", "D", "n", "W", "vocab", "length", "e", "Z", "J", "L", "M", "Q")
 
 
 def lengths(rng: random.Random) -> dict[str, int]:
     """The sizes of an instance, mostly different from one another."""
-    H = rng.choice((2, 4))
+    H, K, V = rng.choice((2, 4)), rng.choice((2, 4, 6)), rng.choice((1, 3, 5))
+    J = rng.randrange(1, K)
     return {
-        "d": rng.choice((3, 5, 6)), "H": H, "G": rng.choice((1, 2)), "K": rng.choice((2, 4, 6)),
-        "V": rng.choice((1, 3, 5)), "D": rng.choice((2, 3, 4)), "n": rng.choice((2, 3)),
-        "W": rng.choice((1, 2, 3)), "vocab": 7, "length": 128, "e": 4, "Z": rng.choice((2, 3)),
+        "d": rng.choice((3, 5, 6)), "H": H, "G": rng.choice((1, 2)), "K": K, "V": V,
+        "J": J, "L": K - J, "M": H * K, "Q": H * K + V,
+        "D": rng.choice((2, 3, 4)), "n": rng.choice((2, 3)), "W": rng.choice((1, 2, 3)),
+        "vocab": 7, "length": 128, "e": 4, "Z": rng.choice((2, 3)),
     }  # fmt: skip
 
 
@@ -147,8 +149,15 @@ def given(s: Draft) -> tuple[Declared, ...]:
 
 def left_out(s: Draft) -> tuple[Declared, ...]:
     """An input that may be left out, with the output that needs it."""
-    if "optional inputs" in s.without or s.maybe(0.85):
+    if "optional inputs" in s.without or s.maybe(0.8):
         return ()
+    if s.maybe(0.4):
+        s.used |= {"d", "vocab"}
+        target = Term("name", (), ("targets",), (), 0, 6, True)
+        logits = Term("matmul", (s.known[0], s.param("d", "vocab", low=-1, high=1)), ("d",),
+                      ("vocab",), -9, 9)  # fmt: skip
+        s.body.append(Let(("more",), Term("nll", (logits, target), ("vocab",), ()), (), "output"))
+        return (Declared("targets", (), " in vocab optional", 0, 6, True, optional=True),)
     r = Term("name", (), ("extra",), ("d",), -1, 1)
     made = elementwise(s.one("add", "mul"), elementwise(s.one("tanh", "sin"), r), s.draw(("d",), 1))
     s.body.append(Let(("more",), made, ("d",), "output"))
@@ -175,7 +184,7 @@ def statements(s: Draft) -> None:
         ways = [(4, "recurrences", memories.recurrence), (3, "attends", attends.attend),
                 (1, "routes", route), (1, "stacks", stack), (0.7, "tied", structures.tied),
                 (0.5, "nested", structures.nested), (0.7, "sent", structures.sent),
-                (0.4, "laws", structures.lawful)]  # fmt: skip
+                (0.4, "laws", structures.lawful), (0.5, "solved", attends.solved)]  # fmt: skip
         ways = [way for way in ways if way[1] not in s.without]
         s.rng.choices(ways, [way[0] for way in ways])[0][2](s)
         if s.maybe(0.4):
@@ -184,11 +193,13 @@ def statements(s: Draft) -> None:
 
 def small(s: Draft) -> None:
     """A named value, an integer, or the parts of one."""
-    way = s.one("value", "value", "value", "whole", "split", "dead")
+    way = s.one("value", "value", "value", "whole", "split", "dead", "parts")
     dims = s.order(set(s.rng.sample(sorted(s.used & set("dHKVDG")), s.rng.choice((1, 1, 2)))))
     if {"H", "G"} <= set(dims):
         dims = ("H",)
-    if way == "whole":
+    if way == "parts":
+        parts(s)
+    elif way == "whole":
         s.let(s.whole(frozenset(dims[:1]), 2), None, "i")
     elif way == "split":
         count, x = s.one("2", "3"), s.rng.choice([k for k in s.known if len(k.dims) == 1])
@@ -210,6 +221,23 @@ def small(s: Draft) -> None:
         made = s.let(s.draw(dims, 3), dims if s.maybe(0.7) else None)
         if way == "dead" and "dead values" not in s.without:
             s.known.remove(made)
+
+
+def parts(s: Draft) -> None:
+    """The entries of a dim in parts, each under a name and counted by dims of its own."""
+    whole, dims = s.rng.choice((("K", (("J",), ("L",))), ("Q", (("H", "K"), ("V",)))))
+    rest = () if whole == "Q" else s.order(set(s.rng.sample(sorted(s.used & set("dHVD")), 1)))
+    s.used |= {whole, *(dim for part in dims for dim in part)}
+    made = s.project(frozenset({*rest, whole})) or s.draw((*rest, whole), 1)
+    value = s.let(made, (*rest, whole), "z")
+    s.known.remove(value)
+    names = tuple(s.fresh("u") for _ in dims)
+    s.body.append(Let(names, value, None, "let", dims))
+    for each, part in zip(names, dims, strict=True):
+        s.known.append(Term("name", (), (each,), (*rest, *part), value.low, value.high))
+        for known in (s.varying, s.batched):
+            if value.data[0] in known:
+                known.add(each)
 
 
 def route(s: Draft) -> Term:

@@ -44,8 +44,8 @@ class Term:
 
 
 UNARY = (
-    *("exp", "log", "sqrt", "rsqrt", "abs", "sign", "floor", "sin", "cos", "erf", "sigmoid"),
-    *("logsigmoid", "softplus", "tanh", "relu"),
+    *("exp", "exp2", "log", "sqrt", "rsqrt", "abs", "sign", "floor", "sin", "cos", "erf"),
+    *("sigmoid", "logsigmoid", "softplus", "tanh", "relu"),
 )
 LIBRARY = ("silu", "gelu", "gelu_tanh", "elu", "squared_relu")
 NORMS = ("l2norm", "rmsnorm", "layernorm", "softmax")
@@ -55,6 +55,7 @@ PATTERNS: dict[str, tuple[int, str]] = {
     "number": (10, "{d[0]}"),
     "size": (10, "{d[0]}"),
     "sizeof": (10, "size({d[0]})"),
+    "rounded": (10, "round_up({d[0]}, {d[1]})"),
     "choice": (0, "{0:1} if {d[0]} else {1:0}"),
     "or": (1, "{0:1} or {1:2}"),
     "and": (2, "{0:2} and {1:3}"),
@@ -85,6 +86,11 @@ PATTERNS: dict[str, tuple[int, str]] = {
     "norm": (10, "{d[0]}[{d[1]}]({0:0})"),
     "rope": (10, "{d[0]}[{d[1]}]({0:0}, {d[2]})"),
     "sinkhorn": (10, "sinkhorn({0:0}, {d[0]})"),
+    "mixed": (6, "{0:6} @ {1:7}"),
+    "nll": (10, "cross_entropy[{d[0]}]({0:0}, {1:0})"),
+    "join": (10, "join[{d[0]}, {d[1]} as {d[2]}]({0:0}, {1:0})"),
+    "split": (10, "split[{d[0]} as {d[1]}, {d[2]}]({0:0})"),
+    "merge": (10, "merge[{d[0]}, {d[1]} as {d[2]}]({0:0})"),
     "index": (10, "index[{d[0]}]"),
     "position": (10, "position({0:0})"),
     "take": (10, "take[{d[0]}]({0:0}, {1:0})"),
@@ -117,9 +123,11 @@ PATTERNS: dict[str, tuple[int, str]] = {
     "softmax_sink": (10, "softmax({0:0}, {1:0})"),
     "weigh": (6, "{0:6} @ {1:7}"),
     "along": (0, "{d[0]} r in (s, t]: {0:5}"),
+    "of_reader": (10, "{0:10}[r]"),
+    "solved": (5, "{0:5} - {1:7} * {2:7} @ {d[0]}[s]"),
     "through": (6, "{0:9}.T @ {1:9} @ {2:7}"),
     "chosen": (10, "top({d[0]}, {0:0})"),
-    "chosen_blocks": (10, "top({d[0]}, {0:0} on blocks of {d[1]}{d[2]})"),
+    "chosen_blocks": (10, "top({d[0]}, {0:0}{d[2]})"),
     "normalised": (10, "normalised({0:0})"),
 }
 """How tightly each op binds (10: not at all), and its text; `{0:7}`: the first operand, in
@@ -153,22 +161,30 @@ def render(term: Term) -> tuple[str, int]:
 @dataclass(frozen=True)
 class Let:
     """`name[dims] = term`; dims may be left unwritten. Several names are a split `by` their
-    number. `kind` is "let", "output" or "state" (an update)."""
+    number, or by `parts`, the dims of each. `kind` is "let", "output" or "state" (an update)."""
 
     names: tuple[str, ...]
     term: Term
     dims: tuple[str, ...] | None = None
     kind: str = "let"
+    parts: tuple[tuple[str, ...], ...] = ()
 
     def lines(self) -> list[str]:
         if self.kind == "state":
             return [f"{self.names[0]}[t] = {self.term}"]
         shape = "" if self.dims is None else f"[{', '.join(self.dims)}]"
-        by = f" by {len(self.names)}" if len(self.names) > 1 else ""
+        by = f" by {self.shares()}" if len(self.names) > 1 else ""
         word = "output " if self.kind == "output" else ""
         if self.kind == "output" and (self.term.op, self.term.data) == ("name", self.names):
             return [f"output {self.names[0]}{shape if len(self.dims or ()) > 1 else ''}"]
         return [f"{word}{', '.join(name + shape for name in self.names)} = {self.term}{by}"]
+
+    def shares(self) -> str:
+        """What follows `by`."""
+        if not self.parts:
+            return str(len(self.names))
+        lone = all(len(dims) == 1 for dims in self.parts)
+        return ", ".join(", ".join(dims) if lone else f"[{', '.join(dims)}]" for dims in self.parts)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from tests.programs.drawing import Draft
 from tests.programs.structures import Around, sizes_in_words
 from tests.programs.terms import LIBRARY, NORMS, UNARY, Term
 
-SUMMED = frozenset(("d", "H", "K", "V", "D", "G", "n", "p", "P", "R", "A", "C"))
+SUMMED = frozenset(("d", "H", "K", "V", "D", "G", "n", "p", "P", "R", "A", "C", "J", "L", "M"))
 """Dims that a value may be summed over."""
 
 
@@ -18,7 +18,7 @@ def _unary(s: Draft, wanted: frozenset[str], depth: int) -> Term:
     if op in ("log", "sqrt", "rsqrt"):
         return elementwise(op, s.positive(wanted, depth))
     x = s.draw(ordered(wanted), depth - 1)
-    if op == "exp" and x.high > 3:
+    if op in ("exp", "exp2") and x.high > 3:
         x = elementwise("neg", elementwise("abs", x))
     return elementwise(op, x)
 
@@ -41,11 +41,20 @@ def _divided(s: Draft, wanted: frozenset[str], depth: int) -> Term:
     x, y = s.draw(ordered(wanted), depth - 1), s.positive(ordered(wanted)[:1], depth)
     top = max(abs(x.low), abs(x.high)) / 0.3
     if s.maybe(0.2):
-        y = elementwise("sqrt", s.size(s.rng.choice(sorted(wanted)))) if wanted else number("3")
+        y = elementwise("sqrt", _length(s, s.rng.choice(sorted(wanted)))) if wanted else number("3")
     if y.op == "number" and s.maybe(0.3):
         step = number(s.one("2", "3"))
         return Term(s.one("mod", "floordiv"), (x, step), (), x.dims, -TAME, TAME)
     return Term("div", (x, y), (), elementwise("add", x, y).dims, -top, top)
+
+
+def _length(s: Draft, dim: str) -> Term:
+    """The size of a dim, or the next multiple of a number."""
+    size = s.size(dim)
+    if size.op != "size" or s.maybe(0.7):
+        return size
+    step = s.one("2", "4")
+    return Term("rounded", (), (dim, step), (), size.low, size.high + int(step), True)
 
 
 def _power(s: Draft, wanted: frozenset[str], depth: int) -> Term:
@@ -267,6 +276,36 @@ def _integer(s: Draft, wanted: frozenset[str], depth: int) -> Term:
     return elementwise("mul", s.draw(ordered(wanted), depth - 1), s.tame(s.whole(wanted, depth)))
 
 
+def _joined(s: Draft, wanted: frozenset[str], depth: int) -> Term | None:
+    """Two parts as one dim, or two dims counted as one and cut again."""
+    if s.prefix or "K" not in wanted:
+        return None
+    if "H" in wanted and s.maybe():
+        s.used.add("M")
+        x = s.draw(ordered(wanted), depth - 1)
+        rest = tuple(dim for dim in x.dims if dim not in "HK")
+        one = Term("merge", (x,), ("H", "K", "M"), (*rest, "M"), x.low, x.high)
+        if s.maybe():
+            one = Term("norm", (one,), (s.one(*NORMS), "M"), one.dims, -5.0, 5.0)
+        return Term("split", (one,), ("M", "H", "K"), (*rest, "H", "K"), one.low, one.high)
+    s.used |= {"J", "L"}
+    rest = tuple(dim for dim in ordered(wanted) if dim != "K")
+    a, b = s.draw((*rest, "J"), depth - 1), s.draw((*rest, "L"), depth - 1)
+    low, high = min(a.low, b.low), max(a.high, b.high)
+    return Term("join", (a, b), ("J", "L", "K"), (*rest, "K"), low, high)
+
+
+def _mixed(s: Draft, wanted: frozenset[str], depth: int) -> Term | None:
+    """A doubly stochastic matrix, made from a parameter or a token, applied along a dim."""
+    if s.prefix or "D" not in wanted:
+        return None
+    a = s.param("D", "D'", low=-1, high=1, init="")
+    x = s.draw(ordered(wanted), depth - 1)
+    matrix = Term("sinkhorn", (a,), (s.one("1", "2", "3"),), ("D", "D'"), 0, 1)
+    x = s.let(x, ("D", *(dim for dim in ordered(wanted) if dim != "D")))
+    return Term("mixed", (matrix, x), (), x.dims, x.low, x.high)
+
+
 DRAWS: tuple[tuple[float, str, Callable[[Draft, frozenset[str], int], Term | None]], ...] = (
     (5, "unary", _unary), (6, "binary", _binary), (2, "divisions", _divided), (2, "powers", _power),
     (1.5, "where", _where), (0.7, "conditions", _conditioned), (2, "reductions", _reduced),
@@ -274,5 +313,6 @@ DRAWS: tuple[tuple[float, str, Callable[[Draft, frozenset[str], int], Term | Non
     (1.5, "positions", _roped), (1, "take", _taken), (1, "tables", _table), (1, "shifts", _earlier),
     (1, "convolutions", _convolved), (1.5, "options", _branch), (1.5, "functions", _called),
     (2, "layers", _applied), (0.7, "caps", _capped), (0.7, "integers", _integer),
+    (1, "parts", _joined), (0.5, "mixed", _mixed),
 )  # fmt: skip
 """How often each way is tried, what switches it off, and the way."""

@@ -117,6 +117,29 @@ def test_rows_of_blocks_add_up_to_the_sum(read: str) -> None:
         assert user in plan.fallback
 
 
+SQUARE = """
+layer Square(d, K):
+    input x[d]
+    param W[d, K]
+    k = x @ W
+    e = where(index[K] == position(x) % K, 1, 0)
+    recurrence S[K, K']:
+        S[t] = S[t-1] * (1 - e @ e.T) + e @ k.T
+        o    = S[t].T @ k
+    output o
+"""
+
+
+def test_a_dim_that_is_only_called_otherwise_is_no_sum(tmp_path: Path) -> None:
+    """What is read along K', one for each token, is called K again; the gradient sums over K."""
+    (tmp_path / "square.arch").write_text(SQUARE, encoding="utf-8")
+    (fold,) = forms(str(tmp_path / "square.arch"))
+    assert fold.chunked is not None
+    assert fold.chunked.backward is not None
+    ready = SCHEDULE.prepare(fold.chunked.backward, fold.heads)
+    assert sum(isinstance(n.op, ck.BlockSums) for n in ready) == 1
+
+
 def test_the_form_for_kernels_has_the_gradient_of_the_layer(read: str) -> None:
     """In PyTorch, where there is no GPU; with gates that forget everything, and some that forget
     nothing."""

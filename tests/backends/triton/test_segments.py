@@ -96,8 +96,11 @@ def test_their_kernels_compile_for_a_hopper_gpu(spec: str, dim: int, dtype: str)
 
 
 def test_tables_and_the_rule_of_a_file() -> None:
-    """Every chunk is in one segment, of its own sequence; the plan knows the rule of the file."""
-    module = load(in_kernels(Plan(lowered(archc.load("gla").layer))), "gla_segments")
+    """Every chunk is in one segment, of its own sequence; the plan knows the rule of the file. It
+    is asked for the chunks of a sequence, and not where what joins segments is too large."""
+    text = in_kernels(Plan(lowered(archc.load("delta").layer)))
+    assert "B * n // max(sequences, 1), q.device, 3, 4\n    ) if K <= 128 else 0\n" in text
+    module = load(text, "delta_segments")
     cpu = torch.device("cpu")
     rows, joined = module.segment_tables(None, 2, 300, 5, 2, cpu)
     assert rows[:, 4:6].tolist()[:6] == [[0, 2], [2, 4], [4, 5]] * 2
