@@ -19,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from archc.backends.eager.emit import Code
 from archc.backends.load import load
 from archc.backends.renamed import arguments
 from torch import Tensor
@@ -33,6 +34,7 @@ from archc.ir.sizes import evaluate
 from tests.backends.triton.memory import guarded
 from tests.backends.triton.narrow import rounding
 from tests.backends.triton.quick import quick_scans
+from tests.backends.triton.texts import layer_text
 from tests.gpu.cases import Case
 from tests.gpu.measure import measure
 
@@ -52,12 +54,12 @@ def with_gaps(*shape: int, **kind: Any) -> Tensor:
 
 
 def file_of(
-    spec: str, written: Callable[[Plan], str] = whole_in_kernels
+    spec: str, written: Callable[[Plan], Code] = whole_in_kernels
 ) -> tuple[ir.Layer, ModuleType]:
     """A layer, and its file; models have fewer layers here."""
     given = {arg.name for arg in archc.load(spec).layer.args}
     layer = lowered(archc.load(spec, **{"L": DEPTH} if "L" in given else {}).layer)
-    return layer, load(written(Plan(layer)), spec)
+    return layer, load(layer_text(layer, written), spec)
 
 
 def run(make: Callable[..., Any], inputs: Named, parameters: Sequence[tuple[str, Tensor]]) -> Named:

@@ -13,7 +13,6 @@ import torch
 
 import archc
 from archc.compile import in_kernels, lowered
-from archc.ir.plan import Plan
 from archc.schedule.memory import Tiles
 from archc.schedule.program import Program
 
@@ -21,6 +20,7 @@ pytest.importorskip("triton")
 
 from tests.backends.triton.compiled import all_machine_code, launches_of, planned, promised, usual
 from tests.backends.triton.launches import ROOM, SHARED, MachineCode, distinct, machine_code
+from tests.backends.triton.texts import layer_text
 from tests.gpu.memories import SPECS
 
 ROOT = Path(__file__).parents[3]
@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_told() -> None:
 def test_a_spec_that_calls_another_has_its_kernels() -> None:
     """So only specs with a memory of their own are compiled."""
 
-    texts = {s: in_kernels(Plan(lowered(archc.load(s).layer))) for s in ("gla", "gla_block")}
+    texts = {s: layer_text(lowered(archc.load(s).layer), in_kernels) for s in ("gla", "gla_block")}
     kernels = {s: [line for line in t.split("\n") if "_kernels_" in line] for s, t in texts.items()}
     assert kernels["gla"]
     assert set(kernels["gla"]) <= set(kernels["gla_block"])

@@ -13,11 +13,11 @@ import pytest
 import archc
 from archc.algebra import cut
 from archc.compile import BACKENDS, file_of, function_of, in_kernels, lowered, with_chunks
-from archc.ir.plan import Plan
+from tests.backends.triton.texts import layer_text
 
 
 def text_of(spec: str, backend: str = "triton") -> str:
-    return BACKENDS[backend](Plan(lowered(archc.load(spec).layer)))
+    return layer_text(lowered(archc.load(spec).layer), BACKENDS[backend])
 
 
 def test_the_head_says_what_runs_where() -> None:
@@ -37,7 +37,7 @@ def test_steps_of_a_token_leave_only_parameters_to_the_host() -> None:
 def test_a_memory_alone_has_the_kernels_of_its_layer() -> None:
     """`archc bench` and `spec.op` take memories out of their layers."""
     layer = archc.load("delta").layer
-    whole = in_kernels(Plan(lowered(layer)))
+    whole = layer_text(lowered(layer), in_kernels)
     alone = function_of(cut.op(with_chunks(layer)), "alone", "triton")
     kernels = r"(?ms)^@kernel[^\n]*\ndef \w+_kernels_.*?(?=\n\n\n)"
     found = re.findall(kernels, alone)
@@ -60,7 +60,7 @@ def test_a_file_without_kernels_says_so() -> None:
     plain = archc.parse(
         "layer Plain(d, e):\n    input x[d]\n    param W[d, e]\n    output y[e] = x @ W\n"
     )
-    text = BACKENDS["triton"](Plan(lowered(plain.layer)))
+    text = layer_text(lowered(plain.layer))
     assert "Nothing here is worth a kernel" in " ".join(text.split())
     assert "triton" not in text
 

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 import archc
 from archc.compile import in_kernels, lowered
-from archc.ir.plan import Plan, examples
+from archc.ir.plan import examples
 from archc.ir.sizes import evaluate
+from tests.backends.triton.texts import layer_text
 
 EVERY = (
     "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention", "mamba",
@@ -40,7 +41,7 @@ class Recorder:
 @cache
 def home(spec: str) -> tuple[ModuleType, Any]:
     layer = lowered(archc.load(spec).layer)
-    return load(in_kernels(Plan(layer)), f"{spec}_ops"), layer
+    return load(layer_text(layer, in_kernels), f"{spec}_ops"), layer
 
 
 def small(spec: str, tokens: int, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, list]:
@@ -183,7 +184,7 @@ def test_layers_under_autocast(spec: str) -> None:
 
 
 def test_a_file_that_is_loaded_twice() -> None:
-    text = in_kernels(Plan(home("gla")[1]))
+    text = layer_text(home("gla")[1], in_kernels)
     first, second = load(text, "gla_once"), load(f"{text}\n", "gla_twice")
     assert first.SPACE.ns != second.SPACE.ns and first.SPACE.ns in second.SPACE.ns
     _, given = memory()

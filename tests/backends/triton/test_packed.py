@@ -10,8 +10,8 @@ from archc.backends.load import load
 
 import archc
 from archc.compile import in_kernels, lowered
-from archc.ir.plan import Plan
 from tests.backends.triton.processes import printed
+from tests.backends.triton.texts import layer_text
 
 pytest.importorskip("triton")
 
@@ -53,7 +53,7 @@ def test_every_bundled_recurrence(spec: str) -> None:
 @pytest.mark.parametrize("spec", ["kda", "mlstm"])
 def test_packed_sequences_need_one_run(spec: str) -> None:
     """Kernels know all borders, and so do the lines of PyTorch between them."""
-    text = in_kernels(Plan(lowered(archc.load(spec).layer)))
+    text = layer_text(lowered(archc.load(spec).layer), in_kernels)
     assert "packed sequences: each alone" not in text and "packed_tables(cu_seqlens, T" in text
 
 
@@ -61,7 +61,7 @@ def test_tables_of_chunks() -> None:
     """No chunk has tokens of two sequences; those that nobody needs are of none."""
     import torch
 
-    module = load(in_kernels(Plan(lowered(archc.load("gla").layer))), "gla_tables")
+    module = load(layer_text(lowered(archc.load("gla").layer), in_kernels), "gla_tables")
     borders = torch.tensor([0, 0, 1, 64, 129, 129], dtype=torch.int32)
     chunks, sequences = module.packed_tables(borders, 129, 64)
     assert chunks[:, 0].tolist() == [1, 2, 3, 3, -1, -1]
@@ -75,7 +75,7 @@ def test_tables_are_made_once_for_borders_that_stay() -> None:
     """Not for others, nor after a change in place, nor of what torch keeps no account of."""
     import torch
 
-    module = load(in_kernels(Plan(lowered(archc.load("gla").layer))), "gla_tables")
+    module = load(layer_text(lowered(archc.load("gla").layer), in_kernels), "gla_tables")
     borders = torch.tensor([0, 3, 9])
     first = module.packed_tables(borders, 9, 4)
     assert module.packed_tables(borders, 9, 4) is first

@@ -7,8 +7,8 @@ from archc.backends.triton.quirks import QUIRKS, breaches
 
 import archc
 from archc.compile import in_kernels, lowered
-from archc.ir.plan import Plan
 from archc.specfile import bundled
+from tests.backends.triton.texts import layer_text
 
 KERNEL = "@kernel\ndef f(p, ROWS: tl.constexpr):\n"
 EXACT = "input_precision=PRECISION"
@@ -78,14 +78,14 @@ def test_what_a_loop_carries_comes_from_its_products() -> None:
 @pytest.mark.parametrize("spec", ["delta", "linear_attention"])
 def test_generated_files_run_into_none(spec: str) -> None:
     """Gradients of these turn products that are masked and scaled."""
-    text = in_kernels(Plan(lowered(archc.load(spec).layer)))
+    text = layer_text(lowered(archc.load(spec).layer), in_kernels)
     assert "@kernel" in text and breaches(text) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", bundled())
 def test_no_bundled_spec_runs_into_one(spec: str) -> None:
-    assert breaches(in_kernels(Plan(lowered(archc.load(spec).layer)))) == []
+    assert breaches(layer_text(lowered(archc.load(spec).layer), in_kernels)) == []
 
 
 def test_where_a_quirk_shows() -> None:

@@ -9,10 +9,10 @@ import torch
 from archc.backends.load import load
 
 import archc
-from archc.compile import lowered, whole_in_kernels
+from archc.compile import lowered
 from archc.ir.meaning import evaluate
-from archc.ir.plan import Plan
 from tests.backends.triton.test_interpreted import errors, wrong
+from tests.backends.triton.texts import layer_text
 
 pytest.importorskip("triton")
 
@@ -45,7 +45,7 @@ def test_angles_that_are_learned_elsewhere() -> None:
     """Values and gradients of every parameter in PyTorch, by the file with regions, against the
     meaning of the layer."""
     layer = lowered(archc.load(LEARNED).layer)
-    module = load(whole_in_kernels(Plan(layer)), "learned")
+    module = load(layer_text(layer), "learned")
     sizes = {"d": 5, "H": 2, "K": 4}
     made = module.Turned(**sizes).double()
     assert "turned_y_op" in vars(module)
@@ -68,7 +68,7 @@ def test_packed_layers_by_kernels() -> None:
 def test_what_is_kept_of_looks_at_what_looks_made() -> None:
     """The last tokens of a value that looks back itself, by kernels and in PyTorch; packed too."""
     spec = archc.load(OWN / "chained.arch")
-    module = load(whole_in_kernels(Plan(lowered(spec.layer))), "chained")
+    module = load(layer_text(lowered(spec.layer)), "chained")
     layer, x = module.Chained(K=3).double(), torch.randn(1, 6, 3, dtype=torch.float64)
     borders = torch.tensor([0, 1, 1, 6])
     wanted = layer(x, return_state=True)
@@ -85,7 +85,7 @@ def test_what_is_kept_of_looks_at_what_looks_made() -> None:
 def test_one_token_is_done_by_kernels_that_look_back() -> None:
     """What is looked back on enters, so that the last tokens of it and of its past are kept."""
     spec = archc.parse(SHORT.replace("* (x @ G)", "").replace("W, G", "W"))
-    module = load(whole_in_kernels(Plan(lowered(spec.layer))), "short")
+    module = load(layer_text(lowered(spec.layer)), "short")
     layer, x = module.Short(d=3, H=2, K=2).double(), torch.randn(2, 4, 3).double()
     wanted = layer(x)
     asked = []
@@ -111,7 +111,7 @@ layer Short(d, H, K):
 def test_elsewhere_it_is_the_same_as_without_kernels() -> None:
     """On a CPU, with a past that has a gradient, packed, and in pieces."""
     spec = archc.parse(SHORT)
-    text = whole_in_kernels(Plan(lowered(spec.layer)))
+    text = layer_text(lowered(spec.layer))
     sizes = {"d": 5, "H": 2, "K": 4}
     layer = load(text, "short").Short(**sizes).double()
     eager = spec.module(**sizes, backend="eager", dtype=torch.float64)
@@ -130,7 +130,7 @@ def test_elsewhere_it_is_the_same_as_without_kernels() -> None:
 
 def test_dtypes_are_those_of_pytorch() -> None:
     """What a region would make by kernels has the dtype that its passes give."""
-    module = load(whole_in_kernels(Plan(lowered(archc.parse(SHORT).layer))), "short")
+    module = load(layer_text(lowered(archc.parse(SHORT).layer)), "short")
     passes = module.short_u_passes
     names = passes.__code__.co_varnames[: passes.__code__.co_argcount]
     shapes = {"c": (2, 4, 3), "gain": (4,), "u_raw_past": (1, 2, 2, 4), "x_raw_past": (1, 2, 2, 4)}

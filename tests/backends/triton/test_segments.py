@@ -11,13 +11,13 @@ from archc.backends.load import load
 
 import archc
 from archc.compile import in_kernels, lowered
-from archc.ir.plan import Plan
 from archc.schedule.segments import chunks_of_segment
 
 pytest.importorskip("triton")
 
 from tests.backends.triton.launches import SHARED, distinct, machine_code, recorded
 from tests.backends.triton.processes import printed
+from tests.backends.triton.texts import layer_text
 from tests.gpu.cases import CHANNELS, Case
 from tests.gpu.measure import run
 from tests.gpu.memories import always, deciding, memories
@@ -98,7 +98,7 @@ def test_their_kernels_compile_for_a_hopper_gpu(spec: str, dim: int, dtype: str)
 def test_tables_and_the_rule_of_a_file() -> None:
     """Every chunk is in one segment, of its own sequence; the plan knows the rule of the file. It
     is asked for the chunks of a sequence, and not where what joins segments is too large."""
-    text = in_kernels(Plan(lowered(archc.load("delta").layer)))
+    text = layer_text(lowered(archc.load("delta").layer), in_kernels)
     assert "B * n // max(sequences, 1), q.device, 3, 4\n    ) if K <= 128 else 0\n" in text
     module = load(text, "delta_segments")
     cpu = torch.device("cpu")

@@ -16,7 +16,7 @@ from archc.backends.load import load
 
 import archc
 from archc.compile import in_kernels, lowered
-from archc.ir.plan import Plan
+from tests.backends.triton.texts import layer_text
 from tests.served import ROOT
 from tests.served import run as served
 
@@ -89,7 +89,7 @@ def test_every_bundled_recurrence_on_a_gpu(spec: str) -> None:
 @pytest.fixture(scope="module")
 def module() -> ModuleType:
     """The file of a recurrence with one state."""
-    return load(in_kernels(Plan(lowered(archc.load("gla").layer))), "gla_decode")
+    return load(layer_text(lowered(archc.load("gla").layer), in_kernels), "gla_decode")
 
 
 @pytest.mark.slow
