@@ -203,7 +203,8 @@ def one_by_one(run: Callable, cu_seqlens: Tensor, tokens: list, states: list) ->
 
     tokens [1, T, ...]; states [N, ...]
     """
-    bounds = sequence_bounds("packed sequences", cu_seqlens, tokens[0])
+    seen = ("bounds", tokens[0].shape[:2])
+    bounds = once_for(cu_seqlens, seen, lambda x: sequence_bounds("packed sequences", x, tokens[0]))
     wanted = len(bounds) - 1
     for x in states:
         if x.shape[0] != wanted:
@@ -221,6 +222,12 @@ def one_by_one(run: Callable, cu_seqlens: Tensor, tokens: list, states: list) ->
     values = list(zip(*(parts[i] for i in range(len(parts))), strict=True))
     count = len(values) - len(states)
     return tuple(torch.cat(ys, 1 if place < count else 0) for place, ys in enumerate(values))
+
+
+def places_in_each(cu_seqlens: Tensor, places: Tensor) -> Tensor:
+    """The place of each packed token in its own sequence, of its place among all of them."""
+    own = torch.searchsorted(cu_seqlens[1:], places.to(cu_seqlens.dtype), right=True)
+    return places - cu_seqlens[:-1].to(places.dtype)[own.clamp(max=cu_seqlens.shape[0] - 2)]
 
 
 def packed_tables(cu_seqlens: Tensor, tokens: int, chunk: int) -> tuple[Tensor, Tensor]:

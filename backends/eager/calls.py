@@ -4,6 +4,7 @@ loop."""
 from __future__ import annotations
 
 from archc.backends.eager.naming import listed
+from archc.backends.eager.packed import new_alone
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.stacks import Chain
 from archc.backends.eager.value import DATA, KIND_OF, Value
@@ -39,10 +40,9 @@ def callee(scope: Scope, node: Node) -> Value:
     names = [scope.names.fresh(results[n].name or short) if n in results else "_" for n in outputs]
     left = names[0] if len(names) == 1 else f"({', '.join(names)})"
     if field is not None:
-        state = scope.kept[field.name] = scope.names.fresh(f"{field.name}_state")
-        left += f", {state}"
-        arguments += [f"state=state.{field.name}", "return_state=True"]
-    scope.writer.call(f"{left} = {target}(", arguments, ")")
+        _with_state(scope, node, left, field.name, arguments)
+    else:
+        scope.writer.call(f"{left} = {target}(", arguments, ")")
     scope.results[node.id] = {
         n: Value(Text(name), results[n].type.names, KIND_OF[results[n].type.dtype])
         for n, name in zip(outputs, names, strict=True)
@@ -54,6 +54,27 @@ def callee(scope: Scope, node: Node) -> Value:
 def _borders(scope: Scope) -> list[str]:
     """What a layer inside is told of packed sequences."""
     return [f"cu_seqlens={scope.cu_seqlens}"] if scope.cu_seqlens else []
+
+
+def _with_state(scope: Scope, node: Node, left: str, field: str, arguments: list[str]) -> None:
+    """The lines that call a layer which remembers; of packed sequences, if it must, without."""
+    target, writer = "self." + reach(node.op.path), scope.writer
+    state = scope.kept[field] = scope.names.fresh(f"{field}_state")
+    line = f"{left}, {state} = {target}("
+    continued = [*arguments, f"state=state.{field}", "return_state=True"]
+    if not _new_alone(scope, node):
+        writer.call(line, continued, ")")
+        return
+    with writer.block(f"if {scope.cu_seqlens} is not None:"):
+        writer.call(f"{left} = {target}(", arguments, ")")
+        writer.line(f"{state} = None")
+    with writer.block("else:"):
+        writer.call(line, continued, ")")
+
+
+def _new_alone(scope: Scope, node: Node) -> bool:
+    """Whether a layer inside takes packed sequences without their states alone."""
+    return bool(scope.cu_seqlens) and new_alone(node.op.callee)
 
 
 def reach(path: str) -> str:
@@ -98,15 +119,7 @@ def _stack(scope: Scope, chain: Chain) -> None:
         with scope.writer.block(f"for layer in self.{reach(chain.path)}:"):
             scope.writer.call(f"{left} = layer(", [*arguments, *_borders(scope)], ")")
     else:
-        kept = scope.names.fresh(f"{field.name}_state")
-        scope.kept[field.name] = f"tuple({kept})"
-        scope.writer.line(f"{kept} = []")
-        with scope.writer.block(
-            f"for layer, past in zip(self.{reach(chain.path)}, state.{field.name}, strict=True):"
-        ):
-            more = [*_borders(scope), "state=past", "return_state=True"]
-            scope.writer.call(f"{left}, past = layer(", [*arguments, *more], ")")
-            scope.writer.line(f"{kept}.append(past)")
+        _stack_with_states(scope, chain, field.name, left, [*arguments, *_borders(scope)])
     for id in chain.calls:
         users = {scope.graph[u].op.name: scope.graph[u] for u in scope.graph.users(id)}
         scope.results[id] = {
@@ -114,3 +127,22 @@ def _stack(scope: Scope, chain: Chain) -> None:
             for n in outputs
             if n in users and n in names
         }
+
+
+def _stack_with_states(
+    scope: Scope, chain: Chain, field: str, left: str, arguments: list[str]
+) -> None:
+    """The loop over layers that remember; of packed sequences, if one must, without."""
+    writer, kept = scope.writer, scope.names.fresh(f"{field}_state")
+    scope.kept[field] = f"tuple({kept})"
+    writer.line(f"{kept} = []")
+    with writer.block(
+        f"for layer, past in zip(self.{reach(chain.path)}, state.{field}, strict=True):"
+    ):
+        if any(_new_alone(scope, scope.graph[call]) for call in chain.calls):
+            with writer.block(f"if {scope.cu_seqlens} is not None:"):
+                writer.call(f"{left} = layer(", arguments, ")")
+                writer.line("continue")
+        more = ["state=past", "return_state=True"]
+        writer.call(f"{left}, past = layer(", [*arguments, *more], ")")
+        writer.line(f"{kept}.append(past)")

@@ -91,7 +91,10 @@ def read(scope: Scope, node: Node, operand: int) -> Value:
         return value
     if field.name not in scope.kept:
         name = scope.names.fresh(f"{field.name}_seen")
-        scope.writer.line(f"{name} = grown(state.{field.name}, {value.text})")
+        whole = f"grown(state.{field.name}, {value.text})"
+        if scope.cu_seqlens:
+            whole = f"{whole} if {scope.cu_seqlens} is None else {value.text}"
+        scope.writer.line(f"{name} = {whole}")
         scope.seen[operand] = name
         scope.kept[field.name] = name
         if field.count is not None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from archc.backends.eager.memory import Field, stream_of
 from archc.backends.eager.packed import (
     ARGUMENT,
+    CONTINUED,
     DOC,
     MASK,
     ONE_BY_ONE,
     PADDED,
     in_one_run,
+    new_alone,
     write_packed,
     write_padded,
 )
@@ -43,6 +45,10 @@ class Forward:
             away = {*self.memory.other, *self.memory.optional}
             self.scope.use_regions(self.parts.file.by_regions(self.scope, self.layer, away))
 
+    def _at_once(self) -> bool:
+        """Whether packed sequences are done in one run."""
+        return in_one_run(self.layer)
+
     def _like(self) -> str:
         """A tensor that has the dtype and device of the data."""
         real = [self.names[id] for id, op in self.own if op.type.dtype == "real"]
@@ -53,7 +59,7 @@ class Forward:
         """The scope of the forward: inputs by name, lengths from their shapes."""
         scope = self.parts.scope(self._like(), self.parts.sizes)
         scope.memory, scope.training = self.memory, self.training
-        scope.cu_seqlens = "cu_seqlens" if in_one_run(self.layer) else ""
+        scope.cu_seqlens = "cu_seqlens" if self._at_once() else ""
         known = set(self.names.values())
         spoken = {identifier(node.name) for node in self.layer.graph if node.name}
         scope.names.taken = known | spoken | {arg.name for arg in self.layer.args}
@@ -163,11 +169,15 @@ class Forward:
         return [title, self._packed_doc(), PADDED]
 
     def _packed_doc(self) -> str:
-        return DOC if self.scope.cu_seqlens else f"{DOC} {ONE_BY_ONE}"
+        if not self.scope.cu_seqlens:
+            return f"{DOC} {ONE_BY_ONE}"
+        return f"{DOC} {CONTINUED}" if new_alone(self.layer) else DOC
 
     def _packed(self, writer: Writer) -> None:
         """The lines for sequences that stand one after the other."""
         if self.scope.cu_seqlens:
+            if new_alone(self.layer) and not self.memory.refusal:
+                self._one_by_one(writer)
             self._padded(writer)
             with writer.block("if cu_seqlens is not None:"):
                 writer.line(f"check_packed({quoted(self.parts.name)}, cu_seqlens, {self.first})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from archc.backends.eager.arguments import is_size
 from archc.backends.eager.forward import Forward
-from archc.backends.eager.packed import ARGUMENT, write_packed
+from archc.backends.eager.packed import ARGUMENT, in_one_run, new_alone, write_packed
 from archc.backends.eager.parts import Parts
 from archc.backends.eager.region import argument_list
 from archc.backends.eager.required import told_length, write_needs
@@ -40,6 +40,10 @@ class Function(Forward):
                     local = scope.sizes.get(size) or scope.names.fresh(size)
                     scope.sizes[size] = local
                     scope.sources.setdefault(local, []).append((self.names[id], place))
+
+    def _at_once(self) -> bool:
+        """Whether packed sequences are done in one run, as their states are always made."""
+        return in_one_run(self.layer) and not new_alone(self.layer)
 
     def _like(self) -> str:
         real = [self.names[id] for id, op in self.own if op.type.dtype == "real"]

@@ -1,9 +1,10 @@
 """The lines of a forward, or of a function, that run it on packed sequences.
 
 A layer takes them in one run where everything in it is done token by token, or respects the borders
-between them: recurrences, and shifts and windows of tokens. Where anything else looks along tokens
-(an attention, a sum over all of them), where values are one a sequence, or where another sequence
-enters, it runs once for each sequence.
+between them: recurrences, shifts and windows of tokens, and attentions to the layer's own tokens.
+Where anything else looks along tokens (a sum over all of them), where values are one a sequence, or
+where another sequence enters, it runs once for each sequence. So do sequences that go on from a
+state, or leave one, where each keeps as much as it has seen.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from archc.backends.eager.memory import Memory, memory_of
-from archc.backends.writer import Writer, quoted
+from archc.backends.writer import INDENT, Writer, quoted
 
+from archc.dims import T_SEEN, TIME
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
@@ -33,14 +35,19 @@ PADDED = (
     "if by itself; outputs are 0 at padding."
 )
 
+CONTINUED = "With a state they run one after the other: each keeps as much as it has seen."
+
 ONE_BY_ONE = "They run one after the other: something in here looks along all tokens."
 
 TOKENWISE = (
     ir.Input, ir.Param, ir.Constant, ir.Position, ir.Delta, ir.Noise, ir.Elementwise, ir.Reduce,
     ir.Contract, ir.Gather, ir.Join, ir.Reshape, ir.Top, ir.Solve, ir.Softmax, ir.Shift, ir.Window,
-    ir.Fold, ir.Result, ir.Call,
+    ir.Fold, ir.Result, ir.Call, ir.Pair,
 )  # fmt: skip
 """Ops that may be done to all packed tokens at once, unless they cross them."""
+
+BORDERED = (ir.Shift, ir.Window, ir.Fold, ir.Call, ir.Pair)
+"""Ops that are told where sequences begin: what they take along the tokens has a batch."""
 
 
 @lru_cache(maxsize=256)
@@ -48,20 +55,31 @@ def in_one_run(layer: ir.Layer) -> bool:
     """Whether packed sequences go through a layer in one run."""
     memory, graph = memory_of(layer), layer.graph
     along = all({"batch", "t"} <= {*op.type.names} for _, op in layer.inputs)
-    if not layer.inputs or not along or memory.optional or not joinable(memory):
+    if not layer.inputs or not along or memory.optional:
         return False
     return all(_respects_borders(graph, node) for node in graph)
+
+
+@lru_cache(maxsize=256)
+def new_alone(layer: ir.Layer) -> bool:
+    """Whether packed sequences go through a layer in one run only if none of them has a state, and
+    none is asked for."""
+    return in_one_run(layer) and not joinable(memory_of(layer))
 
 
 def _respects_borders(graph: Graph, node: Node) -> bool:
     """Whether an op gives each packed token what it has when its sequence is alone."""
     op, names = node.op, {*node.type.names}
     streams = {axis.name for axis in node.type.axes if axis.kind == "stream"}
-    region = isinstance(op, ir.Fold | ir.Call)
+    region = isinstance(op, ir.Fold | ir.Call | ir.Pair)
     if not isinstance(op, TOKENWISE) or not streams <= {"t"}:
         return False
-    if not region and ("batch" in names) != ("t" in names):
+    if not region and "batch" in names and "t" not in names:
         return False
+    if not _of_each_token(graph, node):
+        return False
+    if isinstance(op, ir.Pair):
+        return _reads_own_tokens(graph, node)
     if isinstance(op, ir.Fold):
         values = [graph[operand].type.names for operand in node.operands]
         return op.stream.name == "t" and any("t" in each for each in values)
@@ -72,6 +90,35 @@ def _respects_borders(graph: Graph, node: Node) -> bool:
     if isinstance(op, ir.Window):
         return op.stride is None
     return "t" not in _crossed(op)
+
+
+def _of_each_token(graph: Graph, node: Node) -> bool:
+    """Whether what an op makes of positions and lengths is a number of a token's own sequence."""
+    if isinstance(node.op, ir.Constant):
+        return not _told_length(node)
+    values = [graph[operand].type.names for operand in node.operands]
+    if isinstance(node.op, BORDERED):
+        return all("batch" in names for names in values if "t" in names)
+    positions = "t" in node.type.names and "batch" not in node.type.names
+    return not positions or all("batch" not in names for names in values)
+
+
+def _told_length(node: Node) -> bool:
+    """Whether a number depends on how many tokens there are."""
+    return bool(node.op.value.free_symbols & {TIME.size, T_SEEN})
+
+
+def _reads_own_tokens(graph: Graph, node: Node) -> bool:
+    """Whether an attention is from the layer's own tokens to these, of which it reads both."""
+    op = node.op
+    if op.source != "t" or op.reader != TIME:
+        return False
+    values = [graph[operand].type for operand in node.operands]
+    if any(a.kind == "stream" and a.name != "t" for type in values for a in type.axes):
+        return False
+    along = {role for (_, role), type in zip(op.captures, values, strict=True) if "t" in type.names}
+    constants = (each for each in op.body if isinstance(each.op, ir.Constant))
+    return {"reader", "read"} <= along and not any(map(_told_length, constants))
 
 
 def _calls_tokenwise(op: ir.Call) -> bool:
@@ -104,8 +151,13 @@ def write_packed(writer: Writer, forward: Forward, run: str, kept: bool) -> None
     are returned without being asked for, and there is no mask."""
     title, continued = quoted(forward.parts.name), not forward.memory.refusal
     whens = ["cu_seqlens is not None", *["attention_mask is not None"] * (not kept)]
-    whens += ["isinstance(state, RaggedState)"] * (continued and bool(forward.memory.fields))
-    with writer.block(f"if {' or '.join(whens)}:"):
+    ragged = "isinstance(state, RaggedState)"
+    test = " or ".join([*whens, *[ragged] * (continued and bool(forward.memory.fields))])
+    if forward.scope.cu_seqlens:  # new ones are done in one run
+        writer.line(f"if {ragged} or (state is not None or return_state) and (")
+        writer.line(f"{INDENT}{' or '.join(whens)}")
+        test = ""
+    with writer.block(f"if {test}:" if test else "):"):
         if not continued:
             run = f"lambda state, **given: ({run}(**given), None)"
         mask = "None" if kept else "attention_mask"

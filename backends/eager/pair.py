@@ -19,7 +19,7 @@ from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import DATA, KIND_OF, NUMBER, Value
 from archc.backends.expression import ATOM, Text, whole
 from archc.backends.index import permuted
-from archc.backends.writer import INDENT, Writer, identifier
+from archc.backends.writer import INDENT, Names, Writer, identifier
 
 from archc.ir import layer as ir
 from archc.ir.decode import decode_pays
@@ -102,13 +102,34 @@ class PairFunction:
         scope, users = self.scope, self._users()
         _, given = extra_arguments(scope, self.body)
         arguments = [value.text.text for value in self.values.values()]
-        scope.writer.call(
-            f"{', '.join(targets.values())} = {self.name}(", [*arguments, *given], ")"
-        )
+        left = ", ".join(targets.values())
+        if scope.cu_seqlens:
+            with scope.writer.block(f"if {scope.cu_seqlens} is not None:"):
+                self._each_alone(left, given)
+            with scope.writer.block("else:"):
+                scope.writer.call(f"{left} = {self.name}(", [*arguments, *given], ")")
+        else:
+            scope.writer.call(f"{left} = {self.name}(", [*arguments, *given], ")")
         return {
             name: Value(Text(text), users[name].type.names, KIND_OF[users[name].type.dtype])
             for name, text in targets.items()
         }
+
+    def _each_alone(self, left: str, given: list[str]) -> None:
+        """The line that calls it for each of the packed sequences."""
+        scope, of_each = self.scope, Names(given)
+        along = {n: of_each.fresh(self.arguments[n]) for n in self._along_tokens()}
+        inner = [along.get(n, value.text.text) for n, value in self.values.items()]
+        run = f"lambda {', '.join(along.values())}: {self.name}({', '.join([*inner, *given])})"
+        tokens = f"[{', '.join(self.values[n].text.text for n in along)}]"
+        comma = "," if len(self.results) == 1 else ""
+        scope.writer.call(
+            f"{left}{comma} = one_by_one(", [run, scope.cu_seqlens, tokens, "[]"], ")"
+        )
+
+    def _along_tokens(self) -> list[str]:
+        """What enters along the layer's own tokens."""
+        return [name for name, value in self.values.items() if self.op.source in value.layout]
 
     def _users(self) -> dict[str, Node]:
         """The node that reads each result."""
@@ -200,12 +221,21 @@ def _entering(scope: Scope, node: Node) -> dict[str, Value]:
     names = in_spec_order(scope, node, list(operands))
     if node.op.decode is not None:
         names.sort(key=lambda name: "batch" not in scope.graph[operands[name]].type.names)
-    return {
+    found = {
         name: scope.value(operands[name])
         if roles[name] == "reader"
         else carry.read(scope, node, operands[name])
         for name in names
     }
+    return {name: _by_tokens(scope, value) for name, value in found.items()}
+
+
+def _by_tokens(scope: Scope, value: Value) -> Value:
+    """What packed sequences are cut out of, with its dims in the order [B, T, ...]."""
+    if not scope.cu_seqlens or "t" not in value.layout:
+        return value
+    order = ["batch", "t", *(name for name in value.layout if name not in ("batch", "t"))]
+    return Value(permuted(value.text, value.layout, order), tuple(order), value.kind)
 
 
 def _lengths(

@@ -297,6 +297,10 @@ class Scope:
             name = self.positions[axis.name] = self.names.fresh(axis.name)
             count = call("torch.arange", self.length(axis), f"device={self.device}")
             start = self.ask(self.starts.get(axis.name, "0"))
+            if self.cu_seqlens and self.memory is not None and axis.name == "t":
+                borders = self.cu_seqlens
+                inner = f"places_in_each({borders}, {count})"
+                count = Text(f"({count} if {borders} is None else {inner})")
             self.head.append(f"{name} = {count}" if start == "0" else f"{name} = {start} + {count}")
         return self.positions[axis.name]
 

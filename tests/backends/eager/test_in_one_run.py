@@ -17,6 +17,13 @@ SUM = """    recurrence S[d]:
         o = S[t]
 """
 
+ATTENTION = """    q = x
+    attend s <= t:
+        a = softmax(q[t].T @ x[s])
+        o = a @ x[s]
+    output y[d] = o
+"""
+
 AT_ONCE = {
     "each token": "    param W[d, K]\n    output y[K] = silu(x @ W)\n",
     "norms and weights over dims": "    output y[d] = softmax[d](l2norm[d](x)) * mean[d](x)\n",
@@ -24,16 +31,26 @@ AT_ONCE = {
     "windows of tokens": "    output y[d] = sum[K](window[K](x))\n",
     "a recurrence": SUM + "    output y[d] = o\n",
     "a number of each token": "    param w[d]\n    output y = sum[d](x * w)\n",
-}
-
-ONE_BY_ONE = {
     "positions": "    output y[d] = x * position(x)\n",
-    "an attention": """    q = x
-    attend s <= t:
-        a = softmax(q[t].T @ x[s])
+    "an attention": ATTENTION,
+    "both ways": ATTENTION.replace("s <= t", "all s"),
+    "a window, and the place of a token": """    param c[d, K]
+    q = rope_half[d](shortconv(x, c), 100)
+    attend t - 3 < s <= t:
+        a = softmax(q[t].T @ x[s] / (1 + t) - log(1 + t - s))
         o = a @ x[s]
     output y[d] = o
 """,
+}
+
+ONE_BY_ONE = {
+    "scores that leave": ATTENTION.replace("y[d] = o", "a"),
+    "chosen tokens": ATTENTION.replace("o = a @ x[s]", "u = a @ x[s]").replace(
+        "    output", """    chosen = top(2, a)
+    attend s <= t in chosen:
+        o = softmax(q[t].T @ x[s]) @ x[s]
+    output"""
+    ),
     "the mean of all tokens": "    output y[d] = x - mean[t](x)\n",
     "of all sequences": "    output y[d] = x - mean[batch, t](x)\n",
     "a value of each sequence": "    output y[d] = mean[t](x)\n",
@@ -42,12 +59,14 @@ ONE_BY_ONE = {
 
 def looks_the_same(text: str) -> None:
     """Packed, a sequence is what it is by itself: empty ones, short ones and long ones."""
-    made = archc.parse(text).module(d=3, dtype=torch.float64)
+    made = archc.parse(text).module(d=4, dtype=torch.float64)
     bounds = [0, 0, 1, 6, 6, 25]
-    x = torch.randn(1, 25, 3, dtype=torch.float64)
+    x = torch.randn(1, 25, 4, dtype=torch.float64, requires_grad=True)
     y = made(x, cu_seqlens=torch.tensor(bounds))
-    parts = [made(x[:, a:b]) for a, b in pairwise(bounds)]
-    torch.testing.assert_close(y, torch.cat(parts, 1))
+    alone = torch.cat([made(x[:, a:b]) for a, b in pairwise(bounds)], 1)
+    torch.testing.assert_close(y, alone)
+    slopes = [torch.autograd.grad(made.sin().sum(), x)[0] for made in (y, alone)]
+    torch.testing.assert_close(*slopes)
 
 
 @pytest.mark.parametrize("what", AT_ONCE)
@@ -62,9 +81,36 @@ def test_what_looks_along_all_tokens_goes_one_by_one(what: str) -> None:
     assert not in_one_run(spec.layer)
 
 
-@pytest.mark.parametrize("what", ["an attention", "positions"])
-def test_each_sequence_is_done_alone(what: str) -> None:
-    looks_the_same(HEAD + ONE_BY_ONE[what])
+def test_packed_sequences_of_an_attention_go_on_from_their_states() -> None:
+    """Each keeps as much as it has seen; padding goes the way of borders."""
+    made = archc.parse(HEAD + AT_ONCE["a window, and the place of a token"]).module(d=4)
+    x, borders = torch.randn(1, 12, 4), torch.tensor([0, 5, 12])
+    y, state = made(x, cu_seqlens=borders, return_state=True)
+    torch.testing.assert_close(y, made(x, cu_seqlens=borders))
+    more = made(x[:, :4], cu_seqlens=torch.tensor([0, 1, 4]), state=state)
+    wanted = [made(torch.cat([x[:, :5], x[:, :1]], 1))[:, 5:]]
+    wanted += [made(torch.cat([x[:, 5:], x[:, 1:4]], 1))[:, 7:]]
+    torch.testing.assert_close(more, torch.cat(wanted, 1))
+    mask = torch.arange(6) < torch.tensor([[6], [4]])
+    padded = made(x.view(2, 6, 4), attention_mask=mask)
+    torch.testing.assert_close(padded[1, :4], made(x[:, 6:10])[0])
+
+
+def test_a_stack_of_attentions_is_called_once_each() -> None:
+    text = f"""{HEAD}{ATTENTION}
+block Outer(d, L = 2):
+    input x[d]
+    repeat L as l:
+        x = x + Made(d)(x)
+    output y[d] = x
+"""
+    made = archc.parse(text).module(d=4)
+    x, borders, calls = torch.randn(1, 9, 4), torch.tensor([0, 4, 9]), list[int]()
+    for layer in made.layers:
+        layer.register_forward_hook(lambda *_: calls.append(1))
+    y = made(x, cu_seqlens=borders)
+    assert len(calls) == 2
+    torch.testing.assert_close(y, torch.cat([made(x[:, :4]), made(x[:, 4:])], 1))
 
 
 def test_another_sequence_goes_one_by_one() -> None:
@@ -88,7 +134,8 @@ def test_inputs_that_stand_at_every_token(inputs: str, output: str, wanted: bool
 
 def test_layers_that_are_called() -> None:
     """As what they do themselves."""
-    for inner, wanted in ((AT_ONCE["a recurrence"], True), (ONE_BY_ONE["an attention"], False)):
+    inside = ((AT_ONCE["an attention"], True), (ONE_BY_ONE["the mean of all tokens"], False))
+    for inner, wanted in inside:
         text = f"{HEAD}{inner}\nblock Outer(d):\n    input x[d]\n    output y[d] = Made(d)(x)\n"
         assert in_one_run(archc.parse(text).layer) is wanted
 
