@@ -47,8 +47,9 @@ class PackedTrial(Trial):
                   if x.is_floating_point()}  # fmt: skip
         made = [self.made_of(a, own) for a, own in zip(each, every, strict=True)]
         outputs = {n: self.joined(n, [found[n] for found in made]) for n in made[0]}
-        slopes = {f"d.{n}": torch.randn_like(x).where(~x.isnan(), 0.0) for n, x in outputs.items()}
-        terms = [(outputs[n].nan_to_num() * slopes[f"d.{n}"]).sum() for n in outputs]
+        slopes = {f"d.{n}": self.slope(n, x) for n, x in outputs.items()}
+        there = {n: x.nan_to_num() if n in self.region.tails else x for n, x in outputs.items()}
+        terms = [(x * slopes[f"d.{n}"]).sum() for n, x in there.items()]
         total = torch.stack(terms).sum()
         grads = dict(zip(leaves, torch.autograd.grad(
             total, [*leaves.values()], allow_unused=True, materialize_grads=True), strict=True,
@@ -61,6 +62,11 @@ class PackedTrial(Trial):
                 ds = [grads[id(x)] for x in own]
                 wanted[f"d.{name}"] = self.packed_of(n, ds)
         return {**given, **slopes}, {n: x.detach() for n, x in outputs.items()}, wanted
+
+    def slope(self, name: str, x: Tensor) -> Tensor:
+        """The gradient of an output; none where a tail is undefined."""
+        made = torch.randn_like(x)
+        return made.where(~x.isnan(), 0.0) if name in self.region.tails else made
 
     def made_of(self, alone: Trial, inputs: Named) -> Named:
         """The outputs of one sequence; a tail is undefined where it would be of its past."""

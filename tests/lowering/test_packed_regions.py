@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from archc.backends.eager.emit import called_first
+from torch import Tensor
 
 import archc
 from archc.compile import lowered
+from archc.ir.graph import Node
 from archc.ir.plan import examples
 from archc.ir.token_region import TokenRegion
 from archc.regions.cut import regions
 from tests.lowering.packed import PackedTrial, packed_trial
-from tests.lowering.regions import regions_of, resolved
+from tests.lowering.regions import Trial, regions_of, resolved
 
 CLOSE = 1e-11
 LENGTHS = (0, 1, 7, 2, 0, 0, 5)
@@ -65,3 +68,45 @@ def test_looks_at_what_is_made(name: str) -> None:
         assert each.region.tails
         errors = each.errors()
         assert max(errors.values()) < CLOSE, errors
+
+
+ODD = """
+layer Odd(K):
+    input x[K]
+    param c[K, width]; g[K]
+    u = silu(shortconv(x, c))
+    output y[K] = u * rsqrt(sum[K](u * u) + 1e-6) * sigmoid(g * x)
+"""
+
+
+class OddTrial(PackedTrial):
+    """Sequences of two tokens begin with -inf, those of three are zeros alone."""
+
+    def alone(self, length: int) -> Trial:
+        return Spoilt(self.region, {**self.known, "T#": length})
+
+
+class Spoilt(Trial):
+    def drawn(self, node: Node, extra: int, dtype: torch.dtype = torch.float64) -> Tensor:
+        x = super().drawn(node, extra, dtype)
+        if node.op.name == "x" and self.known["T#"] == 2:
+            x[0, extra] = float("-inf")
+        return x * 0.0 if node.op.name == "x" and self.known["T#"] == 3 else x
+
+
+@pytest.mark.parametrize("width", [2, 5])
+def test_what_is_no_number_stays_in_its_sequence(width: int) -> None:
+    """A norm over zeros, and -inf through a convolution, a norm and a gate; widths longer than the
+    sequence. Gradients of what all sequences share are no numbers then, as PyTorch has them."""
+    layer = lowered(archc.parse(ODD.replace("width", str(width))).layer)
+    (region,) = regions_of(layer)
+    lengths = (4, 2, 3, 1, 4)
+    plain = packed_trial(region, resolved(layer, {"K": 3}), lengths)
+    each = OddTrial(plain.region, plain.known, lengths=lengths)
+    torch.manual_seed(0)
+    _, outputs, wanted = each.expected()
+    wrong = outputs["y"].isnan().any(-1)[0]
+    assert wrong.any() and not wrong[:4].any() and not wrong[6:].any()
+    assert not wanted["d.x"][:, 6:].isnan().any() and wanted["d.c"].isnan().any()
+    errors = each.errors()
+    assert max(errors.values()) < CLOSE, errors

@@ -126,6 +126,13 @@ def test_elsewhere_it_is_the_same_as_without_kernels() -> None:
     for count in (0, 1):
         torch.testing.assert_close(layer(x[:, :count]), eager(x[:, :count]))
     torch.testing.assert_close(layer(x[:0]), eager(x[:0]))
+    none = x[:, :0].requires_grad_()
+    for given, borders in ((x[:0], None), (none, None), (none, torch.tensor([0, 0, 0]))):
+        y, state = layer(given, return_state=True, cu_seqlens=borders)
+        learns = [*layer.parameters(), *([given] if given.requires_grad else [])]
+        loss = y.sum() + sum(s.sum() for s in state)
+        ds = torch.autograd.grad(loss, learns, allow_unused=True, materialize_grads=True)
+        assert y.shape == (*given.shape[:2], 2, 4) and not any(d.any() for d in ds)
 
 
 def test_dtypes_are_those_of_pytorch() -> None:
