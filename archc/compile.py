@@ -31,6 +31,7 @@ from archc.ir.chunk import ChunkForm, cotangent
 from archc.ir.graph import Graph
 from archc.ir.layer_budget import check_budget
 from archc.ir.plan import Plan
+from archc.ir.rewrite import rewrite
 from archc.ir.token_region import Left, TokenRegion
 from archc.ir.verify import verify
 from archc.limits import deep_calls
@@ -41,6 +42,7 @@ from archc.recurrence.chunk.chunked import chunked
 from archc.recurrence.law.numbers import with_laws
 from archc.regions.cut import regions
 from archc.regions.gradient import gradient_of
+from archc.regions.noise import drawn_before
 from archc.regions.packed import packed
 from archc.schedule.budget import within_budget
 from archc.schedule.epilogue import epilogues
@@ -81,8 +83,9 @@ def in_chunks(layer: ir.Layer) -> ir.Layer:
 
 
 def for_kernels(layer: ir.Layer) -> ir.Layer:
-    """Chunked forms as kernels do best: no product that another one makes needless."""
-    return inner_sums(again_for_kernels(layer))
+    """Chunked forms as kernels do best: no product that another one makes needless; and token
+    regions that no dropout cuts in two."""
+    return rewrite(inner_sums(again_for_kernels(layer)), [drawn_before])
 
 
 def again_for_kernels(layer: ir.Layer) -> ir.Layer:

@@ -37,9 +37,10 @@ class Past:
 class TokenRegion:
     """One region: `members` are its nodes in the layer, `graph` the same by itself. `reads` gives
     each input of the graph its node in the layer, `makes` each output; `pasts` are the inputs that
-    hold what was before the first token. `tables` are the inputs that are the same for every
-    sequence and that nothing learned is behind: they have no gradient. `passes` and `least` are
-    numbers a token that PyTorch would move, and that the region must move, at sample sizes.
+    hold what was before the first token. `tables` are the inputs that nothing learned is behind,
+    such as cosines of positions and the factors of dropout: they have no gradient. `passes` and
+    `least` are numbers a token that PyTorch would move, and that the region must move, at sample
+    sizes.
     `packed`: the sequences stand one after the other in a batch of 1; `tails` are then the outputs
     that are the last tokens of a sequence alone, each with the past that it is kept for."""
 

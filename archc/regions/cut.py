@@ -13,7 +13,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.token_region import Left, TokenRegion, is_token_type
 from archc.regions.body import Body, leaves, nearest
-from archc.regions.token_ops import fits, is_table
+from archc.regions.token_ops import fits, learns_nothing
 
 WORTH = 1.5
 """How many times the bytes of a region PyTorch must move for a kernel of its own to be worth it."""
@@ -116,7 +116,7 @@ def _region(graph: Graph, members: frozenset[int], stream: str) -> TokenRegion:
     least = sum(numbers(graph[id].type, stream) for id in (*body.reads.values(),))
     least += sum(numbers(graph[id].type, stream) for id in body.makes.values())
     passes = sum(_moved(graph, graph[id], stream) for id in members)
-    tables = frozenset(name for name, id in body.reads.items() if is_table(graph, id, stream))
+    tables = frozenset(name for name, id in body.reads.items() if learns_nothing(graph, id, stream))
     return TokenRegion(
         name, stream, members, body.graph, body.reads, body.makes, body.pasts, tables, passes, least
     )

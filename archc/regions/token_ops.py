@@ -99,6 +99,11 @@ def is_free(graph: Graph, id: int) -> bool:
     return isinstance(node.op, ir.Elementwise) and all(is_free(graph, o) for o in node.operands)
 
 
+def learns_nothing(graph: Graph, id: int, stream: str) -> bool:
+    """Whether what enters a region has no gradient: a table, or a factor that is drawn."""
+    return isinstance(graph[id].op, ir.Noise) or is_table(graph, id, stream)
+
+
 def is_table(graph: Graph, id: int, stream: str) -> bool:
     """Whether a value runs along the tokens, is the same for every sequence, and is made of
     positions alone, as the cosines of rotations are: nothing learns by its gradient. One that

@@ -260,6 +260,13 @@ def with_pasts(run: Callable, x: Tensor, past: Tensor, cu_seqlens: Tensor) -> tu
     return made.index_select(1, kept), after
 
 
+def dropout_factor(x: Tensor, p: float, training: bool) -> Tensor:
+    """The factor of dropout in the shape of x; outside of training ones, which take no memory."""
+    if not training or p == 0:
+        return x.new_ones(()).expand(x.shape)
+    return F.dropout(torch.ones_like(x), p)
+
+
 def rows_of_sequences(cu_seqlens: Tensor, tokens: int, before: int) -> Tensor:
     """Packed sequences as the rows of a program, each with `before` rows in front of its tokens: of
     each row the token that its sequence begins with, the one after its last, and which it is,

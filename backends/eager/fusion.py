@@ -79,12 +79,12 @@ def _unary(scope: Scope, node: Node, operand: int, function: str) -> Value:
 
 
 def dropout(graph: Graph, node: Node) -> Fused | None:
-    """x * noise(x) -> dropout(x)."""
+    """x * noise -> dropout(x): the operand of a noise gives its shape alone."""
     if node.op != ir.Elementwise("mul"):
         return None
     for noise, x in (node.operands, node.operands[::-1]):
         op = graph[noise].op
-        if isinstance(op, ir.Noise) and graph[noise].operands == (x,):
+        if isinstance(op, ir.Noise) and graph[noise].type == graph[x].type:
             return Fused((x,), partial(_dropout, x=x, p=op.p), "dropout")
     return None
 

@@ -72,8 +72,7 @@ def delta(scope: Scope, node: Node) -> Value:
 def noise(scope: Scope, node: Node) -> Value:
     """Dropout of ones: the factor alone."""
     value = scope.as_data(scope.value(node.operands[0]))
-    ones = call("torch.ones_like", value.text)
-    text = call("F.dropout", ones, scope.number(node.op.p), scope.ask(scope.training))
+    text = call("dropout_factor", value.text, scope.number(node.op.p), scope.ask(scope.training))
     return Value(text, value.layout, DATA)
 
 

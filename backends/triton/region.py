@@ -212,6 +212,11 @@ class RegionFunction:
         body = self._body(self.scope.graph, self.region.reads)
         body.sizes |= {str(TIME.size): body.lengths["t"]}
         body.cu_seqlens = "cu_seqlens" if self.packed else ""
+        drawn = {id for id in self.reads if isinstance(body.graph[id].op, ir.Noise)}
+        body.fused = {
+            id: each for id, each in body.fused.items()
+            if not drawn & {*body.graph[id].operands}
+        }  # what is drawn enters, and is not drawn again
         for name, past in self.region.pasts.items():
             body.pasts[past.looks] = self.arguments[name]
         made = []

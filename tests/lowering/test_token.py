@@ -12,7 +12,7 @@ from archc.backends.eager.emit import called_first
 
 import archc
 from archc.autodiff.reverse import gradient
-from archc.compile import lowered, whole_in_kernels
+from archc.compile import for_kernels, lowered, whole_in_kernels
 from archc.ir import layer as ir
 from archc.ir.plan import Plan, examples
 from archc.ir.token_region import Left, TokenRegion
@@ -239,6 +239,16 @@ layer Ints(d, n):
     h = where(k > 3, 0.9, 0.3) * where(k < 1, 2, 1) + index[n] * where(k == 2, 1, 0)
     output y[d] = h @ V + x
 """
+
+
+def test_factors_of_dropout_enter_a_region() -> None:
+    text = "layer Noisy(K):\n    input x[K]\n    param g[K]\n    " \
+        "output y[K] = rmsnorm[K](dropout(silu(x) * g, 0.1) + x)"
+    layer = for_kernels(lowered(archc.parse(text).layer))
+    (region,) = regions_of(layer)
+    assert len(region.tables) == 1
+    each = Trial(region, {**resolved(layer, {"K": 3}), "T#": 5, "batch": 2})
+    assert max(each.errors().values()) < CLOSE
 
 
 def test_a_region_of_whole_numbers_stays_in_pytorch() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from archc.backends.load import load
+from torch import Tensor
 
 import archc
 from archc.compile import lowered
@@ -97,6 +98,45 @@ def test_one_token_is_done_by_kernels_that_look_back() -> None:
         made.append(y)
     torch.testing.assert_close(torch.cat(made, 1), wanted)
     assert len(asked) == 4
+
+
+DROPPED = """
+layer Dropped(d, e, p = 0.3):
+    input x[d]
+    param W[d, e]; g[e]
+    u = x @ W
+    h = dropout(silu(u) * g, p)
+    output y[e] = rmsnorm[e](h + u)
+"""
+
+
+def test_dropout_cuts_no_region_in_two() -> None:
+    """Its factor enters the region, without a gradient and as it is drawn without kernels; a
+    gradient of the gradient takes the same. Outside of training it takes no memory."""
+    spec = archc.parse(DROPPED)
+    module = load(layer_text(lowered(spec.layer)), "dropped")
+    made = module.Dropped(d=3, e=4).double()
+    eager = spec.module(d=3, e=4, backend="eager", dtype=torch.float64)
+    eager.load_state_dict(made.state_dict())
+    x, seen = torch.randn(2, 5, 3).double().requires_grad_(), []
+    passes = module.dropped_y_passes
+    module.dropped_y_passes = lambda *given: seen.append(given) or passes(*given)
+
+    def run(layer: torch.nn.Module) -> list[Tensor]:
+        torch.manual_seed(5)
+        y, learns = layer(x), [x, *layer.parameters()]
+        ds = torch.autograd.grad(y.square().sum(), learns, create_graph=True)
+        return [y, *ds, *torch.autograd.grad(ds[0].square().sum(), learns)]
+
+    for training in (True, False):
+        made.train(training)
+        eager.train(training)
+        torch.testing.assert_close(run(made), run(eager))
+    ((_, _, drawn), (_, _, ones)) = seen
+    assert {*drawn.flatten().tolist()} == {0.0, 1 / 0.7} and not drawn.requires_grad
+    assert ones.stride() == (0, 0, 0) and (ones == 1).all()
+    gradient = getattr(torch.ops, module.SPACE.ns).dropped_y_gradient.default
+    assert len(gradient._schema.returns) == 2, "of `u` and of `g`"
 
 
 SHORT = """
