@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
+from archc.ir.routes import routed
 from archc.ir.token_region import Left, TokenRegion, is_token_type
 from archc.regions.body import Body, leaves, nearest
 from archc.regions.token_ops import fits, learns_nothing
@@ -29,9 +30,9 @@ def regions(
     graph: Graph, stream: str = "t", never: Collection[int] = ()
 ) -> list[TokenRegion | Left]:
     """The token regions of a layer's graph, in dataflow order, and what could be one and is not
-    worth it. `never`: nodes that stay where they are."""
+    worth it. `never`: nodes that stay where they are, as those of routes do."""
     found: list[TokenRegion | Left] = []
-    for members in groups(graph, stream, never):
+    for members in groups(graph, stream, {*never, *routed(graph)}):
         made = _region(graph, members, stream)
         ratio = made.passes / max(made.least, 1e-9)
         if ratio < WORTH:

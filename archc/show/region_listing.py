@@ -15,6 +15,7 @@ from archc.compile import (
     with_prologues,
 )  # fmt: skip
 from archc.ir import layer as ir
+from archc.ir.routes import listing
 from archc.ir.token_region import Left, TokenRegion
 from archc.lowering.token import RegionKernels
 
@@ -44,6 +45,11 @@ def _lines(layer: ir.Layer) -> Iterator[str]:
         yield f"  {each.region.name:<{width}}  {_told(layer, each)}"
     left = [f"{each.name}: {each.reason}" for each in found if isinstance(each, Left)]
     left += dict.fromkeys(_alone(layer))
+    chosen = [*listing(layer.graph)]
+    if chosen:
+        yield f"{layer.name}: for the places that each token has chosen, and no others"
+    for line in chosen:
+        yield f"  {line}"
     if left:
         yield f"{layer.name}: in PyTorch"
     for line in left:

@@ -16,6 +16,7 @@ from archc.backends.eager.packed import (
     write_padded,
 )
 from archc.backends.eager.parts import Parts
+from archc.backends.eager.routed import use_routes
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, Value, length_name
 from archc.backends.expression import MUL, POWER, Text
@@ -44,6 +45,7 @@ class Forward:
         if self.parts.file.by_regions is not None and self.in_regions:
             away = {*self.memory.other, *self.memory.optional}
             self.scope.use_regions(self.parts.file.by_regions(self.scope, self.layer, away))
+        use_routes(self.scope, {*self.memory.other, *self.memory.optional})
 
     def _at_once(self) -> bool:
         """Whether packed sequences are done in one run."""

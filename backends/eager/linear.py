@@ -16,6 +16,7 @@ from archc.backends.index import aligned, permuted
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
+from archc.ir.routes import routes
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,12 @@ class LinearMap:
 def linear_maps(layer: ir.Layer) -> dict[int, LinearMap]:
     """The parameters of a layer that nothing is done with but to multiply values of tokens by."""
     graph, written = layer.graph, _written(layer.graph)
+    chosen = {id for route in routes(graph) for id in route.products}
     found: dict[int, LinearMap] = {}
     for id, _ in layer.params:
         maps = {
-            _map(graph, graph[user], id) if user in written else None for user in graph.users(id)
+            _map(graph, graph[user], id) if user in written - chosen else None
+            for user in graph.users(id)
         }
         only = maps.pop() if len(maps) == 1 else None
         if only is not None and id not in graph.outputs.values():

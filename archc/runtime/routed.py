@@ -1,0 +1,126 @@
+"""Products of tokens with the matrices of the places that each has chosen."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from archc.runtime.layers import take_at
+from archc.runtime.ops import transformed
+
+ALIGNED = 16
+"""Bytes that a row of a matrix must be a multiple of, for a grouped product of torch."""
+
+BLOCK = 64
+"""Pairs of a block where their number may be any."""
+
+
+class Routed(NamedTuple):
+    """Pairs of a token and a place that it has chosen, sorted by place: `choice` [tokens, k] are
+    the places of each token, `places` those of the sorted pairs, `order` where each pair comes
+    from, `back` where it goes, and `ends` where the pairs of each place end. `tokens` is the shape
+    of what chooses."""
+
+    choice: Tensor
+    places: Tensor
+    order: Tensor
+    back: Tensor
+    ends: Tensor
+    tokens: Any
+
+
+def routed_by(chosen: Tensor, count: int) -> Routed:
+    """The pairs of a choice [..., N], of which `count` are true, or fewer: others then stand in for
+    these, lowest first, whose weights are 0."""
+    flat = chosen.flatten(0, -2)
+    choice = (~flat).to(torch.uint8).argsort(dim=-1, stable=True)[:, :count]
+    places, order = choice.flatten().sort(stable=True)
+    every = torch.arange(chosen.shape[-1], device=chosen.device)
+    ends = torch.searchsorted(places, every, right=True).to(torch.int32)
+    return Routed(choice, places, order, order.argsort(), ends, chosen.shape[:-1])
+
+
+def routed_tokens(x: Tensor, routed: Routed) -> Tensor:
+    """Values of tokens [..., *rest] for each pair, [pairs, *rest]."""
+    rest = x.shape[len(routed.tokens) :]
+    tokens, count = routed.choice.shape
+    every = x.reshape(tokens, 1, *rest).expand(tokens, count, *rest)
+    return every.reshape(tokens * count, *rest).index_select(0, routed.order)
+
+
+def routed_pairs(x: Tensor, routed: Routed) -> Tensor:
+    """Values of tokens and places [..., N, *rest] for each pair."""
+    rest = x.shape[len(routed.tokens) + 1 :]
+    tokens, count = routed.choice.shape
+    every = take_at(x.flatten(0, len(routed.tokens) - 1), routed.choice, 1)
+    return every.reshape(tokens * count, *rest).index_select(0, routed.order)
+
+
+def routed_places(x: Tensor, routed: Routed) -> Tensor:
+    """Values of places alone [N, *rest] for each pair."""
+    rows = F.embedding(routed.places, x.reshape(x.shape[0], math.prod(x.shape[1:])))
+    return rows.reshape(rows.shape[0], *x.shape[1:])
+
+
+def summed_pairs(x: Tensor, routed: Routed) -> Tensor:
+    """Values of pairs [pairs, *rest], summed over the places of each token: [..., *rest]."""
+    tokens, count = routed.choice.shape
+    every = x.index_select(0, routed.back).reshape(tokens, count, *x.shape[1:])
+    return every.sum(1).reshape(*routed.tokens, *x.shape[1:])
+
+
+def grouped_product(x: Tensor, weight: Tensor, routed: Routed) -> Tensor:
+    """Each pair by the matrix of its place: x [pairs, I], weight [N, I, O] -> [pairs, O].
+
+    One grouped product of torch where the device has it, for which nothing waits; else a product
+    for each place that was chosen, and where torch traces, which cannot look at how many chose it,
+    products of blocks of pairs.
+    """
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight = x.to(dtype), weight.to(dtype)
+    if transformed(x, weight, routed.places):
+        return product_of_blocks(x, weight, routed)
+    if groups(x, weight):
+        return F.grouped_mm(x, weight, offs=routed.ends)
+    if torch.compiler.is_compiling():
+        return product_of_blocks(x, weight, routed)
+    made, start = [], 0
+    matrices = weight.unbind(0)
+    for place, end in enumerate(routed.ends.tolist()):
+        if end > start:
+            made.append(x[start:end] @ matrices[place])
+        start = end
+    return torch.cat(made) if made else x @ matrices[0]
+
+
+def groups(x: Tensor, weight: Tensor) -> bool:
+    """Whether torch has one product for all groups here, on the device itself: of bfloat16, since
+    Hopper."""
+    if x.device.type != "cuda" or not x.dtype == weight.dtype == torch.bfloat16:
+        return False
+    whole = all(n * x.element_size() % ALIGNED == 0 for n in weight.shape[1:])
+    known = hasattr(F, "grouped_mm") and torch.cuda.get_device_capability(x.device) >= (9, 0)
+    return known and whole
+
+
+def product_of_blocks(x: Tensor, weight: Tensor, routed: Routed) -> Tensor:
+    """What `grouped_product` gives, in shapes that no choice changes: pairs of a place fill blocks
+    of as many rows as a place has pairs on average, with zeros behind its last ones; of `BLOCK`
+    where torch wants any number of pairs."""
+    pairs, places = x.shape[0], weight.shape[0]
+    known = isinstance(pairs, int)
+    size = max(1, pairs // places) if known else BLOCK
+    most = pairs // size + (min(pairs, places) if known else places)
+    ends = routed.ends.long()
+    counts = ends.diff(prepend=torch.zeros_like(ends[:1]))
+    last = ((counts + size - 1) // size).cumsum(0)
+    first = last - (counts + size - 1) // size
+    inside = torch.arange(pairs, device=x.device) - (ends - counts)[routed.places]
+    at = (first[routed.places] + inside // size, inside % size)
+    blocks = x.new_zeros(most, size, x.shape[1]).index_put(at, x)
+    owner = torch.searchsorted(last, torch.arange(most, device=x.device), right=True)
+    matrices = F.embedding(owner.clamp(max=places - 1), weight.flatten(1))
+    return (blocks @ matrices.unflatten(1, weight.shape[1:]))[at]
