@@ -15,6 +15,7 @@ from typing import Any
 
 from archc.algebra.absorb import absorb
 from archc.algebra.fold import fold
+from archc.algebra.separate import separate
 from archc.algebra.simplify import simplify
 from archc.attention.recognise import folds
 from archc.attention.weighted_sum import Refusal, WeightedSum
@@ -139,6 +140,7 @@ def with_chunks(layer: ir.Layer) -> ir.Layer:
 
 PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
     ("simplify", simplify),
+    ("separate", separate),
     ("fold", fold),
     ("absorb", absorb),
     ("gates", in_logs),

@@ -29,6 +29,10 @@ SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
     "window_attention": (
         {"q": (1, 70, 4, 20), "k": (1, 95, 2, 20), "v": (1, 95, 2, 20), "sink": (4,)}, {"w": 30},
     ),
+    "combined": (
+        {**dict.fromkeys("qkrm", (1, 40, 2, 20)), "v": (1, 40, 2, 24), "g": (1, 40, 2),
+         "b": (1, 40, 2)}, {},
+    ),
 }  # fmt: skip
 """What the function of an attend is given: shapes of tensors, and further numbers."""
 
@@ -44,11 +48,19 @@ BIASED = """layer Biased(H, K, W = 40):
     output o
 """
 
+COMBINED = """layer Combined(H, K, V):
+    input q[H, K], k[H, K], r[H, K], m[H, K], v[H, V], g[H], b[H]
+    attend s <= t over H:
+        o = (softmax(q[t].T @ k[s]) * b[s] - g[t] * softcap(r[t].T @ m[s], 2)) @ v[s]
+    output o
+"""
+TEXTS = {"biased": BIASED, "combined": COMBINED}
+
 
 def compared(spec: str) -> dict[str, float]:
     """How far values and gradients of kernels are from those of PyTorch in float64."""
     shapes, numbers = SPECS[spec]
-    layer = (archc.parse(BIASED) if spec == "biased" else archc.load(spec)).layer
+    layer = (archc.parse(TEXTS[spec]) if spec in TEXTS else archc.load(spec)).layer
     module: Any = loaded(text_of(layer, "triton"), spec)
     name = f"{snake(layer.name)}_memory"
     pos = shapes["k"][1] - shapes["q"][1] + SEEN
