@@ -70,6 +70,16 @@ def test_nothing_to_read_is_zero():
         assert torch.isfinite(x).all()
 
 
+@pytest.mark.parametrize("w", [0, -3])
+def test_a_window_of_no_tokens_is_zero(w: int):
+    text, _ = SCORES["window, sink"]
+    case = launch(text, 18, **SIZES, w=w)
+    found = case.forward()
+    assert (found["o"] == 0).all()
+    for x in case.gradients(torch.ones_like(found["o"])).values():
+        assert (torch.as_tensor(x) == 0).all()
+
+
 def test_a_gate_that_forgets_all():
     """Sums of gates are differences of running sums, which must not swallow small ones."""
     text, _ = SCORES["forgetting"]

@@ -96,6 +96,19 @@ def test_packed_sequences_of_an_attention_go_on_from_their_states() -> None:
     torch.testing.assert_close(padded[1, :4], made(x[:, 6:10])[0])
 
 
+@pytest.mark.parametrize("what", ["an attention", "a window, and the place of a token"])
+def test_a_nan_stays_in_its_packed_sequence(what: str) -> None:
+    """Also where sequences of one length are done together, and in the gradient."""
+    made = archc.parse(HEAD + AT_ONCE[what]).module(d=4)
+    x = torch.randn(1, 12, 4)
+    x[0, 5] = torch.nan
+    x.requires_grad_()
+    y = made(x, cu_seqlens=torch.tensor([0, 4, 8, 12]))
+    (slope,) = torch.autograd.grad(y[:, :4].sum() + y[:, 8:].sum(), x)
+    for found in (y, slope):
+        assert found[:, :4].isfinite().all() and found[:, 8:].isfinite().all()
+
+
 def test_a_stack_of_attentions_is_called_once_each() -> None:
     text = f"""{HEAD}{ATTENTION}
 block Outer(d, L = 2):
