@@ -182,7 +182,7 @@ def check_same_length(ranks: Ranks, name: str, length: int, device: torch.device
     ranks.ask(what, lambda: dist.all_gather_into_tensor(every, own, group=ranks.group))
     told = f"{name}: the ranks along `{ranks.dim}` have parts of the sequence that differ in length"
     if every.is_cuda:
-        torch._assert_async((every == length).all(), told)
+        torch.ops.aten._assert_async.msg((every == length).all(), told)
     elif not bool((every == length).all()):
         lengths = ", ".join(map(str, every.tolist()))
         raise ValueError(f"{told}: {lengths} tokens; `archc.parallel.split` makes equal ones")

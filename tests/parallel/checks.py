@@ -216,7 +216,7 @@ def dropout() -> None:
     """Processes whose generators are at other places drop the same of what all of them have, and
     something else of each part of a sequence; their generators go on as they were."""
     _, model = made("gpt_block")
-    model.p = 0.5
+    vars(model)["p"] = 0.5
     parallel.apply(model, mesh := mesh_of("tp")).train()
     torch.manual_seed(mesh.get_local_rank())
     x = torch.ones(1, 8, sizes_of("gpt_block")["d"], dtype=WIDE)

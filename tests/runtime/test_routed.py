@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import archc
 from archc.runtime.routed import grouped_product, product_of_blocks, routed_by
 
-SIZES = {"d": 6, "f": 4, "N": 5}
+SIZES: dict[str, Any] = {"d": 6, "f": 4, "N": 5}
 
 
 @cache
@@ -23,7 +23,7 @@ def spec() -> Any:
     return archc.load("moe")
 
 
-def layer(n: int, **weights: Any) -> nn.Module:
+def layer(n: int, **weights: Any) -> Any:
     torch.manual_seed(0)
     made = spec().module(n=n, dtype=torch.float64, **SIZES)
     with torch.no_grad():
@@ -57,7 +57,7 @@ def with_gradients(made: Tensor, moe: nn.Module, x: Tensor) -> list[Tensor]:
     return [made, *torch.autograd.grad((made * weight).sum(), [*learned, x])]
 
 
-UNLUCKY = {
+UNLUCKY: dict[str, dict[str, Any]] = {
     "usual": {"n": 2},
     "an expert without a token": {"n": 2, "bias": [0, 0, -9, 0, 0]},
     "all tokens at one expert": {"n": 1, "bias": [0, 0, 0, 9, 0]},
@@ -117,7 +117,7 @@ layer Chosen(d, f, N, n):
 
 def test_it_is_found_from_the_algebra() -> None:
     """Where nothing is called a route; and not where an expert's value leaves it."""
-    made = archc.parse(BY_HAND).module(n=2, dtype=torch.float64, **SIZES)
+    made: Any = archc.parse(BY_HAND).module(n=2, dtype=torch.float64, **SIZES)
     x = torch.randn(1, 7, 6, dtype=torch.float64)
     p = (x @ made.W_r).softmax(-1)
     w = torch.where(p >= p.topk(2).values[..., -1:], p, 0)
@@ -139,7 +139,7 @@ def test_products_of_blocks(pairs: int) -> None:
     """Where torch traces, how many pairs chose a place is not looked at; gradients too."""
     torch.manual_seed(pairs)
     x, weight = torch.randn(pairs, 6).double(), torch.randn(5, 6, 4).double()
-    x.requires_grad_(), weight.requires_grad_()
+    x, weight = x.requires_grad_(), weight.requires_grad_()
     places = torch.randint(5, (pairs, 1)) % 4 + torch.randint(2, (pairs, 1))
     chosen = torch.zeros(pairs, 5, dtype=torch.bool).scatter(1, places, True)
     routed = routed_by(chosen, 1)
