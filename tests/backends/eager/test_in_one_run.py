@@ -119,7 +119,7 @@ block Outer(d, L = 2):
 """
     made = archc.parse(text).module(d=4)
     x, borders, calls = torch.randn(1, 9, 4), torch.tensor([0, 4, 9]), list[int]()
-    for layer in made.layers:
+    for layer in made.get_submodule("layers").children():
         layer.register_forward_hook(lambda *_: calls.append(1))
     y = made(x, cu_seqlens=borders)
     assert len(calls) == 2
