@@ -11,7 +11,7 @@ from rich.console import Console as Terminal
 from archc.commands import writing
 from archc.commands.console import Console
 from archc.commands.dump import Stages
-from archc.commands.parameters import set_option, spec_argument
+from archc.commands.parameters import json_option, set_option, spec_argument
 from archc.commands.sources import BACKENDS, source_of
 from archc.commands.stages import Given, layer_of, tree_of
 from archc.compile import RUNTIMES, Dump, Style, kernels_of
@@ -45,17 +45,18 @@ from archc.syntax import text as tree_text
     "--dump", "folder", default="", metavar="DIR",
     help="Write every stage of the compilation into this folder, a file each.",
 )  # fmt: skip
+@json_option
 @click.pass_context
 def command(
     ctx: click.Context, spec: str, output: str, given: Given, backend: str, check: bool, emit: str,
-    runtime: str, bare: bool, folder: str,
+    runtime: str, bare: bool, folder: str, as_json: bool,
 ) -> None:  # fmt: skip
     """The file imports torch alone, and Triton where it launches kernels (with `--runtime import`
     archc, too). Run it: it checks itself and shows how fast it is.
 
     It is written only after all its forms agree with the meaning of the spec.
     """
-    _check_options(check, output, emit, folder)
+    _check_options(check, output, emit, folder, as_json)
     console, stages = ctx.ensure_object(Console), Stages()
     ready: list[Layer] = []
     written: list[Layer] = []
@@ -80,14 +81,19 @@ def command(
         _compare(output, text)
         return
     writing.write(output, text)
-    if output != "-":
+    if as_json:
+        writing.tell(output, emit=emit, backend=BACKENDS[backend], lines=text.count("\n"))
+    elif output != "-":
         lines = text.count("\n")
         hint = f"; `python {output}` checks it" if emit == "source" and not bare else ""
         console.say(f"{output} written, {lines} lines{hint}")
 
 
-def _check_options(check: bool, output: str, emit: str, folder: str) -> None:
+def _check_options(check: bool, output: str, emit: str, folder: str, as_json: bool) -> None:
     """Refuse options that do not go together, and a folder that cannot be made."""
+    writing.check_json(output, as_json)
+    if check and as_json:
+        raise click.UsageError("--check writes nothing: its exit status is the answer, not --json.")
     if check and output == "-":
         raise click.UsageError("--check compares with a file: name it with -o.")
     if folder and (check or emit != "source"):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
 import stat
 import sys
 from pathlib import Path
+from typing import Any
+
+import click
 
 from archc.diagnostics import ArchError, fail
 
@@ -26,6 +30,17 @@ def write(output: str, text: str) -> None:
         _replace(Path(output), text)
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
         raise _cannot_write(output, error) from None
+
+
+def check_json(output: str, as_json: bool) -> None:
+    """Refuse `--json` where the product goes to standard output: only one of them can be there."""
+    if as_json and output == "-":
+        raise click.UsageError("--json prints what was written: name a file with -o.")
+
+
+def tell(output: str, **data: Any) -> None:
+    """What was written, as data on standard output."""
+    click.echo(json.dumps({"output": output, **data}, indent=2, ensure_ascii=False))
 
 
 def make_folder(path: Path) -> None:

@@ -141,10 +141,15 @@ class Page:
     chapters: tuple[Chapter, ...]
 
     @property
+    def checks(self) -> tuple[Checked, ...]:
+        """Every check of the page."""
+        blocks = (b for c in self.chapters for s in c.steps for b in s.blocks)
+        return tuple(b for b in blocks if isinstance(b, Checked))
+
+    @property
     def wrong(self) -> tuple[Checked, ...]:
         """The checks that failed."""
-        blocks = (b for c in self.chapters for s in c.steps for b in s.blocks)
-        return tuple(b for b in blocks if isinstance(b, Checked) and not b.right)
+        return tuple(check for check in self.checks if not check.right)
 
 
 def para(*parts: Inline) -> Para:
