@@ -206,11 +206,13 @@ def _conjugate_gradients(
     v: Values, node: Node, right: Tile, product: Callable[[Tile], Made]
 ) -> Tile | Refusal:
     """z with M z = right, from 0 on. Directions are as exact as operands of products are: the
-    residual then is that of the solution, whatever was rounded."""
+    residual then is that of the solution, whatever was rounded. They are of length 1, or nearly: as
+    short as the residual becomes, they would be nothing in float16."""
     k, (over,), operand = v.k, node.op.over, v.numbers.operand
     rest = (right * right).sum(over).named("rest")
     done = (rest * TINY).named("done")
-    start = k.full(0.0, *right.dims).named("solved"), right, right.to(operand), rest
+    first = right * inverse_root(v, rest)
+    start = k.full(0.0, *right.dims).named("solved"), right, first.to(operand), rest
     with k.loop(0, _turns(v, node), *start) as turn, v.inner():
         z, r, direction, rest = turn.carried
         y, p = product(direction), direction.to("f32")
@@ -219,12 +221,20 @@ def _conjugate_gradients(
             return y
         going = (rest > done).named("going")
         curved = k.where(going, (p * y.tile).sum(over), 1.0).named("curved")
-        scale = k.where(going, rest / curved, 0.0).named("scale")
+        scale = k.where(going, k.apply("sqrt", rest) / curved, 0.0).named("scale")
         r = r - scale * y.tile
         left = (r * r).sum(over).named("left")
-        onward = k.where(going, left / k.where(going, rest, 1.0), 0.0).named("onward")
-        turn.next(z + scale * p, r, (r + onward * p).to(operand), left)
+        ratio = k.where(going, left / k.where(going, rest, 1.0), 0.0)
+        onward = k.apply("sqrt", ratio).named("onward")
+        turned = r * inverse_root(v, left) + onward * p
+        turn.next(z + scale * p, r, turned.to(operand), left)
     return turn.results[0]
+
+
+def inverse_root(v: Values, square: Tile) -> Tile:
+    """1 / sqrt(square), 0 where that is 0."""
+    there = square > 0
+    return v.k.where(there, 1.0 / v.k.apply("sqrt", v.k.where(there, square, 1.0)), 0.0)
 
 
 def _turns(v: Values, node: Node) -> sympy.Expr:

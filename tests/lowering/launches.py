@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from archc.backends.triton.schedule import written
@@ -45,20 +46,25 @@ class Planned:
     sizes: Mapping[str, int]
 
 
-def plans(spec: str, fused: bool = True) -> Iterator[Planned]:
-    """The kernels of a spec's recurrences and of their gradients."""
+def plans(
+    spec: str, fused: bool = True, scales: Mapping[str, float] = MappingProxyType({})
+) -> Iterator[Planned]:
+    """The kernels of a spec's recurrences and of their gradients; `scales` are of inputs."""
     layer = lowered(archc.load(spec).layer)
     layer = for_kernels(with_prologues(with_epilogues(layer)) if fused else layer)
     folds = [n.op for n in layer.graph if isinstance(n.op, ir.Fold) and n.op.chunked is not None]
     for number, fold in enumerate(folds):
         known: dict[str, Tensor] = {}
-        forward = planned(f"{spec} {number}", fold, fold.chunked.forward, known)
+        forward = planned(f"{spec} {number}", fold, fold.chunked.forward, known, scales)
         yield forward
         if fold.chunked.backward is not None:
             yield planned(f"{spec} {number} gradient", fold, fold.chunked.backward, known)
 
 
-def planned(name: str, fold: ir.Fold, graph: Graph, known: dict[str, Tensor]) -> Planned:
+def planned(
+    name: str, fold: ir.Fold, graph: Graph, known: dict[str, Tensor],
+    scales: Mapping[str, float] = MappingProxyType({}),
+) -> Planned:  # fmt: skip
     """One graph; `known` are inputs that have a value, and learns the inputs and outputs."""
     graph = SCHEDULE.prepare(graph, fold.heads)
     plan, _ = written(graph, "memory", fold.stream, fold.heads, SCHEDULE, False)
@@ -70,7 +76,8 @@ def planned(name: str, fold: ir.Fold, graph: Graph, known: dict[str, Tensor]) ->
     generator = torch.Generator().manual_seed(len(name))
     for node in graph:
         if isinstance(node.op, ir.Input) and node.op.name not in known:
-            known[node.op.name] = drawn(node, sizes, generator)
+            value = drawn(node, sizes, generator)
+            known[node.op.name] = value * scales[node.op.name] if node.op.name in scales else value
     values = every_value(graph, known, sizes)
     known |= {name: values[id] for name, id in graph.outputs.items()}
     return Planned(name, plan, fold.stream, values, sizes)
@@ -163,8 +170,11 @@ def number(size: object, sizes: Mapping[str, int]) -> int | float:
     return int(found) if float(found).is_integer() else found
 
 
-def launch(found: Planned, kernel: Kernel, made: Lowered) -> dict[str, tuple[Tensor, Tensor]]:
-    """What a kernel stores, and what it should."""
+def launch(
+    found: Planned, kernel: Kernel, made: Lowered, operand: str = ""
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """What a kernel stores, and what it should: exactly, or in float32 with matrices of a dtype
+    `operand` in products."""
     chunks = -(-found.sizes["T#"] // found.sizes["chunk"])
     sizes = {
         "BATCH": found.sizes["batch"], "SEQUENCES": found.sizes["batch"], "T": found.sizes["T#"],
@@ -181,12 +191,16 @@ def launch(found: Planned, kernel: Kernel, made: Lowered) -> dict[str, tuple[Ten
             tensors[title] = torch.zeros(value.shape, dtype=kind)
         else:
             tensors[title] = value
+        if operand and tensors[title].is_floating_point():
+            tensors[title] = tensors[title].float()
     assert not verify(made.program), verify(made.program)
     known = {**sizes, **fixed, **{f"@{title}": "f32" for title in tensors}}
     for dtypes in ({}, mixed(fixed, [*tensors])):
         refused = verify_launch(made.program, known | dtypes)
         assert not refused, refused
-    run(made.program, tensors, sizes, fixed, exact=True)
+    usual = {"DOT": operand, "SUMS": "f32"} if operand else {}
+    fixed |= {name: dtype for name, dtype in usual.items() if name in fixed}
+    run(made.program, tensors, sizes, fixed, exact=not operand)
     return {
         name: (tensors[title], found.values[made.nodes[title]])
         for title, name in made.names.items()

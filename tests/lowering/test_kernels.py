@@ -51,6 +51,21 @@ def test_every_kernel_stores_what_its_graph_means(spec: str, fused: bool) -> Non
     assert made
 
 
+@pytest.mark.parametrize("operand", ["f16", "bf16"])
+def test_systems_are_solved_with_operands_of_16_bits(operand: str) -> None:
+    """A residual becomes much shorter than the smallest number of float16."""
+    far = []
+    for found in plans("mesa", fused=False, scales={"q": 1e-3, "k": 0.2}):
+        for kernel, lowered in lowered_kernels(found):
+            if not any(isinstance(node.op, ck.Conjugate) for node in made_here(kernel)):
+                continue
+            assert not isinstance(lowered, Refusal)
+            for stored, wanted in launch(found, kernel, lowered, operand).values():
+                far.append(((stored - wanted).norm() / wanted.norm()).item())
+    limit = 3e-3 if operand == "f16" else 3e-2
+    assert len(far) > 1 and all(each < limit for each in far), far
+
+
 @pytest.mark.parametrize("dims", [("self", "optional"), ("doc", "strided"), ("name", "dtype")])
 def test_dims_may_have_names_of_arguments(dims: tuple[str, str], tmp_path: Path) -> None:
     """What makes buffers and turns tiles takes dims by their names, beside arguments of its own."""
