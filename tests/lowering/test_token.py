@@ -131,6 +131,7 @@ layer Cut(H, K, R, N):
     output y[H, K] = join[R, N as K](rope_half[R](q_t, 100), q_p)
 '''
 
+
 @pytest.mark.parametrize(
     ("text", "sizes"),
     [
@@ -242,8 +243,10 @@ layer Ints(d, n):
 
 
 def test_factors_of_dropout_enter_a_region() -> None:
-    text = "layer Noisy(K):\n    input x[K]\n    param g[K]\n    " \
+    text = (
+        "layer Noisy(K):\n    input x[K]\n    param g[K]\n    "
         "output y[K] = rmsnorm[K](dropout(silu(x) * g, 0.1) + x)"
+    )
     layer = for_kernels(lowered(archc.parse(text).layer))
     (region,) = regions_of(layer)
     assert len(region.tables) == 1
