@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 CHUNK = 64
 """Tokens in a chunk, unless the caller says so."""
 
+SEGMENTS, CHUNKS_EACH = 64, 4
+"""Most segments that a run is summarised in at once, and the fewest chunks of each."""
+
 
 class NoLaw(ValueError):
     """A memory without a composition law; the message says which states, and why."""
@@ -200,7 +203,58 @@ class CompositionLaw:
     ) -> dict[str, Tensor]:
         """The parts of one round's summary by name: of a run that starts from `state`, of which
         the states of earlier rounds are read."""
-        return self._run("summary", number, self._known(inputs, state), chunk, options)
+        known = self._known(inputs, state)
+        segments = self._segments(number, self._length(inputs), chunk)
+        if segments == 1:
+            return self._run("summary", number, known, chunk, options)
+        return self._in_segments(number, known, segments, chunk, options)
+
+    def _segments(self, number: int, length: int, chunk: int) -> int:
+        """How many segments of a run are summarised beside one another: a power of 2."""
+        if not isinstance(length, int):  # torch.compile's own symbol
+            return 1
+        types = dict(zip(self.arguments, (op.type for _, op in self.memory.inputs), strict=True))
+        for name in self._taken[f"summary_{number}"].inputs:
+            if name not in types or ("t" in types[name].names and types[name].names[0] != "batch"):
+                return 1
+        return min(SEGMENTS, 1 << max(0, (length // (CHUNKS_EACH * chunk)).bit_length() - 1))
+
+    def _in_segments(
+        self, number: int, known: dict[str, Tensor], count: int, chunk: int, options: dict[str, Any]
+    ) -> dict[str, Tensor]:
+        """The parts of a summary: those of segments of one length, which are sequences of a batch,
+        merged in pairs; then what is left of the run."""
+        length = self._length([known[name] for name in self.arguments])
+        each = length // (count * chunk) * chunk
+        inner, rest = dict(known), dict(known)
+        for (_, op), along in zip(self.memory.inputs, self.streams, strict=True):
+            x = known[op.name]
+            if along is not None:
+                cut = x.narrow(along, 0, count * each).unflatten(along, (count, each))
+                inner[op.name] = cut.movedim(along, 1).flatten(0, 1)
+                rest[op.name] = x.narrow(along, count * each, length - count * each)
+            elif op.type.names[:1] == ("batch",):
+                inner[op.name] = x.repeat_interleave(count, 0)
+        made = self._run("summary", number, inner, chunk, options)
+        graph = self.law.rounds[number].summary
+        batched = {name for name, id in graph.outputs.items() if "batch" in graph[id].type.names}
+        while count > 1:
+            pairs = {n: x.unflatten(0, (-1, count)) if n in batched else x for n, x in made.items()}
+            first, second = (
+                {n: x[:, at::2].flatten(0, 1) if n in batched else x for n, x in pairs.items()}
+                for at in (0, 1)
+            )
+            made, count = self._merged(number, first, second), count // 2
+        if not self._length([rest[name] for name in self.arguments]):
+            return made
+        return self._merged(number, made, self._run("summary", number, rest, chunk, options))
+
+    def _merged(
+        self, number: int, first: dict[str, Tensor], second: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """The parts of two runs, one after the other."""
+        known = {f"{name}.1": x for name, x in first.items()}
+        return self._run("merge", number, known | {f"{name}.2": x for name, x in second.items()})
 
     def after(self, number: int, part: dict[str, Tensor], before: Any, known: Any) -> Any:
         """The state after a run, whose states of earlier rounds are in `known`: that of a round is
