@@ -147,6 +147,37 @@ def test_float32_in_chunks_is_near_the_loop_in_float64(case: Case) -> None:
     check(case, 700)
 
 
+def test_a_gate_that_is_closed_has_no_gradient() -> None:
+    """Of RWKV-7, whose keys for removal differ from those for writing, beside a plain loop over
+    exp(log_w): 0 where nothing passes, and what all others get is that of the loop."""
+    (case,) = (case for case in CASES if case.spec == "rwkv7")
+    given = {name: x[-3:].double() for name, x in arguments(case, 20).items()}
+    given["log_w"][:, 5] = -torch.inf  # every channel at once
+    op, made, slopes = archc.load("rwkv7").op, [], []
+    for chunk in (16, None, 0):
+        leaves = {name: x.clone().requires_grad_() for name, x in given.items()}
+        o = op(**leaves, chunk=chunk)[0] if chunk != 0 else plain(**leaves)
+        made.append(o)
+        slopes.append(torch.autograd.grad((o * o.detach().cos()).sum(), list(leaves.values())))
+    closed = given["log_w"] == -torch.inf
+    for o, found in zip(made[:2], slopes, strict=False):
+        torch.testing.assert_close(o, made[2])
+        torch.testing.assert_close(found, slopes[2])
+        assert (found[2][closed] == 0).all()
+
+
+def plain(r: Tensor, v: Tensor, log_w: Tensor, a: Tensor, kappa: Tensor, k: Tensor) -> Tensor:
+    """The memory of RWKV-7, token by token, in whatever dtype its arguments have."""
+    state, rows = torch.zeros(*v.shape[:1], *v.shape[2:], k.shape[-1]).to(v), []
+    for t in range(v.shape[1]):
+        removed = torch.einsum("bhvk,bhk->bhv", state, kappa[:, t])
+        state = state * log_w[:, t, :, None].exp() + (
+            v[:, t, ..., None] * k[:, t, :, None] - removed[..., None] * (a * kappa)[:, t, :, None]
+        )
+        rows.append(torch.einsum("bhvk,bhk->bhv", state, r[:, t]))
+    return torch.stack(rows, 1)
+
+
 LONG = 16_384
 QUICK = ("gla",)
 """Whose loop in float64 takes seconds for so many tokens; those of the others take a minute."""
