@@ -1,65 +1,175 @@
-"""Lines of Python that are too long, broken at a bracket."""
+"""Lines of Python that are too long, broken inside a bracket.
+
+A call goes on behind its bracket, one step further in where that takes fewer lines or the line
+opens a block; a formula is put into brackets and broken at its signs:
+
+    product = tl.dot(weights, (values * gates).to(DOT),
+                     input_precision=PRECISION)
+    d_x = (first * second + third
+           + fourth)
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
 OPEN, CLOSE = "([{", ")]}"
-NAME = re.compile(r"\*{0,2}[\w.]+")
+INDENT = "    "
+HEADER = re.compile(r"\s*(def|if|elif|for|while|with|class|else)\b.*:$")
 LOOP = re.compile(r"(\s*for )(.+?)( in .*)")
+LEAD = re.compile(r"\s*([\w.]+(\[[^\]]*\])? [-+*/|&]= |return |yield |raise )")
+SIGNS = (
+    (" for ",), (",",), (" if ", " else "), (" or ",), (" and ",),
+    (" == ", " != ", " < ", " <= ", " > ", " >= ", " is ", " in "),
+    (" | ",), (" & ",), (" + ", " - "), (" * ", " / ", " // ", " % ", " @ "),
+)  # fmt: skip
+"""Where a formula may be broken, first what holds it together least."""
 
 
-def broken(line: str, columns: int, indent: str = "    ") -> list[str]:
-    """`x = f(a, b)` as `x = f(`, `a, b`, `)`. A line that fits, has no bracket, or is a comment
-    stays as it is."""
+def broken(line: str, columns: int, indent: str = INDENT) -> list[str]:
+    """A statement on as many lines as it needs. One that fits, has no bracket, or is a comment or a
+    string stays as it is."""
     lead = line[: len(line) - len(line.lstrip())]
     if len(line) <= columns or line.lstrip().startswith(("#", '"')):
         return [line]
+    if HEADER.fullmatch(line):
+        return _header(line, lead, columns, indent)
     left, right = assigned(line)
+    if right and len(left) > columns - 20 and len(pieces(left.strip())) > 1:
+        room = columns - len(") = (")
+        names = _filled(f"{lead}(", pieces(left.strip()), "", f"{lead} ", room, indent)
+        last = _laid(f"{names[-1]}) = ", right, "", lead, columns, indent)
+        return [*names[:-1], *last]
+    match = LEAD.match(line)
+    if not right and match is None:
+        return _at_brackets(lead, line.strip(), "", lead, columns, indent)
+    head = f"{left} = " if right else match[0] if match else ""
+    return _laid(head, line[len(head) :], "", lead, columns, indent)
+
+
+def _header(line: str, lead: str, columns: int, indent: str) -> list[str]:
+    """What opens a block: its last bracket stands open, and what is in it further in."""
     loop = LOOP.fullmatch(line)
     if loop is not None and len(loop[1] + loop[2]) > columns - 20:
-        return bracketed(loop[1], loop[2], loop[3], columns, indent)
-    pairs = [pair for pair in brackets(line) if pair[2] == 0 and pair[1] - pair[0] > 1]
-    calls = [pair for pair in pairs if line[pair[0]] == "(" and pair[0] < columns]
-    if right and (not calls or chooses(right) or len(left) > columns - 20):
-        if len(list(split(left))) > 1:
-            return bracketed(lead, left.strip(), f" = {right}", columns, indent)
-        if pairs:
-            return [f"{left} = (", *broken(f"{lead}{indent}{right}", columns, indent), f"{lead})"]
-    if not pairs:
+        inner = _filled(lead + indent, pieces(loop[2]), "", lead + indent, columns, indent)
+        return [f"{loop[1]}(", *inner, f"{lead}){loop[3]}"]
+    found = [pair for pair in brackets(line) if pair[2] == 0 and pair[1] - pair[0] > 1]
+    calls = [pair for pair in found if line[pair[0]] == "(" and pair[0] < columns]
+    if not found:
         return [line]
-    start, stop, _ = (calls or pairs)[-1]
-    parts = line[:start], line[start + 1 : stop], line[stop + 1 :]
-    return bracketed(*parts, columns, indent, line[start])
+    start, stop, _ = (calls or found)[-1]
+    return _further_in(
+        line[: start + 1], line[start + 1 : stop], line[stop:], lead, columns, indent
+    )
 
 
-def bracketed(
-    before: str, body: str, after: str, columns: int, indent: str, bracket: str = "("
+def _laid(
+    head: str, text: str, tail: str, lead: str, columns: int, indent: str, inside: bool = False
 ) -> list[str]:
-    """`before(`, the body one step further in, and `)after`."""
-    lead = before[: len(before) - len(before.lstrip())]
-    if not before.strip():
-        lead = before
-    inner = laid_out(list(split(body)), lead + indent, columns)
-    whole = [part for each in inner for part in broken(each, columns, indent)]
-    closing = CLOSE[OPEN.index(bracket)]
-    return [before + bracket, *whole, *broken(f"{lead}{closing}{after}", columns, indent)]
+    """An expression between what stands before and behind it on its lines; `inside`: of a bracket
+    that is open, so that a formula needs none."""
+    if len(head + text + tail) <= columns:
+        return [head + text + tail]
+    parts = pieces(text)
+    if len(parts) > 1 and inside:
+        deeper = lead + indent
+        return _filled(head, parts, tail, deeper, columns, indent)
+    if len(parts) > 1:
+        return _in_bracket(f"{head}(", text, f"){tail}", lead, columns, indent)
+    return _at_brackets(head, text, tail, lead, columns, indent)
+
+
+def _at_brackets(
+    head: str, text: str, tail: str, lead: str, columns: int, indent: str
+) -> list[str]:
+    """The same, broken in the one of its own brackets that takes the fewest lines."""
+    found = [pair for pair in brackets(text) if pair[2] == 0 and pair[1] - pair[0] > 1]
+    ways = [
+        _in_bracket(
+            head + text[: start + 1], text[start + 1 : stop], text[stop:] + tail, lead, columns,
+            indent,
+        )
+        for start, stop, _ in found
+    ]  # fmt: skip
+    return min(ways, key=lambda lines: _cost(lines, columns), default=[head + text + tail])
+
+
+def _cost(lines: Sequence[str], columns: int) -> tuple[int, int]:
+    """How many lines are too long, and how many there are."""
+    return sum(len(line) > columns for line in lines), len(lines)
+
+
+def _in_bracket(
+    before: str, body: str, after: str, lead: str, columns: int, indent: str
+) -> list[str]:
+    """`before(`, which ends with a bracket, what is in it, and `)after`: behind the bracket, or
+    further in where that takes fewer lines."""
+    behind = _filled(before, pieces(body), after, " " * len(before), columns, indent)
+    deeper = _further_in(before, body, after, lead, columns, indent)
+    return min(behind, deeper, key=lambda lines: _cost(lines, columns))
+
+
+def _further_in(
+    before: str, body: str, after: str, lead: str, columns: int, indent: str
+) -> list[str]:
+    """`before(`, what is in the bracket on lines of its own, and `)after`."""
+    deeper = lead + indent
+    inner = _filled(deeper, pieces(body), "", deeper, columns, indent)
+    return [before, *inner, f"{lead}{after}"]
+
+
+def _filled(
+    head: str, parts: Sequence[str], tail: str, lead: str, columns: int, indent: str
+) -> list[str]:
+    """Parts on as few lines as there is room for, the first behind `head`, the others at `lead`."""
+    lines, fresh = [head], True
+    for place, part in enumerate(parts):
+        end = tail if place == len(parts) - 1 else ""
+        more = part if fresh else f" {part}"
+        if not fresh and len(lines[-1] + more + end) > columns:
+            lines, more, fresh = [*lines, lead], part, True
+        if len(lines[-1] + more + end) > columns:
+            comma = "," if part.endswith(",") else ""
+            text, start = part[: len(part) - len(comma)], lines.pop()
+            lines += _laid(start, text, comma + end, lead, columns, indent, inside=True)
+        else:
+            lines[-1] += more + end
+        fresh = False
+    return lines
 
 
 def laid_out(items: Sequence[str], lead: str, columns: int) -> list[str]:
-    """Items on one line if they fit; otherwise one a line, or as many as fit if all are names."""
+    """Items on as few lines as there is room for, a comma behind each if they are more than one
+    line."""
     whole = lead + ", ".join(items)
     if len(items) == 1 or len(whole) <= columns:
         return [whole]
-    if not all(NAME.fullmatch(item) for item in items):
-        return [f"{lead}{item}," for item in items]
-    lines = [lead]
-    for item in items:
-        if lines[-1] != lead and len(f"{lines[-1]} {item},") > columns:
-            lines.append(lead)
-        lines[-1] += f"{item}," if lines[-1] == lead else f" {item},"
-    return lines
+    return _filled(lead, [f"{item}," for item in items], "", lead, columns, INDENT)
+
+
+def pieces(text: str) -> list[str]:
+    """The parts of an expression that may stand on lines of their own: what stands between its
+    commas, each with its own, or between its loosest signs, each behind its own."""
+    places = [*top_level(text)]
+    if any(text.startswith("lambda ", place) for place, _ in places):
+        return _at_commas(text, places)
+    for signs in SIGNS:
+        if signs == (",",) and any(char == "," for _, char in places):
+            return _at_commas(text, places)
+        cuts = [place for place, _ in places for sign in signs if text.startswith(sign, place)]
+        if cuts and signs != (",",):
+            ends = [*cuts, len(text)]
+            return [text[a:b].strip() for a, b in zip([0, *cuts], ends, strict=True)]
+    return [text]
+
+
+def _at_commas(text: str, places: Sequence[tuple[int, str]]) -> list[str]:
+    """What stands between commas, each with its own."""
+    cuts = [0, *(place + 1 for place, char in places if char == ","), len(text)]
+    parts = (text[a:b].strip() for a, b in itertools.pairwise(cuts))
+    return [part for part in parts if part]
 
 
 def assigned(line: str) -> tuple[str, str]:
@@ -68,11 +178,6 @@ def assigned(line: str) -> tuple[str, str]:
     if not places or line[places[0] : places[0] + 2] != "= ":
         return "", ""
     return line[: places[0] - 1], line[places[0] + 2 :]
-
-
-def chooses(text: str) -> bool:
-    """Whether an expression is `a if b else c`."""
-    return any(text[place : place + 4] == " if " for place, _ in top_level(text))
 
 
 def words(lines: Iterable[str]) -> set[str]:
@@ -91,20 +196,6 @@ def brackets(line: str) -> list[tuple[int, int, int]]:
             start = waiting.pop()
             found.append((start, place, len(waiting)))
     return found
-
-
-def split(text: str) -> Iterator[str]:
-    """The items between commas that stand in no bracket; a comprehension is one item."""
-    if any(text[place : place + 5] == " for " for place, _ in top_level(text)):
-        yield text
-        return
-    start = 0
-    for place, char in top_level(text):
-        if char == ",":
-            yield text[start:place].strip()
-            start = place + 1
-    if text[start:].strip():
-        yield text[start:].strip()
 
 
 def top_level(text: str) -> Iterator[tuple[int, str]]:

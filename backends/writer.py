@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from importlib import resources
 
-from archc.backends.lines import broken, laid_out
+from archc.backends.lines import broken
 
 from archc.ir.paths import snake as in_snake_case
 from archc.source import Span
@@ -213,26 +213,12 @@ class Writer:
         self.depth -= 1
 
     def call(self, before: str, items: list[str], after: str, note: str = "") -> None:
-        """`before item, item after` on one line, or the items on lines of their own where that is
-        too long."""
-        text = before + ", ".join(items) + after
-        if len(text) <= self.room:
-            self.line(text, note)
-            return
-        self.line(before)
-        self.depth += 1
-        for line in laid_out(items, "", self.room):
-            self.line(line)
-        self.depth -= 1
-        self.line(after)
+        """`before item, item after`."""
+        self.line(before + ", ".join(items) + after, note)
 
     def returns(self, items: list[str]) -> None:
         """`return item, item`; one item is a tuple too."""
-        joined = f"return {', '.join(items)}"
-        if len(items) > 1 and len(joined) <= self.room:
-            self.line(joined)
-        else:
-            self.call("return (", items if len(items) > 1 else [f"{items[0]},"], ")")
+        self.line(f"return {', '.join(items)}" if len(items) > 1 else f"return ({items[0]},)")
 
     def text(self) -> str:
         """The file so far, with one newline at its end and no run of more than two blank lines."""
@@ -242,11 +228,11 @@ class Writer:
         return re.sub(r"\n{4,}", "\n\n\n", joined).strip("\n") + "\n"
 
 
-def wrapped(line: str, width: int, taken: int = 0) -> list[str]:
-    """A line in pieces of at most `width`, the first shorter by `taken`; an indented line goes on
-    further in, and a shape such as [B, T, H] stays together."""
+def wrapped(line: str, width: int, taken: int = 0, hang: str = "") -> list[str]:
+    """A line in pieces of at most `width`, the first shorter by `taken`; it goes on at `hang`, an
+    indented one further in, and a shape such as [B, T, H] stays together."""
     lead = line[: len(line) - len(line.lstrip())]
-    hang = lead + INDENT if lead else ""
+    hang = lead + INDENT if lead else hang
     first = lead + " " * taken
     whole = _SHAPE.sub(lambda shape: shape[0].replace(" ", "\0"), line.strip())
     pieces = textwrap.wrap(whole, width, initial_indent=first, subsequent_indent=hang)

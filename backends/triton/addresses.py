@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import sympy
 from archc.backends.triton.arguments import arguments, pointer
 from archc.backends.triton.nesting import least_level, level_of, nested
-from archc.backends.triton.spelling import LONG, number_text, size_text, summed, times_text, titles
+from archc.backends.triton.spelling import LONG, number_text, size_text, times_text, titles
 
 from archc.tile.language import (
     Apply,
@@ -230,7 +230,7 @@ class Names:
         name = next(t for t in titles(title) if t not in self.words)
         self.words.add(name)
         self.named[-1][text] = name
-        return [*summed(name, terms)], name
+        return [f"{name} = {' + '.join(terms)}"], name
 
     def _wide_lines(self, places: Iterable[Value]) -> list[str]:
         """Lines that name scalars in 64 bits by which several addresses are found."""

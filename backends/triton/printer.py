@@ -13,21 +13,20 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+from archc.backends.lines import broken
 from archc.backends.triton.addresses import Names
 from archc.backends.triton.arguments import Arguments, pointer
 from archc.backends.triton.elementwise import TEXT
 from archc.backends.triton.spelling import (
     INDENT,
     WIDTH,
-    assigned,
+    crowded,
     docstring,
     dtype_text,
     filled,
     number_text,
-    returned,
     shape_text,
     size_text,
-    wrapped,
 )
 
 from archc.tile.language import (
@@ -141,7 +140,8 @@ class Printer(Names):
 
     def lines(self) -> list[str]:
         """The lines of the whole program."""
-        return [*self.grid(), *self.descriptors(), *self.block(self.program.body)]
+        lines = (*self.grid(), *self.descriptors(), *self.block(self.program.body))
+        return [part for line in lines for part in broken(line, WIDTH)]
 
     def grid(self) -> Iterator[str]:
         """The place of a program along each axis of the grid, the last of them fastest."""
@@ -156,8 +156,7 @@ class Printer(Names):
         for axis, count in reversed(rest):
             place, size = self.names.places[axis], size_text(count)
             others = self.names.places[first] if axis == rest[0][0] else "program"
-            pairs = [(place, f"program % {size}"), (others, f"program // {size}")]
-            yield from assigned(INDENT, pairs)
+            yield f"{INDENT}{place}, {others} = program % {size}, program // {size}"
         yield from self._wide_grid()
 
     def _wide_grid(self) -> Iterator[str]:
@@ -193,13 +192,12 @@ class Printer(Names):
         """The lines of a statement; before it, of a part of its formula that leaves it no room."""
         parts = [value for value in statement.operands if value in self.within]
         words, named = ({*self.words}, {**self.named[-1]}) if parts else (set(), {})
-        lines = [*LINES[type(statement.op)](self, statement)]
-        lines = [part for line in lines for part in wrapped(indent + line)]
-        if parts and any(len(line) > WIDTH for line in lines):
+        lines = [indent + line for line in LINES[type(statement.op)](self, statement)]
+        if parts and any(crowded(line, WIDTH) for line in lines[-1:]):
             self.words, self.named[-1] = words, named
             longest = max(parts, key=lambda value: len(self.within[value]))
             text = self.within.pop(longest)
-            yield from wrapped(f"{indent}{self.name(longest)} = {text}")
+            yield f"{indent}{self.name(longest)} = {text}"
             lines = [*self._statement(statement, indent)]
         yield from lines
 
@@ -221,7 +219,8 @@ class Printer(Names):
         pairs = zip(targets, block.yields, strict=True)
         changed = [(self.name(a), self.name(b)) for a, b in pairs if a is not b]
         if changed:
-            lines += assigned(INDENT * depth, changed)
+            left, right = (", ".join(side) for side in zip(*changed, strict=True))
+            lines.append(f"{INDENT * depth}{left} = {right}")
         yield from lines or [f"{INDENT * depth}pass"]
 
     def carry(
@@ -345,7 +344,8 @@ def _join(p: Printer, block: Block) -> str:
     """The name of the function that joins two elements; its text goes before the program's."""
     name = f"{p.program.name}_join{p.joins.count('@kernel') or ''}"
     p.joins += ["@kernel", f"def {name}(", *filled([*map(p.name, block.arguments)]), "):"]
-    p.joins += [*p.block(block), *returned(INDENT, [*map(p.name, block.yields)]), "", ""]
+    lines = (*p.block(block), f"{INDENT}return {', '.join(map(p.name, block.yields))}")
+    p.joins += [*(part for line in lines for part in broken(line, WIDTH)), "", ""]
     return name
 
 
@@ -403,8 +403,10 @@ def _pick(p: Printer, s: Statement) -> Iterator[str]:
 def _load(p: Printer, s: Statement) -> Iterator[str]:
     count, (result,) = len(s.op.buffer.axes), s.results
     names = result.type.names
-    tile = p.tile(s.op.buffer, s.operands[:count], names, s.operands[count:])
-    if tile is not None and s.op.fill == 0:
+    tile = None
+    if s.op.fill == 0:  # a tile that is not taken would name addresses that no line makes
+        tile = p.tile(s.op.buffer, s.operands[:count], names, s.operands[count:])
+    if tile is not None:
         yield from tile[0]
         yield from p.let(s, f"load_tile({', '.join(tile[1])})")
         return

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import sympy
 from archc.backends.expression import number
+from archc.backends.lines import brackets, pieces
+from archc.backends.writer import wrapped
 
 from archc.tile.language import OF_BUFFER, Type
 
@@ -20,7 +21,7 @@ DTYPE = {
 }  # fmt: skip
 
 INDENT = "    "
-WIDTH = 96
+WIDTH = 100
 LONG = 80
 """How long an address may be beside what else a line has."""
 
@@ -96,12 +97,12 @@ def docstring(text: str) -> list[str]:
     """The docstring of a kernel."""
     plain = text.replace("\\", "\\\\").replace('""', '\\"\\"')
     first, *rest = plain.split("\n")
-    if not rest:
-        return textwrap.wrap(f'"""{plain}"""', WIDTH - len(INDENT))
-    lines = textwrap.wrap(f'"""{first}', WIDTH - len(INDENT))
-    for line in rest:
-        lines += textwrap.wrap(line, WIDTH - len(INDENT), subsequent_indent=INDENT)
-    return [*lines, '"""']
+    room = WIDTH - len(INDENT)
+    if not rest and len(plain) + 6 <= room:
+        return [f'"""{plain}"""']
+    head, *more = wrapped(first, room, 3)
+    lines = (part for line in rest for part in wrapped(line, room, 0, INDENT))
+    return [f'"""{head}', *more, *lines, '"""']
 
 
 def titles(base: str) -> Iterator[str]:
@@ -110,92 +111,18 @@ def titles(base: str) -> Iterator[str]:
     yield from (f"{base}_{count}" for count in itertools.count(2))
 
 
-def summed(title: str, terms: Sequence[str]) -> Iterator[str]:
-    """Lines that make a name the sum of some terms, of which some may be long."""
-    line = f"{title} = {terms[0]}"
-    for term in terms[1:]:
-        if len(f"{line} + {term}") <= LONG:
-            line += f" + {term}"
-        elif len(f"{title} += {term}") > LONG:
-            yield line
-            yield f"{title} += ("
-            yield from textwrap.wrap(term, LONG, initial_indent=INDENT, subsequent_indent=INDENT)
-            line = ")"
-        else:
-            yield line
-            line = f"{title} += {term}"
-    yield line
+CALL = re.compile(r"\s*([\w, ]+ = )?[\w.]+\(")
 
 
-def assigned(indent: str, pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Names that become others all at once: on one line, or a line each side and name."""
-    left, right = (", ".join(side) for side in zip(*pairs, strict=True))
-    line = f"{indent}{left} = {right}"
-    if len(line) <= WIDTH:
-        yield line
-        return
-    if len(f"{indent}{left} = (") <= WIDTH:
-        yield f"{indent}{left} = ("
-    else:
-        yield f"{indent}("
-        yield from (f"{indent}{INDENT}{name}," for name, _ in pairs)
-        yield f"{indent}) = ("
-    yield from (f"{indent}{INDENT}{name}," for _, name in pairs)
-    yield f"{indent})"
-
-
-def returned(indent: str, texts: Sequence[str]) -> Iterator[str]:
-    """What a function gives: on one line, or a line each."""
-    line = f"{indent}return {', '.join(texts)}"
-    if len(line) <= WIDTH:
-        yield line
-        return
-    yield f"{indent}return ("
-    yield from (f"{indent}{INDENT}{text}," for text in texts)
-    yield f"{indent})"
-
-
-def wrapped(line: str) -> Iterator[str]:
-    """A line, or the same on several where it is too long: what its first call is given stands on a
-    line of its own, or each on one."""
-    called = re.match(r"\s*([\w, ]+ = )?[\w.]+\(", line)
-    open_at = called.end() - 1 if called else -1
-    if len(line) <= WIDTH or open_at < 0 or line.rstrip().endswith(":"):
-        yield line
-        return
-    indent = " " * (len(line) - len(line.lstrip()))
-    inside, rest = _inside(line, open_at)
-    yield line[: open_at + 1]
-    together = f"{indent}{INDENT}{', '.join(inside)}"
-    if len(together) <= WIDTH:
-        yield together
-    else:
-        for part in inside:
-            yield from _sums(f"{part},", indent + INDENT)
-    yield f"{indent}{rest}"
-
-
-def _sums(text: str, indent: str) -> Iterator[str]:
-    """A part, on several lines where it is a long sum."""
-    terms, line = text.split(" + "), indent
-    for place, term in enumerate(terms):
-        more = f" + {term}" if place else term
-        if place and len(line) + len(more) > WIDTH:
-            yield line
-            line, more = indent + INDENT, f"+ {term}"
-        line += more
-    yield line
-
-
-def _inside(line: str, open_at: int) -> tuple[list[str], str]:
-    """The parts between the commas of a bracket, and what stands from its end on."""
-    parts, depth, start = [], 0, open_at + 1
-    for place in range(open_at, len(line)):
-        depth += line[place] in "([{"
-        depth -= line[place] in ")]}"
-        if depth == 1 and line[place] == ",":
-            parts.append(line[start:place].strip())
-            start = place + 1
-        if depth == 0:
-            return [*parts, line[start:place].strip()], line[place:]
-    return [line[open_at + 1 :]], ""
+def crowded(line: str, width: int) -> bool:
+    """Whether a statement needs several lines and is no call, or is one with a part that is too
+    long for a line: then a value in it is easier to read with a name."""
+    called = CALL.match(line)
+    if len(line) <= width:
+        return False
+    if called is None:
+        return True
+    room = width - (len(line) - len(line.lstrip())) - len(INDENT)
+    start = called.end() - 1
+    stop = next(end for begin, end, _ in brackets(line) if begin == start)
+    return any(len(part) > room for part in pieces(line[start + 1 : stop]))

@@ -12,29 +12,25 @@ from archc.backends.lines import broken
     ("line", "wanted"),
     [
         ("x = f(a, b)", ["x = f(a, b)"]),
-        ("name = function(first, second)", ["name = function(", "    first, second", ")"]),
-        (
-            "    x = f(a) + longer(b, 'c, )')",
-            ["    x = f(a) + longer(", "        b, 'c, )'", "    )"],
-        ),
-        (
-            "x = first if first else other(b)",
-            ["x = (", "    first if first else other(", "        b", "    )", ")"],
-        ),
-        (
-            "y = g(aaaaaaaaaaaaaaaaa, bbbbbbbbbbbbbbbbbbb)",
-            ["y = g(", "    aaaaaaaaaaaaaaaaa,", "    bbbbbbbbbbbbbbbbbbb,", ")"],
-        ),
+        ("name = function(first, second)", ["name = function(first,", "                second)"]),
+        ("    name = functions(a, b, c, d, e, f, g)",
+         ["    name = functions(", "        a, b, c, d, e, f, g", "    )"]),
+        ("    x = f(a) + longer(b, 'c, )')",
+         ["    x = (f(a)", "         + longer(b,", "                  'c, )'))"]),
+        ("x = first if first else other(b)", ["x = (first if first", "     else other(b))"]),
+        ("y = g(aaaaaaaaaaaaa, bbbbbbbbbbb, ccc)",
+         ["y = g(aaaaaaaaaaaaa,", "      bbbbbbbbbbb, ccc)"]),
         ("aaaaaaaa, bbbbbbbbb, cccccccc = saved.tensors",
-         ["(", "    aaaaaaaa, bbbbbbbbb,", "    cccccccc,", ") = saved.tensors"]),
+         ["(aaaaaaaa, bbbbbbbbb,", " cccccccc) = saved.tensors"]),
         ("for one, two, three, four in zip(xs):",
          ["for (", "    one, two, three, four", ") in zip(xs):"]),
         ("    return (first, second, third_one)",
-         ["    return (", "        first, second,", "        third_one,", "    )"]),
-        ("a = take(x) if x else none(y)",
-         ["a = (", "    take(x) if x else none(", "        y", "    )", ")"]),
+         ["    return (first, second,", "            third_one)"]),
+        ("    return (first_and_longer,)", ["    return (", "        first_and_longer,", "    )"]),
         ("x = f(aa, b)[:, None] / g(cc)[:, None]",
-         ["x = f(aa, b)[:, None] / g(", "    cc", ")[:, None]"]),
+         ["x = (f(aa, b)[:, None]", "     / g(cc)[:, None])"]),
+        ("total += first * second + third", ["total += (first * second", "          + third)"]),
+        ("check(aaaaaaaaaaaa), raised(bbbb)", ["check(", "    aaaaaaaaaaaa", "), raised(bbbb)"]),
         ("# a comment that is (far) too long", ["# a comment that is (far) too long"]),
     ],
 )  # fmt: skip
@@ -48,3 +44,19 @@ def test_a_comprehension_stays_one_item() -> None:
         ast.parse("x = tuple(value.to(dtype) for value in (first, second, third, fourth))")
     )
     assert max(map(len, lines)) <= 42
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "made = each(lambda a, b: a + b, [one, two, three], {'key, ': four, 'other': five})",
+        "x = first * (second + third) - fourth if fifth and not sixth else seventh[:, None]",
+        "assert first(second, third) == fourth, 'what, is (wrong'",
+        "x[first, second] += third(fourth)[:, None] * fifth(sixth) / (seventh + eighth)",
+    ],
+)
+@pytest.mark.parametrize("columns", [24, 40, 50])
+def test_broken_lines_mean_the_same(text: str, columns: int) -> None:
+    lines = broken(text, columns)
+    assert ast.dump(ast.parse("\n".join(lines))) == ast.dump(ast.parse(text))
+    assert len(lines) > 1

@@ -92,7 +92,7 @@ def test_long_calls_are_wrapped():
     for count in (4, 8, 12):
         writer.call("function(", [f"argument_{i}" for i in range(count)], ")")
     lines = writer.text().split("\n")
-    assert lines[0].endswith("argument_3)") and lines[1] == "function(" and lines[3] == ")"
-    assert lines[5].startswith("    argument_0, argument_1, ") and lines[6].endswith("argument_11,")
+    assert lines[0].endswith("argument_3)") and lines[1].startswith("function(argument_0, ")
+    assert lines[2] == " " * len("function(") + "argument_7)" and lines[4].endswith("argument_11)")
     assert max(map(len, lines)) <= COLUMNS
     ast.parse(writer.text())
