@@ -20,13 +20,13 @@ from archc.backends.triton.elementwise import TEXT
 from archc.backends.triton.spelling import (
     INDENT,
     WIDTH,
-    crowded,
     docstring,
     dtype_text,
     filled,
     number_text,
     shape_text,
     size_text,
+    wants_name,
 )
 
 from archc.tile.language import (
@@ -193,7 +193,7 @@ class Printer(Names):
         parts = [value for value in statement.operands if value in self.within]
         words, named = ({*self.words}, {**self.named[-1]}) if parts else (set(), {})
         lines = [indent + line for line in LINES[type(statement.op)](self, statement)]
-        if parts and any(crowded(line, WIDTH) for line in lines[-1:]):
+        if parts and any(wants_name(line, WIDTH) for line in lines[-1:]):
             self.words, self.named[-1] = words, named
             longest = max(parts, key=lambda value: len(self.within[value]))
             text = self.within.pop(longest)

@@ -114,7 +114,7 @@ def titles(base: str) -> Iterator[str]:
 CALL = re.compile(r"\s*([\w, ]+ = )?[\w.]+\(")
 
 
-def crowded(line: str, width: int) -> bool:
+def wants_name(line: str, width: int) -> bool:
     """Whether a statement needs several lines and is no call, or is one with a part that is too
     long for a line: then a value in it is easier to read with a name."""
     called = CALL.match(line)

@@ -193,3 +193,22 @@ def test_programs_that_differ_in_names_alone_have_one_kernel():
     assert add_program(file, doubled("k_tripled", "k", 3.0)) == "k_tripled"
     assert add_program(file, doubled("k_narrow", "k", narrow="bf16")) == "k_narrow"
     assert [*file.programs] == ["q_doubled", "k_tripled", "k_narrow"]
+
+
+@pytest.mark.parametrize("fill", [0.0, 1.0])
+def test_each_address_is_made_by_a_line(fill: float) -> None:
+    """A tile whose border is no 0 is loaded without `load_tile`, and so is its address written."""
+    k = Composer("copied", "y = x, a tile a program.")
+    B, R, C = k.sizes("B", "R", "C")
+    BLOCK_R, BLOCK_C = k.lengths("BLOCK_R", "BLOCK_C")
+    x = k.buffer("scores_of_a_sequence", b=B, r=R, c=C, strided=True)
+    y = k.buffer("y", b=B, r=R, c=C)
+    place = k.program("b", B), k.iota("r", BLOCK_R), k.iota("c", BLOCK_C)
+    inside = place[1] < R, place[2] < C
+    k.store(y, *place, value=k.load(x, *place, where=inside, fill=fill), where=inside)
+    text = to_triton(k.done())
+    assert ("load_tile(" in text) == (fill == 0)
+    (function,) = ast.parse(text).body
+    names = [n for n in ast.walk(function) if isinstance(n, ast.Name)]
+    made = {n.id for n in names if isinstance(n.ctx, ast.Store) and "_at" in n.id}
+    assert {n.id for n in names if "_at" in n.id} == made != set()
