@@ -99,7 +99,7 @@ def test_tables_and_the_rule_of_a_file() -> None:
     """Every chunk is in one segment, of its own sequence; the plan knows the rule of the file. It
     is asked for the chunks of a sequence, and not where what joins segments is too large."""
     text = layer_text(lowered(archc.load("delta").layer), in_kernels)
-    assert "B * n // max(sequences, 1), q.device, 3, 4\n    ) if K <= 128 else 0\n" in text
+    assert "B * n // max(sequences, 1), q.device, 3, 4) if K <= 128 else 0)\n" in text
     module = load(text, "delta_segments")
     cpu = torch.device("cpu")
     rows, joined = module.segment_tables(None, 2, 300, 5, 2, cpu)
