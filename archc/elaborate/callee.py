@@ -94,7 +94,7 @@ def _other_axis(
     return scope.error(
         "E0311",
         f"`{name}` of `{target.decl.name}` is `{earlier}` of one value and `{axis}` of another",
-        value.origin,
+        value.origin or declared.span,
         others=[(declared.span, "declared here")],
         helps=[
             f"dims of a layer's inputs are told by their places: the value is "
