@@ -130,11 +130,9 @@ class Pool:
         """One token more of every live sequence, by its number. A sequence that ends with it leaves
         its slot free. Raises ValueError where logits are NaN, before any token is drawn."""
         self._refuse_nan()
-        drawn, still = {}, {}
+        drawn, still = self._drawn(), {}
         with reading(self.model):
             for number, each in [*self._live.items()]:
-                logits = self.lanes.logits[each.slot : each.slot + 1]
-                drawn[number] = int(each.choice.draw(logits))
                 if each.take(drawn[number]):
                     self._finish(number)
                 else:
@@ -142,6 +140,20 @@ class Pool:
             if still:
                 self.lanes.read(still)
         return drawn
+
+    def _drawn(self) -> dict[int, int]:
+        """The next token of every live sequence: drawn on the device, and read from it at once."""
+        if not self._live:
+            return {}
+        logits = self.lanes.logits
+        likeliest = logits.argmax(-1, keepdim=True)
+        rows = [
+            likeliest[each.slot : each.slot + 1]
+            if each.choice.temperature == 0
+            else each.choice.draw(logits[each.slot : each.slot + 1])
+            for each in self._live.values()
+        ]
+        return dict(zip(self._live, torch.cat(rows).flatten().tolist(), strict=True))
 
     def tokens(self, number: int) -> Tensor:
         """The prompt of a sequence and what was drawn so far, [T], until it is removed."""
