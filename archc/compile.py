@@ -127,7 +127,7 @@ def slopes_of(graph: Graph, wanted: Sequence[str]) -> Graph | str:
     return slopes
 
 
-def folded(pair: ir.Pair) -> tuple[WeightedSum | Refusal, ...]:
+def folded(pair: ir.Attend) -> tuple[WeightedSum | Refusal, ...]:
     """What each sum over the tokens read of an attend is, with its derivative."""
     return folds(pair, slopes_of)
 
@@ -162,7 +162,7 @@ def with_gradient(graph: Graph) -> ChunkForm | None:
     except NoGradient:
         return None
     saved = tuple(each.name for each in found.saved)
-    heads = {name for node in graph if isinstance(node.op, ir.Fold) for name in node.op.heads}
+    heads = {name for node in graph if isinstance(node.op, ir.Recurrence) for name in node.op.heads}
     backward = without_outer_sums(products_before(found.backward), heads)
     return ChunkForm(products_before(found.forward), backward, saved)
 

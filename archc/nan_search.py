@@ -71,7 +71,7 @@ def first_nan(layer: nn.Module, *inputs: Tensor, **named: Tensor) -> FirstNaN | 
 def bodies(graph: Graph) -> Iterator[Node]:
     """The nodes in recurrences, which are shown at one token after the other."""
     for node in graph:
-        if isinstance(node.op, ir.Fold):
+        if isinstance(node.op, ir.Recurrence):
             yield from node.op.body
         elif isinstance(node.op, ir.Call):
             yield from bodies(node.op.callee.graph)

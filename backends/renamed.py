@@ -71,7 +71,7 @@ def _values(graph: Graph) -> Iterator[tuple[Spelling, str, Span | None]]:
             yield identifier, node.op.name, node.span
         elif node.name and not isinstance(node.op, ir.Param):
             yield identifier, node.name, node.span
-        if isinstance(node.op, ir.Fold):
+        if isinstance(node.op, ir.Recurrence):
             yield from ((identifier, state.name, node.span) for state in node.op.states)
             yield from _values(node.op.body)
 

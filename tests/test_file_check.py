@@ -80,7 +80,7 @@ def changed(graph: Graph, make: Made) -> Graph:
     for id in [node.id for node in graph]:
         node = graph[id]
         new = make(graph, node)
-        if isinstance(node.op, ir.Pair):
+        if isinstance(node.op, ir.Attend):
             op = replace(node.op, body=changed(node.op.body, make))
             new = graph.add(op, *node.operands)
         if new is not None:
@@ -145,7 +145,7 @@ def another_eps(graph: Graph, node: Node) -> int | None:
 
 def wrong_chunks(graph: Graph, node: Node) -> int | None:
     """The chunked form of a recurrence gives twice its result, its loop what it should."""
-    if not isinstance(node.op, ir.Fold) or node.op.chunked is None:
+    if not isinstance(node.op, ir.Recurrence) or node.op.chunked is None:
         return None
     form: ck.ChunkForm = node.op.chunked
     forward = form.forward.copy()

@@ -161,7 +161,7 @@ def inside(graph: Graph) -> None:
     assert len(graph) < NODES // 4
     for node in graph:
         assert len(node.type.axes) <= AXES // 2
-        if isinstance(node.op, ir.Fold):
+        if isinstance(node.op, ir.Recurrence):
             assert len(node.op.states) <= STATES // 4
             inside(node.op.body)
 

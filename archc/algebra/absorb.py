@@ -39,7 +39,7 @@ def absorb(layer: ir.Layer) -> ir.Layer:
         id(node.op): each.args
         for each in called_layers(layer)
         for node in each.graph
-        if isinstance(node.op, ir.Pair)
+        if isinstance(node.op, ir.Attend)
     }
 
     def keep_latents(graph: Graph, node: Node) -> int | None:
@@ -53,7 +53,7 @@ def absorb(layer: ir.Layer) -> ir.Layer:
 def decisions(layer: ir.Layer) -> Iterator[Decision]:
     """The decisions of `absorb` about each attention of a layer that could keep a latent."""
     for node in layer.graph:
-        if isinstance(node.op, ir.Pair):
+        if isinstance(node.op, ir.Attend):
             found = absorbed(layer.graph, node, layer.args)
             if found is not None:
                 yield found.decision()
@@ -65,7 +65,7 @@ class Form:
 
     graph: Graph
     node: Node
-    op: ir.Pair
+    op: ir.Attend
     operands: tuple[int, ...]
     outside: tuple[int, ...]
 
@@ -191,7 +191,7 @@ def _kept_by_others(graph: Graph, node: Node) -> set[int]:
     """What the other attentions of a layer keep."""
     kept: set[int] = set()
     for other in graph:
-        if isinstance(other.op, ir.Pair) and other.id != node.id:
+        if isinstance(other.op, ir.Attend) and other.id != node.id:
             pairs = zip(other.op.captures, other.operands, strict=True)
             kept |= {id for (_, role), id in pairs if role != "reader"}
     return kept
@@ -202,7 +202,7 @@ def _operations(graph: Graph, node: Node) -> sympy.Expr:
     return operations_of(node, [graph[o].type for o in node.operands], {})
 
 
-def _moved(op: ir.Pair, body: Graph) -> sympy.Expr:
+def _moved(op: ir.Attend, body: Graph) -> sympy.Expr:
     """Numbers that a body reads and writes: inputs and outputs once, values of a single token twice
     (written, then read). Values of pairs of tokens stay in registers."""
     moved: list[sympy.Expr] = []

@@ -48,7 +48,7 @@ class Handed:
         self.operands.append(operand)
         return name
 
-    def reorder(self, op: ir.Pair, chosen: Mapping[str, Chain]) -> None:
+    def reorder(self, op: ir.Attend, chosen: Mapping[str, Chain]) -> None:
         """Latents in the place of what they stand for, weights last."""
         places: dict[object, int] = {}
         for i, capture in enumerate(op.captures):
@@ -67,7 +67,7 @@ class Handed:
 
 def with_latents(
     graph: Graph, node: Node, chosen: Mapping[str, Chain], args: Sequence[ir.Arg]
-) -> tuple[ir.Pair, Handed]:
+) -> tuple[ir.Attend, Handed]:
     """The attention with latents in place of the captures `chosen`, in both orders."""
     op, handed = node.op, Handed()
     for (name, role), operand in zip(op.captures, node.operands, strict=True):
@@ -87,7 +87,7 @@ def with_latents(
     return new, handed
 
 
-def few_readers(op: ir.Pair, args: Sequence[ir.Arg] = ()) -> Sized:
+def few_readers(op: ir.Attend, args: Sequence[ir.Arg] = ()) -> Sized:
     """One token that reads many; other sizes are their defaults, where they have any."""
     defaults = defaults_of(args)
 
@@ -105,7 +105,7 @@ class _Body:
     """A copy of a body in which captures are made of latents: once each, or for each reader."""
 
     def __init__(
-        self, outer: Graph, op: ir.Pair, handed: Handed, chosen: Mapping[str, Chain], apart: bool
+        self, outer: Graph, op: ir.Attend, handed: Handed, chosen: Mapping[str, Chain], apart: bool
     ):
         self.outer, self.op, self.handed, self.chosen = outer, op, handed, chosen
         self.apart = apart

@@ -19,7 +19,7 @@ from archc.ir.graph import Graph, Node
 from archc.ir.typing import layer_graph
 from archc.source import Source
 
-MEMORY = (ir.Fold, ir.Pair)
+MEMORY = (ir.Recurrence, ir.Attend)
 EXP = ir.Elementwise("exp")
 
 

@@ -34,7 +34,7 @@ def fold(layer: ir.Layer) -> ir.Layer:
 
 def scale_queries(graph: Graph, node: Node) -> int | None:
     """An attention that scales its scores -> one that scales its queries, if that takes less."""
-    if not isinstance(node.op, ir.Pair):
+    if not isinstance(node.op, ir.Attend):
         return None
     body = rewrite_graph(node.op.body, [partial(scale_reader, op=node.op)])
     if body is node.op.body:
@@ -42,7 +42,7 @@ def scale_queries(graph: Graph, node: Node) -> int | None:
     return graph.add(replace(node.op, body=body), *node.operands)
 
 
-def scale_reader(graph: Graph, node: Node, op: ir.Pair) -> int | None:
+def scale_reader(graph: Graph, node: Node, op: ir.Attend) -> int | None:
     """`(q[t] @ k[s]) * a` -> `(q * a)[t] @ k[s]`, for each term of a sum, if that is cheaper where
     one token reads many."""
     found = _scaled(graph, node, op)
@@ -68,7 +68,7 @@ def _with_scaled(graph: Graph, id: int, terms: dict[int, int], how: ir.Op, scale
     return graph.add(node.op, *operands)
 
 
-def _scaled(graph: Graph, node: Node, op: ir.Pair) -> tuple[int, int, dict[int, int]] | None:
+def _scaled(graph: Graph, node: Node, op: ir.Attend) -> tuple[int, int, dict[int, int]] | None:
     """Scores that a node scales: their sum, the scale, and for each product in the sum which
     operand is the reader's."""
     if node.op not in SCALES or not {op.reader.name, op.read.name} <= set(node.type.names):
@@ -85,7 +85,7 @@ def _scaled(graph: Graph, node: Node, op: ir.Pair) -> tuple[int, int, dict[int, 
 
 
 def _terms(
-    graph: Graph, user: Node, id: int, scale: Node, op: ir.Pair, found: dict[int, int]
+    graph: Graph, user: Node, id: int, scale: Node, op: ir.Attend, found: dict[int, int]
 ) -> bool:
     """Find the products of a sum that nothing else reads; False if a term is none that can be
     scaled by its reader's side."""
@@ -113,7 +113,7 @@ def _terms(
 def decisions(layer: ir.Layer) -> Iterator[Decision]:
     """Where scales and gains are applied in a layer."""
     for node in layer.graph:
-        if isinstance(node.op, ir.Pair):
+        if isinstance(node.op, ir.Attend):
             for inner in node.op.body:
                 found = _scaled(node.op.body, inner, node.op)
                 if found is not None:
@@ -122,7 +122,7 @@ def decisions(layer: ir.Layer) -> Iterator[Decision]:
             yield from _gain(layer.graph, node)
 
 
-def _scale(body: Graph, node: Node, terms: dict[int, int], op: ir.Pair) -> Decision:
+def _scale(body: Graph, node: Node, terms: dict[int, int], op: ir.Attend) -> Decision:
     """One multiplication a score, or one for each entry of a query."""
     queries = [body[body[term].operands[side]] for term, side in terms.items()]
     pairs = size(node.type.axes)

@@ -120,7 +120,7 @@ def _add_constant(graph: Graph, value: sympy.Expr) -> int | None:
 def share_captures(graph: Graph, node: Node) -> int | None:
     """A body that is handed one value twice, or one that it does not read -> each value once."""
     op = node.op
-    if not isinstance(op, ir.Fold | ir.Pair):
+    if not isinstance(op, ir.Recurrence | ir.Attend):
         return None
     bodies = {
         field: getattr(op, field).copy()

@@ -35,12 +35,12 @@ class NotWeightedSum(Exception):
         self.refusal = Refusal(reason, node.span)
 
 
-def folds(pair: ir.Pair, slopes: Slopes) -> tuple[WeightedSum | Refusal, ...]:
+def folds(pair: ir.Attend, slopes: Slopes) -> tuple[WeightedSum | Refusal, ...]:
     """What each sum over the tokens read is, in the order of the body."""
     return tuple(fold_of(pair, node, slopes) for node in sums(pair))
 
 
-def sums(pair: ir.Pair) -> Iterator[Node]:
+def sums(pair: ir.Attend) -> Iterator[Node]:
     """The nodes of a body that take both positions and give one: sums over the token read."""
     read, reader = pair.read.name, pair.reader.name
     for node in pair.body:
@@ -49,7 +49,7 @@ def sums(pair: ir.Pair) -> Iterator[Node]:
             yield node
 
 
-def fold_of(pair: ir.Pair, node: Node, slopes: Slopes) -> WeightedSum | Refusal:
+def fold_of(pair: ir.Attend, node: Node, slopes: Slopes) -> WeightedSum | Refusal:
     """The fold that one sum is, or why it is none."""
     try:
         return _Reading(pair, node).fold(slopes)
@@ -60,7 +60,7 @@ def fold_of(pair: ir.Pair, node: Node, slopes: Slopes) -> WeightedSum | Refusal:
 class _Reading:
     """One sum that is looked at: the formula of pairs so far, its sources and its products."""
 
-    def __init__(self, pair: ir.Pair, node: Node):
+    def __init__(self, pair: ir.Attend, node: Node):
         self.pair, self.body, self.node = pair, pair.body, node
         self.reader, self.read = pair.reader, pair.read
         self.graph = layer_graph()

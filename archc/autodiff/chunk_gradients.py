@@ -68,7 +68,8 @@ def _at(b: Builder, d: int, axis: str, index: int) -> int:
 
 def last(b: Builder, node: Node, d: int) -> Cotangents:
     """y = x at the last position, or e if there is none: dx = dy there, else 0; de = dy if there is
-    none, else 0. The gradient of a Fold takes the cotangent of a state in the end to its start."""
+    none, else 0. The gradient of a Recurrence takes the cotangent of a state in the end to its
+    start."""
     value, empty = node.operands
     stream = b.type(value).axis(node.op.stream)
     wide = Type((*node.type.axes, stream))

@@ -2,10 +2,11 @@
 computed again.
 
 A value is costly to recompute if it takes more than `COSTLY` operations for each byte that it reads
-and writes, or if its op works through a sequence (a Fold, a Scan, a solve ...); any other value is
-recomputed for nothing by a processor that waits for memory. No costly value is computed twice.
-Among the ways to ensure that, the one that saves the fewest bytes is chosen: a minimum cut between
-the costly values and their readers in the backward. Inputs of the forward need not be saved.
+and writes, or if its op works through a sequence (a Recurrence, a Scan, a solve ...); any other
+value is recomputed for nothing by a processor that waits for memory. No costly value is computed
+twice. Among the ways to ensure that, the one that saves the fewest bytes is chosen: a minimum cut
+between the costly values and their readers in the backward. Inputs of the forward need not be
+saved.
 
 Costs are taken at sample sizes: 4096 tokens, chunks of 64, and 64 for every other size.
 """
@@ -134,7 +135,9 @@ def _cut(
     never: Collection[int],
 ) -> list[int]:
     """The values of the forward to save, in dataflow order."""
-    values = [n for n in graph if n.id not in later and not isinstance(n.op, ir.Fold | ir.Pair)]
+    values = [
+        n for n in graph if n.id not in later and not isinstance(n.op, ir.Recurrence | ir.Attend)
+    ]
     held = {n.id for n in values if isinstance(n.op, ir.Input) and n.op.name in stored}
     costly = {n.id for n in values if not isinstance(n.op, again) and _is_costly(graph, n)}
     weights = {n.id: 0 if _is_input(n) and n.id not in held else size(n.type) for n in values}

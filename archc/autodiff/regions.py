@@ -35,8 +35,8 @@ def carried(state: str) -> str:
 
 @dataclass(frozen=True)
 class _Flow:
-    """What of a Fold takes part in its gradient: captures, carried states, and outputs. `reached`:
-    the inputs of the body that a gradient reaches."""
+    """What of a Recurrence takes part in its gradient: captures, carried states, and outputs.
+    `reached`: the inputs of the body that a gradient reaches."""
 
     captures: tuple[str, ...]
     states: tuple[ir.State, ...]
@@ -45,9 +45,9 @@ class _Flow:
 
 
 def fold(b: Builder, node: Node, given: Given) -> Cotangents:
-    """The Fold the other way, over the gradient of the body. Its states are the cotangents of the
-    states; it captures what the body captured, the states before each token, and the cotangents of
-    the results along the stream:
+    """The Recurrence the other way, over the gradient of the body. Its states are the cotangents of
+    the states; it captures what the body captured, the states before each token, and the cotangents
+    of the results along the stream:
 
         dS[t-1], dx[t] = gradient of the body at (x[t], S[t-1]) of (dS[t], dy[t])
 
@@ -66,7 +66,7 @@ def fold(b: Builder, node: Node, given: Given) -> Cotangents:
     captures = {**streams, **_results_given(b, node, given, flow)}
     read = [n.op.name for n in back if isinstance(n.op, ir.Input) and n.op.name in captures]
     states = tuple(replace(state, name=carried(state.name)) for state in flow.states)
-    reverse = ir.Fold(op.stream, tuple(read), states, back, op.heads, not op.reverse)
+    reverse = ir.Recurrence(op.stream, tuple(read), states, back, op.heads, not op.reverse)
     made = b.add(reverse, *(captures[name] for name in read), *ends)
     return [
         *_of_captures(b, node, flow, made, products, captures),
@@ -109,11 +109,11 @@ def _flow(b: Builder, node: Node, given: Given) -> _Flow:
 
 
 def carries(graph: Graph, last: Node) -> bool:
-    """Whether a Last reads a state of a Fold in the end, or where it began if there are no tokens,
-    and the Fold hands the cotangent of that state on from token to token."""
+    """Whether a Last reads a state of a Recurrence in the end, or where it began if there are no
+    tokens, and the Recurrence hands the cotangent of that state on from token to token."""
     result = graph[last.operands[0]]
     fold = graph[result.operands[0]] if isinstance(result.op, ir.Result) else result
-    if not isinstance(fold.op, ir.Fold) or (fold.op.stream.name, fold.op.reverse) != (
+    if not isinstance(fold.op, ir.Recurrence) or (fold.op.stream.name, fold.op.reverse) != (
         last.op.stream, last.op.reverse
     ):  # fmt: skip
         return False
@@ -152,7 +152,7 @@ def _ends(b: Builder, node: Node, flow: _Flow, given: Given) -> tuple[Given, lis
 
 def _streams(b: Builder, node: Node, body: Any) -> dict[str, int]:
     """What the gradient of a body may read of the forward, along the stream: captures, states
-    before each token, and what the body saves. The Fold puts out what it did not yet."""
+    before each token, and what the body saves. The Recurrence puts out what it did not yet."""
     op, forward = node.op, body.forward
     inputs = {n.op.name: n.id for n in forward if isinstance(n.op, ir.Input)}
     read = {n.op.name for n in body.backward if isinstance(n.op, ir.Input)}
@@ -168,7 +168,7 @@ def _streams(b: Builder, node: Node, body: Any) -> dict[str, int]:
     return captures | {name: b.add(ir.Result(out), node.id) for name, out in put_out.items()}
 
 
-def _names(op: ir.Fold) -> list[str]:
+def _names(op: ir.Recurrence) -> list[str]:
     return [state.name for state in op.states]
 
 
@@ -275,14 +275,14 @@ def _of_captures(
 
 
 def _captured(node: Node) -> list[tuple[str, int]]:
-    """The captures of a Fold by name."""
+    """The captures of a Recurrence by name."""
     return list(zip(node.op.captures, node.operands, strict=False))
 
 
 def _of_starts(
     b: Builder, node: Node, flow: _Flow, made: int, ends: list[int]
 ) -> Iterator[int | None]:
-    """Cotangents of initial values: the last ones of the reverse Fold, which stand first."""
+    """Cotangents of initial values: the last ones of the reverse Recurrence, which stand first."""
     op = node.op
     end = {state.name: id for state, id in zip(flow.states, ends, strict=True)}
     live = {state.name for state in flow.states if state.before in flow.reached}
@@ -299,8 +299,8 @@ def _of_starts(
 
 
 def pair(b: Builder, node: Node, given: Given) -> Cotangents:
-    """The Pair over the gradient of its body, which makes the forward's values anew: what was read
-    by many readers gets the sum over them."""
+    """The Attend over the gradient of its body, which makes the forward's values anew: what was
+    read by many readers gets the sum over them."""
     op = node.op
     captured = [n.op.name for n in op.body if isinstance(n.op, ir.Input)]
     wanted = [
@@ -320,7 +320,7 @@ def pair(b: Builder, node: Node, given: Given) -> Cotangents:
     body.backward.prune()
     read = [n.op.name for n in body.backward if isinstance(n.op, ir.Input)]
     captures = tuple((name, values[name][0]) for name in read)
-    back = ir.Pair(
+    back = ir.Attend(
         op.reader, op.read, op.source, captures, body.backward, op.path, op.window, op.causal
     )
     made = b.add(back, *(values[name][1] for name in read))

@@ -20,7 +20,7 @@ from archc.tables import complete
 
 Rule = Callable[[Builder, Node, Any], list[int | None]]
 
-REGIONS = (ir.Fold, ir.Pair, ir.Call)
+REGIONS = (ir.Recurrence, ir.Attend, ir.Call)
 """Ops with several results, whose rules get the cotangents by name."""
 
 RULES: dict[type, Rule] = {
@@ -44,8 +44,8 @@ RULES: dict[type, Rule] = {
     ir.Softmax: tensor.softmax,
     ir.Segment: tensor.segment,
     ir.Substitute: tensor.substitute,
-    ir.Fold: regions.fold,
-    ir.Pair: regions.pair,
+    ir.Recurrence: regions.fold,
+    ir.Attend: regions.pair,
     ir.Result: tensor.nothing,  # the walk hands its cotangent to the region
     ir.Call: regions.call,
     ck.Chunks: chunk_gradients.chunks,

@@ -1,6 +1,6 @@
-"""The gradient of a scan whose chunks are joined by a Fold, as one scan the other way.
+"""The gradient of a scan whose chunks are joined by a Recurrence, as one scan the other way.
 
-    kept, local = scan(a, 0, 1), scan(a, b, 0);  start = fold[n](their last rows)
+    kept, local = scan(a, 0, 1), scan(a, b, 0);  start = recurrence[n](their last rows)
     h = scan(a, b, start)
 
 Of h alone a chunk would be scanned twice more, for what its end hands on to later chunks: once for
@@ -25,8 +25,8 @@ from archc.ir.joined_scans import KEPT, LOCAL, is_joining
 
 @dataclass(frozen=True)
 class Joined:
-    """The scans of a chunk: `kept` and `local` from nothing, of which a Fold makes the state before
-    each chunk, and `rows` from there."""
+    """The scans of a chunk: `kept` and `local` from nothing, of which a Recurrence makes the state
+    before each chunk, and `rows` from there."""
 
     kept: int
     local: int
@@ -34,14 +34,14 @@ class Joined:
 
 
 def joined(graph: Graph, node: Node) -> Joined | None:
-    """The scans that belong together with the one that starts from what a Fold has found."""
+    """The scans that belong together with the one that starts from what a Recurrence has found."""
     op: ck.Scan = node.op
     a, b, first = node.operands
     start = graph[first]
     if op.kind != "linear" or op.matrix or op.reverse or not isinstance(start.op, ir.Result):
         return None
     fold = graph[start.operands[0]]
-    if not isinstance(fold.op, ir.Fold) or not is_joining(fold.op):
+    if not isinstance(fold.op, ir.Recurrence) or not is_joining(fold.op):
         return None
     captured = dict(zip(fold.op.captures, fold.operands, strict=False))
     kept, local = (_scanned(graph, captured[name], fold.id) for name in (KEPT, LOCAL))
@@ -52,7 +52,7 @@ def joined(graph: Graph, node: Node) -> Joined | None:
 
 
 def _scanned(graph: Graph, last: int, fold: int) -> int | None:
-    """The scan whose last row a Fold reads, if nothing else reads it."""
+    """The scan whose last row a Recurrence reads, if nothing else reads it."""
     node = graph[last]
     if not isinstance(node.op, ck.Select) or node.op.index != -1 or graph.users(last) != (fold,):
         return None

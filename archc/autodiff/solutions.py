@@ -30,7 +30,7 @@ def _applied(graph: Graph, node: Node, id: int, over: str) -> tuple[ir.Result, i
     """The result of a walk that is the inverse times the result `id` of it, summed over an axis."""
     result = graph[id]
     if not isinstance(result.op, ir.Result) or not isinstance(
-        graph[result.operands[0]].op, ir.Fold
+        graph[result.operands[0]].op, ir.Recurrence
     ):
         return None
     fold = graph[result.operands[0]]

@@ -13,7 +13,7 @@ from archc.diagnostics import Diagnostic
 from archc.elaborate.elaborate import elaborate
 from archc.elaborate.ones import ones
 from archc.elaborate.unread import unread
-from archc.ir.layer import Fold, Layer
+from archc.ir.layer import Layer, Recurrence
 from archc.ir.layer_budget import check_budget
 from archc.ir.text import called_layers
 from archc.ir.verify import verify
@@ -34,7 +34,7 @@ def warnings_of(layer: Layer) -> tuple[Diagnostic, ...]:
     """
     found = (*unread(parse(layer.source)), *ones(layer))
     graphs = [each.graph for each in called_layers(layer)]
-    if not any(isinstance(node.op, Fold) for graph in graphs for node in graph):
+    if not any(isinstance(node.op, Recurrence) for graph in graphs for node in graph):
         return found
     from archc.numerics.gates import gates_in_logs  # passes: only where there is a recurrence
     from archc.recurrence.affine.decays import decays

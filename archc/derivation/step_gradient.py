@@ -149,7 +149,7 @@ def _captured(telling: Telling, saved: Saved) -> str:
     id = forward.outputs[saved.name]
     for user in forward.users(id):
         op = forward[user].op
-        if isinstance(op, ir.Fold):
+        if isinstance(op, ir.Recurrence):
             place = forward[user].operands.index(id)
             name = op.captures[place] if place < len(op.captures) else ""
             return next((text for first, text in CAPTURES.items() if name.startswith(first)), "")
@@ -167,7 +167,7 @@ KINDS = {
     "Inverse": "the inverse of the triangular system",
     "Gram": "what rows read of what rows wrote",
     "Contract": "a product of matrices",
-    "Fold": "what rows write, computed along the chunks",
+    "Recurrence": "what rows write, computed along the chunks",
     "Scan": "what was computed along the rows of a chunk",
     "Conjugate": "the solution of the system",
 }

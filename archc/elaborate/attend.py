@@ -1,4 +1,5 @@
-"""`attend`: what each token makes of the tokens it reads, as a Pair; sums and products between."""
+"""`attend`: what each token makes of the tokens it reads, as an Attend; sums and products
+between."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from archc.syntax import tree
 def attend(
     scope: Scope, node: tree.Attend, exported: set[str], define: Define
 ) -> dict[str, Tensor]:
-    """A Pair, and its exported names."""
+    """An Attend, and its exported names."""
     node = bounded(scope, node)
     heads, grouped = heads_of(scope, node)
     variable, axis, source = _read_axis(scope, node)
@@ -50,7 +51,7 @@ def attend(
     _check_reads(scope, node, variable, frame)
     window, causal = _reach(inner, node, variable, source)
     captures = tuple((name, role) for name, role, _ in entries)
-    op = ir.Pair(TIME, axis, source, captures, frame.graph, pair.path, window, causal)
+    op = ir.Attend(TIME, axis, source, captures, frame.graph, pair.path, window, causal)
     made = ops.node(scope, op, *(outer for _, _, outer in entries), span=node.span)
     if source == "t" and variable not in scope.context.streams:
         one = sympy.Integer(1)

@@ -77,7 +77,7 @@ def contracted_size(graph: Graph, node: Node) -> sympy.Expr:
             if sizes:
                 return sympy.Mul(*sizes)
             return contracted_size(graph, reader) if len(reader.operands) == 1 else sympy.Integer(1)
-        if isinstance(reader.op, ir.Fold | ir.Pair):
+        if isinstance(reader.op, ir.Recurrence | ir.Attend):
             inside = _captured(reader, place)
             if inside is not None:
                 return contracted_size(reader.op.body, inside)

@@ -32,7 +32,7 @@ def ones(layer: ir.Layer) -> tuple[Diagnostic, ...]:
 def _sums(graph: Graph) -> Iterator[Node]:
     """The sums that are warned of; those in bodies too."""
     for node in graph:
-        if isinstance(node.op, ir.Fold | ir.Pair):
+        if isinstance(node.op, ir.Recurrence | ir.Attend):
             yield from _sums(node.op.body)
         if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
             continue

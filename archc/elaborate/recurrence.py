@@ -1,4 +1,4 @@
-"""`recurrence`: states carried from token to token, as a Fold."""
+"""`recurrence`: states carried from token to token, as a Recurrence."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class StateRef:
 def recurrence(
     scope: Scope, node: tree.Recurrence, exported: set[str], define: Define
 ) -> dict[str, Tensor]:
-    """A Fold, and its states and exported names along the stream."""
+    """A Recurrence, and its states and exported names along the stream."""
     heads, grouped = heads_of(scope, node)
     frame = Frame(layer_graph(), scope.frame, _token_capture(scope, node), region=True)
     inner = scope.child(
@@ -105,12 +105,12 @@ def _fold(
     heads: tuple[str, ...],
     laws: tuple[GivenLaw, ...],
 ) -> dict[str, Tensor]:
-    """The Fold node with its captures and initial states, and its results; nothing reads the
+    """The Recurrence node with its captures and initial states, and its results; nothing reads the
     summaries of tokens."""
     frame.graph.prune(keep=[ref.before.node for ref in states.values()])
     entries = live_entries(frame)
     inits = [_initial(scope, ref) for ref in states.values()]
-    op = ir.Fold(
+    op = ir.Recurrence(
         TIME,
         tuple(name for name, _, _ in entries),
         tuple(ir.State(name, ref.axes) for name, ref in states.items()),

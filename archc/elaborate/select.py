@@ -100,7 +100,7 @@ def _may_be_left_out(graph: Graph, start: int) -> bool:
             return True
         if isinstance(node.op, ir.Result):
             owner = home[node.operands[0]].op
-            if isinstance(owner, ir.Pair | ir.Fold):
+            if isinstance(owner, ir.Attend | ir.Recurrence):
                 ahead.append((owner.body, owner.body.outputs[node.op.name]))
         if not isinstance(node.op, ir.Softmax):
             ahead += [(home, operand) for operand in node.operands]

@@ -45,9 +45,9 @@ def _of(graph: Graph) -> Iterator[sympy.Basic]:
             yield sympy.Lt(op.width.size, TIME.size)
             if op.blocks is not None:
                 yield sympy.Ge(op.blocks.size, 2)
-        elif isinstance(op, ir.Pair | ir.Fold):
+        elif isinstance(op, ir.Attend | ir.Recurrence):
             yield from _of(op.body)
-            if isinstance(op, ir.Pair) and op.window is not None:
+            if isinstance(op, ir.Attend) and op.window is not None:
                 yield sympy.Lt(op.window, TIME.size)
 
 

@@ -2,7 +2,7 @@
 
 A chunked form is layer IR whose values run along tokens, or along chunks `n` (a stream) of C rows
 `i` (a dim), the last chunk filled up with zeros. What does not depend on the carried state is
-computed for all chunks at once; a `Fold` along the chunks carries the state.
+computed for all chunks at once; a `Recurrence` along the chunks carries the state.
 
 Between two rows of a chunk a value decays by exp(span[i, j]), where
 
@@ -64,13 +64,14 @@ CHUNK_OPS: tuple[type[ChunkOp], ...] = (
 
 @dataclass(frozen=True, eq=False)
 class ChunkForm:
-    """The chunked form of a Fold, derived from its body.
+    """The chunked form of a Recurrence, derived from its body.
 
-    `forward`: inputs named as the Fold's captures, as they are outside (along the stream), and
-    `S[0]` for each state; outputs: the Fold's results that are read, along the stream, `S[T]` for
-    each state after the last token, and the values `saved` for the gradient. `backward`: inputs of
-    `forward` that it still needs, the saved values, and `d.<output>` for each output that is no
-    saved value; outputs `d.<input>` for each real input. `notes` say, for a reader, how and why.
+    `forward`: inputs named as the Recurrence's captures, as they are outside (along the stream),
+    and `S[0]` for each state; outputs: the Recurrence's results that are read, along the stream,
+    `S[T]` for each state after the last token, and the values `saved` for the gradient. `backward`:
+    inputs of `forward` that it still needs, the saved values, and `d.<output>` for each output that
+    is no saved value; outputs `d.<input>` for each real input. `notes` say, for a reader, how and
+    why.
     """
 
     forward: Graph

@@ -1,7 +1,7 @@
 """A chunked form -> its stages: what is computed for all chunks at once, and what along them.
 
-Only a Fold has to wait from chunk to chunk. So a value's stage is the number of Folds, one after
-the other, that it depends on; between two of them everything is there at once.
+Only a Recurrence has to wait from chunk to chunk. So a value's stage is the number of Recurrences,
+one after the other, that it depends on; between two of them everything is there at once.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ class Stage:
 
 
 def stages(graph: Graph, stream: str) -> tuple[Stage, ...]:
-    """The stages of a chunked form of a Fold along `stream`, in order; inputs are left out."""
+    """The stages of a chunked form of a Recurrence along `stream`, in order; inputs are left
+    out."""
     depth: dict[int, int] = {}
     found: dict[tuple[int, str], list[int]] = {}
     for node in graph:
         depth[node.id] = max((depth[operand] for operand in node.operands), default=0)
-        if isinstance(node.op, ir.Fold):
+        if isinstance(node.op, ir.Recurrence):
             kind = TOKENS if node.op.stream.name == stream else CHUNKS
             found.setdefault((depth[node.id], kind), []).append(node.id)
             depth[node.id] += 1

@@ -144,7 +144,7 @@ def operations(
     found: list[sympy.Expr] = []
     for node in graph:
         types = [graph[operand].type for operand in node.operands]
-        region = isinstance(node.op, ir.Fold | ir.Pair)
+        region = isinstance(node.op, ir.Recurrence | ir.Attend)
         if node.id in skipped or not (region or any("batch" in t.names for t in types)):
             continue
         known = dict(lengths)
@@ -254,8 +254,8 @@ OPERATIONS: dict[type, Rule] = {
     ir.Softmax: _softmax,
     ir.Segment: _segment,
     ir.Substitute: _substitute,
-    ir.Fold: _fold,
-    ir.Pair: _pair,
+    ir.Recurrence: _fold,
+    ir.Attend: _pair,
     ir.Result: _nothing,
     ir.Call: _nothing,  # `cost` adds the layer that is called
 }
@@ -273,14 +273,14 @@ def _kept(graph: Graph, nodes: Iterable[Node]) -> tuple[sympy.Expr, sympy.Expr, 
     unbounded: dict[int, sympy.Expr] = {}
     for node in nodes:
         op = node.op
-        if isinstance(op, ir.Fold) and op.stream.name in growth:
+        if isinstance(op, ir.Recurrence) and op.stream.name in growth:
             state += sympy.Add(*(elements(s.axes, {}) for s in op.states))
         elif isinstance(op, ir.Window | ir.Shift) and op.stream in growth:
             if isinstance(op, ir.Window) and op.stride is not None and op.blocks is not None:
                 growth[op.blocks.name] = growth[op.stream] / op.stride
             count = op.steps if isinstance(op, ir.Shift) else op.width.size - 1
             bounded[node.operands[0], node.id] = count * _token(graph[node.operands[0]], op.stream)
-        elif isinstance(op, ir.Pair):
+        elif isinstance(op, ir.Attend):
             for id in _read_later(graph, node):
                 token = _token(graph[id], op.source)
                 if op.source not in growth:

@@ -29,12 +29,12 @@ def _uses(graph: Graph, id: int) -> Iterator[tuple[Graph, Node, int]]:
             yield graph, node, place
             if isinstance(op, ir.Contract) and len(op.ins) == 1:
                 yield from _uses(graph, user)
-            elif isinstance(op, ir.Fold | ir.Pair):
+            elif isinstance(op, ir.Recurrence | ir.Attend):
                 inside = _entering(op, place)
                 yield from () if inside is None else _uses(op.body, inside)
 
 
-def _entering(op: ir.Fold | ir.Pair, place: int) -> int | None:
+def _entering(op: ir.Recurrence | ir.Attend, place: int) -> int | None:
     """The input of the body that an operand is."""
     captures = [each if isinstance(each, str) else each[0] for each in op.captures]
     name = captures[place] if place < len(captures) else None

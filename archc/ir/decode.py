@@ -15,7 +15,7 @@ from archc.ir.count import operations
 from archc.ir.graph import Graph
 
 
-def decode_pays(op: ir.Pair) -> tuple[sympy.Expr, sympy.Expr]:
+def decode_pays(op: ir.Attend) -> tuple[sympy.Expr, sympy.Expr]:
     """Two sides, in the layer's sizes, T and the size of `read`: the second form takes fewer
     operations where the left one is smaller than the right one, which is nowhere if both are 0."""
     assert op.decode is not None, "there is one form alone"
@@ -35,7 +35,7 @@ def operations_more(body: Graph, decode: Graph) -> sympy.Expr:
     return sympy.expand(operations(decode, {}) - operations(body, {}))
 
 
-def _short(expr: sympy.Expr, op: ir.Pair) -> sympy.Expr:
+def _short(expr: sympy.Expr, op: ir.Attend) -> sympy.Expr:
     """An expression with the terms of each power of the tokens read together."""
     collected = sympy.collect(sympy.expand(expr), op.read.size, evaluate=False)
     return sympy.Add(*(power * sympy.factor(part) for power, part in collected.items()))

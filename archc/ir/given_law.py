@@ -22,11 +22,11 @@ DRAWS = 512
 class GivenLaw:
     """A law of the spec's, `parts` being the names of what a summary consists of.
 
-    The summary of one token is made by the body of the Fold: its outputs `in_body(part)`, which
-    may lack axes that the part has. `merge`: inputs `<part>.1`, `<part>.2`, outputs the parts.
-    `apply`: inputs the parts and `S[0]`, outputs `S[T]`. `text` is the rule as it was written,
-    `named` its three layers and where it names them; `proved` is whether the law is proved to hold
-    (None: not looked into).
+    The summary of one token is made by the body of the Recurrence: its outputs `in_body(part)`,
+    which may lack axes that the part has. `merge`: inputs `<part>.1`, `<part>.2`, outputs the
+    parts. `apply`: inputs the parts and `S[0]`, outputs `S[T]`. `text` is the rule as it was
+    written, `named` its three layers and where it names them; `proved` is whether the law is proved
+    to hold (None: not looked into).
     """
 
     states: tuple[str, ...]
@@ -45,5 +45,5 @@ class GivenLaw:
         return {name: inputs[name] for name in self.parts}
 
     def in_body(self, part: str) -> str:
-        """The output of a Fold's body that is a part of the summary of one token."""
+        """The output of a Recurrence's body that is a part of the summary of one token."""
         return f"{part}@{self.states[0]}"

@@ -1,15 +1,16 @@
-"""Scans of chunks that a Fold joins: S after a chunk is kept * S + local, element by element."""
+"""Scans of chunks that a Recurrence joins: S after a chunk is kept * S + local, element by
+element."""
 
 from __future__ import annotations
 
 from archc.ir import layer as ir
 
 KEPT, LOCAL = "kept", "local"
-"""The names of a Fold's inputs: the share of the state that a chunk keeps, and its addend."""
+"""The names of a Recurrence's inputs: the share of the state that a chunk keeps, and its addend."""
 
 
-def is_joining(op: ir.Fold) -> bool:
-    """Whether a Fold has the state kept * S + local, and nothing else."""
+def is_joining(op: ir.Recurrence) -> bool:
+    """Whether a Recurrence has the state kept * S + local, and nothing else."""
     if {*op.captures} != {KEPT, LOCAL} or len(op.states) != 1 or op.reverse:
         return False
     body, (state,) = op.body, op.states

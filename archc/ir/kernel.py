@@ -2,7 +2,7 @@
 
 A kernel is a part of a chunk graph that one launch computes. Every program of it has one index of
 each axis of `grid`, and computes on tiles: blocks of values along the other axes, held in
-registers. A kernel with a `walk` carries the states of a Fold from chunk to chunk.
+registers. A kernel with a `walk` carries the states of a Recurrence from chunk to chunk.
 
 Between kernels values stand in buffers. Nothing is said here of registers, pointers or text: a
 backend emits each node from its op.
@@ -49,11 +49,11 @@ class Buffer:
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """One launch. `loads` are nodes that are read from the buffer of that name, `stores` the nodes
-    that are written; `ends` are states of the walked Fold that are written after its last chunk.
-    `split` is an axis of which every program has a block of `most` at most, and so is `rows`, an
-    axis of the grid. Of `split` it has FEW indices where the dim `beside` it is not longer than
-    NEAR: tiles then have both dims for every row, else one of them goes index by index. `turn` is
-    a dim that always does, in one loop for all that is stored. `exact`:
+    that are written; `ends` are states of the walked Recurrence that are written after its last
+    chunk. `split` is an axis of which every program has a block of `most` at most, and so is
+    `rows`, an axis of the grid. Of `split` it has FEW indices where the dim `beside` it is not
+    longer than NEAR: tiles then have both dims for every row, else one of them goes index by index.
+    `turn` is a dim that always does, in one loop for all that is stored. `exact`:
     its products of matrices are in float32 whatever the data are; those of `in_parts` are too, made
     of products of the two parts of a number. `tokenwise`: it walks the tokens, not chunks of them.
     `why` says for a reader how it was cut.
@@ -140,5 +140,5 @@ def _solves(kernel: Kernel) -> bool:
         if isinstance(node.op, ck.Conjugate):
             return True
         seen.add(node.id)
-        stack += () if isinstance(node.op, ir.Fold) else node.operands
+        stack += () if isinstance(node.op, ir.Recurrence) else node.operands
     return False

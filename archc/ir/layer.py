@@ -217,7 +217,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Softmax:
-    """Weights along the axis `over` (inside a Pair: the tokens read).
+    """Weights along the axis `over` (inside an Attend: the tokens read).
 
     Operands: scores, mask (bool; False is left out), and optionally a sink: a score without the
     axis that takes part in the denominator only. Where nothing is left in, all weights are 0.
@@ -245,7 +245,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class State:
-    """A state of a Fold: its name in the spec and its axes, batch among them."""
+    """A state of a Recurrence: its name in the spec and its axes, batch among them."""
 
     name: str
     axes: tuple[Axis, ...]
@@ -270,7 +270,7 @@ class Substitute:
 
 
 @dataclass(frozen=True, eq=False)
-class Fold:
+class Recurrence:
     """States carried from token to token along `stream` by `body`.
 
     Operands: one for each name in `captures`, then the initial value of each state (broadcast to
@@ -292,7 +292,7 @@ class Fold:
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class Attend:
     """What each token t (`reader`) makes of the tokens it reads: `body` over pairs of positions.
 
     Operands: one for each of `captures`: (name of the body's input, role). Role "reader" enters as
@@ -319,7 +319,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Result:
-    """One of the results of a Fold, a Pair or a Call, by name."""
+    """One of the results of a Recurrence, an Attend or a Call, by name."""
 
     name: str
 
@@ -342,13 +342,13 @@ class Call:
 Op = (
     Input | Param | Constant | Position | Delta | Noise | Elementwise | Reduce | Contract | Gather
     | Scatter | Join | Reshape | Top | Solve | Shift | Window | Softmax | Segment | Substitute
-    | Fold | Pair | Result | Call
+    | Recurrence | Attend | Result | Call
 )  # fmt: skip
 
 OPS: tuple[type, ...] = (
     Input, Param, Constant, Position, Delta, Noise, Elementwise, Reduce, Contract, Gather, Scatter,
-    Join, Reshape, Top, Solve, Shift, Window, Softmax, Segment, Substitute, Fold, Pair, Result,
-    Call,
+    Join, Reshape, Top, Solve, Shift, Window, Softmax, Segment, Substitute, Recurrence, Attend,
+    Result, Call,
 )  # fmt: skip
 """Every op there is: tables about ops (meaning, emission, ...) must cover exactly these."""
 

@@ -18,7 +18,7 @@ def _layers(layer: ir.Layer, known: dict[int, int]) -> int:
         return known[id(layer)]
     total = 1
     for node in layer.graph:
-        if isinstance(node.op, ir.Fold) and len(node.op.states) > STATES:
+        if isinstance(node.op, ir.Recurrence) and len(node.op.states) > STATES:
             found = f"a recurrence of {len(node.op.states)} states, and at most {STATES} are done"
             raise over_budget(found, node.span or layer.span)
         if isinstance(node.op, ir.Call):

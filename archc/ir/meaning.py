@@ -27,7 +27,7 @@ from archc.ir.value_names import state_before
 from archc.tables import complete
 
 Results = dict[str, Named]
-"""The values of a Fold, a Pair or a Call by name; `Result` reads one of them."""
+"""The values of a Recurrence, an Attend or a Call by name; `Result` reads one of them."""
 
 
 def evaluate(
@@ -258,8 +258,8 @@ MEANING: dict[type, Callable[..., Named | Results]] = {
     ir.Softmax: ops.softmax,
     ir.Segment: ops.segment,
     ir.Substitute: ops.substitute,
-    ir.Fold: fold,
-    ir.Pair: pair,
+    ir.Recurrence: fold,
+    ir.Attend: pair,
     ir.Result: result,
     ir.Call: call,
     ck.Conjugate: conjugate,

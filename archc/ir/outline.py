@@ -27,7 +27,7 @@ BLOCK = re.compile(r"(repeat|route|blocks)\b")
 """How a statement starts that has a body but is no op of its own."""
 
 REGION = re.compile(r"(recurrence|attend|index)\b")
-"""How the statement of a Fold or a Pair starts."""
+"""How the statement of a Recurrence or an Attend starts."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class _Sketch:
 
     def is_head(self, node: Node[ir.Op]) -> bool:
         """Whether a box is named after this value: a statement, or a value from outside."""
-        if isinstance(node.op, (ir.Input, ir.Fold, ir.Pair)):
+        if isinstance(node.op, (ir.Input, ir.Recurrence, ir.Attend)):
             return True
         if isinstance(node.op, ir.Param) or node.name is None:
             return False
@@ -129,7 +129,7 @@ class _Sketch:
                 span = block_of[node.id]
                 home[node.id] = statements.setdefault(("block", span.start), node.id)
                 blocks[home[node.id]] = span
-            elif owner and isinstance(owner.op, (ir.Fold, ir.Pair)):
+            elif owner and isinstance(owner.op, (ir.Recurrence, ir.Attend)):
                 home[node.id] = owner.id
             elif self.is_head(node):
                 # `a, b, c = e by 3` is one statement with three names: one box
@@ -199,7 +199,7 @@ class _Sketch:
         if head in self.blocks:
             span = self.blocks[head]
             return Box(head, "block", statement_lines(span), params, span.where)
-        if isinstance(node.op, (ir.Fold, ir.Pair)):
+        if isinstance(node.op, (ir.Recurrence, ir.Attend)):
             return Box(head, "memory", region_lines(node), params, where)
         lines = statement_lines(node.span) if self.quotable(node) else (self.spelled(node),)
         is_call = any(isinstance(member.op, ir.Call) for member in members)
@@ -245,7 +245,7 @@ class _Sketch:
         lines: tuple[str, ...] = ()
         if box.id in self.blocks:
             lines = statement_lines(self.blocks[box.id])
-        elif isinstance(box.op, (ir.Fold, ir.Pair)):
+        elif isinstance(box.op, (ir.Recurrence, ir.Attend)):
             lines = region_lines(box)
         written = any(line.strip().startswith(f"{node.name} =") for line in lines)
         return f"{node.name} {shape_text(node.type)}" if written else shape_text(node.type)
@@ -262,7 +262,7 @@ def statement_lines(span: Span | None) -> tuple[str, ...]:
 
 
 def region_lines(node: Node[ir.Op]) -> tuple[str, ...]:
-    """The statement that made a Fold or a Pair, and its formulas.
+    """The statement that made a Recurrence or an Attend, and its formulas.
 
     Where another layer's memory is called, that is the call and the formulas of the callee; without
     a text, what the body computes.

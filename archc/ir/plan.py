@@ -190,7 +190,7 @@ def _tables(graph: Graph) -> set[sympy.Basic]:
     those that blocks read too."""
     found: set[sympy.Basic] = set()
     for node in graph:
-        if isinstance(node.op, ir.Fold | ir.Pair):
+        if isinstance(node.op, ir.Recurrence | ir.Attend):
             found |= _tables(node.op.body)
         if isinstance(node.op, ir.Gather):
             table, index = (graph[operand] for operand in node.operands)
@@ -232,5 +232,5 @@ def _axes(graph: Graph) -> Iterator[Axis]:
     """The axes of every value, those inside recurrences and attends too."""
     for node in graph:
         yield from node.type.axes
-        if isinstance(node.op, ir.Fold | ir.Pair):
+        if isinstance(node.op, ir.Recurrence | ir.Attend):
             yield from _axes(node.op.body)

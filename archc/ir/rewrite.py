@@ -92,7 +92,7 @@ class _Rewriter:
     def _inside(self, graph: Graph, node: Node) -> int | None:
         """A region whose body (or callee) the rules change -> the region with the new one."""
         changes: dict[str, Any] = {}
-        if isinstance(node.op, ir.Fold | ir.Pair):
+        if isinstance(node.op, ir.Recurrence | ir.Attend):
             body = self.graph(node.op.body)
             changes = {} if body is node.op.body else {"body": body}
             decode = getattr(node.op, "decode", None)

@@ -58,7 +58,7 @@ def held(graph: Graph, id: int) -> str:
         return node.name or node.op.name
     for user in graph.users(id):
         op, operands = graph[user].op, graph[user].operands
-        if isinstance(op, ir.Fold) and operands.index(id) < len(op.captures):
+        if isinstance(op, ir.Recurrence) and operands.index(id) < len(op.captures):
             return op.captures[operands.index(id)]
     fn = getattr(node.op, "fn", "")
     word = CHANGED.get(fn) or CHANGED.get(type(node.op)) or (fn if fn else "")

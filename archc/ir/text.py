@@ -157,12 +157,12 @@ def _segment(op: ir.Segment, operands: tuple[str, ...]) -> str:
     return _applied("segment", f"{op.kind} {op.path}: {op.reader}, {op.read}{matrix}", operands)
 
 
-def _fold(op: ir.Fold, operands: tuple[str, ...]) -> str:
+def _fold(op: ir.Recurrence, operands: tuple[str, ...]) -> str:
     entering = (*op.captures, *(f"{state.name}[start]" for state in op.states))
-    return _applied("fold", str(op.stream), _bound(entering, operands))
+    return _applied("recurrence", str(op.stream), _bound(entering, operands))
 
 
-def _pair(op: ir.Pair, operands: tuple[str, ...]) -> str:
+def _pair(op: ir.Attend, operands: tuple[str, ...]) -> str:
     read = f"{op.reader} reads {op.read}" + (
         "" if op.source == op.read.name else f" of {op.source}"
     )
@@ -170,7 +170,7 @@ def _pair(op: ir.Pair, operands: tuple[str, ...]) -> str:
     if op.window is not None:
         details.append(f"window {op.window}")
     entering = tuple(f"{role} {name}" for name, role in op.captures)
-    return _applied("pair", ", ".join(details), _bound(entering, operands))
+    return _applied("attend", ", ".join(details), _bound(entering, operands))
 
 
 def _call(op: ir.Call, operands: tuple[str, ...]) -> str:
@@ -209,8 +209,8 @@ OP_TEXT: dict[type, Callable[[Any, tuple[str, ...]], str]] = {
     ir.Substitute: lambda op, on: _applied(
         "substitute", f"{op.read}, reverse" if op.reverse else op.read, on
     ),
-    ir.Fold: _fold,
-    ir.Pair: _pair,
+    ir.Recurrence: _fold,
+    ir.Attend: _pair,
     ir.Result: lambda op, on: f"{on[0] if on else ''}.{op.name}",
     ir.Call: _call,
     **{op: op.text for op in CHUNK_OPS},
@@ -247,9 +247,9 @@ def _graph_lines(
         if only is not None and node.id not in only:
             continue
         yield _with_span(indent + _node_line(node, names, layers), node.span if spans else None)
-        if isinstance(node.op, (ir.Fold, ir.Pair)):
+        if isinstance(node.op, (ir.Recurrence, ir.Attend)):
             yield from _graph_lines(node.op.body, layers, spans, indent + "    ")
-        if isinstance(node.op, ir.Pair) and node.op.decode is not None:
+        if isinstance(node.op, ir.Attend) and node.op.decode is not None:
             yield f"{indent}  or, where that takes less:"
             yield from _graph_lines(node.op.decode, layers, spans, indent + "    ")
     if only is not None:
@@ -263,7 +263,7 @@ def _node_line(node: Node[ir.Op], names: dict[int, str], layers: dict[ir.Layer, 
     text = op_text(node.op, tuple(names[id] for id in node.operands))
     if isinstance(node.op, ir.Call):
         text = layers[node.op.callee] + text.removeprefix(node.op.callee.name)
-    if isinstance(node.op, (ir.Fold, ir.Pair, ir.Call)):
+    if isinstance(node.op, (ir.Recurrence, ir.Attend, ir.Call)):
         return f"{names[node.id]} = {text}"
     return f"{names[node.id]} = {text} : {type_text(node.type)}"
 
@@ -276,7 +276,7 @@ def _derived_axes(graph: Graph[ir.Op]) -> list[Axis]:
     """Axes whose size is not simply their own name, each once, by name: `K' = K`."""
     found: dict[str, Axis] = {}
     for node in graph:
-        if isinstance(node.op, (ir.Fold, ir.Pair)):
+        if isinstance(node.op, (ir.Recurrence, ir.Attend)):
             found |= {axis.name: axis for axis in _derived_axes(node.op.body)}
         for axis in node.type.axes:
             if axis.kind == "dim" and str(axis.size) != axis.name:

@@ -125,8 +125,8 @@ def substitute(op: ir.Substitute, types: Types) -> Type:
     return Type(join([Type(tuple(a for a in weights.axes if a.name != op.read)), right]))
 
 
-def region(op: ir.Fold | ir.Pair, types: Types) -> Type:
-    """A Fold or a Pair has several results; its own type is empty."""
+def region(op: ir.Recurrence | ir.Attend, types: Types) -> Type:
+    """A Recurrence or an Attend has several results; its own type is empty."""
     require(len(types) >= len(op.captures), "a capture without an operand")
     return Type(())
 
@@ -152,8 +152,8 @@ RULES: dict[type, Callable[[Any, Types], Type]] = {
     ir.Softmax: softmax,
     ir.Segment: segment,
     ir.Substitute: substitute,
-    ir.Fold: region,
-    ir.Pair: region,
+    ir.Recurrence: region,
+    ir.Attend: region,
     ir.Call: lambda op, types: Type(()),
     **{op: op.typed for op in CHUNK_OPS},
 }
@@ -174,13 +174,13 @@ def layer_graph() -> Graph:
 
 
 def result(owner: Any, name: str) -> Type:
-    """Type of the result `name` of a Fold (its stream put back), a Pair or a Call."""
+    """Type of the result `name` of a Recurrence (its stream put back), an Attend or a Call."""
     if isinstance(owner, ir.Call):
         inner = owner.callee.graph
         renamed = dict(owner.axes)
         type = inner[inner.outputs[name]].type
         return Type(tuple(renamed.get(a.name, a) for a in type.axes), type.dtype)
     type = owner.body[owner.body.outputs[name]].type
-    if isinstance(owner, ir.Pair):
+    if isinstance(owner, ir.Attend):
         return type
     return Type(arrange((owner.stream, *type.axes)), type.dtype)

@@ -10,7 +10,7 @@ _SAVED = "saved."
 
 
 def state_before(state: str) -> str:
-    """The name of a state before the token, an input of the body of a Fold."""
+    """The name of a state before the token, an input of the body of a Recurrence."""
     return f"{state}{_BEFORE}"
 
 

@@ -23,7 +23,7 @@ from archc.ir.shapes import KIND_ORDER, TypeMismatch
 from archc.ir.typing import infer, result
 from archc.ir.value_names import state_before
 
-REGIONS = (ir.Fold, ir.Pair, ir.Call)
+REGIONS = (ir.Recurrence, ir.Attend, ir.Call)
 HOLDERS = (*REGIONS, ck.Conjugate)
 """Ops that hold graphs."""
 
@@ -153,11 +153,11 @@ def _check_node(graph: Graph, node: Node, where: Where) -> None:
 
 def _check_holder(node: Node, operands: list[Node], where: Where) -> None:
     """A node that holds graphs, with them."""
-    if isinstance(node.op, ir.Fold):
+    if isinstance(node.op, ir.Recurrence):
         _check_fold(node.op, operands, where)
         if isinstance(node.op.chunked, ck.ChunkForm):
             _check_form(node.op, node.op.chunked, operands, f"{where}, chunked form")
-    elif isinstance(node.op, ir.Pair):
+    elif isinstance(node.op, ir.Attend):
         _check_pair(node.op, operands, where)
     elif isinstance(node.op, ir.Call):
         _check_call(node.op, operands, where)
@@ -165,7 +165,7 @@ def _check_holder(node: Node, operands: list[Node], where: Where) -> None:
         _check_conjugate(node.op, operands, where)
 
 
-def _check_fold(op: ir.Fold, operands: list[Node], where: object) -> None:
+def _check_fold(op: ir.Recurrence, operands: list[Node], where: object) -> None:
     """The captures at one token and the states before it are the body's inputs."""
     names = [state.name for state in op.states]
     wanted = len(op.captures) + len(names)
@@ -191,8 +191,9 @@ def _check_fold(op: ir.Fold, operands: list[Node], where: object) -> None:
             require(fits, f"{where}: {what} of `{state.name}` is {_shape(node.type)}")
 
 
-def _check_form(op: ir.Fold, form: ck.ChunkForm, operands: list[Node], where: object) -> None:
-    """The forward graph has the Fold's results, and the backward one a gradient of its inputs."""
+def _check_form(op: ir.Recurrence, form: ck.ChunkForm, operands: list[Node], where: object) -> None:
+    """The forward graph has the Recurrence's results, and the backward one a gradient of its
+    inputs."""
     given = dict(zip(op.captures, (node.type for node in operands), strict=False))
     given |= {ck.start(state.name): Type(state.axes) for state in op.states}
     check_graph(form.forward, where, given)
@@ -232,7 +233,7 @@ def _check_conjugate(op: ck.Conjugate, operands: list[Node], where: object) -> N
     require(_same(made, wide), f"{where}: the product is {_shape(made)}")
 
 
-def _check_pair(op: ir.Pair, operands: list[Node], where: object) -> None:
+def _check_pair(op: ir.Attend, operands: list[Node], where: object) -> None:
     """Captures enter the body with the stream of their role."""
     require(len(operands) == len(op.captures), f"{where}: an operand for each capture")
     _distinct((name for name, _ in op.captures), f"{where}: capture")
@@ -300,7 +301,7 @@ def _check_symbols(layer: ir.Layer, where: object) -> None:
             known |= {a.size for a in node.type.axes if a.kind != "dim" or layer.kind == "argument"}
         if isinstance(node.op, ir.Window) and node.op.blocks is not None:
             known.add(node.op.blocks.size)
-        if isinstance(node.op, ir.Fold) and node.op.chunked is not None:
+        if isinstance(node.op, ir.Recurrence) and node.op.chunked is not None:
             known.add(ck.CHUNK)  # chosen when the form runs
     for node in nodes:
         unknown = sorted(str(symbol) for symbol in _symbols(node) - known)
@@ -312,13 +313,13 @@ def every_node(graph: Graph) -> Iterator[Node]:
     """The nodes of a graph and of the bodies in it."""
     for node in graph:
         yield node
-        if isinstance(node.op, ir.Fold | ir.Pair | ck.Conjugate):
+        if isinstance(node.op, ir.Recurrence | ir.Attend | ck.Conjugate):
             yield from every_node(node.op.body)
-        if isinstance(node.op, ir.Fold) and isinstance(node.op.chunked, ck.ChunkForm):
+        if isinstance(node.op, ir.Recurrence) and isinstance(node.op.chunked, ck.ChunkForm):
             yield from every_node(node.op.chunked.forward)
             if node.op.chunked.backward is not None:
                 yield from every_node(node.op.chunked.backward)
-        if isinstance(node.op, ir.Pair) and node.op.decode is not None:
+        if isinstance(node.op, ir.Attend) and node.op.decode is not None:
             yield from every_node(node.op.decode)
 
 

@@ -63,7 +63,7 @@ def over_grid(
 def _spread_dim(kernel: Kernel) -> Axis | Refusal:
     """The one dim that every state has besides its heads."""
     assert kernel.walk is not None
-    op: ir.Fold = kernel.graph[kernel.walk].op
+    op: ir.Recurrence = kernel.graph[kernel.walk].op
     if kernel.rows is None:
         return Refusal(kernel.walk, "no product with weights that all sequences share")
     dims = [[a for a in s.axes if a.kind == "dim" and a.name not in op.heads] for s in op.states]

@@ -1,8 +1,8 @@
 """Kernel IR -> tile programs: one program a kernel, or why there is none.
 
 A kernel without a walk stores each of its values, of a chunk a program. One with a walk carries the
-states of a Fold from chunk to chunk: at each it stores what is wanted of it, before the states
-become what they are next.
+states of a Recurrence from chunk to chunk: at each it stores what is wanted of it, before the
+states become what they are next.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def lower(
 def _not_yet(kernel: Kernel, rules: Rules) -> Refusal | None:
     """What the lowering does not do yet."""
     for node in made_here(kernel):
-        if type(node.op) not in rules and not isinstance(node.op, ir.Fold):
+        if type(node.op) not in rules and not isinstance(node.op, ir.Recurrence):
             return Refusal(node.id, NOT_YET)
     return None
 
@@ -212,7 +212,7 @@ class _Kernel:
         """The loop over the chunks."""
         assert self.kernel.walk is not None
         v, fold = self.v, self.kernel.graph[self.kernel.walk]
-        op: ir.Fold = fold.op
+        op: ir.Recurrence = fold.op
         starts = []
         for state, id in zip(op.states, fold.operands[len(op.captures) :], strict=True):
             made = self._start(state, id)
@@ -285,7 +285,7 @@ class _Kernel:
 
         return Frame(op.body, given, fold.id, self.kernel.exact, frozenset(states))
 
-    def _store_ends(self, op: ir.Fold, states: tuple[Tile, ...]) -> Refusal | None:
+    def _store_ends(self, op: ir.Recurrence, states: tuple[Tile, ...]) -> Refusal | None:
         """The states after the last chunk."""
         v, graph = self.v, self.kernel.graph
         carried = {state.name: tile for state, tile in zip(op.states, states, strict=True)}

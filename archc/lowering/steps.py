@@ -111,7 +111,7 @@ class Steps(Values):
         self.kernel, self.pools, self.by_value = kernel, pools, {*numbers}
         self.clean, self.first_clean = dict(clean), dict[str, frozenset[str]]()
         self.fold = kernel.graph[kernel.walk]
-        self.op: ir.Fold = self.fold.op
+        self.op: ir.Recurrence = self.fold.op
         self.outer = Frame(kernel.graph, self._given)
         super().__init__(
             Composer(kernel.name, doc, ahead=2), self.rules_of_ops, self.outer,

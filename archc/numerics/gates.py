@@ -22,8 +22,8 @@ from archc.numerics.stated import recurrences, stated
 EXP = ir.Elementwise("exp")
 
 
-def gates_in_logs(layer: ir.Layer, wanted: Callable[[ir.Fold], Collection[str]]) -> ir.Layer:
-    """The layer in which the captures that `wanted` names for a Fold enter as logarithms.
+def gates_in_logs(layer: ir.Layer, wanted: Callable[[ir.Recurrence], Collection[str]]) -> ir.Layer:
+    """The layer in which the captures that `wanted` names for a Recurrence enter as logarithms.
 
     A capture that has no logarithm stays as it is (`log_capture` says why), and so does one that
     the body reads only through exp, which is a logarithm already.
@@ -33,7 +33,7 @@ def gates_in_logs(layer: ir.Layer, wanted: Callable[[ir.Fold], Collection[str]])
 
     def gate_in_logs(graph: Graph, node: Node) -> int | None:
         """fold(alpha = sigmoid(e)) -> fold(log_alpha = logsigmoid(e))"""
-        if not isinstance(node.op, ir.Fold):
+        if not isinstance(node.op, ir.Recurrence):
             return None
         logs = wanted(node.op)
         names = [each for each in node.op.captures if each in logs and not in_logs(node.op, each)]
@@ -50,7 +50,7 @@ def gates_in_logs(layer: ir.Layer, wanted: Callable[[ir.Fold], Collection[str]])
     return rewrite(layer, [gate_in_logs])
 
 
-def in_logs(fold: ir.Fold, capture: str) -> bool:
+def in_logs(fold: ir.Recurrence, capture: str) -> bool:
     """Whether the body reads a capture through exp alone, if at all."""
     body = fold.body
     inputs = [node.id for node in body if _is_input(node, capture)]
@@ -59,8 +59,8 @@ def in_logs(fold: ir.Fold, capture: str) -> bool:
 
 
 def log_capture(graph: Graph, fold_node_id: int, capture_name: str, known: Known) -> int | NoLog:
-    """A new Fold node with the same results, which takes `log_<capture>` and, in its body, reads
-    exp of it wherever the capture was read; or why the capture has no logarithm.
+    """A new Recurrence node with the same results, which takes `log_<capture>` and, in its body,
+    reads exp of it wherever the capture was read; or why the capture has no logarithm.
 
     The caller lets the Results read the new node. `known`: `intervals(graph)`, of older nodes.
     """

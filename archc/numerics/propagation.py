@@ -47,7 +47,7 @@ def intervals(graph: Graph, given: Given | None = None) -> dict[int, Interval]:
     given: what is known, by the id of a node, or by the name of an input, a parameter, or a size or
     option (`{"tau": Interval(1, 16)}`). Without it inputs and parameters are any finite numbers,
     and states before a token any at all; what a layer requires of them is in `constants.required`.
-    A region itself (Fold, Pair, Call) has the whole line.
+    A region itself (Recurrence, Attend, Call) has the whole line.
     """
     walk = _Walk(graph, given or {})
     for node in graph:
@@ -180,7 +180,7 @@ def segment(walk: _Walk, node: Node, value: Interval) -> Interval:
 
 
 def region(walk: _Walk, node: Node, *operands: Interval) -> Interval:
-    """A Fold's body with any states before the token, or a Pair's body."""
+    """A Recurrence's body with any states before the token, or an Attend's body."""
     names = [name if isinstance(name, str) else name[0] for name in node.op.captures]
     captures = dict(zip(names, operands, strict=False))
     walk.results[node.id] = walk.inside(node.op.body, captures)
@@ -226,8 +226,8 @@ RULES: dict[type, Callable[..., Interval]] = {
     ir.Softmax: lambda walk, node, *operands: UNIT,
     ir.Segment: segment,
     ir.Substitute: lambda walk, node, weights, right: ANY,
-    ir.Fold: region,
-    ir.Pair: region,
+    ir.Recurrence: region,
+    ir.Attend: region,
     ir.Result: result,
     ir.Call: call,
 }

@@ -55,6 +55,6 @@ def recurrences(layer: ir.Layer) -> dict[int, ir.Layer]:
         each = waiting.pop()
         if id(each) not in seen:
             seen.add(id(each))
-            found |= {id(n.op.body): each for n in each.graph if isinstance(n.op, ir.Fold)}
+            found |= {id(n.op.body): each for n in each.graph if isinstance(n.op, ir.Recurrence)}
             waiting += [call.callee for _, call in each.calls]
     return found

@@ -56,7 +56,7 @@ class PieceFunction:
     def __init__(self, piece: Piece, sizes: Mapping[str, Number], backend: str):
         self.piece, self.sizes = piece, sizes
         layer = piece.layer
-        folds = any(isinstance(node.op, ir.Fold) for node in layer.graph)
+        folds = any(isinstance(node.op, ir.Recurrence) for node in layer.graph)
         ready = with_chunked_forms(layer) if folds else layer
         name = f"{snake(layer.name)}_{piece.kind}"
         made = load(function_of(ready, name, backend), name)

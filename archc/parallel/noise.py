@@ -23,14 +23,14 @@ def noises(graph: Graph) -> Iterator[Node]:
     for node in graph:
         if isinstance(node.op, ir.Noise):
             yield node
-        elif isinstance(node.op, ir.Fold | ir.Pair):
+        elif isinstance(node.op, ir.Recurrence | ir.Attend):
             yield from noises(node.op.body)
 
 
 def along_tokens(graph: Graph) -> bool | None:
     """Whether dropout is of values of each token: None where some of it is, and other not."""
     kinds = {any(axis.kind == "stream" for axis in node.type.axes) for node in noises(graph)}
-    inner = any(isinstance(node.op, ir.Fold) and any(noises(node.op.body)) for node in graph)
+    inner = any(isinstance(node.op, ir.Recurrence) and any(noises(node.op.body)) for node in graph)
     kinds |= {True} if inner else set()
     return None if len(kinds) == 2 else True in kinds
 

@@ -21,7 +21,7 @@ def _mark(node: Node, operands: list[Node]) -> Mark:
     along = any("t" in operand.type.names for operand in operands)
     if along:
         _refuse(node, operands)
-    if not along or own or isinstance(node.op, ir.Fold | ir.Pair | ir.Call | ir.Result):
+    if not along or own or isinstance(node.op, ir.Recurrence | ir.Attend | ir.Call | ir.Result):
         return TOKENS if own else None
     if isinstance(node.op, ir.Reduce) and node.op.fn in ("sum", "mean"):
         return Pending(node.op.fn)
@@ -33,12 +33,12 @@ def _mark(node: Node, operands: list[Node]) -> Mark:
 def _refuse(node: Node, operands: list[Node]) -> None:
     """Refuse what needs more of the sequence than its neighbours, a summary, or earlier tokens."""
     op = node.op
-    if isinstance(op, ir.Fold):
+    if isinstance(op, ir.Recurrence):
         if op.stream.name != "t":
             raise Crossing(f"a recurrence runs along `{op.stream.name}`, made of the tokens", node)
         if op.reverse:
             raise Crossing("a recurrence runs from the last token to the first", node)
-    elif isinstance(op, ir.Pair):
+    elif isinstance(op, ir.Attend):
         if op.reader.name != "t" or (op.source == "t" and not op.causal):
             raise Crossing("tokens that come later are read", node)
         made = [axis for o in operands for axis in o.type.axes if axis.kind == "stream"]

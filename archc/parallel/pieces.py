@@ -66,7 +66,9 @@ def pieces_of(layer: ir.Layer, heads: Places | None, tokens: Mapping[int, Mark])
     made = []
     for n, draft in enumerate(drafts):
         makes = [id for id in draft.nodes if id in ends or read_by[id] - {n}]
-        makes = [id for id in makes if not isinstance(layer.graph[id].op, ir.Fold | ir.Pair)]
+        makes = [
+            id for id in makes if not isinstance(layer.graph[id].op, ir.Recurrence | ir.Attend)
+        ]
         if draft.kind != CALL:
             _check_made(layer, makes)
         if makes:
@@ -134,8 +136,8 @@ def _waits(graph: Graph, node: Node, heads: Places | None, tokens: Mapping[int, 
 def _kind(node: Node, apart: bool) -> str:
     """The kind of a piece that a value belongs to; `apart`: a recurrence or an attend has its
     own."""
-    if isinstance(node.op, ir.Fold | ir.Pair) and apart:
-        return RECURRENCE if isinstance(node.op, ir.Fold) else ATTEND
+    if isinstance(node.op, ir.Recurrence | ir.Attend) and apart:
+        return RECURRENCE if isinstance(node.op, ir.Recurrence) else ATTEND
     return CALL if isinstance(node.op, ir.Call) else BETWEEN
 
 

@@ -99,7 +99,7 @@ class Places:
         found = {mark.axis for o in node.operands if (mark := self.read(o)) is not None}
         if not found:
             return None
-        if isinstance(node.op, ir.Fold | ir.Pair):
+        if isinstance(node.op, ir.Recurrence | ir.Attend):
             self._region(node, found)
             return None
         if len(found) > 1:
@@ -188,7 +188,7 @@ class Places:
                 self._fits(node, operand, axis)
         captures = [each if isinstance(each, str) else each[0] for each in op.captures]
         entering = dict(zip(captures, node.operands, strict=False))
-        states = {s.before: s for s in op.states} if isinstance(op, ir.Fold) else {}
+        states = {s.before: s for s in op.states} if isinstance(op, ir.Recurrence) else {}
         given: dict[int, Mark] = {}
         for each in body:
             if isinstance(each.op, ir.Input):

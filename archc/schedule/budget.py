@@ -34,7 +34,7 @@ def within_budget(layer: ir.Layer) -> ir.Layer:
 
     def loose(graph: Graph, node: Node) -> int | None:
         """fold(..), in chunks -> fold(..)"""
-        form = node.op.chunked if isinstance(node.op, ir.Fold) else None
+        form = node.op.chunked if isinstance(node.op, ir.Recurrence) else None
         if form is None or max(_tiles(form.forward, node.op), default=0) < MOST:
             return None
         return graph.add(replace(node.op, chunked=None), *node.operands)
@@ -42,13 +42,13 @@ def within_budget(layer: ir.Layer) -> ir.Layer:
     return rewrite(layer, [loose])
 
 
-def _tiles(graph: Graph, fold: ir.Fold) -> Iterator[int]:
+def _tiles(graph: Graph, fold: ir.Recurrence) -> Iterator[int]:
     """Numbers in a tile of each value, of one chunk and head."""
     for node in graph:
         yield math.prod(_length(axis) for axis in node.type.axes if _is_tiled(axis, fold))
 
 
-def _is_tiled(axis: Axis, fold: ir.Fold) -> bool:
+def _is_tiled(axis: Axis, fold: ir.Recurrence) -> bool:
     """Whether a program has more than one place along an axis."""
     return axis.size == ck.CHUNK or (axis.kind == "dim" and axis.name not in fold.heads)
 

@@ -64,7 +64,7 @@ def of_kernel(kernels: Kernels, kernel: Kernel) -> tuple[Decision, ...]:
 
 def _cut(kernels: Kernels, kernel: Kernel) -> Decision:
     if kernel.walk is not None:
-        fold: ir.Fold = kernel.graph[kernel.walk].op
+        fold: ir.Recurrence = kernel.graph[kernel.walk].op
         rule = "carries" if fold.stream.size.has(ck.CHUNK) else "steps"
         return Decision(rule, (_listed(state.name for state in fold.states),))
     program = Program(kernel)

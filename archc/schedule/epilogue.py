@@ -23,7 +23,7 @@ from archc.schedule.moving import called, fresh, is_number
 
 @dataclass(frozen=True)
 class Epilogue:
-    """An output of a Fold, what follows it and moves, and why the rest does not."""
+    """An output of a Recurrence, what follows it and moves, and why the rest does not."""
 
     output: Node
     moves: tuple[Follower, ...]
@@ -51,7 +51,7 @@ def epilogues(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
 
 
 def considered(graph: Graph, fold: Node) -> Iterator[Epilogue]:
-    """The ops that follow each output of a Fold, and how many of them move into it."""
+    """The ops that follow each output of a Recurrence, and how many of them move into it."""
     for user in graph.users(fold.id):
         found, stop = following(graph, fold, graph[user])
         saved = [sum(f.forward + f.backward for f in found[:end]) for end in range(len(found) + 1)]
@@ -73,7 +73,7 @@ def _layer(
         callee = _layer(call.callee, differentiate, done)
         graph.replace_op(id, replace(call, callee=callee))
         changed |= callee is not call.callee
-    for node in [node for node in graph if isinstance(node.op, ir.Fold)]:
+    for node in [node for node in graph if isinstance(node.op, ir.Recurrence)]:
         if node.op.chunked is not None:
             changed |= _move(graph, graph[node.id], differentiate, places)
     if changed:
@@ -86,7 +86,8 @@ def _layer(
 def _move(
     graph: Graph, fold: Node, differentiate: Differentiate, places: dict[int, tuple[int, ...]]
 ) -> bool:
-    """Put a Fold that ends with what follows it in the place of one; whether there was any."""
+    """Put a Recurrence that ends with what follows it in the place of one; whether there was
+    any."""
     every = [*considered(graph, fold)]
     moves = [each for each in every if each.moves]
     if not moves:
@@ -133,7 +134,7 @@ def _ending(
     inside: dict[int, str],
     differentiate: Differentiate,
 ) -> int:
-    """Another Fold, which ends with the ops that moved."""
+    """Another Recurrence, which ends with the ops that moved."""
     form, body = fold.op.chunked, fold.op.body.copy()
     forward = bare(form)
     states = [state.name for state in fold.op.states]

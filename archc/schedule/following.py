@@ -56,7 +56,7 @@ class Stop:
 
 
 def following(graph: Graph, fold: Node, result: Node) -> tuple[list[Follower], Stop]:
-    """The ops that follow an output of a Fold, one after the other, and why no more do."""
+    """The ops that follow an output of a Recurrence, one after the other, and why no more do."""
     found: list[Follower] = []
     while not isinstance(last := _next(graph, fold, found[-1].node if found else result), Stop):
         found.append(last)

@@ -25,7 +25,7 @@ def with_forms(layer: ir.Layer, change: Callable[[ck.ChunkForm], ck.ChunkForm | 
 
     def changed(graph: Graph, node: Node) -> int | None:
         """fold(..) -> fold(..) with another chunked form"""
-        form = node.op.chunked if isinstance(node.op, ir.Fold) else None
+        form = node.op.chunked if isinstance(node.op, ir.Recurrence) else None
         if form is None:
             return None
         if id(form) not in done:

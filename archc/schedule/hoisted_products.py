@@ -14,18 +14,18 @@ from archc.ir.graph import Graph, Node
 
 
 def products_before(graph: Graph) -> Graph:
-    """The graph, the products of two captures of its Folds made outside, where a sum over a dim
-    makes them costly."""
+    """The graph, the products of two captures of its Recurrences made outside, where a sum over a
+    dim makes them costly."""
     made = graph.copy()
     for node in tuple(graph):
-        if isinstance(node.op, ir.Fold):
+        if isinstance(node.op, ir.Recurrence):
             _take_out(made, made[node.id])
     made.prune()
     return made
 
 
 def _take_out(graph: Graph, node: Node) -> None:
-    """One Fold with such products as captures, and with what is only added to them."""
+    """One Recurrence with such products as captures, and with what is only added to them."""
     op, count = node.op, len(node.op.captures)
     outside = dict(zip(op.captures, node.operands, strict=False))
     body, made = op.body.copy(), dict[int, str]()
@@ -65,7 +65,7 @@ def _is_added(body: Graph, node: Node, made: Collection[int]) -> bool:
     return len(others) < 2 and all(body.users(o) == (node.id,) for o in node.operands)
 
 
-def at_every_token(graph: Graph, op: ir.Fold, inner: Node, whole: Sequence[int]) -> int:
+def at_every_token(graph: Graph, op: ir.Recurrence, inner: Node, whole: Sequence[int]) -> int:
     """A value of the body at every token, of `whole` operands."""
     body, label = op.body, f"{op.stream.name}*"
     if not isinstance(inner.op, ir.Contract):

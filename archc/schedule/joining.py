@@ -112,10 +112,10 @@ class Join:
         (found,) = (n.id for n in self.body if isinstance(n.op, ir.Input) and n.op.name == name)
         return found
 
-    def kernel(self, op: ir.Fold) -> Kernel:
+    def kernel(self, op: ir.Recurrence) -> Kernel:
         """All of it; `op` is the walk along the chunks."""
         graph, walk = self.graph, self.walk
-        join = ir.Fold(
+        join = ir.Recurrence(
             SEGMENT, (*self.captures,), op.states, self.body, op.heads, reverse=op.reverse
         )
         fold = graph.add(join, *self.captures.values(), *self.starts.values())

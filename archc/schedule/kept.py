@@ -61,9 +61,9 @@ class Kept:
         self._asked.add((id, level))
         node = self.graph[id]
         for operand in (self.levels.ends[id][0],) if id in self.levels.ends else node.operands:
-            if isinstance(self.graph[operand].op, ir.Fold):
+            if isinstance(self.graph[operand].op, ir.Recurrence):
                 self._make(operand)
-            elif isinstance(node.op, ir.Fold) and id not in self.levels.fallback:
+            elif isinstance(node.op, ir.Recurrence) and id not in self.levels.fallback:
                 self._keep(self._for_walk(operand, node.op))
             elif id in self.levels.fallback:
                 self._ask_for_fallback(operand)
@@ -117,7 +117,7 @@ class Kept:
         found = list(dict.fromkeys(every))
         return [id] if 2 * self.bytes(id) <= sum(map(self.bytes, found)) else found
 
-    def _for_walk(self, id: int, walk: ir.Fold) -> list[int]:
+    def _for_walk(self, id: int, walk: ir.Recurrence) -> list[int]:
         """What a walk reads for a value: it, or its factors where those are smaller. One along the
         tokens has no chunk at hand to make a value of again."""
         node = self.graph[id]
@@ -188,7 +188,7 @@ class Kept:
             return renamed and self._only_in_products(graph, user.id)
         if isinstance(op, PAIRED) and not isinstance(op, ck.Gram):
             return user.operands[0] == id and user.operands.count(id) == 1
-        if isinstance(op, ir.Fold | ck.Conjugate):
+        if isinstance(op, ir.Recurrence | ck.Conjugate):
             names = {name for name, operand in _captured(user) if operand == id}
             inside = [n.id for n in op.body if isinstance(n.op, ir.Input) and n.op.name in names]
             return len(names) == user.operands.count(id) and all(
@@ -226,7 +226,7 @@ class Kept:
 
 
 def _captured(node: Node) -> Iterable[tuple[str, int]]:
-    """What the body of a Fold or of a Conjugate captures, by name: beside it stand the states that
-    it begins with, or the right side."""
+    """What the body of a Recurrence or of a Conjugate captures, by name: beside it stand the states
+    that it begins with, or the right side."""
     first = int(isinstance(node.op, ck.Conjugate))
     return zip(node.op.captures, node.operands[first:], strict=False)

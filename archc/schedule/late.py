@@ -26,7 +26,7 @@ def inverses_last(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
     def change(form: ck.ChunkForm) -> ck.ChunkForm | None:
         """The form, rewritten, or None where nothing fits."""
         graph = bare(form)
-        folds = [node for node in graph if isinstance(node.op, ir.Fold)]
+        folds = [node for node in graph if isinstance(node.op, ir.Recurrence)]
         rewritten = [_apply_late(graph, fold) for fold in folds]
         return derived(form, graph, differentiate) if any(rewritten) else None
 

@@ -36,7 +36,7 @@ def kind_of(level: int) -> int:
 
 class Levels:
     """`of` each node its level; the nodes of `fallback` with the reason, the states in the end in
-    `ends` (of which Fold, and which state), and what is `cheap` from inputs on.
+    `ends` (of which Recurrence, and which state), and what is `cheap` from inputs on.
 
     `fused`: what follows on a walk is made by it, where its programs can: `walk` says in which.
     Nothing of the states then goes through memory, which is for when no gradient needs them.
@@ -93,7 +93,9 @@ class Levels:
 
     def folds(self, level: int) -> list[Node]:
         """The walks of a level."""
-        walks = [n for n in self.graph if isinstance(n.op, ir.Fold) and n.id not in self.fallback]
+        walks = [
+            n for n in self.graph if isinstance(n.op, ir.Recurrence) and n.id not in self.fallback
+        ]
         return [walk for walk in walks if self.of[walk.id] == level]
 
     def has_fold(self, level: int) -> bool:
@@ -111,14 +113,14 @@ class Levels:
             return set()
         scans = [n.id for n in self.graph if scans_numbers(n)]
         made = {*scans}.union(*(self.graph.descendants(id) for id in scans))
-        walks = [n.id for n in self.graph if isinstance(n.op, ir.Fold)]
+        walks = [n.id for n in self.graph if isinstance(n.op, ir.Recurrence)]
         before = {*walks}.union(*(self.graph.ancestors(id) for id in walks))
         rest = made - before - {*self.ends, *self.fallback}
         return {id for id in rest if not isinstance(self.graph[id].op, ir.Result)}
 
     def _crosses_programs(self, node: Node) -> bool:
         """Whether an op looks across what different programs have."""
-        if isinstance(node.op, ir.Fold | ir.Input) or node.id in self.ends:
+        if isinstance(node.op, ir.Recurrence | ir.Input) or node.id in self.ends:
             return False
         if isinstance(node.op, ck.Last):
             return True
@@ -149,7 +151,7 @@ class Levels:
 
     def _once(self, node: Node) -> bool:
         """Whether a value is one for a whole sequence, and no kernel makes it in passing."""
-        if node.id in self.ends or isinstance(node.op, ir.Fold | ir.Input):
+        if node.id in self.ends or isinstance(node.op, ir.Recurrence | ir.Input):
             return False
         streams = any(axis.kind == "stream" for axis in node.type.axes)
         wanted = node.id not in self.recomputed or node.id in self.graph.outputs.values()
@@ -181,7 +183,7 @@ class Levels:
         for node in self._order():
             before = max((found[o] for o in node.operands), default=0)
             before = max(before, self.least.get(node.id, 0))
-            if self.fused and isinstance(node.op, ir.Fold):
+            if self.fused and isinstance(node.op, ir.Recurrence):
                 before = max(found.values(), default=0)
             found[node.id] = self._level(node, before, found)
         return found
@@ -194,7 +196,7 @@ class Levels:
         known: set[int] = set()
         while waiting:
             ready = [n for n in waiting if known.issuperset(n.operands)]
-            node = min(ready, key=lambda n: (isinstance(n.op, ir.Fold), n.id))
+            node = min(ready, key=lambda n: (isinstance(n.op, ir.Recurrence), n.id))
             known.add(node.id)
             waiting.remove(node)
             done.append(node)
@@ -261,7 +263,7 @@ class Levels:
         return deep and any(axis.size == ck.CHUNK for axis in node.type.axes)
 
     def _level(self, node: Node, before: int, found: Mapping[int, int]) -> int:
-        if isinstance(node.op, ir.Fold):
+        if isinstance(node.op, ir.Recurrence):
             first = WALKS + 1 if self.apart else CHUNKS  # after all that needs no state
             return _next(max(before + (kind_of(before) == WALKS), first), WALKS)
         if isinstance(node.op, ir.Result) or node.id in self.ends:
@@ -320,17 +322,17 @@ def _next(level: int, kind: int) -> int:
 
 
 def _walks_rows(node: Node) -> bool:
-    """Whether a Fold goes along the rows of the chunks."""
-    return isinstance(node.op, ir.Fold) and node.op.stream.kind == "dim"
+    """Whether a Recurrence goes along the rows of the chunks."""
+    return isinstance(node.op, ir.Recurrence) and node.op.stream.kind == "dim"
 
 
 def ended(graph: Graph, node: Node) -> tuple[int, str] | None:
-    """The Fold along chunks and the state of which a node is the value in the end."""
+    """The Recurrence along chunks and the state of which a node is the value in the end."""
     if not isinstance(node.op, ck.Last) or not isinstance(graph[node.operands[0]].op, ir.Result):
         return None
     result = graph[node.operands[0]]
     fold = graph[result.operands[0]]
-    if not isinstance(fold.op, ir.Fold) or fold.op.reverse != node.op.reverse:
+    if not isinstance(fold.op, ir.Recurrence) or fold.op.reverse != node.op.reverse:
         return None
     states = {state.name for state in fold.op.states}
     return (fold.id, result.op.name) if result.op.name in states else None

@@ -28,7 +28,7 @@ def without_outer_sums(graph: Graph, heads: Collection[str]) -> Graph:
     """The graph in which neither walks nor gradients of gates sum over the batch or heads; itself
     if none does. A walk whose states follow from such sums stays as it is."""
     outer = {"batch", *heads}
-    walks = [n for n in graph if isinstance(n.op, ir.Fold) and _summed(n.op.body, outer)]
+    walks = [n for n in graph if isinstance(n.op, ir.Recurrence) and _summed(n.op.body, outer)]
     gates = [n for n in graph if isinstance(n.op, ck.GateGradient) and _lacking(graph, n, outer)]
     if not walks and not gates:
         return graph
@@ -146,7 +146,7 @@ def _sum_after(graph: Graph, node: Node, outer: Collection[str]) -> None:
 def _move_out(graph: Graph, walk: Node, outer: Collection[str]) -> None:
     """Put a walk without the sums, and after it those and what follows from them, in the place of
     one."""
-    op: ir.Fold = walk.op
+    op: ir.Recurrence = walk.op
     body = op.body.copy()
     sums = {_split(body, id, outer) for id in _summed(body, outer)}
     body.prune([node.id for node in op.body if isinstance(node.op, ir.Input)])
@@ -188,7 +188,7 @@ def _name_of(body: Graph, id: int) -> str:
     return op.name if isinstance(op, ir.Input) else ""
 
 
-def _without(op: ir.Fold, body: Graph) -> ir.Fold:
+def _without(op: ir.Recurrence, body: Graph) -> ir.Recurrence:
     """A walk that computes the outputs of a body, and nothing else."""
     inside = body.copy()
     inside.prune([node.id for node in body if isinstance(node.op, ir.Input)])

@@ -4,10 +4,10 @@
     a program a chunk      |   a program a head   |   a program a chunk
     sums, pairs, the rest  |                      |   the rest, pairs
 
-The nodes are cut where they depend on a carried state: a Fold is a kernel that walks the chunks,
-and what stands between two Folds is done for every chunk at once. There pairs of rows that decay
-have a kernel of their own: they read the sums of their gates at other rows, so from memory, and
-with all else in the same program its registers would not do.
+The nodes are cut where they depend on a carried state: a Recurrence is a kernel that walks the
+chunks, and what stands between two Recurrences is done for every chunk at once. There pairs of rows
+that decay have a kernel of their own: they read the sums of their gates at other rows, so from
+memory, and with all else in the same program its registers would not do.
 
 A value that another kernel needs goes through memory, or is made there again from what does,
 whichever moves fewer bytes. A walk is given what it needs ready made. What no kernel can do stays
@@ -78,7 +78,7 @@ class _Partition:
         return names
 
     def kernels(self) -> Kernels:
-        """One kernel for each Fold and for each level between two."""
+        """One kernel for each Recurrence and for each level between two."""
         made: list[Kernel] = []
         for level in range(self.levels.count):
             walk = kind_of(level) not in WHY
@@ -110,7 +110,7 @@ class _Partition:
         home = {
             self.names[id]: id for id in self.kept.ids
             if levels.of[id] == level and id not in levels.ends
-            and not isinstance(self.graph[id].op, ir.Fold | ir.Result)
+            and not isinstance(self.graph[id].op, ir.Recurrence | ir.Result)
         }  # fmt: skip
         if not home:
             return []
@@ -178,7 +178,7 @@ class _Partition:
             id = stack.pop()
             node = self.graph[id]
             loaded = id in self.names and id not in own
-            if id in seen or id in self.levels.fallback or isinstance(node.op, ir.Fold):
+            if id in seen or id in self.levels.fallback or isinstance(node.op, ir.Recurrence):
                 continue
             seen.add(id)
             stack += () if loaded else node.operands

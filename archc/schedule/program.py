@@ -116,7 +116,7 @@ class Program:
         self._known_lengths: dict[Axis, int] = {}
         self.looping = False
         if self.fold is not None:
-            op: ir.Fold = self.fold.op
+            op: ir.Recurrence = self.fold.op
             self.states = {s.before: Type(s.axes) for s in op.states}
             for id in self.fold.operands[len(op.captures) :]:
                 self._visit(OUTER, id)

@@ -40,7 +40,7 @@ REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Prologue:
-    """The ops that make one capture of a Fold, operands first, the values that they read, and
+    """The ops that make one capture of a Recurrence, operands first, the values that they read, and
     whether they move, which is a reason of `REASONS`."""
 
     capture: str
@@ -59,7 +59,7 @@ def prologues(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
 
     def begin(graph: Graph, node: Node) -> int | None:
         """fold(f(x)) -> fold'(x)"""
-        form = node.op.chunked if isinstance(node.op, ir.Fold) else None
+        form = node.op.chunked if isinstance(node.op, ir.Recurrence) else None
         found = [] if form is None else [each for each in considered(graph, node) if each.moves]
         return _moved(graph, node, found, differentiate) if found else None
 
@@ -67,7 +67,7 @@ def prologues(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
 
 
 def considered(graph: Graph, fold: Node) -> Iterator[Prologue]:
-    """The prologue of each capture of a Fold, and whether it moves into the Fold."""
+    """The prologue of each capture of a Recurrence, and whether it moves into the Recurrence."""
     for name, operand in zip(fold.op.captures, fold.operands, strict=False):
         ops = _alone(graph, fold, operand)
         own = {node.id for node in ops}
@@ -84,7 +84,8 @@ def considered(graph: Graph, fold: Node) -> Iterator[Prologue]:
 
 
 def _alone(graph: Graph, fold: Node, capture: int) -> list[Node]:
-    """The elementwise ops along the tokens that nothing but a capture of a Fold is made of."""
+    """The elementwise ops along the tokens that nothing but a capture of a Recurrence is made
+    of."""
     kept = {*graph.outputs.values(), *fold.operands[len(fold.op.captures) :]}
     found = dict[int, Node]()
     for node in reversed([*graph]):
@@ -123,7 +124,7 @@ def _is_costly(graph: Graph, fold: Node, ops: Sequence[Node]) -> bool:
 
 
 def _moved(graph: Graph, fold: Node, moves: list[Prologue], differentiate: Differentiate) -> int:
-    """Another Fold, which begins with the ops that moved."""
+    """Another Recurrence, which begins with the ops that moved."""
     names = _names(graph, fold, moves)
     operands = dict(zip(fold.op.captures, fold.operands, strict=False))
     starts = fold.operands[len(fold.op.captures) :]

@@ -105,7 +105,7 @@ def _products_of(graph: Graph, id: int) -> list[Node]:
     while stack:
         for user in graph.users(stack.pop()):
             node = graph[user]
-            if user in seen or isinstance(node.op, ir.Fold):
+            if user in seen or isinstance(node.op, ir.Recurrence):
                 continue
             seen.add(user)
             if not _is_product(node):

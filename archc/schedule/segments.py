@@ -78,7 +78,7 @@ class _Walk:
     def __init__(self, kernel: Kernel, tokens: Axis) -> None:
         assert kernel.walk is not None
         self.kernel, self.fold = kernel, kernel.graph[kernel.walk]
-        self.op: ir.Fold = self.fold.op
+        self.op: ir.Recurrence = self.fold.op
         self.starts = self.fold.operands[len(self.op.captures) :]
         if self.op.stream.size != sympy.ceiling(tokens.size / ck.CHUNK):
             raise Whole("it does not walk chunks of the sequence")

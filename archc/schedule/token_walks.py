@@ -28,7 +28,7 @@ ROOM = 1 << 30
 
 
 def tokenwise(graph: Graph, node: Node, wanted: Collection[str]) -> Graph:
-    """A Fold by itself: inputs named as its captures, and `S[0]` for each state; outputs: the
+    """A Recurrence by itself: inputs named as its captures, and `S[0]` for each state; outputs: the
     results that are wanted, along the stream, and `S[T]` for each state after the last token."""
     op, made = node.op, Graph[object](graph.infer)
     types = [graph[id].type for id in node.operands[: len(op.captures)]]
@@ -48,9 +48,9 @@ def tokenwise(graph: Graph, node: Node, wanted: Collection[str]) -> Graph:
 
 
 def steps(graph: Graph, name: str) -> Kernel:
-    """The kernel of a Fold by itself, as `tokenwise` makes it."""
-    (fold,) = (node for node in graph if isinstance(node.op, ir.Fold))
-    op: ir.Fold = fold.op
+    """The kernel of a Recurrence by itself, as `tokenwise` makes it."""
+    (fold,) = (node for node in graph if isinstance(node.op, ir.Recurrence))
+    op: ir.Recurrence = fold.op
     batch = next(a for node in graph for a in node.type.axes if a.kind == "batch")
     body = [axis for node in op.body for axis in node.type.axes]
     heads = {axis.name: axis for axis in body if axis.name in op.heads}
@@ -69,7 +69,7 @@ def steps(graph: Graph, name: str) -> Kernel:
     )  # fmt: skip
 
 
-def _products_with_weights(op: ir.Fold) -> Iterator[Node]:
+def _products_with_weights(op: ir.Recurrence) -> Iterator[Node]:
     """Products of a vector that follows from the states with a matrix that all sequences share."""
     body, names = op.body, {state.before for state in op.states}
     states = {n.id for n in body if isinstance(n.op, ir.Input) and n.op.name in names}
@@ -86,7 +86,7 @@ def _products_with_weights(op: ir.Fold) -> Iterator[Node]:
                 yield node
 
 
-def _free(op: ir.Fold) -> Axis | None:
+def _free(op: ir.Recurrence) -> Axis | None:
     """A dim of the largest state that no op of the body crosses: the last such dim."""
     crossed = {name for node in op.body for name in reduction_dims(op.body, node)}
     state = max(op.states, key=lambda s: len(s.axes))
@@ -94,7 +94,7 @@ def _free(op: ir.Fold) -> Axis | None:
     return free[-1] if free else None
 
 
-def in_spans(op: ir.Fold) -> bool:
+def in_spans(op: ir.Recurrence) -> bool:
     """Whether a gradient may keep states between spans of tokens alone: where one is a matrix, the
     states before every token may be more than all else."""
     return any(len(own_dims(state.axes, op.heads)) > 1 for state in op.states)

@@ -1,7 +1,7 @@
 """Layer IR -> layer IR: a scan of a state that is larger than what it is made of is done again
 where its rows are wanted.
 
-    kept, local = scan(a, 0, 1), scan(a, b, 0);  start = fold[n](their last rows)
+    kept, local = scan(a, 0, 1), scan(a, b, 0);  start = recurrence[n](their last rows)
     h = kept * start + local    ->    h = scan(a, b, start)
 
 where a = exp(dt[D] A[D, N]) and b = dt[D] u[D] B[N], say: a row of h has D N numbers, and is made
@@ -47,11 +47,11 @@ def wide_scans_again(layer: ir.Layer, differentiate: Callable[..., Differentiate
 
 
 def _without_unread(graph: Graph) -> Graph:
-    """The graph, its Folds without results that nothing reads: of what a chunk keeps, the gradient
-    comes from the scan of its rows."""
+    """The graph, its Recurrences without results that nothing reads: of what a chunk keeps, the
+    gradient comes from the scan of its rows."""
     new = graph.copy()
-    for node in [n for n in graph if isinstance(n.op, ir.Fold)]:
-        op: ir.Fold = node.op
+    for node in [n for n in graph if isinstance(n.op, ir.Recurrence)]:
+        op: ir.Recurrence = node.op
         read = {new[user].op.name for user in new.users(node.id)}
         kept = read | {state.name for state in op.states}
         body = op.body.copy()
@@ -72,8 +72,9 @@ def _without_unread(graph: Graph) -> Graph:
 
 
 def _is_joined(graph: Graph, node: Node) -> bool:
-    """Whether a node is a Fold that joins scans which are larger than what they are made of."""
-    if not isinstance(node.op, ir.Fold) or not is_joining(node.op):
+    """Whether a node is a Recurrence that joins scans which are larger than what they are made
+    of."""
+    if not isinstance(node.op, ir.Recurrence) or not is_joining(node.op):
         return False
     last = [graph[o] for o in node.operands[:2]]
     made = [graph[each.operands[0]] for each in last if isinstance(each.op, ck.Select)]

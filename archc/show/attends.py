@@ -32,11 +32,11 @@ def attends_of(layer: ir.Layer) -> Iterator[Attended]:
     """Every sum over the tokens read of a layer and of those that it calls."""
     for each, name in called_layers(lowered(layer)).items():
         for node in each.graph:
-            if isinstance(node.op, ir.Pair):
+            if isinstance(node.op, ir.Attend):
                 yield from _sums(node.op, name)
 
 
-def _sums(pair: ir.Pair, layer: str) -> Iterator[Attended]:
+def _sums(pair: ir.Attend, layer: str) -> Iterator[Attended]:
     for node, fold in zip(sums(pair), folded(pair), strict=True):
         where = node.span.where if node.span else None
         by_torch = attention(pair.body, node) is not None

@@ -134,7 +134,7 @@ def _readers(plan: Planned, place: int) -> int:
 
 def _folds(layer: ir.Layer) -> list[Node]:
     """The recurrences of a layer, in one order."""
-    return [node for node in layer.graph if isinstance(node.op, ir.Fold)]
+    return [node for node in layer.graph if isinstance(node.op, ir.Recurrence)]
 
 
 def _sized(layer: ir.Layer, sizes: Mapping[str, Number]) -> dict[ir.Layer, Mapping[str, Number]]:
@@ -223,13 +223,13 @@ def _all_steps(
     results = _results(graph, node)
     own = {*node.op.captures, *results, *map(cotangent, results)}
     for title, each in (("forward to learn", form.forward), ("gradient", form.backward)):
-        for fold in (n for n in each if isinstance(n.op, ir.Fold)):
+        for fold in (n for n in each if isinstance(n.op, ir.Recurrence)):
             made = _steps(title, each, fold, f"{name}_walk", setting, device, own)
             parts += tuple(replace(part, states=kept.get(title, "")) for part in made)
     return parts
 
 
-def _kept(op: ir.Fold, setting: Setting) -> str:
+def _kept(op: ir.Recurrence, setting: Setting) -> str:
     """What becomes of the states before each token, which the gradient needs."""
     sizes = setting.sizes
     numbers = sum(math.prod(int(evaluate(a.size, sizes)) for a in s.axes) for s in op.states)

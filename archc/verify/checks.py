@@ -1,7 +1,7 @@
 """A recurrence's forms, each measured against the recurrence itself, op by op in float64.
 
-A form is a graph, and so is the recurrence: a Fold, one node. Both are evaluated by the oracle on
-the same random numbers. Imports torch.
+A form is a graph, and so is the recurrence: a Recurrence, one node. Both are evaluated by the
+oracle on the same random numbers. Imports torch.
 """
 
 from __future__ import annotations

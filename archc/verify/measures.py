@@ -22,7 +22,7 @@ from archc.diagnostics import ArchError, Diagnostic, fail
 from archc.elaborate.ones import ones
 from archc.file_check import SMALL, distance, hold_numbers
 from archc.ir.choices import Seen
-from archc.ir.layer import Fold, Layer
+from archc.ir.layer import Layer, Recurrence
 from archc.ir.meaning import evaluate
 from archc.ir.plan import Check, Plan, examples
 from archc.ir.sizes import Number, resolve_sizes
@@ -156,7 +156,7 @@ def measures(instance: Instance) -> Iterator[Measure]:
 
 def _chunk_sizes(instance: Instance) -> list[int]:
     """Lengths of chunks to run the code with, if any of its own recurrences has chunks."""
-    folds = [node.op for node in instance.plan.layer.graph if isinstance(node.op, Fold)]
+    folds = [node.op for node in instance.plan.layer.graph if isinstance(node.op, Recurrence)]
     tokens = instance.tokens
     some = any(fold.chunked is not None for fold in folds)
     return list(dict.fromkeys((1, max(2, tokens // 3), tokens))) if some else []

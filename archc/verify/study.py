@@ -30,7 +30,7 @@ class Study:
     known: Mapping[int, Interval]
 
     @property
-    def fold(self) -> ir.Fold:
+    def fold(self) -> ir.Recurrence:
         """The recurrence itself."""
         return self.node.op
 
@@ -64,7 +64,7 @@ class Study:
 def studies_of(layer: ir.Layer) -> Iterator[Study]:
     """The recurrences of an elaborated layer and of the layers that it calls, callers first."""
     for each in called_layers(before_chunks(layer)):
-        folds = [node for node in each.graph if isinstance(node.op, ir.Fold)]
+        folds = [node for node in each.graph if isinstance(node.op, ir.Recurrence)]
         known = stated(each) if folds else {}
         for node in folds:
             derived = derived_of(each.graph, node, known, sizes_of(each))

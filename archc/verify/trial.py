@@ -98,8 +98,8 @@ class Trial:
         return ", ".join([*shown, f"{self.tokens} tokens"])
 
 
-def step_graph(study: Study, fold: ir.Fold | None = None) -> Graph:
-    """The recurrence of a study as a graph of its own, or another Fold in its place."""
+def step_graph(study: Study, fold: ir.Recurrence | None = None) -> Graph:
+    """The recurrence of a study as a graph of its own, or another Recurrence in its place."""
     step, op = layer_graph(), fold or replace(study.fold, chunked=None)
     captured = study.captured.items()
     ids = [step.add(ir.Input(n, study.graph[id].type), name=n) for n, id in captured]
@@ -124,7 +124,7 @@ def symbols(graph: Graph) -> set[str]:
     """The names of the sizes in a graph."""
     found = {str(s) for n in graph for axis in n.type.axes for s in axis.size.free_symbols}
     for node in graph:
-        if isinstance(node.op, ir.Fold | ir.Pair):
+        if isinstance(node.op, ir.Recurrence | ir.Attend):
             found |= symbols(node.op.body)
         if isinstance(node.op, ir.Constant):
             found |= {str(symbol) for symbol in node.op.value.free_symbols}

@@ -95,7 +95,7 @@ def _positive(graph: Graph) -> Iterable[str]:
                 yield from _factors(axis.size) if axis.kind == "dim" else ()
         elif isinstance(op, ir.Window):
             yield from _factors(op.width.size * (op.stride or 1))
-        elif isinstance(op, ir.Fold | ir.Pair):
+        elif isinstance(op, ir.Recurrence | ir.Attend):
             yield from _positive(op.body)
         elif isinstance(op, ir.Elementwise) and op.fn in ("div", "floordiv", "mod"):
             divisor = graph[node.operands[1]].op

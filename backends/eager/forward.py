@@ -94,9 +94,9 @@ class Forward:
         Scores that an attention hands out have every block so far; otherwise a block's position is
         counted from the blocks that earlier calls completed.
         """
-        read = {n.op.read.name for n in self.layer.graph if isinstance(n.op, ir.Pair)}
+        read = {n.op.read.name for n in self.layer.graph if isinstance(n.op, ir.Attend)}
         for node in self.layer.graph:
-            if isinstance(node.op, ir.Pair) and node.op.source == "t":
+            if isinstance(node.op, ir.Attend) and node.op.source == "t":
                 scope.sizes[str(node.op.read.size)] = scope.sizes[str(TIME.size)]
             if not isinstance(node.op, ir.Window) or node.op.blocks is None:
                 continue
@@ -344,7 +344,7 @@ class Forward:
     def _needed_from_others(self) -> list[int]:
         """Values made from other sequences that the rest of the layer reads."""
         graph, other = self.layer.graph, self.memory.other
-        regions = ir.Fold | ir.Pair | ir.Call
+        regions = ir.Recurrence | ir.Attend | ir.Call
         return [
             node.id
             for node in graph

@@ -31,7 +31,7 @@ class Function(Forward):
         parts.sizes = {}
         super().__init__(parts)
         scope = self.scope
-        folds = [node.op for node in self.layer.graph if isinstance(node.op, ir.Fold)]
+        folds = [node.op for node in self.layer.graph if isinstance(node.op, ir.Recurrence)]
         scope.chunk = "chunk" if any(op.chunked is not None for op in folds) else ""
         for id, op in self.own + self.others:
             for place, axis in enumerate(op.type.axes):

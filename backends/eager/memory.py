@@ -88,7 +88,7 @@ class Memory:
             self._add(nearest_name(self.graph, node.id), "other", node.id, node.type.axes)
         if node.id in self.other:
             return
-        if isinstance(node.op, ir.Fold) and node.op.stream.name in self.flow:
+        if isinstance(node.op, ir.Recurrence) and node.op.stream.name in self.flow:
             for place, state in enumerate(node.op.states):
                 self._add(state.name, "state", node.id, state.axes, place=place)
         elif isinstance(node.op, ir.Window | ir.Shift) and node.op.stream in self.flow:
@@ -97,7 +97,7 @@ class Memory:
             self._add(
                 name, "past", node.id, value.type.axes, count=_past(node.op), dtype=value.type.dtype
             )
-        elif isinstance(node.op, ir.Pair) and self.reads_flow(node) and node.op.causal:
+        elif isinstance(node.op, ir.Attend) and self.reads_flow(node) and node.op.causal:
             self._keep_read(node)
         elif isinstance(node.op, ir.Call):
             self._keep_callee(node)
@@ -151,7 +151,7 @@ class Memory:
             op = node.op
             if isinstance(op, ir.Position) and op.axis.kind == "stream" and _grows(op.axis):
                 return True
-            if isinstance(op, ir.Pair) and op.reader.name in self.flow and _places(op):
+            if isinstance(op, ir.Attend) and op.reader.name in self.flow and _places(op):
                 return True
             if isinstance(op, ir.Window) and op.stride is not None and op.stream in self.flow:
                 return True
@@ -165,7 +165,7 @@ class Memory:
             if node.id in self.optional:
                 continue
             name = nearest_name(self.graph, node.id)
-            if isinstance(node.op, ir.Pair) and self.reads_flow(node) and not node.op.causal:
+            if isinstance(node.op, ir.Attend) and self.reads_flow(node) and not node.op.causal:
                 return f"`{name}` reads tokens that come later"
             if (
                 isinstance(node.op, ir.Call)
@@ -174,7 +174,9 @@ class Memory:
             ):
                 return f"`{node.op.callee.name}` needs the whole sequence at once"
             lost = any("t" in self.graph[o].type.names for o in node.operands)
-            region = isinstance(node.op, ir.Fold | ir.Pair | ir.Call | ir.Result | ir.Window)
+            region = isinstance(
+                node.op, ir.Recurrence | ir.Attend | ir.Call | ir.Result | ir.Window
+            )
             if lost and not region and "t" not in node.type.names:
                 return f"`{name}` is made from all tokens"
         return None
@@ -188,7 +190,11 @@ class Memory:
                     kept.add(id)
             if id in self.graph.outputs.values():
                 kept.add(id)
-        return {id for id in kept if not isinstance(self.graph[id].op, ir.Fold | ir.Pair | ir.Call)}
+        return {
+            id
+            for id in kept
+            if not isinstance(self.graph[id].op, ir.Recurrence | ir.Attend | ir.Call)
+        }
 
 
 @lru_cache(maxsize=256)
@@ -203,7 +209,7 @@ def remembers(layer: ir.Layer) -> bool:
     return bool(memory.fields) and memory.refusal is None
 
 
-def _places(op: ir.Pair) -> bool:
+def _places(op: ir.Attend) -> bool:
     """Whether an attention looks at the positions of readers, or of tokens read along with them."""
     along = {op.reader.name, op.read.name if op.source == op.reader.name else op.reader.name}
     return any(isinstance(n.op, ir.Position) and n.op.axis.name in along for n in op.body)
@@ -247,7 +253,7 @@ def _along(node: Node, flow: set[str]) -> bool:
     """Whether a node is about the layer's own tokens by itself, as a position or an attend is."""
     if isinstance(node.op, ir.Position):
         return node.op.axis.name in flow
-    return isinstance(node.op, ir.Pair) and node.op.reader.name in flow
+    return isinstance(node.op, ir.Attend) and node.op.reader.name in flow
 
 
 def _made_from_optional(graph: Graph) -> set[int]:
@@ -277,7 +283,7 @@ def crop(node: Node) -> sympy.Expr | None:
     return None if any(op.read.name in names for names in places) else op.window - 1
 
 
-def _role(op: ir.Pair, name: str) -> str:
+def _role(op: ir.Attend, name: str) -> str:
     return dict(op.captures)[name]
 
 

@@ -35,7 +35,7 @@ def given_name(graph: Graph, id: int, itself: bool = True) -> str | None:
         return outputs[0]
     for user in graph.users(id):
         op, operands = graph[user].op, graph[user].operands
-        if isinstance(op, ir.Fold) and operands.index(id) < len(op.captures):
+        if isinstance(op, ir.Recurrence) and operands.index(id) < len(op.captures):
             return op.captures[operands.index(id)]
     return None
 
@@ -43,7 +43,7 @@ def given_name(graph: Graph, id: int, itself: bool = True) -> str | None:
 def region_name(layer: str, graph: Graph, node: Node) -> str:
     """`layer_memory`; with several memories in a layer, each is called after what it gives:
     `layer_memory_o`."""
-    regions = [n for n in graph if isinstance(n.op, ir.Fold | ir.Pair)]
+    regions = [n for n in graph if isinstance(n.op, ir.Recurrence | ir.Attend)]
     name = f"{snake(layer)}_memory"
     if len(regions) == 1:
         return name

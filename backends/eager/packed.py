@@ -42,11 +42,11 @@ ONE_BY_ONE = "They run one after the other: something in here looks along all to
 TOKENWISE = (
     ir.Input, ir.Param, ir.Constant, ir.Position, ir.Delta, ir.Noise, ir.Elementwise, ir.Reduce,
     ir.Contract, ir.Gather, ir.Join, ir.Reshape, ir.Top, ir.Solve, ir.Softmax, ir.Shift, ir.Window,
-    ir.Fold, ir.Result, ir.Call, ir.Pair,
+    ir.Recurrence, ir.Result, ir.Call, ir.Attend,
 )  # fmt: skip
 """Ops that may be done to all packed tokens at once, unless they cross them."""
 
-BORDERED = (ir.Shift, ir.Window, ir.Fold, ir.Call, ir.Pair)
+BORDERED = (ir.Shift, ir.Window, ir.Recurrence, ir.Call, ir.Attend)
 """Ops that are told where sequences begin: what they take along the tokens has a batch."""
 
 
@@ -71,16 +71,16 @@ def _respects_borders(graph: Graph, node: Node) -> bool:
     """Whether an op gives each packed token what it has when its sequence is alone."""
     op, names = node.op, {*node.type.names}
     streams = {axis.name for axis in node.type.axes if axis.kind == "stream"}
-    region = isinstance(op, ir.Fold | ir.Call | ir.Pair)
+    region = isinstance(op, ir.Recurrence | ir.Call | ir.Attend)
     if not isinstance(op, TOKENWISE) or not streams <= {"t"}:
         return False
     if not region and "batch" in names and "t" not in names:
         return False
     if not _of_each_token(graph, node):
         return False
-    if isinstance(op, ir.Pair):
+    if isinstance(op, ir.Attend):
         return _reads_own_tokens(graph, node)
-    if isinstance(op, ir.Fold):
+    if isinstance(op, ir.Recurrence):
         values = [graph[operand].type.names for operand in node.operands]
         return op.stream.name == "t" and any("t" in each for each in values)
     if isinstance(op, ir.Call):

@@ -31,7 +31,7 @@ def wanted_results(scope: Scope, node: Node) -> list[str]:
 def ends_with(owner: Node, name: str, reader: Node) -> bool:
     """Whether the reader of a region's result takes only what a state is after the last token."""
     fold, op = owner.op, reader.op
-    if not isinstance(fold, ir.Fold) or not isinstance(op, ck.Last):
+    if not isinstance(fold, ir.Recurrence) or not isinstance(op, ck.Last):
         return False
     along = op.stream == fold.stream.name and op.reverse == fold.reverse
     return along and any(state.name == name for state in fold.states)

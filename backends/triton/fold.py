@@ -25,7 +25,7 @@ from archc.lowering.attention import numbers_of
 WIDEST = 256
 """The longest vector that kernels hold."""
 
-Folds = Callable[[ir.Pair], tuple[WeightedSum | Refusal, ...]]
+Folds = Callable[[ir.Attend], tuple[WeightedSum | Refusal, ...]]
 
 
 class FoldFunction(PairFunction):
@@ -103,7 +103,7 @@ def _of_what_is_learned(scope: Scope, node: Node, fold: WeightedSum) -> Weighted
     return replace(fold, slopes=slopes)
 
 
-def told(pair: ir.Pair, node: Node, fold: WeightedSum | Refusal) -> str:
+def told(pair: ir.Attend, node: Node, fold: WeightedSum | Refusal) -> str:
     """A sentence on how a kernel computes a sum over the tokens that are read."""
     if attention(pair.body, node) is not None:
         return "scaled_dot_product_attention of torch"

@@ -18,7 +18,7 @@ from archc.lowering.values import Refusal
 
 
 def grid_launch(
-    body: Scope, op: ir.Fold, walk: Walk, numbers: Collection[str], pools: bool
+    body: Scope, op: ir.Recurrence, walk: Walk, numbers: Collection[str], pools: bool
 ) -> GridLaunch | None:
     """The launch of a recurrence that is spread over a GPU, where it can be: for dims that one
     program has no room for."""

@@ -40,8 +40,8 @@ class Schedule:
     with_gradient: Callable[[Graph], ChunkForm | None]
     fitting: Callable[[Sequence[Kernels]], tuple[Mapping[str, int], Mapping[tuple[int, ...], int]]]
     segments: Callable[[Kernel, Axis], Segments | str]
-    in_spans: Callable[[ir.Fold], bool]
-    folds: Callable[[ir.Pair], tuple[WeightedSum | Refusal, ...]]
+    in_spans: Callable[[ir.Recurrence], bool]
+    folds: Callable[[ir.Attend], tuple[WeightedSum | Refusal, ...]]
     regions: Callable[[ir.Layer, Collection[int]], Sequence[RegionKernels]]
     packed: Callable[[TokenRegion], RegionKernels | str]
 

@@ -31,7 +31,8 @@ from archc.lowering.values import Refusal
 
 
 class WalkFunction(GraphFunction):
-    """A graph whose Folds are kernels that walk tokens; the rest of it is PyTorch, in float32."""
+    """A graph whose Recurrences are kernels that walk tokens; the rest of it is PyTorch, in
+    float32."""
 
     last: tuple[str, ...] = ()
     launch: StepLaunch
@@ -46,12 +47,12 @@ class WalkFunction(GraphFunction):
         file, self.title = fold.scope.file, f"{fold.name.removesuffix('_steps')}_{kind}"
         name = file.names.fresh(self.title)
         super().__init__(fold.scope, graph, name, given, order, fold.op.stream)
-        self.body.emitters = {**fold.scope.emitters, ir.Fold: self._fold}
+        self.body.emitters = {**fold.scope.emitters, ir.Recurrence: self._fold}
         self.body.dtype = "torch.float32"
         self.wide = self._widened()
 
     def _fold(self, scope: Scope, node: Node) -> Value:
-        """The launch for a Fold, and its results."""
+        """The launch for a Recurrence, and its results."""
         body, op = self.body, node.op
         captures = self._captures(node)
         numbers = [name for name, value in captures.items() if value.kind == NUMBER]
@@ -101,7 +102,7 @@ class WalkFunction(GraphFunction):
             spread.write(writer, given)
 
     def _captures(self, node: Node) -> dict[str, Value]:
-        """What enters a Fold: numbers, and tensors that have names."""
+        """What enters a Recurrence: numbers, and tensors that have names."""
         body, found = self.body, dict[str, Value]()
         for name, operand in zip(node.op.captures, node.operands, strict=False):
             value, op = body.value(operand), self.graph[operand].op
@@ -147,7 +148,7 @@ class WalkFunction(GraphFunction):
         found = {}
         for name, node in self.inputs.items():
             users = [self.graph[user].op for user in self.graph.users(node.id)]
-            if node.type.dtype == "real" and not all(isinstance(op, ir.Fold) for op in users):
+            if node.type.dtype == "real" and not all(isinstance(op, ir.Recurrence) for op in users):
                 text = self.arguments[name]
                 found[text] = self.body.names.fresh(f"{text}_wide")
                 value = self.body.values[node.id]
@@ -162,7 +163,7 @@ class WalkFunction(GraphFunction):
 
 
 class LoopFunction(GraphFunction):
-    """A graph whose Folds are loops in PyTorch."""
+    """A graph whose Recurrences are loops in PyTorch."""
 
     last: tuple[str, ...] = ()
 
@@ -188,7 +189,7 @@ def step_gradient(
     if not any(fold.op.stream.name in read[name] for name in read.keys() - {*form.saved}):
         return "it reads nothing along the tokens that tells how many there are"
     for each in (form.forward, form.backward):
-        for node in (node for node in each if isinstance(node.op, ir.Fold)):
+        for node in (node for node in each if isinstance(node.op, ir.Recurrence)):
             made = walk_of(schedule, each, node, "walk", results_of(each, node), (), False)
             if isinstance(made, Refusal):
                 return made.reason

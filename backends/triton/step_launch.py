@@ -83,7 +83,7 @@ def walk_of(
 class StepLaunch:
     """The program of a recurrence, and the lines that launch it from `body`."""
 
-    def __init__(self, body: Scope, op: ir.Fold, walk: Walk):
+    def __init__(self, body: Scope, op: ir.Recurrence, walk: Walk):
         self.body, self.op, self.title = body, op, ""
         self.graph, self.kernel, self.made = walk.graph, walk.kernel, walk.made
 

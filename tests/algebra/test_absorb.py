@@ -65,7 +65,7 @@ def layer_of_spec(name: str) -> ir.Layer:
 
 
 def pairs(layer: ir.Layer) -> list[ir.Node]:
-    return [node for node in layer.graph if isinstance(node.op, ir.Pair)]
+    return [node for node in layer.graph if isinstance(node.op, ir.Attend)]
 
 
 def kept(layer: ir.Layer) -> list[str]:
@@ -79,7 +79,7 @@ def decoding(layer: ir.Layer) -> ir.Layer:
     """The layer with the second form of each attention alone."""
 
     def second(graph: ir.Graph, node: ir.Node) -> int | None:
-        if not isinstance(node.op, ir.Pair) or node.op.decode is None:
+        if not isinstance(node.op, ir.Attend) or node.op.decode is None:
             return None
         op = replace(node.op, body=node.op.decode, decode=None)
         return graph.add(op, *node.operands)
@@ -99,7 +99,7 @@ def agree(one: ir.Layer, *others: ir.Layer) -> None:
         assert torch.allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
-def per_token_products(op: ir.Pair) -> list[ir.Node]:
+def per_token_products(op: ir.Attend) -> list[ir.Node]:
     """Products for each token read, whoever reads it: the expansions of a latent."""
     body = op.decode or op.body
     wide = [n for n in body if isinstance(n.op, ir.Contract) and op.read.name in n.type.names]

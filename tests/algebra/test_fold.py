@@ -31,7 +31,7 @@ def made(score: str) -> ir.Layer:
 
 def scaled_pairs(layer: ir.Layer) -> list[ir.Node]:
     """Multiplications and quotients for each pair of tokens."""
-    bodies = [node.op.body for node in layer.graph if isinstance(node.op, ir.Pair)]
+    bodies = [node.op.body for node in layer.graph if isinstance(node.op, ir.Attend)]
     return [
         node
         for body in bodies

@@ -70,13 +70,13 @@ def test_results_and_positions_are_shared_but_not_folds() -> None:
         body = Sketch()
         body.outputs(S=body.fn("add", body.input("S[t-1]", "batch K"), body.input("x", "batch K")))
         states = (ir.State("S", axes("batch K")),)
-        return s.add(ir.Fold(TIME, ("x",), states, body.graph), x, s.number(0))
+        return s.add(ir.Recurrence(TIME, ("x",), states, body.graph), x, s.number(0))
 
     one, other = total(), total()
     results = [s.add(ir.Result("S"), fold) for fold in (one, one, other)]
     y = s.fn("add", s.fn("add", results[0], results[1]), results[2])
     new = fire(share, model(s, y), times=2, **SIZES)  # a number 0 and a Result
-    assert sum(isinstance(node.op, ir.Fold) for node in new.graph) == 2
+    assert sum(isinstance(node.op, ir.Recurrence) for node in new.graph) == 2
 
 
 # --- numbers -----------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def fold(captures: tuple[str, ...], ids: dict[str, int], s: Sketch) -> int:
     body = Sketch()
     product = body.fn("mul", body.input("a", "batch K"), body.input("b", "batch K"))
     body.outputs(S=body.fn("add", body.input("S[t-1]", "batch K"), product))
-    op = ir.Fold(TIME, captures, (ir.State("S", axes("batch K")),), body.graph)
+    op = ir.Recurrence(TIME, captures, (ir.State("S", axes("batch K")),), body.graph)
     return s.add(ir.Result("S"), s.add(op, *(ids[name] for name in captures), s.number(0)))
 
 
@@ -154,7 +154,7 @@ def test_a_value_captured_twice_or_for_nothing() -> None:
     x, w = s.input("x", "batch t K"), s.input("w", "batch t K")
     y = fold(("a", "c", "b"), {"a": x, "b": x, "c": w}, s)
     new = fire(share_captures, model(s, y), **SIZES)
-    (node,) = (node for node in new.graph if isinstance(node.op, ir.Fold))
+    (node,) = (node for node in new.graph if isinstance(node.op, ir.Recurrence))
     assert node.op.captures == ("a",) and len(node.operands) == 2
     inputs = {n.op.name for n in node.op.body if isinstance(n.op, ir.Input)}
     assert inputs == {"S[t-1]", "a"}
@@ -165,7 +165,7 @@ def test_captures_of_different_values_or_in_different_roles_stay() -> None:
     x, w = s.input("x", "batch t K"), s.input("w", "batch t K")
     fire(share_captures, model(s, fold(("a", "b"), {"a": x, "b": w}, s)), times=0, **SIZES)
     both = attention("t", causal=True)
-    (node,) = (node for node in both.graph if isinstance(node.op, ir.Pair))
+    (node,) = (node for node in both.graph if isinstance(node.op, ir.Attend))
     x = both.input("x", "batch t H K")
     pair = both.add(node.op, x, x, node.operands[2])  # q and k are one value, read in two roles
     both.outputs(y=both.add(ir.Result("o"), pair))

@@ -71,13 +71,13 @@ def recurrence(step: Step, state: str) -> ir.Layer:
     S = step(b, values)
     labels = " ".join(b.graph[S].type.names)
     b.outputs(S=S, o=b.einsum(f"{labels}, batch H K -> batch H V", S, values["q"]))
-    fold = ir.Fold(TIME, tuple(dims), (ir.State("S", axes(state)),), b.graph)
+    fold = ir.Recurrence(TIME, tuple(dims), (ir.State("S", axes(state)),), b.graph)
     ids = [s.input(name, f"batch t {own}") for name, own in dims.items()]
     return layer(s.outputs(o=s.add(ir.Result("o"), s.add(fold, *ids, s.number(0)))), "H K V")
 
 
-def body(model: ir.Layer) -> ir.Fold:
-    (found,) = (node.op for node in model.graph if isinstance(node.op, ir.Fold))
+def body(model: ir.Layer) -> ir.Recurrence:
+    (found,) = (node.op for node in model.graph if isinstance(node.op, ir.Recurrence))
     return found
 
 

@@ -131,7 +131,7 @@ def test_values_that_are_written_twice_are_captured_once() -> None:
     output o"""
     layer = elaborate(parse(Source("twice.arch", text)), None, {}, import_source)
     before, after = (
-        next(node.op for node in each.graph if isinstance(node.op, ir.Fold))
+        next(node.op for node in each.graph if isinstance(node.op, ir.Recurrence))
         for each in (layer, simplify(layer))
     )
     assert (before.captures, after.captures) == (("a", "b"), ("a",))

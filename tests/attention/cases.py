@@ -46,10 +46,10 @@ def spec(
 
 
 @cache
-def pair_of(text: str) -> ir.Pair:
+def pair_of(text: str) -> ir.Attend:
     """The attend of a spec."""
     graph = lowered(parse(text).layer).graph
-    (found,) = (node.op for node in graph if isinstance(node.op, ir.Pair))
+    (found,) = (node.op for node in graph if isinstance(node.op, ir.Attend))
     return found
 
 
@@ -64,7 +64,7 @@ class Launch:
     `before`: so many of the tokens read come before the first reader."""
 
     fold: WeightedSum
-    pair: ir.Pair
+    pair: ir.Attend
     known: dict[str, float]
     inputs: dict[str, Tensor]
     dtype: torch.dtype = torch.float64

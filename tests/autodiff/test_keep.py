@@ -79,7 +79,7 @@ def test_a_gradient_is_of_whole_sequences() -> None:
     zero = graph.add(ir.Constant(T_SEEN))
     state = ir.State("S", (seen, *axes("K")))
     graph.outputs["S"] = graph.add(
-        ir.Result("S"), graph.add(ir.Fold(TIME, (), (state,), body), zero)
+        ir.Result("S"), graph.add(ir.Recurrence(TIME, (), (state,), body), zero)
     )
     found = whole(graph)
     assert [found[id].type.axes[-1].size for id in found.outputs.values()] == [TIME.size] * 2

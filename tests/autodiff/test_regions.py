@@ -32,7 +32,9 @@ def folded(
     captures = [s.input(name, dims) for name, dims in outside.items()]
     begin = [s.input(f"{name}0", starts.get(name, dims)) for name, dims in states.items()]
     carried = tuple(ir.State(name, axes(dims)) for name, dims in states.items())
-    fold = s.add(ir.Fold(TIME, tuple(outside), carried, body.graph, **more), *captures, *begin)
+    fold = s.add(
+        ir.Recurrence(TIME, tuple(outside), carried, body.graph, **more), *captures, *begin
+    )
     results = {name: s.add(ir.Result(name), fold) for name in body.graph.outputs}
     ends = {
         f"{name}_end": s.add(ck.Last("t", more.get("reverse", False)), results[name], first)
@@ -89,7 +91,7 @@ def test_a_linear_recurrence(length: int) -> None:
     if length == 5:
         values["g"][:, 2], values["g"][:, 3] = -math.inf, -1000
     made = agree(s.graph, values, sizes={"T#": length})
-    (back,) = (node.op for node in made.backward if isinstance(node.op, ir.Fold))
+    (back,) = (node.op for node in made.backward if isinstance(node.op, ir.Recurrence))
     assert back.reverse and [state.name for state in back.states] == ["d.S.carried"]
 
 
@@ -119,7 +121,7 @@ def test_captures_without_the_stream_and_integers() -> None:
     odd, w, b = s.input("odd", "t", "int"), s.input("w", "K"), s.input("b")
     state = ir.State("x", axes("batch K"))
     first = s.input("x0", "K")
-    fold = s.add(ir.Fold(TIME, ("odd", "w", "b"), (state,), body.graph), odd, w, b, first)
+    fold = s.add(ir.Recurrence(TIME, ("odd", "w", "b"), (state,), body.graph), odd, w, b, first)
     s.outputs(y=s.add(ir.Result("x"), fold), again=s.add(ir.Result("x"), fold))
     agree(s.graph, {"odd": torch.arange(5) % 2})
 
@@ -138,10 +140,10 @@ def test_only_states_that_take_part_are_carried() -> None:
     x = s.input("x", "batch t")
     states = tuple(ir.State(name, axes("batch")) for name in "nhu")
     starts = (s.number(1), s.number(0), s.number(1))
-    fold = s.add(ir.Fold(TIME, ("x",), states, body.graph), x, *starts)
+    fold = s.add(ir.Recurrence(TIME, ("x",), states, body.graph), x, *starts)
     s.outputs(y=s.add(ir.Result("h"), fold))
     made = agree(s.graph)
-    (back,) = (node.op for node in made.backward if isinstance(node.op, ir.Fold))
+    (back,) = (node.op for node in made.backward if isinstance(node.op, ir.Recurrence))
     assert [state.name for state in back.states] == ["d.h.carried"]
 
 
@@ -154,7 +156,7 @@ def test_a_fold_in_a_fold() -> None:
     x, y = body.input("x", "batch K"), body.input("y[t-1]", "batch K")
     u = body.fn("mul", x, body.input("w", "batch m K"))
     state = ir.State("z", axes("batch K"))
-    steps = body.add(ir.Fold(axis("m"), ("u",), (state,), inner.graph), u, y)
+    steps = body.add(ir.Recurrence(axis("m"), ("u",), (state,), inner.graph), u, y)
     found = body.add(ir.Result("z"), steps)
     body.outputs(y=body.add(ck.Last("m"), found, y))
     outside = {"x": "batch t K", "w": "batch m K"}
@@ -168,7 +170,7 @@ def test_a_result_may_be_called_like_a_state_before_the_token() -> None:
     h, x = body.input("h[t-1]", "batch"), body.input("x", "batch")
     body.outputs(h=body.fn("mul", h, x), **{"h[t-1]": body.fn("exp", x)})
     made = agree(folded(body, {"x": "batch t"}, {"h": "batch"}, {}).graph)
-    (walk,) = (node.op for node in made.forward if isinstance(node.op, ir.Fold))
+    (walk,) = (node.op for node in made.forward if isinstance(node.op, ir.Recurrence))
     assert {*walk.body.outputs} == {"h", "h[t-1]", "h[t-1]'"}
 
 
@@ -215,7 +217,7 @@ def attend(source: str = "t", path: bool = False) -> Sketch:
     ids = [s.input(name, dims) for name, dims in shapes.items()]
     ids += [s.input("g", "batch t H")] if path else []
     over = axis("r") if path else None
-    pair = s.add(ir.Pair(TIME, read, source, tuple(captures), body.graph, over), *ids)
+    pair = s.add(ir.Attend(TIME, read, source, tuple(captures), body.graph, over), *ids)
     return s.outputs(y=s.fn("tanh", s.add(ir.Result("o"), pair)))
 
 
@@ -254,7 +256,7 @@ def chunked() -> ChunkSketch:
     read = product(body, "batch i K, batch K V -> batch i V", body.input("q", "batch i K"), S)
     body.outputs(S=new, o=read)
     state, first = ir.State("S", axes("batch K V")), s.input("S0", "batch K V")
-    fold = ir.Fold(CHUNKS, ("k", "v", "decay", "q"), (state,), body.graph)
+    fold = ir.Recurrence(CHUNKS, ("k", "v", "decay", "q"), (state,), body.graph)
     made = s.add(fold, after, v, whole, before, first)
     from_before = s.add(ir.Result("o"), made)
     within = product(s, "batch n i j, batch n j V -> batch n i V", inside, v)
@@ -298,7 +300,7 @@ def test_products_that_no_state_needs_leave_the_loop() -> None:
     begins with the cotangent of the state in the end."""
     graph = chunked().graph
     backward = gradient(graph, ["k", "v", "g"], ["o", "S"]).backward
-    (fold,) = (n for n in backward if isinstance(n.op, ir.Fold))
+    (fold,) = (n for n in backward if isinstance(n.op, ir.Recurrence))
     assert [*fold.op.body.outputs] == ["d.S.carried", "d.k.1"]
     assert backward[fold.operands[-1]].op.name == "d.S"
     assert not any(isinstance(n.op, ck.AtLast) for n in backward)

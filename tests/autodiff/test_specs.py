@@ -54,7 +54,9 @@ def test_a_spec_with_products_along_a_path_is_refused(name: str) -> None:
         gradient(graph, wanted, list(graph.outputs))
 
 
-RECURRENT = [name for name in ALONE if any(isinstance(n.op, ir.Fold) for n in spec(name).graph)]
+RECURRENT = [
+    name for name in ALONE if any(isinstance(n.op, ir.Recurrence) for n in spec(name).graph)
+]
 
 
 @pytest.mark.parametrize("name", RECURRENT)

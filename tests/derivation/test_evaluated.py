@@ -102,7 +102,7 @@ class Case:
         body = fold.body.copy()
         body.outputs["read"] = self.read.node
         graph = step_graph(self.study, replace(fold, body=body, chunked=None))
-        node = next(node.id for node in graph if isinstance(node.op, ir.Fold))
+        node = next(node.id for node in graph if isinstance(node.op, ir.Recurrence))
         graph.outputs["read"] = graph.add(ir.Result("read"), node)
         found = self.trial.run(graph, self.leaves)
         names = graph[graph.outputs["read"]].type.names

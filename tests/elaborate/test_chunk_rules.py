@@ -162,7 +162,7 @@ def test_the_size_is_the_length_of_a_chunk() -> None:
 def test_a_chunk_has_fewer_tokens_of_several_steps(steps: int, tokens: int) -> None:
     """Each step is a row, and the solve of a triangle grows with the square of its rows."""
     chunked = with_chunked_forms(archc.parse(STEPS, n=steps).layer)
-    (form,) = (node.op.chunked for node in chunked.graph if isinstance(node.op, ir.Fold))
+    (form,) = (node.op.chunked for node in chunked.graph if isinstance(node.op, ir.Recurrence))
     assert (rows_of_token(form), usual_tokens(form)) == (steps, tokens)
     assert f"CHUNK = {tokens} " in text_of(archc.parse(STEPS, n=steps).layer)
     asked = archc.parse(STEPS.replace("    input", "    chunk: size 64\n    input"), n=steps).layer

@@ -34,7 +34,7 @@ def nodes(graph: Graph) -> Iterator[Node]:
     """Every node of a graph and of the bodies in it."""
     for node in graph:
         yield node
-        if isinstance(node.op, ir.Fold | ir.Pair):
+        if isinstance(node.op, ir.Recurrence | ir.Attend):
             yield from nodes(node.op.body)
 
 

@@ -17,7 +17,7 @@ from tests.recurrence.law.user_laws import AFFINE, LOG_SPACE, PRODUCTS
 def laws(text: str) -> list[GivenLaw]:
     """The laws of a spec's recurrences."""
     return [
-        law for n in layer(text).graph if isinstance(n.op, ir.Fold) for law in n.op.laws
+        law for n in layer(text).graph if isinstance(n.op, ir.Recurrence) for law in n.op.laws
     ]  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def test_a_law_is_kept_beside_its_recurrence() -> None:
 
 
 def test_the_body_puts_out_the_summary_of_its_token() -> None:
-    (node,) = (node for node in layer(LOG_SPACE).graph if isinstance(node.op, ir.Fold))
+    (node,) = (node for node in layer(LOG_SPACE).graph if isinstance(node.op, ir.Recurrence))
     assert list(node.op.body.outputs) == ["m", "p@m", "q@m"]
     assert not [u for u in layer(LOG_SPACE).graph.users(node.id) if "@" in node.op.captures]
 
@@ -151,7 +151,10 @@ def test_outer_products_transposes_and_i_in_a_law(P: str, Q: str) -> None:
     (law,) = laws(text)
     assert names(law) == {"P": ("batch", "H", "K", "K'"), "Q": ("batch", "H", "K", "V")}
     (checked,) = [
-        law for n in archc.parse(text).layer.graph if isinstance(n.op, ir.Fold) for law in n.op.laws
+        law
+        for n in archc.parse(text).layer.graph
+        if isinstance(n.op, ir.Recurrence)
+        for law in n.op.laws
     ]
     assert checked.proved
 

@@ -37,8 +37,8 @@ def spec(range: str, head: str = "", read: str = "s") -> str:
 IN_BLOCKS = "    blocks b of 2 every 2:\n        k = mean[2](x[b])\n"
 
 
-def pair_of(text: str) -> ir.Pair:
-    return next(node.op for node in layer(text).graph if isinstance(node.op, ir.Pair))
+def pair_of(text: str) -> ir.Attend:
+    return next(node.op for node in layer(text).graph if isinstance(node.op, ir.Attend))
 
 
 @pytest.mark.parametrize("range", PAST)

@@ -46,7 +46,7 @@ def test_a_window_of_half_a_size_is_counted() -> None:
         "layer L(K):\n    require K % 2 == 0\n    input x[K]\n    attend t - K / 2 < s <= t:\n"
         "        o = softmax(x[t].T @ x[s]) @ x[s]\n    output o\n"
     )
-    (pair,) = [node.op for node in made.graph if isinstance(node.op, ir.Pair)]
+    (pair,) = [node.op for node in made.graph if isinstance(node.op, ir.Attend)]
     assert str(pair.window) == "floor(K/2)"
 
 

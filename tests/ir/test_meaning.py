@@ -45,7 +45,7 @@ def cell() -> ir.Layer:
     body.outputs(h=h_new, c=c_new, f=f)
     states = (ir.State("h", axes("batch D")), ir.State("c", axes("batch D")))
     zero = s.number(0)
-    fold = s.add(ir.Fold(TIME, ("a", "R"), states, body.graph), a, R, zero, zero)
+    fold = s.add(ir.Recurrence(TIME, ("a", "R"), states, body.graph), a, R, zero, zero)
     s.outputs(**{name: s.add(ir.Result(name), fold) for name in ("h", "c", "f")})
     return layer(s, "d G D")
 
@@ -114,7 +114,7 @@ def test_a_state_may_start_anywhere_and_have_no_axes_but_batch() -> None:
     body.outputs(
         m=body.fn("max", body.fn("add", before, body.input("f")), body.input("i", "batch"))
     )
-    fold = ir.Fold(TIME, ("f", "i"), (ir.State("m", axes("batch")),), body.graph)
+    fold = ir.Recurrence(TIME, ("f", "i"), (ir.State("m", axes("batch")),), body.graph)
     ids = (s.number(-1), s.input("i", "batch t"), s.number(-sympy.oo))
     x = torch.tensor([[3.0, 0.0, 2.5, -9.0], [-1.0, -1.5, -5.0, 4.0]]).double()
     m = single(s.outputs(y=s.add(ir.Result("m"), s.add(fold, *ids))), i=x)
@@ -139,7 +139,7 @@ def attention(source: str, causal: bool) -> Sketch:
     p = body.add(ir.Softmax(read), body.fn("mul", score, scale), mask)
     body.outputs(o=body.einsum(f"batch t {read} H, batch {read} H V -> batch t H V", p, v), p=p)
     captures = (("q", "reader"), ("k", "read"), ("v", "read"))
-    op = ir.Pair(axis("t"), axis(read), source, captures, body.graph, causal=causal)
+    op = ir.Attend(axis("t"), axis(read), source, captures, body.graph, causal=causal)
     ids = [
         s.input(n, f"batch {at} H {d}")
         for n, at, d in (("q", "t", "K"), ("k", source, "K"), ("v", source, "V"))
@@ -171,7 +171,7 @@ def test_a_pair_with_a_path_between_reader_and_read() -> None:
     kept = body.fn("where", body.fn("le", at_s, at_t), fade, body.number(0))
     body.outputs(o=body.einsum("batch t s, batch s -> batch t", kept, body.input("v", "batch s")))
     captures = (("f", "path"), ("v", "read"))
-    op = ir.Pair(axis("t"), axis("s"), "t", captures, body.graph, path=axis("r"))
+    op = ir.Attend(axis("t"), axis("s"), "t", captures, body.graph, path=axis("r"))
     pair = s.add(op, s.input("f", "batch t"), s.input("v", "batch t"))
     f, v = randn(2, 6), randn(2, 6, seed=1)
     y = single(s.outputs(y=s.add(ir.Result("o"), pair)), f=f, v=v)
@@ -190,7 +190,7 @@ def projection() -> ir.Layer:
     y = s.einsum("batch t a, a b -> batch t b", s.input("x", "batch t a"), s.param("W", "a b"))
     s.graph.rename(y, "y")
     body.outputs(S=body.fn("add", body.input("S[t-1]", "batch b"), body.input("y", "batch b")))
-    fold = ir.Fold(TIME, ("y",), (ir.State("S", axes("batch b")),), body.graph)
+    fold = ir.Recurrence(TIME, ("y",), (ir.State("S", axes("batch b")),), body.graph)
     total = s.add(ir.Result("S"), s.add(fold, y, s.number(0)))
     return layer(s.outputs(y=y, total=total), "a b")
 

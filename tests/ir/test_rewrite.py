@@ -87,11 +87,11 @@ def test_what_a_rule_adds_in_vain_is_dropped() -> None:
 
 def test_bodies_and_called_layers_are_rewritten_once() -> None:
     s = attention("t", causal=True)
-    (pair,) = (node for node in s.graph if isinstance(node.op, ir.Pair))
+    (pair,) = (node for node in s.graph if isinstance(node.op, ir.Attend))
     body = pair.op.body
     body.outputs["p"] = body.add(ir.Elementwise("exp"), body.outputs["p"])
     new = rewrite(layer(s, "H K V"), [exp_to_sigmoid])
-    (changed,) = (node for node in new.graph if isinstance(node.op, ir.Pair))
+    (changed,) = (node for node in new.graph if isinstance(node.op, ir.Attend))
     assert "exp" not in "".join(lines(changed.op.body)) and "exp" in "".join(lines(body))
     model = caller()
     callee = model.calls[0][1].callee

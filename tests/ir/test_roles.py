@@ -12,7 +12,7 @@ from archc.ir.roles import CARRY, SEGMENT, of_segments
 def cut(spec: str, gradient: bool = False) -> Kernels:
     """The kernels of the recurrence of a spec."""
     layer = lowered(archc.load(spec).layer)
-    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Fold))
+    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
     graph = fold.chunked.backward if gradient else fold.chunked.forward
     graph = SCHEDULE.prepare(graph, fold.heads)
     return SCHEDULE.partition(graph, "m", fold.stream, fold.heads, {}, False)

@@ -39,7 +39,7 @@ def memory() -> ir.Layer:
     k = sketch.einsum("batch t d, d K' -> batch t K':K", x, w)
     sketch.graph.rename(k, "k")
     state = ir.State("S", tuple(axis(name) for name in ("batch", "K", "V")))
-    fold = ir.Fold(TIME, ("k", "v"), (state,), inner.graph)
+    fold = ir.Recurrence(TIME, ("k", "v"), (state,), inner.graph)
     made = sketch.add(fold, k, sketch.input("v", "batch t V"), sketch.number(0))
     sketch.outputs(o=sketch.add(ir.Result("o"), made, name="o"))
     return layer(sketch, "d K V")
@@ -53,7 +53,7 @@ def test_text_of_a_small_layer():
         k = contract[batch t d, d K -> batch t K](x, W) : [batch, t, K]
         v = input : [batch, t, V]
         %0 = 0 : int[]
-        %1 = fold[t](k = k, v = v, S[start] = %0)
+        %1 = recurrence[t](k = k, v = v, S[start] = %0)
             k = input : [batch, K]
             v = input : [batch, V]
             S[t-1] = input : [batch, K, V]

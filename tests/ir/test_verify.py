@@ -103,7 +103,7 @@ def test_a_contraction_of_axes_of_different_lengths() -> None:
 
 def test_a_region_is_read_by_its_results_alone() -> None:
     s = attention("t", causal=True)
-    pair = next(node.id for node in s.graph if isinstance(node.op, ir.Pair))
+    pair = next(node.id for node in s.graph if isinstance(node.op, ir.Attend))
     refused(layer(s.outputs(y=pair), "H K V"), "output `y` is a region")
     s.outputs(y=s.fn("exp", pair))
     refused(layer(s, "H K V"), "read by Result alone")
@@ -116,14 +116,15 @@ def test_a_result_that_its_region_does_not_have() -> None:
 
 
 def fold(**changes: object) -> ir.Layer:
-    """S[t] = S[t-1] + v, with the Fold's fields changed, and `state` and `v` as axes of inputs."""
+    """S[t] = S[t-1] + v, with the Recurrence's fields changed, and `state` and `v` as axes of
+    inputs."""
     s, body = Sketch(), Sketch()
     before = body.input("S[t-1]", str(changes.pop("state", "batch V")))
     v = body.input("v", str(changes.pop("v", "batch V")))
     body.outputs(S=body.fn("add", before, v))
     if changes.pop("param", False):
         body.outputs(S=body.fn("add", before, body.param("p", "V")))
-    op = ir.Fold(TIME, ("v",), (ir.State("S", axes("batch V")),), body.graph)
+    op = ir.Recurrence(TIME, ("v",), (ir.State("S", axes("batch V")),), body.graph)
     ids = [s.input("v", "batch t V"), s.number(0)]
     made = s.add(replace(op, **changes), *ids[: 2 if changes.get("captures") is None else 1])
     return layer(s.outputs(y=s.add(ir.Result("S"), made)), "V K")
@@ -144,7 +145,7 @@ def test_the_body_of_a_fold() -> None:
 def test_the_update_of_a_state_fits_the_state() -> None:
     model = fold(state="batch V", v="batch V")
     narrow = ir.State("S", axes("batch"))
-    (node,) = (node for node in model.graph if isinstance(node.op, ir.Fold))
+    (node,) = (node for node in model.graph if isinstance(node.op, ir.Recurrence))
     body = Sketch()
     body.outputs(S=body.fn("add", body.input("S[t-1]", "batch"), body.input("v", "batch V")))
     broken(model.graph, node.id, op=replace(node.op, states=(narrow,), body=body.graph))
@@ -153,7 +154,7 @@ def test_the_update_of_a_state_fits_the_state() -> None:
 
 def pair(**changes: object) -> ir.Layer:
     s = attention("t", causal=True)
-    (node,) = (node for node in s.graph if isinstance(node.op, ir.Pair))
+    (node,) = (node for node in s.graph if isinstance(node.op, ir.Attend))
     broken(s.graph, node.id, op=replace(node.op, **changes))
     return layer(s, "H K V")
 

@@ -36,7 +36,7 @@ def changed(change: Change) -> ir.Layer:
     """The layer with another chunked form."""
     made = in_chunks(before_chunks(layer(SPEC)))
     graph = made.graph.copy()
-    fold = next(node for node in graph if isinstance(node.op, ir.Fold))
+    fold = next(node for node in graph if isinstance(node.op, ir.Recurrence))
     put(graph, fold.id, replace(fold.op, chunked=change(copied(fold.op.chunked))))
     return replace(made, graph=graph)
 

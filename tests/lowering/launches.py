@@ -52,7 +52,9 @@ def plans(
     """The kernels of a spec's recurrences and of their gradients; `scales` are of inputs."""
     layer = lowered(archc.load(spec).layer)
     layer = for_kernels(with_prologues(with_epilogues(layer)) if fused else layer)
-    folds = [n.op for n in layer.graph if isinstance(n.op, ir.Fold) and n.op.chunked is not None]
+    folds = [
+        n.op for n in layer.graph if isinstance(n.op, ir.Recurrence) and n.op.chunked is not None
+    ]
     for number, fold in enumerate(folds):
         known: dict[str, Tensor] = {}
         forward = planned(f"{spec} {number}", fold, fold.chunked.forward, known, scales)
@@ -62,7 +64,7 @@ def plans(
 
 
 def planned(
-    name: str, fold: ir.Fold, graph: Graph, known: dict[str, Tensor],
+    name: str, fold: ir.Recurrence, graph: Graph, known: dict[str, Tensor],
     scales: Mapping[str, float] = MappingProxyType({}),
 ) -> Planned:  # fmt: skip
     """One graph; `known` are inputs that have a value, and learns the inputs and outputs."""

@@ -67,7 +67,7 @@ def kernels_in(layer: ir.Layer) -> list[tuple[Kernel, bool]]:
         form = None if node.op.chunked is not None else with_gradient(own)
         for each in [] if form is None else [form.forward, form.backward]:
             assert each is not None
-            for fold in (n for n in each if isinstance(n.op, ir.Fold)):
+            for fold in (n for n in each if isinstance(n.op, ir.Recurrence)):
                 alone = tokenwise(each, fold, results(each, fold))
                 found.append((steps(alone, "walk"), True))
     return found
@@ -76,7 +76,7 @@ def kernels_in(layer: ir.Layer) -> list[tuple[Kernel, bool]]:
 def folds(layer: ir.Layer) -> Iterator[tuple[Graph, Node]]:
     """The recurrences of a layer and of those that it calls."""
     for node in layer.graph:
-        if isinstance(node.op, ir.Fold):
+        if isinstance(node.op, ir.Recurrence):
             yield layer.graph, node
         if isinstance(node.op, ir.Call):
             yield from folds(node.op.callee)
@@ -141,7 +141,7 @@ class Launch:
         return evaluate_graph(self.kernel.graph, given, self.known)
 
     @property
-    def fold(self) -> ir.Fold:
+    def fold(self) -> ir.Recurrence:
         """The recurrence."""
         assert self.kernel.walk is not None
         return self.kernel.graph[self.kernel.walk].op

@@ -28,7 +28,7 @@ def recurrence(fn: str = "sigmoid") -> Sketch:
     x = s.input("x", "batch t K")
     gate = s.fn(fn, x)
     s.graph.rename(gate, "a")
-    fold = s.add(ir.Fold(TIME, ("a", "x"), (STATE,), body.graph), gate, x, s.number(0))
+    fold = s.add(ir.Recurrence(TIME, ("a", "x"), (STATE,), body.graph), gate, x, s.number(0))
     return s.outputs(
         o=s.add(ir.Result("o"), fold),
         S=s.add(ir.Result("S"), fold),
@@ -44,8 +44,8 @@ def same(old: ir.Layer, new: ir.Layer) -> None:
         assert torch.allclose(found[name], value, atol=1e-12)
 
 
-def folds(model: ir.Layer) -> list[ir.Fold]:
-    return [node.op for node in model.graph if isinstance(node.op, ir.Fold)]
+def folds(model: ir.Layer) -> list[ir.Recurrence]:
+    return [node.op for node in model.graph if isinstance(node.op, ir.Recurrence)]
 
 
 def test_a_capture_becomes_its_logarithm_and_the_body_reads_exp_of_it() -> None:
@@ -62,7 +62,7 @@ def test_a_capture_becomes_its_logarithm_and_the_body_reads_exp_of_it() -> None:
 
 def test_log_capture_adds_a_fold_and_leaves_the_old_one() -> None:
     s = recurrence()
-    (old,) = (node.id for node in s.graph if isinstance(node.op, ir.Fold))
+    (old,) = (node.id for node in s.graph if isinstance(node.op, ir.Recurrence))
     new = log_capture(s.graph, old, "a", intervals(s.graph))
     assert isinstance(new, int)
     assert s.graph[old].op.captures == ("a", "x")
@@ -72,7 +72,7 @@ def test_log_capture_adds_a_fold_and_leaves_the_old_one() -> None:
 
 def test_a_gate_without_a_logarithm_stays() -> None:
     s = recurrence("tanh")
-    (old,) = (node.id for node in s.graph if isinstance(node.op, ir.Fold))
+    (old,) = (node.id for node in s.graph if isinstance(node.op, ir.Recurrence))
     assert isinstance(log_capture(s.graph, old, "a", intervals(s.graph)), NoLog)
     model = layer(recurrence("tanh"), "K")
     assert gates_in_logs(model, lambda fold: ["a"]) is model
@@ -80,9 +80,9 @@ def test_a_gate_without_a_logarithm_stays() -> None:
 
 def test_a_name_that_is_taken_gets_a_prime() -> None:
     s = recurrence()
-    (node,) = (node for node in s.graph if isinstance(node.op, ir.Fold))
+    (node,) = (node for node in s.graph if isinstance(node.op, ir.Recurrence))
     captures = ("a", "x", "log_a")
-    op = ir.Fold(TIME, captures, (STATE,), node.op.body)
+    op = ir.Recurrence(TIME, captures, (STATE,), node.op.body)
     gate, x, start = node.operands
     fold = s.add(op, gate, x, x, start)
     new = log_capture(s.graph, fold, "a", intervals(s.graph))
@@ -102,7 +102,7 @@ def test_a_whole_number_becomes_real() -> None:
     forgets = s.fn("gt", s.input("x", "batch t K"), s.number(1))
     gate = s.fn("where", forgets, s.number(0), s.number(1))
     start = s.input("S", "batch K")
-    fold = s.add(ir.Fold(TIME, ("keep",), (STATE,), body.graph), gate, start)
+    fold = s.add(ir.Recurrence(TIME, ("keep",), (STATE,), body.graph), gate, start)
     model = layer(s.outputs(o=s.add(ir.Result("o"), fold), S=s.add(ir.Result("S"), fold)), "K")
     new = gates_in_logs(model, lambda fold: ["keep"])
     same(model, new)

@@ -187,7 +187,7 @@ def test_results_of_a_body_that_do_not_read_states() -> None:
     s = Sketch()
     gate = s.fn("sigmoid", s.input("x", "batch t K"))
     state = ir.State("S", (BATCH, Axis("K", size_symbol("K"))))
-    fold = s.add(ir.Fold(TIME, ("x",), (state,), body.graph), gate, s.number(0))
+    fold = s.add(ir.Recurrence(TIME, ("x",), (state,), body.graph), gate, s.number(0))
     assert found(s, s.add(ir.Result("g"), fold)) == OPEN_UNIT
     assert found(s, s.add(ir.Result("S"), fold)) == ANY
     assert found(s, s.add(ir.Result("m"), fold)) == Interval(0, math.inf)

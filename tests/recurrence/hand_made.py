@@ -30,7 +30,7 @@ LENGTHS = [(0, 4), (1, 1), (1, 4), (5, 1), (5, 3), (6, 3), (5, 5), (5, 7)]
 
 Ids = Mapping[str, int]
 Body = Callable[[Sketch, Ids], dict[str, int]]
-"""In a Fold's body: captures by name, and states as `S[t-1]` -> updates and other results."""
+"""In a Recurrence's body: captures by name, and states as `S[t-1]` -> updates and other results."""
 
 Inputs = Mapping[str, str]
 """Axes of inputs by name; `S[0]` is the initial value of S, all others are captures."""
@@ -46,7 +46,7 @@ def states(inputs: Inputs) -> list[ir.State]:
     return [ir.State(name[:-3], axes(dims)) for name, dims in inputs.items() if "[0]" in name]
 
 
-def fold(inputs: Inputs, body: Body) -> ir.Fold:
+def fold(inputs: Inputs, body: Body) -> ir.Recurrence:
     """The recurrence of a body; every state's axes are those of its initial value."""
     inner, known = Sketch(), {}
     captures = tuple(name for name in inputs if "[0]" not in name)
@@ -56,7 +56,7 @@ def fold(inputs: Inputs, body: Body) -> ir.Fold:
         name = f"{state.name}[t-1]"
         known[name] = inner.input(name, " ".join(axis.name for axis in state.axes))
     inner.graph.outputs = body(inner, known)
-    return ir.Fold(TIME, captures, tuple(states(inputs)), inner.graph)
+    return ir.Recurrence(TIME, captures, tuple(states(inputs)), inner.graph)
 
 
 def stepped(inputs: Inputs, body: Body) -> Graph:

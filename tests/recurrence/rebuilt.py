@@ -9,10 +9,10 @@ from archc.ir import layer as ir
 from archc.recurrence.affine.rebuilt import rebuilt as rebuilt_body
 
 
-def folds(layer: ir.Layer) -> Iterator[ir.Fold]:
+def folds(layer: ir.Layer) -> Iterator[ir.Recurrence]:
     """The recurrences of a layer and of those it calls."""
     for node in layer.graph:
-        if isinstance(node.op, ir.Fold):
+        if isinstance(node.op, ir.Recurrence):
             yield node.op
         elif isinstance(node.op, ir.Call):
             yield from folds(node.op.callee)
@@ -22,7 +22,7 @@ def rebuilt(layer: ir.Layer) -> ir.Layer:
     """The same layer with the body of each of its own recurrences made from normal forms."""
     graph = layer.graph.copy()
     for node in tuple(graph):
-        if isinstance(node.op, ir.Fold):
+        if isinstance(node.op, ir.Recurrence):
             body = rebuilt_body(node.op)
             fold = graph.add(replace(node.op, body=body), *node.operands)
             graph.substitute(node.id, fold)

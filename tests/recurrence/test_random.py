@@ -68,13 +68,13 @@ def check_graphs(text: str, tokens: int, chunk: int) -> None:
     ready = chunked(made)
     verify(ready)
     for node in made.graph:
-        if isinstance(node.op, ir.Fold):
+        if isinstance(node.op, ir.Recurrence):
             found = derived_of(made.graph, node)
             if found.graph is not None:
                 step, chunks = both(made.graph, node, found.graph, tokens, chunk)
                 assert furthest(step, chunks) < NEAR, (tokens, chunk)
     for node in ready.graph:
-        if isinstance(node.op, ir.Fold) and node.op.chunked is not None:
+        if isinstance(node.op, ir.Recurrence) and node.op.chunked is not None:
             agree(*gradients(ready.graph, node, tokens, chunk))
 
 

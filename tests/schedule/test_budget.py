@@ -20,7 +20,7 @@ def is_chunked(name: str) -> list[bool]:
         node.op.chunked is not None
         for layer in (before, for_kernels(before))
         for node in layer.graph
-        if isinstance(node.op, ir.Fold)
+        if isinstance(node.op, ir.Recurrence)
     ]
 
 

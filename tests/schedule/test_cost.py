@@ -22,7 +22,7 @@ SIZES = {"batch": 2, "T#": 8192, "chunk": 64, "H": 32, "K": 128, "V": 128, "d": 
 @lru_cache
 def cut(spec: str, gradient: bool = False) -> Kernels:
     layer = lowered(archc.load(spec).layer)
-    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Fold))
+    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
     graph = fold.chunked.backward if gradient else fold.chunked.forward
     return partition(with_sums(graph, fold.heads), "memory", fold.stream, fold.heads, {})
 

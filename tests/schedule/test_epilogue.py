@@ -40,7 +40,7 @@ def ended(rest: str) -> ir.Layer:
 
 def fold_of(layer: ir.Layer) -> Node:
     """Its recurrence."""
-    (fold,) = (node for node in layer.graph if isinstance(node.op, ir.Fold))
+    (fold,) = (node for node in layer.graph if isinstance(node.op, ir.Recurrence))
     return fold
 
 

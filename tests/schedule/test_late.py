@@ -12,7 +12,7 @@ from tests.schedule.same import check_same_form
 
 def form_of(layer: ir.Layer) -> ck.ChunkForm:
     """The chunked form of a layer's one recurrence."""
-    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Fold))
+    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
     assert fold.chunked is not None
     return fold.chunked
 
@@ -20,7 +20,7 @@ def form_of(layer: ir.Layer) -> ck.ChunkForm:
 def test_the_inverse_is_read_along_the_chunks_and_nothing_else_changes() -> None:
     layer = lowered(archc.load("delta").layer)
     before, after = form_of(layer), form_of(inverses_last(layer, differentiate))
-    (walk,) = (node for node in after.forward if isinstance(node.op, ir.Fold))
+    (walk,) = (node for node in after.forward if isinstance(node.op, ir.Recurrence))
     inverses = {node.id for node in after.forward if isinstance(node.op, ck.Inverse)}
     assert inverses & {*walk.operands}
     check_same_form(before, after)

@@ -22,10 +22,10 @@ OWN = Path(__file__).parents[1] / "backends" / "triton" / "recurrences"
 """Recurrences unlike the bundled ones."""
 
 
-def fold_of(spec: str) -> ir.Fold:
+def fold_of(spec: str) -> ir.Recurrence:
     """A spec's one recurrence."""
     layer = lowered(archc.load(spec).layer)
-    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Fold))
+    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
     return fold
 
 
@@ -150,7 +150,7 @@ def test_sums_of_inputs_have_a_kernel_to_themselves() -> None:
     """The gradient of a weight that only multiplies an input: elsewhere it would take registers."""
     (fold,) = (
         node.op for node in with_epilogues(lowered(archc.load("ssm_selective").layer)).graph
-        if isinstance(node.op, ir.Fold)
+        if isinstance(node.op, ir.Recurrence)
     )  # fmt: skip
     graph = with_sums_of_rows(fold.chunked.backward, fold.heads)
     found = partition(graph, "memory", fold.stream, fold.heads, {})
@@ -223,10 +223,12 @@ def test_an_inverse_is_applied_where_the_state_is_read() -> None:
     """The walk reads nothing that the inverse was multiplied with before."""
 
     def images(layer: ir.Layer) -> list[int]:
-        (op,) = (node.op for node in layer.graph if isinstance(node.op, ir.Fold))
+        (op,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
         graph = op.chunked.forward
         made = {user for n in graph if isinstance(n.op, ck.Inverse) for user in graph.users(n.id)}
-        return [o for n in graph if isinstance(n.op, ir.Fold) for o in n.operands if o in made]
+        return [
+            o for n in graph if isinstance(n.op, ir.Recurrence) for o in n.operands if o in made
+        ]
 
     layer = lowered(archc.load("delta").layer)
     assert images(layer) and not images(for_kernels(layer))

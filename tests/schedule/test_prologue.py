@@ -34,7 +34,7 @@ def gated(gate: str = "2", of: str = "H", alpha: str = "alpha *") -> ir.Layer:
 
 def fold_of(layer: ir.Layer) -> Node:
     """Its recurrence."""
-    (fold,) = (node for node in layer.graph if isinstance(node.op, ir.Fold))
+    (fold,) = (node for node in layer.graph if isinstance(node.op, ir.Recurrence))
     return fold
 
 

@@ -14,10 +14,10 @@ from archc.schedule.partition import partition
 from archc.schedule.quotients import exact_products, exact_states
 
 
-def fold_of(spec: str) -> ir.Fold:
+def fold_of(spec: str) -> ir.Recurrence:
     """A spec's one recurrence, as it is cut into kernels."""
     layer = for_kernels(lowered(archc.load(spec).layer))
-    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Fold))
+    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
     return fold
 
 

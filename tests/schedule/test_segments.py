@@ -20,7 +20,7 @@ OWN = Path(__file__).parents[1] / "backends/triton/recurrences"
 def walks(spec: str, backward: bool = False) -> Mapping[str, tuple[Kernel, Segments | str]]:
     """The walks of a spec's one recurrence by the states that they carry, in segments."""
     layer = for_kernels(lowered(archc.load(spec).layer))
-    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Fold))
+    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
     form = fold.chunked
     graph = prepared(form.backward if backward else form.forward, fold.heads)
     found = {}

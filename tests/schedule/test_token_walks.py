@@ -41,7 +41,7 @@ layer Shared(d, H, D):
 
 def alone(layer: ir.Layer) -> Graph:
     """The recurrence of a layer by itself, with its results."""
-    (node,) = (node for node in layer.graph if isinstance(node.op, ir.Fold))
+    (node,) = (node for node in layer.graph if isinstance(node.op, ir.Recurrence))
     read = {layer.graph[user].op.name for user in layer.graph.users(node.id)}
     return tokenwise(layer.graph, node, [name for name in node.op.body.outputs if name in read])
 
@@ -71,7 +71,7 @@ def test_weights_of_a_matrix_are_for_one_sequence() -> None:
 def dear(graph: Graph) -> Iterator[tuple[str, ...]]:
     """The operands of products in the bodies of a graph's walks: inputs by name, "" for others."""
     for node in graph:
-        if isinstance(node.op, ir.Fold):
+        if isinstance(node.op, ir.Recurrence):
             body = node.op.body
             for inner in body:
                 if isinstance(inner.op, ir.Contract) and len(inner.operands) == 2:
@@ -93,7 +93,7 @@ def test_sums_over_sequences_and_heads_are_made_after_the_walk() -> None:
     (1 - r) * r here, is made after it too."""
     form = with_gradient(alone(lowered(archc.parse(SHARED).layer)))
     assert form is not None and form.backward is not None
-    (walk,) = (node for node in form.backward if isinstance(node.op, ir.Fold))
+    (walk,) = (node for node in form.backward if isinstance(node.op, ir.Recurrence))
     for node in walk.op.body:
         axes = {axis for operand in node.operands for axis in walk.op.body[operand].type.names}
         assert not {"batch", "H"} & axes - {*node.type.names}, node

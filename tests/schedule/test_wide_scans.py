@@ -45,14 +45,14 @@ layer Read(d, F = 3 * d, S = 5):
 """A recurrence of the class that no bundled spec is."""
 
 
-def forms(spec: str) -> list[ir.Fold]:
+def forms(spec: str) -> list[ir.Recurrence]:
     """The recurrences of a layer as kernels do them."""
     layer = lowered(archc.load(spec).layer)
     layer = for_kernels(with_prologues(with_epilogues(layer)))
-    return [n.op for n in layer.graph if isinstance(n.op, ir.Fold)]
+    return [n.op for n in layer.graph if isinstance(n.op, ir.Recurrence)]
 
 
-def plans(fold: ir.Fold) -> list[Kernels]:
+def plans(fold: ir.Recurrence) -> list[Kernels]:
     """The kernels of a recurrence and of its gradient."""
     form = fold.chunked
     assert form is not None

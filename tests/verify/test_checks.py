@@ -68,4 +68,4 @@ def test_gates_are_extreme_where_there_are_gates():
     assert [check.limit for check in checks.safe_checks(Trial(study("kda"), 4))] == [1e-4]
     assert not list(checks.safe_checks(Trial(study("lstm"), 4)))
     assert not list(checks.safe_checks(Trial(study("delta"), 4)))
-    assert any(isinstance(node.op, ir.Fold) for node in Trial(study("kda"), 4).step)
+    assert any(isinstance(node.op, ir.Recurrence) for node in Trial(study("kda"), 4).step)

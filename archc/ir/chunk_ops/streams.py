@@ -15,7 +15,8 @@ from archc.ir.shapes import Lengths, Types, arrange, elements, join, require, wi
 @dataclass(frozen=True)
 class Last(Moving):
     """The last value along `stream` (with `reverse` the first), for operands: a value along it, and
-    what stands for it where the stream is empty. Of a state of a Fold: the state in the end."""
+    what stands for it where the stream is empty. Of a state of a Recurrence: the state in the
+    end."""
 
     stream: str
     reverse: bool = False

@@ -1,1 +1,1 @@
-"""The normal form of every linear update: a Fold -> its normal form."""
+"""The normal form of every linear update: a Recurrence -> its normal form."""

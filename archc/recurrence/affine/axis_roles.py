@@ -39,7 +39,7 @@ class Sides:
 
 
 def sides(
-    fold: ir.Fold, state: ir.State, found: Chain, table: Table, reads: Sequence[StateSum]
+    fold: ir.Recurrence, state: ir.State, found: Chain, table: Table, reads: Sequence[StateSum]
 ) -> Sides:
     """The micro-steps of a state by roles, and their kind."""
     if any(each.column is not None for raw in found.steps for each in raw.corrections):
@@ -92,13 +92,13 @@ def _diagonal(found: Chain) -> Sides:
     )
 
 
-def _inner(fold: ir.Fold, state: ir.State) -> list[str]:
+def _inner(fold: ir.Recurrence, state: ir.State) -> list[str]:
     """The axes of a state that are no copies of it."""
     return [a.name for a in state.axes if a.kind == "dim" and a.name not in fold.heads]
 
 
 def _key(
-    fold: ir.Fold,
+    fold: ir.Recurrence,
     state: ir.State,
     steps: Sequence[Raw],
     corrections: Sequence[StateSum],
@@ -120,7 +120,7 @@ def _key(
 
 
 def _roles(
-    fold: ir.Fold,
+    fold: ir.Recurrence,
     state: ir.State,
     table: Table,
     key: Names,

@@ -22,7 +22,9 @@ ONE, ZERO = sympy.Integer(1), sympy.Integer(0)
 HELP = "let each state feed the next one only, or run it token by token"
 
 
-def coupled(fold: ir.Fold, linear: Mapping[int, Degree], states: tuple[str, ...]) -> NormalForm:
+def coupled(
+    fold: ir.Recurrence, linear: Mapping[int, Degree], states: tuple[str, ...]
+) -> NormalForm:
     """The block transition of states that only scale one another; their reads are left whole."""
     table = Table()
     reading = read_body(fold, linear, table, None)
@@ -37,7 +39,7 @@ def coupled(fold: ir.Fold, linear: Mapping[int, Degree], states: tuple[str, ...]
 
 
 def _row(
-    fold: ir.Fold, reading: Reading, declared: Mapping[str, ir.State], name: str
+    fold: ir.Recurrence, reading: Reading, declared: Mapping[str, ir.State], name: str
 ) -> tuple[tuple[sympy.Expr, ...], sympy.Expr]:
     """What scales each state into the update of one, and what is written to it."""
     table, id = reading.table, fold.body.outputs[name]
@@ -57,7 +59,7 @@ def _row(
     return tuple(blocks), coefficient(table, value, None)
 
 
-def _whole(fold: ir.Fold, reading: Reading, states: tuple[str, ...]) -> tuple[int, ...]:
+def _whole(fold: ir.Recurrence, reading: Reading, states: tuple[str, ...]) -> tuple[int, ...]:
     """Nodes outside the updates that hold a state with all its axes, or read one."""
     inside = {fold.body.outputs[name] for name in states}
     inside |= {id for root in sorted(inside) for id in fold.body.ancestors(root)}

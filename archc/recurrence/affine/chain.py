@@ -66,7 +66,7 @@ class Chain:
 
 
 def read_body(
-    fold: ir.Fold, degrees: Mapping[int, Degree], table: Table, update: int | None
+    fold: ir.Recurrence, degrees: Mapping[int, Degree], table: Table, update: int | None
 ) -> Reading:
     """The body's polynomials; the value of the node `update` is a version in them."""
     versions: list[sympy.Expr] = []
@@ -89,7 +89,9 @@ def _is_version(table: Table, value: sympy.Expr) -> bool:
     return isinstance(value, sympy.Symbol) and table.atoms[value].kind == "state"
 
 
-def chain(fold: ir.Fold, degrees: Mapping[int, Degree], table: Table, state: ir.State) -> Chain:
+def chain(
+    fold: ir.Recurrence, degrees: Mapping[int, Degree], table: Table, state: ir.State
+) -> Chain:
     """The micro-steps of a state that no other state of its component feeds."""
     update = fold.body.outputs[state.name]
     if degrees[update].kind != LINEAR:

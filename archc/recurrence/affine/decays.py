@@ -1,4 +1,5 @@
-"""The captures of a Fold that are decays of a matrix state: chunks add up their logarithms."""
+"""The captures of a Recurrence that are decays of a matrix state: chunks add up their
+logarithms."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from archc.recurrence.affine.form import MATRIX
 from archc.recurrence.affine.normalize import normal_forms
 
 
-def decays(fold: ir.Fold) -> list[str]:
+def decays(fold: ir.Recurrence) -> list[str]:
     """The captures that decay a matrix state: they had better enter as logarithms."""
     found: dict[str, None] = {}
     for form in normal_forms(fold):

@@ -99,7 +99,7 @@ class StateForm:
     ones are batch-like. `whole` are body nodes with all axes of the state that something takes as
     they are, other than by a sum against a vector (`tanh` of a state, a matrix to solve with, an
     update of another state). The state's own result is not counted: whether anything reads it
-    along the stream, only the graph around the Fold knows.
+    along the stream, only the graph around the Recurrence knows.
     """
 
     state: str

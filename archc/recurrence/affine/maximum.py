@@ -17,7 +17,7 @@ Affine = tuple[sympy.Expr | None, sympy.Expr | None]
 """(a, b) of max(a + m[t-1], b); None stands for -inf."""
 
 
-def tropical(fold: ir.Fold, states: tuple[str, ...]) -> NormalForm | None:
+def tropical(fold: ir.Recurrence, states: tuple[str, ...]) -> NormalForm | None:
     """The form of a running maximum; None if the states are something else."""
     known = degrees(fold, states, tropical=True)
     own = [state for state in fold.states if state.name in states]
@@ -35,7 +35,7 @@ def tropical(fold: ir.Fold, states: tuple[str, ...]) -> NormalForm | None:
     return NormalForm(MAX_PLUS, states, (form,), reading.table.atoms)
 
 
-def _whole(fold: ir.Fold, reading: Reading, state: ir.State) -> tuple[int, ...]:
+def _whole(fold: ir.Recurrence, reading: Reading, state: ir.State) -> tuple[int, ...]:
     """The state's values before and after the token, as far as something else takes them."""
     update = fold.body.outputs[state.name]
     inside = {update, *fold.body.ancestors(update)}

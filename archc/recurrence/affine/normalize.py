@@ -1,8 +1,8 @@
 """Layer IR -> the normal form of every recurrence: decay, terms and reads of each state.
 
-The body of a Fold at one token is read as polynomials (`polynomials`), taken apart into micro-steps
-(`chain`), and each axis gets its role (`axis_roles`). What has no such form is no error: a
-form says why.
+The body of a Recurrence at one token is read as polynomials (`polynomials`), taken apart into
+micro-steps (`chain`), and each axis gets its role (`axis_roles`). What has no such form is no
+error: a form says why.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from archc.recurrence.affine.reads import finished, reads_of
 from archc.recurrence.analysis.degree import OTHER, Degree, degrees, reads, updates
 
 
-def normal_forms(fold: ir.Fold) -> tuple[NormalForm, ...]:
-    """The normal forms of a Fold's states, each after those whose values it needs."""
+def normal_forms(fold: ir.Recurrence) -> tuple[NormalForm, ...]:
+    """The normal forms of a Recurrence's states, each after those whose values it needs."""
     graph = {state.name: reads(fold, state.name) for state in fold.states}
     found = [component(fold, tuple(group)) for group in components(graph)]
     return tuple(_merged(fold, found))
 
 
-def component(fold: ir.Fold, states: tuple[str, ...]) -> NormalForm:
+def component(fold: ir.Recurrence, states: tuple[str, ...]) -> NormalForm:
     """The normal form of states that must be computed together."""
     linear, after = degrees(fold, states), updates(fold)
     broken = [linear[after[s]] for s in states if linear[after[s]].kind == OTHER]
@@ -62,7 +62,7 @@ def sequential(states: tuple[str, ...], refusal: Refusal) -> NormalForm:
     return NormalForm(SEQUENTIAL, states, (), {}, refusal)
 
 
-def _linear(fold: ir.Fold, linear: Mapping[int, Degree], name: str) -> NormalForm:
+def _linear(fold: ir.Recurrence, linear: Mapping[int, Degree], name: str) -> NormalForm:
     """The form of one state that is linear in itself."""
     state = next(state for state in fold.states if state.name == name)
     table = Table()
@@ -86,7 +86,7 @@ def _linear(fold: ir.Fold, linear: Mapping[int, Degree], name: str) -> NormalFor
 # --- groups --------------------------------------------------------------------------------------
 
 
-def _merged(fold: ir.Fold, forms: Sequence[NormalForm]) -> list[NormalForm]:
+def _merged(fold: ir.Recurrence, forms: Sequence[NormalForm]) -> list[NormalForm]:
     """Forms whose decays, x and w are equal become one, if neither needs the other's states."""
     feeds = {name: _feeding(fold, name) for form in forms for name in form.states}
     merged: list[NormalForm] = []
@@ -106,7 +106,7 @@ def _merged(fold: ir.Fold, forms: Sequence[NormalForm]) -> list[NormalForm]:
     return _ordered(merged, feeds)
 
 
-def _feeding(fold: ir.Fold, name: str) -> frozenset[str]:
+def _feeding(fold: ir.Recurrence, name: str) -> frozenset[str]:
     """States that a state depends on, through others as well."""
     found: set[str] = set()
     waiting = [name]

@@ -1,4 +1,5 @@
-"""Body of a Fold -> polynomials: every value of the body over constants and versions of a state.
+"""Body of a Recurrence -> polynomials: every value of the body over constants and versions of a
+state.
 
 A value that is linear in the states of a component is a polynomial of degree one in them. Sums
 against vectors are symbols, too, so that a read that is written back is a product like any other.
@@ -34,7 +35,7 @@ class Reading:
 
     def __init__(
         self,
-        fold: ir.Fold,
+        fold: ir.Recurrence,
         degrees: Mapping[int, Degree],
         table: Table,
         versions: Sequence[sympy.Expr] = (),

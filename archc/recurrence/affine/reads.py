@@ -28,7 +28,7 @@ class RawRead:
 
 
 def reads_of(
-    fold: ir.Fold, state: ir.State, found: Chain, table: Table
+    fold: ir.Recurrence, state: ir.State, found: Chain, table: Table
 ) -> tuple[list[RawRead], list[int]]:
     """What reads the state for a result or for another state, and what takes it whole."""
     walk = _Walk(fold, state, found, table)
@@ -46,7 +46,7 @@ def reads_of(
 class _Walk:
     """From what is needed back to the reads of a state; every node once."""
 
-    def __init__(self, fold: ir.Fold, state: ir.State, found: Chain, table: Table) -> None:
+    def __init__(self, fold: ir.Recurrence, state: ir.State, found: Chain, table: Table) -> None:
         self.body, self.state, self.found, self.table = fold.body, state, found, table
         self.reading = found.reading
         self.seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""Body of a Fold -> the same from its normal forms, to hold them against the recurrence."""
+"""Body of a Recurrence -> the same from its normal forms, to hold them against the recurrence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from archc.recurrence.affine.form import AFTER, MAX_PLUS, SEQUENTIAL, NormalForm
 from archc.recurrence.affine.normalize import normal_forms
 
 
-def rebuilt(fold: ir.Fold) -> Graph:
+def rebuilt(fold: ir.Recurrence) -> Graph:
     """The body with updates and reads made from the normal forms, where there are any."""
     body = fold.body.copy()
     originals = [node.id for node in body]
@@ -30,7 +30,12 @@ class _Rebuild(Builder):
     are, so that they are the values of the form's symbols."""
 
     def __init__(
-        self, fold: ir.Fold, body: Graph, form: NormalForm, own: StateForm, values: dict[int, int]
+        self,
+        fold: ir.Recurrence,
+        body: Graph,
+        form: NormalForm,
+        own: StateForm,
+        values: dict[int, int],
     ) -> None:
         super().__init__(body)
         self.fold, self.body, self.form, self.own = fold, body, form, own

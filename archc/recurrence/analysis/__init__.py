@@ -1,1 +1,1 @@
-"""The kind of recurrence that a Fold is, found before its chunked form is derived."""
+"""The kind of recurrence that a Recurrence is, found before its chunked form is derived."""

@@ -43,9 +43,9 @@ def _visit(layer: ir.Layer, found: list[Class], seen: set[int]) -> None:
         return
     seen.add(id(layer))
     for node in layer.graph:
-        if isinstance(node.op, ir.Fold):
+        if isinstance(node.op, ir.Recurrence):
             found += fold_classes(node.op)
-        elif isinstance(node.op, ir.Pair):
+        elif isinstance(node.op, ir.Attend):
             found.append(pair_class(node.op))
         elif isinstance(node.op, ir.Window) and node.op.stride is None:
             found.append(Class("window", (), f"short convolution over {node.op.width.size} tokens"))
@@ -59,13 +59,13 @@ def summary(layer: ir.Layer) -> str:
     return "; ".join(texts) if texts else "token by token"
 
 
-def fold_classes(fold: ir.Fold) -> list[Class]:
+def fold_classes(fold: ir.Recurrence) -> list[Class]:
     """One class for each group of states that feed one another, in an order to compute them."""
     graph = {state.name: reads(fold, state.name) for state in fold.states}
     return [_component(fold, tuple(group)) for group in components(graph)]
 
 
-def _component(fold: ir.Fold, states: tuple[str, ...]) -> Class:
+def _component(fold: ir.Recurrence, states: tuple[str, ...]) -> Class:
     """The class of states that must be computed together."""
     after = updates(fold)
     linear = degrees(fold, states)
@@ -81,7 +81,7 @@ def _component(fold: ir.Fold, states: tuple[str, ...]) -> Class:
     return Class("sequential", states, "sequential cell", broken.why, span)
 
 
-def describe(fold: ir.Fold, states: tuple[str, ...], found: Transition) -> str:
+def describe(fold: ir.Recurrence, states: tuple[str, ...], found: Transition) -> str:
     """A linear recurrence in words: its decay, its corrections, what mixes its channels."""
     own = [state for state in fold.states if state.name in states]
     axes = dict.fromkeys(axis.name for state in own for axis in state.axes if axis.kind == "dim")
@@ -116,7 +116,7 @@ def _is_constant(body: Graph, id: int) -> bool:
     return any("batch" not in body[operand].type.names for operand in body[id].operands)
 
 
-def pair_class(pair: ir.Pair) -> Class:
+def pair_class(pair: ir.Attend) -> Class:
     """Attention, by what weighs the tokens read and how far back they lie."""
     soft = any(isinstance(node.op, ir.Softmax) for node in pair.body)
     text = "softmax attention" if soft else "attention without softmax"

@@ -1,9 +1,9 @@
 """The degree of a recurrence's values in its states: free of them, linear, linear over (max, +), or
 none of these.
 
-Every value of a Fold's body is looked at once, in dataflow order. A product of two values that both
-hold a state, or a function such as tanh of one, is where a chunked form ends; the node that does it
-is kept, so that it can be underlined.
+Every value of a Recurrence's body is looked at once, in dataflow order. A product of two values
+that both hold a state, or a function such as tanh of one, is where a chunked form ends; the node
+that does it is kept, so that it can be underlined.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Degree:
     why: str = ""
 
 
-def updates(fold: ir.Fold) -> dict[str, int]:
+def updates(fold: ir.Recurrence) -> dict[str, int]:
     """The node of each state's value after the token."""
     return {state.name: fold.body.outputs[state.name] for state in fold.states}
 
 
-def before(fold: ir.Fold) -> dict[int, str]:
+def before(fold: ir.Recurrence) -> dict[int, str]:
     """The nodes of the states' values before the token, and whose they are."""
     names = {state.before: state.name for state in fold.states}
     return {
@@ -44,7 +44,7 @@ def before(fold: ir.Fold) -> dict[int, str]:
     }
 
 
-def reads(fold: ir.Fold, state: str) -> frozenset[str]:
+def reads(fold: ir.Recurrence, state: str) -> frozenset[str]:
     """States that the update of `state` reads, before or after the token. A state that becomes what
     another one was, or becomes too, feeds nothing by that."""
     old, own = before(fold), fold.body.outputs[state]
@@ -66,7 +66,7 @@ def reads(fold: ir.Fold, state: str) -> frozenset[str]:
 
 
 def degrees(
-    fold: ir.Fold, component: Collection[str], tropical: bool = False
+    fold: ir.Recurrence, component: Collection[str], tropical: bool = False
 ) -> Mapping[int, Degree]:
     """The degree of every node in the states of `component`; other states count as given values.
 

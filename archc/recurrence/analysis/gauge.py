@@ -75,8 +75,8 @@ class Proof:
         return (f"{name}[t] -> {name}[t] + delta[t]", *rest)
 
 
-def proved(fold: ir.Fold, state: str, wanted: Collection[str] | None = None) -> Proof | None:
-    """A proof that a state of a Fold does not change the results; None if there is none.
+def proved(fold: ir.Recurrence, state: str, wanted: Collection[str] | None = None) -> Proof | None:
+    """A proof that a state of a Recurrence does not change the results; None if there is none.
 
     `wanted` are the results that are read along the stream (None: all that are no states).
     """
@@ -103,7 +103,7 @@ CHOICES = (Weight(), weight(SCALE, -1, 0), weight(SCALE, 1, 0), weight(SHIFT, 1,
 
 
 def _holds(
-    fold: ir.Fold,
+    fold: ir.Recurrence,
     states: Mapping[str, Weight],
     read: Collection[str],
     values: Mapping[int, Weight | None],
@@ -122,7 +122,7 @@ def _holds(
 class _Walk:
     """What becomes of each value of the body; None where no rule says it."""
 
-    def __init__(self, fold: ir.Fold, own: ir.State, states: Mapping[str, Weight]) -> None:
+    def __init__(self, fold: ir.Recurrence, own: ir.State, states: Mapping[str, Weight]) -> None:
         self.body, self.gauge = fold.body, {axis.name for axis in own.axes}
         old, after = before(fold), updates(fold)
         known: dict[int, Weight] = {after[own.name]: weight(SHIFT, 1, 0)}

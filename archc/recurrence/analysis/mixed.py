@@ -104,7 +104,11 @@ def _results(graph: Graph, inside: Collection[int]) -> list[int]:
     """The memory's values that the rest of the layer reads."""
     outside = {o for node in graph if node.id not in inside for o in node.operands}
     read = outside | set(graph.outputs.values())
-    return [id for id in inside if id in read and not isinstance(graph[id].op, ir.Fold | ir.Pair)]
+    return [
+        id
+        for id in inside
+        if id in read and not isinstance(graph[id].op, ir.Recurrence | ir.Attend)
+    ]
 
 
 def _dims(node: Node) -> tuple[str, ...]:
@@ -130,7 +134,7 @@ def follow(
             flow = (inputs or {}).get(node.op.name, flow)
         elif isinstance(node.op, ir.Constant):
             flow = Flow(ZERO if node.op.value == 0 else FREE)
-        elif isinstance(node.op, ir.Fold | ir.Pair | ir.Call):
+        elif isinstance(node.op, ir.Recurrence | ir.Attend | ir.Call):
             regions[node.id] = _region(node.op, operands)
         elif isinstance(node.op, ir.Result):
             flow = regions[node.operands[0]][node.op.name]
@@ -140,11 +144,13 @@ def follow(
     return flows
 
 
-def _region(op: ir.Fold | ir.Pair | ir.Call, operands: Sequence[Flow]) -> Mapping[str, Flow]:
+def _region(
+    op: ir.Recurrence | ir.Attend | ir.Call, operands: Sequence[Flow]
+) -> Mapping[str, Flow]:
     """The flows of what a region computes, by name."""
-    if isinstance(op, ir.Fold):
+    if isinstance(op, ir.Recurrence):
         return _fold(op, operands)
-    if isinstance(op, ir.Pair):
+    if isinstance(op, ir.Attend):
         roles = zip(op.captures, operands, strict=True)
         given = {name: _elsewhere(f) if role != "reader" else f for (name, role), f in roles}
         flows = follow(op.body, {}, given)
@@ -153,7 +159,7 @@ def _region(op: ir.Fold | ir.Pair | ir.Call, operands: Sequence[Flow]) -> Mappin
     return dict.fromkeys(op.callee.graph.outputs, Flow(OTHER if depends else FREE))
 
 
-def _fold(op: ir.Fold, operands: Sequence[Flow]) -> Mapping[str, Flow]:
+def _fold(op: ir.Recurrence, operands: Sequence[Flow]) -> Mapping[str, Flow]:
     """A state is what it starts as, or what an update leaves: repeated until that stays the same.
     Flows only ever grow, so that it does."""
     captures = dict(zip(op.captures, operands, strict=False))

@@ -42,7 +42,7 @@ class Transition:
     coupled: bool
 
 
-def transition(fold: ir.Fold, component: Collection[str]) -> Transition:
+def transition(fold: ir.Recurrence, component: Collection[str]) -> Transition:
     """The transition of a component whose updates are linear in its states."""
     known = degrees(fold, component)
     own = {name: id for name, id in updates(fold).items() if name in component}
@@ -63,7 +63,7 @@ class _Walk:
     """Terms of nodes, each computed once."""
 
     def __init__(
-        self, fold: ir.Fold, known: Mapping[int, Degree], component: Collection[str]
+        self, fold: ir.Recurrence, known: Mapping[int, Degree], component: Collection[str]
     ) -> None:
         self.body, self.known = fold.body, known
         self.old = {id: name for id, name in before(fold).items() if name in component}

@@ -1,8 +1,8 @@
 """Layer IR -> layer IR: states whose composition law the spec gives, in chunks.
 
 The summaries of all tokens are made at once. Within every chunk, for all chunks at once, they are
-merged from the first row on; a Fold along the chunks applies what a whole chunk does; and the state
-after each token is what the rows up to it do to the state before its chunk:
+merged from the first row on; a Recurrence along the chunks applies what a whole chunk does; and the
+state after each token is what the rows up to it do to the state before its chunk:
 
     prefix[i] = merge(prefix[i-1], token[i]),    S[i] = apply(prefix[i], S before the chunk)
 
@@ -34,7 +34,7 @@ JOINS = "joins"
 """Whether there is something before to be merged with; no part of a summary."""
 
 
-def in_order(fold: ir.Fold, forms: Sequence[NormalForm]) -> list[NormalForm]:
+def in_order(fold: ir.Recurrence, forms: Sequence[NormalForm]) -> list[NormalForm]:
     """The forms, those that do not need the states of a law first: its summaries may read them.
     States side by side in one form are taken apart if only some have a law."""
     given = {name for law in fold.laws for name in law.states}
@@ -56,8 +56,9 @@ def _apart(form: NormalForm, given: Collection[str]) -> Iterator[NormalForm]:
         yield replace(form, states=tuple(each.state for each in forms), forms=forms)
 
 
-def without_laws(fold: ir.Fold) -> ir.Fold:
-    """The Fold without laws and the summaries of tokens, once its chunked form has been made."""
+def without_laws(fold: ir.Recurrence) -> ir.Recurrence:
+    """The Recurrence without laws and the summaries of tokens, once its chunked form has been
+    made."""
     if not fold.laws:
         return fold
     body, inside = fold.body.copy(), {law.in_body(part) for law in fold.laws for part in law.parts}
@@ -115,7 +116,7 @@ def folded(frame: Frame, law: GivenLaw, along: Axis, given: Mapping[str, int]) -
     inside = [name for name in given if inner.graph.users(new[name])]
     inner.graph.prune()
     begin = [frame.add(ck.Select(along.name, 0), given[p]) for p in law.parts]
-    op = ir.Fold(along, tuple(map(here, inside)), states, inner.graph)
+    op = ir.Recurrence(along, tuple(map(here, inside)), states, inner.graph)
     made = frame.add(op, *(given[name] for name in inside), *begin)
     return {p: frame.add(ir.Result(so_far(p)), made) for p in law.parts}
 
@@ -151,7 +152,7 @@ def _before_chunks(
     inside = [name for name in last if inner.graph.users(own[name])]
     inner.graph.prune()
     heads = tuple(a.name for a in states[0].axes if a.name in frame.outer)
-    op = ir.Fold(frame.chunk, tuple(map(here, inside)), tuple(states), inner.graph, heads)
+    op = ir.Recurrence(frame.chunk, tuple(map(here, inside)), tuple(states), inner.graph, heads)
     made = frame.add(op, *(last[n] for n in inside), *(starts[s.name] for s in states))
     return {s.name: frame.add(ir.Result(s.name + BEGIN), made) for s in states}
 

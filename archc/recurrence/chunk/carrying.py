@@ -1,4 +1,5 @@
-"""The body of the Fold along the chunks: from the state before a chunk to the state after it."""
+"""The body of the Recurrence along the chunks: from the state before a chunk to the state after
+it."""
 
 from __future__ import annotations
 

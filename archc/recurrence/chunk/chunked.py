@@ -36,7 +36,7 @@ def chunked(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
 
     def with_chunks(graph: Graph, node: Node) -> int | None:
         """fold(..) -> fold(..) with a chunked form"""
-        if not isinstance(node.op, ir.Fold) or node.op.chunked is not None:
+        if not isinstance(node.op, ir.Recurrence) or node.op.chunked is not None:
             return None
         key = id(node.op.body)
         if key not in done:
@@ -54,7 +54,7 @@ def chunked(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
 
 
 def _form(derived: Derived, differentiate: Differentiate) -> ck.ChunkForm | None:
-    """The chunked form of a Fold with its gradient."""
+    """The chunked form of a Recurrence with its gradient."""
     if derived.graph is None:
         return None
     inputs = [
@@ -74,8 +74,8 @@ def derived_of(
     known: Mapping[int, Interval] | None = None,
     sizes: Mapping[str, Interval] = MappingProxyType({}),
 ) -> Derived:
-    """What the derivation finds out about a Fold in its graph; `known` are intervals of nodes,
-    `sizes` those of sizes and options."""
+    """What the derivation finds out about a Recurrence in its graph; `known` are intervals of
+    nodes, `sizes` those of sizes and options."""
     inside = _captured(node, intervals(graph) if known is None else known)
     return _derived(graph, node, {**sizes, **inside})
 
@@ -91,7 +91,7 @@ def _derived(graph: Graph, node: Node, known: Mapping[str, Interval]) -> Derived
 
 
 def _captured(node: Node, known: Mapping[int, Interval]) -> dict[str, Interval]:
-    """Intervals of what enters a Fold: its captures, and `S[0]` for each state, by name."""
+    """Intervals of what enters a Recurrence: its captures, and `S[0]` for each state, by name."""
     names = (*node.op.captures, *(ck.start(state.name) for state in node.op.states))
     return {name: known[id] for name, id in zip(names, node.operands, strict=True)}
 
@@ -117,7 +117,7 @@ def _recurrences(layer: ir.Layer) -> Iterator[tuple[ir.Layer, Node, dict[str, In
         if id(each) in seen:
             continue
         seen.add(id(each))
-        folds = [node for node in each.graph if isinstance(node.op, ir.Fold)]
+        folds = [node for node in each.graph if isinstance(node.op, ir.Recurrence)]
         known = stated(each) if folds else {}
         for node in folds:
             yield each, node, sizes_of(each) | _captured(node, known)

@@ -1,4 +1,4 @@
-"""Layer IR -> layer IR: a Fold, and its chunked form beside it.
+"""Layer IR -> layer IR: a Recurrence, and its chunked form beside it.
 
 The normal forms say how each group of states is computed in chunks; here that is done group by
 group, each on the values of those before it. A group without a chunked form stays a loop over the
@@ -53,13 +53,13 @@ from archc.recurrence.chunk.tropical import differences_first, running_max
 
 
 def derive(
-    fold: ir.Fold,
+    fold: ir.Recurrence,
     captures: Mapping[str, Type],
     known: Mapping[str, Interval],
     wanted: Sequence[str],
     initial: Mapping[str, Interval],
 ) -> Derived:
-    """The chunked form of a Fold, its results `wanted` along the stream.
+    """The chunked form of a Recurrence, its results `wanted` along the stream.
 
     `captures` are the types that its captures have outside, `known` the intervals in which they
     lie, `initial` those of the states' initial values in the spec.
@@ -68,11 +68,11 @@ def derive(
 
 
 class Derivation:
-    """One Fold on its way."""
+    """One Recurrence on its way."""
 
     def __init__(
         self,
-        fold: ir.Fold,
+        fold: ir.Recurrence,
         captures: Mapping[str, Type],
         known: Mapping[str, Interval],
         wanted: Sequence[str],

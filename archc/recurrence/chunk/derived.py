@@ -1,4 +1,4 @@
-"""The result of the derivation of a Fold: its chunked form, and the states that have none."""
+"""The result of the derivation of a Recurrence: its chunked form, and the states that have none."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Kept:
 
 @dataclass(frozen=True)
 class Derived:
-    """What was found about a Fold: its chunked form (None: every state stays a loop), the normal
-    forms of its states, those that stay a loop, and the laws of the spec that it follows."""
+    """What was found about a Recurrence: its chunked form (None: every state stays a loop), the
+    normal forms of its states, those that stay a loop, and the laws of the spec that it follows."""
 
     graph: Graph | None
     forms: tuple[NormalForm, ...]

@@ -144,8 +144,8 @@ def input_of(graph: Graph, name: str, type: Type) -> int:
     return graph.add(ir.Input(name, type), name=name)
 
 
-def frame_of(fold: ir.Fold) -> Frame:
-    """An empty graph with chunks of the Fold's stream; its axes have names of their own."""
+def frame_of(fold: ir.Recurrence) -> Frame:
+    """An empty graph with chunks of the Recurrence's stream; its axes have names of their own."""
     taken = {axis.name for node in fold.body for axis in node.type.axes}
     taken |= {fold.stream.name, *(axis.name for state in fold.states for axis in state.axes)}
     for graph in (graph for law in fold.laws for graph in (law.merge, law.apply)):

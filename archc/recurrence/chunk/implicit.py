@@ -1,4 +1,4 @@
-"""Body of a Fold -> the symmetric positive definite systems in it that hold a whole state.
+"""Body of a Recurrence -> the symmetric positive definite systems in it that hold a whole state.
 
 solve(H[t] + diag(lam), q) needs H[t] only through products with vectors, and these are reads like
 any other: conjugate gradients solve the system without the matrix. They need a matrix that is
@@ -88,7 +88,7 @@ class Indefinite(Exception):
 
 
 def systems(
-    fold: ir.Fold,
+    fold: ir.Recurrence,
     form: NormalForm,
     state: str,
     known: Mapping[int, Interval],
@@ -111,7 +111,7 @@ def systems(
     return tuple(found)
 
 
-def _solves(fold: ir.Fold, own: StateForm) -> list[int]:
+def _solves(fold: ir.Recurrence, own: StateForm) -> list[int]:
     """The Solve nodes that read what is made of the whole state; nothing else may."""
     body, found = fold.body, dict[int, None]()
     for id in own.whole:
@@ -129,7 +129,7 @@ def _solves(fold: ir.Fold, own: StateForm) -> list[int]:
 # --- the matrix as a sum ---------------------------------------------------------------------
 
 
-def _system(fold: ir.Fold, id: int, own: StateForm) -> System:
+def _system(fold: ir.Recurrence, id: int, own: StateForm) -> System:
     """A Solve node whose matrix is a sum of the state and diagonals."""
     node = fold.body[id]
     walk = _Sum(fold, node.op, own)
@@ -142,7 +142,7 @@ def _system(fold: ir.Fold, id: int, own: StateForm) -> System:
 class _Sum:
     """The addends of a matrix."""
 
-    def __init__(self, fold: ir.Fold, op: ir.Solve, own: StateForm) -> None:
+    def __init__(self, fold: ir.Recurrence, op: ir.Solve, own: StateForm) -> None:
         self.body, self.own, self.sides = fold.body, own.state, (op.row, op.col)
         self.old, self.after = before(fold), updates(fold)
         self.shares: list[Share] = []

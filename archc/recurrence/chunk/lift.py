@@ -1,4 +1,4 @@
-"""The body of a Fold on all tokens at once: one node of the body -> a node along the stream.
+"""The body of a Recurrence on all tokens at once: one node of the body -> a node along the stream.
 
 What does not depend on a state needs no loop. What does is lifted once the values of its states, or
 of its reads, are known along the stream.

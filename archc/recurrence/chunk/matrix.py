@@ -9,7 +9,7 @@ gates from its start, is
 
 The first is a unit lower triangular system: with its inverse X the rows are Y = U + W S, where U
 and W do not depend on S. So all Grams, inverses, U and W are computed for all chunks at once, a
-Fold along the chunks carries S and makes Y, and the reads are again for all chunks at once.
+Recurrence along the chunks carries S and makes Y, and the reads are again for all chunks at once.
 """
 
 from __future__ import annotations
@@ -231,7 +231,8 @@ class MatrixForm:
         return None if gate is None else self.frame.sums(gate, exclusive=exclusive)
 
     def _carry(self) -> None:
-        """The Fold along the chunks, the state before each of them and what each row wrote."""
+        """The Recurrence along the chunks, the state before each of them and what each row
+        wrote."""
         frame = self.frame
         unknown, inverse = self._system()
         self.reads_state = []
@@ -300,10 +301,10 @@ class MatrixForm:
         return frame.total(parts)
 
     def _fold(self, unknown: Sequence[Slot], captured: Mapping[str, int]) -> None:
-        """Add the Fold, and note its results."""
+        """Add the Recurrence, and note its results."""
         frame = self.frame
         body = carrying(frame, self.key_names, captured, self.states, len(unknown))
-        op = ir.Fold(frame.chunk, tuple(captured), self.states, body, frame.outer)
+        op = ir.Recurrence(frame.chunk, tuple(captured), self.states, body, frame.outer)
         fold = frame.graph.add(op, *captured.values(), *self.initial)
         result = {name: frame.add(ir.Result(name), fold) for name in body.outputs}
         self.begin = [result[state.name + BEGIN] for state in self.states]

@@ -1,8 +1,8 @@
 """Layer IR -> layer IR: a state that is scaled and added to, element by element, in chunks.
 
 S[t] = decay * S[t-1] + write. Within a chunk all rows start from 0; a product of decays takes in
-what the chunk began with, and a Fold along the chunks finds out what that is. Decays stay factors:
-one that is 0, or negative, is as good as any other.
+what the chunk began with, and a Recurrence along the chunks finds out what that is. Decays stay
+factors: one that is 0, or negative, is as good as any other.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from archc.recurrence.chunk.carrying import BEGIN
 from archc.recurrence.chunk.frame import Frame, input_of
 
 Step = Callable[[Frame, int, Mapping[str, int]], int]
-"""In the body of a Fold along chunks: the state before a chunk, and values of the chunk by name ->
-the state after it."""
+"""In the body of a Recurrence along chunks: the state before a chunk, and values of the chunk by
+name -> the state after it."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def starts(
         values[key] = input_of(inner.graph, key, Type(rest, type.dtype))
     inner.graph.outputs = {state.name: step(inner, old, values), name: old}
     heads = tuple(axis.name for axis in state.axes if axis.name in frame.outer)
-    op = ir.Fold(frame.chunk, tuple(given), (state,), inner.graph, heads)
+    op = ir.Recurrence(frame.chunk, tuple(given), (state,), inner.graph, heads)
     return frame.add(ir.Result(name), frame.add(op, *given.values(), initial))
 
 

@@ -1,4 +1,4 @@
-"""Layer IR -> layer IR: some states of a Fold, token by token, as a Fold of their own.
+"""Layer IR -> layer IR: some states of a Recurrence, token by token, as a Recurrence of their own.
 
 For states without a chunked form, beside others that have one: everything that does not depend on
 them is computed for all tokens at once, and enters as a capture.
@@ -19,14 +19,14 @@ from archc.recurrence.chunk.scan import Carried
 
 
 def stepwise(
-    fold: ir.Fold, states: Sequence[str], lifted: Lifted, starts: Mapping[str, int]
+    fold: ir.Recurrence, states: Sequence[str], lifted: Lifted, starts: Mapping[str, int]
 ) -> dict[str, Carried]:
     """The states along the stream; what they read of others is looked up in `lifted`."""
     own = tuple(state for state in fold.states if state.name in states)
     body, captured = _body(fold, states)
     operands = [lifted[id] for id in captured.values()]
     frame = lifted.frame
-    op = ir.Fold(fold.stream, tuple(captured), own, body, fold.heads)
+    op = ir.Recurrence(fold.stream, tuple(captured), own, body, fold.heads)
     node = frame.graph.add(op, *operands, *(starts[state.name] for state in own))
     found = {}
     for state in own:
@@ -37,8 +37,9 @@ def stepwise(
     return found
 
 
-def _body(fold: ir.Fold, states: Sequence[str]) -> tuple[Graph, dict[str, int]]:
-    """The updates of the states alone, and the nodes of the Fold's body that enter them by name."""
+def _body(fold: ir.Recurrence, states: Sequence[str]) -> tuple[Graph, dict[str, int]]:
+    """The updates of the states alone, and the nodes of the Recurrence's body that enter them by
+    name."""
     old, after = fold.body, updates(fold)
     mine = {id for id, name in before(fold).items() if name in states}
     inside = mine.union(*(old.descendants(id) for id in sorted(mine)))

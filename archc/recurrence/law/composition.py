@@ -45,11 +45,11 @@ class Refusal:
 class LawRound:
     """The law of those states that are summarised together.
 
-    `summary`: inputs named as the captures of the Fold, and `S[0]` for states of earlier rounds
-    that are read; outputs: the parts. `merge`: inputs `<part>.1`, `<part>.2`; outputs: the parts.
-    `apply`: inputs: the parts, and `S[0]`; outputs `S[T]`. `identity`: the parts of no tokens.
-    `parts` are the types of the parts by name: `P_S` (or `log_P_S`) and `Q_S`. Where the spec gives
-    the law, there are no groups, the parts are its own, and no tokens have no summary.
+    `summary`: inputs named as the captures of the Recurrence, and `S[0]` for states of earlier
+    rounds that are read; outputs: the parts. `merge`: inputs `<part>.1`, `<part>.2`; outputs: the
+    parts. `apply`: inputs: the parts, and `S[0]`; outputs `S[T]`. `identity`: the parts of no
+    tokens. `parts` are the types of the parts by name: `P_S` (or `log_P_S`) and `Q_S`. Where the
+    spec gives the law, there are no groups, the parts are its own, and no tokens have no summary.
     """
 
     groups: tuple[Group, ...]
@@ -69,15 +69,15 @@ class LawRound:
 
 @dataclass(frozen=True)
 class Law:
-    """The law of every state of a Fold, round after round."""
+    """The law of every state of a Recurrence, round after round."""
 
     rounds: tuple[LawRound, ...]
 
 
 def law_of(
-    fold: ir.Fold, captures: Mapping[str, Type], known: Mapping[str, Interval]
+    fold: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
 ) -> Law | Refusal:
-    """The law of a Fold: `captures` are the types that its captures have outside, `known` the
+    """The law of a Recurrence: `captures` are the types that its captures have outside, `known` the
     intervals in which they lie."""
     if fold.laws:
         return _given(fold, captures, known)
@@ -97,7 +97,7 @@ def _round(each: Round) -> LawRound:
 
 
 def _given(
-    fold: ir.Fold, captures: Mapping[str, Type], known: Mapping[str, Interval]
+    fold: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
 ) -> Law | Refusal:
     """The laws that the spec gives, if they are about every state."""
     others = [
@@ -123,8 +123,10 @@ def _given(
 def law_of_layer(layer: ir.Layer) -> Law | Refusal:
     """The law of a layer that is one recurrence and what is computed of its inputs token by token,
     such as the memory of a layer alone; the summaries take inputs of the layer."""
-    regions = [node for node in layer.graph if isinstance(node.op, ir.Fold | ir.Pair | ir.Call)]
-    folds = [node for node in regions if isinstance(node.op, ir.Fold)]
+    regions = [
+        node for node in layer.graph if isinstance(node.op, ir.Recurrence | ir.Attend | ir.Call)
+    ]
+    folds = [node for node in regions if isinstance(node.op, ir.Recurrence)]
     if len(folds) != 1 or len(regions) != 1:
         names = tuple(state.name for node in folds for state in node.op.states)
         reason = "a law is about one recurrence, not about several, an attention or a called layer"

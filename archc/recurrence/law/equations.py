@@ -34,7 +34,7 @@ class Equation:
     of: tuple[tuple[str, str], ...]
 
 
-def trial(fold: ir.Fold, law: GivenLaw) -> tuple[Graph, tuple[Equation, ...]]:
+def trial(fold: ir.Recurrence, law: GivenLaw) -> tuple[Graph, tuple[Equation, ...]]:
     """The graph, from captures of single tokens and states, and the pairs of its outputs."""
     made = _Trial(fold, law)
     return made.frame.graph, tuple(made.equations())
@@ -43,7 +43,7 @@ def trial(fold: ir.Fold, law: GivenLaw) -> tuple[Graph, tuple[Equation, ...]]:
 class _Trial:
     """The graph under construction."""
 
-    def __init__(self, fold: ir.Fold, law: GivenLaw):
+    def __init__(self, fold: ir.Recurrence, law: GivenLaw):
         self.fold, self.law = fold, law
         axis = fold.stream  # there are no chunks here
         self.frame = Frame(layer_graph(), axis, axis, axis, axis, tuple(fold.heads))

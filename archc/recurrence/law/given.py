@@ -19,7 +19,7 @@ from archc.recurrence.chunk.frame import settled
 
 
 def summary_graph(
-    fold: ir.Fold, captures: Mapping[str, Type], known: Mapping[str, Interval]
+    fold: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
 ) -> Graph:
     """The parts of the summary of all tokens, of which there is at least one. Raises
     StateNeeded."""
@@ -35,7 +35,7 @@ class _Summary(Derivation):
     """The graph under construction."""
 
     def __init__(
-        self, fold: ir.Fold, captures: Mapping[str, Type], known: Mapping[str, Interval]
+        self, fold: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
     ) -> None:
         super().__init__(fold, captures, known, ())
 

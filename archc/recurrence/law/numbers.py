@@ -48,7 +48,7 @@ def with_laws(layer: ir.Layer) -> ir.Layer:
 
 def _laws(layer: ir.Layer) -> list[tuple[Node, GivenLaw]]:
     """The laws of a layer's recurrences."""
-    folds = [node for node in layer.graph if isinstance(node.op, ir.Fold)]
+    folds = [node for node in layer.graph if isinstance(node.op, ir.Recurrence)]
     return [(node, law) for node in folds for law in node.op.laws]
 
 

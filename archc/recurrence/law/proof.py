@@ -40,7 +40,9 @@ def laws_proved(layer: ir.Layer) -> ir.Layer:
 
     def with_proofs(graph: Graph, node: Node) -> int | None:
         """fold(.., law) -> fold(.., law that is proved)"""
-        if not isinstance(node.op, ir.Fold) or all(law.proved is not None for law in node.op.laws):
+        if not isinstance(node.op, ir.Recurrence) or all(
+            law.proved is not None for law in node.op.laws
+        ):
             return None
         laws = tuple(replace(law, proved=proved(node.op, law)) for law in node.op.laws)
         return graph.add(replace(node.op, laws=laws), *node.operands)
@@ -48,7 +50,7 @@ def laws_proved(layer: ir.Layer) -> ir.Layer:
     return rewrite(layer, [with_proofs])
 
 
-def proved(fold: ir.Fold, law: GivenLaw) -> bool:
+def proved(fold: ir.Recurrence, law: GivenLaw) -> bool:
     """Whether all three equations are."""
     try:
         return all(same(one, other) for one, other in _equations(fold, law))
@@ -56,7 +58,7 @@ def proved(fold: ir.Fold, law: GivenLaw) -> bool:
         return False
 
 
-def _equations(fold: ir.Fold, law: GivenLaw) -> Iterator[tuple[Any, Any]]:
+def _equations(fold: ir.Recurrence, law: GivenLaw) -> Iterator[tuple[Any, Any]]:
     """The pairs of formulas that must be equal."""
     types = {n.op.name: n.type for n in law.apply if isinstance(n.op, ir.Input)}
     x, y, z = (
@@ -85,7 +87,7 @@ def applied(law: GivenLaw, run: Formulas, states: Formulas) -> Formulas:
     return {name: simple(found[ck.final(name)]) for name in law.states}
 
 
-def _of_body(fold: ir.Fold, law: GivenLaw, states: Formulas) -> tuple[Formulas, Formulas]:
+def _of_body(fold: ir.Recurrence, law: GivenLaw, states: Formulas) -> tuple[Formulas, Formulas]:
     """The summary of a token and the states after it, as the recurrence has them."""
     body, names = fold.body.copy(), [*law.states, *map(law.in_body, law.parts)]
     body.outputs = {name: body.outputs[name] for name in names}

@@ -1,4 +1,4 @@
-"""Layer IR -> layer IR: a Fold -> the graph of a run's summary, for each kind of state.
+"""Layer IR -> layer IR: a Recurrence -> the graph of a run's summary, for each kind of state.
 
 Q is what the recurrence gives from a state of 0, in chunks; P is a product of its decays or, where
 updates read the state, the recurrence itself run on the identity without anything that is written.
@@ -64,9 +64,9 @@ class Round:
 
 
 def rounds_of(
-    fold: ir.Fold, captures: Mapping[str, Type], known: Mapping[str, Interval]
+    fold: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
 ) -> Iterator[Round]:
-    """The summaries of a Fold's states, round after round. Raises NoLaw."""
+    """The summaries of a Recurrence's states, round after round. Raises NoLaw."""
     work = _Summaries(fold, captures, known)
     forms = normal_forms(fold)
     gauges = {name: proof for form in forms for name, proof in _proofs(fold, form)}
@@ -80,7 +80,7 @@ def rounds_of(
             work.follow(form)
 
 
-def _proofs(fold: ir.Fold, form: NormalForm) -> Iterator[tuple[str, Proof]]:
+def _proofs(fold: ir.Recurrence, form: NormalForm) -> Iterator[tuple[str, Proof]]:
     """The running maximum of a group, if it is a gauge."""
     if form.kind == MAX_PLUS:
         found = proved(fold, form.states[0])
@@ -88,7 +88,9 @@ def _proofs(fold: ir.Fold, form: NormalForm) -> Iterator[tuple[str, Proof]]:
             yield form.states[0], found
 
 
-def _order(fold: ir.Fold, forms: Sequence[NormalForm], gauges: Mapping[str, Proof]) -> list[int]:
+def _order(
+    fold: ir.Recurrence, forms: Sequence[NormalForm], gauges: Mapping[str, Proof]
+) -> list[int]:
     """The round of each group: after the groups whose states it needs, and beside its gauges."""
     at: dict[str, int] = {}
     for form in forms:
@@ -99,14 +101,14 @@ def _order(fold: ir.Fold, forms: Sequence[NormalForm], gauges: Mapping[str, Proo
 
 
 class _Summaries(Derivation):
-    """The parts of a Fold's states, in one graph.
+    """The parts of a Recurrence's states, in one graph.
 
     Values of the body are looked up in `lifted` (with the states as they are), in `alone` (gauges
     that have seen nothing before the run) or in `plain` (gauges of 0).
     """
 
     def __init__(
-        self, fold: ir.Fold, captures: Mapping[str, Type], known: Mapping[str, Interval]
+        self, fold: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
     ) -> None:
         super().__init__(fold, captures, known, ())
         self.alone = Lifted(self.frame, fold.body, self.lifted.known)
@@ -317,7 +319,7 @@ KINDS = {
 """How a group of each kind is summarised."""
 
 
-def _scale(fold: ir.Fold, form: NormalForm, gauges: Mapping[str, Proof]) -> tuple[str, int]:
+def _scale(fold: ir.Recurrence, form: NormalForm, gauges: Mapping[str, Proof]) -> tuple[str, int]:
     """The gauge that a group's states are scaled by, and the sign; "" if they are not."""
     needs = {other for name in form.states for other in reads(fold, name)} - {*form.states}
     found: dict[tuple[str, int], None] = {}

@@ -18,7 +18,7 @@ from archc.dims import size_symbol
 from archc.ir.layer import Init
 
 SPEC = """
-layer Pair(d, H, K = d / H, p = 0.5):
+layer Attend(d, H, K = d / H, p = 0.5):
     input x[d], y[H, K]
     input tokens in d
     param W[d, H, K]; E[d, H, K]
@@ -32,7 +32,7 @@ layer Pair(d, H, K = d / H, p = 0.5):
 
 @pytest.fixture(scope="module")
 def cls() -> Any:
-    return load(text_of(archc.parse(SPEC).layer), "checks").Pair
+    return load(text_of(archc.parse(SPEC).layer), "checks").Attend
 
 
 @pytest.fixture

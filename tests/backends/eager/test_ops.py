@@ -225,7 +225,7 @@ def ops_in(graph: Graph) -> Iterator[type]:
     """The ops of a graph, of the bodies in it and of the layers it calls."""
     for node in graph:
         yield type(node.op)
-        if isinstance(node.op, ir.Fold | ir.Pair):
+        if isinstance(node.op, ir.Recurrence | ir.Attend):
             yield from ops_in(node.op.body)
         elif isinstance(node.op, ir.Call):
             yield from ops_in(node.op.callee.graph)

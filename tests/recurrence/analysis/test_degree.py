@@ -18,8 +18,10 @@ layer Example(D):
 """
 
 
-def fold(**formulas: str) -> ir.Fold:
-    (found,) = (n.op for n in layer(TEXT.format(**formulas)).graph if isinstance(n.op, ir.Fold))
+def fold(**formulas: str) -> ir.Recurrence:
+    (found,) = (
+        n.op for n in layer(TEXT.format(**formulas)).graph if isinstance(n.op, ir.Recurrence)
+    )
     return found
 
 

@@ -66,14 +66,14 @@ NO_GAUGES = [
 ]
 
 
-def fold_of(model: ir.Layer) -> ir.Fold:
-    return next(node.op for node in model.graph if isinstance(node.op, ir.Fold))
+def fold_of(model: ir.Layer) -> ir.Recurrence:
+    return next(node.op for node in model.graph if isinstance(node.op, ir.Recurrence))
 
 
 def moved(model: ir.Layer) -> ir.Layer:
     """The layer with `delta`, a further input, added to m[t] at every token."""
     graph = model.graph.copy()
-    node = next(node for node in graph if isinstance(node.op, ir.Fold))
+    node = next(node for node in graph if isinstance(node.op, ir.Recurrence))
     own = next(state for state in node.op.states if state.name == "m")
     outer = Type((own.axes[0], axis("t"), *own.axes[1:]))
     delta = graph.add(ir.Input("delta", outer), name="delta")

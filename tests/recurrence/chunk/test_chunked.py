@@ -59,7 +59,7 @@ def gradients(
 def ready(spec: ir.Layer) -> list[tuple[Graph, Node]]:
     """The recurrences of a layer with their chunked forms."""
     made = in_chunks(in_logs(simplify(spec)))
-    return [(made.graph, node) for node in made.graph if isinstance(node.op, ir.Fold)]
+    return [(made.graph, node) for node in made.graph if isinstance(node.op, ir.Recurrence)]
 
 
 def agree(by_loop: dict[str, Tensor], made: dict[str, Tensor]) -> None:

@@ -58,7 +58,7 @@ def body(when: str, scaled: bool) -> Callable[[Sketch, Ids], dict[str, int]]:
     return make
 
 
-def system(op: ir.Fold, when: str, scaled: bool) -> System:
+def system(op: ir.Recurrence, when: str, scaled: bool) -> System:
     """The system of the body above."""
     ids = {node.op.name: node.id for node in op.body if isinstance(node.op, ir.Input)}
     factors = (("mul", ids["c"]),) if scaled else ()
@@ -127,7 +127,7 @@ def test_what_does_not_depend_on_the_vector_is_computed_once() -> None:
     graph = form(INPUTS, "written", False)
     (node,) = [node for node in graph if isinstance(node.op, ck.Conjugate)]
     inner = node.op.body
-    assert not any(isinstance(n.op, ck.Sums | ck.Chunks | ir.Fold | ir.Result) for n in inner)
+    assert not any(isinstance(n.op, ck.Sums | ck.Chunks | ir.Recurrence | ir.Result) for n in inner)
     inputs = {n.op.name for n in inner if isinstance(n.op, ir.Input)}
     assert inputs == {"p", *node.op.captures}
     assert inner[inner.outputs["product"]].type == graph[node.operands[0]].type

@@ -122,14 +122,14 @@ def test_in_chunks_as_by_hand(
 
 
 def test_only_the_carried_state_is_sequential() -> None:
-    """Grams, inverses and reads are computed for all chunks at once: the Fold holds products with
-    the state and nothing else."""
+    """Grams, inverses and reads are computed for all chunks at once: the Recurrence holds products
+    with the state and nothing else."""
     example = Example(4)
     made = step(example, 0, 1, "channel", False, True)
     initial = input_of(example.frame.graph, "S[0]", Type(STATE.axes))
     form = MatrixForm(example.frame, [K], [STATE], [made], [initial])
     form.read(0, form.query(example.input("q", K), 0), "written")
-    (fold,) = (node.op for node in example.frame.graph if isinstance(node.op, ir.Fold))
+    (fold,) = (node.op for node in example.frame.graph if isinstance(node.op, ir.Recurrence))
     inside = {type(node.op) for node in fold.body}
     assert inside <= {ir.Input, ir.Contract, ir.Elementwise}
     outside = {type(node.op) for node in example.frame.graph}

@@ -65,8 +65,8 @@ KINDS = {
 
 
 @lru_cache
-def made(kind: str) -> tuple[Law, ir.Fold, dict[str, Type], dict[str, Interval]]:
-    """The law of an example, its Fold, and the types and intervals of the captures."""
+def made(kind: str) -> tuple[Law, ir.Recurrence, dict[str, Type], dict[str, Interval]]:
+    """The law of an example, its Recurrence, and the types and intervals of the captures."""
     states, update = KINDS[kind]
     read = "S[t].T @ q / exp(-m[t])" if "m[t]" in update else "S[t]"
     text = f"{HEAD}\n    recurrence {states} over H:\n        {update}\n        o = {read}\n"
@@ -80,7 +80,7 @@ def made(kind: str) -> tuple[Law, ir.Fold, dict[str, Type], dict[str, Interval]]
     return law, node.op, types, known
 
 
-def run_graph(fold: ir.Fold, types: Mapping[str, Type]) -> Graph:
+def run_graph(fold: ir.Recurrence, types: Mapping[str, Type]) -> Graph:
     """The loop over tokens, from `S[0]` to `S[T]`."""
     graph = layer_graph()
     ids = [graph.add(ir.Input(name, type)) for name, type in types.items()]

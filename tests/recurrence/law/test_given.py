@@ -33,7 +33,7 @@ def test_the_chunked_form_is_the_loop(name: str) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_the_gradient_is_that_of_the_loop(name: str) -> None:
     made = in_chunks(before_chunks(with_laws(layer(EVERY[name]))))
-    for node in [node for node in made.graph if isinstance(node.op, ir.Fold)]:
+    for node in [node for node in made.graph if isinstance(node.op, ir.Recurrence)]:
         for tokens, chunk in ((1, 2), (7, 3), (6, 6)):
             by_loop, derived = gradients(made.graph, node, tokens, chunk)
             assert furthest(by_loop, derived) < 1e-8
@@ -65,7 +65,7 @@ layer Fractions(D):
 def test_what_fills_the_last_chunk_does_not_matter() -> None:
     """A token of 0 would be 1 / 0."""
     made = in_chunks(before_chunks(with_laws(layer(FRACTIONS))))
-    (node,) = (node for node in made.graph if isinstance(node.op, ir.Fold))
+    (node,) = (node for node in made.graph if isinstance(node.op, ir.Recurrence))
     by_loop, derived = gradients(made.graph, node, 5, 4)
     assert furthest(by_loop, derived) < 1e-8
     assert all(x.isfinite().all() for x in derived.values())

@@ -26,7 +26,7 @@ def verdicts(text: str) -> list[bool | None]:
     return [
         law.proved
         for node in with_laws(layer(text)).graph
-        if isinstance(node.op, ir.Fold)
+        if isinstance(node.op, ir.Recurrence)
         for law in node.op.laws
     ]
 
