@@ -30,7 +30,7 @@ def carried(state: str) -> str:
     return f"{cotangent(state)}.carried"
 
 
-# --- folds --------------------------------------------------------------------------------------
+# --- recurrences ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class _Flow:
     reached: tuple[str, ...] = ()
 
 
-def fold(b: Builder, node: Node, given: Given) -> Cotangents:
+def recurrence(b: Builder, node: Node, given: Given) -> Cotangents:
     """The Recurrence the other way, over the gradient of the body. Its states are the cotangents of
     the states; it captures what the body captured, the states before each token, and the cotangents
     of the results along the stream:
@@ -112,13 +112,14 @@ def carries(graph: Graph, last: Node) -> bool:
     """Whether a Last reads a state of a Recurrence in the end, or where it began if there are no
     tokens, and the Recurrence hands the cotangent of that state on from token to token."""
     result = graph[last.operands[0]]
-    fold = graph[result.operands[0]] if isinstance(result.op, ir.Result) else result
-    if not isinstance(fold.op, ir.Recurrence) or (fold.op.stream.name, fold.op.reverse) != (
+    recurrence = graph[result.operands[0]] if isinstance(result.op, ir.Result) else result
+    op = recurrence.op
+    if not isinstance(op, ir.Recurrence) or (op.stream.name, op.reverse) != (
         last.op.stream, last.op.reverse
     ):  # fmt: skip
         return False
-    name, body = result.op.name, fold.op.body
-    starts = dict(zip(_names(fold.op), fold.operands[len(fold.op.captures) :], strict=True))
+    name, body = result.op.name, op.body
+    starts = dict(zip(_names(op), recurrence.operands[len(op.captures) :], strict=True))
     if starts.get(name) != last.operands[1]:
         return False
     return _hands_on(body, name)

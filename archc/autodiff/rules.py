@@ -44,7 +44,7 @@ RULES: dict[type, Rule] = {
     ir.Softmax: tensor.softmax,
     ir.Segment: tensor.segment,
     ir.Substitute: tensor.substitute,
-    ir.Recurrence: regions.fold,
+    ir.Recurrence: regions.recurrence,
     ir.Attend: regions.pair,
     ir.Result: tensor.nothing,  # the walk hands its cotangent to the region
     ir.Call: regions.call,

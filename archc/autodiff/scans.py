@@ -40,21 +40,25 @@ def joined(graph: Graph, node: Node) -> Joined | None:
     start = graph[first]
     if op.kind != "linear" or op.matrix or op.reverse or not isinstance(start.op, ir.Result):
         return None
-    fold = graph[start.operands[0]]
-    if not isinstance(fold.op, ir.Recurrence) or not is_joining(fold.op):
+    recurrence = graph[start.operands[0]]
+    if not isinstance(recurrence.op, ir.Recurrence) or not is_joining(recurrence.op):
         return None
-    captured = dict(zip(fold.op.captures, fold.operands, strict=False))
-    kept, local = (_scanned(graph, captured[name], fold.id) for name in (KEPT, LOCAL))
+    captured = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
+    kept, local = (_scanned(graph, captured[name], recurrence.id) for name in (KEPT, LOCAL))
     if kept is None or local is None or {graph[kept].op, graph[local].op} != {op}:
         return None
     same = graph[kept].operands[0] == a and graph[local].operands[:2] == (a, b)
     return Joined(kept, local, node.id) if same else None
 
 
-def _scanned(graph: Graph, last: int, fold: int) -> int | None:
+def _scanned(graph: Graph, last: int, recurrence: int) -> int | None:
     """The scan whose last row a Recurrence reads, if nothing else reads it."""
     node = graph[last]
-    if not isinstance(node.op, ck.Select) or node.op.index != -1 or graph.users(last) != (fold,):
+    if (
+        not isinstance(node.op, ck.Select)
+        or node.op.index != -1
+        or graph.users(last) != (recurrence,)
+    ):
         return None
     (scan,) = node.operands
     found = graph[scan]

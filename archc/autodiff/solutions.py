@@ -33,9 +33,9 @@ def _applied(graph: Graph, node: Node, id: int, over: str) -> tuple[ir.Result, i
         graph[result.operands[0]].op, ir.Recurrence
     ):
         return None
-    fold = graph[result.operands[0]]
-    body = fold.op.body
-    captured = dict(zip(fold.op.captures, fold.operands, strict=False))
+    recurrence = graph[result.operands[0]]
+    body = recurrence.op.body
+    captured = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
     matrices = {
         n.id for n in body
         if isinstance(n.op, ir.Input) and captured.get(n.op.name) == node.id
@@ -43,7 +43,7 @@ def _applied(graph: Graph, node: Node, id: int, over: str) -> tuple[ir.Result, i
     products = set(_products(body, matrices, body.outputs[result.op.name], over))
     for name, made in body.outputs.items():
         if made in products:
-            return ir.Result(name), fold.id
+            return ir.Result(name), recurrence.id
     return None
 
 

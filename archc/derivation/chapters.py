@@ -74,7 +74,7 @@ def _loops(telling: Telling) -> Step:
         names = joined(named(name) for name in kept.states)
         verb = " stay" if len(kept.states) > 1 else " stays"
         blocks.append(para(*names, f"{verb} a loop over the tokens: {kept.reason}."))
-        span = _at(study, None if kept.node is None else study.fold.body[kept.node])
+        span = _at(study, None if kept.node is None else study.recurrence.body[kept.node])
         first = first or span
         if span is not None and kept.node is not None:
             blocks.append(excerpt(span, [_value(span)], fault=True))

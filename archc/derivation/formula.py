@@ -58,7 +58,7 @@ class Formulas:
         self.study, self.form, self.table, self.at = study, form, Table(form.atoms), at
         self.vector = {axis.name for each in form.forms for axis in (*each.key, *each.value)}
         self.letter = Letters(study).of("r")
-        stream = study.fold.stream.name
+        stream = study.recurrence.stream.name
         self.steady = {
             name for name, id in study.captured.items()
             if stream not in study.graph[id].type.names
@@ -143,7 +143,9 @@ class Formulas:
     def called(self, atom: Atom) -> Math:
         """A value of the spec at the token, or a state before or after it."""
         name = atom.head
-        if name.startswith("%") and isinstance(self.study.fold.body[int(name[1:])].op, ir.Solve):
+        if name.startswith("%") and isinstance(
+            self.study.recurrence.body[int(name[1:])].op, ir.Solve
+        ):
             return Name(Letters(self.study).of("z"), (self.at,))
         state = state_of(name)
         if state is not None:
@@ -304,8 +306,8 @@ class Formulas:
 
     def result(self, read: Read, number: int) -> Math:
         """The name of what a read gives: of the spec if it has one there."""
-        name = self.study.fold.body[read.node].name
-        name = name if name in self.study.fold.body.outputs else None
+        name = self.study.recurrence.body[read.node].name
+        name = name if name in self.study.recurrence.body.outputs else None
         return (
             named(name, self.at)
             if name

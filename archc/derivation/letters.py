@@ -11,8 +11,8 @@ class Letters:
     """The letters that are free in one recurrence."""
 
     def __init__(self, study: Study) -> None:
-        body = study.fold.body
-        names = [node.name for node in body if node.name] + [s.name for s in study.fold.states]
+        body, states = study.recurrence.body, study.recurrence.states
+        names = [each.name for each in (*body, *states) if each.name]
         axes = [axis for node in body for axis in node.type.axes]
         names += sorted({in_words(symbol) for axis in axes for symbol in axis.size.free_symbols})
         self.taken = {found.text for name in names for found in _names(named(name))}

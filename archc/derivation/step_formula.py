@@ -21,7 +21,7 @@ from archc.recurrence.affine.form import (
     NormalForm,
     StateForm,
 )
-from archc.recurrence.analysis.classify import fold_classes
+from archc.recurrence.analysis.classify import recurrence_classes
 from archc.recurrence.analysis.degree import updates
 from archc.source import Span
 from archc.verify.checks import normal_checks
@@ -32,9 +32,9 @@ from archc.verify.study import Study
 
 def printed(telling: Telling) -> Step:
     """The recurrence in the spec, its updates marked, and what its letters stand for."""
-    study, fold = telling.study, telling.study.fold
-    body, span = fold.body, study.node.span
-    spans = [body[id].span for id in updates(fold).values()]
+    study, recurrence = telling.study, telling.study.recurrence
+    body, span = recurrence.body, study.node.span
+    spans = [body[id].span for id in updates(recurrence).values()]
     blocks: list[Block] = [
         para(
             "This is the recurrence as the spec has it. What is marked is the update: it makes the"
@@ -50,17 +50,17 @@ def printed(telling: Telling) -> Step:
 
 def _memory(telling: Telling) -> Iterator[Inline]:
     """What is carried: `S, which has axes K, V`."""
-    fold = telling.study.fold
-    for number, state in enumerate(fold.states):
+    recurrence = telling.study.recurrence
+    for number, state in enumerate(recurrence.states):
         dims = [axis for axis in state.axes if axis.kind == "dim"]
-        own = [str(axis.size) for axis in dims if axis.name not in fold.heads]
+        own = [str(axis.size) for axis in dims if axis.name not in recurrence.heads]
         kind = {0: "a number", 1: f"a vector of `{own[0] if own else ''}`"}.get(
             len(own), f"a matrix of `{'` by `'.join(own)}`"
         )
-        yield " and " if number and number == len(fold.states) - 1 else ", " if number else ""
+        yield " and " if number and number == len(recurrence.states) - 1 else ", " if number else ""
         yield named(state.name)
         yield f" ({kind})"
-    heads = " and ".join(fold.heads)
+    heads = " and ".join(recurrence.heads)
     yield f", one for each of the heads `{heads}`." if heads else "."
 
 
@@ -77,7 +77,7 @@ def _letters(study: Study) -> Table:
 
 
 def _token(study: Study, type: Type) -> tuple[str, ...]:
-    return ("t",) if study.fold.stream.name in type.names else ()
+    return ("t",) if study.recurrence.stream.name in type.names else ()
 
 
 def _axes(study: Study, type: Type) -> str:
@@ -119,7 +119,7 @@ def normal(telling: Telling) -> Step:
 
 def _solution(telling: Telling) -> Iterator[Block]:
     """What a letter for the solution of a system stands for."""
-    body = telling.study.fold.body
+    body = telling.study.recurrence.body
     for node in body:
         if isinstance(node.op, ir.Solve) and node.name is None and telling.forms:
             z = Name(Letters(telling.study).of("z"), ("t",))
@@ -128,11 +128,11 @@ def _solution(telling: Telling) -> Iterator[Block]:
 
 def _outputs(telling: Telling) -> Iterator[Block]:
     """What the spec makes of the reads, where that is more than a read."""
-    body, forms = telling.study.fold.body, telling.forms
+    body, forms = telling.study.recurrence.body, telling.forms
     reads = {read.node for form in forms for own in form.forms for read in own.reads}
     for name, id in body.outputs.items():
         span = body[id].span
-        states = {state.name for state in telling.study.fold.states}
+        states = {state.name for state in telling.study.recurrence.states}
         if id not in reads and name not in states and span is not None and reads:
             yield para(
                 f"From that comes `{' '.join(span.text.split())}`, for each token by itself."
@@ -141,13 +141,13 @@ def _outputs(telling: Telling) -> Iterator[Block]:
 
 def _update_span(study: Study) -> Span | None:
     """Where the first state is updated."""
-    body = study.fold.body
-    return body[next(iter(updates(study.fold).values()))].span
+    body = study.recurrence.body
+    return body[next(iter(updates(study.recurrence).values()))].span
 
 
 def _side(telling: Telling, own: StateForm) -> Iterator[Block]:
     """A remark where the spec writes the state with its axes the other way round."""
-    axes = next(s.axes for s in telling.study.fold.states if s.name == own.state)
+    axes = next(s.axes for s in telling.study.recurrence.states if s.name == own.state)
     order = [axis.name for axis in axes]
     if own.key and own.value and order.index(own.key[0].name) > order.index(own.value[0].name):
         keys = ", ".join(axis.name for axis in own.key)
@@ -163,7 +163,9 @@ def _side(telling: Telling, own: StateForm) -> Iterator[Block]:
 def classed(telling: Telling) -> Step:
     """What kind of recurrence each group of states is, and what that allows."""
     blocks: list[Block] = []
-    found = {name: each for each in fold_classes(telling.study.fold) for name in each.states}
+    found = {
+        name: each for each in recurrence_classes(telling.study.recurrence) for name in each.states
+    }
     for form in telling.forms:
         texts = list(dict.fromkeys(found[name].text for name in form.states if name in found))
         names = [named(name) for name in form.states]

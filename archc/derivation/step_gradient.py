@@ -118,7 +118,7 @@ def _kept(telling: Telling) -> Iterator[Block]:
         yield Table(
             ("saved", "axes", "bytes a token"), tuple(_row(telling, saved) for saved in found.saved)
         )
-    loop = sympy.Add(*(4 * _numbers(telling, s.name) for s in telling.study.fold.states))
+    loop = sympy.Add(*(4 * _numbers(telling, s.name) for s in telling.study.recurrence.states))
     example = at_sizes(telling.study.layer, total, loop)
     yield para(
         "In all ",
@@ -174,7 +174,7 @@ KINDS = {
 
 
 def _numbers(telling: Telling, state: str) -> sympy.Expr:
-    axes = next(s.axes for s in telling.study.fold.states if s.name == state)
+    axes = next(s.axes for s in telling.study.recurrence.states if s.name == state)
     return sympy.Mul(*(axis.size for axis in axes if axis.kind == "dim"))
 
 

@@ -35,7 +35,7 @@ from archc.verify.checks import decode_checks, law_checks
 def decode(telling: Telling) -> Step:
     """The update itself, and what it moves."""
     study = telling.study
-    size = sympy.Add(*(_numbers(state.axes) for state in study.fold.states))
+    size = sympy.Add(*(_numbers(state.axes) for state in study.recurrence.states))
     types = [study.graph[id].type for id in study.captured.values()]
     weights = sympy.Add(*(_numbers(t.axes) for t in types if all(a.kind == "dim" for a in t.axes)))
     flops = operations(telling.trial.step)

@@ -164,7 +164,7 @@ def _several(form: NormalForm, letters: Letters) -> Iterator[Block]:
 
 def solved(telling: Telling) -> Step | None:
     """Conjugate gradients on a matrix that is a state; None where nothing is solved."""
-    body = telling.study.fold.body
+    body = telling.study.recurrence.body
     solve = next((node for node in body if isinstance(node.op, ir.Solve)), None)
     if solve is None or not telling.matrices:
         return None
@@ -180,7 +180,9 @@ def solved(telling: Telling) -> Step | None:
         )
     ]  # fmt: skip
     names = {
-        each.name for each in telling.study.fold.states if _update(telling, each.name) & inside
+        each.name
+        for each in telling.study.recurrence.states
+        if _update(telling, each.name) & inside
     }
     for form in telling.matrices:
         for own in form.forms:
@@ -209,7 +211,7 @@ def _text(node: object) -> str:
 
 def _update(telling: Telling, state: str) -> set[int]:
     """The nodes that are a state, before or after the token."""
-    body = telling.study.fold.body
+    body = telling.study.recurrence.body
     found = {body.outputs[state]} if state in body.outputs else set()
     return found | {
         n.id for n in body if isinstance(n.op, ir.Input) and n.op.name == state_before(state)

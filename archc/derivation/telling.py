@@ -24,7 +24,7 @@ class Telling:
     @property
     def states(self) -> list[Math]:
         """The states by name."""
-        return [named(state.name) for state in self.study.fold.states]
+        return [named(state.name) for state in self.study.recurrence.states]
 
     @property
     def matrices(self) -> list[NormalForm]:

@@ -94,10 +94,10 @@ def recurrence(
             frame.graph.outputs[name] = frame.bring(value).node
     laws = laws_of(inner, {name: ref.axes for name, ref in states.items()}, heads)
     copies = tuple(axis.name for axis in (*scope.extra, *heads))
-    return _fold(scope, node, frame, states, copies, laws)
+    return _recurrence(scope, node, frame, states, copies, laws)
 
 
-def _fold(
+def _recurrence(
     scope: Scope,
     node: tree.Recurrence,
     frame: Frame,

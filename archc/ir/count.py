@@ -217,7 +217,7 @@ def _substitute(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     return 2 * lengths.get(read.name, read.size) * _written(node, types, lengths)
 
 
-def _fold(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
+def _recurrence(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     stream = node.op.stream
     return lengths.get(stream.name, stream.size) * operations(node.op.body, lengths)
 
@@ -254,7 +254,7 @@ OPERATIONS: dict[type, Rule] = {
     ir.Softmax: _softmax,
     ir.Segment: _segment,
     ir.Substitute: _substitute,
-    ir.Recurrence: _fold,
+    ir.Recurrence: _recurrence,
     ir.Attend: _pair,
     ir.Result: _nothing,
     ir.Call: _nothing,  # `cost` adds the layer that is called

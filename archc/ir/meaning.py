@@ -99,7 +99,7 @@ def compute(nodes: Sequence[Node], scope: Scope) -> dict[int, Any]:
     return values
 
 
-def fold(node: Node, scope: Scope, *operands: Named) -> Results:
+def recurrence(node: Node, scope: Scope, *operands: Named) -> Results:
     """The body token by token, each time with the states that the token before left."""
     op, stream = node.op, node.op.stream.name
     nodes, outputs = tuple(op.body), op.body.outputs
@@ -258,7 +258,7 @@ MEANING: dict[type, Callable[..., Named | Results]] = {
     ir.Softmax: ops.softmax,
     ir.Segment: ops.segment,
     ir.Substitute: ops.substitute,
-    ir.Recurrence: fold,
+    ir.Recurrence: recurrence,
     ir.Attend: pair,
     ir.Result: result,
     ir.Call: call,

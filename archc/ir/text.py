@@ -157,7 +157,7 @@ def _segment(op: ir.Segment, operands: tuple[str, ...]) -> str:
     return _applied("segment", f"{op.kind} {op.path}: {op.reader}, {op.read}{matrix}", operands)
 
 
-def _fold(op: ir.Recurrence, operands: tuple[str, ...]) -> str:
+def _recurrence(op: ir.Recurrence, operands: tuple[str, ...]) -> str:
     entering = (*op.captures, *(f"{state.name}[start]" for state in op.states))
     return _applied("recurrence", str(op.stream), _bound(entering, operands))
 
@@ -209,7 +209,7 @@ OP_TEXT: dict[type, Callable[[Any, tuple[str, ...]], str]] = {
     ir.Substitute: lambda op, on: _applied(
         "substitute", f"{op.read}, reverse" if op.reverse else op.read, on
     ),
-    ir.Recurrence: _fold,
+    ir.Recurrence: _recurrence,
     ir.Attend: _pair,
     ir.Result: lambda op, on: f"{on[0] if on else ''}.{op.name}",
     ir.Call: _call,

@@ -154,7 +154,7 @@ def _check_node(graph: Graph, node: Node, where: Where) -> None:
 def _check_holder(node: Node, operands: list[Node], where: Where) -> None:
     """A node that holds graphs, with them."""
     if isinstance(node.op, ir.Recurrence):
-        _check_fold(node.op, operands, where)
+        _check_recurrence(node.op, operands, where)
         if isinstance(node.op.chunked, ck.ChunkForm):
             _check_form(node.op, node.op.chunked, operands, f"{where}, chunked form")
     elif isinstance(node.op, ir.Attend):
@@ -165,7 +165,7 @@ def _check_holder(node: Node, operands: list[Node], where: Where) -> None:
         _check_conjugate(node.op, operands, where)
 
 
-def _check_fold(op: ir.Recurrence, operands: list[Node], where: object) -> None:
+def _check_recurrence(op: ir.Recurrence, operands: list[Node], where: object) -> None:
     """The captures at one token and the states before it are the body's inputs."""
     names = [state.name for state in op.states]
     wanted = len(op.captures) + len(names)

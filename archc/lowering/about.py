@@ -33,17 +33,19 @@ def about(kernel: Kernel) -> str:
         known = {**kernel.loads, **{other: own[other] for other in own if other != id}}
         lines.append(_line(kernel.graph, id, name, known))
     if kernel.walk is not None:
-        fold = kernel.graph[kernel.walk]
-        captured = dict(zip(fold.op.captures, fold.operands, strict=False))
+        recurrence = kernel.graph[kernel.walk]
+        captured = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
         names = {n: formula(kernel.graph, id, kernel.loads) for n, id in captured.items()}
-        inputs = ((n.id, n.op.name) for n in fold.op.body if isinstance(n.op, ir.Input))
+        inputs = ((n.id, n.op.name) for n in recurrence.op.body if isinstance(n.op, ir.Input))
         known = {id: names[name] for id, name in inputs if name in names}
-        lines += [_line(fold.op.body, id, n, known) for n, id in fold.op.body.outputs.items()]
+        lines += [
+            _line(recurrence.op.body, id, n, known) for n, id in recurrence.op.body.outputs.items()
+        ]
     return "\n".join([*lines, *(spans[place] for place in sorted(spans))])
 
 
 def _sources(kernel: Kernel) -> list[Node]:
-    """The nodes of a kernel's graph that it makes, those of its fold included."""
+    """The nodes of a kernel's graph that it makes, those of its recurrence included."""
     graph, waiting, seen = kernel.graph, [*kernel.stores.values()], dict[int, Node]()
     waiting += [kernel.walk] if kernel.walk is not None else []
     while waiting:

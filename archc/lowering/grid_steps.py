@@ -138,7 +138,8 @@ class GridSteps(Steps):
 
     def _fixed(self) -> set[str]:
         """What is captured and is the same for all tokens and all sequences."""
-        graph, captured = self.kernel.graph, zip(self.op.captures, self.fold.operands, strict=False)
+        graph = self.kernel.graph
+        captured = zip(self.op.captures, self.recurrence.operands, strict=False)
         moving = {self.op.stream.name, self.kernel.grid[0].name}
         return {name for name, id in captured if not moving & {*graph[id].type.names}}
 
@@ -184,7 +185,7 @@ class GridSteps(Steps):
         """Load the blocks of all weights, and what else all tokens share."""
         given = [self.factors(node) for node in self.products]
         found = {self.op.body[each[1]].op.name for each in given if each is not None}
-        captured = dict(zip(self.op.captures, self.fold.operands, strict=False))
+        captured = dict(zip(self.op.captures, self.recurrence.operands, strict=False))
         for node in self.products:
             self.weights[node.id] = self._load_weights(node)
         for name, id in captured.items():
@@ -210,7 +211,7 @@ class GridSteps(Steps):
         labels = node.op.ins[node.operands.index(given[1])]
         summed, (every, inside) = self._summed(node), self._every()
         block = self.whole(self.kernel.split)
-        outer = dict(zip(self.op.captures, self.fold.operands, strict=False))[own.op.name]
+        outer = dict(zip(self.op.captures, self.recurrence.operands, strict=False))[own.op.name]
         buffer = self.tensors[self.kernel.loads[outer]]
         at = []
         for label, axis in zip(labels, own.type.axes, strict=True):
@@ -262,7 +263,7 @@ class GridSteps(Steps):
 
     def _read_ahead(self) -> list[int]:
         """What is read along the tokens: all of it one token ahead, as nobody waits for it then."""
-        names = dict(zip(self.op.captures, self.fold.operands, strict=False))
+        names = dict(zip(self.op.captures, self.recurrence.operands, strict=False))
         graph, stream = self.kernel.graph, self.op.stream.name
         return [
             id for name, id in names.items()

@@ -211,10 +211,10 @@ class _Kernel:
     def _walk(self) -> Refusal | None:
         """The loop over the chunks."""
         assert self.kernel.walk is not None
-        v, fold = self.v, self.kernel.graph[self.kernel.walk]
-        op: ir.Recurrence = fold.op
+        v, recurrence = self.v, self.kernel.graph[self.kernel.walk]
+        op: ir.Recurrence = recurrence.op
         starts = []
-        for state, id in zip(op.states, fold.operands[len(op.captures) :], strict=True):
+        for state, id in zip(op.states, recurrence.operands[len(op.captures) :], strict=True):
             made = self._start(state, id)
             if isinstance(made, Refusal):
                 return made
@@ -225,7 +225,7 @@ class _Kernel:
             title = op.stream.name if op.stream.name == self.tokens else "n"
             v.indices[op.stream.name] = Index(v.title(at, title))
             before, v.n = v.n, at
-            following = self._step(fold, turn.carried)
+            following = self._step(recurrence, turn.carried)
             v.n = before
             turn.next(*(turn.carried if isinstance(following, Refusal) else following))
         if isinstance(following, Refusal):
@@ -245,21 +245,21 @@ class _Kernel:
         start = v.over(start.wide(), [v.dim(axis.name, axis) for axis in axes])
         return v.title(start.tile, state.name)
 
-    def _step(self, fold: Node, carried: tuple[Tile, ...]) -> list[Tile] | Refusal:
+    def _step(self, recurrence: Node, carried: tuple[Tile, ...]) -> list[Tile] | Refusal:
         """What is done at one chunk, and the states that the next one gets."""
-        v, op = self.v, fold.op
+        v, op = self.v, recurrence.op
         states = {}
         for state, tile in zip(op.states, carried, strict=True):
             v.title(tile, state.name)
             states[state.before] = Padded(tile, product=len(tile.dims) == 2)
         made: dict[str, Padded] = {}
-        with v.within(self._body(fold, states)):
+        with v.within(self._body(recurrence, states)):
             for name, id in op.body.outputs.items():
                 found = v.value(id)
                 if isinstance(found, Refusal):
                     return found
                 made[name] = found
-        v.results = {(fold.id, name): found for name, found in made.items()}
+        v.results = {(recurrence.id, name): found for name, found in made.items()}
         refused = self._store_all()
         if refused is not None:
             return refused
@@ -269,10 +269,10 @@ class _Kernel:
         )
         return [each.tile for each in new]
 
-    def _body(self, fold: Node, states: Mapping[str, Padded]) -> Frame:
+    def _body(self, recurrence: Node, states: Mapping[str, Padded]) -> Frame:
         """The body of a walk: its inputs are states, or what it captures at this chunk."""
-        v, outer, op = self.v, self.v.frame, fold.op
-        captured = dict(zip(op.captures, fold.operands, strict=False))
+        v, outer, op = self.v, self.v.frame, recurrence.op
+        captured = dict(zip(op.captures, recurrence.operands, strict=False))
 
         def given(node: Node, place: Place) -> Made | None:
             if not isinstance(node.op, ir.Input):
@@ -283,7 +283,7 @@ class _Kernel:
             with v.within(outer):
                 return v.stored(captured[node.op.name], place)
 
-        return Frame(op.body, given, fold.id, self.kernel.exact, frozenset(states))
+        return Frame(op.body, given, recurrence.id, self.kernel.exact, frozenset(states))
 
     def _store_ends(self, op: ir.Recurrence, states: tuple[Tile, ...]) -> Refusal | None:
         """The states after the last chunk."""

@@ -110,8 +110,8 @@ class Steps(Values):
         assert kernel.walk is not None
         self.kernel, self.pools, self.by_value = kernel, pools, {*numbers}
         self.clean, self.first_clean = dict(clean), dict[str, frozenset[str]]()
-        self.fold = kernel.graph[kernel.walk]
-        self.op: ir.Recurrence = self.fold.op
+        self.recurrence = kernel.graph[kernel.walk]
+        self.op: ir.Recurrence = self.recurrence.op
         self.outer = Frame(kernel.graph, self._given)
         super().__init__(
             Composer(kernel.name, doc, ahead=2), self.rules_of_ops, self.outer,
@@ -126,7 +126,7 @@ class Steps(Values):
         self.first: Callable[[], list[Tile]] = list
         self.last: list[Tile] = []
         graph, count = kernel.graph, len(self.op.captures)
-        self.starts = self.fold.operands[count:]
+        self.starts = self.recurrence.operands[count:]
         self.before = {graph[id].op.name for id in self.starts}
         self.after = {*kernel.ends.values()}
         self.tensors: dict[str, Buffer] = {}
@@ -341,7 +341,7 @@ class Steps(Values):
 
     def _shared_by_tokens(self) -> Refusal | None:
         """Load what all tokens share."""
-        for id in self.fold.operands[: len(self.op.captures)]:
+        for id in self.recurrence.operands[: len(self.op.captures)]:
             names = self.kernel.graph[id].type.names
             if self.op.stream.name not in names and self._is_read(id):
                 self.stored(id)
@@ -359,7 +359,7 @@ class Steps(Values):
         op, made = self.op, dict[str, Padded]()
         self.states = {s.before: x for s, x in zip(op.states, states, strict=True)}
         names = frozenset(self.states)
-        with self.within(Frame(op.body, self._entering, self.fold.id, states=names)):
+        with self.within(Frame(op.body, self._entering, self.recurrence.id, states=names)):
             refusal = self._hand_out()
             if refusal is not None:
                 return refusal
@@ -436,7 +436,7 @@ class Steps(Values):
         if name in self.states:
             refusal = self.not_whole(node, place, *(n for n in place if place[n].label))
             return refusal or self.states[name]
-        captured = dict(zip(self.op.captures, self.fold.operands, strict=False))
+        captured = dict(zip(self.op.captures, self.recurrence.operands, strict=False))
         with self.within(self.outer):
             return self.stored(captured[name], place)
 
@@ -451,7 +451,7 @@ class Steps(Values):
         products = {n.id for n in body if isinstance(n.op, ir.Contract) and len(n.operands) == 2}
         read = {n.op.name: body.descendants(n.id) for n in body if isinstance(n.op, ir.Input)}
         found = []
-        for name, id in zip(op.captures, self.fold.operands, strict=False):
+        for name, id in zip(op.captures, self.recurrence.operands, strict=False):
             along = op.stream.name in self.kernel.graph[id].type.names
             if along and name in read and not products & read[name] and name not in self.by_value:
                 found.append(id)

@@ -1,7 +1,8 @@
 """Layer IR -> layer IR: decays enter a recurrence as their logarithms.
 
     alpha = sigmoid(e)                      log_alpha = logsigmoid(e)
-    fold(alpha = alpha): S = alpha * ... -> fold(log_alpha = log_alpha): S = exp(log_alpha) * ...
+    recurrence(alpha = alpha):          S = alpha * ...
+    -> recurrence(log_alpha = log_alpha):  S = exp(log_alpha) * ...
 
 The step form computes the same numbers, and a chunked form takes the logarithm as it is: no digits
 are lost by a logarithm of an exponential.
@@ -32,7 +33,7 @@ def gates_in_logs(layer: ir.Layer, wanted: Callable[[ir.Recurrence], Collection[
     homes = recurrences(layer)
 
     def gate_in_logs(graph: Graph, node: Node) -> int | None:
-        """fold(alpha = sigmoid(e)) -> fold(log_alpha = logsigmoid(e))"""
+        """recurrence(alpha = sigmoid(e)) -> recurrence(log_alpha = logsigmoid(e))"""
         if not isinstance(node.op, ir.Recurrence):
             return None
         logs = wanted(node.op)
@@ -50,21 +51,21 @@ def gates_in_logs(layer: ir.Layer, wanted: Callable[[ir.Recurrence], Collection[
     return rewrite(layer, [gate_in_logs])
 
 
-def in_logs(fold: ir.Recurrence, capture: str) -> bool:
+def in_logs(recurrence: ir.Recurrence, capture: str) -> bool:
     """Whether the body reads a capture through exp alone, if at all."""
-    body = fold.body
+    body = recurrence.body
     inputs = [node.id for node in body if _is_input(node, capture)]
     readers = [body[user].op for id in inputs for user in body.users(id)]
     return all(op == EXP for op in readers) and not set(inputs) & set(body.outputs.values())
 
 
-def log_capture(graph: Graph, fold_node_id: int, capture_name: str, known: Known) -> int | NoLog:
+def log_capture(graph: Graph, node_id: int, capture_name: str, known: Known) -> int | NoLog:
     """A new Recurrence node with the same results, which takes `log_<capture>` and, in its body,
     reads exp of it wherever the capture was read; or why the capture has no logarithm.
 
     The caller lets the Results read the new node. `known`: `intervals(graph)`, of older nodes.
     """
-    node = graph[fold_node_id]
+    node = graph[node_id]
     op, place = node.op, node.op.captures.index(capture_name)
     gate, fresh = graph[node.operands[place]], graph.fresh
     log = log_of(graph, gate.id, known)

@@ -56,8 +56,8 @@ class PieceFunction:
     def __init__(self, piece: Piece, sizes: Mapping[str, Number], backend: str):
         self.piece, self.sizes = piece, sizes
         layer = piece.layer
-        folds = any(isinstance(node.op, ir.Recurrence) for node in layer.graph)
-        ready = with_chunked_forms(layer) if folds else layer
+        recurrences = any(isinstance(node.op, ir.Recurrence) for node in layer.graph)
+        ready = with_chunked_forms(layer) if recurrences else layer
         name = f"{snake(layer.name)}_{piece.kind}"
         made = load(function_of(ready, name, backend), name)
         self.call: Callable[..., Any] = getattr(made, name)

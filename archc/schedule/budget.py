@@ -33,7 +33,7 @@ def within_budget(layer: ir.Layer) -> ir.Layer:
     """The layer, its recurrences without chunked forms that no program could hold."""
 
     def loose(graph: Graph, node: Node) -> int | None:
-        """fold(..), in chunks -> fold(..)"""
+        """recurrence(..), in chunks -> recurrence(..)"""
         form = node.op.chunked if isinstance(node.op, ir.Recurrence) else None
         if form is None or max(_tiles(form.forward, node.op), default=0) < MOST:
             return None
@@ -42,15 +42,15 @@ def within_budget(layer: ir.Layer) -> ir.Layer:
     return rewrite(layer, [loose])
 
 
-def _tiles(graph: Graph, fold: ir.Recurrence) -> Iterator[int]:
+def _tiles(graph: Graph, recurrence: ir.Recurrence) -> Iterator[int]:
     """Numbers in a tile of each value, of one chunk and head."""
     for node in graph:
-        yield math.prod(_length(axis) for axis in node.type.axes if _is_tiled(axis, fold))
+        yield math.prod(_length(axis) for axis in node.type.axes if _is_tiled(axis, recurrence))
 
 
-def _is_tiled(axis: Axis, fold: ir.Recurrence) -> bool:
+def _is_tiled(axis: Axis, recurrence: ir.Recurrence) -> bool:
     """Whether a program has more than one place along an axis."""
-    return axis.size == ck.CHUNK or (axis.kind == "dim" and axis.name not in fold.heads)
+    return axis.size == ck.CHUNK or (axis.kind == "dim" and axis.name not in recurrence.heads)
 
 
 def _length(axis: Axis) -> int:

@@ -64,9 +64,9 @@ def of_kernel(kernels: Kernels, kernel: Kernel) -> tuple[Decision, ...]:
 
 def _cut(kernels: Kernels, kernel: Kernel) -> Decision:
     if kernel.walk is not None:
-        fold: ir.Recurrence = kernel.graph[kernel.walk].op
-        rule = "carries" if fold.stream.size.has(ck.CHUNK) else "steps"
-        return Decision(rule, (_listed(state.name for state in fold.states),))
+        recurrence: ir.Recurrence = kernel.graph[kernel.walk].op
+        rule = "carries" if recurrence.stream.size.has(ck.CHUNK) else "steps"
+        return Decision(rule, (_listed(state.name for state in recurrence.states),))
     program = Program(kernel)
     used = {str(step.load) for step in program.loads()}
     sums = {program.steps[s.operands[-1]].load for s in program.steps.values() if _is_pair(s)}

@@ -1,6 +1,7 @@
 """Layer IR -> layer IR: what is made of a recurrence's outputs moves into the recurrence.
 
-    o = fold(u = u); y = o + skip * u   ->   y = fold(u = u, skip = skip), which ends with the ops
+    o = recurrence(u = u); y = o + skip * u
+        ->  y = recurrence(u = u, skip = skip), which ends with the ops
 
 The kernels then write `y` where they wrote `o`, and `o` is not read again to make it. What may move
 is in `following.py`; of that moves what saves traffic, forward and backward together: `o + x` saves
@@ -50,10 +51,10 @@ def epilogues(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
     return _layer(layer, differentiate, {})
 
 
-def considered(graph: Graph, fold: Node) -> Iterator[Epilogue]:
+def considered(graph: Graph, recurrence: Node) -> Iterator[Epilogue]:
     """The ops that follow each output of a Recurrence, and how many of them move into it."""
-    for user in graph.users(fold.id):
-        found, stop = following(graph, fold, graph[user])
+    for user in graph.users(recurrence.id):
+        found, stop = following(graph, recurrence, graph[user])
         saved = [sum(f.forward + f.backward for f in found[:end]) for end in range(len(found) + 1)]
         end = saved.index(max(saved))
         if end < len(found):
@@ -84,18 +85,18 @@ def _layer(
 
 
 def _move(
-    graph: Graph, fold: Node, differentiate: Differentiate, places: dict[int, tuple[int, ...]]
+    graph: Graph, recurrence: Node, differentiate: Differentiate, places: dict[int, tuple[int, ...]]
 ) -> bool:
     """Put a Recurrence that ends with what follows it in the place of one; whether there was
     any."""
-    every = [*considered(graph, fold)]
+    every = [*considered(graph, recurrence)]
     moves = [each for each in every if each.moves]
     if not moves:
         return False
-    names = _names(graph, fold, moves)
-    inside = {each.output.id: _output(fold, each, names) for each in moves}
-    new = _ending(graph, fold, moves, names, inside, differentiate)
-    places[new] = (fold.id, new)
+    names = _names(graph, recurrence, moves)
+    inside = {each.output.id: _output(recurrence, each, names) for each in moves}
+    new = _ending(graph, recurrence, moves, names, inside, differentiate)
+    places[new] = (recurrence.id, new)
     for each in every:
         old = each.last if each.moves else each.output
         result = ir.Result(inside[each.output.id] if each.moves else each.output.op.name)
@@ -106,10 +107,14 @@ def _move(
     return True
 
 
-def _names(graph: Graph, fold: Node, moves: list[Epilogue]) -> dict[int, str]:
+def _names(graph: Graph, recurrence: Node, moves: list[Epilogue]) -> dict[int, str]:
     """What the values that the ops read are called inside: as they are where they enter already."""
-    names = dict(zip(fold.operands, fold.op.captures, strict=False))
-    taken = {*names.values(), *(state.name for state in fold.op.states), *fold.op.body.outputs}
+    names = dict(zip(recurrence.operands, recurrence.op.captures, strict=False))
+    taken = {
+        *names.values(),
+        *(state.name for state in recurrence.op.states),
+        *recurrence.op.body.outputs,
+    }
     for each in moves:
         for id in (id for follower in each.moves for id in follower.reads):
             if id not in names:
@@ -119,35 +124,35 @@ def _names(graph: Graph, fold: Node, moves: list[Epilogue]) -> dict[int, str]:
     return names
 
 
-def _output(fold: Node, move: Epilogue, names: dict[int, str]) -> str:
+def _output(recurrence: Node, move: Epilogue, names: dict[int, str]) -> str:
     """What the recurrence calls what it gives in place of an output."""
-    states = (state.name for state in fold.op.states)
-    taken = {*names.values(), *states, *fold.op.body.outputs}
+    states = (state.name for state in recurrence.op.states)
+    taken = {*names.values(), *states, *recurrence.op.body.outputs}
     return fresh(move.last.name or f"{move.output.op.name}_out", taken)
 
 
 def _ending(
     graph: Graph,
-    fold: Node,
+    recurrence: Node,
     moves: list[Epilogue],
     names: dict[int, str],
     inside: dict[int, str],
     differentiate: Differentiate,
 ) -> int:
     """Another Recurrence, which ends with the ops that moved."""
-    form, body = fold.op.chunked, fold.op.body.copy()
+    form, body = recurrence.op.chunked, recurrence.op.body.copy()
     forward = bare(form)
-    states = [state.name for state in fold.op.states]
+    states = [state.name for state in recurrence.op.states]
     for move in moves:
-        _end(body, graph, move, names, inside[move.output.id], fold.op.stream.name, states)
+        _end(body, graph, move, names, inside[move.output.id], recurrence.op.stream.name, states)
         _end(forward, graph, move, names, inside[move.output.id])
     body.prune([node.id for node in body if isinstance(node.op, ir.Input)])
-    operands = dict(zip(fold.op.captures, fold.operands, strict=False))
-    starts = fold.operands[len(operands) :]
+    operands = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
+    starts = recurrence.operands[len(operands) :]
     operands |= {name: id for id, name in names.items() if name not in operands}
-    op = replace(fold.op, captures=tuple(operands), body=body)
+    op = replace(recurrence.op, captures=tuple(operands), body=body)
     op = replace(op, chunked=derived(form, forward, differentiate))
-    return graph.add(op, *operands.values(), *starts, name=fold.name, span=fold.span)
+    return graph.add(op, *operands.values(), *starts, name=recurrence.name, span=recurrence.span)
 
 
 def _end(

@@ -55,15 +55,17 @@ class Stop:
     about: tuple[int, ...] = ()
 
 
-def following(graph: Graph, fold: Node, result: Node) -> tuple[list[Follower], Stop]:
+def following(graph: Graph, recurrence: Node, result: Node) -> tuple[list[Follower], Stop]:
     """The ops that follow an output of a Recurrence, one after the other, and why no more do."""
     found: list[Follower] = []
-    while not isinstance(last := _next(graph, fold, found[-1].node if found else result), Stop):
+    while not isinstance(
+        last := _next(graph, recurrence, found[-1].node if found else result), Stop
+    ):
         found.append(last)
     return found, last
 
 
-def _next(graph: Graph, fold: Node, value: Node) -> Follower | Stop:
+def _next(graph: Graph, recurrence: Node, value: Node) -> Follower | Stop:
     """The op that reads a value, if it may move."""
     users = graph.users(value.id)
     if value.id in graph.outputs.values():
@@ -73,7 +75,7 @@ def _next(graph: Graph, fold: Node, value: Node) -> Follower | Stop:
         return Stop("across", (across,))
     if len(users) != 1:
         return Stop("several", users)
-    node, stream = graph[users[0]], fold.op.stream.name
+    node, stream = graph[users[0]], recurrence.op.stream.name
     if not may_move(graph, node, stream, whole=True) or node.type != value.type:
         return Stop("other", (node.id,))
     others = tuple(o for o in node.operands if o != value.id)
@@ -83,11 +85,11 @@ def _next(graph: Graph, fold: Node, value: Node) -> Follower | Stop:
     own = {value.id, *(each.id for each in beside)}
     every = dict.fromkeys(o for n in (*beside, node) for o in n.operands if o not in own)
     reads = tuple(o for o in every if not is_number(graph, o))
-    if late := tuple(id for id in reads if id in graph.descendants(fold.id)):
+    if late := tuple(id for id in reads if id in graph.descendants(recurrence.id)):
         return Stop("same", (node.id, *late))
     if narrow := tuple(id for id in reads if _is_narrower(graph, id, node, stream)):
         return Stop("sum", (node.id, *narrow))
-    return _counted(graph, fold, Follower(node, beside, reads, 0, 0))
+    return _counted(graph, recurrence, Follower(node, beside, reads, 0, 0))
 
 
 def _across(graph: Graph, value: Node) -> int | None:
@@ -143,17 +145,17 @@ def _is_narrower(graph: Graph, id: int, node: Node, stream: str) -> bool:
     return stream in names and set(names) != set(node.type.names)
 
 
-def _counted(graph: Graph, fold: Node, found: Follower) -> Follower:
+def _counted(graph: Graph, recurrence: Node, found: Follower) -> Follower:
     """An op that follows with what it saves where it moves.
 
     The kernels read a value along the tokens once for the result; for its gradient they read that
     of the result, and write unless it is added to one that they write already, which autograd would
     have done in three. The sum for a weight's gradient is a kernel of its own, which reads both.
     """
-    stream = fold.op.stream.name
+    stream = recurrence.op.stream.name
     ops = (*found.beside, found.node)
     along = [id for id in found.reads if stream in graph[id].type.names]
-    captured = [id for id in along if id in fold.operands[: len(fold.op.captures)]]
+    captured = [id for id in along if id in recurrence.operands[: len(recurrence.op.captures)]]
     forward = sum(1 + _along(graph, node, stream) for node in ops) - len(along)
     weighed = any(_weights(graph, node) for node in ops)
     inside = len(along) * (2 + 2 * weighed) - len(captured)

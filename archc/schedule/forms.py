@@ -24,7 +24,7 @@ def with_forms(layer: ir.Layer, change: Callable[[ck.ChunkForm], ck.ChunkForm | 
     done: dict[int, ck.ChunkForm | None] = {}
 
     def changed(graph: Graph, node: Node) -> int | None:
-        """fold(..) -> fold(..) with another chunked form"""
+        """recurrence(..) -> recurrence(..) with another chunked form"""
         form = node.op.chunked if isinstance(node.op, ir.Recurrence) else None
         if form is None:
             return None

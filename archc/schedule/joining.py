@@ -118,17 +118,17 @@ class Join:
         join = ir.Recurrence(
             SEGMENT, (*self.captures,), op.states, self.body, op.heads, reverse=op.reverse
         )
-        fold = graph.add(join, *self.captures.values(), *self.starts.values())
+        recurrence = graph.add(join, *self.captures.values(), *self.starts.values())
         stores = {}
         for state in op.states:
             name = f"{state.name}.starts"
-            stores[name] = graph.add(ir.Result(name), fold)
+            stores[name] = graph.add(ir.Result(name), recurrence)
             if state.name in walk.ends:
                 self._load(walk.ends[state.name], state.axes)
         why = ("from segment to segment",)
         return Kernel(
-            of_segments(walk.name, CARRY), graph, self.loads, stores, walk.grid, walk.split, fold,
-            walk.ends, why, most=MOST if self.exact else walk.most, exact=self.exact,
+            of_segments(walk.name, CARRY), graph, self.loads, stores, walk.grid, walk.split,
+            recurrence, walk.ends, why, most=MOST if self.exact else walk.most, exact=self.exact,
         )  # fmt: skip
 
 

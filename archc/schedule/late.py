@@ -26,8 +26,8 @@ def inverses_last(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
     def change(form: ck.ChunkForm) -> ck.ChunkForm | None:
         """The form, rewritten, or None where nothing fits."""
         graph = bare(form)
-        folds = [node for node in graph if isinstance(node.op, ir.Recurrence)]
-        rewritten = [_apply_late(graph, fold) for fold in folds]
+        recurrences = [node for node in graph if isinstance(node.op, ir.Recurrence)]
+        rewritten = [_apply_late(graph, recurrence) for recurrence in recurrences]
         return derived(form, graph, differentiate) if any(rewritten) else None
 
     return with_forms(layer, change)
@@ -50,22 +50,22 @@ class _Image:
         return summed
 
 
-def _apply_late(graph: Graph, fold: Node) -> bool:
+def _apply_late(graph: Graph, recurrence: Node) -> bool:
     """Rewrite one walk; whether its body fits: each image in a sum of which both terms are, or
     times something alone."""
-    images = _images(graph, fold)
+    images = _images(graph, recurrence)
     inverses = {image.inverse for image in images}
     if len(inverses) != 1:
         return False
     (inverse,) = inverses
-    body = _Body(graph, fold, images, inverse)
+    body = _Body(graph, recurrence, images, inverse)
     return body.rewritten()
 
 
-def _images(graph: Graph, fold: Node) -> list[_Image]:
+def _images(graph: Graph, recurrence: Node) -> list[_Image]:
     """The captures of a walk that are an inverse times rows."""
     found = []
-    for name, operand in zip(fold.op.captures, fold.operands, strict=False):
+    for name, operand in zip(recurrence.op.captures, recurrence.operands, strict=False):
         node = graph[operand]
         if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
             continue
@@ -78,15 +78,15 @@ def _images(graph: Graph, fold: Node) -> list[_Image]:
 class _Body:
     """The body of a walk, rewritten."""
 
-    def __init__(self, graph: Graph, fold: Node, images: list[_Image], inverse: int):
-        self.graph, self.fold, self.inverse = graph, fold, inverse
-        self.body = fold.op.body.copy()
+    def __init__(self, graph: Graph, recurrence: Node, images: list[_Image], inverse: int):
+        self.graph, self.recurrence, self.inverse = graph, recurrence, inverse
+        self.body = recurrence.op.body.copy()
         inputs = {n.op.name: n.id for n in self.body if isinstance(n.op, ir.Input)}
         self.images = {inputs[image.name]: image for image in images}
         op = graph[inverse].op
         type = graph[inverse].type
         self.row, self.col = type.axis(op.row), type.axis(op.col)
-        self.chunk = fold.op.stream.name
+        self.chunk = recurrence.op.stream.name
         self.inputs: dict[str, int] = {}
 
     def rewritten(self) -> bool:
@@ -162,16 +162,16 @@ class _Body:
 
     def _walk(self) -> None:
         """The walk with what is captured now."""
-        graph, fold, body = self.graph, self.fold, self.body
+        graph, recurrence, body = self.graph, self.recurrence, self.body
         body.prune()
         rows = {image.name: image.rows for image in self.images.values()}
-        old = dict(zip(fold.op.captures, fold.operands, strict=False))
+        old = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
         captured = {"inverse": self.inverse} | {n: rows.get(n, id) for n, id in old.items()}
         known = {n.op.name for n in body if isinstance(n.op, ir.Input)}
         captured = {name: id for name, id in captured.items() if name in known}
-        starts = fold.operands[len(fold.op.captures) :]
-        op = replace(fold.op, captures=tuple(captured), body=body.renumbered(lambda id: id))
-        new = graph.add(op, *captured.values(), *starts, name=fold.name, span=fold.span)
-        for user in graph.users(fold.id):
+        starts = recurrence.operands[len(recurrence.op.captures) :]
+        op = replace(recurrence.op, captures=tuple(captured), body=body.renumbered(lambda id: id))
+        new = graph.add(op, *captured.values(), *starts, name=recurrence.name, span=recurrence.span)
+        for user in graph.users(recurrence.id):
             result = graph[user]
             graph.substitute(user, graph.add(result.op, new, name=result.name, span=result.span))

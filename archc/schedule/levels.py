@@ -91,16 +91,16 @@ class Levels:
         if max(later.values(), default=0) == max(self.of.values(), default=0):
             self.of = later
 
-    def folds(self, level: int) -> list[Node]:
+    def recurrences(self, level: int) -> list[Node]:
         """The walks of a level."""
         walks = [
             n for n in self.graph if isinstance(n.op, ir.Recurrence) and n.id not in self.fallback
         ]
         return [walk for walk in walks if self.of[walk.id] == level]
 
-    def has_fold(self, level: int) -> bool:
+    def has_recurrence(self, level: int) -> bool:
         """Whether a level has walks."""
-        return bool(self.folds(level))
+        return bool(self.recurrences(level))
 
     def _read(self, node: Node, fallback: Mapping[int, str]) -> bool:
         """Whether a node is a result of a walk that PyTorch does."""
@@ -242,14 +242,14 @@ class Levels:
         walk = next(iter(walks), None)
         if len(walks) != 1 or walk is None or isinstance(node.op, PAIRED):
             return False
-        fold = self.graph[walk]
-        split = split_of(self.graph, fold, self.heads)
-        every = {axis.name for state in fold.op.states for axis in state.axes}
+        recurrence = self.graph[walk]
+        split = split_of(self.graph, recurrence, self.heads)
+        every = {axis.name for state in recurrence.op.states for axis in state.axes}
         here = {axis.name for axis in node.type.axes if axis.name in self.heads}
         across = split is not None and split.name in reduction_dims(self.graph, node)
         lacks = split is not None and split.name not in node.type.names
-        tokens = not fold.op.stream.size.has(ck.CHUNK)
-        states = [own_dims(state.axes, self.heads) for state in fold.op.states]
+        tokens = not recurrence.op.stream.size.has(ck.CHUNK)
+        states = [own_dims(state.axes, self.heads) for state in recurrence.op.states]
         if not any(states):  # numbers cost no memory, and what follows would wait for its turn
             return False
         if tokens or across or lacks or here != every & set(self.heads) or self._is_deep(node):
@@ -297,17 +297,19 @@ class Levels:
         return kind_of(level) == CHUNKS and any(own)
 
 
-def split_of(graph: Graph, fold: Node, heads: Collection[str]) -> Axis | None:
+def split_of(graph: Graph, recurrence: Node, heads: Collection[str]) -> Axis | None:
     """A dim of a walk's states that no op of it crosses: each program has a part of it. The last,
     as products are fastest so; where there is no product the first, as elsewhere between walks."""
-    crossed = {name for node in fold.op.body for name in reduction_dims(fold.op.body, node)}
-    state = max(fold.op.states, key=lambda s: len(s.axes))
+    crossed = {
+        name for node in recurrence.op.body for name in reduction_dims(recurrence.op.body, node)
+    }
+    state = max(recurrence.op.states, key=lambda s: len(s.axes))
     free = [
         a for a in state.axes if a.kind == "dim" and a.name not in crossed and a.name not in heads
     ]  # fmt: skip
-    shared = [a for a in free if all(a in each.axes for each in fold.op.states)]
-    given = [graph[operand] for operand in fold.operands]
-    products = any(isinstance(node.op, ir.Contract) for node in (*fold.op.body, *given))
+    shared = [a for a in free if all(a in each.axes for each in recurrence.op.states)]
+    given = [graph[operand] for operand in recurrence.operands]
+    products = any(isinstance(node.op, ir.Contract) for node in (*recurrence.op.body, *given))
     return shared[-1 if products else 0] if shared else None
 
 
@@ -331,11 +333,11 @@ def ended(graph: Graph, node: Node) -> tuple[int, str] | None:
     if not isinstance(node.op, ck.Last) or not isinstance(graph[node.operands[0]].op, ir.Result):
         return None
     result = graph[node.operands[0]]
-    fold = graph[result.operands[0]]
-    if not isinstance(fold.op, ir.Recurrence) or fold.op.reverse != node.op.reverse:
+    recurrence = graph[result.operands[0]]
+    if not isinstance(recurrence.op, ir.Recurrence) or recurrence.op.reverse != node.op.reverse:
         return None
-    states = {state.name for state in fold.op.states}
-    return (fold.id, result.op.name) if result.op.name in states else None
+    states = {state.name for state in recurrence.op.states}
+    return (recurrence.id, result.op.name) if result.op.name in states else None
 
 
 def is_renamed(op: ir.Contract) -> bool:

@@ -126,8 +126,8 @@ class Tiles:
     def _kept(self) -> None:
         """What is stored, and states, live to the end."""
         program, end = self.program, len(self.order)
-        if program.fold is not None:
-            for id in program.fold.op.body.outputs.values():
+        if program.recurrence is not None:
+            for id in program.recurrence.op.body.outputs.values():
                 self.last |= dict.fromkeys(self._sources(("body", id)), end)
             self.last |= {(STATE, name): end for name in program.states}
 
@@ -279,7 +279,7 @@ class Tiles:
         found: set[Key] = set()
         waiting = [key for s in self.order if s.each and self._multiplies(s) for key in s.operands]
         seen: set[Key] = set()
-        while waiting and self.program.fold is not None:
+        while waiting and self.program.recurrence is not None:
             key = waiting.pop()
             step = self.program.steps.get(key)
             if key in seen or step is None:
@@ -318,7 +318,7 @@ class Tiles:
         split = program.kernel.split
         dims = all(a.kind == "dim" and not a.size.has(ck.CHUNK) and a != split for a in axes)
         large = len(axes) == 2 and dims and self._area(key) > WHOLE
-        if program.fold is not None or not large or not self._is_pointwise(key):
+        if program.recurrence is not None or not large or not self._is_pointwise(key):
             return 1
         return max(self._tile(key)) // BLOCK
 

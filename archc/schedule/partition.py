@@ -82,7 +82,7 @@ class _Partition:
         made: list[Kernel] = []
         for level in range(self.levels.count):
             walk = kind_of(level) not in WHY
-            made += self._folds(level) if walk else self._between(level)
+            made += self._recurrences(level) if walk else self._between(level)
         buffers = [
             Buffer(self.names[id], self.graph[id].type, self.kept.width(id))
             for id in self.kept.ids
@@ -119,7 +119,9 @@ class _Partition:
         turned = self._turned(nodes)
         split = turned[0] if turned else self._split_between(nodes, list(home.values()))
         grid = self._grid(nodes, walked=False)
-        first = not any(kind_of(each) not in WHY for each in range(level) if levels.has_fold(each))
+        first = not any(
+            kind_of(each) not in WHY for each in range(level) if levels.has_recurrence(each)
+        )
         word = self._role(level, nodes, first)
         why, most = (WHY[kind_of(level)],), SHORT if kind_of(level) == PAIRS else LONG
         title = self._title(word)
@@ -143,22 +145,24 @@ class _Partition:
         crossed = {name for node in made for name in reduction_dims(self.graph, node)}
         return None if dims[0].name in crossed else dims
 
-    def _folds(self, level: int) -> list[Kernel]:
+    def _recurrences(self, level: int) -> list[Kernel]:
         """The kernels of the walks of a level."""
         made = []
-        for fold in self.levels.folds(level):
-            made_by = {id for id, walk in self.levels.walk.items() if walk == fold.id}
+        for recurrence in self.levels.recurrences(level):
+            made_by = {id for id, walk in self.levels.walk.items() if walk == recurrence.id}
             made_by -= set(self.levels.ends)
             stores = {self.names[id]: id for id in self.kept.ids if id in made_by}
-            of_fold = {id: end for id, end in self.levels.ends.items() if end[0] == fold.id}
-            ends = {end[1]: self.names[id] for id, end in of_fold.items() if id in self.names}
-            start = [*fold.operands, *stores.values()]
-            nodes = [*self._inside(start, stores.values()), *fold.op.body]
+            of_recurrence = {
+                id: end for id, end in self.levels.ends.items() if end[0] == recurrence.id
+            }
+            ends = {end[1]: self.names[id] for id, end in of_recurrence.items() if id in self.names}
+            start = [*recurrence.operands, *stores.values()]
+            nodes = [*self._inside(start, stores.values()), *recurrence.op.body]
             loads, grid = self._loads(stores.values()), self._grid(nodes, walked=True)
-            split = split_of(self.graph, fold, self.heads)
+            split = split_of(self.graph, recurrence, self.heads)
             made.append(
                 Kernel(
-                    self._title(SCAN), self.graph, loads, stores, grid, split, fold.id, ends,
+                    self._title(SCAN), self.graph, loads, stores, grid, split, recurrence.id, ends,
                     (EACH,),
                 )
             )  # fmt: skip

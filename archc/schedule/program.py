@@ -108,17 +108,17 @@ class Program:
     def __post_init__(self) -> None:
         kernel, graph = self.kernel, self.kernel.graph
         self.own = set(kernel.stores.values())
-        self.fold: Node | None = None if kernel.walk is None else graph[kernel.walk]
+        self.recurrence: Node | None = None if kernel.walk is None else graph[kernel.walk]
         self.inner = dict(found for node in graph if (found := _steps_of(graph, node)) is not None)
         self.picked: set[str] = set()
         self.blocks = {n.type.axes[-1].name for n in graph if isinstance(n.op, ck.BlockSums)}
         self._known_tiled: dict[Axis, bool] = {}
         self._known_lengths: dict[Axis, int] = {}
         self.looping = False
-        if self.fold is not None:
-            op: ir.Recurrence = self.fold.op
+        if self.recurrence is not None:
+            op: ir.Recurrence = self.recurrence.op
             self.states = {s.before: Type(s.axes) for s in op.states}
-            for id in self.fold.operands[len(op.captures) :]:
+            for id in self.recurrence.operands[len(op.captures) :]:
                 self._visit(OUTER, id)
             self.looping = True
             for id in op.body.outputs.values():
@@ -144,7 +144,11 @@ class Program:
 
     def _graph(self, frame: str) -> Graph:
         """The kernel's graph, or the body of its walk."""
-        return self.kernel.graph if self.fold is None or frame == OUTER else self.fold.op.body
+        return (
+            self.kernel.graph
+            if self.recurrence is None or frame == OUTER
+            else self.recurrence.op.body
+        )
 
     def _visit(self, frame: str, id: int) -> Key:
         """The key of a value, after the steps that it needs."""
@@ -157,8 +161,12 @@ class Program:
             return key
         if frame == BODY and isinstance(node.op, ir.Input):
             return self._entering(node)
-        if self.fold is not None and node.operands == (self.fold.id,) and frame == OUTER:
-            return self._visit(BODY, self.fold.op.body.outputs[node.op.name])
+        if (
+            self.recurrence is not None
+            and node.operands == (self.recurrence.id,)
+            and frame == OUTER
+        ):
+            return self._visit(BODY, self.recurrence.op.body.outputs[node.op.name])
         used = node.operands[1:] if isinstance(node.op, ck.Last) else node.operands
         operands = tuple(self._visit(frame, each) for each in used)
         self.steps[key] = Step(key, node, graph, operands, None, self.looping)
@@ -167,11 +175,11 @@ class Program:
     def _entering(self, node: Node) -> Key:
         """A state, or what a walk captures: what all tokens share, one of tokens has from the first
         on."""
-        assert self.fold is not None
+        assert self.recurrence is not None
         if node.op.name in self.states:
             return (STATE, node.op.name)
-        id = self.fold.operands[self.fold.op.captures.index(node.op.name)]
-        along = self.fold.op.stream.name in self.kernel.graph[id].type.names
+        id = self.recurrence.operands[self.recurrence.op.captures.index(node.op.name)]
+        along = self.recurrence.op.stream.name in self.kernel.graph[id].type.names
         self.looping = along or not self.kernel.tokenwise
         key = self._visit(OUTER, id)
         self.looping = True
@@ -244,7 +252,7 @@ class Program:
             return False
         if any(axis.name == each.name for each in self.kernel.grid):
             return False
-        walked = self.fold is not None and axis.name == self.fold.op.stream.name
+        walked = self.recurrence is not None and axis.name == self.recurrence.op.stream.name
         return axis.kind != "stream" or not (walked or axis.size.has(ck.CHUNK))
 
     def elements(self, axes: Iterable[Axis]) -> int:
@@ -258,7 +266,7 @@ class Program:
     @cached_property
     def axes(self) -> dict[str, Axis]:
         """The axes of all values, by name."""
-        graphs = [self.kernel.graph, *([self.fold.op.body] if self.fold else [])]
+        graphs = [self.kernel.graph, *([self.recurrence.op.body] if self.recurrence else [])]
         return {a.name: a for graph in graphs for node in graph for a in node.type.axes}
 
     @cached_property
@@ -269,7 +277,7 @@ class Program:
     @cached_property
     def chunks(self) -> int:
         """The number of chunks that a program goes through."""
-        return 1 if self.fold is None else self.size(self.fold.op.stream)
+        return 1 if self.recurrence is None else self.size(self.recurrence.op.stream)
 
     def often(self, each: bool) -> int:
         """The number of times that a program computes a value: once, or at each chunk."""
@@ -292,7 +300,7 @@ class Program:
         """Each buffer that is written, the node whose type it has, and whether at each chunk."""
         graph = self.kernel.graph
         for name, id in self.kernel.stores.items():
-            yield name, graph[id], self.fold is not None
+            yield name, graph[id], self.recurrence is not None
         for name in self.kernel.ends.values():
             (node,) = (graph[id] for id, each in self.kernel.loads.items() if each == name)
             yield name, node, False

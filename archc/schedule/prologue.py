@@ -1,7 +1,7 @@
 """Layer IR -> layer IR: what a recurrence's inputs are made of moves into the recurrence.
 
-    log_alpha = -exp(A_log) * softplus(f + dt_bias); fold(log_alpha = log_alpha)
-        ->  fold(f = f, scale = -exp(A_log), dt_bias = dt_bias), which begins with the same ops
+    log_alpha = -exp(A_log) * softplus(f + dt_bias); recurrence(log_alpha = log_alpha)
+        ->  recurrence(f = f, scale = -exp(A_log), dt_bias = dt_bias), which begins with these ops
 
 The kernels then read what a product of matrices has written, and no input is written and read
 again on its way to them. Gates are computed in float32 there, whatever f has.
@@ -58,7 +58,7 @@ def prologues(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
     """The layer, its chunked recurrences with what their inputs are made of."""
 
     def begin(graph: Graph, node: Node) -> int | None:
-        """fold(f(x)) -> fold'(x)"""
+        """recurrence(f(x)) -> recurrence'(x)"""
         form = node.op.chunked if isinstance(node.op, ir.Recurrence) else None
         found = [] if form is None else [each for each in considered(graph, node) if each.moves]
         return _moved(graph, node, found, differentiate) if found else None
@@ -66,82 +66,90 @@ def prologues(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
     return rewrite(layer, [begin])
 
 
-def considered(graph: Graph, fold: Node) -> Iterator[Prologue]:
+def considered(graph: Graph, recurrence: Node) -> Iterator[Prologue]:
     """The prologue of each capture of a Recurrence, and whether it moves into the Recurrence."""
-    for name, operand in zip(fold.op.captures, fold.operands, strict=False):
-        ops = _alone(graph, fold, operand)
+    for name, operand in zip(recurrence.op.captures, recurrence.operands, strict=False):
+        ops = _alone(graph, recurrence, operand)
         own = {node.id for node in ops}
         every = (o for n in ops for o in n.operands if o not in own)
         reads = tuple(o for o in dict.fromkeys(every) if not is_number(graph, o))
         if ops:
-            one, costly = _is_one(graph, fold, operand, reads), _is_costly(graph, fold, ops)
+            one = _is_one(graph, recurrence, operand, reads)
+            costly = _is_costly(graph, recurrence, ops)
             rule = "several" if not one else "costly" if costly else "moves"
-            rule = "moves" if _is_wider(graph, fold, operand, reads) else rule
+            rule = "moves" if _is_wider(graph, recurrence, operand, reads) else rule
             yield Prologue(name, tuple(ops), reads, rule)
         else:
-            shared = may_move(graph, graph[operand], fold.op.stream.name)
+            shared = may_move(graph, graph[operand], recurrence.op.stream.name)
             yield Prologue(name, (), (operand,), "shared" if shared else "given")
 
 
-def _alone(graph: Graph, fold: Node, capture: int) -> list[Node]:
+def _alone(graph: Graph, recurrence: Node, capture: int) -> list[Node]:
     """The elementwise ops along the tokens that nothing but a capture of a Recurrence is made
     of."""
-    kept = {*graph.outputs.values(), *fold.operands[len(fold.op.captures) :]}
+    kept = {*graph.outputs.values(), *recurrence.operands[len(recurrence.op.captures) :]}
     found = dict[int, Node]()
     for node in reversed([*graph]):
         users = graph.users(node.id)
-        here = node.id == capture and users == (fold.id,) and fold.operands.count(capture) == 1
+        here = (
+            node.id == capture
+            and users == (recurrence.id,)
+            and recurrence.operands.count(capture) == 1
+        )
         alone = here or (bool(users) and set(users) <= found.keys())
-        if alone and node.id not in kept and may_move(graph, node, fold.op.stream.name):
+        if alone and node.id not in kept and may_move(graph, node, recurrence.op.stream.name):
             found[node.id] = node
     return [*found.values()][::-1]
 
 
-def _is_one(graph: Graph, fold: Node, capture: int, reads: Sequence[int]) -> bool:
+def _is_one(graph: Graph, recurrence: Node, capture: int, reads: Sequence[int]) -> bool:
     """Whether one value that is as large as a capture enters in its place, and else what is the
     same for every token: the gradient of anything between would be a sum over dims."""
     axes = set(graph[capture].type.names)
-    along = [id for id in reads if fold.op.stream.name in graph[id].type.names]
+    along = [id for id in reads if recurrence.op.stream.name in graph[id].type.names]
     return len(along) == 1 and set(graph[along[0]].type.names) == axes
 
 
-def _is_wider(graph: Graph, fold: Node, capture: int, reads: Sequence[int]) -> bool:
+def _is_wider(graph: Graph, recurrence: Node, capture: int, reads: Sequence[int]) -> bool:
     """Whether a capture has two dims for every token of which no value that it is made of has both:
     what enters in its place is smaller by a dim, and kernels make a token's numbers of that in less
     time than memory takes for them."""
-    stream, axes = fold.op.stream.name, own_dims(graph[capture].type.axes, fold.op.heads)
+    stream = recurrence.op.stream.name
+    axes = own_dims(graph[capture].type.axes, recurrence.op.heads)
     dims = {axis.name for axis in axes}
     along = [graph[id].type.names for id in reads if stream in graph[id].type.names]
     return len(dims) > 1 and bool(along) and all(not dims <= {*names} for names in along)
 
 
-def _is_costly(graph: Graph, fold: Node, ops: Sequence[Node]) -> bool:
+def _is_costly(graph: Graph, recurrence: Node, ops: Sequence[Node]) -> bool:
     """Whether a special function is taken of more than one number a head and token."""
     axes = {
         a.name for n in ops if FUNCTIONS[n.op.fn].special for a in n.type.axes if a.kind == "dim"
     }
-    return bool(axes - set(fold.op.heads))
+    return bool(axes - set(recurrence.op.heads))
 
 
-def _moved(graph: Graph, fold: Node, moves: list[Prologue], differentiate: Differentiate) -> int:
+def _moved(
+    graph: Graph, recurrence: Node, moves: list[Prologue], differentiate: Differentiate
+) -> int:
     """Another Recurrence, which begins with the ops that moved."""
-    names = _names(graph, fold, moves)
-    operands = dict(zip(fold.op.captures, fold.operands, strict=False))
-    starts = fold.operands[len(fold.op.captures) :]
+    names = _names(graph, recurrence, moves)
+    operands = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
+    starts = recurrence.operands[len(recurrence.op.captures) :]
     gone = {move.capture for move in moves}
     captured = {name: id for name, id in operands.items() if name not in gone}
     captured |= {name: id for id, name in names.items()}
-    order = [n for c in fold.op.captures for n in _entering(c, moves, names)]
+    order = [n for c in recurrence.op.captures for n in _entering(c, moves, names)]
     captured = {name: captured[name] for name in dict.fromkeys(order)}
-    body = fold.op.body.copy()
-    form = fold.op.chunked
+    body = recurrence.op.body.copy()
+    form = recurrence.op.chunked
     forward = bare(form)
     for move in moves:
-        _begin(body, graph, move, names, without=fold.op.stream.name)
+        _begin(body, graph, move, names, without=recurrence.op.stream.name)
         _begin(forward, graph, move, names)
-    op = replace(fold.op, captures=tuple(captured), body=body)
+    op = replace(recurrence.op, captures=tuple(captured), body=body)
     op = replace(op, chunked=derived(form, forward, differentiate))
-    return graph.add(op, *captured.values(), *starts, name=fold.name, span=fold.span)
+    return graph.add(op, *captured.values(), *starts, name=recurrence.name, span=recurrence.span)
 
 
 def _entering(capture: str, moves: list[Prologue], names: Mapping[int, str]) -> list[str]:
@@ -150,12 +158,16 @@ def _entering(capture: str, moves: list[Prologue], names: Mapping[int, str]) -> 
     return [names[id] for id in found[0].reads] if found else [capture]
 
 
-def _names(graph: Graph, fold: Node, moves: list[Prologue]) -> dict[int, str]:
+def _names(graph: Graph, recurrence: Node, moves: list[Prologue]) -> dict[int, str]:
     """A name of its own for each value that enters: as the spec has it, or after its capture."""
     gone = {move.capture for move in moves}
-    captured = zip(fold.op.captures, fold.operands, strict=False)
+    captured = zip(recurrence.op.captures, recurrence.operands, strict=False)
     entering = {id: name for name, id in captured if name not in gone}
-    taken = {*fold.op.captures, *(state.name for state in fold.op.states), *fold.op.body.outputs}
+    taken = {
+        *recurrence.op.captures,
+        *(state.name for state in recurrence.op.states),
+        *recurrence.op.body.outputs,
+    }
     found = dict[int, str]()
     for move in moves:
         for id in move.reads:

@@ -77,9 +77,9 @@ class _Walk:
 
     def __init__(self, kernel: Kernel, tokens: Axis) -> None:
         assert kernel.walk is not None
-        self.kernel, self.fold = kernel, kernel.graph[kernel.walk]
-        self.op: ir.Recurrence = self.fold.op
-        self.starts = self.fold.operands[len(self.op.captures) :]
+        self.kernel, self.recurrence = kernel, kernel.graph[kernel.walk]
+        self.op: ir.Recurrence = self.recurrence.op
+        self.starts = self.recurrence.operands[len(self.op.captures) :]
         if self.op.stream.size != sympy.ceiling(tokens.size / ck.CHUNK):
             raise Whole("it does not walk chunks of the sequence")
         self._check_starts()
@@ -107,7 +107,7 @@ class _Walk:
         """Whether every state before the first chunk is loaded as it is, for nothing else, and
         nothing else is loaded once for a sequence."""
         graph, loads = self.kernel.graph, self.kernel.loads
-        made = made_by(self.kernel, [self.fold.id, *self.kernel.stores.values()])
+        made = made_by(self.kernel, [self.recurrence.id, *self.kernel.stores.values()])
         users = [sum(start in graph[id].operands for id in made) for start in self.starts]
         axes = [{a.name for a in state.axes} for state in self.op.states]
         same = [
@@ -120,13 +120,13 @@ class _Walk:
     def _again(self) -> Kernel:
         """The walk of a segment, from states that are given as they are."""
         graph, loads = self.kernel.graph.copy(), dict(self.kernel.loads)
-        given = list(self.fold.operands[: len(self.op.captures)])
+        given = list(self.recurrence.operands[: len(self.op.captures)])
         for state in self.op.states:
             name = f"{state.name}.starts"
             given.append(graph.add(ir.Input(name, Type(state.axes))))
             loads[given[-1]] = name
-        walk = graph.add(self.op, *given, span=self.fold.span)
-        graph.substitute(self.fold.id, walk)
+        walk = graph.add(self.op, *given, span=self.recurrence.span)
+        graph.substitute(self.recurrence.id, walk)
         title, why = of_segments(self.kernel.name, RESCAN), ("along the chunks of a segment",)
         return replace(self.kernel, name=title, graph=graph, loads=loads, walk=walk, why=why)
 
@@ -134,7 +134,7 @@ class _Walk:
         """Refuse what asks where the chunks of a sequence begin or end."""
         name = self.op.stream.name
         asking = (ck.AtLast, ir.Shift, ir.Position, ck.Move)
-        made = made_by(self.kernel, [self.fold.id, *self.kernel.stores.values()])
+        made = made_by(self.kernel, [self.recurrence.id, *self.kernel.stores.values()])
         for node in (*map(self.kernel.graph.__getitem__, made), *self.op.body):
             if isinstance(node.op, asking) and name in _along(node.op):
                 raise Whole("it asks where the chunks of a sequence begin or end")
@@ -272,13 +272,13 @@ class _Walk:
             starts.append(number(graph, rule.one))
         body.prune()
         read = {node.op.name for node in body if isinstance(node.op, ir.Input)}
-        given = dict(zip(self.op.captures, self.fold.operands, strict=False))
+        given = dict(zip(self.op.captures, self.recurrence.operands, strict=False))
         given = {name: id for name, id in given.items() if name in read}
         op = replace(
             self.op, captures=(*given,), states=tuple(states), body=body.renumbered(lambda id: id),
             chunked=None,
         )  # fmt: skip
-        walk = graph.add(op, *given.values(), *starts, span=self.fold.span)
+        walk = graph.add(op, *given.values(), *starts, span=self.recurrence.span)
         own = set(self.kernel.stores.values())
         loads = {id: name for id, name in self.kernel.loads.items() if id not in own}
         ends = {state.name: names.get(state.name, state.name) for state in states}

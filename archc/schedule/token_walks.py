@@ -38,8 +38,8 @@ def tokenwise(graph: Graph, node: Node, wanted: Collection[str]) -> Graph:
     states = [state.name for state in op.states]
     body.outputs = {n: id for n, id in body.outputs.items() if n in states or n in wanted}
     body.prune()
-    fold = made.add(replace(op, body=body, chunked=None), *given, *starts)
-    results = {name: made.add(ir.Result(name), fold) for name in body.outputs}
+    recurrence = made.add(replace(op, body=body, chunked=None), *given, *starts)
+    results = {name: made.add(ir.Result(name), recurrence) for name in body.outputs}
     made.outputs = {name: results[name] for name in wanted}
     for state, start in zip(states, starts, strict=True):
         last = ck.Last(op.stream.name, op.reverse)
@@ -49,8 +49,8 @@ def tokenwise(graph: Graph, node: Node, wanted: Collection[str]) -> Graph:
 
 def steps(graph: Graph, name: str) -> Kernel:
     """The kernel of a Recurrence by itself, as `tokenwise` makes it."""
-    (fold,) = (node for node in graph if isinstance(node.op, ir.Recurrence))
-    op: ir.Recurrence = fold.op
+    (recurrence,) = (node for node in graph if isinstance(node.op, ir.Recurrence))
+    op: ir.Recurrence = recurrence.op
     batch = next(a for node in graph for a in node.type.axes if a.kind == "batch")
     body = [axis for node in op.body for axis in node.type.axes]
     heads = {axis.name: axis for axis in body if axis.name in op.heads}
@@ -64,7 +64,7 @@ def steps(graph: Graph, name: str) -> Kernel:
     rows = batch if shared else None
     most = ROWS if shared else 64
     return Kernel(
-        name, graph, loads, stores, grid, split, fold.id, ends, (ALONG,), rows, most,
+        name, graph, loads, stores, grid, split, recurrence.id, ends, (ALONG,), rows, most,
         tokenwise=True,
     )  # fmt: skip
 

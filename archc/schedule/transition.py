@@ -27,22 +27,26 @@ def transition(kernel: Kernel, name: str) -> tuple[Kernel, Axis, Axis]:
     axis that the matrix is applied along, and that of its columns. Raises Whole."""
     graph = kernel.graph
     assert kernel.walk is not None
-    fold = graph[kernel.walk]
-    (state, row), column = _state(kernel, fold), None
-    column = row.renamed(_unused(graph, fold.op.body, row))
+    recurrence = graph[kernel.walk]
+    (state, row), column = _state(kernel, recurrence), None
+    column = row.renamed(_unused(graph, recurrence.op.body, row))
     assert kernel.split is not None
-    alone = _Alone(fold.op.body, state.before, kernel.split, column)
+    alone = _Alone(recurrence.op.body, state.before, kernel.split, column)
     body = alone.body(state)
     read = {node.op.name for node in body if isinstance(node.op, ir.Input)}
-    given = dict(zip(fold.op.captures, fold.operands, strict=False))
+    given = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
     given = {each: id for each, id in given.items() if each in read}
     axes = tuple(column if axis == kernel.split else axis for axis in state.axes)
     made = graph.copy()
     start = made.add(ir.Delta(row, column))
     op = replace(
-        fold.op, captures=(*given,), states=(ir.State(state.name, axes),), body=body, chunked=None
+        recurrence.op,
+        captures=(*given,),
+        states=(ir.State(state.name, axes),),
+        body=body,
+        chunked=None,
     )
-    walk = made.add(op, *given.values(), start, span=fold.span)
+    walk = made.add(op, *given.values(), start, span=recurrence.span)
     own = set(kernel.stores.values())
     loads = {id: each for id, each in kernel.loads.items() if id not in own}
     loads[made.add(ir.Input(name, Type(axes)))] = name
@@ -54,11 +58,11 @@ def transition(kernel: Kernel, name: str) -> tuple[Kernel, Axis, Axis]:
     return turned, row, column
 
 
-def _state(kernel: Kernel, fold: Node) -> tuple[ir.State, Axis]:
+def _state(kernel: Kernel, recurrence: Node) -> tuple[ir.State, Axis]:
     """The one state of a walk, and the dim of it that programs have all of."""
-    if len(fold.op.states) > 1:
+    if len(recurrence.op.states) > 1:
         raise Whole("matrices are applied to several states that meet")
-    (state,) = fold.op.states
+    (state,) = recurrence.op.states
     grid = {axis.name for axis in kernel.grid}
     inner = [axis for axis in state.axes if axis.kind == "dim" and axis.name not in grid]
     rows = [axis for axis in inner if axis != kernel.split]

@@ -35,8 +35,8 @@ def wide_scans_again(layer: ir.Layer, differentiate: Callable[..., Differentiate
     def change(form: ck.ChunkForm) -> ck.ChunkForm | None:
         """The form, if it has such a scan."""
         graph = bare(form)
-        folds = [node for node in graph if _is_joined(graph, node)]
-        if not sum(_from_start(graph, fold) for fold in folds):
+        recurrences = [node for node in graph if _is_joined(graph, node)]
+        if not sum(_from_start(graph, recurrence) for recurrence in recurrences):
             return None
         again = partial(differentiate, again=(ir.Contract, ck.Scan))
         found = derived(form, graph.renumbered(lambda id: id), again)
@@ -60,9 +60,9 @@ def _without_unread(graph: Graph) -> Graph:
         known = {n.op.name for n in body if isinstance(n.op, ir.Input)}
         pairs = [*zip(op.captures, node.operands, strict=False)]
         captured = {name: id for name, id in pairs if name in known}
-        fold = replace(op, captures=tuple(captured), body=body.renumbered(lambda id: id))
+        recurrence = replace(op, captures=tuple(captured), body=body.renumbered(lambda id: id))
         starts = node.operands[len(op.captures) :]
-        made = new.add(fold, *captured.values(), *starts, name=node.name, span=node.span)
+        made = new.add(recurrence, *captured.values(), *starts, name=node.name, span=node.span)
         for user in new.users(node.id):
             result = new[user]
             again = new.add(result.op, made, name=result.name, span=result.span)
@@ -90,9 +90,9 @@ def _is_wide(graph: Graph, scan: Node) -> bool:
     return len(dims) > 1 and all(not dims <= {*n.type.names} for n in along)
 
 
-def _from_start(graph: Graph, fold: Node) -> bool:
+def _from_start(graph: Graph, recurrence: Node) -> bool:
     """Put a scan from the state before each chunk in the place of kept * start + local."""
-    captured = dict(zip(fold.op.captures, fold.operands, strict=False))
+    captured = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
     kept, local = (graph[captured[name]].operands[0] for name in (KEPT, LOCAL))
     found = False
     for user in graph.users(local):

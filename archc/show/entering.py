@@ -19,12 +19,12 @@ class Entering:
     why: str
 
 
-def entering(graph: Graph, fold: Node) -> Iterator[Entering]:
+def entering(graph: Graph, recurrence: Node) -> Iterator[Entering]:
     """What becomes of each input of a recurrence, in a layer before any moves."""
-    if fold.op.chunked is None:
+    if recurrence.op.chunked is None:
         return
-    for found in considered(graph, fold):
-        along = [id for id in found.reads if fold.op.stream.name in graph[id].type.names]
+    for found in considered(graph, recurrence):
+        along = [id for id in found.reads if recurrence.op.stream.name in graph[id].type.names]
         read = found.reads if found.moves or not along else along
         values = " and ".join(f"`{in_words(graph, id)}`" for id in read) or "a number"
         yield Entering(found.capture, found.moves, REASONS[found.rule].format(values))

@@ -30,23 +30,23 @@ class Leaving:
 
 
 def leaving(
-    graph: Graph, fold: Node, setting: Setting, readers: Callable[[int], int]
+    graph: Graph, recurrence: Node, setting: Setting, readers: Callable[[int], int]
 ) -> Iterator[Leaving]:
     """What becomes of each output of a recurrence, in a layer before any moves. `readers` tells for
     the place of an output how many kernels read its gradient."""
-    if fold.op.chunked is None:
+    if recurrence.op.chunked is None:
         return
-    for place, found in enumerate(considered(graph, fold)):
+    for place, found in enumerate(considered(graph, recurrence)):
         sizes = (evaluate(axis.size, setting.sizes) for axis in found.output.type.axes)
         bytes = int(math.prod(sizes)) * setting.data
         ends = in_words(graph, found.last.id) if found.moves else None
         forward, backward = bytes * found.forward, bytes * found.backward
         name, rule = found.output.op.name, found.stop.rule
-        why = _why(graph, fold, found, readers(place))
+        why = _why(graph, recurrence, found, readers(place))
         yield Leaving(name, bytes, ends, forward, backward, rule, why)
 
 
-def _why(graph: Graph, fold: Node, found: Epilogue, kernels: int) -> str:
+def _why(graph: Graph, recurrence: Node, found: Epilogue, kernels: int) -> str:
     """Why what follows an output, or the last value that moved, stays."""
     rule, about = found.stop.rule, found.stop.about
     words = [f"`{in_words(graph, id)}`" for id in about]
@@ -57,7 +57,7 @@ def _why(graph: Graph, fold: Node, found: Epilogue, kernels: int) -> str:
         gone = [f"`{dim}`" for dim in dims if dim not in graph[about[0]].type.names]
         return REASONS[rule].format(words[0], " and ".join(gone))
     why = REASONS[rule].format(*words)
-    others = [id for id in about[1:] if fold.op.stream.name in graph[id].type.names]
+    others = [id for id in about[1:] if recurrence.op.stream.name in graph[id].type.names]
     if rule == "needed" and others and kernels:
         does = "compute" if is_dear(graph, others[0]) else "read"
         each = "kernel" if kernels == 1 else f"{kernels} kernels"

@@ -115,7 +115,9 @@ def plans_of(layer: ir.Layer, wanted: Conditions) -> Iterator[Planned]:
     for old, middle, (new, own) in zip(
         _sized(before, sizes), _sized(ended, sizes), _sized(after, sizes).items(), strict=True
     ):
-        for first, second, node in zip(_folds(old), _folds(middle), _folds(new), strict=True):
+        for first, second, node in zip(
+            _recurrences(old), _recurrences(middle), _recurrences(new), strict=True
+        ):
             plan = _planned(new, node, own, wanted)
             inputs = entering(middle.graph, second)
             outputs = leaving(old.graph, first, plan.setting, partial(_readers, plan))
@@ -132,7 +134,7 @@ def _readers(plan: Planned, place: int) -> int:
     return sum(name in {each.name for each in cost.reads} for cost in costs)
 
 
-def _folds(layer: ir.Layer) -> list[Node]:
+def _recurrences(layer: ir.Layer) -> list[Node]:
     """The recurrences of a layer, in one order."""
     return [node for node in layer.graph if isinstance(node.op, ir.Recurrence)]
 
@@ -223,8 +225,8 @@ def _all_steps(
     results = _results(graph, node)
     own = {*node.op.captures, *results, *map(cotangent, results)}
     for title, each in (("forward to learn", form.forward), ("gradient", form.backward)):
-        for fold in (n for n in each if isinstance(n.op, ir.Recurrence)):
-            made = _steps(title, each, fold, f"{name}_walk", setting, device, own)
+        for recurrence in (n for n in each if isinstance(n.op, ir.Recurrence)):
+            made = _steps(title, each, recurrence, f"{name}_walk", setting, device, own)
             parts += tuple(replace(part, states=kept.get(title, "")) for part in made)
     return parts
 

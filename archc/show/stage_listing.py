@@ -14,7 +14,7 @@ from archc.ir.chunk_stages import CHUNKS, TOKENS, Stage, stages
 from archc.ir.graph import Graph
 from archc.ir.text import graph_json, graph_text
 from archc.recurrence.affine.listing import as_text
-from archc.recurrence.analysis.classify import fold_classes
+from archc.recurrence.analysis.classify import recurrence_classes
 from archc.recurrence.chunk.loops import named
 from archc.verify.study import Study
 
@@ -23,7 +23,7 @@ NOTHING = "no recurrence: nothing is carried from token to token\n"
 
 def heading(study: Study) -> str:
     """`recurrence of S in Layer  # my.arch:18`."""
-    states = ", ".join(state.name for state in study.fold.states)
+    states = ", ".join(state.name for state in study.recurrence.states)
     place = f"  # {study.node.span.where}" if study.node.span else ""
     return f"recurrence of {states} in {study.layer.name}{place}"
 
@@ -38,7 +38,7 @@ def titled(studies: Iterable[Study], show: Any) -> str:
 
 def normal_text(study: Study) -> str:
     """Classes, normal forms, and which states stay a loop."""
-    lines = [f"  {found}" for found in fold_classes(study.fold)] + [""]
+    lines = [f"  {found}" for found in recurrence_classes(study.recurrence)] + [""]
     for form in study.derived.forms:
         lines += [f"  {line}" for line in as_text(form).split("\n")]
     return "\n".join([*lines, "", *(f"  {line}" for line in _verdict(study))]) + "\n"
@@ -47,7 +47,7 @@ def normal_text(study: Study) -> str:
 def _verdict(study: Study) -> Iterator[str]:
     """What is computed in chunks and what is not."""
     kept = {name for each in study.derived.kept for name in each.states}
-    chunked = [state.name for state in study.fold.states if state.name not in kept]
+    chunked = [state.name for state in study.recurrence.states if state.name not in kept]
     if chunked:
         yield f"in chunks: {named(chunked)}"
     for each in study.derived.kept:
@@ -93,7 +93,7 @@ def chunk_text(study: Study) -> str:
     graph = study.derived.graph
     if graph is None:
         return "".join(f"  {line}\n" for line in _verdict(study))
-    lines = list(_sections(graph, study.fold.stream.name))
+    lines = list(_sections(graph, study.recurrence.stream.name))
     notes = [*anchoring(graph), *study.derived.notes]
     lines += [f"  note: {note}" for note in notes]
     lines += [f"  {line}" for line in _verdict(study) if "loop" in line]
@@ -135,7 +135,7 @@ def gradient_text(study: Study) -> str:
     if found is None:
         return "  a loop over the tokens, with the gradient of a loop\n"
     lines = [f"  {line}" for line in report(found).rstrip("\n").split("\n")]
-    return "\n".join([*lines, "", *_sections(found.backward, study.fold.stream.name)]) + "\n"
+    return "\n".join([*lines, "", *_sections(found.backward, study.recurrence.stream.name)]) + "\n"
 
 
 # --- data -----------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def head_json(study: Study) -> dict[str, Any]:
     """Which recurrence it is."""
     return {
         "layer": study.layer.name,
-        "states": [state.name for state in study.fold.states],
+        "states": [state.name for state in study.recurrence.states],
         "where": study.node.span.where if study.node.span else None,
     }
 
@@ -157,7 +157,7 @@ def normal_json(study: Study) -> dict[str, Any]:
         for k in study.derived.kept
     ]
     return head_json(study) | {
-        "classes": [str(found) for found in fold_classes(study.fold)],
+        "classes": [str(found) for found in recurrence_classes(study.recurrence)],
         "forms": [
             {"kind": form.kind, "states": list(form.states), "text": as_text(form).split("\n")}
             for form in study.derived.forms
@@ -175,7 +175,7 @@ def chunk_json(study: Study) -> dict[str, Any]:
     numbers = {node.id: number for number, node in enumerate(graph)}
     parts = [
         {"title": title, "kind": stage.kind, "nodes": [numbers[id] for id in stage.nodes]}
-        for title, stage in staged(graph, study.fold.stream.name)
+        for title, stage in staged(graph, study.recurrence.stream.name)
     ]
     return head_json(study) | {"form": graph_json(graph), "stages": parts}
 

@@ -140,8 +140,8 @@ def safe(trial: Trial) -> float:
 
 def normal(trial: Trial) -> float:
     """The recurrence with its body made anew from the normal forms."""
-    fold = trial.study.fold
-    graph = step_graph(trial.study, replace(fold, body=rebuilt(fold), chunked=None))
+    recurrence = trial.study.recurrence
+    graph = step_graph(trial.study, replace(recurrence, body=rebuilt(recurrence), chunked=None))
     return furthest(trial.run(graph, trial.inputs), trial.expected)
 
 
@@ -174,7 +174,7 @@ def gradients(trial: Trial, chunk: int) -> float:
 
 def decoded(trial: Trial) -> float:
     """Token after token, the state handed on, against all of them at once."""
-    stream, states = trial.study.fold.stream.name, trial.study.fold.states
+    stream, states = trial.study.recurrence.stream.name, trial.study.recurrence.states
     starts = {ck.start(s.name): trial.inputs[ck.start(s.name)] for s in states}
     along: dict[str, list[Tensor]] = {}
     for t in range(trial.tokens):
@@ -215,7 +215,7 @@ def associative(trial: Trial, law: Law) -> float:
 def _summaries(trial: Trial, law: Law) -> list[list[Values]]:
     """For each round the summaries of three parts; each starts from the state that the recurrence
     has there, which later rounds read."""
-    stream, states = trial.study.fold.stream.name, trial.study.fold.states
+    stream, states = trial.study.recurrence.stream.name, trial.study.recurrence.states
     cuts = [0, trial.tokens // 3, 2 * trial.tokens // 3, trial.tokens]
     parts, begun = [], trial.starts
     for low, high in pairwise(cuts):

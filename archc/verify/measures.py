@@ -156,9 +156,9 @@ def measures(instance: Instance) -> Iterator[Measure]:
 
 def _chunk_sizes(instance: Instance) -> list[int]:
     """Lengths of chunks to run the code with, if any of its own recurrences has chunks."""
-    folds = [node.op for node in instance.plan.layer.graph if isinstance(node.op, Recurrence)]
+    recurrences = [node.op for node in instance.plan.layer.graph if isinstance(node.op, Recurrence)]
     tokens = instance.tokens
-    some = any(fold.chunked is not None for fold in folds)
+    some = any(recurrence.chunked is not None for recurrence in recurrences)
     return list(dict.fromkeys((1, max(2, tokens // 3), tokens))) if some else []
 
 
@@ -180,7 +180,7 @@ def derived(instance: Instance) -> Iterator[Measure]:
     for study in studies_of(instance.layer):
         own = study.layer.name == instance.layer.name
         trial = Trial(study, instance.tokens, _whole(instance.sizes) if own else {})
-        names = ", ".join(state.name for state in study.fold.states)
+        names = ", ".join(state.name for state in study.recurrence.states)
         for check in checks(trial):
             yield f"{names}: {check.what}", check.error, check.limit
 

@@ -30,7 +30,7 @@ class Study:
     known: Mapping[int, Interval]
 
     @property
-    def fold(self) -> ir.Recurrence:
+    def recurrence(self) -> ir.Recurrence:
         """The recurrence itself."""
         return self.node.op
 
@@ -42,7 +42,7 @@ class Study:
     @property
     def captured(self) -> dict[str, int]:
         """The node outside for each value that the recurrence captures."""
-        return dict(zip(self.fold.captures, self.node.operands, strict=False))
+        return dict(zip(self.recurrence.captures, self.node.operands, strict=False))
 
     @cached_property
     def gradient(self) -> Gradient | None:
@@ -58,15 +58,17 @@ class Study:
     def law(self) -> Law | Refusal:
         """The composition law of the recurrence, or why there is none."""
         types = {name: self.graph[id].type for name, id in self.captured.items()}
-        return law_of(self.fold, types, {n: self.known[id] for n, id in self.captured.items()})
+        return law_of(
+            self.recurrence, types, {n: self.known[id] for n, id in self.captured.items()}
+        )
 
 
 def studies_of(layer: ir.Layer) -> Iterator[Study]:
     """The recurrences of an elaborated layer and of the layers that it calls, callers first."""
     for each in called_layers(before_chunks(layer)):
-        folds = [node for node in each.graph if isinstance(node.op, ir.Recurrence)]
-        known = stated(each) if folds else {}
-        for node in folds:
+        recurrences = [node for node in each.graph if isinstance(node.op, ir.Recurrence)]
+        known = stated(each) if recurrences else {}
+        for node in recurrences:
             derived = derived_of(each.graph, node, known, sizes_of(each))
             yield Study(each, node, _meant(each, node, derived), known)
 

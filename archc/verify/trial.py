@@ -63,16 +63,18 @@ class Trial:
     @property
     def starts(self) -> Values:
         """The states before the first token."""
-        names = [ck.start(state.name) for state in self.study.fold.states]
+        names = [ck.start(state.name) for state in self.study.recurrence.states]
         return {name: self.inputs[name] for name in names}
 
     def _fixed(self, found: Values) -> Values:
         """Starts that the spec gives and that must stay: -inf, and 0 where a system is solved."""
-        count = len(self.study.fold.captures)
+        count = len(self.study.recurrence.captures)
         form = self.study.derived.graph
         solved = form is not None and any(isinstance(n.op, ck.Conjugate) for n in form)
         starts = {}
-        for state, id in zip(self.study.fold.states, self.study.node.operands[count:], strict=True):
+        for state, id in zip(
+            self.study.recurrence.states, self.study.node.operands[count:], strict=True
+        ):
             op, name = self.study.graph[id].op, ck.start(state.name)
             if isinstance(op, ir.Constant) and (solved or not op.value.is_finite):
                 starts[name] = torch.full_like(found[name], float(op.value))
@@ -98,9 +100,9 @@ class Trial:
         return ", ".join([*shown, f"{self.tokens} tokens"])
 
 
-def step_graph(study: Study, fold: ir.Recurrence | None = None) -> Graph:
+def step_graph(study: Study, recurrence: ir.Recurrence | None = None) -> Graph:
     """The recurrence of a study as a graph of its own, or another Recurrence in its place."""
-    step, op = layer_graph(), fold or replace(study.fold, chunked=None)
+    step, op = layer_graph(), recurrence or replace(study.recurrence, chunked=None)
     captured = study.captured.items()
     ids = [step.add(ir.Input(n, study.graph[id].type), name=n) for n, id in captured]
     starts = [step.add(ir.Input(ck.start(s.name), Type(s.axes))) for s in op.states]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from archc.backends.eager.fold import FoldFunction
 from archc.backends.eager.graph_function import GraphFunction, plain
 from archc.backends.eager.library import Ops
 from archc.backends.eager.naming import region_name
 from archc.backends.eager.op import lies_packed
+from archc.backends.eager.recurrence import RecurrenceFunction
 from archc.backends.eager.region import extra_arguments
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, Value
@@ -35,15 +35,15 @@ def without(graph: Graph, names: Sequence[str]) -> Graph:
     return new
 
 
-def fold(scope: Scope, node: Node) -> Value:
+def recurrence(scope: Scope, node: Node) -> Value:
     """`o, S = memory(q, k, v, S)`."""
     two = node.op.chunked is not None
-    made = ChunkedFunction(scope, node) if two else FoldFunction(scope, node)
+    made = ChunkedFunction(scope, node) if two else RecurrenceFunction(scope, node)
     scope.results[node.id] = made.call()
     return Value(Text("None"), (), DATA)
 
 
-class ChunkedFunction(FoldFunction):
+class ChunkedFunction(RecurrenceFunction):
     """The functions of one recurrence; the one that does the steps is a `FoldFunction`'s."""
 
     def __init__(self, scope: Scope, node: Node):

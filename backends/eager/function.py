@@ -31,8 +31,8 @@ class Function(Forward):
         parts.sizes = {}
         super().__init__(parts)
         scope = self.scope
-        folds = [node.op for node in self.layer.graph if isinstance(node.op, ir.Recurrence)]
-        scope.chunk = "chunk" if any(op.chunked is not None for op in folds) else ""
+        recurrences = [node.op for node in self.layer.graph if isinstance(node.op, ir.Recurrence)]
+        scope.chunk = "chunk" if any(op.chunked is not None for op in recurrences) else ""
         for id, op in self.own + self.others:
             for place, axis in enumerate(op.type.axes):
                 if axis.kind == "dim" and axis.size.is_Symbol:

@@ -45,8 +45,8 @@ class Parts:
 
     def _usual_tokens(self) -> int:
         """The tokens of a chunk that suit all recurrences of the layer."""
-        folds = (node.op for node in self.layer.graph if isinstance(node.op, ir.Recurrence))
-        forms = (op.chunked for op in folds if op.chunked is not None)
+        recurrences = (node.op for node in self.layer.graph if isinstance(node.op, ir.Recurrence))
+        forms = (op.chunked for op in recurrences if op.chunked is not None)
         return min(map(usual_tokens, forms), default=MOST_ROWS)
 
 

@@ -30,11 +30,11 @@ def wanted_results(scope: Scope, node: Node) -> list[str]:
 
 def ends_with(owner: Node, name: str, reader: Node) -> bool:
     """Whether the reader of a region's result takes only what a state is after the last token."""
-    fold, op = owner.op, reader.op
-    if not isinstance(fold, ir.Recurrence) or not isinstance(op, ck.Last):
+    recurrence, op = owner.op, reader.op
+    if not isinstance(recurrence, ir.Recurrence) or not isinstance(op, ck.Last):
         return False
-    along = op.stream == fold.stream.name and op.reverse == fold.reverse
-    return along and any(state.name == name for state in fold.states)
+    along = op.stream == recurrence.stream.name and op.reverse == recurrence.reverse
+    return along and any(state.name == name for state in recurrence.states)
 
 
 def reads_last(graph: Graph, node: Node, name: str) -> bool:

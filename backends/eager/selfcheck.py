@@ -96,8 +96,8 @@ def forms(layer: ir.Layer) -> list[str]:
 
 def in_chunks(layer: ir.Layer) -> bool:
     """Whether a recurrence of the layer, or of one that it calls, has a chunked form."""
-    folds = [node.op for node in layer.graph if isinstance(node.op, ir.Recurrence)]
-    own = any(op.chunked is not None for op in folds)
+    recurrences = [node.op for node in layer.graph if isinstance(node.op, ir.Recurrence)]
+    own = any(op.chunked is not None for op in recurrences)
     return own or any(in_chunks(call.callee) for _, call in layer.calls)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from archc.backends.eager import ops, rearrange
 from archc.backends.eager.calls import callee
 from archc.backends.eager.chunk_ops import CHUNK_EMITTERS
-from archc.backends.eager.chunked import fold
+from archc.backends.eager.chunked import recurrence
 from archc.backends.eager.conjugate import conjugate
 from archc.backends.eager.elementwise import elementwise
 from archc.backends.eager.pair import pair
@@ -41,7 +41,7 @@ EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
     ir.Softmax: ops.softmax,
     ir.Segment: ops.segment,
     ir.Substitute: substitute,
-    ir.Recurrence: fold,
+    ir.Recurrence: recurrence,
     ir.Attend: pair,
     ir.Result: ops.result,
     ir.Call: callee,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from archc.backends.eager import emit as eager
-from archc.backends.eager.fold import FoldFunction
+from archc.backends.eager.recurrence import RecurrenceFunction
 from archc.backends.eager.scope import Scope
 from archc.backends.triton.fold import written as by_folds
 from archc.backends.triton.function import KernelFunction
@@ -60,10 +60,12 @@ def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:
         scope.file.ending = [TUNED]
         return KernelFunction(scope, *given, schedule, fused)
 
-    def by_steps(fold: FoldFunction, eager_needs: Mapping[str, str]) -> StepFunction | None:
-        made = step_function(fold, eager_needs, schedule, WalkOps)
+    def by_steps(
+        recurrence: RecurrenceFunction, eager_needs: Mapping[str, str]
+    ) -> StepFunction | None:
+        made = step_function(recurrence, eager_needs, schedule, WalkOps)
         if isinstance(made, str):
-            fold.scope.file.refused.append(f"    {fold.name}: {made}")
+            recurrence.scope.file.refused.append(f"    {recurrence.name}: {made}")
             return None
         made.write_steps()
         if made.training is not None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from archc.backends.eager.fits import write_fits, write_refusal
-from archc.backends.eager.fold import FoldFunction
 from archc.backends.eager.graph_function import GraphFunction
+from archc.backends.eager.recurrence import RecurrenceFunction
 from archc.backends.eager.region import argument_list, extra_arguments
 from archc.backends.eager.required import conditions, told_length
 from archc.backends.eager.scope import Scope, write_sizes
@@ -43,42 +43,47 @@ class Again(GraphFunction):
 
 
 def step_function(
-    fold: FoldFunction, eager: Mapping[str, str], schedule: Schedule, ops: Callable[..., Any]
+    recurrence: RecurrenceFunction,
+    eager: Mapping[str, str],
+    schedule: Schedule,
+    ops: Callable[..., Any],
 ) -> StepFunction | str:
-    """The function for the recurrence that `fold` is the eager loop of, or why there is none."""
-    if not fold.tokens:
+    """The function for a recurrence whose eager loop is given, or why there is none."""
+    if not recurrence.tokens:
         return "no argument tells how many tokens there are"
-    home, title = fold.scope.graph, fold.name.removesuffix("_steps")
-    numbers = [name for name, value in fold.values.items() if value.kind == NUMBER]
-    walk = walk_of(schedule, home, fold.node, f"{title}_step", fold.results, numbers, True)
+    home, title = recurrence.scope.graph, recurrence.name.removesuffix("_steps")
+    numbers = [name for name, value in recurrence.values.items() if value.kind == NUMBER]
+    walk = walk_of(
+        schedule, home, recurrence.node, f"{title}_step", recurrence.results, numbers, True
+    )
     if isinstance(walk, Refusal):
         return walk.reason
-    return StepFunction(fold, eager, schedule, ops, walk)
+    return StepFunction(recurrence, eager, schedule, ops, walk)
 
 
 class StepFunction(Again):
-    """One function under construction, for the recurrence that `fold` is the eager loop of."""
+    """One function under construction, for a recurrence whose eager loop is given."""
 
     once: Any = None
     """Its op, where torch compiles and no chunked form has one."""
 
     def __init__(
-        self, fold: FoldFunction, eager: Mapping[str, str], schedule: Schedule,
+        self, recurrence: RecurrenceFunction, eager: Mapping[str, str], schedule: Schedule,
         ops: Callable[..., Any], walk: Walk,
     ):  # fmt: skip
-        self.fold, self.eager, self.schedule = fold, eager, schedule
-        given = dict(fold.values)
-        for state in fold.op.states:
+        self.recurrence, self.eager, self.schedule = recurrence, eager, schedule
+        given = dict(recurrence.values)
+        for state in recurrence.op.states:
             given[start(state.name)] = Value(Text(""), tuple(a.name for a in state.axes), DATA)
-        order = [*fold.arguments, *map(start, fold.states)]
-        title = fold.name.removesuffix("_steps")
-        name = fold.scope.file.names.fresh(f"{title}_decode")
-        super().__init__(fold.scope, walk.graph, name, given, order, fold.op.stream)
-        self.states = {state: self.arguments[start(state)] for state in fold.states}
-        self.after = {state: self.body.names.fresh(f"{state}_after") for state in fold.states}
-        self.launch = StepLaunch(self.body, fold.op, walk)
-        numbers = [name for name, value in fold.values.items() if value.kind == NUMBER]
-        self.spread = grid_launch(self.body, fold.op, walk, numbers, True)
+        order = [*recurrence.arguments, *map(start, recurrence.states)]
+        title = recurrence.name.removesuffix("_steps")
+        name = recurrence.scope.file.names.fresh(f"{title}_decode")
+        super().__init__(recurrence.scope, walk.graph, name, given, order, recurrence.op.stream)
+        self.states = {state: self.arguments[start(state)] for state in recurrence.states}
+        self.after = {state: self.body.names.fresh(f"{state}_after") for state in recurrence.states}
+        self.launch = StepLaunch(self.body, recurrence.op, walk)
+        numbers = [name for name, value in recurrence.values.items() if value.kind == NUMBER]
+        self.spread = grid_launch(self.body, recurrence.op, walk, numbers, True)
         self.training = self._gradient(schedule, ops)
         self._told_by_tokens(self.body)
 
@@ -110,12 +115,12 @@ class StepFunction(Again):
 
     def _gradient(self, schedule: Schedule, ops: Callable[..., Any]) -> StepGradient | None:
         """The functions for what learns, where there is no chunked form."""
-        if self.fold.op.chunked is not None:
+        if self.recurrence.op.chunked is not None:
             return None
-        made = step_gradient(self.fold, schedule, ops)
+        made = step_gradient(self.recurrence, schedule, ops)
         if isinstance(made, StepGradient):
             return made
-        self.scope.file.refused.append(f"    the gradient of {self.fold.name}: {made}")
+        self.scope.file.refused.append(f"    the gradient of {self.recurrence.name}: {made}")
         return None
 
     # --- the text ---
@@ -154,9 +159,9 @@ class StepFunction(Again):
         """Whether torch compiles for any number of tokens; "" where there is no op for that."""
         if self.training is None:
             return ""
-        first = self.fold.tokens[0]
-        place = self.fold.values[first].layout.index(self.stream.name)
-        return f"in_a_graph({self.fold.arguments[first]}.shape[{place}])"
+        first = self.recurrence.tokens[0]
+        place = self.recurrence.values[first].layout.index(self.stream.name)
+        return f"in_a_graph({self.recurrence.arguments[first]}.shape[{place}])"
 
     def write_training(self, writer: Writer) -> None:
         """The lines for what learns, if kernels walk its tokens too: where a program has room."""
@@ -174,19 +179,22 @@ class StepFunction(Again):
         """The lines that learn from spans of tokens, each by a call, where states are matrices:
         those before every token may be more than all else. In a graph of any number of tokens they
         are kept, and nothing is asked of that number."""
-        fold = self.fold
-        if not self.schedule.in_spans(fold.op):
+        recurrence = self.recurrence
+        if not self.schedule.in_spans(recurrence.op):
             return
-        tokens, states = [fold.arguments[n] for n in fold.tokens], [*fold.states.values()]
+        tokens = [recurrence.arguments[n] for n in recurrence.tokens]
+        states = [*recurrence.states.values()]
         count = f"{tokens[0]}.shape[1]"
         numbers = " + ".join(f"{state}.numel()" for state in states)
-        span = fold.body.names.fresh("span")
+        span = recurrence.body.names.fresh("span")
         with writer.block("if not torch.compiler.is_compiling():"):
             writer.line(f"{span} = span_of({count}, {numbers})")
             with writer.block(f"if {span} < {count}:"):
                 run = f"lambda {', '.join([*tokens, *states])}: {call}"
                 given = [run, span, f"[{', '.join(tokens)}]", f"[{', '.join(states)}]"]
-                writer.call("return in_spans(", [*given, *["reverse=True"] * fold.op.reverse], ")")
+                writer.call(
+                    "return in_spans(", [*given, *["reverse=True"] * recurrence.op.reverse], ")"
+                )
 
     def _note(self) -> None:
         """What the head of the file says of it."""
@@ -194,7 +202,7 @@ class StepFunction(Again):
         self.scope.file.notes.append(f"    {self.name}: 1 kernel, on pools of states{room}")
 
     def _doc(self) -> list[str]:
-        results = ", ".join(f"`{name}`" for name in self.fold.results)
+        results = ", ".join(f"`{name}`" for name in self.recurrence.results)
         states = ", ".join(f"`{name}`" for name in self.states)
         what = f"{results} at every token, and {states}" if results else states
         shapes = self._layouts()
@@ -203,8 +211,10 @@ class StepFunction(Again):
 
     def _layouts(self) -> dict[str, tuple[str, ...]]:
         """How arguments are laid out."""
-        shapes = {self.arguments[name]: tuple(self.layout(name)) for name in self.fold.arguments}
-        for state in self.fold.op.states:
+        shapes = {
+            self.arguments[name]: tuple(self.layout(name)) for name in self.recurrence.arguments
+        }
+        for state in self.recurrence.op.states:
             shapes[self.states[state.name]] = ("rows", *(a.name for a in state.axes[1:]))
         return shapes
 
@@ -261,7 +271,7 @@ class StepFunction(Again):
     def _lines(self, writer: Writer) -> None:
         """Checks, the choice of the eager loop, and the launch."""
         states, after = list(self.states.values()), list(self.after.values())
-        like = self.arguments[self.fold.tokens[0]]
+        like = self.arguments[self.recurrence.tokens[0]]
         for pools, index in ((states, "index"), (after, "index_after")):
             for place, (pool, state) in enumerate(zip(pools, states, strict=True)):
                 name = quoted(pool if pools is states else f"into[{place}]")
@@ -308,8 +318,8 @@ class StepFunction(Again):
 
     def _writes(self) -> Given:
         """What the kernel is given."""
-        results = {name: self._result_name(name) for name in self.fold.results}
-        layouts = {name: self.layout(name) for name in self.fold.arguments}
+        results = {name: self._result_name(name) for name in self.recurrence.results}
+        layouts = {name: self.layout(name) for name in self.recurrence.arguments}
         return Given(
             self.arguments, self.states, self.after, results, layouts,
             f"{self._data()}.dtype", INDICES, "launched",
@@ -323,7 +333,7 @@ class StepFunction(Again):
     def _real(self) -> list[str]:
         kinds = {name: self.graph[node.id].type.dtype for name, node in self.inputs.items()}
         return [
-            self.arguments[name] for name in self.fold.arguments
+            self.arguments[name] for name in self.recurrence.arguments
             if name in self.inputs and kinds[name] == "real" and not self.is_number(name)
         ]  # fmt: skip
 
@@ -331,11 +341,11 @@ class StepFunction(Again):
         """The eager loop, on the rows of the pools."""
         batch = self.body.ask(self.body.lengths["batch"])
         rows = [f"rows_of_pool({s}, index, {batch})" for s in self.states.values()]
-        made = [self._result_name(name) for name in self.fold.results]
+        made = [self._result_name(name) for name in self.recurrence.results]
         moved = [f"{name}_moved" for name in self.states]
-        given = [self.arguments[name] for name in self.fold.arguments]
+        given = [self.arguments[name] for name in self.recurrence.arguments]
         left = ", ".join([*made, *moved])
-        writer.call(f"{left} = {self.fold.name}(", [*given, *rows, *self.eager], ")")
+        writer.call(f"{left} = {self.recurrence.name}(", [*given, *rows, *self.eager], ")")
         for name, pool in zip(moved, self.after.values(), strict=True):
             writer.line(f"rows_to_pool({pool}, index_after, {name})")
         writer.line(f"return {', '.join([*made, *self.after.values()])}")

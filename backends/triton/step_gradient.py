@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from archc.backends.eager import carry
-from archc.backends.eager.fold import FoldFunction
 from archc.backends.eager.graph_function import GraphFunction
+from archc.backends.eager.recurrence import RecurrenceFunction
 from archc.backends.eager.region import wanted_results
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, KIND_OF, NUMBER, Value
@@ -40,18 +40,18 @@ class WalkFunction(GraphFunction):
     locals = ("data", *LOCALS)
 
     def __init__(
-        self, schedule: Schedule, fold: FoldFunction, graph: Graph, kind: str,
+        self, schedule: Schedule, recurrence: RecurrenceFunction, graph: Graph, kind: str,
         given: Mapping[str, Value], order: Sequence[str],
     ):  # fmt: skip
         self.schedule = schedule
-        file, self.title = fold.scope.file, f"{fold.name.removesuffix('_steps')}_{kind}"
+        file, self.title = recurrence.scope.file, f"{recurrence.name.removesuffix('_steps')}_{kind}"
         name = file.names.fresh(self.title)
-        super().__init__(fold.scope, graph, name, given, order, fold.op.stream)
-        self.body.emitters = {**fold.scope.emitters, ir.Recurrence: self._fold}
+        super().__init__(recurrence.scope, graph, name, given, order, recurrence.op.stream)
+        self.body.emitters = {**recurrence.scope.emitters, ir.Recurrence: self._recurrence}
         self.body.dtype = "torch.float32"
         self.wide = self._widened()
 
-    def _fold(self, scope: Scope, node: Node) -> Value:
+    def _recurrence(self, scope: Scope, node: Node) -> Value:
         """The launch for a Recurrence, and its results."""
         body, op = self.body, node.op
         captures = self._captures(node)
@@ -168,32 +168,32 @@ class LoopFunction(GraphFunction):
     last: tuple[str, ...] = ()
 
     def __init__(
-        self, fold: FoldFunction, graph: Graph, kind: str, given: Mapping[str, Value],
+        self, recurrence: RecurrenceFunction, graph: Graph, kind: str, given: Mapping[str, Value],
         order: Sequence[str],
     ):  # fmt: skip
-        name = fold.scope.file.names.fresh(f"{fold.name.removesuffix('_steps')}_{kind}")
-        super().__init__(fold.scope, graph, name, given, order, fold.op.stream)
+        name = recurrence.scope.file.names.fresh(f"{recurrence.name.removesuffix('_steps')}_{kind}")
+        super().__init__(recurrence.scope, graph, name, given, order, recurrence.op.stream)
 
 
 def step_gradient(
-    fold: FoldFunction, schedule: Schedule, ops: Callable[..., Any]
+    recurrence: RecurrenceFunction, schedule: Schedule, ops: Callable[..., Any]
 ) -> StepGradient | str:
     """The functions and the ops of one recurrence, or why there are none."""
-    if any(value.kind == NUMBER for value in fold.values.values()):
+    if any(value.kind == NUMBER for value in recurrence.values.values()):
         return "a number enters it, which has no gradient in a kernel"
-    graph: Graph = schedule.tokenwise(fold.scope.graph, fold.node, fold.results)
+    graph: Graph = schedule.tokenwise(recurrence.scope.graph, recurrence.node, recurrence.results)
     form = schedule.with_gradient(graph)
     if form is None or form.backward is None:
         return "an op has no derivative"
     read = {n.op.name: n.type.names for n in form.backward if isinstance(n.op, ir.Input)}
-    if not any(fold.op.stream.name in read[name] for name in read.keys() - {*form.saved}):
+    if not any(recurrence.op.stream.name in read[name] for name in read.keys() - {*form.saved}):
         return "it reads nothing along the tokens that tells how many there are"
     for each in (form.forward, form.backward):
         for node in (node for node in each if isinstance(node.op, ir.Recurrence)):
             made = walk_of(schedule, each, node, "walk", results_of(each, node), (), False)
             if isinstance(made, Refusal):
                 return made.reason
-    return StepGradient(fold, schedule, ops, graph, form)
+    return StepGradient(recurrence, schedule, ops, graph, form)
 
 
 def results_of(graph: Graph, node: Node) -> list[str]:
@@ -208,17 +208,17 @@ class StepGradient:
     inference = None
 
     def __init__(
-        self, fold: FoldFunction, schedule: Schedule, ops: Callable[..., Any], graph: Graph,
-        form: ChunkForm,
+        self, recurrence: RecurrenceFunction, schedule: Schedule, ops: Callable[..., Any],
+        graph: Graph, form: ChunkForm,
     ):  # fmt: skip
-        self.fold, self.form, self.schedule, self.make = fold, form, schedule, ops
-        self.scope, self.title = fold.scope, fold.name.removesuffix("_steps")
-        self.states, self.results = fold.states, fold.results
-        self.inputs = {name: fold.arguments[name] for name in fold.arguments}
-        self.inputs |= {start(name): text for name, text in fold.states.items()}
-        self.given = dict(fold.values)
+        self.recurrence, self.form, self.schedule, self.make = recurrence, form, schedule, ops
+        self.scope, self.title = recurrence.scope, recurrence.name.removesuffix("_steps")
+        self.states, self.results = recurrence.states, recurrence.results
+        self.inputs = {name: recurrence.arguments[name] for name in recurrence.arguments}
+        self.inputs |= {start(name): text for name, text in recurrence.states.items()}
+        self.given = dict(recurrence.values)
         self.outputs = {name: graph[graph.outputs[name]].type.names for name in graph.outputs}
-        for state in fold.op.states:
+        for state in recurrence.op.states:
             names = tuple(axis.name for axis in state.axes)
             self.given[start(state.name)] = Value(Text(""), names, DATA)
         self.back = dict(self.given)
@@ -227,8 +227,8 @@ class StepGradient:
 
     def write(self) -> None:
         """Append them to the file."""
-        fast = self._both("walk", "walk_gradient", WalkFunction, self.schedule, self.fold)
-        eager = self._both("loop", "loop_gradient", LoopFunction, self.fold)
+        fast = self._both("walk", "walk_gradient", WalkFunction, self.schedule, self.recurrence)
+        eager = self._both("loop", "loop_gradient", LoopFunction, self.recurrence)
         every = [each.extra for each in (*fast, *eager)]
         self.extra = {name: text for extra in every for name, text in extra.items()}
         self.ops = self.make(self, eager, fast)
@@ -238,7 +238,7 @@ class StepGradient:
 
     def _both(self, forward: str, backward: str, make: Any, *given: Any) -> Any:
         """The functions of the values and of their gradients, written."""
-        form, last = self.form, "first" if self.fold.op.reverse else "last"
+        form, last = self.form, "first" if self.recurrence.op.reverse else "last"
         saved = {name: form.forward[form.forward.outputs[name]].type.names for name in form.saved}
         one = make(*given, form.forward, forward, self.given, [*self.inputs])
         title = f"The results at every token, the states after the {last}, and what the gradient"
@@ -252,5 +252,5 @@ class StepGradient:
         }  # fmt: skip
         other.write(wanted, "The gradients of what enters, from those of what comes out.")
         for each in (one, other):
-            each.packed = self.fold.packed
+            each.packed = self.recurrence.packed
         return one, other

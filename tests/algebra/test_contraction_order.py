@@ -54,9 +54,9 @@ def test_a_long_chain_of_corrections(spelling: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(rules, "Planner", planner)
     text = CHAIN.replace("STEP", SPELLINGS[spelling])
     simple = simplify(elaborate(parse(Source("chain.arch", text)), None, {}, import_source))
-    (fold,) = (node.op for node in simple.graph if isinstance(node.op, ir.Recurrence))
+    (recurrence,) = (node.op for node in simple.graph if isinstance(node.op, ir.Recurrence))
     H, K, V = (next(a.symbol for a in simple.args if a.name == name) for name in "HKV")
-    each = sympy.expand(operations(fold.body, {}) / (H * K * V))
+    each = sympy.expand(operations(recurrence.body, {}) / (H * K * V))
     assert each == 4 * STEPS + 5
     assert sum(planner.joins for planner in planners) < 50_000
 

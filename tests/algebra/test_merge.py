@@ -62,7 +62,7 @@ def test_two_draws_of_noise_stay_two() -> None:
     fire(share, model(s, s.fn("add", one, other)), times=0, **SIZES)
 
 
-def test_results_and_positions_are_shared_but_not_folds() -> None:
+def test_results_and_positions_are_shared_but_not_recurrences() -> None:
     s = Sketch()
     x = s.input("x", "batch t K")
 
@@ -73,7 +73,7 @@ def test_results_and_positions_are_shared_but_not_folds() -> None:
         return s.add(ir.Recurrence(TIME, ("x",), states, body.graph), x, s.number(0))
 
     one, other = total(), total()
-    results = [s.add(ir.Result("S"), fold) for fold in (one, one, other)]
+    results = [s.add(ir.Result("S"), recurrence) for recurrence in (one, one, other)]
     y = s.fn("add", s.fn("add", results[0], results[1]), results[2])
     new = fire(share, model(s, y), times=2, **SIZES)  # a number 0 and a Result
     assert sum(isinstance(node.op, ir.Recurrence) for node in new.graph) == 2
@@ -140,7 +140,7 @@ def test_one_minus_x_zero_minus_x_and_a_number_that_becomes_a_real_stay() -> Non
 # --- captures ----------------------------------------------------------------------------------
 
 
-def fold(captures: tuple[str, ...], ids: dict[str, int], s: Sketch) -> int:
+def recurrence(captures: tuple[str, ...], ids: dict[str, int], s: Sketch) -> int:
     """S[t] = S[t-1] + a * b, with these captures."""
     body = Sketch()
     product = body.fn("mul", body.input("a", "batch K"), body.input("b", "batch K"))
@@ -152,7 +152,7 @@ def fold(captures: tuple[str, ...], ids: dict[str, int], s: Sketch) -> int:
 def test_a_value_captured_twice_or_for_nothing() -> None:
     s = Sketch()
     x, w = s.input("x", "batch t K"), s.input("w", "batch t K")
-    y = fold(("a", "c", "b"), {"a": x, "b": x, "c": w}, s)
+    y = recurrence(("a", "c", "b"), {"a": x, "b": x, "c": w}, s)
     new = fire(share_captures, model(s, y), **SIZES)
     (node,) = (node for node in new.graph if isinstance(node.op, ir.Recurrence))
     assert node.op.captures == ("a",) and len(node.operands) == 2
@@ -163,7 +163,7 @@ def test_a_value_captured_twice_or_for_nothing() -> None:
 def test_captures_of_different_values_or_in_different_roles_stay() -> None:
     s = Sketch()
     x, w = s.input("x", "batch t K"), s.input("w", "batch t K")
-    fire(share_captures, model(s, fold(("a", "b"), {"a": x, "b": w}, s)), times=0, **SIZES)
+    fire(share_captures, model(s, recurrence(("a", "b"), {"a": x, "b": w}, s)), times=0, **SIZES)
     both = attention("t", causal=True)
     (node,) = (node for node in both.graph if isinstance(node.op, ir.Attend))
     x = both.input("x", "batch t H K")

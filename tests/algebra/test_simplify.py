@@ -71,9 +71,9 @@ def recurrence(step: Step, state: str) -> ir.Layer:
     S = step(b, values)
     labels = " ".join(b.graph[S].type.names)
     b.outputs(S=S, o=b.einsum(f"{labels}, batch H K -> batch H V", S, values["q"]))
-    fold = ir.Recurrence(TIME, tuple(dims), (ir.State("S", axes(state)),), b.graph)
+    recurrence = ir.Recurrence(TIME, tuple(dims), (ir.State("S", axes(state)),), b.graph)
     ids = [s.input(name, f"batch t {own}") for name, own in dims.items()]
-    return layer(s.outputs(o=s.add(ir.Result("o"), s.add(fold, *ids, s.number(0)))), "H K V")
+    return layer(s.outputs(o=s.add(ir.Result("o"), s.add(recurrence, *ids, s.number(0)))), "H K V")
 
 
 def body(model: ir.Layer) -> ir.Recurrence:

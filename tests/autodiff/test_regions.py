@@ -19,7 +19,7 @@ from tests.autodiff.test_chunk_gradients import CHUNKS, COL, ROW, ChunkSketch
 from tests.graphs import Sketch, axes, axis, layer
 
 
-def folded(
+def layer_with(
     body: Sketch,
     outside: dict[str, str],
     states: dict[str, str],
@@ -32,10 +32,10 @@ def folded(
     captures = [s.input(name, dims) for name, dims in outside.items()]
     begin = [s.input(f"{name}0", starts.get(name, dims)) for name, dims in states.items()]
     carried = tuple(ir.State(name, axes(dims)) for name, dims in states.items())
-    fold = s.add(
+    recurrence = s.add(
         ir.Recurrence(TIME, tuple(outside), carried, body.graph, **more), *captures, *begin
     )
-    results = {name: s.add(ir.Result(name), fold) for name in body.graph.outputs}
+    results = {name: s.add(ir.Result(name), recurrence) for name in body.graph.outputs}
     ends = {
         f"{name}_end": s.add(ck.Last("t", more.get("reverse", False)), results[name], first)
         for name, first in zip(states, begin, strict=True)
@@ -76,7 +76,7 @@ LINEAR = {"k": "batch t K", "v": "batch t V", "q": "batch t K", "g": "batch t K"
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_cell_that_is_not_linear(length: int, reverse: bool) -> None:
     outside = {"a": "batch t G D", "R": "D' G D"}
-    s = folded(gated(), outside, {"h": "batch D", "c": "batch D"}, {"c": "D"}, reverse=reverse)
+    s = layer_with(gated(), outside, {"h": "batch D", "c": "batch D"}, {"c": "D"}, reverse=reverse)
     a = torch.randn(2, length, 4, 4, dtype=torch.float64)
     made = agree(s.graph, {"a": a}, sizes={"T#": length})
     shapes = [n.type.names for n in made.backward if {"t", "D'"} <= set(n.type.names)]
@@ -85,7 +85,7 @@ def test_a_cell_that_is_not_linear(length: int, reverse: bool) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 5])
 def test_a_linear_recurrence(length: int) -> None:
-    s = folded(linear(), LINEAR, {"S": "batch K V"}, {})
+    s = layer_with(linear(), LINEAR, {"S": "batch K V"}, {})
     values = {name: torch.randn(2, length, 4, dtype=torch.float64) for name in LINEAR}
     values["g"] = -values["g"].abs()
     if length == 5:
@@ -102,7 +102,7 @@ def test_a_state_that_each_token_makes_anew(length: int) -> None:
     body = Sketch()
     made = body.einsum("batch K, batch V -> batch K V", *(body.input(n, d) for n, d in KV))
     body.outputs(P=made, before=body.input("P[t-1]", "batch K V"))
-    s = folded(body, {"k": "batch t K", "v": "batch t V"}, {"P": "batch K V"}, {})
+    s = layer_with(body, {"k": "batch t K", "v": "batch t V"}, {"P": "batch K V"}, {})
     agree(s.graph, {n: torch.randn(2, length, 4) for n in "kv"}, sizes={"T#": length})
 
 
@@ -121,8 +121,10 @@ def test_captures_without_the_stream_and_integers() -> None:
     odd, w, b = s.input("odd", "t", "int"), s.input("w", "K"), s.input("b")
     state = ir.State("x", axes("batch K"))
     first = s.input("x0", "K")
-    fold = s.add(ir.Recurrence(TIME, ("odd", "w", "b"), (state,), body.graph), odd, w, b, first)
-    s.outputs(y=s.add(ir.Result("x"), fold), again=s.add(ir.Result("x"), fold))
+    recurrence = s.add(
+        ir.Recurrence(TIME, ("odd", "w", "b"), (state,), body.graph), odd, w, b, first
+    )
+    s.outputs(y=s.add(ir.Result("x"), recurrence), again=s.add(ir.Result("x"), recurrence))
     agree(s.graph, {"odd": torch.arange(5) % 2})
 
 
@@ -140,14 +142,14 @@ def test_only_states_that_take_part_are_carried() -> None:
     x = s.input("x", "batch t")
     states = tuple(ir.State(name, axes("batch")) for name in "nhu")
     starts = (s.number(1), s.number(0), s.number(1))
-    fold = s.add(ir.Recurrence(TIME, ("x",), states, body.graph), x, *starts)
-    s.outputs(y=s.add(ir.Result("h"), fold))
+    recurrence = s.add(ir.Recurrence(TIME, ("x",), states, body.graph), x, *starts)
+    s.outputs(y=s.add(ir.Result("h"), recurrence))
     made = agree(s.graph)
     (back,) = (node.op for node in made.backward if isinstance(node.op, ir.Recurrence))
     assert [state.name for state in back.states] == ["d.h.carried"]
 
 
-def test_a_fold_in_a_fold() -> None:
+def test_a_recurrence_in_a_recurrence() -> None:
     """Steps along m for every token, from the state that the token before left."""
     inner = Sketch()
     z = inner.input("z[t-1]", "batch K")
@@ -160,7 +162,7 @@ def test_a_fold_in_a_fold() -> None:
     found = body.add(ir.Result("z"), steps)
     body.outputs(y=body.add(ck.Last("m"), found, y))
     outside = {"x": "batch t K", "w": "batch m K"}
-    agree(folded(body, outside, {"y": "batch K"}, {}).graph)
+    agree(layer_with(body, outside, {"y": "batch K"}, {}).graph)
 
 
 def test_a_result_may_be_called_like_a_state_before_the_token() -> None:
@@ -169,7 +171,7 @@ def test_a_result_may_be_called_like_a_state_before_the_token() -> None:
     body = Sketch()
     h, x = body.input("h[t-1]", "batch"), body.input("x", "batch")
     body.outputs(h=body.fn("mul", h, x), **{"h[t-1]": body.fn("exp", x)})
-    made = agree(folded(body, {"x": "batch t"}, {"h": "batch"}, {}).graph)
+    made = agree(layer_with(body, {"x": "batch t"}, {"h": "batch"}, {}).graph)
     (walk,) = (node.op for node in made.forward if isinstance(node.op, ir.Recurrence))
     assert {*walk.body.outputs} == {"h", "h[t-1]", "h[t-1]'"}
 
@@ -179,7 +181,7 @@ def test_a_refusal_in_a_body_names_the_node() -> None:
     x = body.input("x", "batch m")
     M = body.add(ck.Scan("m", "max-plus"), x, x, body.input("y[t-1]", "batch"))
     body.outputs(y=body.add(ir.Reduce("max", ("m",)), M))
-    s = folded(body, {"x": "batch t m"}, {"y": "batch"}, {})
+    s = layer_with(body, {"x": "batch t m"}, {"y": "batch"}, {})
     with pytest.raises(NoGradient, match="no gradient of Scan: a running maximum"):
         gradient(s.graph, ["x"], ["y"])
 
@@ -256,8 +258,8 @@ def chunked() -> ChunkSketch:
     read = product(body, "batch i K, batch K V -> batch i V", body.input("q", "batch i K"), S)
     body.outputs(S=new, o=read)
     state, first = ir.State("S", axes("batch K V")), s.input("S0", "batch K V")
-    fold = ir.Recurrence(CHUNKS, ("k", "v", "decay", "q"), (state,), body.graph)
-    made = s.add(fold, after, v, whole, before, first)
+    recurrence = ir.Recurrence(CHUNKS, ("k", "v", "decay", "q"), (state,), body.graph)
+    made = s.add(recurrence, after, v, whole, before, first)
     from_before = s.add(ir.Result("o"), made)
     within = product(s, "batch n i j, batch n j V -> batch n i V", inside, v)
     o = s.add(ck.Tokens("n", "i", TIME), s.fn("add", from_before, within))
@@ -300,7 +302,7 @@ def test_products_that_no_state_needs_leave_the_loop() -> None:
     begins with the cotangent of the state in the end."""
     graph = chunked().graph
     backward = gradient(graph, ["k", "v", "g"], ["o", "S"]).backward
-    (fold,) = (n for n in backward if isinstance(n.op, ir.Recurrence))
-    assert [*fold.op.body.outputs] == ["d.S.carried", "d.k.1"]
-    assert backward[fold.operands[-1]].op.name == "d.S"
+    (recurrence,) = (n for n in backward if isinstance(n.op, ir.Recurrence))
+    assert [*recurrence.op.body.outputs] == ["d.S.carried", "d.k.1"]
+    assert backward[recurrence.operands[-1]].op.name == "d.S"
     assert not any(isinstance(n.op, ck.AtLast) for n in backward)

@@ -17,7 +17,7 @@ from archc.ir.initial import sample_layer
 from archc.specfile import bundled
 from tests.algebra.test_specs import inputs, small, spec
 from tests.autodiff.agreement import agree
-from tests.recurrence.forms import folds, random_inputs, sizes_of
+from tests.recurrence.forms import random_inputs, recurrences, sizes_of
 
 ALONE = [name for name in bundled() if not spec(name).calls]
 REFUSED = ("path", "path_fox")
@@ -62,7 +62,7 @@ RECURRENT = [
 @pytest.mark.parametrize("name", RECURRENT)
 def test_the_chunked_forms_of_a_spec(name: str) -> None:
     """Chunks of 3 rows, and no token, or more than a chunk."""
-    for _, _, derived in folds(spec(name)):
+    for _, _, derived in recurrences(spec(name)):
         for length in (0, 5) if derived.graph is not None else ():
             form = derived.graph
             sizes = sizes_of(form, length, 3)

@@ -53,7 +53,7 @@ class Case:
         }
         (self.read,) = self.own.reads
         (self.part,) = self.read.parts
-        states = {state.name: state for state in self.study.fold.states}
+        states = {state.name: state for state in self.study.recurrence.states}
         self.axes = [axis.name for axis in states[self.own.state].axes]
 
     def chunk(self, last: str) -> Chunk:
@@ -98,10 +98,10 @@ class Case:
 
     def real(self) -> tuple[list[Tensor], Tensor]:
         """The reads at every row, and the state after the last, as the recurrence has them."""
-        fold = self.study.fold
-        body = fold.body.copy()
+        recurrence = self.study.recurrence
+        body = recurrence.body.copy()
         body.outputs["read"] = self.read.node
-        graph = step_graph(self.study, replace(fold, body=body, chunked=None))
+        graph = step_graph(self.study, replace(recurrence, body=body, chunked=None))
         node = next(node.id for node in graph if isinstance(node.op, ir.Recurrence))
         graph.outputs["read"] = graph.add(ir.Result("read"), node)
         found = self.trial.run(graph, self.leaves)

@@ -110,10 +110,10 @@ def test_parts_inside_a_recurrence_leave_it_its_chunks() -> None:
         return torch.stack(read, 1)
 
     same(PARTED, inputs, formula, H=2, N=3, R=2)
-    (fold,) = [
+    (recurrence,) = [
         n.op for n in with_chunked_forms(layer(PARTED)).graph if isinstance(n.op, ir.Recurrence)
     ]
-    assert fold.chunked is not None
+    assert recurrence.chunked is not None
 
 
 def test_a_state_whose_parts_are_joined_is_a_loop() -> None:

@@ -45,8 +45,8 @@ def cell() -> ir.Layer:
     body.outputs(h=h_new, c=c_new, f=f)
     states = (ir.State("h", axes("batch D")), ir.State("c", axes("batch D")))
     zero = s.number(0)
-    fold = s.add(ir.Recurrence(TIME, ("a", "R"), states, body.graph), a, R, zero, zero)
-    s.outputs(**{name: s.add(ir.Result(name), fold) for name in ("h", "c", "f")})
+    recurrence = s.add(ir.Recurrence(TIME, ("a", "R"), states, body.graph), a, R, zero, zero)
+    s.outputs(**{name: s.add(ir.Result(name), recurrence) for name in ("h", "c", "f")})
     return layer(s, "d G D")
 
 
@@ -63,7 +63,7 @@ def torch_lstm(params: dict[str, Tensor]) -> torch.nn.LSTM:
     return lstm
 
 
-def test_a_fold_with_two_states_is_torch_lstm() -> None:
+def test_a_recurrence_with_two_states_is_torch_lstm() -> None:
     model, x = cell(), randn(2, 6, 3)
     params = sample_layer(model, SIZES)
     found = evaluate(model, {"x": x}, params, SIZES)
@@ -74,7 +74,7 @@ def test_a_fold_with_two_states_is_torch_lstm() -> None:
     assert torch.equal(found.outputs["c"][:, -1], found.states["c"])
 
 
-def test_a_fold_has_the_gradients_of_torch_lstm() -> None:
+def test_a_recurrence_has_the_gradients_of_torch_lstm() -> None:
     model, x = cell(), randn(2, 4, 3).requires_grad_()
     params = {name: p.requires_grad_() for name, p in sample_layer(model, SIZES).items()}
     weight = randn(2, 4, 5, seed=1)
@@ -87,7 +87,7 @@ def test_a_fold_has_the_gradients_of_torch_lstm() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1])
-def test_a_fold_over_few_tokens(length: int) -> None:
+def test_a_recurrence_over_few_tokens(length: int) -> None:
     model = cell()
     found = evaluate(model, {"x": randn(2, length, 3)}, sample_layer(model, SIZES), SIZES)
     assert found.outputs["h"].shape == (2, length, 5)
@@ -95,7 +95,7 @@ def test_a_fold_over_few_tokens(length: int) -> None:
         assert torch.equal(found.states["h"], torch.zeros(2, 5, dtype=torch.float64))
 
 
-def test_a_fold_continues_from_given_states() -> None:
+def test_a_recurrence_continues_from_given_states() -> None:
     model, x = cell(), randn(2, 6, 3)
     params = sample_layer(model, SIZES)
     whole = evaluate(model, {"x": x}, params, SIZES)
@@ -114,10 +114,10 @@ def test_a_state_may_start_anywhere_and_have_no_axes_but_batch() -> None:
     body.outputs(
         m=body.fn("max", body.fn("add", before, body.input("f")), body.input("i", "batch"))
     )
-    fold = ir.Recurrence(TIME, ("f", "i"), (ir.State("m", axes("batch")),), body.graph)
+    recurrence = ir.Recurrence(TIME, ("f", "i"), (ir.State("m", axes("batch")),), body.graph)
     ids = (s.number(-1), s.input("i", "batch t"), s.number(-sympy.oo))
     x = torch.tensor([[3.0, 0.0, 2.5, -9.0], [-1.0, -1.5, -5.0, 4.0]]).double()
-    m = single(s.outputs(y=s.add(ir.Result("m"), s.add(fold, *ids))), i=x)
+    m = single(s.outputs(y=s.add(ir.Result("m"), s.add(recurrence, *ids))), i=x)
     assert m.tolist() == [[3.0, 2.0, 2.5, 1.5], [-1.0, -1.5, -2.5, 4.0]]
 
 
@@ -190,8 +190,8 @@ def projection() -> ir.Layer:
     y = s.einsum("batch t a, a b -> batch t b", s.input("x", "batch t a"), s.param("W", "a b"))
     s.graph.rename(y, "y")
     body.outputs(S=body.fn("add", body.input("S[t-1]", "batch b"), body.input("y", "batch b")))
-    fold = ir.Recurrence(TIME, ("y",), (ir.State("S", axes("batch b")),), body.graph)
-    total = s.add(ir.Result("S"), s.add(fold, y, s.number(0)))
+    recurrence = ir.Recurrence(TIME, ("y",), (ir.State("S", axes("batch b")),), body.graph)
+    total = s.add(ir.Result("S"), s.add(recurrence, y, s.number(0)))
     return layer(s.outputs(y=y, total=total), "a b")
 
 

@@ -12,10 +12,10 @@ from archc.ir.roles import CARRY, SEGMENT, of_segments
 def cut(spec: str, gradient: bool = False) -> Kernels:
     """The kernels of the recurrence of a spec."""
     layer = lowered(archc.load(spec).layer)
-    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
-    graph = fold.chunked.backward if gradient else fold.chunked.forward
-    graph = SCHEDULE.prepare(graph, fold.heads)
-    return SCHEDULE.partition(graph, "m", fold.stream, fold.heads, {}, False)
+    (recurrence,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
+    graph = recurrence.chunked.backward if gradient else recurrence.chunked.forward
+    graph = SCHEDULE.prepare(graph, recurrence.heads)
+    return SCHEDULE.partition(graph, "m", recurrence.stream, recurrence.heads, {}, False)
 
 
 def test_kernels_of_segments_are_called_after_the_scan():

@@ -39,8 +39,8 @@ def memory() -> ir.Layer:
     k = sketch.einsum("batch t d, d K' -> batch t K':K", x, w)
     sketch.graph.rename(k, "k")
     state = ir.State("S", tuple(axis(name) for name in ("batch", "K", "V")))
-    fold = ir.Recurrence(TIME, ("k", "v"), (state,), inner.graph)
-    made = sketch.add(fold, k, sketch.input("v", "batch t V"), sketch.number(0))
+    recurrence = ir.Recurrence(TIME, ("k", "v"), (state,), inner.graph)
+    made = sketch.add(recurrence, k, sketch.input("v", "batch t V"), sketch.number(0))
     sketch.outputs(o=sketch.add(ir.Result("o"), made, name="o"))
     return layer(sketch, "d K V")
 

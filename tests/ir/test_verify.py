@@ -115,7 +115,7 @@ def test_a_result_that_its_region_does_not_have() -> None:
     refused(layer(s, "H K V"), "no such result")
 
 
-def fold(**changes: object) -> ir.Layer:
+def recurrence(**changes: object) -> ir.Layer:
     """S[t] = S[t-1] + v, with the Recurrence's fields changed, and `state` and `v` as axes of
     inputs."""
     s, body = Sketch(), Sketch()
@@ -130,20 +130,22 @@ def fold(**changes: object) -> ir.Layer:
     return layer(s.outputs(y=s.add(ir.Result("S"), made)), "V K")
 
 
-def test_the_body_of_a_fold() -> None:
-    verify(fold())
-    refused(fold(v="batch K"), r"`v` enters as real\[batch, V\], not real\[batch, K\]")
-    refused(fold(v="batch t V"), r"`v` enters as real\[batch, V\], not real\[batch, t, V\]")
-    refused(fold(state="batch K"), r"`S\[t-1\]` enters as real\[batch, V\], not real\[batch, K\]")
-    refused(fold(captures=()), r"\['v'\] unknown")
-    refused(fold(param=True), r"parameters \['p'\] are declared in a body")
+def test_the_body_of_a_recurrence() -> None:
+    verify(recurrence())
+    refused(recurrence(v="batch K"), r"`v` enters as real\[batch, V\], not real\[batch, K\]")
+    refused(recurrence(v="batch t V"), r"`v` enters as real\[batch, V\], not real\[batch, t, V\]")
+    refused(
+        recurrence(state="batch K"), r"`S\[t-1\]` enters as real\[batch, V\], not real\[batch, K\]"
+    )
+    refused(recurrence(captures=()), r"\['v'\] unknown")
+    refused(recurrence(param=True), r"parameters \['p'\] are declared in a body")
     wide = (ir.State("S", axes("batch V")), ir.State("n", axes("batch")))
-    refused(fold(states=wide), "2 operands, not 3")
-    refused(fold(states=(ir.State("n", axes("batch V")),)), r"\['S\[t-1\]'\] unknown")
+    refused(recurrence(states=wide), "2 operands, not 3")
+    refused(recurrence(states=(ir.State("n", axes("batch V")),)), r"\['S\[t-1\]'\] unknown")
 
 
 def test_the_update_of_a_state_fits_the_state() -> None:
-    model = fold(state="batch V", v="batch V")
+    model = recurrence(state="batch V", v="batch V")
     narrow = ir.State("S", axes("batch"))
     (node,) = (node for node in model.graph if isinstance(node.op, ir.Recurrence))
     body = Sketch()

@@ -36,8 +36,8 @@ def changed(change: Change) -> ir.Layer:
     """The layer with another chunked form."""
     made = in_chunks(before_chunks(layer(SPEC)))
     graph = made.graph.copy()
-    fold = next(node for node in graph if isinstance(node.op, ir.Recurrence))
-    put(graph, fold.id, replace(fold.op, chunked=change(copied(fold.op.chunked))))
+    recurrence = next(node for node in graph if isinstance(node.op, ir.Recurrence))
+    put(graph, recurrence.id, replace(recurrence.op, chunked=change(copied(recurrence.op.chunked))))
     return replace(made, graph=graph)
 
 
@@ -56,7 +56,7 @@ def without_a_saved_value(form: ck.ChunkForm) -> ck.ChunkForm:
     return form
 
 
-def with_a_result_that_the_fold_lacks(form: ck.ChunkForm) -> ck.ChunkForm:
+def with_a_result_that_the_recurrence_lacks(form: ck.ChunkForm) -> ck.ChunkForm:
     form.forward.outputs["p"] = form.forward.outputs["o"]
     return form
 
@@ -100,7 +100,7 @@ def test_what_is_in_order_passes() -> None:
     ("change", "says"),
     [
         (without_a_saved_value, "are saved but not made"),
-        (with_a_result_that_the_fold_lacks, "no result `p`"),
+        (with_a_result_that_the_recurrence_lacks, "no result `p`"),
         (with_a_final_state_along_the_stream, r"`A\[T\]` is .*, not real\[batch, H, K, K'\]"),
         (with_a_gradient_of_nothing, "`d.w` is the gradient of no input"),
         (with_a_gradient_that_is_too_wide, "`d.b` is real"),

@@ -52,24 +52,26 @@ def plans(
     """The kernels of a spec's recurrences and of their gradients; `scales` are of inputs."""
     layer = lowered(archc.load(spec).layer)
     layer = for_kernels(with_prologues(with_epilogues(layer)) if fused else layer)
-    folds = [
+    recurrences = [
         n.op for n in layer.graph if isinstance(n.op, ir.Recurrence) and n.op.chunked is not None
     ]
-    for number, fold in enumerate(folds):
+    for number, recurrence in enumerate(recurrences):
         known: dict[str, Tensor] = {}
-        forward = planned(f"{spec} {number}", fold, fold.chunked.forward, known, scales)
+        forward = planned(f"{spec} {number}", recurrence, recurrence.chunked.forward, known, scales)
         yield forward
-        if fold.chunked.backward is not None:
-            yield planned(f"{spec} {number} gradient", fold, fold.chunked.backward, known)
+        if recurrence.chunked.backward is not None:
+            yield planned(
+                f"{spec} {number} gradient", recurrence, recurrence.chunked.backward, known
+            )
 
 
 def planned(
-    name: str, fold: ir.Recurrence, graph: Graph, known: dict[str, Tensor],
+    name: str, recurrence: ir.Recurrence, graph: Graph, known: dict[str, Tensor],
     scales: Mapping[str, float] = MappingProxyType({}),
 ) -> Planned:  # fmt: skip
     """One graph; `known` are inputs that have a value, and learns the inputs and outputs."""
-    graph = SCHEDULE.prepare(graph, fold.heads)
-    plan, _ = written(graph, "memory", fold.stream, fold.heads, SCHEDULE, False)
+    graph = SCHEDULE.prepare(graph, recurrence.heads)
+    plan, _ = written(graph, "memory", recurrence.stream, recurrence.heads, SCHEDULE, False)
     graph = plan.graph
     symbols = {s.name for node in graph for axis in node.type.axes for s in axis.size.free_symbols}
     numbers = [getattr(n.op, name, None) for n in graph for name in ("value", "iterations")]
@@ -82,7 +84,7 @@ def planned(
             known[node.op.name] = value * scales[node.op.name] if node.op.name in scales else value
     values = every_value(graph, known, sizes)
     known |= {name: values[id] for name, id in graph.outputs.items()}
-    return Planned(name, plan, fold.stream, values, sizes)
+    return Planned(name, plan, recurrence.stream, values, sizes)
 
 
 def drawn(node: Node, sizes: Mapping[str, int], generator: torch.Generator) -> Tensor:

@@ -61,25 +61,25 @@ def kernels_of(spec: str) -> tuple[ir.Layer, list[tuple[Kernel, bool]]]:
 def kernels_in(layer: ir.Layer) -> list[tuple[Kernel, bool]]:
     """The kernels of a layer's recurrences, and whether they are for learning."""
     found = []
-    for graph, node in folds(for_kernels(with_prologues(with_epilogues(layer)))):
+    for graph, node in recurrences(for_kernels(with_prologues(with_epilogues(layer)))):
         own = tokenwise(graph, node, results(graph, node))
         found.append((steps(own, "step"), False))
         form = None if node.op.chunked is not None else with_gradient(own)
         for each in [] if form is None else [form.forward, form.backward]:
             assert each is not None
-            for fold in (n for n in each if isinstance(n.op, ir.Recurrence)):
-                alone = tokenwise(each, fold, results(each, fold))
+            for recurrence in (n for n in each if isinstance(n.op, ir.Recurrence)):
+                alone = tokenwise(each, recurrence, results(each, recurrence))
                 found.append((steps(alone, "walk"), True))
     return found
 
 
-def folds(layer: ir.Layer) -> Iterator[tuple[Graph, Node]]:
+def recurrences(layer: ir.Layer) -> Iterator[tuple[Graph, Node]]:
     """The recurrences of a layer and of those that it calls."""
     for node in layer.graph:
         if isinstance(node.op, ir.Recurrence):
             yield layer.graph, node
         if isinstance(node.op, ir.Call):
-            yield from folds(node.op.callee)
+            yield from recurrences(node.op.callee)
 
 
 def results(graph: Graph, node: Node) -> list[str]:
@@ -131,7 +131,7 @@ class Launch:
 
     def wanted(self) -> dict[str, Tensor]:
         """What the graph means, of states that are 0 where a sequence has none."""
-        given, states = dict(self.inputs), {f"{s.name}[0]" for s in self.fold.states}
+        given, states = dict(self.inputs), {f"{s.name}[0]" for s in self.recurrence.states}
         if self.pools:
             for name in states:
                 given[name] = torch.where(
@@ -141,7 +141,7 @@ class Launch:
         return evaluate_graph(self.kernel.graph, given, self.known)
 
     @property
-    def fold(self) -> ir.Recurrence:
+    def recurrence(self) -> ir.Recurrence:
         """The recurrence."""
         assert self.kernel.walk is not None
         return self.kernel.graph[self.kernel.walk].op

@@ -16,7 +16,7 @@ from tests.graphs import Sketch, layer, lines, run
 STATE = ir.State("S", (BATCH, Axis("K", size_symbol("K"))))
 
 
-def recurrence(fn: str = "sigmoid") -> Sketch:
+def gated(fn: str = "sigmoid") -> Sketch:
     """S = a * S_old + (1 - a) * x and o = S + a, with a = fn(x)."""
     body = Sketch()
     old, a = body.input("S[t-1]", "batch K"), body.input("a", "batch K")
@@ -28,11 +28,11 @@ def recurrence(fn: str = "sigmoid") -> Sketch:
     x = s.input("x", "batch t K")
     gate = s.fn(fn, x)
     s.graph.rename(gate, "a")
-    fold = s.add(ir.Recurrence(TIME, ("a", "x"), (STATE,), body.graph), gate, x, s.number(0))
+    recurrence = s.add(ir.Recurrence(TIME, ("a", "x"), (STATE,), body.graph), gate, x, s.number(0))
     return s.outputs(
-        o=s.add(ir.Result("o"), fold),
-        S=s.add(ir.Result("S"), fold),
-        a=s.fn("add", s.add(ir.Result("a"), fold), gate),
+        o=s.add(ir.Result("o"), recurrence),
+        S=s.add(ir.Result("S"), recurrence),
+        a=s.fn("add", s.add(ir.Result("a"), recurrence), gate),
     )
 
 
@@ -44,24 +44,24 @@ def same(old: ir.Layer, new: ir.Layer) -> None:
         assert torch.allclose(found[name], value, atol=1e-12)
 
 
-def folds(model: ir.Layer) -> list[ir.Recurrence]:
+def recurrences(model: ir.Layer) -> list[ir.Recurrence]:
     return [node.op for node in model.graph if isinstance(node.op, ir.Recurrence)]
 
 
 def test_a_capture_becomes_its_logarithm_and_the_body_reads_exp_of_it() -> None:
-    model = layer(recurrence(), "K")
-    new = gates_in_logs(model, lambda fold: ["a", "log_a"])
+    model = layer(gated(), "K")
+    new = gates_in_logs(model, lambda recurrence: ["a", "log_a"])
     same(model, new)
-    (fold,) = folds(new)
-    assert fold.captures == ("log_a", "x")
-    assert in_logs(fold, "log_a")
-    assert not in_logs(folds(model)[0], "a")
-    assert "a = exp(log_a) : [batch, K]" in lines(fold.body)
+    (recurrence,) = recurrences(new)
+    assert recurrence.captures == ("log_a", "x")
+    assert in_logs(recurrence, "log_a")
+    assert not in_logs(recurrences(model)[0], "a")
+    assert "a = exp(log_a) : [batch, K]" in lines(recurrence.body)
     assert any(node.op == ir.Elementwise("logsigmoid") for node in new.graph)
 
 
-def test_log_capture_adds_a_fold_and_leaves_the_old_one() -> None:
-    s = recurrence()
+def test_log_capture_adds_a_recurrence_and_leaves_the_old_one() -> None:
+    s = gated()
     (old,) = (node.id for node in s.graph if isinstance(node.op, ir.Recurrence))
     new = log_capture(s.graph, old, "a", intervals(s.graph))
     assert isinstance(new, int)
@@ -71,21 +71,21 @@ def test_log_capture_adds_a_fold_and_leaves_the_old_one() -> None:
 
 
 def test_a_gate_without_a_logarithm_stays() -> None:
-    s = recurrence("tanh")
+    s = gated("tanh")
     (old,) = (node.id for node in s.graph if isinstance(node.op, ir.Recurrence))
     assert isinstance(log_capture(s.graph, old, "a", intervals(s.graph)), NoLog)
-    model = layer(recurrence("tanh"), "K")
-    assert gates_in_logs(model, lambda fold: ["a"]) is model
+    model = layer(gated("tanh"), "K")
+    assert gates_in_logs(model, lambda recurrence: ["a"]) is model
 
 
 def test_a_name_that_is_taken_gets_a_prime() -> None:
-    s = recurrence()
+    s = gated()
     (node,) = (node for node in s.graph if isinstance(node.op, ir.Recurrence))
     captures = ("a", "x", "log_a")
     op = ir.Recurrence(TIME, captures, (STATE,), node.op.body)
     gate, x, start = node.operands
-    fold = s.add(op, gate, x, x, start)
-    new = log_capture(s.graph, fold, "a", intervals(s.graph))
+    recurrence = s.add(op, gate, x, x, start)
+    new = log_capture(s.graph, recurrence, "a", intervals(s.graph))
     assert isinstance(new, int)
     assert s.graph[new].op.captures == ("log_a'", "x", "log_a")
     verify(layer(s, "K"))
@@ -102,8 +102,10 @@ def test_a_whole_number_becomes_real() -> None:
     forgets = s.fn("gt", s.input("x", "batch t K"), s.number(1))
     gate = s.fn("where", forgets, s.number(0), s.number(1))
     start = s.input("S", "batch K")
-    fold = s.add(ir.Recurrence(TIME, ("keep",), (STATE,), body.graph), gate, start)
-    model = layer(s.outputs(o=s.add(ir.Result("o"), fold), S=s.add(ir.Result("S"), fold)), "K")
-    new = gates_in_logs(model, lambda fold: ["keep"])
+    recurrence = s.add(ir.Recurrence(TIME, ("keep",), (STATE,), body.graph), gate, start)
+    model = layer(
+        s.outputs(o=s.add(ir.Result("o"), recurrence), S=s.add(ir.Result("S"), recurrence)), "K"
+    )
+    new = gates_in_logs(model, lambda recurrence: ["keep"])
     same(model, new)
-    assert folds(new)[0].captures == ("log_keep",)
+    assert recurrences(new)[0].captures == ("log_keep",)

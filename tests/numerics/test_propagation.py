@@ -187,10 +187,10 @@ def test_results_of_a_body_that_do_not_read_states() -> None:
     s = Sketch()
     gate = s.fn("sigmoid", s.input("x", "batch t K"))
     state = ir.State("S", (BATCH, Axis("K", size_symbol("K"))))
-    fold = s.add(ir.Recurrence(TIME, ("x",), (state,), body.graph), gate, s.number(0))
-    assert found(s, s.add(ir.Result("g"), fold)) == OPEN_UNIT
-    assert found(s, s.add(ir.Result("S"), fold)) == ANY
-    assert found(s, s.add(ir.Result("m"), fold)) == Interval(0, math.inf)
+    recurrence = s.add(ir.Recurrence(TIME, ("x",), (state,), body.graph), gate, s.number(0))
+    assert found(s, s.add(ir.Result("g"), recurrence)) == OPEN_UNIT
+    assert found(s, s.add(ir.Result("S"), recurrence)) == ANY
+    assert found(s, s.add(ir.Result("m"), recurrence)) == Interval(0, math.inf)
 
 
 def test_a_call_is_looked_into() -> None:

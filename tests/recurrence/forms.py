@@ -24,7 +24,7 @@ SIZES = {"K": 4, "V": 3, "H": 2, "D": 3, "N": 2, "d": 4}
 """Sizes by name; others are 2."""
 
 
-def folds(layer: ir.Layer) -> list[tuple[Graph, Node, Derived]]:
+def recurrences(layer: ir.Layer) -> list[tuple[Graph, Node, Derived]]:
     """The recurrences of a layer, simplified, with decays as logarithms, and what is derived."""
     ready = in_logs(simplify(layer))
     return [(each.graph, node, derived) for each, node, derived in studies(ready)]
@@ -36,11 +36,11 @@ def step_graph(graph: Graph, node: Node) -> Graph:
     operands = dict(zip(op.captures, node.operands, strict=False))
     ids = [step.add(ir.Input(name, graph[id].type), name=name) for name, id in operands.items()]
     starts = [step.add(ir.Input(ck.start(s.name), Type(s.axes))) for s in op.states]
-    fold = step.add(op, *ids, *starts)
+    recurrence = step.add(op, *ids, *starts)
     for name in wanted(graph, node):
-        step.outputs[name] = step.add(ir.Result(name), fold)
+        step.outputs[name] = step.add(ir.Result(name), recurrence)
     for state, start in zip(op.states, starts, strict=True):
-        after = step.add(ir.Result(state.name), fold)
+        after = step.add(ir.Result(state.name), recurrence)
         step.outputs[ck.final(state.name)] = step.add(ck.Last(op.stream.name), after, start)
     return step
 

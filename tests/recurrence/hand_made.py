@@ -46,7 +46,7 @@ def states(inputs: Inputs) -> list[ir.State]:
     return [ir.State(name[:-3], axes(dims)) for name, dims in inputs.items() if "[0]" in name]
 
 
-def fold(inputs: Inputs, body: Body) -> ir.Recurrence:
+def recurrence(inputs: Inputs, body: Body) -> ir.Recurrence:
     """The recurrence of a body; every state's axes are those of its initial value."""
     inner, known = Sketch(), {}
     captures = tuple(name for name in inputs if "[0]" not in name)
@@ -61,7 +61,7 @@ def fold(inputs: Inputs, body: Body) -> ir.Recurrence:
 
 def stepped(inputs: Inputs, body: Body) -> Graph:
     """The recurrence token by token; outputs `S` and what else its body gives, along t."""
-    outer, op = Sketch(), fold(inputs, body)
+    outer, op = Sketch(), recurrence(inputs, body)
     given = {name: outer.input(name, dims) for name, dims in inputs.items()}
     firsts = [given[f"{state.name}[0]"] for state in op.states]
     node = outer.add(op, *(given[name] for name in op.captures), *firsts)

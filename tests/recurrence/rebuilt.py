@@ -9,13 +9,13 @@ from archc.ir import layer as ir
 from archc.recurrence.affine.rebuilt import rebuilt as rebuilt_body
 
 
-def folds(layer: ir.Layer) -> Iterator[ir.Recurrence]:
+def recurrences(layer: ir.Layer) -> Iterator[ir.Recurrence]:
     """The recurrences of a layer and of those it calls."""
     for node in layer.graph:
         if isinstance(node.op, ir.Recurrence):
             yield node.op
         elif isinstance(node.op, ir.Call):
-            yield from folds(node.op.callee)
+            yield from recurrences(node.op.callee)
 
 
 def rebuilt(layer: ir.Layer) -> ir.Layer:
@@ -24,7 +24,7 @@ def rebuilt(layer: ir.Layer) -> ir.Layer:
     for node in tuple(graph):
         if isinstance(node.op, ir.Recurrence):
             body = rebuilt_body(node.op)
-            fold = graph.add(replace(node.op, body=body), *node.operands)
-            graph.substitute(node.id, fold)
+            recurrence = graph.add(replace(node.op, body=body), *node.operands)
+            graph.substitute(node.id, recurrence)
     graph.prune([n.id for n in graph if isinstance(n.op, ir.Input | ir.Param)])
     return replace(layer, graph=graph)

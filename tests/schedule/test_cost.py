@@ -22,9 +22,11 @@ SIZES = {"batch": 2, "T#": 8192, "chunk": 64, "H": 32, "K": 128, "V": 128, "d": 
 @lru_cache
 def cut(spec: str, gradient: bool = False) -> Kernels:
     layer = lowered(archc.load(spec).layer)
-    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
-    graph = fold.chunked.backward if gradient else fold.chunked.forward
-    return partition(with_sums(graph, fold.heads), "memory", fold.stream, fold.heads, {})
+    (recurrence,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
+    graph = recurrence.chunked.backward if gradient else recurrence.chunked.forward
+    return partition(
+        with_sums(graph, recurrence.heads), "memory", recurrence.stream, recurrence.heads, {}
+    )
 
 
 def costs(kernels: Kernels, dtype: str = "bfloat16") -> dict[str, Cost]:

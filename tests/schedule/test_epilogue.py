@@ -38,14 +38,14 @@ def ended(rest: str) -> ir.Layer:
     return before_chunks(elaborated(Source("ended.arch", ENDED.format(rest=rest))))
 
 
-def fold_of(layer: ir.Layer) -> Node:
+def recurrence_of(layer: ir.Layer) -> Node:
     """Its recurrence."""
-    (fold,) = (node for node in layer.graph if isinstance(node.op, ir.Recurrence))
-    return fold
+    (recurrence,) = (node for node in layer.graph if isinstance(node.op, ir.Recurrence))
+    return recurrence
 
 
 def test_a_skip_is_made_by_the_recurrence() -> None:
-    op = fold_of(with_epilogues(in_chunks(ended("output y[H, V] = o + skip * v")))).op
+    op = recurrence_of(with_epilogues(in_chunks(ended("output y[H, V] = o + skip * v")))).op
     assert op.captures == ("log_a", "k", "v", "q", "skip") and [*op.body.outputs] == ["S", "y", "p"]
     assert {"y", "S[T]"} <= {*op.chunked.forward.outputs} and "o" not in op.chunked.forward.outputs
     assert {"d.skip", "d.v"} <= {*op.chunked.backward.outputs}
@@ -71,7 +71,7 @@ def test_a_skip_is_made_by_the_recurrence() -> None:
 )
 def test_what_moves_and_why_no_more(follows: str, moved: int, rule: str) -> None:
     layer = ended(f"output y[H, V] = {follows}")
-    found = next(each for each in considered(layer.graph, fold_of(layer)))
+    found = next(each for each in considered(layer.graph, recurrence_of(layer)))
     assert sum(1 + len(each.beside) for each in found.moves) == moved
     assert found.stop.rule == rule
 
@@ -88,7 +88,7 @@ def test_what_moves_and_why_no_more(follows: str, moved: int, rule: str) -> None
 )
 def test_traffic_is_counted(follows: str, forward: int, backward: int) -> None:
     layer = ended(f"output y[H, V] = {follows}")
-    found = next(each for each in considered(layer.graph, fold_of(layer)))
+    found = next(each for each in considered(layer.graph, recurrence_of(layer)))
     assert (found.forward, found.backward) == (forward, backward)
 
 
@@ -109,7 +109,7 @@ def test_the_layer_computes_the_same(rest: str) -> None:
 def test_an_output_that_is_a_state_stays_one() -> None:
     layer = lowered(archc.parse(STATES).layer)
     moved = with_epilogues(layer)
-    assert [*fold_of(moved).op.body.outputs] == ["h", "y"]
+    assert [*recurrence_of(moved).op.body.outputs] == ["h", "y"]
     check_same(layer, moved)
 
 
@@ -139,5 +139,5 @@ def test_what_kernels_would_read_is_said_where_a_gradient_needs_it(follows: str,
     """Nothing is said of kernels where something else keeps a value from moving."""
     layer = in_chunks(ended(f"output y[H, V] = {follows}"))
     setting = Setting({"d": 8, "H": 2, "K": 4, "V": 4, "T#": 64, "batch": 1})
-    found = next(leaving(layer.graph, fold_of(layer), setting, lambda _: 2))
+    found = next(leaving(layer.graph, recurrence_of(layer), setting, lambda _: 2))
     assert found.why.partition(", and the")[2] == said.partition(", and the")[2]

@@ -18,9 +18,9 @@ def forms(spec: str) -> tuple[ChunkForm, ChunkForm]:
     before = again_for_kernels(lowered(archc.load(spec).layer))
     found = []
     for layer in (before, inner_sums(before)):
-        (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
-        assert fold.chunked is not None
-        found.append(fold.chunked)
+        (recurrence,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
+        assert recurrence.chunked is not None
+        found.append(recurrence.chunked)
     return found[0], found[1]
 
 

@@ -12,9 +12,9 @@ from tests.schedule.same import check_same_form
 
 def form_of(layer: ir.Layer) -> ck.ChunkForm:
     """The chunked form of a layer's one recurrence."""
-    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
-    assert fold.chunked is not None
-    return fold.chunked
+    (recurrence,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
+    assert recurrence.chunked is not None
+    return recurrence.chunked
 
 
 def test_the_inverse_is_read_along_the_chunks_and_nothing_else_changes() -> None:

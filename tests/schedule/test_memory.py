@@ -29,10 +29,13 @@ SIZES = {"batch": 1, "T#": 4096, "H": 2, "d": 256, "n": 2}
 def cut(spec: str) -> list[Kernels]:
     """The kernels of a spec's recurrence and of its gradient, as they are written."""
     layer = for_kernels(lowered(archc.load(spec).layer))
-    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
-    graphs = (fold.chunked.forward, fold.chunked.backward)
-    prepared = [SCHEDULE.prepare(graph, fold.heads) for graph in graphs]
-    return [written(g, "memory", fold.stream, fold.heads, SCHEDULE, False)[0] for g in prepared]
+    (recurrence,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
+    graphs = (recurrence.chunked.forward, recurrence.chunked.backward)
+    prepared = [SCHEDULE.prepare(graph, recurrence.heads) for graph in graphs]
+    return [
+        written(g, "memory", recurrence.stream, recurrence.heads, SCHEDULE, False)[0]
+        for g in prepared
+    ]
 
 
 def largest(spec: str, chunk: int, dim: int, dtype: str) -> int:

@@ -19,14 +19,14 @@ def walked() -> Graph:
     s = Sketch()
     states = (ir.State("h", axes("batch D")),)
     given = s.input("a", "batch t D"), s.input("w", "D"), s.input(start("h"), "batch D")
-    fold = s.add(ir.Recurrence(TIME, ("a", "w"), states, body.graph), *given)
-    return s.outputs(d=s.add(ir.Result("d"), fold)).graph
+    recurrence = s.add(ir.Recurrence(TIME, ("a", "w"), states, body.graph), *given)
+    return s.outputs(d=s.add(ir.Result("d"), recurrence)).graph
 
 
 def test_what_all_sequences_share_is_no_result_of_a_walk() -> None:
     """Every program would store it, in the same place."""
     found = without_outer_sums(walked(), ())
-    (fold,) = (node.op for node in found if isinstance(node.op, ir.Recurrence))
-    made = {name: fold.body[id].type.names for name, id in fold.body.outputs.items()}
+    (recurrence,) = (node.op for node in found if isinstance(node.op, ir.Recurrence))
+    made = {name: recurrence.body[id].type.names for name, id in recurrence.body.outputs.items()}
     assert made and all("batch" in names for names in made.values()), made
     assert {n.op.fn for n in found if isinstance(n.op, ir.Elementwise)} >= {"sigmoid"}

@@ -22,17 +22,17 @@ OWN = Path(__file__).parents[1] / "backends" / "triton" / "recurrences"
 """Recurrences unlike the bundled ones."""
 
 
-def fold_of(spec: str) -> ir.Recurrence:
+def recurrence_of(spec: str) -> ir.Recurrence:
     """A spec's one recurrence."""
     layer = lowered(archc.load(spec).layer)
-    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
-    return fold
+    (recurrence,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
+    return recurrence
 
 
 def cut(spec: str, fused: bool = False) -> Kernels:
     """The kernels of a spec's one recurrence, forward; `fused`: where nothing needs a gradient."""
-    fold = fold_of(spec)
-    given = fold.chunked.forward, "memory", fold.stream, fold.heads, {}
+    recurrence = recurrence_of(spec)
+    given = recurrence.chunked.forward, "memory", recurrence.stream, recurrence.heads, {}
     return partition(*given, fused=fused)
 
 
@@ -55,8 +55,10 @@ def test_an_inverse_begins_a_kernel() -> None:
 def test_a_solve_begins_a_kernel() -> None:
     """Its turns fill the registers of a program: its right side comes from memory, and the state in
     its matrix is as narrow as products of matrices take it."""
-    fold = fold_of("mesa")
-    back = partition(fold.chunked.backward, "gradient", fold.stream, fold.heads, {})
+    recurrence = recurrence_of("mesa")
+    back = partition(
+        recurrence.chunked.backward, "gradient", recurrence.stream, recurrence.heads, {}
+    )
     assert [each.name for each in cut("mesa").kernels] == [
         "memory_chunk_prepare", "memory_inter_chunk_scan", "memory_solve_system",
     ]  # fmt: skip
@@ -74,9 +76,9 @@ def test_pairs_that_decay_alike_have_one_kernel() -> None:
     """In the gradient of a delta rule some are ready before the walk, and wait: decays are made
     once, and what pairs add is summed in registers. Dims of another name are split all the same."""
     for spec, dim in (("kda", "K"), ("rwkv7", "K'")):
-        fold = fold_of(spec)
-        graph = with_sums(fold.chunked.backward, fold.heads)
-        found = partition(graph, "memory", fold.stream, fold.heads, {})
+        recurrence = recurrence_of(spec)
+        graph = with_sums(recurrence.chunked.backward, recurrence.heads)
+        found = partition(graph, "memory", recurrence.stream, recurrence.heads, {})
         paired = [n.id for n in graph if isinstance(n.op, ck.Mix | ck.GateGradient)]
         (kernel,) = (each for each in found.kernels if "intra_chunk_scores" in each.name)
         assert kernel.split is not None and kernel.split.name == dim
@@ -85,9 +87,9 @@ def test_pairs_that_decay_alike_have_one_kernel() -> None:
 
 def test_pairs_that_decay_have_kernels_of_their_own() -> None:
     """They read the sums of the gates, which an earlier kernel has written."""
-    fold = fold_of("kda")
-    graph = with_sums(fold.chunked.forward, fold.heads)
-    found = partition(graph, "memory", fold.stream, fold.heads, {})
+    recurrence = recurrence_of("kda")
+    graph = with_sums(recurrence.chunked.forward, recurrence.heads)
+    found = partition(graph, "memory", recurrence.stream, recurrence.heads, {})
     assert [each.name for each in found.kernels] == [
         "memory_chunk_prepare", "memory_intra_chunk_scores", "memory_solve_tril",
         "memory_inter_chunk_scan", "memory_chunk_output",
@@ -102,8 +104,8 @@ def test_pairs_that_decay_have_kernels_of_their_own() -> None:
 
 def test_sums_of_gates_are_made_once() -> None:
     """exp of plain sums reads the same sums as the pairs do."""
-    fold = fold_of("kda")
-    graph = with_sums(fold.chunked.forward, fold.heads)
+    recurrence = recurrence_of("kda")
+    graph = with_sums(recurrence.chunked.forward, recurrence.heads)
     forward = [n.op for n in graph if isinstance(n.op, ck.Sums) and not n.op.reverse]
     assert [op.gates for op in forward] == [True]
 
@@ -126,10 +128,10 @@ def test_what_is_read_was_written_before() -> None:
 def test_a_walk_of_tokens_reads_what_stands_by_chunks_from_memory() -> None:
     """A decay made of another state, which has chunks: at one token there is no chunk to make it
     of."""
-    fold = fold_of(str(OWN / "tired.arch"))
-    graph = fold.chunked.backward
-    found = partition(graph, "memory", fold.stream, fold.heads, {})
-    (walk,) = (k for k in found.kernels if k.walk and graph[k.walk].op.stream == fold.stream)
+    recurrence = recurrence_of(str(OWN / "tired.arch"))
+    graph = recurrence.chunked.backward
+    found = partition(graph, "memory", recurrence.stream, recurrence.heads, {})
+    (walk,) = (k for k in found.kernels if k.walk and graph[k.walk].op.stream == recurrence.stream)
     steps = Program(walk).steps.values()
     assert not [s for s in steps if s.load is None and isinstance(s.node.op, ck.Tokens)]
     assert any(isinstance(n.op, ck.Tokens) for n in graph)
@@ -148,12 +150,12 @@ def test_a_walk_makes_what_follows_on_it_but_no_matrix_for_every_row() -> None:
 
 def test_sums_of_inputs_have_a_kernel_to_themselves() -> None:
     """The gradient of a weight that only multiplies an input: elsewhere it would take registers."""
-    (fold,) = (
+    (recurrence,) = (
         node.op for node in with_epilogues(lowered(archc.load("ssm_selective").layer)).graph
         if isinstance(node.op, ir.Recurrence)
     )  # fmt: skip
-    graph = with_sums_of_rows(fold.chunked.backward, fold.heads)
-    found = partition(graph, "memory", fold.stream, fold.heads, {})
+    graph = with_sums_of_rows(recurrence.chunked.backward, recurrence.heads)
+    found = partition(graph, "memory", recurrence.stream, recurrence.heads, {})
     names = [each.name for each in found.kernels]
     assert names == [
         "memory_chunk_prepare", "memory_inter_chunk_scan", "memory_chunk_output",
@@ -176,9 +178,9 @@ def test_programs_of_a_walk_without_products_have_a_part_of_the_first_dim() -> N
 def test_a_matrix_for_every_row_that_all_chunks_share_is_multiplied_outside() -> None:
     """Powers of a constant matrix: no program could hold them, and every one would read them. The
     gradient of the matrix is a product too, with no matrix for every token."""
-    fold = fold_of("ssm")
-    for graph in (fold.chunked.forward, fold.chunked.backward):
-        found = partition(graph, "memory", fold.stream, fold.heads, {})
+    recurrence = recurrence_of("ssm")
+    for graph in (recurrence.chunked.forward, recurrence.chunked.backward):
+        found = partition(graph, "memory", recurrence.stream, recurrence.heads, {})
         shared = [id for id, why in found.fallback.items() if why.startswith("all chunks share")]
         assert [type(graph[id].op) for id in shared] == [ir.Contract]
         held = [n for each in found.kernels for n in Program(each).steps.values()]
@@ -191,9 +193,9 @@ def test_a_matrix_for_every_row_that_all_chunks_share_is_multiplied_outside() ->
 def test_a_vector_is_kept_as_it_is_a_matrix_may_be_narrow() -> None:
     """One that only enters products is multiplied and summed in float32: the weights of keys that a
     normaliser adds up to would show how they were rounded."""
-    fold = fold_of("mlstm")
-    graph = without(fold.chunked.forward, fold.chunked.saved)
-    found = partition(graph, "memory", fold.stream, fold.heads, {}, fused=True)
+    recurrence = recurrence_of("mlstm")
+    graph = without(recurrence.chunked.forward, recurrence.chunked.saved)
+    found = partition(graph, "memory", recurrence.stream, recurrence.heads, {}, fused=True)
     widths = {b.type.names: b.width for b in found.buffers}
     assert widths["batch", "n", "H", "K"] == WIDE
     assert widths["batch", "n", "H", "K", "V"] == NARROW
@@ -237,17 +239,17 @@ def test_an_inverse_is_applied_where_the_state_is_read() -> None:
 def test_scans_of_two_dims_have_few_indices_of_one() -> None:
     """All of the other is there for every row, if it is short; which it is, calls decide. Where
     nothing learns a scan is done twice, and nothing is kept of any token."""
-    fold = fold_of("mamba")
+    recurrence = recurrence_of("mamba")
     before, _, after = cut("mamba").kernels
     assert [(k.split.name, k.beside.name) for k in (before, after)] == [("D", "N")] * 2
-    sizes = {axis.size.name: 2048 for axis in (before.split, fold.stream)}
+    sizes = {axis.size.name: 2048 for axis in (before.split, recurrence.stream)}
     short, long = (
         Program(before, Setting({**sizes, "N": N, "batch": 1, ck.CHUNK.name: 64})).most
         for N in (16, 80)
     )  # fmt: skip
     assert (short, long) == (4, 64)
-    graph = without(fold.chunked.forward, fold.chunked.saved)
-    found = partition(graph, "memory", fold.stream, fold.heads, {}, fused=True)
+    graph = without(recurrence.chunked.forward, recurrence.chunked.saved)
+    found = partition(graph, "memory", recurrence.stream, recurrence.heads, {}, fused=True)
     tokens = [b.name for b in found.buffers if {"i", "t"} & {*b.type.names}]
     assert tokens == ["o"]
     assert all(each.beside is None for each in cut("gla").kernels)

@@ -32,14 +32,14 @@ def gated(gate: str = "2", of: str = "H", alpha: str = "alpha *") -> ir.Layer:
     return lowered(elaborated(Source("gated.arch", text)))
 
 
-def fold_of(layer: ir.Layer) -> Node:
+def recurrence_of(layer: ir.Layer) -> Node:
     """Its recurrence."""
-    (fold,) = (node for node in layer.graph if isinstance(node.op, ir.Recurrence))
-    return fold
+    (recurrence,) = (node for node in layer.graph if isinstance(node.op, ir.Recurrence))
+    return recurrence
 
 
 def test_gates_are_made_by_the_recurrence() -> None:
-    op = fold_of(with_prologues(gated())).op
+    op = recurrence_of(with_prologues(gated())).op
     assert "f" in op.captures and "b" in op.captures and "log_alpha" not in op.captures
     given = {n.op.name for n in op.chunked.forward if isinstance(n.op, ir.Input)}
     assert {"f", "b", "log_alpha_of_A"} <= given
@@ -48,20 +48,20 @@ def test_gates_are_made_by_the_recurrence() -> None:
 
 def test_every_input_has_its_reason() -> None:
     layer = gated()
-    rules = {each.capture: each.rule for each in considered(layer.graph, fold_of(layer))}
+    rules = {each.capture: each.rule for each in considered(layer.graph, recurrence_of(layer))}
     assert rules == {"log_alpha": "moves", "k": "several", "v": "given", "q": "given"}
 
 
 def test_special_functions_of_every_channel_stay() -> None:
     layer = gated(of="H, K", alpha="diag(alpha) @")
-    rules = {each.capture: each.rule for each in considered(layer.graph, fold_of(layer))}
+    rules = {each.capture: each.rule for each in considered(layer.graph, recurrence_of(layer))}
     assert rules["log_alpha"] == "costly"
 
 
 def test_what_others_read_stays() -> None:
     """A gate that is an output of the layer, or part of one, is not made twice."""
     layer = gated("alpha * log(alpha)")
-    rules = {each.capture: each.rule for each in considered(layer.graph, fold_of(layer))}
+    rules = {each.capture: each.rule for each in considered(layer.graph, recurrence_of(layer))}
     assert rules["log_alpha"] != "moves"
 
 

@@ -14,25 +14,25 @@ from archc.schedule.partition import partition
 from archc.schedule.quotients import exact_products, exact_states
 
 
-def fold_of(spec: str) -> ir.Recurrence:
+def recurrence_of(spec: str) -> ir.Recurrence:
     """A spec's one recurrence, as it is cut into kernels."""
     layer = for_kernels(lowered(archc.load(spec).layer))
-    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
-    return fold
+    (recurrence,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
+    return recurrence
 
 
 def form_of(spec: str) -> ChunkForm:
-    found = fold_of(spec).chunked
+    found = recurrence_of(spec).chunked
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize(("spec", "states"), [("linear_attention", "Sz"), ("mlstm", "Cn")])
 def test_states_that_are_divided_are_saved_in_float32(spec: str, states: str) -> None:
-    fold, form = fold_of(spec), form_of(spec)
+    recurrence, form = recurrence_of(spec), form_of(spec)
     saved = {form.forward.outputs[f"saved.{name}@start"] for name in states}
     assert saved <= exact_states(form.forward)
-    made = partition(form.forward, "memory", fold.stream, fold.heads, {})
+    made = partition(form.forward, "memory", recurrence.stream, recurrence.heads, {})
     widths = {buffer.name: buffer.width for buffer in made.buffers}
     assert {widths[f"saved.{name}@start"] for name in states} == {WIDE}
     why = {each.name: of_buffer(made, each)[1].rule for each in made.buffers}
@@ -48,12 +48,12 @@ def test_a_quotient_is_computed_again_and_not_read() -> None:
 def test_products_that_a_quotient_is_made_of_are_exact() -> None:
     """o = (q S + P v) / (q z + P 1): the gradients of P and of q, which sum over V, and make what
     the quotient would be needed for; those that sum over rows are not."""
-    fold, form = fold_of("linear_attention"), form_of("linear_attention")
+    recurrence, form = recurrence_of("linear_attention"), form_of("linear_attention")
     exact = exact_products(form.backward)
     found = [[a.name for _, a in form.backward[id].op.out] for id in sorted(exact)]
     shapes = sorted(" ".join(names[3:]) for names in found)
     assert shapes == ["i", "i", "i K", "i j"]
-    made = partition(form.backward, "memory", fold.stream, fold.heads, {})
+    made = partition(form.backward, "memory", recurrence.stream, recurrence.heads, {})
     assert all(each.in_parts == exact for each in made.kernels if each.walk is None)
     assert not exact_products(form.forward)
 

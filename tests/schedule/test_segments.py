@@ -20,14 +20,14 @@ OWN = Path(__file__).parents[1] / "backends/triton/recurrences"
 def walks(spec: str, backward: bool = False) -> Mapping[str, tuple[Kernel, Segments | str]]:
     """The walks of a spec's one recurrence by the states that they carry, in segments."""
     layer = for_kernels(lowered(archc.load(spec).layer))
-    (fold,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
-    form = fold.chunked
-    graph = prepared(form.backward if backward else form.forward, fold.heads)
+    (recurrence,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
+    form = recurrence.chunked
+    graph = prepared(form.backward if backward else form.forward, recurrence.heads)
     found = {}
-    for kernel in partition(graph, "memory", fold.stream, fold.heads, {}).kernels:
+    for kernel in partition(graph, "memory", recurrence.stream, recurrence.heads, {}).kernels:
         if kernel.walk is not None:
             states = kernel.graph[kernel.walk].op.states
-            found[" ".join(s.name for s in states)] = kernel, segments(kernel, fold.stream)
+            found[" ".join(s.name for s in states)] = kernel, segments(kernel, recurrence.stream)
     return found
 
 

@@ -52,15 +52,15 @@ def forms(spec: str) -> list[ir.Recurrence]:
     return [n.op for n in layer.graph if isinstance(n.op, ir.Recurrence)]
 
 
-def plans(fold: ir.Recurrence) -> list[Kernels]:
+def plans(recurrence: ir.Recurrence) -> list[Kernels]:
     """The kernels of a recurrence and of its gradient."""
-    form = fold.chunked
+    form = recurrence.chunked
     assert form is not None
     assert form.backward is not None
     made = []
     for graph in (form.forward, form.backward):
-        ready = SCHEDULE.prepare(graph, fold.heads)
-        made.append(SCHEDULE.partition(ready, "m", fold.stream, fold.heads, {}))
+        ready = SCHEDULE.prepare(graph, recurrence.heads)
+        made.append(SCHEDULE.partition(ready, "m", recurrence.stream, recurrence.heads, {}))
     return made
 
 
@@ -74,12 +74,12 @@ def read(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("spec", ["mamba", "ssm_selective", ""])
 def test_nothing_has_both_dims_for_every_token(spec: str, read: str) -> None:
-    (fold,) = forms(spec or read)
-    dims = {axis.name for axis in fold.states[0].axes if axis.kind == "dim"}
-    assert fold.chunked is not None
-    assert usual_tokens(fold.chunked) == ck.SCANNED_ROWS
-    assert fold.chunked.saved == (f"saved.{fold.states[0].name}@start",)
-    for plan in plans(fold):
+    (recurrence,) = forms(spec or read)
+    dims = {axis.name for axis in recurrence.states[0].axes if axis.kind == "dim"}
+    assert recurrence.chunked is not None
+    assert usual_tokens(recurrence.chunked) == ck.SCANNED_ROWS
+    assert recurrence.chunked.saved == (f"saved.{recurrence.states[0].name}@start",)
+    for plan in plans(recurrence):
         inputs = [n.type for n in plan.graph if isinstance(n.op, ir.Input)]
         for type in (*inputs, *(buffer.type for buffer in plan.buffers)):
             rows = any(a.name == "t" or a.size == ck.CHUNK for a in type.axes)
@@ -89,18 +89,18 @@ def test_nothing_has_both_dims_for_every_token(spec: str, read: str) -> None:
 def test_a_gradient_scans_each_chunk_once_either_way(read: str) -> None:
     """What its end hands on takes one scan more, before the states: its cotangent comes from there,
     not from scans of its own."""
-    (fold,) = forms(read)
-    assert fold.chunked is not None
-    assert fold.chunked.backward is not None
-    scans = [n.op for n in fold.chunked.backward if scans_numbers(n)]
+    (recurrence,) = forms(read)
+    assert recurrence.chunked is not None
+    assert recurrence.chunked.backward is not None
+    scans = [n.op for n in recurrence.chunked.backward if scans_numbers(n)]
     back = [op for op in scans if op.reverse]
     assert sorted(op.exclusive for op in back) == [False, True]
-    assert not any(isinstance(n.op, ck.Move) for n in fold.chunked.backward)
+    assert not any(isinstance(n.op, ck.Move) for n in recurrence.chunked.backward)
 
 
 def test_kernels_go_index_by_index(read: str) -> None:
-    (fold,) = forms(read)
-    for plan in plans(fold):
+    (recurrence,) = forms(read)
+    for plan in plans(recurrence):
         turned = [kernel for kernel in plan.kernels if kernel.turn is not None]
         assert [kernel.turn.name for kernel in turned if kernel.turn] == ["S", "S"]
         assert all(kernel.split is not None and kernel.split.name == "F" for kernel in turned)
@@ -108,8 +108,8 @@ def test_kernels_go_index_by_index(read: str) -> None:
 
 def test_rows_of_blocks_add_up_to_the_sum(read: str) -> None:
     """What programs have a part of is summed part by part, and what these come to by PyTorch."""
-    (fold,) = forms(read)
-    plan = plans(fold)[1]
+    (recurrence,) = forms(read)
+    plan = plans(recurrence)[1]
     blocks = [n for n in plan.graph if isinstance(n.op, ck.BlockSums)]
     assert len(blocks) == 2
     for node in blocks:
@@ -133,10 +133,10 @@ layer Square(d, K):
 def test_a_dim_that_is_only_called_otherwise_is_no_sum(tmp_path: Path) -> None:
     """What is read along K', one for each token, is called K again; the gradient sums over K."""
     (tmp_path / "square.arch").write_text(SQUARE, encoding="utf-8")
-    (fold,) = forms(str(tmp_path / "square.arch"))
-    assert fold.chunked is not None
-    assert fold.chunked.backward is not None
-    ready = SCHEDULE.prepare(fold.chunked.backward, fold.heads)
+    (recurrence,) = forms(str(tmp_path / "square.arch"))
+    assert recurrence.chunked is not None
+    assert recurrence.chunked.backward is not None
+    ready = SCHEDULE.prepare(recurrence.chunked.backward, recurrence.heads)
     assert sum(isinstance(n.op, ck.BlockSums) for n in ready) == 1
 
 

@@ -39,16 +39,20 @@ class Sides:
 
 
 def sides(
-    fold: ir.Recurrence, state: ir.State, found: Chain, table: Table, reads: Sequence[StateSum]
+    recurrence: ir.Recurrence,
+    state: ir.State,
+    found: Chain,
+    table: Table,
+    reads: Sequence[StateSum],
 ) -> Sides:
     """The micro-steps of a state by roles, and their kind."""
     if any(each.column is not None for raw in found.steps for each in raw.corrections):
         return _dense(found)
     corrections = [each for raw in found.steps for each in raw.corrections]
-    key = _key(fold, state, found.steps, corrections, reads)
+    key = _key(recurrence, state, found.steps, corrections, reads)
     if key is None:
         return _diagonal(found)
-    roles = _roles(fold, state, table, key, found.steps, [*corrections, *reads])
+    roles = _roles(recurrence, state, table, key, found.steps, [*corrections, *reads])
     if not corrections and not _separable(table, roles, found.steps):
         return _diagonal(found)
     steps = tuple(_step(table, roles, raw) for raw in found.steps)
@@ -92,13 +96,13 @@ def _diagonal(found: Chain) -> Sides:
     )
 
 
-def _inner(fold: ir.Recurrence, state: ir.State) -> list[str]:
+def _inner(recurrence: ir.Recurrence, state: ir.State) -> list[str]:
     """The axes of a state that are no copies of it."""
-    return [a.name for a in state.axes if a.kind == "dim" and a.name not in fold.heads]
+    return [a.name for a in state.axes if a.kind == "dim" and a.name not in recurrence.heads]
 
 
 def _key(
-    fold: ir.Recurrence,
+    recurrence: ir.Recurrence,
     state: ir.State,
     steps: Sequence[Raw],
     corrections: Sequence[StateSum],
@@ -115,12 +119,12 @@ def _key(
         return summed[0]
     if reads:  # one that sums over more is the sum of one that does not
         return frozenset(min((each.axes for each in reads), key=len))
-    inner = _inner(fold, state)
+    inner = _inner(recurrence, state)
     return frozenset(inner[:1]) if len(inner) > 1 and len(steps) <= 1 else None
 
 
 def _roles(
-    fold: ir.Recurrence,
+    recurrence: ir.Recurrence,
     state: ir.State,
     table: Table,
     key: Names,
@@ -139,7 +143,7 @@ def _roles(
         for symbol in (s for expr in exprs for s in table.symbols(expr)):
             names = set(table.atoms[symbol].names)
             mixed |= names if names & key else set()
-    inner = _inner(fold, state)
+    inner = _inner(recurrence, state)
     return Roles(key, frozenset(name for name in inner if name not in key | mixed))
 
 

@@ -23,15 +23,15 @@ HELP = "let each state feed the next one only, or run it token by token"
 
 
 def coupled(
-    fold: ir.Recurrence, linear: Mapping[int, Degree], states: tuple[str, ...]
+    recurrence: ir.Recurrence, linear: Mapping[int, Degree], states: tuple[str, ...]
 ) -> NormalForm:
     """The block transition of states that only scale one another; their reads are left whole."""
     table = Table()
-    reading = read_body(fold, linear, table, None)
-    every = {state.name: state for state in fold.states}
+    reading = read_body(recurrence, linear, table, None)
+    every = {state.name: state for state in recurrence.states}
     declared = {name: every[name] for name in states}
-    rows = [_row(fold, reading, declared, name) for name in states]
-    whole = _whole(fold, reading, states)
+    rows = [_row(recurrence, reading, declared, name) for name in states]
+    whole = _whole(recurrence, reading, states)
     forms = tuple(
         _form(declared[n], written, whole) for n, (_, written) in zip(states, rows, strict=True)
     )
@@ -39,10 +39,10 @@ def coupled(
 
 
 def _row(
-    fold: ir.Recurrence, reading: Reading, declared: Mapping[str, ir.State], name: str
+    recurrence: ir.Recurrence, reading: Reading, declared: Mapping[str, ir.State], name: str
 ) -> tuple[tuple[sympy.Expr, ...], sympy.Expr]:
     """What scales each state into the update of one, and what is written to it."""
-    table, id = reading.table, fold.body.outputs[name]
+    table, id = reading.table, recurrence.body.outputs[name]
     if id not in reading.values and reading.degrees[id].kind != CONSTANT:
         raise Refused(reading.broken[id], HELP, id)
     value = reading.constant(id)
@@ -59,12 +59,12 @@ def _row(
     return tuple(blocks), coefficient(table, value, None)
 
 
-def _whole(fold: ir.Recurrence, reading: Reading, states: tuple[str, ...]) -> tuple[int, ...]:
+def _whole(recurrence: ir.Recurrence, reading: Reading, states: tuple[str, ...]) -> tuple[int, ...]:
     """Nodes outside the updates that hold a state with all its axes, or read one."""
-    inside = {fold.body.outputs[name] for name in states}
-    inside |= {id for root in sorted(inside) for id in fold.body.ancestors(root)}
-    after = {fold.body.outputs[name] for name in states} | set(reading.old)
-    taken = {o for node in fold.body if node.id not in inside for o in node.operands}
+    inside = {recurrence.body.outputs[name] for name in states}
+    inside |= {id for root in sorted(inside) for id in recurrence.body.ancestors(root)}
+    after = {recurrence.body.outputs[name] for name in states} | set(reading.old)
+    taken = {o for node in recurrence.body if node.id not in inside for o in node.operands}
     linear = {id for id in taken & inside if reading.degrees[id].kind != CONSTANT}
     return tuple(sorted(linear | (taken & after & linear)))
 

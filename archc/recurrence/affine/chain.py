@@ -66,12 +66,12 @@ class Chain:
 
 
 def read_body(
-    fold: ir.Recurrence, degrees: Mapping[int, Degree], table: Table, update: int | None
+    recurrence: ir.Recurrence, degrees: Mapping[int, Degree], table: Table, update: int | None
 ) -> Reading:
     """The body's polynomials; the value of the node `update` is a version in them."""
     versions: list[sympy.Expr] = []
     while len(versions) <= MOST_READINGS:
-        reading = Reading(fold, degrees, table, versions)
+        reading = Reading(recurrence, degrees, table, versions)
         reading.run()
         last = reading.values.get(update) if update is not None else None
         if reading.found is not None:
@@ -90,15 +90,15 @@ def _is_version(table: Table, value: sympy.Expr) -> bool:
 
 
 def chain(
-    fold: ir.Recurrence, degrees: Mapping[int, Degree], table: Table, state: ir.State
+    recurrence: ir.Recurrence, degrees: Mapping[int, Degree], table: Table, state: ir.State
 ) -> Chain:
     """The micro-steps of a state that no other state of its component feeds."""
-    update = fold.body.outputs[state.name]
+    update = recurrence.body.outputs[state.name]
     if degrees[update].kind != LINEAR:
-        reading = read_body(fold, degrees, table, None)
+        reading = read_body(recurrence, degrees, table, None)
         raw = Raw(sympy.Integer(0), (), reading.constant(update))
         return Chain(reading, (raw,), (f"{state.name}@0", ""))
-    reading = read_body(fold, degrees, table, update)
+    reading = read_body(recurrence, degrees, table, update)
     if update not in reading.values:
         raise Refused(reading.broken[update], node=update)
     forms = {f"{state.name}@{i}": form for form, i in reading.versions.items()}

@@ -9,14 +9,16 @@ from archc.recurrence.affine.form import MATRIX
 from archc.recurrence.affine.normalize import normal_forms
 
 
-def decays(fold: ir.Recurrence) -> list[str]:
+def decays(recurrence: ir.Recurrence) -> list[str]:
     """The captures that decay a matrix state: they had better enter as logarithms."""
     found: dict[str, None] = {}
-    for form in normal_forms(fold):
+    for form in normal_forms(recurrence):
         gates = [step.decay for each in form.forms for step in each.steps]
         for symbol in {s for gate in gates if form.kind == MATRIX for s in free_symbols(gate)}:
             atom = form.atoms.get(symbol)
-            node = fold.body[atom.node] if atom is not None and atom.node is not None else None
+            node = (
+                recurrence.body[atom.node] if atom is not None and atom.node is not None else None
+            )
             if node is not None and isinstance(node.op, ir.Input):
                 found[node.op.name] = None
-    return [name for name in fold.captures if name in found]
+    return [name for name in recurrence.captures if name in found]

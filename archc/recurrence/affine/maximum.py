@@ -17,31 +17,31 @@ Affine = tuple[sympy.Expr | None, sympy.Expr | None]
 """(a, b) of max(a + m[t-1], b); None stands for -inf."""
 
 
-def tropical(fold: ir.Recurrence, states: tuple[str, ...]) -> NormalForm | None:
+def tropical(recurrence: ir.Recurrence, states: tuple[str, ...]) -> NormalForm | None:
     """The form of a running maximum; None if the states are something else."""
-    known = degrees(fold, states, tropical=True)
-    own = [state for state in fold.states if state.name in states]
-    if len(own) > 1 or known[fold.body.outputs[own[0].name]].kind in (OTHER, CONSTANT):
+    known = degrees(recurrence, states, tropical=True)
+    own = [state for state in recurrence.states if state.name in states]
+    if len(own) > 1 or known[recurrence.body.outputs[own[0].name]].kind in (OTHER, CONSTANT):
         return None
     (state,) = own
-    reading = Reading(fold, known, Table())
+    reading = Reading(recurrence, known, Table())
     walk = _Walk(reading)
-    shift, floor = walk.value(fold.body.outputs[state.name])
+    shift, floor = walk.value(recurrence.body.outputs[state.name])
     if shift is None:
         return None
     terms = (Term(ONE, floor, ZERO, True),) if floor is not None else ()
-    whole = _whole(fold, reading, state)
+    whole = _whole(recurrence, reading, state)
     form = StateForm(state.name, (), (), state.axes, (Step(shift, shift, ONE, terms),), (), whole)
     return NormalForm(MAX_PLUS, states, (form,), reading.table.atoms)
 
 
-def _whole(fold: ir.Recurrence, reading: Reading, state: ir.State) -> tuple[int, ...]:
+def _whole(recurrence: ir.Recurrence, reading: Reading, state: ir.State) -> tuple[int, ...]:
     """The state's values before and after the token, as far as something else takes them."""
-    update = fold.body.outputs[state.name]
-    inside = {update, *fold.body.ancestors(update)}
+    update = recurrence.body.outputs[state.name]
+    inside = {update, *recurrence.body.ancestors(update)}
     old = {id for id, name in reading.old.items() if name == state.name}
     values = [update, *sorted(old)]
-    return tuple(sorted(id for id in values if set(fold.body.users(id)) - inside))
+    return tuple(sorted(id for id in values if set(recurrence.body.users(id)) - inside))
 
 
 class _Walk:

@@ -29,27 +29,27 @@ from archc.recurrence.affine.reads import finished, reads_of
 from archc.recurrence.analysis.degree import OTHER, Degree, degrees, reads, updates
 
 
-def normal_forms(fold: ir.Recurrence) -> tuple[NormalForm, ...]:
+def normal_forms(recurrence: ir.Recurrence) -> tuple[NormalForm, ...]:
     """The normal forms of a Recurrence's states, each after those whose values it needs."""
-    graph = {state.name: reads(fold, state.name) for state in fold.states}
-    found = [component(fold, tuple(group)) for group in components(graph)]
-    return tuple(_merged(fold, found))
+    graph = {state.name: reads(recurrence, state.name) for state in recurrence.states}
+    found = [component(recurrence, tuple(group)) for group in components(graph)]
+    return tuple(_merged(recurrence, found))
 
 
-def component(fold: ir.Recurrence, states: tuple[str, ...]) -> NormalForm:
+def component(recurrence: ir.Recurrence, states: tuple[str, ...]) -> NormalForm:
     """The normal form of states that must be computed together."""
-    linear, after = degrees(fold, states), updates(fold)
+    linear, after = degrees(recurrence, states), updates(recurrence)
     broken = [linear[after[s]] for s in states if linear[after[s]].kind == OTHER]
     if broken:
-        found = tropical(fold, states)
+        found = tropical(recurrence, states)
         if found is not None:
             return found
         help = "a cell that is not linear in its state runs token by token"
         return sequential(states, Refusal(broken[0].culprit, broken[0].why, help, "E0601"))
     try:
         if len(states) > 1:
-            return coupled(fold, linear, states)
-        return _linear(fold, linear, next(iter(states)))
+            return coupled(recurrence, linear, states)
+        return _linear(recurrence, linear, next(iter(states)))
     except Refused as refused:
         return sequential(states, refused.refusal)
     except TooLong:
@@ -62,14 +62,14 @@ def sequential(states: tuple[str, ...], refusal: Refusal) -> NormalForm:
     return NormalForm(SEQUENTIAL, states, (), {}, refusal)
 
 
-def _linear(fold: ir.Recurrence, linear: Mapping[int, Degree], name: str) -> NormalForm:
+def _linear(recurrence: ir.Recurrence, linear: Mapping[int, Degree], name: str) -> NormalForm:
     """The form of one state that is linear in itself."""
-    state = next(state for state in fold.states if state.name == name)
+    state = next(state for state in recurrence.states if state.name == name)
     table = Table()
-    found = chain(fold, linear, table, state)
-    raw, whole = reads_of(fold, state, found, table)
+    found = chain(recurrence, linear, table, state)
+    raw, whole = reads_of(recurrence, state, found, table)
     queries = [query for read in raw for query in read.queries]
-    split = sides(fold, state, found, table, queries)
+    split = sides(recurrence, state, found, table, queries)
     own = [axis for axis in state.axes if axis.name not in split.roles.key | split.roles.value]
     form = StateForm(
         name,
@@ -86,9 +86,9 @@ def _linear(fold: ir.Recurrence, linear: Mapping[int, Degree], name: str) -> Nor
 # --- groups --------------------------------------------------------------------------------------
 
 
-def _merged(fold: ir.Recurrence, forms: Sequence[NormalForm]) -> list[NormalForm]:
+def _merged(recurrence: ir.Recurrence, forms: Sequence[NormalForm]) -> list[NormalForm]:
     """Forms whose decays, x and w are equal become one, if neither needs the other's states."""
-    feeds = {name: _feeding(fold, name) for form in forms for name in form.states}
+    feeds = {name: _feeding(recurrence, name) for form in forms for name in form.states}
     merged: list[NormalForm] = []
     for form in forms:
         for place, other in enumerate(merged):
@@ -106,12 +106,12 @@ def _merged(fold: ir.Recurrence, forms: Sequence[NormalForm]) -> list[NormalForm
     return _ordered(merged, feeds)
 
 
-def _feeding(fold: ir.Recurrence, name: str) -> frozenset[str]:
+def _feeding(recurrence: ir.Recurrence, name: str) -> frozenset[str]:
     """States that a state depends on, through others as well."""
     found: set[str] = set()
     waiting = [name]
     while waiting:
-        for other in sorted(reads(fold, waiting.pop())):
+        for other in sorted(reads(recurrence, waiting.pop())):
             if other not in found:
                 found.add(other)
                 waiting.append(other)

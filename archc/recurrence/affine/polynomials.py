@@ -35,15 +35,19 @@ class Reading:
 
     def __init__(
         self,
-        fold: ir.Recurrence,
+        recurrence: ir.Recurrence,
         degrees: Mapping[int, Degree],
         table: Table,
         versions: Sequence[sympy.Expr] = (),
     ) -> None:
-        self.body, self.fold, self.degrees, self.table = fold.body, fold, degrees, table
-        self.old, self.after = before(fold), {id: name for name, id in updates(fold).items()}
+        self.body = recurrence.body
+        self.recurrence = recurrence
+        self.degrees = degrees
+        self.table = table
+        self.old = before(recurrence)
+        self.after = {id: name for name, id in updates(recurrence).items()}
         self.own = {s for id, s in self.old.items() if degrees[id].kind == LINEAR}
-        self.axes = {state.name: state.axes for state in fold.states}
+        self.axes = {state.name: state.axes for state in recurrence.states}
         self.versions = {form: i + 1 for i, form in enumerate(versions)}
         self.values: dict[int, sympy.Expr] = {}
         self.broken: dict[int, str] = {}

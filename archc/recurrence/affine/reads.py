@@ -28,12 +28,12 @@ class RawRead:
 
 
 def reads_of(
-    fold: ir.Recurrence, state: ir.State, found: Chain, table: Table
+    recurrence: ir.Recurrence, state: ir.State, found: Chain, table: Table
 ) -> tuple[list[RawRead], list[int]]:
     """What reads the state for a result or for another state, and what takes it whole."""
-    walk = _Walk(fold, state, found, table)
-    after = updates(fold)
-    for name, id in fold.body.outputs.items():
+    walk = _Walk(recurrence, state, found, table)
+    after = updates(recurrence)
+    for name, id in recurrence.body.outputs.items():
         if name != state.name and id == after[state.name]:
             walk.whole.append(id)
         elif name in after and name != state.name:
@@ -46,8 +46,10 @@ def reads_of(
 class _Walk:
     """From what is needed back to the reads of a state; every node once."""
 
-    def __init__(self, fold: ir.Recurrence, state: ir.State, found: Chain, table: Table) -> None:
-        self.body, self.state, self.found, self.table = fold.body, state, found, table
+    def __init__(
+        self, recurrence: ir.Recurrence, state: ir.State, found: Chain, table: Table
+    ) -> None:
+        self.body, self.state, self.found, self.table = recurrence.body, state, found, table
         self.reading = found.reading
         self.seen: set[int] = set()
         self.reads: list[RawRead] = []

@@ -15,13 +15,13 @@ from archc.recurrence.affine.form import AFTER, MAX_PLUS, SEQUENTIAL, NormalForm
 from archc.recurrence.affine.normalize import normal_forms
 
 
-def rebuilt(fold: ir.Recurrence) -> Graph:
+def rebuilt(recurrence: ir.Recurrence) -> Graph:
     """The body with updates and reads made from the normal forms, where there are any."""
-    body = fold.body.copy()
+    body = recurrence.body.copy()
     originals = [node.id for node in body]
-    for form in normal_forms(fold):
+    for form in normal_forms(recurrence):
         for each in form.forms if form.kind != SEQUENTIAL else ():
-            _Rebuild(fold, body, form, each, {id: id for id in originals}).run()
+            _Rebuild(recurrence, body, form, each, {id: id for id in originals}).run()
     return body
 
 
@@ -31,14 +31,14 @@ class _Rebuild(Builder):
 
     def __init__(
         self,
-        fold: ir.Recurrence,
+        recurrence: ir.Recurrence,
         body: Graph,
         form: NormalForm,
         own: StateForm,
         values: dict[int, int],
     ) -> None:
         super().__init__(body)
-        self.fold, self.body, self.form, self.own = fold, body, form, own
+        self.recurrence, self.body, self.form, self.own = recurrence, body, form, own
         self.lower = Lowering(body, form, values)
         self.versions: list[tuple[int, int]] = []  # of each step: S_prev and S'
         self.old = self._before(own.state)
@@ -52,7 +52,7 @@ class _Rebuild(Builder):
         """Replace the update and every read."""
         state, update = self.own.state, self.body.outputs[self.own.state]
         self._steps()
-        wanted = next(s.axes for s in self.fold.states if s.name == state)
+        wanted = next(s.axes for s in self.recurrence.states if s.name == state)
         self.after = self._turned(self.after, wanted)
         for read in self.own.reads:
             self._read(read)

@@ -44,7 +44,7 @@ def _visit(layer: ir.Layer, found: list[Class], seen: set[int]) -> None:
     seen.add(id(layer))
     for node in layer.graph:
         if isinstance(node.op, ir.Recurrence):
-            found += fold_classes(node.op)
+            found += recurrence_classes(node.op)
         elif isinstance(node.op, ir.Attend):
             found.append(pair_class(node.op))
         elif isinstance(node.op, ir.Window) and node.op.stride is None:
@@ -59,36 +59,36 @@ def summary(layer: ir.Layer) -> str:
     return "; ".join(texts) if texts else "token by token"
 
 
-def fold_classes(fold: ir.Recurrence) -> list[Class]:
+def recurrence_classes(recurrence: ir.Recurrence) -> list[Class]:
     """One class for each group of states that feed one another, in an order to compute them."""
-    graph = {state.name: reads(fold, state.name) for state in fold.states}
-    return [_component(fold, tuple(group)) for group in components(graph)]
+    graph = {state.name: reads(recurrence, state.name) for state in recurrence.states}
+    return [_component(recurrence, tuple(group)) for group in components(graph)]
 
 
-def _component(fold: ir.Recurrence, states: tuple[str, ...]) -> Class:
+def _component(recurrence: ir.Recurrence, states: tuple[str, ...]) -> Class:
     """The class of states that must be computed together."""
-    after = updates(fold)
-    linear = degrees(fold, states)
+    after = updates(recurrence)
+    linear = degrees(recurrence, states)
     broken = next((linear[after[s]] for s in states if linear[after[s]].kind == OTHER), None)
     if broken is None:
-        return Class("linear", states, describe(fold, states, transition(fold, states)))
-    tropical = degrees(fold, states, tropical=True)
+        return Class("linear", states, describe(recurrence, states, transition(recurrence, states)))
+    tropical = degrees(recurrence, states, tropical=True)
     if all(tropical[after[s]].kind != OTHER for s in states):
         return Class("max-plus", states, "running maximum, a recurrence over (max, +)")
-    if any({*states} <= {*law.states} for law in fold.laws):
+    if any({*states} <= {*law.states} for law in recurrence.laws):
         return Class("law", states, "recurrence with a composition law of its own")
-    span = fold.body[broken.culprit].span if broken.culprit is not None else None
+    span = recurrence.body[broken.culprit].span if broken.culprit is not None else None
     return Class("sequential", states, "sequential cell", broken.why, span)
 
 
-def describe(fold: ir.Recurrence, states: tuple[str, ...], found: Transition) -> str:
+def describe(recurrence: ir.Recurrence, states: tuple[str, ...], found: Transition) -> str:
     """A linear recurrence in words: its decay, its corrections, what mixes its channels."""
-    own = [state for state in fold.states if state.name in states]
+    own = [state for state in recurrence.states if state.name in states]
     axes = dict.fromkeys(axis.name for state in own for axis in state.axes if axis.kind == "dim")
-    dims = [name for name in axes if name not in fold.heads]
+    dims = [name for name in axes if name not in recurrence.heads]
     parts = ["linear recurrence"]
     if found.dense:
-        constant = all(_is_constant(fold.body, id) for id in found.dense)
+        constant = all(_is_constant(recurrence.body, id) for id in found.dense)
         parts.append(f"{'constant' if constant else 'data-dependent'} dense transition")
     elif found.decay is None:
         parts.append("no decay")

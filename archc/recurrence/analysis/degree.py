@@ -29,26 +29,26 @@ class Degree:
     why: str = ""
 
 
-def updates(fold: ir.Recurrence) -> dict[str, int]:
+def updates(recurrence: ir.Recurrence) -> dict[str, int]:
     """The node of each state's value after the token."""
-    return {state.name: fold.body.outputs[state.name] for state in fold.states}
+    return {state.name: recurrence.body.outputs[state.name] for state in recurrence.states}
 
 
-def before(fold: ir.Recurrence) -> dict[int, str]:
+def before(recurrence: ir.Recurrence) -> dict[int, str]:
     """The nodes of the states' values before the token, and whose they are."""
-    names = {state.before: state.name for state in fold.states}
+    names = {state.before: state.name for state in recurrence.states}
     return {
         node.id: names[node.op.name]
-        for node in fold.body
+        for node in recurrence.body
         if isinstance(node.op, ir.Input) and node.op.name in names
     }
 
 
-def reads(fold: ir.Recurrence, state: str) -> frozenset[str]:
+def reads(recurrence: ir.Recurrence, state: str) -> frozenset[str]:
     """States that the update of `state` reads, before or after the token. A state that becomes what
     another one was, or becomes too, feeds nothing by that."""
-    old, own = before(fold), fold.body.outputs[state]
-    after = {id: name for name, id in updates(fold).items() if id != own and id not in old}
+    old, own = before(recurrence), recurrence.body.outputs[state]
+    after = {id: name for name, id in updates(recurrence).items() if id != own and id not in old}
     found: set[str] = set()
     stack, seen = [own], set[int]()
     while stack:
@@ -61,22 +61,22 @@ def reads(fold: ir.Recurrence, state: str) -> frozenset[str]:
             continue
         if id in old:
             found.add(old[id])
-        stack += fold.body[id].operands
+        stack += recurrence.body[id].operands
     return frozenset(found)
 
 
 def degrees(
-    fold: ir.Recurrence, component: Collection[str], tropical: bool = False
+    recurrence: ir.Recurrence, component: Collection[str], tropical: bool = False
 ) -> Mapping[int, Degree]:
     """The degree of every node in the states of `component`; other states count as given values.
 
     With `tropical`, sums are maxima and products are sums: m[t] = max(a + m[t-1], b) is linear.
     """
-    old, after = before(fold), updates(fold)
+    old, after = before(recurrence), updates(recurrence)
     own = {after[name] for name in component}
     outside = {id for id in after.values() if id not in old and id not in own}
     found: dict[int, Degree] = {}
-    for node in fold.body:
+    for node in recurrence.body:
         if node.id in outside:
             found[node.id] = Degree(CONSTANT)
         elif node.id in old:
@@ -84,7 +84,7 @@ def degrees(
         else:
             operands = [found[operand] for operand in node.operands]
             rule = _tropical if tropical else _ordinary
-            found[node.id] = rule(fold.body, node, operands)
+            found[node.id] = rule(recurrence.body, node, operands)
     return found
 
 

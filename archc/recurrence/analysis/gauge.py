@@ -75,25 +75,29 @@ class Proof:
         return (f"{name}[t] -> {name}[t] + delta[t]", *rest)
 
 
-def proved(fold: ir.Recurrence, state: str, wanted: Collection[str] | None = None) -> Proof | None:
+def proved(
+    recurrence: ir.Recurrence, state: str, wanted: Collection[str] | None = None
+) -> Proof | None:
     """A proof that a state of a Recurrence does not change the results; None if there is none.
 
     `wanted` are the results that are read along the stream (None: all that are no states).
     """
-    own = next(each for each in fold.states if each.name == state)
-    names = {each.name for each in fold.states}
-    read = [n for n in fold.body.outputs if (n not in names if wanted is None else n in wanted)]
+    own = next(each for each in recurrence.states if each.name == state)
+    names = {each.name for each in recurrence.states}
+    read = [
+        n for n in recurrence.body.outputs if (n not in names if wanted is None else n in wanted)
+    ]
     wide = {axis.name for axis in own.axes}
-    if {*fold.body[fold.body.outputs[state]].type.names} != wide or state in read:
+    if {*recurrence.body[recurrence.body.outputs[state]].type.names} != wide or state in read:
         return None
-    others = [each for each in fold.states if each.name != state]
+    others = [each for each in recurrence.states if each.name != state]
     if len(others) > MOST_STATES:
         return None
     choices = [CHOICES if wide <= {a.name for a in each.axes} else CHOICES[:1] for each in others]
     for chosen in product(*choices):
         states = {each.name: found for each, found in zip(others, chosen, strict=True)}
-        values = _Walk(fold, own, states).values
-        if _holds(fold, states, read, values):
+        values = _Walk(recurrence, own, states).values
+        if _holds(recurrence, states, read, values):
             return Proof(state, tuple(states.items()), values)
     return None
 
@@ -103,7 +107,7 @@ CHOICES = (Weight(), weight(SCALE, -1, 0), weight(SCALE, 1, 0), weight(SHIFT, 1,
 
 
 def _holds(
-    fold: ir.Recurrence,
+    recurrence: ir.Recurrence,
     states: Mapping[str, Weight],
     read: Collection[str],
     values: Mapping[int, Weight | None],
@@ -114,7 +118,7 @@ def _holds(
         if states.get(name, Weight()) != Weight():
             return False
     return all(
-        equal([values[fold.body.outputs[name]], wanted]) == wanted
+        equal([values[recurrence.body.outputs[name]], wanted]) == wanted
         for name, wanted in expected.items()
     )
 
@@ -122,9 +126,11 @@ def _holds(
 class _Walk:
     """What becomes of each value of the body; None where no rule says it."""
 
-    def __init__(self, fold: ir.Recurrence, own: ir.State, states: Mapping[str, Weight]) -> None:
-        self.body, self.gauge = fold.body, {axis.name for axis in own.axes}
-        old, after = before(fold), updates(fold)
+    def __init__(
+        self, recurrence: ir.Recurrence, own: ir.State, states: Mapping[str, Weight]
+    ) -> None:
+        self.body, self.gauge = recurrence.body, {axis.name for axis in own.axes}
+        old, after = before(recurrence), updates(recurrence)
         known: dict[int, Weight] = {after[own.name]: weight(SHIFT, 1, 0)}
         for id, name in old.items():
             found = weight(SHIFT, 1, 0) if name == own.name else states[name]

@@ -149,7 +149,7 @@ def _region(
 ) -> Mapping[str, Flow]:
     """The flows of what a region computes, by name."""
     if isinstance(op, ir.Recurrence):
-        return _fold(op, operands)
+        return _recurrence(op, operands)
     if isinstance(op, ir.Attend):
         roles = zip(op.captures, operands, strict=True)
         given = {name: _elsewhere(f) if role != "reader" else f for (name, role), f in roles}
@@ -159,7 +159,7 @@ def _region(
     return dict.fromkeys(op.callee.graph.outputs, Flow(OTHER if depends else FREE))
 
 
-def _fold(op: ir.Recurrence, operands: Sequence[Flow]) -> Mapping[str, Flow]:
+def _recurrence(op: ir.Recurrence, operands: Sequence[Flow]) -> Mapping[str, Flow]:
     """A state is what it starts as, or what an update leaves: repeated until that stays the same.
     Flows only ever grow, so that it does."""
     captures = dict(zip(op.captures, operands, strict=False))

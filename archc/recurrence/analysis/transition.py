@@ -42,13 +42,13 @@ class Transition:
     coupled: bool
 
 
-def transition(fold: ir.Recurrence, component: Collection[str]) -> Transition:
+def transition(recurrence: ir.Recurrence, component: Collection[str]) -> Transition:
     """The transition of a component whose updates are linear in its states."""
-    known = degrees(fold, component)
-    own = {name: id for name, id in updates(fold).items() if name in component}
-    walk = _Walk(fold, known, component)
+    known = degrees(recurrence, component)
+    own = {name: id for name, id in updates(recurrence).items() if name in component}
+    walk = _Walk(recurrence, known, component)
     terms = [(name, term) for name, id in own.items() for term in walk.terms(id)]
-    dims = {s.name: frozenset(a.name for a in s.axes if a.kind == "dim") for s in fold.states}
+    dims = {s.name: frozenset(a.name for a in s.axes if a.kind == "dim") for s in recurrence.states}
     scaled = [dims[t.state] & t.scales for _, t in terms if not t.contractions and not t.dense]
     decays = any(t.scales for _, t in terms if not t.contractions and not t.dense)
     return Transition(
@@ -63,10 +63,10 @@ class _Walk:
     """Terms of nodes, each computed once."""
 
     def __init__(
-        self, fold: ir.Recurrence, known: Mapping[int, Degree], component: Collection[str]
+        self, recurrence: ir.Recurrence, known: Mapping[int, Degree], component: Collection[str]
     ) -> None:
-        self.body, self.known = fold.body, known
-        self.old = {id: name for id, name in before(fold).items() if name in component}
+        self.body, self.known = recurrence.body, known
+        self.old = {id: name for id, name in before(recurrence).items() if name in component}
         self.done: dict[int, tuple[Term, ...]] = {}
 
     def terms(self, id: int) -> tuple[Term, ...]:

@@ -34,13 +34,15 @@ JOINS = "joins"
 """Whether there is something before to be merged with; no part of a summary."""
 
 
-def in_order(fold: ir.Recurrence, forms: Sequence[NormalForm]) -> list[NormalForm]:
+def in_order(recurrence: ir.Recurrence, forms: Sequence[NormalForm]) -> list[NormalForm]:
     """The forms, those that do not need the states of a law first: its summaries may read them.
     States side by side in one form are taken apart if only some have a law."""
-    given = {name for law in fold.laws for name in law.states}
+    given = {name for law in recurrence.laws for name in law.states}
     after = set(given)
-    for _ in fold.states:
-        after |= {state.name for state in fold.states if reads(fold, state.name) & after}
+    for _ in recurrence.states:
+        after |= {
+            state.name for state in recurrence.states if reads(recurrence, state.name) & after
+        }
     parts = [part for form in forms for part in _apart(form, given)]
     return sorted(parts, key=lambda form: bool(after & {*form.states}))
 
@@ -56,15 +58,16 @@ def _apart(form: NormalForm, given: Collection[str]) -> Iterator[NormalForm]:
         yield replace(form, states=tuple(each.state for each in forms), forms=forms)
 
 
-def without_laws(fold: ir.Recurrence) -> ir.Recurrence:
+def without_laws(recurrence: ir.Recurrence) -> ir.Recurrence:
     """The Recurrence without laws and the summaries of tokens, once its chunked form has been
     made."""
-    if not fold.laws:
-        return fold
-    body, inside = fold.body.copy(), {law.in_body(part) for law in fold.laws for part in law.parts}
+    if not recurrence.laws:
+        return recurrence
+    body = recurrence.body.copy()
+    inside = {law.in_body(part) for law in recurrence.laws for part in law.parts}
     body.outputs = {name: id for name, id in body.outputs.items() if name not in inside}
     body.prune([node.id for node in body if isinstance(node.op, ir.Input)])
-    return replace(fold, body=body, laws=())
+    return replace(recurrence, body=body, laws=())
 
 
 def remark(law: GivenLaw) -> str:

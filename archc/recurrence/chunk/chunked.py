@@ -1,7 +1,7 @@
 """Layer IR -> layer IR: every recurrence that has a chunked form gets it beside its loop.
 
-`fold(k, v, ..)` -> the same with `chunked`, the form for many tokens at once and its gradient.
-A layer that says `chunk: sequential` is left alone.
+`recurrence(k, v, ..)` -> the same with `chunked`, the form for many tokens at once, and its
+gradient. A layer that says `chunk: sequential` is left alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def chunked(layer: ir.Layer, differentiate: Differentiate) -> ir.Layer:
     kept: list[Graph] = []  # so that no id of a body is used again
 
     def with_chunks(graph: Graph, node: Node) -> int | None:
-        """fold(..) -> fold(..) with a chunked form"""
+        """recurrence(..) -> recurrence(..) with a chunked form"""
         if not isinstance(node.op, ir.Recurrence) or node.op.chunked is not None:
             return None
         key = id(node.op.body)
@@ -117,8 +117,8 @@ def _recurrences(layer: ir.Layer) -> Iterator[tuple[ir.Layer, Node, dict[str, In
         if id(each) in seen:
             continue
         seen.add(id(each))
-        folds = [node for node in each.graph if isinstance(node.op, ir.Recurrence)]
-        known = stated(each) if folds else {}
-        for node in folds:
+        recurrences = [node for node in each.graph if isinstance(node.op, ir.Recurrence)]
+        known = stated(each) if recurrences else {}
+        for node in recurrences:
             yield each, node, sizes_of(each) | _captured(node, known)
         waiting += [call.callee for _, call in each.calls]

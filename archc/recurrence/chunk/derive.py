@@ -53,7 +53,7 @@ from archc.recurrence.chunk.tropical import differences_first, running_max
 
 
 def derive(
-    fold: ir.Recurrence,
+    recurrence: ir.Recurrence,
     captures: Mapping[str, Type],
     known: Mapping[str, Interval],
     wanted: Sequence[str],
@@ -64,7 +64,7 @@ def derive(
     `captures` are the types that its captures have outside, `known` the intervals in which they
     lie, `initial` those of the states' initial values in the spec.
     """
-    return Derivation(fold, captures, known, wanted, initial).run()
+    return Derivation(recurrence, captures, known, wanted, initial).run()
 
 
 class Derivation:
@@ -72,24 +72,27 @@ class Derivation:
 
     def __init__(
         self,
-        fold: ir.Recurrence,
+        recurrence: ir.Recurrence,
         captures: Mapping[str, Type],
         known: Mapping[str, Interval],
         wanted: Sequence[str],
         initial: Mapping[str, Interval] = MappingProxyType({}),
     ):
-        self.fold, self.body, self.wanted, self.initial = fold, fold.body, wanted, initial
-        self.known, self.after = known, updates(fold)
-        self.old = {name: id for id, name in before(fold).items()}
-        self.states = {state.name: state for state in fold.states}
-        self.frame = frame_of(fold)
+        self.recurrence = recurrence
+        self.body = recurrence.body
+        self.wanted = wanted
+        self.initial = initial
+        self.known, self.after = known, updates(recurrence)
+        self.old = {name: id for id, name in before(recurrence).items()}
+        self.states = {state.name: state for state in recurrence.states}
+        self.frame = frame_of(recurrence)
         graph = self.frame.graph
         self.inputs = {name: input_of(graph, name, type) for name, type in captures.items()}
         self.starts = {
             state.name: input_of(graph, ck.start(state.name), Type(state.axes))
-            for state in fold.states
+            for state in recurrence.states
         }
-        self.lifted = Lifted(self.frame, fold.body, self._lifted_inputs())
+        self.lifted = Lifted(self.frame, recurrence.body, self._lifted_inputs())
         self.finals: dict[str, int] = {}
         self.maxima: list[tuple[int, int]] = []  # before and after each token
         self.kept: list[Kept] = []
@@ -104,7 +107,7 @@ class Derivation:
 
     def run(self) -> Derived:
         """The chunked form, or a loop for all states where one read takes several together."""
-        forms = normal_forms(self.fold)
+        forms = normal_forms(self.recurrence)
         try:
             return self._in_groups(forms)
         except StateNeeded:
@@ -115,7 +118,7 @@ class Derivation:
 
     def _in_groups(self, forms: Sequence[NormalForm]) -> Derived:
         """Group after group, then the results. Raises StateNeeded."""
-        for form in in_order(self.fold, forms):
+        for form in in_order(self.recurrence, forms):
             self._group(form)
         if len({name for kept in self.kept for name in kept.states}) == len(self.states):
             return Derived(None, tuple(forms), tuple(self.kept))
@@ -126,7 +129,9 @@ class Derivation:
         for name, id in self.finals.items():
             graph.outputs[ck.final(name)] = self.frame.expanded(id, self.states[name].axes)
         graph.prune([node.id for node in graph if isinstance(node.op, ir.Input)])
-        return Derived(graph, tuple(forms), tuple(self.kept), tuple(self.notes), self.fold.laws)
+        return Derived(
+            graph, tuple(forms), tuple(self.kept), tuple(self.notes), self.recurrence.laws
+        )
 
     def _axes_of(self, name: str) -> tuple[Axis, ...]:
         """The axes that a result has along the stream."""
@@ -135,7 +140,7 @@ class Derivation:
 
     def _group(self, form: NormalForm) -> None:
         """The values of one group of states, in chunks or by a loop."""
-        given = {name for law in self.fold.laws for name in law.states}
+        given = {name for law in self.recurrence.laws for name in law.states}
         if given.issuperset(form.states):
             self._by_law(form)
             return
@@ -152,7 +157,7 @@ class Derivation:
 
     def _by_law(self, form: NormalForm) -> None:
         """The states of a law that the spec gives, all of them at the first."""
-        for law in self.fold.laws:
+        for law in self.recurrence.laws:
             if not {*form.states} & {*law.states} or law.states[0] in self.finals:
                 continue
             try:
@@ -169,7 +174,7 @@ class Derivation:
 
     def _loop(self, states: Sequence[str]) -> None:
         """A loop over the tokens for some of the states."""
-        found = stepwise(self.fold, states, self.lifted, self.starts)
+        found = stepwise(self.recurrence, states, self.lifted, self.starts)
         for name, carried in found.items():
             self._note_state(name, carried)
 
@@ -234,7 +239,7 @@ class Derivation:
     def running_max(self, form: NormalForm) -> None:
         """A running maximum; no gradient passes one that is proved not to matter."""
         name, step = form.forms[0].state, form.forms[0].steps[0]
-        gauge = proved(self.fold, name, self.wanted) is not None
+        gauge = proved(self.recurrence, name, self.wanted) is not None
         shift = self._some(form, step.decay)
         value = self._value(form, step.terms[0].c)
         state, start = self.states[name], self.starts[name]
@@ -275,7 +280,7 @@ class Derivation:
         if not any(self._solved(node) for node in each.whole):
             return ()
         known, name = intervals(self.body, self.known), each.state
-        found = systems(self.fold, form, name, known, self.initial.get(name, Interval()))
+        found = systems(self.recurrence, form, name, known, self.initial.get(name, Interval()))
         if isinstance(found, Refusal):
             raise NotChunked(found.reason, found.help, found.node, found.code)
         return found

@@ -144,11 +144,14 @@ def input_of(graph: Graph, name: str, type: Type) -> int:
     return graph.add(ir.Input(name, type), name=name)
 
 
-def frame_of(fold: ir.Recurrence) -> Frame:
+def frame_of(recurrence: ir.Recurrence) -> Frame:
     """An empty graph with chunks of the Recurrence's stream; its axes have names of their own."""
-    taken = {axis.name for node in fold.body for axis in node.type.axes}
-    taken |= {fold.stream.name, *(axis.name for state in fold.states for axis in state.axes)}
-    for graph in (graph for law in fold.laws for graph in (law.merge, law.apply)):
+    taken = {axis.name for node in recurrence.body for axis in node.type.axes}
+    taken |= {
+        recurrence.stream.name,
+        *(axis.name for state in recurrence.states for axis in state.axes),
+    }
+    for graph in (graph for law in recurrence.laws for graph in (law.merge, law.apply)):
         taken |= {axis.name for node in graph for axis in node.type.axes}
 
     def fresh(name: str) -> str:
@@ -156,9 +159,9 @@ def frame_of(fold: ir.Recurrence) -> Frame:
             name += "_"
         return name
 
-    count = sympy.ceiling(fold.stream.size / ck.CHUNK)
+    count = sympy.ceiling(recurrence.stream.size / ck.CHUNK)
     row = Axis(fresh("i"), ck.CHUNK)
     return Frame(
-        layer_graph(), fold.stream, Axis(fresh("n"), count, "stream"), row,
-        row.renamed(fresh("j")), tuple(fold.heads),
+        layer_graph(), recurrence.stream, Axis(fresh("n"), count, "stream"), row,
+        row.renamed(fresh("j")), tuple(recurrence.heads),
     )  # fmt: skip

@@ -88,7 +88,7 @@ class Indefinite(Exception):
 
 
 def systems(
-    fold: ir.Recurrence,
+    recurrence: ir.Recurrence,
     form: NormalForm,
     state: str,
     known: Mapping[int, Interval],
@@ -101,7 +101,7 @@ def systems(
     """
     own = next(each for each in form.forms if each.state == state)
     try:
-        found = [_system(fold, node, own) for node in _solves(fold, own)]
+        found = [_system(recurrence, node, own) for node in _solves(recurrence, own)]
         if found:
             _check_state(form, own, known, initial)
         for system in found:
@@ -111,9 +111,9 @@ def systems(
     return tuple(found)
 
 
-def _solves(fold: ir.Recurrence, own: StateForm) -> list[int]:
+def _solves(recurrence: ir.Recurrence, own: StateForm) -> list[int]:
     """The Solve nodes that read what is made of the whole state; nothing else may."""
-    body, found = fold.body, dict[int, None]()
+    body, found = recurrence.body, dict[int, None]()
     for id in own.whole:
         result = next((name for name, out in body.outputs.items() if out == id), None)
         if result is not None and result != own.state:
@@ -129,10 +129,10 @@ def _solves(fold: ir.Recurrence, own: StateForm) -> list[int]:
 # --- the matrix as a sum ---------------------------------------------------------------------
 
 
-def _system(fold: ir.Recurrence, id: int, own: StateForm) -> System:
+def _system(recurrence: ir.Recurrence, id: int, own: StateForm) -> System:
     """A Solve node whose matrix is a sum of the state and diagonals."""
-    node = fold.body[id]
-    walk = _Sum(fold, node.op, own)
+    node = recurrence.body[id]
+    walk = _Sum(recurrence, node.op, own)
     walk.add(node.operands[0], Scale())
     op = node.op
     shares, diagonals = tuple(walk.shares), tuple(walk.diagonals)
@@ -142,9 +142,9 @@ def _system(fold: ir.Recurrence, id: int, own: StateForm) -> System:
 class _Sum:
     """The addends of a matrix."""
 
-    def __init__(self, fold: ir.Recurrence, op: ir.Solve, own: StateForm) -> None:
-        self.body, self.own, self.sides = fold.body, own.state, (op.row, op.col)
-        self.old, self.after = before(fold), updates(fold)
+    def __init__(self, recurrence: ir.Recurrence, op: ir.Solve, own: StateForm) -> None:
+        self.body, self.own, self.sides = recurrence.body, own.state, (op.row, op.col)
+        self.old, self.after = before(recurrence), updates(recurrence)
         self.shares: list[Share] = []
         self.diagonals: list[Diagonal] = []
 

@@ -47,10 +47,10 @@ def _believed(law: GivenLaw) -> Diagnostic:
     )
 
 
-def warning(layer: ir.Layer, fold: Node, kept: Kept) -> Diagnostic:
+def warning(layer: ir.Layer, recurrence: Node, kept: Kept) -> Diagnostic:
     """The warning about one group, which underlines what stands in the way."""
-    span = _span(layer.graph, fold, kept) or layer.span
-    missing = list(unsaid(layer, fold, kept))
+    span = _span(layer.graph, recurrence, kept) or layer.span
+    missing = list(unsaid(layer, recurrence, kept))
     remarks = [each.note for each in missing if each.note]
     names = named(kept.states)
     short = len(kept.reason) <= 60
@@ -77,15 +77,15 @@ def named(states: Iterable[str]) -> str:
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
 
 
-def _span(graph: Graph, fold: Node, kept: Kept) -> Span | None:
+def _span(graph: Graph, recurrence: Node, kept: Kept) -> Span | None:
     """Where in the spec the reason stands: at a node of the body, at the value that it captures,
     or else at the update of the state."""
-    body = fold.op.body
+    body = recurrence.op.body
     if kept.node is not None:
-        node, gates = body[kept.node], gates_of(graph, fold, kept)
+        node, gates = body[kept.node], gates_of(graph, recurrence, kept)
         inside = None if isinstance(node.op, ir.Input) else node.span
         spans = (gate.span for gate in gates.values() if gate.span is not None)
         found = inside or next(spans, None)
         if found is not None:
             return found
-    return body[body.outputs[kept.states[0]]].span or fold.span
+    return body[body.outputs[kept.states[0]]].span or recurrence.span

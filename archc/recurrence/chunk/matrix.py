@@ -255,7 +255,7 @@ class MatrixForm:
         for name, gate in (("key", self.key_gate), ("value", self.value_gate)):
             if gate is not None:
                 captured[f"{name} decay"] = frame.last(frame.sums(gate))
-        self._fold(unknown, captured)
+        self._recurrence(unknown, captured)
 
     def _solved(self, row: Sequence[int], values: Sequence[int | None]) -> int:
         """One block row of the inverse times values of rows."""
@@ -300,13 +300,13 @@ class MatrixForm:
                 )
         return frame.total(parts)
 
-    def _fold(self, unknown: Sequence[Slot], captured: Mapping[str, int]) -> None:
+    def _recurrence(self, unknown: Sequence[Slot], captured: Mapping[str, int]) -> None:
         """Add the Recurrence, and note its results."""
         frame = self.frame
         body = carrying(frame, self.key_names, captured, self.states, len(unknown))
         op = ir.Recurrence(frame.chunk, tuple(captured), self.states, body, frame.outer)
-        fold = frame.graph.add(op, *captured.values(), *self.initial)
-        result = {name: frame.add(ir.Result(name), fold) for name in body.outputs}
+        recurrence = frame.graph.add(op, *captured.values(), *self.initial)
+        result = {name: frame.add(ir.Result(name), recurrence) for name in body.outputs}
         self.begin = [result[state.name + BEGIN] for state in self.states]
         self.final = [
             frame.add(ck.Last(frame.chunk.name), result[state.name], first)

@@ -19,29 +19,29 @@ from archc.recurrence.chunk.scan import Carried
 
 
 def stepwise(
-    fold: ir.Recurrence, states: Sequence[str], lifted: Lifted, starts: Mapping[str, int]
+    recurrence: ir.Recurrence, states: Sequence[str], lifted: Lifted, starts: Mapping[str, int]
 ) -> dict[str, Carried]:
     """The states along the stream; what they read of others is looked up in `lifted`."""
-    own = tuple(state for state in fold.states if state.name in states)
-    body, captured = _body(fold, states)
+    own = tuple(state for state in recurrence.states if state.name in states)
+    body, captured = _body(recurrence, states)
     operands = [lifted[id] for id in captured.values()]
     frame = lifted.frame
-    op = ir.Recurrence(fold.stream, tuple(captured), own, body, fold.heads)
+    op = ir.Recurrence(recurrence.stream, tuple(captured), own, body, recurrence.heads)
     node = frame.graph.add(op, *operands, *(starts[state.name] for state in own))
     found = {}
     for state in own:
         after = frame.add(ir.Result(state.name), node)
         begin = frame.add(ir.Result(state.name + BEGIN), node)
-        final = frame.add(ck.Last(fold.stream.name), after, starts[state.name])
+        final = frame.add(ck.Last(recurrence.stream.name), after, starts[state.name])
         found[state.name] = Carried(begin, after, final)
     return found
 
 
-def _body(fold: ir.Recurrence, states: Sequence[str]) -> tuple[Graph, dict[str, int]]:
+def _body(recurrence: ir.Recurrence, states: Sequence[str]) -> tuple[Graph, dict[str, int]]:
     """The updates of the states alone, and the nodes of the Recurrence's body that enter them by
     name."""
-    old, after = fold.body, updates(fold)
-    mine = {id for id, name in before(fold).items() if name in states}
+    old, after = recurrence.body, updates(recurrence)
+    mine = {id for id, name in before(recurrence).items() if name in states}
     inside = mine.union(*(old.descendants(id) for id in sorted(mine)))
     inside |= {after[name] for name in states}
     new, captured = layer_graph(), dict[str, int]()
@@ -58,7 +58,7 @@ def _body(fold: ir.Recurrence, states: Sequence[str]) -> tuple[Graph, dict[str, 
         elif node.id in inside or isinstance(node.op, ir.Constant):
             operands = (copies[operand] for operand in node.operands)
             copies[node.id] = new.add(node.op, *operands, name=node.name, span=node.span)
-    for state in fold.states:
+    for state in recurrence.states:
         if state.name in states:
             name = state.before
             start = next((i for i in mine if old[i].op.name == name), None)

@@ -44,23 +44,23 @@ class Unsaid:
     help: str
 
 
-def unsaid(layer: ir.Layer, fold: Node, kept: Kept) -> Iterator[Unsaid]:
+def unsaid(layer: ir.Layer, recurrence: Node, kept: Kept) -> Iterator[Unsaid]:
     """The requirement, and the promise, of which each would be enough for a chunked form."""
     if kept.code != MAY_GROW:
         return
-    gates = gates_of(layer.graph, fold, kept)
+    gates = gates_of(layer.graph, recurrence, kept)
     if (missing := _requirement(layer, kept, [*gates.values()])) is not None:
         yield missing
     if len(gates) == 1:
         (name, gate), *_ = gates.items()
-        if (missing := _promise(layer, kept, gate, in_logs(fold.op, name))) is not None:
+        if (missing := _promise(layer, kept, gate, in_logs(recurrence.op, name))) is not None:
             yield missing
 
 
-def gates_of(graph: Graph, fold: Node, kept: Kept) -> dict[str, Node]:
+def gates_of(graph: Graph, recurrence: Node, kept: Kept) -> dict[str, Node]:
     """The values of a layer that the decay in question is made of, by the names of captures."""
-    outside = dict(zip(fold.op.captures, fold.operands, strict=False))
-    body, around = fold.op.body, set[int]()
+    outside = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
+    body, around = recurrence.op.body, set[int]()
     if kept.node is not None:
         around = {kept.node, *body.ancestors(kept.node)}
     inputs = (body[id].op for id in sorted(around))

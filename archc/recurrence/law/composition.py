@@ -75,14 +75,14 @@ class Law:
 
 
 def law_of(
-    fold: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
+    recurrence: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
 ) -> Law | Refusal:
     """The law of a Recurrence: `captures` are the types that its captures have outside, `known` the
     intervals in which they lie."""
-    if fold.laws:
-        return _given(fold, captures, known)
+    if recurrence.laws:
+        return _given(recurrence, captures, known)
     try:
-        return Law(tuple(_round(each) for each in rounds_of(fold, captures, known)))
+        return Law(tuple(_round(each) for each in rounds_of(recurrence, captures, known)))
     except NoLaw as error:
         return Refusal(error.states, error.reason, error.help, error.node)
 
@@ -97,24 +97,26 @@ def _round(each: Round) -> LawRound:
 
 
 def _given(
-    fold: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
+    recurrence: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
 ) -> Law | Refusal:
     """The laws that the spec gives, if they are about every state."""
     others = [
-        state.name for state in fold.states if not any(state.name in g.states for g in fold.laws)
+        state.name
+        for state in recurrence.states
+        if not any(state.name in g.states for g in recurrence.laws)
     ]
     if others:
         return Refusal(tuple(others), "the spec gives the law of other states, and not of these")
     try:
-        graph = summary_graph(fold, captures, known)
+        graph = summary_graph(recurrence, captures, known)
     except StateNeeded as needed:
         reason = "the summary of a token reads another state"
-        return Refusal(tuple(state.name for state in fold.states), reason, "", needed.node)
+        return Refusal(tuple(state.name for state in recurrence.states), reason, "", needed.node)
     merge, apply = (
-        joined([getattr(law, kind) for law in fold.laws]) for kind in ("merge", "apply")
+        joined([getattr(law, kind) for law in recurrence.laws]) for kind in ("merge", "apply")
     )
     parts = {name: graph[id].type for name, id in graph.outputs.items()}
-    return Law((LawRound((), parts, graph, merge, apply, None, fold.laws),))
+    return Law((LawRound((), parts, graph, merge, apply, None, recurrence.laws),))
 
 
 # --- of a layer ----------------------------------------------------------------------------------
@@ -126,29 +128,30 @@ def law_of_layer(layer: ir.Layer) -> Law | Refusal:
     regions = [
         node for node in layer.graph if isinstance(node.op, ir.Recurrence | ir.Attend | ir.Call)
     ]
-    folds = [node for node in regions if isinstance(node.op, ir.Recurrence)]
-    if len(folds) != 1 or len(regions) != 1:
-        names = tuple(state.name for node in folds for state in node.op.states)
+    recurrences = [node for node in regions if isinstance(node.op, ir.Recurrence)]
+    if len(recurrences) != 1 or len(regions) != 1:
+        names = tuple(state.name for node in recurrences for state in node.op.states)
         reason = "a law is about one recurrence, not about several, an attention or a called layer"
         return Refusal(names, reason)
-    (fold,) = folds
-    names = tuple(state.name for state in fold.op.states)
-    late = _late(layer.graph, fold)
+    (recurrence,) = recurrences
+    names = tuple(state.name for state in recurrence.op.states)
+    late = _late(layer.graph, recurrence)
     if late is not None:
         return Refusal(names, "what enters the recurrence reads earlier tokens", "", late)
-    if fold.op.reverse:
+    if recurrence.op.reverse:
         return Refusal(names, "the recurrence runs from the last token to the first")
-    known, operands = stated(layer), dict(zip(fold.op.captures, fold.operands, strict=False))
+    known = stated(layer)
+    operands = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
     types = {name: layer.graph[id].type for name, id in operands.items()}
-    law = law_of(fold.op, types, {name: known[id] for name, id in operands.items()})
+    law = law_of(recurrence.op, types, {name: known[id] for name, id in operands.items()})
     if isinstance(law, Refusal):
         return law
     return Law(tuple(_with_inputs(layer.graph, operands, each) for each in law.rounds))
 
 
-def _late(graph: Graph, fold: Node) -> int | None:
+def _late(graph: Graph, recurrence: Node) -> int | None:
     """A node before the recurrence that looks along the tokens, if any."""
-    before = graph.ancestors(fold.id)
+    before = graph.ancestors(recurrence.id)
     looks = (ir.Shift, ir.Window, ir.Position)
     found = (n.id for n in graph if n.id in before and isinstance(n.op, looks))
     return next((id for id in found if "t" in graph[id].type.names), None)

@@ -34,28 +34,30 @@ class Equation:
     of: tuple[tuple[str, str], ...]
 
 
-def trial(fold: ir.Recurrence, law: GivenLaw) -> tuple[Graph, tuple[Equation, ...]]:
+def trial(recurrence: ir.Recurrence, law: GivenLaw) -> tuple[Graph, tuple[Equation, ...]]:
     """The graph, from captures of single tokens and states, and the pairs of its outputs."""
-    made = _Trial(fold, law)
+    made = _Trial(recurrence, law)
     return made.frame.graph, tuple(made.equations())
 
 
 class _Trial:
     """The graph under construction."""
 
-    def __init__(self, fold: ir.Recurrence, law: GivenLaw):
-        self.fold, self.law = fold, law
-        axis = fold.stream  # there are no chunks here
-        self.frame = Frame(layer_graph(), axis, axis, axis, axis, tuple(fold.heads))
-        states = {state.name: Type(state.axes) for state in fold.states if state.name in law.states}
+    def __init__(self, recurrence: ir.Recurrence, law: GivenLaw):
+        self.recurrence, self.law = recurrence, law
+        axis = recurrence.stream  # there are no chunks here
+        self.frame = Frame(layer_graph(), axis, axis, axis, axis, tuple(recurrence.heads))
+        states = {
+            state.name: Type(state.axes) for state in recurrence.states if state.name in law.states
+        }
         self.types = {**law.types, **states}
         self.states = {
             name: input_of(self.frame.graph, state_before(name), type)
             for name, type in states.items()
         }
-        self.body = fold.body.copy()
+        self.body = recurrence.body.copy()
         names = [*law.states, *map(law.in_body, law.parts)]
-        self.body.outputs = {name: fold.body.outputs[name] for name in names}
+        self.body.outputs = {name: recurrence.body.outputs[name] for name in names}
         self.body.prune()
 
     def equations(self) -> Iterator[Equation]:

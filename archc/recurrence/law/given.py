@@ -19,12 +19,12 @@ from archc.recurrence.chunk.frame import settled
 
 
 def summary_graph(
-    fold: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
+    recurrence: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
 ) -> Graph:
     """The parts of the summary of all tokens, of which there is at least one. Raises
     StateNeeded."""
-    work = _Summary(fold, captures, known)
-    for law in fold.laws:
+    work = _Summary(recurrence, captures, known)
+    for law in recurrence.laws:
         work.add(law)
     graph = work.frame.graph
     graph.prune(list(work.inputs.values()))
@@ -35,9 +35,9 @@ class _Summary(Derivation):
     """The graph under construction."""
 
     def __init__(
-        self, fold: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
+        self, recurrence: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
     ) -> None:
-        super().__init__(fold, captures, known, ())
+        super().__init__(recurrence, captures, known, ())
 
     def add(self, law: GivenLaw) -> None:
         """The parts of a law."""

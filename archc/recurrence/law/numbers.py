@@ -48,8 +48,8 @@ def with_laws(layer: ir.Layer) -> ir.Layer:
 
 def _laws(layer: ir.Layer) -> list[tuple[Node, GivenLaw]]:
     """The laws of a layer's recurrences."""
-    folds = [node for node in layer.graph if isinstance(node.op, ir.Recurrence)]
-    return [(node, law) for node in folds for law in node.op.laws]
+    recurrences = [node for node in layer.graph if isinstance(node.op, ir.Recurrence)]
+    return [(node, law) for node in recurrences for law in node.op.laws]
 
 
 def _hold(layer: ir.Layer, node: Node, law: GivenLaw) -> None:

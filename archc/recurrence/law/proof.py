@@ -39,7 +39,7 @@ def laws_proved(layer: ir.Layer) -> ir.Layer:
     """The layer, and those that it calls, with what is proved of the laws."""
 
     def with_proofs(graph: Graph, node: Node) -> int | None:
-        """fold(.., law) -> fold(.., law that is proved)"""
+        """recurrence(.., law) -> recurrence(.., law that is proved)"""
         if not isinstance(node.op, ir.Recurrence) or all(
             law.proved is not None for law in node.op.laws
         ):
@@ -50,15 +50,15 @@ def laws_proved(layer: ir.Layer) -> ir.Layer:
     return rewrite(layer, [with_proofs])
 
 
-def proved(fold: ir.Recurrence, law: GivenLaw) -> bool:
+def proved(recurrence: ir.Recurrence, law: GivenLaw) -> bool:
     """Whether all three equations are."""
     try:
-        return all(same(one, other) for one, other in _equations(fold, law))
+        return all(same(one, other) for one, other in _equations(recurrence, law))
     except Unclear:
         return False
 
 
-def _equations(fold: ir.Recurrence, law: GivenLaw) -> Iterator[tuple[Any, Any]]:
+def _equations(recurrence: ir.Recurrence, law: GivenLaw) -> Iterator[tuple[Any, Any]]:
     """The pairs of formulas that must be equal."""
     types = {n.op.name: n.type for n in law.apply if isinstance(n.op, ir.Input)}
     x, y, z = (
@@ -69,7 +69,7 @@ def _equations(fold: ir.Recurrence, law: GivenLaw) -> Iterator[tuple[Any, Any]]:
     yield from ((left[part], right[part]) for part in law.parts)
     both, apart = applied(law, merged(law, x, y), states), applied(law, y, applied(law, x, states))
     yield from ((both[name], apart[name]) for name in law.states)
-    token, after = _of_body(fold, law, states)
+    token, after = _of_body(recurrence, law, states)
     found = applied(law, token, states)
     yield from ((found[name], after[name]) for name in law.states)
 
@@ -87,9 +87,11 @@ def applied(law: GivenLaw, run: Formulas, states: Formulas) -> Formulas:
     return {name: simple(found[ck.final(name)]) for name in law.states}
 
 
-def _of_body(fold: ir.Recurrence, law: GivenLaw, states: Formulas) -> tuple[Formulas, Formulas]:
+def _of_body(
+    recurrence: ir.Recurrence, law: GivenLaw, states: Formulas
+) -> tuple[Formulas, Formulas]:
     """The summary of a token and the states after it, as the recurrence has them."""
-    body, names = fold.body.copy(), [*law.states, *map(law.in_body, law.parts)]
+    body, names = recurrence.body.copy(), [*law.states, *map(law.in_body, law.parts)]
     body.outputs = {name: body.outputs[name] for name in names}
     found = formulas(body, {state_before(name): states[name] for name in law.states})
     return {part: found[law.in_body(part)] for part in law.parts}, found

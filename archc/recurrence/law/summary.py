@@ -64,13 +64,13 @@ class Round:
 
 
 def rounds_of(
-    fold: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
+    recurrence: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
 ) -> Iterator[Round]:
     """The summaries of a Recurrence's states, round after round. Raises NoLaw."""
-    work = _Summaries(fold, captures, known)
-    forms = normal_forms(fold)
-    gauges = {name: proof for form in forms for name, proof in _proofs(fold, form)}
-    order = _order(fold, forms, gauges)
+    work = _Summaries(recurrence, captures, known)
+    forms = normal_forms(recurrence)
+    gauges = {name: proof for form in forms for name, proof in _proofs(recurrence, form)}
+    order = _order(recurrence, forms, gauges)
     for number in range(max(order) + 1):
         mine = [form for form, at in zip(forms, order, strict=True) if at == number]
         mine.sort(key=lambda form: form.kind != MAX_PLUS)
@@ -80,21 +80,22 @@ def rounds_of(
             work.follow(form)
 
 
-def _proofs(fold: ir.Recurrence, form: NormalForm) -> Iterator[tuple[str, Proof]]:
+def _proofs(recurrence: ir.Recurrence, form: NormalForm) -> Iterator[tuple[str, Proof]]:
     """The running maximum of a group, if it is a gauge."""
     if form.kind == MAX_PLUS:
-        found = proved(fold, form.states[0])
+        found = proved(recurrence, form.states[0])
         if found is not None:
             yield form.states[0], found
 
 
 def _order(
-    fold: ir.Recurrence, forms: Sequence[NormalForm], gauges: Mapping[str, Proof]
+    recurrence: ir.Recurrence, forms: Sequence[NormalForm], gauges: Mapping[str, Proof]
 ) -> list[int]:
     """The round of each group: after the groups whose states it needs, and beside its gauges."""
     at: dict[str, int] = {}
     for form in forms:
-        needs = {other for name in form.states for other in reads(fold, name)} - {*form.states}
+        needs = {other for name in form.states for other in reads(recurrence, name)}
+        needs -= {*form.states}
         own = max((at[other] + (other not in gauges) for other in sorted(needs)), default=0)
         at |= dict.fromkeys(form.states, own)
     return [at[form.states[0]] for form in forms]
@@ -108,11 +109,11 @@ class _Summaries(Derivation):
     """
 
     def __init__(
-        self, fold: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
+        self, recurrence: ir.Recurrence, captures: Mapping[str, Type], known: Mapping[str, Interval]
     ) -> None:
-        super().__init__(fold, captures, known, ())
-        self.alone = Lifted(self.frame, fold.body, self.lifted.known)
-        self.plain = Lifted(self.frame, fold.body, self.lifted.known)
+        super().__init__(recurrence, captures, known, ())
+        self.alone = Lifted(self.frame, recurrence.body, self.lifted.known)
+        self.plain = Lifted(self.frame, recurrence.body, self.lifted.known)
         self.parts: dict[str, int] = {}
 
     def group(self, form: NormalForm, gauges: Mapping[str, Proof]) -> Group:
@@ -120,7 +121,7 @@ class _Summaries(Derivation):
         if form.kind == SEQUENTIAL:
             assert form.refusal is not None, "a refusal says why"
             raise NoLaw(form.states, form.refusal.reason, form.refusal.help, form.refusal.node)
-        gauge, sign = _scale(self.fold, form, gauges)
+        gauge, sign = _scale(self.recurrence, form, gauges)
         try:
             return KINDS[form.kind](self, form, gauge, sign)
         except NotChunked as error:
@@ -319,9 +320,11 @@ KINDS = {
 """How a group of each kind is summarised."""
 
 
-def _scale(fold: ir.Recurrence, form: NormalForm, gauges: Mapping[str, Proof]) -> tuple[str, int]:
+def _scale(
+    recurrence: ir.Recurrence, form: NormalForm, gauges: Mapping[str, Proof]
+) -> tuple[str, int]:
     """The gauge that a group's states are scaled by, and the sign; "" if they are not."""
-    needs = {other for name in form.states for other in reads(fold, name)} - {*form.states}
+    needs = {other for name in form.states for other in reads(recurrence, name)} - {*form.states}
     found: dict[tuple[str, int], None] = {}
     for name in (name for name in gauges if name in needs):
         for state, weight in gauges[name].states:

@@ -17,7 +17,7 @@ from archc.recurrence.affine.form import NormalForm
 from archc.recurrence.affine.listing import as_text
 from archc.recurrence.affine.normalize import normal_forms
 from tests.elaborate.specs import layer, random_inputs
-from tests.recurrence.rebuilt import folds, rebuilt
+from tests.recurrence.rebuilt import rebuilt, recurrences
 
 SIZES = {"H": 2, "K": 3, "V": 4}
 
@@ -44,8 +44,8 @@ def uses(name: str, text: str) -> bool:
 
 def forms(body: str, states: str = "S[K, V]", outputs: str = "S") -> tuple[NormalForm, ...]:
     """The normal forms of a recurrence after simplification."""
-    (fold,) = folds(simplify(spec(body, states, outputs)))
-    return normal_forms(fold)
+    (recurrence,) = recurrences(simplify(spec(body, states, outputs)))
+    return normal_forms(recurrence)
 
 
 def form(body: str, states: str = "S[K, V]", outputs: str = "S") -> NormalForm:
@@ -96,8 +96,8 @@ def test_decays_and_corrections(decay: str, update: str) -> None:
     made = spec(f"R = {DECAYS[decay]}\nS[t] = {CORRECTED[update]}\n{reads}", outputs="S, o")
     check(made)
     check(simplify(made))
-    (fold,) = folds(simplify(made))
-    (found,) = normal_forms(fold)
+    (recurrence,) = recurrences(simplify(made))
+    (found,) = normal_forms(recurrence)
     split = decay in ("value", "both") and update not in ("none", "two writes")
     assert found.kind == ("sequential" if split else "matrix")
 
@@ -202,7 +202,7 @@ def test_any_sequence_of_moves(moves: list[str], read: int) -> None:
     lines += [f"S[t] = R{len(moves)}", f"o = R{min(read, len(moves))}.T @ q"]
     made = spec("\n".join(lines), outputs="S, o")
     check(made)
-    (found,) = normal_forms(next(folds(made)))
+    (found,) = normal_forms(next(recurrences(made)))
     assert found.kind == "matrix"
 
 
@@ -225,8 +225,8 @@ def test_spellings_of_one_update_are_equal(body: str) -> None:
     read = "\no = S[t].T @ q"
     want = form(SPELLINGS[0] + read, outputs="o")
     assert form(body + read, outputs="o").key() == want.key()
-    (fold,) = folds(spec(body + read, outputs="o"))
-    assert normal_forms(fold)[0].key() == want.key()
+    (recurrence,) = recurrences(spec(body + read, outputs="o"))
+    assert normal_forms(recurrence)[0].key() == want.key()
     check(simplify(spec(body + read, outputs="o")))
 
 
@@ -336,8 +336,8 @@ def test_a_matrix_along_an_axis_is_dense() -> None:
         "    recurrence S[K, V] over H:\n        S[t] = A @ S[t-1] + k @ v.T\n    output S\n"
     )
     made = simplify(layer(text))
-    (fold,) = folds(made)
-    (found,) = normal_forms(fold)
+    (recurrence,) = recurrences(made)
+    (found,) = normal_forms(recurrence)
     step = found.forms[0].steps[0]
     assert (found.kind, step.row, step.decay) == ("dense", "K", 0)
     check(made)
@@ -381,6 +381,6 @@ def test_coupled_states_that_read_one_another_are_refused() -> None:
 
 def test_too_many_micro_steps_are_refused() -> None:
     lines = ["R0 = S[t-1]", *(f"R{i + 1} = R{i} - k @ (R{i}.T @ k).T" for i in range(17))]
-    (fold,) = folds(spec("\n".join([*lines, "S[t] = R17"])))
-    (found,) = normal_forms(fold)
+    (recurrence,) = recurrences(spec("\n".join([*lines, "S[t] = R17"])))
+    (found,) = normal_forms(recurrence)
     assert found.refusal is not None and "17 micro-steps" in found.refusal.reason

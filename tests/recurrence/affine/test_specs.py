@@ -12,18 +12,18 @@ from archc.recurrence.affine.listing import as_text
 from archc.recurrence.affine.normalize import normal_forms
 from archc.specfile import bundled, import_source, read
 from archc.syntax.parse import parse
-from tests.recurrence.rebuilt import folds
+from tests.recurrence.rebuilt import recurrences
 
 
 @pytest.mark.parametrize("name", bundled())
 def test_bundled_specs_have_forms_at_once(name: str) -> None:
     made = elaborate(parse(read(name)), None, {}, import_source)
-    for fold in folds(simplify(made)):
+    for recurrence in recurrences(simplify(made)):
         start = time.process_time()
-        found = normal_forms(fold)
+        found = normal_forms(recurrence)
         assert time.process_time() - start < 0.5
         assert sorted(s for each in found for s in each.states) == sorted(
-            s.name for s in fold.states
+            s.name for s in recurrence.states
         )
         for each in found:
             assert as_text(each) and (each.refusal is not None) == (each.kind == "sequential")

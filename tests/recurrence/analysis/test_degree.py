@@ -18,7 +18,7 @@ layer Example(D):
 """
 
 
-def fold(**formulas: str) -> ir.Recurrence:
+def recurrence(**formulas: str) -> ir.Recurrence:
     (found,) = (
         n.op for n in layer(TEXT.format(**formulas)).graph if isinstance(n.op, ir.Recurrence)
     )
@@ -37,13 +37,13 @@ def fold(**formulas: str) -> ir.Recurrence:
 def test_a_state_reads_what_its_update_is_made_of(
     formulas: dict[str, str], of_s: set[str], of_p: set[str]
 ) -> None:
-    found = fold(**formulas)
+    found = recurrence(**formulas)
     assert (reads(found, "S"), reads(found, "P")) == (of_s, of_p)
 
 
 def test_a_state_that_keeps_another_one_leaves_it_linear() -> None:
     """The node of S[t-1] is the update of P as well: S still depends on itself."""
-    found = fold(S="a * S[t-1] + x", P="S[t-1]")
+    found = recurrence(S="a * S[t-1] + x", P="S[t-1]")
     after = updates(found)
     assert degrees(found, ["S"])[after["S"]].kind == LINEAR
     assert degrees(found, ["S"])[after["P"]].kind == LINEAR
@@ -51,7 +51,7 @@ def test_a_state_that_keeps_another_one_leaves_it_linear() -> None:
 
 @pytest.mark.parametrize("update", ["S[t-1] * S[t-1]", "exp(S[t-1])", "x / S[t-1]"])
 def test_the_node_that_ends_linearity_is_kept(update: str) -> None:
-    found = fold(S=f"a + {update}", P="x")
+    found = recurrence(S=f"a + {update}", P="x")
     degree = degrees(found, ["S"])[updates(found)["S"]]
     assert degree.kind == OTHER
     assert degree.culprit is not None and found.body[degree.culprit].span is not None

@@ -66,7 +66,7 @@ NO_GAUGES = [
 ]
 
 
-def fold_of(model: ir.Layer) -> ir.Recurrence:
+def recurrence_of(model: ir.Layer) -> ir.Recurrence:
     return next(node.op for node in model.graph if isinstance(node.op, ir.Recurrence))
 
 
@@ -110,7 +110,7 @@ def stays(model: ir.Layer) -> bool:
 @pytest.mark.parametrize("text", GAUGES)
 def test_what_is_proved_holds(text: str) -> None:
     model = layer(HEAD + text)
-    found = proved(fold_of(model), "m")
+    found = proved(recurrence_of(model), "m")
     assert found is not None
     assert stays(model)
 
@@ -119,26 +119,26 @@ def test_what_is_proved_holds(text: str) -> None:
 def test_what_matters_is_not_proved(text: str) -> None:
     model = layer(HEAD + text)
     assert not stays(model)
-    assert proved(fold_of(model), "m") is None
+    assert proved(recurrence_of(model), "m") is None
 
 
 def test_the_proof_in_words() -> None:
-    found = proved(fold_of(layer(HEAD + GAUGES[0])), "m")
+    found = proved(recurrence_of(layer(HEAD + GAUGES[0])), "m")
     assert found is not None
     assert found.lines() == (
         "m[t] -> m[t] + delta[t]",
         "C[t] -> C[t] * exp(-delta[t])",
         "n[t] -> n[t] * exp(-delta[t])",
     )
-    cell = proved(fold_of(layer(HEAD + GAUGES[-2])), "m")
+    cell = proved(recurrence_of(layer(HEAD + GAUGES[-2])), "m")
     assert cell is not None
     assert [name for name, _ in cell.states] == ["h", "c", "n"]
     assert str(dict(cell.states)["h"]) == "unchanged"
 
 
 def test_a_result_that_shows_the_gauge() -> None:
-    fold = fold_of(layer(HEAD + GAUGES[0]))
-    assert proved(fold, "m", ["o"]) is not None
-    assert proved(fold, "m", ["o", "C"]) is None
-    assert proved(fold, "m", ["m"]) is None
-    assert proved(fold, "n") is None
+    recurrence = recurrence_of(layer(HEAD + GAUGES[0]))
+    assert proved(recurrence, "m", ["o"]) is not None
+    assert proved(recurrence, "m", ["o", "C"]) is None
+    assert proved(recurrence, "m", ["m"]) is None
+    assert proved(recurrence, "n") is None

@@ -20,10 +20,10 @@ from tests.graphs import Sketch, axes, axis
 from tests.recurrence.hand_made import (
     LENGTHS,
     Ids,
-    fold,
     frame,
     gradients,
     numbers,
+    recurrence,
     run,
     same,
     states,
@@ -69,7 +69,7 @@ def system(op: ir.Recurrence, when: str, scaled: bool) -> System:
 
 def form(inputs: Mapping[str, str], when: str, scaled: bool) -> Graph:
     """The solutions in chunks, and the final state."""
-    sketch, op = Sketch(), fold(inputs, body(when, scaled))
+    sketch, op = Sketch(), recurrence(inputs, body(when, scaled))
     given = {name: sketch.input(name, dims) for name, dims in inputs.items()}
     place: Frame = frame(sketch, "H")
     value = place.renamed(given["k"], {"K": SIDES[1]})

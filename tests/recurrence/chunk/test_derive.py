@@ -8,7 +8,7 @@ from archc.elaborate.elaborate import elaborate
 from archc.specfile import import_source, read
 from archc.syntax.parse import parse
 from tests.elaborate.specs import layer
-from tests.recurrence.forms import both, folds, furthest
+from tests.recurrence.forms import both, furthest, recurrences
 
 CHUNKED = (
     "delta", "gated_delta", "gated_delta_product", "gla", "kda", "linear_attention",
@@ -23,7 +23,7 @@ LENGTHS = [(7, 4), (7, 1), (7, 7), (7, 16), (1, 4), (0, 4), (33, 8)]
 
 @pytest.mark.parametrize("name", CHUNKED)
 def test_a_bundled_spec_is_the_same_in_chunks(name: str) -> None:
-    for graph, node, found in folds(elaborate(parse(read(name)), None, {}, import_source)):
+    for graph, node, found in recurrences(elaborate(parse(read(name)), None, {}, import_source)):
         assert found.graph is not None and not found.kept
         for tokens, chunk in LENGTHS:
             step, chunks = both(graph, node, found.graph, tokens, chunk)
@@ -71,7 +71,7 @@ def test_any_update_with_any_read_is_the_same_in_chunks(update: str, read: str) 
         f"    recurrence S[K, V] over H:\n        {UPDATES[update]}\n        o = {READS[read]}\n"
         "    output o\n"
     )
-    ((graph, node, found),) = folds(layer(text))
+    ((graph, node, found),) = recurrences(layer(text))
     assert found.graph is not None, found.kept
     for tokens, chunk in ((9, 4), (3, 8), (0, 2)):
         step, chunks = both(graph, node, found.graph, tokens, chunk)
@@ -102,7 +102,7 @@ CASCADES = {
 @pytest.mark.parametrize("name", CASCADES)
 def test_states_that_feed_others_are_done_in_order(name: str) -> None:
     text = HEAD + (f"    recurrence S[K, V], R[K, V] over H:{CASCADES[name]}\n    output o\n")
-    ((graph, node, found),) = folds(layer(text))
+    ((graph, node, found),) = recurrences(layer(text))
     assert found.graph is not None
     step, chunks = both(graph, node, found.graph, 9, 4)
     assert furthest(step, chunks) < 1e-10
@@ -110,7 +110,7 @@ def test_states_that_feed_others_are_done_in_order(name: str) -> None:
 
 def test_heads_stand_before_rows() -> None:
     """Also of what all heads share: a program has one head, whose rows stand together in memory."""
-    ((_, _, found),) = folds(elaborate(parse(read("mamba2")), None, {}, import_source))
+    ((_, _, found),) = recurrences(elaborate(parse(read("mamba2")), None, {}, import_source))
     assert found.graph is not None
     for each in found.graph:
         names = each.type.names

@@ -114,6 +114,6 @@ def test_an_initial_value_that_is_not_0() -> None:
 def test_a_state_that_nothing_takes_whole() -> None:
     text = "    recurrence A[K, K'] over H:\n        A[t] = c * A[t-1] + s * k @ k.T\n"
     model = layer(HEAD + text + "        z = A[t] @ (lam * q)\n    output z\n")
-    fold = next(node.op for node in model.graph if isinstance(node.op, ir.Recurrence))
-    (form,) = normal_forms(fold)
-    assert systems(fold, form, "A", intervals(fold.body), ZERO) == ()
+    recurrence = next(node.op for node in model.graph if isinstance(node.op, ir.Recurrence))
+    (form,) = normal_forms(recurrence)
+    assert systems(recurrence, form, "A", intervals(recurrence.body), ZERO) == ()

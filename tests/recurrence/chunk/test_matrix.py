@@ -129,8 +129,8 @@ def test_only_the_carried_state_is_sequential() -> None:
     initial = input_of(example.frame.graph, "S[0]", Type(STATE.axes))
     form = MatrixForm(example.frame, [K], [STATE], [made], [initial])
     form.read(0, form.query(example.input("q", K), 0), "written")
-    (fold,) = (node.op for node in example.frame.graph if isinstance(node.op, ir.Recurrence))
-    inside = {type(node.op) for node in fold.body}
+    (recurrence,) = (node.op for node in example.frame.graph if isinstance(node.op, ir.Recurrence))
+    inside = {type(node.op) for node in recurrence.body}
     assert inside <= {ir.Input, ir.Contract, ir.Elementwise}
     outside = {type(node.op) for node in example.frame.graph}
     assert {ck.Gram, ck.Inverse, ck.Sums} <= outside

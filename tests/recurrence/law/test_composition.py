@@ -21,7 +21,7 @@ from archc.ir.typing import layer_graph
 from archc.numerics.propagation import intervals
 from archc.recurrence.law.composition import Law, LawRound, Refusal, law_of
 from tests.elaborate.specs import layer
-from tests.recurrence.forms import folds, random_inputs, sizes_of
+from tests.recurrence.forms import random_inputs, recurrences, sizes_of
 
 CHUNK = 3
 
@@ -70,7 +70,7 @@ def made(kind: str) -> tuple[Law, ir.Recurrence, dict[str, Type], dict[str, Inte
     states, update = KINDS[kind]
     read = "S[t].T @ q / exp(-m[t])" if "m[t]" in update else "S[t]"
     text = f"{HEAD}\n    recurrence {states} over H:\n        {update}\n        o = {read}\n"
-    ((graph, node, _),) = folds(layer(text + "    output o\n"))
+    ((graph, node, _),) = recurrences(layer(text + "    output o\n"))
     lies, types = intervals(graph), {}
     operands = dict(zip(node.op.captures, node.operands, strict=False))
     types = {name: graph[id].type for name, id in operands.items()}
@@ -80,15 +80,17 @@ def made(kind: str) -> tuple[Law, ir.Recurrence, dict[str, Type], dict[str, Inte
     return law, node.op, types, known
 
 
-def run_graph(fold: ir.Recurrence, types: Mapping[str, Type]) -> Graph:
+def run_graph(recurrence: ir.Recurrence, types: Mapping[str, Type]) -> Graph:
     """The loop over tokens, from `S[0]` to `S[T]`."""
     graph = layer_graph()
     ids = [graph.add(ir.Input(name, type)) for name, type in types.items()]
-    starts = [graph.add(ir.Input(ck.start(s.name), Type(s.axes))) for s in fold.states]
-    whole = graph.add(fold, *ids, *starts)
-    for state, start in zip(fold.states, starts, strict=True):
+    starts = [graph.add(ir.Input(ck.start(s.name), Type(s.axes))) for s in recurrence.states]
+    whole = graph.add(recurrence, *ids, *starts)
+    for state, start in zip(recurrence.states, starts, strict=True):
         after = graph.add(ir.Result(state.name), whole)
-        graph.outputs[ck.final(state.name)] = graph.add(ck.Last(fold.stream.name), after, start)
+        graph.outputs[ck.final(state.name)] = graph.add(
+            ck.Last(recurrence.stream.name), after, start
+        )
     return graph
 
 
@@ -106,8 +108,8 @@ class Example:
     """The law of an example, on random numbers."""
 
     def __init__(self, kind: str, count: int, seed: int = 0):
-        self.law, self.fold, self.types, known = made(kind)
-        self.loop = run_graph(self.fold, self.types)
+        self.law, self.recurrence, self.types, known = made(kind)
+        self.loop = run_graph(self.recurrence, self.types)
         self.sizes = sizes_of(self.loop, count, CHUNK)
         every = random_inputs(self.loop, self.sizes, known, seed)
         self.captures = {name: every[name] for name in self.types}
@@ -202,7 +204,7 @@ layer Example(H, K = 4, V = 3):
 
 
 def of(text: str) -> Law | Refusal:
-    ((graph, node, _),) = folds(layer(text))
+    ((graph, node, _),) = recurrences(layer(text))
     lies = intervals(graph)
     operands = dict(zip(node.op.captures, node.operands, strict=False))
     types = {name: graph[id].type for name, id in operands.items()}
@@ -225,7 +227,7 @@ def test_what_reads_another_state_at_every_token_is_summarised_later() -> None:
 def test_a_later_round_is_right_where_it_starts_from_the_state_before() -> None:
     law = of(CASCADE)
     assert isinstance(law, Law)
-    ((graph, node, _),) = folds(layer(CASCADE))
+    ((graph, node, _),) = recurrences(layer(CASCADE))
     lies = intervals(graph)
     operands = dict(zip(node.op.captures, node.operands, strict=False))
     types = {name: graph[id].type for name, id in operands.items()}

@@ -15,7 +15,7 @@ from archc.recurrence.chunk.loops import loops
 from archc.recurrence.law.numbers import with_laws
 from tests.elaborate.specs import layer
 from tests.recurrence.chunk.test_chunked import gradients
-from tests.recurrence.forms import both, folds, furthest
+from tests.recurrence.forms import both, furthest, recurrences
 from tests.recurrence.law.user_laws import EVERY, LOG_SPACE, PRODUCTS
 
 LENGTHS = ((0, 4), (1, 1), (1, 4), (7, 1), (7, 3), (7, 7), (8, 4), (7, 20))
@@ -23,7 +23,7 @@ LENGTHS = ((0, 4), (1, 1), (1, 4), (7, 1), (7, 3), (7, 7), (8, 4), (7, 20))
 
 @pytest.mark.parametrize("name", EVERY)
 def test_the_chunked_form_is_the_loop(name: str) -> None:
-    for graph, node, derived in folds(with_laws(layer(EVERY[name]))):
+    for graph, node, derived in recurrences(with_laws(layer(EVERY[name]))):
         assert derived.graph is not None and not derived.kept
         for tokens, chunk in LENGTHS:
             by_loop, in_chunks = both(graph, node, derived.graph, tokens, chunk)
@@ -73,7 +73,7 @@ def test_what_fills_the_last_chunk_does_not_matter() -> None:
 
 def test_only_those_that_need_states_of_a_law_come_after_it() -> None:
     made = with_laws(layer(PRODUCTS))
-    notes = [note for _, _, derived in folds(made) for note in derived.notes]
+    notes = [note for _, _, derived in recurrences(made) for note in derived.notes]
     assert notes == [
         "`c`: by the composition law `law(Token, Merge, Apply)`, proved",
         "`m`: by the composition law `law(Largest, Larger, Reached)`, proved",
@@ -109,7 +109,7 @@ layer Columns(V):
 
 
 def test_a_state_like_that_of_a_law_has_its_own_form() -> None:
-    ((graph, node, derived),) = folds(with_laws(layer(COLUMNS.format(w="y"))))
+    ((graph, node, derived),) = recurrences(with_laws(layer(COLUMNS.format(w="y"))))
     assert derived.graph is not None and not derived.kept
     assert furthest(*both(graph, node, derived.graph, 7, 3)) < 1e-10
 
@@ -123,7 +123,7 @@ def test_a_law_of_one_of_two_states_that_need_one_another_is_no_use() -> None:
         layer(text)
     before = text.replace("f[], x[V], w[V]", "f[], x[V], old[V]").replace("* w\n", "* old\n")
     before = before.replace("        z[t] =", "        old = w[t-1]\n        z[t] =")
-    ((graph, node, derived),) = folds(with_laws(layer(before)))
+    ((graph, node, derived),) = recurrences(with_laws(layer(before)))
     assert [kept.states for kept in derived.kept] == [("w", "z")]
     assert derived.graph is not None
     assert furthest(*both(graph, node, derived.graph, 7, 3)) < 1e-10
@@ -133,7 +133,7 @@ def test_a_summary_that_reads_a_state_after_its_own_is_no_use() -> None:
     text = COLUMNS.format(w="z[t]").replace("input f[], x[V]", "input f[], x[V], old[V]")
     text = text.replace("output q[V] = x", "output q[V] = x + 0 * old")
     text = text.replace("        z[t] =", "        old = w[t-1]\n        z[t] =")
-    ((graph, node, derived),) = folds(with_laws(layer(text)))
+    ((graph, node, derived),) = recurrences(with_laws(layer(text)))
     assert [kept.states for kept in derived.kept] == [("z",)]
     assert derived.graph is not None
     assert furthest(*both(graph, node, derived.graph, 7, 3)) < 1e-10

@@ -121,7 +121,7 @@ def test_the_law_as_functions_is_that_of_the_spec(text: str) -> None:
         torch.randn([sizes[a.name] for a in given.type.axes], generator=generator).double().tanh()
         for _, given in op(before_chunks(spec.layer)).inputs
     ]
-    assert law.Summary._fields == spec.layer.graph[_fold(spec)].op.laws[0].parts
+    assert law.Summary._fields == spec.layer.graph[_recurrence(spec)].op.laws[0].parts
     whole, end = spec.op(*inputs)
     found, last = archc.law.split(spec.op, law, inputs, parts=4, chunk=8)
     outputs = (whole, found) if isinstance(whole, tuple) else ((whole,), (found,))
@@ -131,7 +131,7 @@ def test_the_law_as_functions_is_that_of_the_spec(text: str) -> None:
         law.summary(*(x[:, :0] for x in inputs))
 
 
-def _fold(spec: archc.Spec) -> int:
+def _recurrence(spec: archc.Spec) -> int:
     return next(node.id for node in spec.layer.graph if hasattr(node.op, "laws"))
 
 

@@ -26,7 +26,7 @@ from archc.ir.chunk import CHUNK
 from archc.ir.graph import Node
 
 
-class FoldFunction:
+class RecurrenceFunction:
     """The function of one recurrence: its arguments are the captures, then the states."""
 
     def __init__(self, scope: Scope, node: Node, name: str = ""):
