@@ -28,6 +28,8 @@ QUICK = tests/test_house.py tests/test_rooms.py tests/test_explain.py tests/synt
 
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
+# What is imported is compiled then: of transformers and sympy that is a small part.
+INSTALL = $(PIP) install -qq --no-compile
 INDEX = $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
 .PHONY: demo test quick site lint clean
@@ -63,22 +65,22 @@ $(VENV)/.torch: | $(VENV)/bin/python
 	    echo "torch is there"; \
 	elif nvidia-smi >/dev/null 2>&1; then \
 	    echo "NVIDIA driver found: installing torch $(TORCH)"; \
-	    $(PIP) install -qq "torch==$(TORCH)"; \
+	    $(INSTALL) "torch==$(TORCH)"; \
 	elif echo "no NVIDIA driver: installing the CPU build of torch $(TORCH)" \
-	    && $(PIP) install -qq $(INDEX) "torch==$(TORCH)+cpu" 2>/dev/null; then \
+	    && $(INSTALL) $(INDEX) "torch==$(TORCH)+cpu" 2>/dev/null; then \
 	    :; \
 	else \
 	    echo "the package index names no CPU build (see TORCH_INDEX in the Makefile): taking its default one"; \
-	    $(PIP) install -qq $(INDEX) "torch==$(TORCH)"; \
+	    $(INSTALL) $(INDEX) "torch==$(TORCH)"; \
 	fi
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml $(VENV)/.torch
-	$(PIP) install -qq --editable .
+	$(INSTALL) --editable .
 	@touch $@
 
 $(VENV)/.installed-tests: $(VENV)/.installed
-	$(PIP) show --quiet triton 2>/dev/null || $(PIP) install -qq "triton==$(TRITON)"
-	$(PIP) install -qq --editable ".[test]"
-	$(PIP) install -qq --no-deps $(NO_DEPS)
+	$(PIP) show --quiet triton 2>/dev/null || $(INSTALL) "triton==$(TRITON)"
+	$(INSTALL) --editable ".[test]"
+	$(INSTALL) --no-deps $(NO_DEPS)
 	@touch $@

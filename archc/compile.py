@@ -65,6 +65,9 @@ from archc.specfile import import_source
 from archc.syntax.parse import parse
 from archc.tile.language import Program
 
+KEPT = 96
+"""Of how many layers what was made of them is kept: twice as many as are bundled."""
+
 Dump = Callable[[str, object], None]
 """Is shown every stage: its name, and the tree, layer or text."""
 
@@ -241,22 +244,17 @@ class Kernels:
         return ["in PyTorch on every device:", *self.refused] if self.refused else []
 
 
-@lru_cache(maxsize=64)
+@lru_cache(KEPT)
 def kernels_of(layer: ir.Layer) -> Kernels:
     """What kernels there are for an elaborated layer."""
-    ready = with_prologues(with_epilogues(with_chunked_forms(layer)))
-    return Kernels(*triton.kernels_in(Plan(for_kernels(ready), runtime="import"), SCHEDULE))
+    ready = whole_for_kernels(with_chunked_forms(layer))
+    return Kernels(*triton.kernels_in(Plan(ready, runtime="import"), SCHEDULE))
 
 
 def programs_of(layer: ir.Layer) -> dict[str, Program]:
     """The kernels of an elaborated layer, by name."""
-    ready = with_prologues(with_epilogues(with_chunked_forms(layer)))
-    return triton.programs_in(Plan(for_kernels(ready), runtime="import"), SCHEDULE)
-
-
-def in_kernels(plan: Plan) -> eager.Code:
-    """The code whose chunked recurrences launch kernels on a GPU."""
-    return triton.code_of(replace(plan, layer=for_kernels(plan.layer)), SCHEDULE)
+    ready = whole_for_kernels(with_chunked_forms(layer))
+    return triton.programs_in(Plan(ready, runtime="import"), SCHEDULE)
 
 
 def with_prologues(layer: ir.Layer) -> ir.Layer:
@@ -269,9 +267,20 @@ def with_epilogues(layer: ir.Layer) -> ir.Layer:
     return epilogues(layer, differentiate)
 
 
+def in_kernels(plan: Plan) -> eager.Code:
+    """The code whose chunked recurrences launch kernels on a GPU."""
+    return triton.code_of(replace(plan, layer=for_kernels(plan.layer)), SCHEDULE)
+
+
+@lru_cache(KEPT)
+def whole_for_kernels(layer: ir.Layer) -> ir.Layer:
+    """Chunked forms as kernels do best, with what enters and what leaves them."""
+    return for_kernels(with_prologues(with_epilogues(layer)))
+
+
 def whole_in_kernels(plan: Plan) -> eager.Code:
-    """The same, where kernels also compute what enters and what leaves."""
-    return in_kernels(replace(plan, layer=with_prologues(with_epilogues(plan.layer))))
+    """The code whose chunked recurrences, and what enters and leaves them, are kernels on a GPU."""
+    return triton.code_of(replace(plan, layer=whole_for_kernels(plan.layer)), SCHEDULE)
 
 
 BACKENDS: Mapping[str, Callable[[Plan], eager.Code]] = {
@@ -337,14 +346,14 @@ def lowered(layer: ir.Layer, dump: Dump = unseen) -> ir.Layer:
     return with_chunked_forms(layer) if dump is unseen else _through(PASSES, layer, dump)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(KEPT)
 @deep_calls()
 def before_chunks(layer: ir.Layer) -> ir.Layer:
     """The layer IR that chunked forms are derived from: every pass before that."""
     return _through(PASSES[:DERIVING], layer)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(KEPT)
 @deep_calls()
 def with_chunked_forms(layer: ir.Layer) -> ir.Layer:
     """The layer IR that backends are given, of an elaborated layer: every pass."""
@@ -380,7 +389,7 @@ def file_of(
     return text
 
 
-@lru_cache(maxsize=64)
+@lru_cache(KEPT)
 @deep_calls()
 def text_of(layer: ir.Layer, backend: str = "eager", linear: bool = False) -> str:
     """The source of an elaborated layer alone, as it is loaded into this process: its runtime is
