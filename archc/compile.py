@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import Any
 
 from archc.algebra.absorb import absorb
-from archc.algebra.fold import fold
+from archc.algebra.scales import scaled_queries
 from archc.algebra.separate import separate
 from archc.algebra.simplify import simplify
 from archc.attention.recognise import folds
@@ -130,9 +130,9 @@ def slopes_of(graph: Graph, wanted: Sequence[str]) -> Graph | str:
     return slopes
 
 
-def folded(pair: ir.Attend) -> tuple[WeightedSum | Refusal, ...]:
+def folded(attend: ir.Attend) -> tuple[WeightedSum | Refusal, ...]:
     """What each sum over the tokens read of an attend is, with its derivative."""
-    return folds(pair, slopes_of)
+    return folds(attend, slopes_of)
 
 
 def with_chunks(layer: ir.Layer) -> ir.Layer:
@@ -144,7 +144,7 @@ def with_chunks(layer: ir.Layer) -> ir.Layer:
 PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
     ("simplify", simplify),
     ("separate", separate),
-    ("fold", fold),
+    ("scales", scaled_queries),
     ("absorb", absorb),
     ("gates", in_logs),
     ("chunk", in_chunks),

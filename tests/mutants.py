@@ -5,7 +5,7 @@ compiler, and for each the tests that reach that line until one fails.
     PYTHONPATH=. python -m tests.mutants --map tests/ir --seconds 480   # what these tests reach
     PYTHONPATH=. python -m tests.mutants --seconds 480 --workers 2  # asks about mutants; goes on
     PYTHONPATH=. python -m tests.mutants --again                    # those that live, once more
-    PYTHONPATH=. python -m tests.mutants --only archc/algebra/fold.py:76 --tests tests/algebra
+    PYTHONPATH=. python -m tests.mutants --only archc/algebra/cost.py:76 --tests tests/algebra
     PYTHONPATH=. python -m tests.mutants --table                        # what is known so far
 
 from the root of a checkout, whether installed or not: what archc needs, pytest and hypothesis.

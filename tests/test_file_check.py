@@ -156,7 +156,7 @@ def wrong_chunks(graph: Graph, node: Node) -> int | None:
     return graph.add(replace(node.op, chunked=replace(form, forward=forward)), *node.operands)
 
 
-@pytest.mark.parametrize("after", ["simplify", "fold", "absorb", "gates", "chunk"])
+@pytest.mark.parametrize("after", ["simplify", "scales", "absorb", "gates", "chunk"])
 @pytest.mark.parametrize(("text", "make"), [(INVERSE, numerator_in_query), (CHANNELS, one_channel)])
 def test_a_wrong_pass_is_refused_wherever_it_stands(
     monkeypatch: pytest.MonkeyPatch, after: str, text: str, make: Made

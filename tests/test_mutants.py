@@ -95,7 +95,7 @@ def test_a_draw_is_settled_by_its_seed(tree: Path) -> None:
 
 # --- which tests are asked, and what is known then -----------------------------------------------
 
-MUTANT = Mutant("archc/algebra/fold.py", 3, "another flag", "x = True", "x = False")
+MUTANT = Mutant("archc/algebra/scales.py", 3, "another flag", "x = True", "x = False")
 
 
 def map_of(tmp_path: Path, seconds: dict[str, float], lines: dict[str, int]) -> Reach:
@@ -109,8 +109,12 @@ def map_of(tmp_path: Path, seconds: dict[str, float], lines: dict[str, int]) -> 
 
 def test_near_and_quick_tests_come_first(tmp_path: Path) -> None:
     """Those that reach the line, and pass, before those beside them; no more than is meant."""
-    a, b, c = "tests/ir/test_a.py::a", "tests/algebra/test_fold.py::b", "tests/algebra/test_c.py::c"
-    beside = "tests/algebra/test_fold.py::beside"
+    a, b, c = (
+        "tests/ir/test_a.py::a",
+        "tests/algebra/test_scales.py::b",
+        "tests/algebra/test_c.py::c",
+    )
+    beside = "tests/algebra/test_scales.py::beside"
     seconds = {a: 1.0, b: 12.0, c: 9.0, beside: 1.0, "tests/ir/test_e.py::e": 1.0}
     lines = dict.fromkeys([a, b, c, "tests/ir/test_failing.py::d"], 1 << 3)
     found = map_of(tmp_path, seconds, {**lines, "tests/ir/test_e.py::e": 1 << 4})
@@ -170,7 +174,7 @@ def test_a_mutant_lives_when_all_have_passed(tmp_path: Path) -> None:
         assert record.outcome(MUTANT) == outcome
     record = Record(tmp_path / "none.json", 1, 1)
     (near,) = Asking([MUTANT], map_of(tmp_path, {}, {}), record, 60).jobs
-    assert "tests/algebra/test_fold.py" in near.tests  # what Triton compiles is in no map
+    assert "tests/algebra/test_scales.py" in near.tests  # what Triton compiles is in no map
     far = Mutant("archc/nowhere.py", 3, "another flag", "x = True", "x = False")
     Asking([far], map_of(tmp_path, {}, {}), record, 60)
     assert record.outcome(far) == "unreached"
@@ -180,7 +184,11 @@ def test_files_that_are_not_mapped_are_asked_second(tmp_path: Path) -> None:
     """Those that name the module, or are near; what they take is not known, so that it is no sign
     of a mistake."""
     found = map_of(tmp_path, {"t::x": 10.0, "t::y": 30.0}, {"t::x": 8, "t::y": 8})
-    for file in ("tests/algebra/test_fold.py", "tests/algebra/test_cut.py", "tests/test_cli.py"):
+    for file in (
+        "tests/algebra/test_scales.py",
+        "tests/algebra/test_cut.py",
+        "tests/test_cli.py",
+    ):
         del found.files[file]
     record = Record(tmp_path / "mutants.json", 1, 1)
     asking = Asking([MUTANT], found, record, 60)
@@ -188,7 +196,7 @@ def test_files_that_are_not_mapped_are_asked_second(tmp_path: Path) -> None:
     assert [*mapped.tests] == ["t::x"] and not asking.jobs
     asking.take(Ended(mapped, 1.0, 0, {"t::x": ("passed", 1.0, "")}))
     near = asking.jobs.popleft()
-    assert [*near.tests] == ["tests/algebra/test_fold.py", "tests/algebra/test_cut.py"]
+    assert [*near.tests] == ["tests/algebra/test_scales.py", "tests/algebra/test_cut.py"]
     assert not asking.jobs
     asking.take(Ended(near, 1.0, None, {"y": ("passed", 1.0, "")}))
     (mapped,) = asking.jobs

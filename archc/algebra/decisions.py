@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from archc.algebra import absorb, fold, pair_products
+from archc.algebra import absorb, pair_products, scales
 from archc.algebra.decision import Decision
 from archc.ir import layer as ir
 from archc.ir.text import called_layers
@@ -14,7 +14,7 @@ def decisions(layer: ir.Layer) -> tuple[Decision, ...]:
     return tuple(
         decision
         for each in called_layers(layer)
-        for decisions_of in (absorb.decisions, fold.decisions, pair_products.decisions)
+        for decisions_of in (absorb.decisions, scales.decisions, pair_products.decisions)
         for decision in decisions_of(each)
     )
 

@@ -35,24 +35,24 @@ class NotWeightedSum(Exception):
         self.refusal = Refusal(reason, node.span)
 
 
-def folds(pair: ir.Attend, slopes: Slopes) -> tuple[WeightedSum | Refusal, ...]:
+def folds(attend: ir.Attend, slopes: Slopes) -> tuple[WeightedSum | Refusal, ...]:
     """What each sum over the tokens read is, in the order of the body."""
-    return tuple(fold_of(pair, node, slopes) for node in sums(pair))
+    return tuple(fold_of(attend, node, slopes) for node in sums(attend))
 
 
-def sums(pair: ir.Attend) -> Iterator[Node]:
+def sums(attend: ir.Attend) -> Iterator[Node]:
     """The nodes of a body that take both positions and give one: sums over the token read."""
-    read, reader = pair.read.name, pair.reader.name
-    for node in pair.body:
-        names = [name for id in node.operands for name in pair.body[id].type.names]
+    read, reader = attend.read.name, attend.reader.name
+    for node in attend.body:
+        names = [name for id in node.operands for name in attend.body[id].type.names]
         if read in names and reader in names and read not in node.type.names:
             yield node
 
 
-def fold_of(pair: ir.Attend, node: Node, slopes: Slopes) -> WeightedSum | Refusal:
+def fold_of(attend: ir.Attend, node: Node, slopes: Slopes) -> WeightedSum | Refusal:
     """The fold that one sum is, or why it is none."""
     try:
-        return _Reading(pair, node).fold(slopes)
+        return _Reading(attend, node).fold(slopes)
     except NotWeightedSum as found:
         return found.refusal
 
@@ -60,9 +60,9 @@ def fold_of(pair: ir.Attend, node: Node, slopes: Slopes) -> WeightedSum | Refusa
 class _Reading:
     """One sum that is looked at: the formula of pairs so far, its sources and its products."""
 
-    def __init__(self, pair: ir.Attend, node: Node):
-        self.pair, self.body, self.node = pair, pair.body, node
-        self.reader, self.read = pair.reader, pair.read
+    def __init__(self, attend: ir.Attend, node: Node):
+        self.attend, self.body, self.node = attend, attend.body, node
+        self.reader, self.read = attend.reader, attend.read
         self.graph = layer_graph()
         self.made: dict[int, int] = {}
         self.sources: dict[tuple[int, str, str | None], Source] = {}

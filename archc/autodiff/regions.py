@@ -299,7 +299,7 @@ def _of_starts(
 # --- pairs --------------------------------------------------------------------------------------
 
 
-def pair(b: Builder, node: Node, given: Given) -> Cotangents:
+def attend(b: Builder, node: Node, given: Given) -> Cotangents:
     """The Attend over the gradient of its body, which makes the forward's values anew: what was
     read by many readers gets the sum over them."""
     op = node.op

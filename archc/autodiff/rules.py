@@ -45,7 +45,7 @@ RULES: dict[type, Rule] = {
     ir.Segment: tensor.segment,
     ir.Substitute: tensor.substitute,
     ir.Recurrence: regions.recurrence,
-    ir.Attend: regions.pair,
+    ir.Attend: regions.attend,
     ir.Result: tensor.nothing,  # the walk hands its cotangent to the region
     ir.Call: regions.call,
     ck.Chunks: chunk_gradients.chunks,

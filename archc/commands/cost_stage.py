@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from archc.algebra.absorb import absorb
-from archc.algebra.fold import fold
+from archc.algebra.scales import scaled_queries
 from archc.algebra.simplify import simplify
 from archc.commands.profile import (
     COUNTED,
@@ -61,7 +61,7 @@ def costs_of(spec: str, given: Mapping[str, Any]) -> Costs:
     tokens = rest.get(LENGTH, TOKENS)
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
         raise fail("E0503", f"`{LENGTH}` must be a whole number above 0, but it is {tokens}")
-    simpler = absorb(fold(simplify(layer)))
+    simpler = absorb(scaled_queries(simplify(layer)))
     sizes = resolve_sizes(layer, chosen_sizes(layer))
     counts = dict(parameters_of(layer, sizes))
     return Costs(tuple(_rows(simpler, costs(simpler), sizes, tokens, counts)), sizes, tokens)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from archc.algebra.absorb import absorb
-from archc.algebra.fold import fold
+from archc.algebra.scales import scaled_queries
 from archc.algebra.simplify import simplify
 from archc.commands.catalogue import doc_parts
 from archc.commands.stages import layer_of
@@ -63,7 +63,7 @@ def profile(spec: str) -> Profile:
     """The profile of the layer that `spec` names. Raises ArchError if the spec is wrong."""
     layer = layer_of(spec, {})
     about, source = doc_parts(layer.doc)
-    simpler = absorb(fold(simplify(layer)))
+    simpler = absorb(scaled_queries(simplify(layer)))
     chosen = chosen_sizes(layer)
     sizes = resolve_sizes(layer, chosen)
     parameters = sum(count for _, count in parameters_of(layer, sizes))

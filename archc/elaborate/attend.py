@@ -15,7 +15,7 @@ from archc.elaborate.heads import Define, heads_of, live_entries, node_name
 from archc.elaborate.mentions import free_names
 from archc.elaborate.ranges import bounded
 from archc.elaborate.reach import reach
-from archc.elaborate.scope import Along, BlockStream, PairScope, Scope
+from archc.elaborate.scope import Along, AttendScope, BlockStream, Scope
 from archc.elaborate.values import Frame, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.graph import Type
@@ -31,17 +31,17 @@ def attend(
     node = bounded(scope, node)
     heads, grouped = heads_of(scope, node)
     variable, axis, source = _read_axis(scope, node)
-    pair = PairScope(axis, source, heads=(*scope.extra, *heads), targets=_targets(node))
-    frame = Frame(layer_graph(), scope.frame, _pair_capture(pair), region=True)
+    attend = AttendScope(axis, source, heads=(*scope.extra, *heads), targets=_targets(node))
+    frame = Frame(layer_graph(), scope.frame, _attend_capture(attend), region=True)
     inner = scope.child(
         frame=frame,
         memory=True,
         grouped=grouped,
-        pair=pair,
+        attend=attend,
         hidden=scope.hidden | {a.name for a in heads},
         indices={"t": Along("reader", TIME), variable: Along("read", axis, source)},
     )
-    pair.allowed = _mask(inner, node, variable, axis)
+    attend.allowed = _mask(inner, node, variable, axis)
     assigned, inner = define(inner, node.body)
     for name in [name for name in assigned if name in exported]:
         _export(inner, node, variable, name)
@@ -51,7 +51,7 @@ def attend(
     _check_reads(scope, node, variable, frame)
     window, causal = _reach(inner, node, variable, source)
     captures = tuple((name, role) for name, role, _ in entries)
-    op = ir.Attend(TIME, axis, source, captures, frame.graph, pair.path, window, causal)
+    op = ir.Attend(TIME, axis, source, captures, frame.graph, attend.path, window, causal)
     made = ops.node(scope, op, *(outer for _, _, outer in entries), span=node.span)
     if source == "t" and variable not in scope.context.streams:
         one = sympy.Integer(1)
@@ -59,7 +59,7 @@ def attend(
     results = {
         name: ops.node(scope, ir.Result(name), made, span=node.span) for name in frame.graph.outputs
     }
-    for name in pair.unknowns:
+    for name in attend.unknowns:
         if name in exported:
             results[name] = implicit.solved(scope, name, results, axis, node.span)
     return results
@@ -67,11 +67,11 @@ def attend(
 
 def _export(inner: Scope, node: tree.Attend, variable: str, name: str) -> None:
     """Make a value that is used outside a result of the block, or the system that it solves."""
-    assert inner.pair is not None
+    assert inner.attend is not None
     value = inner.lookup(name, node.span)
     if not isinstance(value, Tensor):
         return
-    if name in inner.pair.unknowns:
+    if name in inner.attend.unknowns:
         implicit.system(inner, node, variable, name, value)
     else:
         tensor = _exported(inner, inner.frame.bring(value), node)
@@ -123,13 +123,13 @@ def _reach(
 
 def _exported(inner: Scope, value: Tensor, node: tree.Attend) -> Tensor:
     """A value for use outside: a score of tokens that may not be read leaves as -inf."""
-    assert inner.pair is not None
-    if inner.pair.read.name not in value.type.names or value.node in inner.pair.softmaxed:
+    assert inner.attend is not None
+    if inner.attend.read.name not in value.type.names or value.node in inner.attend.softmaxed:
         return value
     if value.type.dtype == "bool":
-        return ops.node(inner, ir.Elementwise("and"), inner.pair.mask, value, span=node.span)
+        return ops.node(inner, ir.Elementwise("and"), inner.attend.mask, value, span=node.span)
     low = ops.constant(inner, -sympy.oo, node.span)
-    return ops.node(inner, ir.Elementwise("where"), inner.pair.mask, value, low, span=node.span)
+    return ops.node(inner, ir.Elementwise("where"), inner.attend.mask, value, low, span=node.span)
 
 
 def _read_axis(scope: Scope, node: tree.Attend) -> tuple[str, Axis, str]:
@@ -168,14 +168,14 @@ def _read_axis(scope: Scope, node: tree.Attend) -> tuple[str, Axis, str]:
     return name, stream(name, T_SEEN), "t"
 
 
-def _pair_capture(pair: PairScope) -> Callable[[Frame, Tensor, str], int]:
+def _attend_capture(attend: AttendScope) -> Callable[[Frame, Tensor, str], int]:
     """Captures into an attend: of the reader, of the token read, of the tokens between."""
 
     def capture(frame: Frame, outer: Tensor, role: str) -> int:
-        renamed = {"read": pair.read, "path": pair.path}.get(role)
+        renamed = {"read": attend.read, "path": attend.path}.get(role)
         outer = outer if renamed is None else ops.batched(outer)
         axes = tuple(
-            renamed if renamed is not None and axis.name == pair.source else axis
+            renamed if renamed is not None and axis.name == attend.source else axis
             for axis in outer.axes
         )
         name = frame.enter(node_name(outer, "u"), role, outer)
@@ -186,11 +186,11 @@ def _pair_capture(pair: PairScope) -> Callable[[Frame, Tensor, str], int]:
 
 def _mask(inner: Scope, node: tree.Attend, variable: str, axis: Axis) -> Tensor:
     """Which pairs of reader and read are allowed, from their positions."""
-    assert inner.pair is not None
+    assert inner.attend is not None
     read = expr.position(inner, axis, node.range.span)
     zero = ops.constant(inner, sympy.Integer(0), node.range.span)
     everything = ops.node(inner, ir.Elementwise("ge"), read, zero, span=node.range.span)
-    inner.pair.allowed = everything  # while the range itself is read
+    inner.attend.allowed = everything  # while the range itself is read
     if node.everything:
         mask: Value = everything
     elif node.ending:
@@ -209,7 +209,7 @@ def _mask(inner: Scope, node: tree.Attend, variable: str, axis: Axis) -> Tensor:
     value = ops.tensor(inner, mask, node.range.span)
     if node.chosen is None:
         return value
-    inner.pair.allowed = value
+    inner.attend.allowed = value
     chosen = _chosen(inner, node, axis)
     return ops.node(inner, ir.Elementwise("and"), value, chosen, span=node.range.span)
 
@@ -263,10 +263,10 @@ def _in_a_block(
 
 def along(scope: Scope, node: tree.Along) -> Tensor:
     """`sum r in (s, t]: ...`, `product r in (s, t]: ...`: over the tokens between two tokens."""
-    pair = scope.pair
+    attend = scope.attend
     ends = [getattr(node.low, "id", None), getattr(node.high, "id", None)]
     variables = [scope.index(name) if name else None for name in ends]
-    if pair is None or [v.role if v else "" for v in variables] != ["read", "reader"]:
+    if attend is None or [v.role if v else "" for v in variables] != ["read", "reader"]:
         raise scope.error(
             "E0315",
             "a sum or product along the sequence runs from the token read to the reader",
@@ -276,14 +276,14 @@ def along(scope: Scope, node: tree.Along) -> Tensor:
     if scope.index(node.index) is not None or scope.axis_named(node.index) is not None:
         what = "a dim" if scope.index(node.index) is None else "an index"
         raise scope.error("E0210", f"`{node.index}` is {what} already", node.span)
-    pair.path = pair.path or stream(node.index, pair.read.size)
-    inner = scope.child(indices={node.index: Along("path", pair.path, pair.source)})
+    attend.path = attend.path or stream(node.index, attend.read.size)
+    inner = scope.child(indices={node.index: Along("path", attend.path, attend.source)})
     value = ops.tensor(inner, inner.evaluate(node.body), node.body.span)
     axes = scope.visible(value)
-    if pair.path.name not in value.type.names:
+    if attend.path.name not in value.type.names:
         raise scope.error("E0315", f"this does not depend on `{node.index}`", node.body.span)
-    if pair.read.name in value.type.names:
-        raise _of_both(scope, node, pair)
+    if attend.read.name in value.type.names:
+        raise _of_both(scope, node, attend)
     product = node.kind == "product"
     if product and len(axes) != 2:
         raise scope.error(
@@ -295,13 +295,13 @@ def along(scope: Scope, node: tree.Along) -> Tensor:
             else [],
         )
     rows = (axes[0].name, axes[1].name) if product else (None, None)
-    op = ir.Segment(node.kind, pair.path.name, TIME, pair.read, *rows)
+    op = ir.Segment(node.kind, attend.path.name, TIME, attend.read, *rows)
     return ops.node(scope, op, value, span=node.span, row=value.row)
 
 
-def _of_both(scope: Scope, node: tree.Along, pair: PairScope) -> Refused:
+def _of_both(scope: Scope, node: tree.Along, attend: AttendScope) -> Refused:
     """What is added between two tokens is of the tokens between, and of the reader."""
-    r, s = node.index, pair.read.name
+    r, s = node.index, attend.read.name
     words = "summed" if node.kind == "sum" else "multiplied"
     example = f"(sum {r} in ({s}, t]: a[{r}] * k[{r}]).T @ k[{s}]"
     helps = [f"take what depends on `{s}` out of it: `{example}`"]

@@ -13,7 +13,7 @@ from archc.elaborate import index, layers, matrix, ops, rearrange, select, tied
 from archc.elaborate.body import run_function
 from archc.elaborate.callee import bind
 from archc.elaborate.heads import require_groups
-from archc.elaborate.scope import PairScope, Scope
+from archc.elaborate.scope import AttendScope, Scope
 from archc.elaborate.values import AbstractLayer, FunctionRef, LayerRef, Option, Tensor, Value
 from archc.elaborate.whole import made_whole, whole
 from archc.functions.definitions import FUNCTIONS
@@ -160,7 +160,7 @@ def reduction(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, 
     if len(items) == 1 and isinstance(items[0], tree.Compare):
         return grouped(scope, name, value, items[0], node.span)
     axes = reduced_axes(scope, value, items, node.span)
-    if scope.pair is not None and scope.pair.read.name in {axis.name for axis in axes}:
+    if scope.attend is not None and scope.attend.read.name in {axis.name for axis in axes}:
         fill = NEUTRAL.get(name)
         if fill is None:
             raise scope.error("E0209", f"`{name}` over the tokens read is not defined", node.span)
@@ -240,7 +240,7 @@ def grouped(scope: Scope, name: str, value: Tensor, item: tree.Compare, span: Sp
 
 def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ...]) -> Value:
     """`softmax(score)` in an attend, over the tokens read; `softmax[N](x)` is in the library."""
-    read = scope.pair.read.name if scope.pair is not None else ""
+    read = scope.attend.read.name if scope.attend is not None else ""
     if any(isinstance(item, tree.Name) and item.id == read for item in items):
         raise scope.error(
             "E0209",
@@ -252,7 +252,7 @@ def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ..
         return function(
             scope, FunctionRef(scope.session.library[name], tuple(map(scope.axis, items))), node
         )
-    if scope.pair is None:
+    if scope.attend is None:
         raise scope.error(
             "E0209",
             "`softmax` without an axis is for scores of an `attend`",
@@ -262,10 +262,10 @@ def softmax(scope: Scope, node: tree.Call, name: str, items: tuple[tree.Expr, ..
                 f"over a dim: {over(scope, name, node)}",
             ],
         )
-    return _over_tokens_read(scope, scope.pair, node)
+    return _over_tokens_read(scope, scope.attend, node)
 
 
-def _over_tokens_read(scope: Scope, pair: PairScope, node: tree.Call) -> Tensor:
+def _over_tokens_read(scope: Scope, attend: AttendScope, node: tree.Call) -> Tensor:
     """`softmax(score)`, or `softmax(score, sink)`, in an attend."""
     named = next((argument for argument in node.args if argument.name), None)
     if named is not None:
@@ -277,17 +277,17 @@ def _over_tokens_read(scope: Scope, pair: PairScope, node: tree.Call) -> Tensor:
         )
     values = arguments(scope, node, [1, 2])
     score = ops.tensor(scope, values[0], node.args[0].value.span)
-    if pair.read.name not in score.type.names:
+    if attend.read.name not in score.type.names:
         raise scope.error(
             "E0301",
             "this score does not depend on the token read",
             node.args[0].value.span,
-            helps=[f"index a value with `[{pair.read.name}]`"],
+            helps=[f"index a value with `[{attend.read.name}]`"],
         )
-    mask = scope.frame.bring(pair.mask)
+    mask = scope.frame.bring(attend.mask)
     sink = [ops.tensor(scope, value, node.args[1].value.span) for value in values[1:]]
-    made = ops.node(scope, ir.Softmax(pair.read.name), score, mask, *sink, span=node.span)
-    pair.softmaxed.add(made.node)
+    made = ops.node(scope, ir.Softmax(attend.read.name), score, mask, *sink, span=node.span)
+    attend.softmaxed.add(made.node)
     return made
 
 

@@ -47,7 +47,7 @@ def name(scope: Scope, node: tree.Name) -> Value:
 
 def inside(scope: Scope, value: Tensor, node: tree.Expr) -> Tensor:
     """A tensor without an index in this scope: at the reader's token, in its head's group."""
-    if scope.pair is None or value.frame is scope.frame:
+    if scope.attend is None or value.frame is scope.frame:
         return group(scope, scope.frame.bring(value), node)
     streams = [a.name for a in value.axes if a.kind == "stream"]
     readers = {along.axis.name for along in scope.indices.values()} | {"t"}
@@ -89,7 +89,7 @@ def _integer(scope: Scope, value: Tensor) -> Tensor:
 def position(scope: Scope, axis: Axis, span: Any) -> Tensor:
     """0, 1, 2, ... along an axis; in a recurrence, which of the tokens this is."""
     outer = scope.frame.parent
-    if outer is not None and scope.frame.region and scope.pair is None and axis == TIME:
+    if outer is not None and scope.frame.region and scope.attend is None and axis == TIME:
         made = outer.graph.add(ir.Position(axis), span=scope.site or span)
         return scope.frame.bring(Tensor(outer, made))
     return ops.node(scope, ir.Position(axis), span=span)

@@ -22,11 +22,11 @@ EXAMPLE = "u[V] = v - b * w @ u[s]"
 def unknown(scope: Scope, node: tree.Index) -> Tensor | None:
     """`u[s]` in the definition of `u` itself: the value at a token read, not yet known. None for
     any other value."""
-    pair = scope.pair
+    attend = scope.attend
     found = scope.find(node.base.id) if isinstance(node.base, tree.Name) else None
-    if pair is None or not isinstance(found, Lazy) or found.state != "active":
+    if attend is None or not isinstance(found, Lazy) or found.state != "active":
         return None
-    target = pair.targets.get(found.name)
+    target = attend.targets.get(found.name)
     if target is None:
         return None
     if target.items is None:
@@ -36,29 +36,31 @@ def unknown(scope: Scope, node: tree.Index) -> Tensor | None:
             f"`{found.name}` is made from itself, and says no dims",
             label="its dims are not yet known",
         )
-    if found.name not in pair.unknowns:
-        axes = (BATCH, pair.read, *pair.heads, *scope.axes(target.items))
+    if found.name not in attend.unknowns:
+        axes = (BATCH, attend.read, *attend.heads, *scope.axes(target.items))
         id = scope.frame.graph.add(ir.Input(node.span.text, Type(axes)), span=node.span)
-        pair.unknowns[found.name] = Tensor(scope.frame, id, origin=node.span)
-    return pair.unknowns[found.name]
+        attend.unknowns[found.name] = Tensor(scope.frame, id, origin=node.span)
+    return attend.unknowns[found.name]
 
 
 def system(inner: Scope, node: tree.Attend, variable: str, name: str, value: Tensor) -> None:
     """Make what a value is of itself, and what it is otherwise, results of the block."""
-    assert inner.pair is not None
+    assert inner.attend is not None
     if not reads_past_alone(inner, node, variable):
         text = f"`{name}` is made from itself at tokens that are not all earlier ones"
         help = f"write `{node.keyword} {variable} < t`"
         raise _wrong(
             inner, node.range.span, text, help, "may name the token itself, or a later one"
         )
-    own = inner.pair.unknowns[name]
+    own = inner.attend.unknowns[name]
     graph, span = inner.frame.graph, value.origin or node.span
     weights, rest = _Parts(inner, own.node, span).of(inner.frame.bring(value).node)
     if weights is None or rest is None:
         text = f"`{name}` is nothing but a part of itself at earlier tokens"
         raise _wrong(inner, span, text, label="0 at the first token, so at all")
-    wanted = {axis.name for axis in own.axes if axis.kind == "dim" and axis not in inner.pair.heads}
+    wanted = {
+        axis.name for axis in own.axes if axis.kind == "dim" and axis not in inner.attend.heads
+    }
     if not wanted <= set(rest.type.names):
         text = f"`{name}` is {ops.shape(inner, rest)} without what it is of itself"
         raise _wrong(inner, span, text, label=f"it has to have {ops.shape(inner, own)}")
@@ -68,8 +70,8 @@ def system(inner: Scope, node: tree.Attend, variable: str, name: str, value: Ten
 
 def check_alone(inner: Scope, node: tree.Attend, outputs: Mapping[str, int]) -> None:
     """Refuse that anything else of the block is made from a value which is known behind it."""
-    assert inner.pair is not None
-    for name, own in inner.pair.unknowns.items():
+    assert inner.attend is not None
+    for name, own in inner.attend.unknowns.items():
         for other, id in outputs.items():
             if own.node in (id, *inner.frame.graph.ancestors(id)):
                 text = f"`{other}` is made from `{name}`, which is known behind the block alone"
@@ -137,7 +139,7 @@ class _Parts:
         self, id: int, op: ir.Contract, operands: Sequence[int]
     ) -> tuple[Tensor | None, Tensor | None]:
         """`w @ u[s]`, or another order of dims."""
-        assert self.inner.pair is not None
+        assert self.inner.attend is not None
         if len(operands) == 1:
             if len(op.out) != len(op.ins[0]) or any(x != axis.name for x, axis in op.out):
                 raise self._not_linear(id)
@@ -145,7 +147,7 @@ class _Parts:
         weights, other = operands
         summed = {x for labels in op.ins for x in labels} - {label for label, _ in op.out}
         same = all(label == axis.name for label, axis in op.out)
-        if other != self.own or summed != {self.inner.pair.read.name} or not same:
+        if other != self.own or summed != {self.inner.attend.read.name} or not same:
             raise self._not_linear(id)
         return Tensor(self.inner.frame, weights), None
 

@@ -178,7 +178,7 @@ def _captured(scope: Scope, node: tree.Index, variable: Along, steps: int, role:
         )
     if tensor.frame is scope.frame:
         name = node.base.span.text
-        system = scope.pair is not None and name in scope.pair.unknowns
+        system = scope.attend is not None and name in scope.attend.unknowns
         raise scope.error(
             "E0309",
             f"`{name}` is computed for the reader inside this block",
@@ -196,16 +196,16 @@ def _captured(scope: Scope, node: tree.Index, variable: Along, steps: int, role:
 def _of_pairs(scope: Scope, value: Tensor) -> bool:
     """Whether a value of this block is one for each pair of tokens."""
     return (
-        scope.pair is not None
+        scope.attend is not None
         and value.frame is scope.frame
-        and scope.pair.read.name in value.type.names
+        and scope.attend.read.name in value.type.names
     )
 
 
 def _between(scope: Scope, node: tree.Index, value: Tensor, variable: Along) -> Tensor:
     """`p[r]`: a value of each reader and token read, where a token between them is read."""
-    assert scope.pair is not None
-    read = scope.pair.read.name
+    assert scope.attend is not None
+    read = scope.attend.read.name
     out = [(axis.name, variable.axis if axis.name == read else axis) for axis in value.axes]
     op = ir.Contract((value.type.names,), ops.arranged(out))
     return ops.node(scope, op, value, span=node.span, row=value.row)
@@ -263,10 +263,10 @@ def gather(scope: Scope, node: tree.Index, base: Tensor) -> Tensor:
         )
     if isinstance(value, sympy.Expr) and value.is_number:
         _check_entry(scope, node, axes[0], value)
-    if scope.pair is not None and scope.pair.read.name in at.type.names:
+    if scope.attend is not None and scope.attend.read.name in at.type.names:
         # a pair that is not read must not be able to name a row that does not exist
         first = ops.constant(scope, sympy.Integer(0), node.span)
-        at = ops.node(scope, ir.Elementwise("where"), scope.pair.mask, at, first, span=node.span)
+        at = ops.node(scope, ir.Elementwise("where"), scope.attend.mask, at, first, span=node.span)
     return ops.node(scope, ir.Gather(axes[0].name), base, at, span=node.span)
 
 

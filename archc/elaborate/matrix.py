@@ -52,18 +52,18 @@ def _times_identity(
 
 def _weighs(scope: Scope, a: Tensor, b: Tensor) -> bool:
     """Whether a is a weight for each token read, and b a value of the token read."""
-    if scope.pair is None or scope.visible(a):
+    if scope.attend is None or scope.visible(a):
         return False
-    read = scope.pair.read.name
+    read = scope.attend.read.name
     return read in a.type.names and read in b.type.names
 
 
 def weigh(scope: Scope, weights: Tensor, value: Tensor, span: Span) -> Tensor:
     """The sum over the tokens read of weight times value; what may not be read weighs 0."""
-    assert scope.pair is not None
+    assert scope.attend is not None
     weights, value = scope.frame.bring(weights), scope.frame.bring(value)
-    read = scope.pair.read.name
-    if weights.node not in scope.pair.softmaxed:
+    read = scope.attend.read.name
+    if weights.node not in scope.attend.softmaxed:
         weights = masked(scope, weights, sympy.Integer(0), span)
     axes = {axis.name: axis for axis in (*ops.fixed(scope, weights), *ops.fixed(scope, value))}
     visible = [(axis.name, axis) for axis in scope.visible(value)]
@@ -81,9 +81,9 @@ def weigh(scope: Scope, weights: Tensor, value: Tensor, span: Span) -> Tensor:
 
 def masked(scope: Scope, value: Tensor, fill: sympy.Expr, span: Span) -> Tensor:
     """The value where the token may be read, and `fill` elsewhere."""
-    assert scope.pair is not None
+    assert scope.attend is not None
     other = ops.constant(scope, fill, span)
-    return ops.node(scope, ir.Elementwise("where"), scope.pair.mask, value, other, span=span)
+    return ops.node(scope, ir.Elementwise("where"), scope.attend.mask, value, other, span=span)
 
 
 def _matrices(scope: Scope, a: Tensor, b: Tensor, span: Span, spans: tuple[Span, Span]) -> Tensor:
@@ -172,8 +172,8 @@ def _instead(
     """What to write for a product with a scalar, or with a value of more than two dims."""
     if axes:
         return [*_of_heads(scope, axes), "name the sum: `sum[K](a * b)`"]
-    if scope.pair is not None and scope.pair.read.name in left.type.names:
-        return [f"a value of the token read has its index: `[{scope.pair.read}]`"]
+    if scope.attend is not None and scope.attend.read.name in left.type.names:
+        return [f"a value of the token read has its index: `[{scope.attend.read}]`"]
     return ["scale with `*`"]
 
 

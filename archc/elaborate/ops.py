@@ -230,7 +230,7 @@ def identity_matrix(scope: Scope, value: Identity, rows: Axis, cols: Axis, span:
 
 def _check_streams(scope: Scope, tensors: Iterable[Tensor], span: Span) -> None:
     """Tokens of two sequences meet in an `attend`, nowhere else."""
-    if scope.pair is not None:
+    if scope.attend is not None:
         return
     streams: dict[str, Tensor] = {}
     for value in tensors:

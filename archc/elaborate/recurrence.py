@@ -76,7 +76,7 @@ def recurrence(
         frame=frame,
         memory=True,
         grouped=grouped,
-        pair=None,
+        attend=None,
         hidden=scope.hidden | {axis.name for axis in heads},
         indices={"t": Along("reader", TIME)},
     )

@@ -69,7 +69,7 @@ class BlockStream:
 
 
 @dataclass(eq=False)
-class PairScope:
+class AttendScope:
     """What an attend adds to a scope: the axis of the tokens read and which pairs are allowed; the
     heads it is over, what its statements name, and those values that are made from themselves."""
 
@@ -177,7 +177,7 @@ class Scope:
     hidden: frozenset[str] = frozenset()
     memory: bool = False
     rows: bool = False
-    pair: PairScope | None = None
+    attend: AttendScope | None = None
     extra: tuple[Axis, ...] = ()
     gate: Tensor | None = None
     routed: tuple[Tensor, Axis] | None = None

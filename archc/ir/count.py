@@ -222,7 +222,7 @@ def _recurrence(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     return lengths.get(stream.name, stream.size) * operations(node.op.body, lengths)
 
 
-def _pair(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
+def _attend(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
     op, known = node.op, dict(lengths)
     if op.window is not None:
         known.setdefault(op.read.name, sympy.Min(op.window, op.read.size))
@@ -255,7 +255,7 @@ OPERATIONS: dict[type, Rule] = {
     ir.Segment: _segment,
     ir.Substitute: _substitute,
     ir.Recurrence: _recurrence,
-    ir.Attend: _pair,
+    ir.Attend: _attend,
     ir.Result: _nothing,
     ir.Call: _nothing,  # `cost` adds the layer that is called
 }
@@ -293,12 +293,12 @@ def _kept(graph: Graph, nodes: Iterable[Node]) -> tuple[sympy.Expr, sympy.Expr, 
     return state, tail, sympy.Add(*unbounded.values())
 
 
-def _read_later(graph: Graph, pair: Node) -> list[int]:
+def _read_later(graph: Graph, attend: Node) -> list[int]:
     """The values that an attention keeps for later tokens; none if it reads later tokens itself."""
-    op = pair.op
+    op = attend.op
     if op.source == op.reader.name and not op.causal:
         return []
-    roles = zip((role for _, role in op.captures), pair.operands, strict=True)
+    roles = zip((role for _, role in op.captures), attend.operands, strict=True)
     return [id for role, id in roles if role != "reader" and op.source in graph[id].type.names]
 
 

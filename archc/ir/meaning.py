@@ -155,7 +155,7 @@ def _at(value: Named, stream: str, t: int) -> Named:
     return Named(value.data.select(value.names.index(stream), t), rest)
 
 
-def pair(node: Node, scope: Scope, *operands: Named) -> Results:
+def attend(node: Node, scope: Scope, *operands: Named) -> Results:
     """The body once, on values along the axes of readers and of tokens read."""
     op = node.op
     names = {"reader": {}, "read": {op.source: op.read.name}}
@@ -259,7 +259,7 @@ MEANING: dict[type, Callable[..., Named | Results]] = {
     ir.Segment: ops.segment,
     ir.Substitute: ops.substitute,
     ir.Recurrence: recurrence,
-    ir.Attend: pair,
+    ir.Attend: attend,
     ir.Result: result,
     ir.Call: call,
     ck.Conjugate: conjugate,

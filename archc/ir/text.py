@@ -162,7 +162,7 @@ def _recurrence(op: ir.Recurrence, operands: tuple[str, ...]) -> str:
     return _applied("recurrence", str(op.stream), _bound(entering, operands))
 
 
-def _pair(op: ir.Attend, operands: tuple[str, ...]) -> str:
+def _attend(op: ir.Attend, operands: tuple[str, ...]) -> str:
     read = f"{op.reader} reads {op.read}" + (
         "" if op.source == op.read.name else f" of {op.source}"
     )
@@ -210,7 +210,7 @@ OP_TEXT: dict[type, Callable[[Any, tuple[str, ...]], str]] = {
         "substitute", f"{op.read}, reverse" if op.reverse else op.read, on
     ),
     ir.Recurrence: _recurrence,
-    ir.Attend: _pair,
+    ir.Attend: _attend,
     ir.Result: lambda op, on: f"{on[0] if on else ''}.{op.name}",
     ir.Call: _call,
     **{op: op.text for op in CHUNK_OPS},

@@ -158,7 +158,7 @@ def _check_holder(node: Node, operands: list[Node], where: Where) -> None:
         if isinstance(node.op.chunked, ck.ChunkForm):
             _check_form(node.op, node.op.chunked, operands, f"{where}, chunked form")
     elif isinstance(node.op, ir.Attend):
-        _check_pair(node.op, operands, where)
+        _check_attend(node.op, operands, where)
     elif isinstance(node.op, ir.Call):
         _check_call(node.op, operands, where)
     elif isinstance(node.op, ck.Conjugate):
@@ -233,7 +233,7 @@ def _check_conjugate(op: ck.Conjugate, operands: list[Node], where: object) -> N
     require(_same(made, wide), f"{where}: the product is {_shape(made)}")
 
 
-def _check_pair(op: ir.Attend, operands: list[Node], where: object) -> None:
+def _check_attend(op: ir.Attend, operands: list[Node], where: object) -> None:
     """Captures enter the body with the stream of their role."""
     require(len(operands) == len(op.captures), f"{where}: an operand for each capture")
     _distinct((name for name, _ in op.captures), f"{where}: capture")

@@ -36,12 +36,12 @@ def attends_of(layer: ir.Layer) -> Iterator[Attended]:
                 yield from _sums(node.op, name)
 
 
-def _sums(pair: ir.Attend, layer: str) -> Iterator[Attended]:
-    for node, fold in zip(sums(pair), folded(pair), strict=True):
+def _sums(attend: ir.Attend, layer: str) -> Iterator[Attended]:
+    for node, fold in zip(sums(attend), folded(attend), strict=True):
         where = node.span.where if node.span else None
-        by_torch = attention(pair.body, node) is not None
+        by_torch = attention(attend.body, node) is not None
         more = tuple(lines(fold)) if isinstance(fold, WeightedSum) and not by_torch else ()
-        yield Attended(layer, where, node.name, told(pair, node, fold), more)
+        yield Attended(layer, where, node.name, told(attend, node, fold), more)
 
 
 def as_text(attends: Iterable[Attended]) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from archc.backends.eager import ops, rearrange
+from archc.backends.eager.attend import attend
 from archc.backends.eager.calls import callee
 from archc.backends.eager.chunk_ops import CHUNK_EMITTERS
 from archc.backends.eager.chunked import recurrence
 from archc.backends.eager.conjugate import conjugate
 from archc.backends.eager.elementwise import elementwise
-from archc.backends.eager.pair import pair
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.system import substitute
 from archc.backends.eager.value import Value
@@ -42,7 +42,7 @@ EMITTERS: dict[type, Callable[[Scope, Node], Value]] = {
     ir.Segment: ops.segment,
     ir.Substitute: substitute,
     ir.Recurrence: recurrence,
-    ir.Attend: pair,
+    ir.Attend: attend,
     ir.Result: ops.result,
     ir.Call: callee,
     ck.Conjugate: conjugate,

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from archc.backends.eager.attend import AttendFunction
 from archc.backends.eager.attention import attention
 from archc.backends.eager.fused import Fused
-from archc.backends.eager.pair import PairFunction
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import ATOM, Text, call
@@ -28,7 +28,7 @@ WIDEST = 256
 Folds = Callable[[ir.Attend], tuple[WeightedSum | Refusal, ...]]
 
 
-class FoldFunction(PairFunction):
+class FoldFunction(AttendFunction):
     """The function of an attend whose `folds` are ops."""
 
     def __init__(
@@ -103,15 +103,15 @@ def _of_what_is_learned(scope: Scope, node: Node, fold: WeightedSum) -> Weighted
     return replace(fold, slopes=slopes)
 
 
-def told(pair: ir.Attend, node: Node, fold: WeightedSum | Refusal) -> str:
+def told(attend: ir.Attend, node: Node, fold: WeightedSum | Refusal) -> str:
     """A sentence on how a kernel computes a sum over the tokens that are read."""
-    if attention(pair.body, node) is not None:
+    if attention(attend.body, node) is not None:
         return "scaled_dot_product_attention of torch"
     if isinstance(fold, Refusal):
         return f"all pairs at once: {fold.reason}"
     what = "softmax of a score" if fold.softmax else "weights as they are"
     learned = f", without a gradient ({fold.unlearned})" if fold.slopes is None else ""
-    return f"a fold over blocks of `{pair.read.name}`, {what}{learned}"
+    return f"a fold over blocks of `{attend.read.name}`, {what}{learned}"
 
 
 def _summed(scope: Scope, node: Node, op: FoldOp) -> Value:

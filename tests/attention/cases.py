@@ -64,7 +64,7 @@ class Launch:
     `before`: so many of the tokens read come before the first reader."""
 
     fold: WeightedSum
-    pair: ir.Attend
+    attend: ir.Attend
     known: dict[str, float]
     inputs: dict[str, Tensor]
     dtype: torch.dtype = torch.float64
@@ -77,7 +77,7 @@ class Launch:
 
     def values(self, *nodes: int) -> list[Tensor]:
         """Values of the body by the reference semantics, in float64."""
-        body = self.pair.body.copy()
+        body = self.attend.body.copy()
         body.outputs = {str(node): node for node in nodes}
         return [*evaluate_graph(body, self.inputs, self.known).values()]
 
@@ -199,21 +199,21 @@ def launch(
     **sizes: float,
 ) -> Launch:  # fmt: skip
     """A launch on normal numbers; `sizes` are those of the spec."""
-    pair, S = pair_of(text), T if S is None else S
-    (fold,) = folds(pair, slopes_of)
+    attend, S = pair_of(text), T if S is None else S
+    (fold,) = folds(attend, slopes_of)
     assert isinstance(fold, WeightedSum), str(fold)
     known = {"T#": T, "T_seen#": S, "batch": B, **sizes}
-    lengths = {"batch": B, pair.reader.name: T, pair.read.name: S}
-    lengths |= {pair.path.name: S} if pair.path is not None else {}
+    lengths = {"batch": B, attend.reader.name: T, attend.read.name: S}
+    lengths |= {attend.path.name: S} if attend.path is not None else {}
     generator = torch.Generator().manual_seed(T)
     inputs = {}
-    for node in pair.body:
+    for node in attend.body:
         if isinstance(node.op, ir.Input):
             shape = [int(evaluate(a.size, {**known, **lengths})) if a.kind == "dim"
                      else lengths[a.name] for a in node.type.axes]  # fmt: skip
             drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
             inputs[node.op.name] = drawn.to(dtype).double().requires_grad_()
-    return Launch(fold, pair, known, inputs, dtype)
+    return Launch(fold, attend, known, inputs, dtype)
 
 
 def distance(found: Tensor, wanted: Tensor) -> float:

@@ -219,8 +219,8 @@ def attend(source: str = "t", path: bool = False) -> Sketch:
     ids = [s.input(name, dims) for name, dims in shapes.items()]
     ids += [s.input("g", "batch t H")] if path else []
     over = axis("r") if path else None
-    pair = s.add(ir.Attend(TIME, read, source, tuple(captures), body.graph, over), *ids)
-    return s.outputs(y=s.fn("tanh", s.add(ir.Result("o"), pair)))
+    attend = s.add(ir.Attend(TIME, read, source, tuple(captures), body.graph, over), *ids)
+    return s.outputs(y=s.fn("tanh", s.add(ir.Result("o"), attend)))
 
 
 @pytest.mark.parametrize(("source", "path"), [("t", False), ("t", True), ("m", False)])

@@ -87,7 +87,7 @@ def test_compile_dumps_every_stage(tmp_path: Path):
     assert done.exit_code == 0 and "stages/gla: 13 stages written" in done.stderr
     found = {path.name: path.read_text("utf-8") for path in (tmp_path / "stages/gla").iterdir()}
     assert sorted(name.partition("-")[2] for name in found) == sorted([
-        "tree.txt", "layer.txt", "simplify.txt", "separate.txt", "fold.txt", "absorb.txt",
+        "tree.txt", "layer.txt", "simplify.txt", "separate.txt", "scales.txt", "absorb.txt",
         "gates.txt", "normal.txt", "chunk.txt", "grad.txt", "plan.txt", "kernels.txt", "source.py",
     ])  # fmt: skip
     for stage in ("tree", "layer", "normal", "chunk", "grad", "plan", "kernels"):

@@ -44,9 +44,9 @@ def pair_of(text: str) -> ir.Attend:
 @pytest.mark.parametrize("range", PAST)
 def test_a_range_of_the_past(range: str) -> None:
     """It is known how many of the latest tokens are read at most, where that is bounded."""
-    pair, window = pair_of(spec(range)), PAST[range]
-    assert pair.causal
-    assert window is None or at(pair.window, {"w": sympy.Integer(3)}) == window
+    attend, window = pair_of(spec(range)), PAST[range]
+    assert attend.causal
+    assert window is None or at(attend.window, {"w": sympy.Integer(3)}) == window
 
 
 @pytest.mark.parametrize("range", ["s - t <= 0", "t - w <= s <= t - 1", "s <= t < s + w"])

@@ -148,7 +148,7 @@ def attention(source: str, causal: bool) -> Sketch:
 
 
 @pytest.mark.parametrize("length", [0, 1, 6])
-def test_a_causal_pair_is_causal_attention(length: int) -> None:
+def test_a_causal_attend_is_causal_attention(length: int) -> None:
     q, k, v = randn(2, length, 3, 4), randn(2, length, 3, 4, seed=1), randn(2, length, 3, 5, seed=2)
     y = single(attention("t", causal=True), q=q, k=k, v=v)
     heads = [x.transpose(1, 2) for x in (q, k, v)]
@@ -156,14 +156,14 @@ def test_a_causal_pair_is_causal_attention(length: int) -> None:
     assert y.shape == want.shape and torch.allclose(y, want, atol=1e-13)
 
 
-def test_a_pair_may_read_another_sequence() -> None:
+def test_an_attend_may_read_another_sequence() -> None:
     q, k, v = randn(2, 5, 3, 4), randn(2, 7, 3, 4, seed=1), randn(2, 7, 3, 5, seed=2)
     y = single(attention("m", causal=False), q=q, k=k, v=v)
     heads = [x.transpose(1, 2) for x in (q, k, v)]
     assert torch.allclose(y, F.scaled_dot_product_attention(*heads).transpose(1, 2), atol=1e-13)
 
 
-def test_a_pair_with_a_path_between_reader_and_read() -> None:
+def test_an_attend_with_a_path_between_reader_and_read() -> None:
     """y[t] = sum of v[s] for s <= t, faded by f[s+1] * ... * f[t]: a decaying running sum."""
     s, body = Sketch(), Sketch()
     fade = body.add(ir.Segment("product", "r", axis("t"), axis("s")), body.input("f", "batch r"))
@@ -172,9 +172,9 @@ def test_a_pair_with_a_path_between_reader_and_read() -> None:
     body.outputs(o=body.einsum("batch t s, batch s -> batch t", kept, body.input("v", "batch s")))
     captures = (("f", "path"), ("v", "read"))
     op = ir.Attend(axis("t"), axis("s"), "t", captures, body.graph, path=axis("r"))
-    pair = s.add(op, s.input("f", "batch t"), s.input("v", "batch t"))
+    attend = s.add(op, s.input("f", "batch t"), s.input("v", "batch t"))
     f, v = randn(2, 6), randn(2, 6, seed=1)
-    y = single(s.outputs(y=s.add(ir.Result("o"), pair)), f=f, v=v)
+    y = single(s.outputs(y=s.add(ir.Result("o"), attend)), f=f, v=v)
     total = torch.zeros(2, dtype=torch.float64)
     for t in range(6):
         total = f[:, t] * total + v[:, t]

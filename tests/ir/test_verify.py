@@ -103,9 +103,9 @@ def test_a_contraction_of_axes_of_different_lengths() -> None:
 
 def test_a_region_is_read_by_its_results_alone() -> None:
     s = attention("t", causal=True)
-    pair = next(node.id for node in s.graph if isinstance(node.op, ir.Attend))
-    refused(layer(s.outputs(y=pair), "H K V"), "output `y` is a region")
-    s.outputs(y=s.fn("exp", pair))
+    attend = next(node.id for node in s.graph if isinstance(node.op, ir.Attend))
+    refused(layer(s.outputs(y=attend), "H K V"), "output `y` is a region")
+    s.outputs(y=s.fn("exp", attend))
     refused(layer(s, "H K V"), "read by Result alone")
 
 
@@ -154,20 +154,22 @@ def test_the_update_of_a_state_fits_the_state() -> None:
     refused(model, r"update of `S` is real\[batch, V\]")
 
 
-def pair(**changes: object) -> ir.Layer:
+def attend(**changes: object) -> ir.Layer:
     s = attention("t", causal=True)
     (node,) = (node for node in s.graph if isinstance(node.op, ir.Attend))
     broken(s.graph, node.id, op=replace(node.op, **changes))
     return layer(s, "H K V")
 
 
-def test_the_captures_of_a_pair() -> None:
+def test_the_captures_of_an_attend() -> None:
     swapped = (("q", "read"), ("k", "read"), ("v", "read"))
-    refused(pair(captures=swapped), r"`q` enters as real\[batch, s, H, K\], not real\[batch, t")
-    refused(pair(captures=swapped[1:]), "an operand for each capture")
-    refused(pair(captures=(("q", "path"), *swapped[1:])), "`q` needs a path")
-    refused(pair(captures=(("q", "writer"), *swapped[1:])), "role `writer`")
-    refused(pair(captures=(("k", "read"), *swapped[1:])), r"capture \['k'\] stands more than once")
+    refused(attend(captures=swapped), r"`q` enters as real\[batch, s, H, K\], not real\[batch, t")
+    refused(attend(captures=swapped[1:]), "an operand for each capture")
+    refused(attend(captures=(("q", "path"), *swapped[1:])), "`q` needs a path")
+    refused(attend(captures=(("q", "writer"), *swapped[1:])), "role `writer`")
+    refused(
+        attend(captures=(("k", "read"), *swapped[1:])), r"capture \['k'\] stands more than once"
+    )
 
 
 def test_a_call_gives_every_size_and_input_of_the_callee() -> None:

@@ -29,7 +29,7 @@ DECODE = "_decode"
 """How the name of a form ends that is made for few readers."""
 
 
-class PairFunction:
+class AttendFunction:
     """The function of one attention: its arguments are the captures, then what positions need."""
 
     def __init__(self, scope: Scope, node: Node, values: dict[str, Value], suffix: str = ""):
@@ -173,10 +173,10 @@ class PairFunction:
         return [title, known]
 
 
-def pair(scope: Scope, node: Node) -> Value:
+def attend(scope: Scope, node: Node) -> Value:
     """`o = memory(q, k, v, pos)`; where there are several forms, the one that takes less."""
     values = _entering(scope, node)
-    first = PairFunction(scope, node, values)
+    first = AttendFunction(scope, node, values)
     first.write()
     targets = first.targets()
     by_folds = scope.file.by_folds
@@ -192,14 +192,18 @@ def pair(scope: Scope, node: Node) -> Value:
 
 
 def _called(
-    scope: Scope, node: Node, values: dict[str, Value], first: PairFunction, targets: dict[str, str]
+    scope: Scope,
+    node: Node,
+    values: dict[str, Value],
+    first: AttendFunction,
+    targets: dict[str, str],
 ) -> dict[str, Value]:
     """The lines that call the function of all pairs at once, or its form for few readers; the
     results by name."""
     if node.op.decode is None or decode_pays(node.op) == (0, 0):
         return first.call(targets)
     other = replace(node, op=replace(node.op, body=node.op.decode, decode=None))
-    second = PairFunction(scope, other, values, DECODE)
+    second = AttendFunction(scope, other, values, DECODE)
     second.write()
     left, right = decode_pays(node.op)
     lengths = _lengths(scope, node, values, (left, right))

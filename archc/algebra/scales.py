@@ -27,7 +27,7 @@ from archc.ir.rewrite import rewrite, rewrite_graph
 SCALES = (ir.Elementwise("mul"), ir.Elementwise("div"))
 
 
-def fold(layer: ir.Layer) -> ir.Layer:
+def scaled_queries(layer: ir.Layer) -> ir.Layer:
     """The layer with the scales of scores moved to the queries, in called layers as well."""
     return rewrite(layer, [scale_queries])
 

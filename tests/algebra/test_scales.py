@@ -7,7 +7,7 @@ import pytest
 import archc
 from archc.algebra.absorb import absorb
 from archc.algebra.decisions import as_text, decisions
-from archc.algebra.fold import fold
+from archc.algebra.scales import scaled_queries
 from archc.algebra.simplify import simplify
 from archc.ir import layer as ir
 from tests.algebra.test_absorb import agree, decoding
@@ -53,10 +53,10 @@ SCORES = {
 @pytest.mark.parametrize("score", SCORES)
 def test_a_scale_of_scores_moves_to_the_queries(score: str) -> None:
     before = made(SCORES[score])
-    after = fold(before)
+    after = scaled_queries(before)
     assert scaled_pairs(before) and not scaled_pairs(after)
     agree(before, after)
-    assert fold(after) is after
+    assert scaled_queries(after) is after
 
 
 @pytest.mark.parametrize(
@@ -74,12 +74,12 @@ def test_a_scale_of_scores_moves_to_the_queries(score: str) -> None:
 def test_what_no_query_can_take_stays(score: str) -> None:
     """What is divided by scores is no scale of theirs, either."""
     layer = made(score)
-    assert fold(layer) is layer
+    assert scaled_queries(layer) is layer
 
 
 def test_a_latent_is_absorbed_with_the_scale_on_its_queries() -> None:
     before = simplify(archc.load("mla").layer)
-    after = absorb(fold(before))
+    after = absorb(scaled_queries(before))
     assert not scaled_pairs(after)
     assert not scaled_pairs(decoding(after))
     agree(before, after, decoding(after))
