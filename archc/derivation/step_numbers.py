@@ -145,21 +145,14 @@ def _anchors(telling: Telling, g: str) -> Iterator[Block]:
     """How the exponentials are shared out between the two sides of a product."""
     graph = telling.study.derived.graph
     ops = [node.op for node in graph] if graph is not None else []
-    anchors = {op.anchor for op in ops if isinstance(op, ck.Gram)}
     if any(isinstance(op, ck.Spans) for op in ops):
         yield para(
             "There is one gate for a whole product here, so the products of all pairs of rows are"
             " made first, by one multiplication of matrices, and each is then multiplied by its"
             " decay."
         )
-    if "halves" in anchors:
+    if any(isinstance(op, ck.Gram) for op in ops):
         yield from _halves(g)
-    if "middle" in anchors:
-        yield para(
-            "Each channel has its own gate. The gates are bounded, so that the exponents of a whole"
-            " chunk are too: they are summed from the middle row, with a plus sign on one side, and"
-            " all pairs are one product of matrices."
-        )
 
 
 def _halves(g: str) -> Iterator[Block]:

@@ -27,9 +27,6 @@ NEVER = float("-inf")
 LOG2E = 1.0 / math.log(2.0)
 READER, READ = "reader", "read"
 
-Turn = Callable[[Tile, bool, tuple[Tile, ...]], Sequence[Tile]]
-"""One block of a walk: of its tokens, whether the mask rules some out, and what is carried."""
-
 
 def numbers_of(fold: WeightedSum) -> dict[sympy.Expr, sympy.Symbol]:
     """The numbers that only a launch knows, each with its name in the programs."""

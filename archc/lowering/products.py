@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from archc.dims import Axis
 from archc.ir import layer as ir
@@ -188,8 +188,3 @@ def turns(left: Padded, right: Padded, label: str) -> int:
     before = left.product and (left.labels[0] == label) != left.turned
     after = right.product and (right.labels[0] != label) != right.turned
     return LEFT * before + RIGHT * after
-
-
-def recast(x: Padded, dtype: str) -> Padded:
-    """The tile in another dtype."""
-    return replace(x, tile=x.tile.to(dtype))

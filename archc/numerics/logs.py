@@ -53,29 +53,6 @@ def growth(graph: Graph, log_id: int, known: Known) -> Growth:
     return Growth(intervals(graph, dict(known.items()))[log_id])
 
 
-F32_REACH = 80.0
-"""exp(80) = 5.5e34, which leaves a factor 6e3 below the largest f32, 3.4e38."""
-
-
-def anchor(log: Interval, rows: int) -> str:
-    """How exp(G_i - G_j), for sums G of log gates over `rows` rows, is split into a factor of i and
-    one of j: "middle" or "halves".
-
-    "middle": exp(G_i - G_m) and exp(G_m - G_j) for the middle row m, one matrix product. For i > m
-    the first factor is at most 1, for i < m it grows up to exp(|g| rows / 2), and so does the
-    second for j > m. The product of the two stands above the diagonal, where it is thrown away, but
-    an infinity there, times 0, would be NaN. With |g| * rows <= 80 it is at most exp(80) = 5.5e34,
-    and each factor lies between exp(-40) = 4e-18 and 2e17, far from where f32 loses digits
-    (1.2e-38). So log gates from -0.606 to 0 may have 64 rows (38.8), those from -5 to 0 only 16.
-
-    "halves": the rows are a binary tree, and two halves meet at the border between them: no
-    exponent there is above 0 for gates up to 1. An underflow means that the product is 0 as well.
-    It is right for any gate, also 0 (-oo), and takes log2(rows) products.
-    """
-    reach = max(-log.low, log.high) * rows
-    return "middle" if reach <= F32_REACH else "halves"
-
-
 # --- the logarithm of a node -------------------------------------------------------------------
 
 

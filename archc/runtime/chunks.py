@@ -308,30 +308,6 @@ def decayed_gram_gradients(
     return d_a[..., :rows, :], d_b[..., :rows, :], d_g[..., :rows, :]
 
 
-def from_middle(g: Tensor, exclusive: bool = False) -> tuple[Tensor, Tensor]:
-    """Factors from each row to the middle row, and from there to each row, for gates that are small
-    enough: their product is how a value decays between two rows. g [..., C, K], twice"""
-    since = g.cumsum(-2)
-    middle = since[..., since.shape[-2] // 2, None, :]
-    later = moved(since, -2, 1) if exclusive else since
-    return (middle - since).exp(), (later - middle).exp()
-
-
-def gram_from_middle(a: Tensor, b: Tensor, decays: tuple, strict: bool = False) -> Tensor:
-    """`decayed_gram` as one product, for the factors of `from_middle`."""
-    early, late = decays
-    return ((a * late) @ (b * early).mT).tril(-1 if strict else 0)
-
-
-def mix_from_middle(
-    weights: Tensor, x: Tensor, decays: tuple, strict: bool = False, transpose: bool = False
-) -> Tensor:
-    """`decayed_mix` as one product, for the factors of `from_middle`."""
-    early, late = decays
-    weights = weights.tril(-1 if strict else 0)
-    return early * (weights.mT @ (x * late)) if transpose else late * (weights @ (x * early))
-
-
 # --- systems of equations -----------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from archc.algebra.decisions import decisions
 from archc.algebra.simplify import simplify
 from archc.autodiff.keep import report
+from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk_stages import CHUNKS, TOKENS, Stage, stages
 from archc.ir.graph import Graph
@@ -114,12 +115,8 @@ def _sections(graph: Graph, stream: str) -> Iterator[str]:
 
 def anchoring(graph: Graph) -> Iterator[str]:
     """How the exponents of decays between rows are made."""
-    words = {
-        "halves": "exponents are sums from the border between halves: right for any gate",
-        "middle": "one product a Gram, anchored in the middle: the gates are bounded",
-    }
-    used = [getattr(node.op, "anchor", None) for node in graph]
-    yield from (text for anchor, text in words.items() if anchor in used)
+    if any(isinstance(node.op, ck.Gram | ck.Mix) for node in graph):
+        yield "exponents are sums from the border between halves: right for any gate"
 
 
 def _indented(text: str) -> list[str]:

@@ -230,7 +230,8 @@ class Composer:
         values = tuple(tile.value for tile in operands)
         if isinstance(op, Cast) and not name:
             name = f"{values[0].name}_{'wide' if op.dtype == 'f32' else op.dtype.lower()}"
-        key = (op, values, type)
+        sign = repr(op.number) if isinstance(op, Full) else ""  # 0.0 and -0.0 are equal
+        key = (op, sign, values, type)
         if isinstance(op, PURE):
             for known in reversed(self._known):
                 if key in known:

@@ -320,9 +320,8 @@ def gram(scope: Scope, node: Node) -> Value:
     outer = [n for n in scope.node_layout(node) if n not in (op.row, op.col.name)]
     rows = Rows(scope, outer, op.row, op.over, node.operands)
     a, b = (rows.of(operand) for operand in node.operands[:2])
-    factors = decays(rows, node.operands[2], op.exclusive, op.anchor)
-    name = "gram_from_middle" if op.anchor == "middle" else "decayed_gram"
-    text = applied(name, a, b, factors, strictness(op))
+    factors = decays(rows, node.operands[2], op.exclusive)
+    text = applied("decayed_gram", a, b, factors, strictness(op))
     return settled(scope, node, text, [*outer, op.row, op.col.name])
 
 
@@ -334,11 +333,10 @@ def mix(scope: Scope, node: Node) -> Value:
     inner = [name for name in rest if name not in weights.layout]
     outer = [name for name in rest if name in weights.layout]
     rows = Rows(scope, outer, op.row, inner, node.operands)
-    factors = decays(rows, node.operands[2], op.exclusive, op.anchor)
+    factors = decays(rows, node.operands[2], op.exclusive)
     matrix = aligned(weights.text, weights.layout, [*outer, op.row, op.col])
-    name = "mix_from_middle" if op.anchor == "middle" else "decayed_mix"
     more = [strictness(op), *flags(op, "transpose")]
-    text = applied(name, matrix, rows.of(node.operands[1]), factors, *more)
+    text = applied("decayed_mix", matrix, rows.of(node.operands[1]), factors, *more)
     return settled(scope, node, rows.apart(text), [*outer, op.row, *inner])
 
 

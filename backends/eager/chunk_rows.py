@@ -85,13 +85,12 @@ class Rows:
                 self.sizes.setdefault(axis.name, self.scope.length(axis).text)
 
 
-def decays(rows: Rows, gate: int, exclusive: bool, anchor: str) -> Text:
+def decays(rows: Rows, gate: int, exclusive: bool) -> Text:
     """The name of the factors for a gate: a line of its own, which all that decays alike reads."""
     scope, text = rows.scope, rows.of(gate)
-    key = (text.text, exclusive, anchor)
+    key = (text.text, exclusive)
     if key not in scope.decays:
-        name = "from_middle" if anchor == "middle" else "decays_between"
-        made = applied(name, text, "exclusive=True" if exclusive else "")
+        made = applied("decays_between", text, "exclusive=True" if exclusive else "")
         scope.decays[key] = scope.names.fresh("decays")
         scope.writer.line(f"{scope.decays[key]} = {made}")
     return Text(scope.decays[key])
@@ -119,7 +118,7 @@ def _decay(scope: Scope, node: Node, gram: Node, reverse: bool) -> Value:
     """`decays[-1][1]`."""
     op, (outer, inner) = gram.op, _gram_axes(scope.graph, gram)
     rows = Rows(scope, outer, op.row, inner, gram.operands)
-    factors = decays(rows, sums_of(scope.graph, node), op.exclusive, op.anchor)
+    factors = decays(rows, sums_of(scope.graph, node), op.exclusive)
     text = Text(f"{factors}[-1][{0 if reverse else 1}]")
     return settled(scope, node, text, [*outer, op.row, *inner])
 
@@ -187,7 +186,7 @@ def gradients(scope: Scope, node: Node, owner: int, place: int) -> Value:
     if owner not in scope.joint:
         d = aligned(weights.text, weights.layout, [*outer, op.row, op.col])
         a, b = (rows.of(operand) for operand in gate.operands[1:3])
-        factors = decays(rows, gate.operands[3], op.exclusive, "halves")
+        factors = decays(rows, gate.operands[3], op.exclusive)
         switches = [f"{n}=True" for n in ("strict", "exclusive") if getattr(op, n)]
         if op.exclusive and not op.strict:
             switches = ["strict=True", *switches]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import sympy
 from archc.backends.eager.file import File
 from archc.backends.eager.library import DIGEST
 from archc.backends.eager.literals import literals
@@ -16,9 +15,6 @@ from archc.ir.chunk import cotangent
 from archc.lowering.attention import clean, forward, numbers_of
 from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens
 from archc.tile.language import Buffer, Program
-
-Reach = Callable[[sympy.Expr], str]
-"""How a number of the layer is written where an op is called."""
 
 LOCALS = (
     "B", "S", "data", "shared", "o", "lse", "d_o", "delta", "output", "inputs", "given", "made",

@@ -13,7 +13,7 @@ from archc.dims import Axis, number_symbol, size_symbol, stream
 from archc.functions.interval import Interval
 from archc.ir import layer as ir
 from archc.ir.meaning import evaluate
-from archc.numerics.logs import NoLog, anchor, growth, log_of
+from archc.numerics.logs import NoLog, growth, log_of
 from archc.numerics.propagation import intervals
 from tests.graphs import Sketch, layer, lines, run
 
@@ -206,7 +206,7 @@ def test_a_parameter_that_is_known_to_be_positive_has_a_logarithm() -> None:
     assert s.graph[log(s, gate, a=Interval(0.5, 1))].op == ir.Elementwise("log")
 
 
-# --- growth and anchors ------------------------------------------------------------------------
+# --- growth ------------------------------------------------------------------------------------
 
 
 def test_growth_has_a_bound_where_the_gate_has() -> None:
@@ -227,21 +227,3 @@ def test_growth_has_a_bound_where_the_gate_has() -> None:
     assert low == pytest.approx(math.log(0.9))
     still = growth(s.graph, log(s, retention(s, x)), intervals(s.graph)).low
     assert still == pytest.approx(math.log(31 / 32))
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "rows", "wanted"),
-    [
-        (-0.606, 0, 64, "middle"),
-        (-0.606, 0, 256, "halves"),
-        (-5, 0, 16, "middle"),
-        (-5, 0, 17, "halves"),
-        (-math.inf, 0, 16, "halves"),
-        (-1, 1, 64, "middle"),
-        (0, 10, 16, "halves"),
-    ],
-)
-def test_the_anchor_keeps_exponentials_finite(
-    low: float, high: float, rows: int, wanted: str
-) -> None:
-    assert anchor(Interval(low, high), rows) == wanted

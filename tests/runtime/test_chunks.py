@@ -44,10 +44,6 @@ def test_products_and_their_gradients(rows: int, exclusive: bool, strict: bool) 
         torch.testing.assert_close(made, (d_a, d_b, d_g))
         torch.testing.assert_close(runtime.decayed_mix(d, b, decays, strict), d_a)
         torch.testing.assert_close(runtime.decayed_mix(d, a, decays, strict, True), d_b)
-        middle = runtime.from_middle(g, exclusive)
-        torch.testing.assert_close(runtime.gram_from_middle(a, b, middle, strict), wanted)
-        torch.testing.assert_close(runtime.mix_from_middle(d, b, middle, strict), d_a)
-        torch.testing.assert_close(runtime.mix_from_middle(d, a, middle, strict, True), d_b)
 
 
 @pytest.mark.parametrize("gates", [-1000.0, -torch.inf, 0.0])

@@ -78,3 +78,15 @@ def test_a_docstring_may_have_quotes_and_backslashes() -> None:
     doc = 'o = tril(q\' k"") S, a \\ b.'
     (function,) = ast.parse(to_triton(Composer("quoted", doc).done())).body
     assert isinstance(function, ast.FunctionDef) and ast.get_docstring(function) == doc
+
+
+def test_a_number_keeps_its_sign() -> None:
+    """0.0 and -0.0 are equal in Python, and a product with each is another number."""
+    k = Composer("signs", "y = 0 x, z = -0 x.")
+    x, y, z = (k.buffer(name, n=4) for name in "xyz")
+    n = k.iota("n", 4)
+    for buffer, number in ((y, 0.0), (z, -0.0)):
+        k.store(buffer, n, value=k.load(x, n) * number)
+    made = {name: torch.ones(4) for name in "xyz"}
+    run(k.done(), made, {}, {})
+    assert not made["y"].signbit().any() and made["z"].signbit().all()

@@ -60,9 +60,9 @@ class Gram(ChunkOp):
 
     All three run along `row`; in the result `col` stands for the rows of b. The log gate g has at
     least one of the dims summed. `anchor` says how exponents are made: "halves" sums gates from the
-    border between the halves of a binary tree of the rows, which is right for any gate; "middle"
-    takes one product, and needs |g| * rows small enough for exp (see `archc.numerics`); "sums"
-    takes differences: in place of g the operand is Sums of it (kernels, where they lie in memory).
+    border between the halves of a binary tree of the rows, where no exponent is above 0 for gates
+    up to 1: an underflow means that the product is 0 as well. "sums" takes differences: in place of
+    g the operand is Sums of it (kernels, where they lie in memory).
     """
 
     over: tuple[str, ...]

@@ -14,7 +14,7 @@ Recurrence along the chunks carries S and makes Y, and the reads are again for a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -76,12 +76,11 @@ class MatrixForm:
         states: Sequence[ir.State],
         steps: Sequence[TokenStep],
         initial: Sequence[int],
-        gram_anchor: Callable[[int], str] = lambda gate: "halves",
         known: Mapping[str, Interval] = MappingProxyType({}),
     ):
         self.keys, self.states, self.initial = tuple(keys), tuple(states), tuple(initial)
         self.key_names = tuple(axis.name for axis in keys)
-        self.count, self.gram_anchor, self.known = len(steps), gram_anchor, known
+        self.count, self.known = len(steps), known
         self.steps_axis = None if self.count == 1 else Axis("step", sympy.Integer(self.count))
         self.frame = frame if self.steps_axis is None else _longer(frame, self.count)
         self.key_gate = self._lay({p: step.key for p, step in enumerate(steps)})
@@ -148,9 +147,7 @@ class MatrixForm:
         frame, gate = self.frame, self.key_gate
         row, col = frame.row.name, frame.col
         if gate is not None and frame.has(gate, self.key_names):
-            anchor = self.gram_anchor(gate)
-            op = ck.Gram(self.key_names, row, col, strict, exclusive, anchor)
-            return frame.add(op, a, b, gate)
+            return frame.add(ck.Gram(self.key_names, row, col, strict, exclusive), a, b, gate)
         dots = frame.product(a, frame.renamed(b, {row: col}), self.key_names)
         if gate is None:
             kept = frame.before(strict or exclusive)

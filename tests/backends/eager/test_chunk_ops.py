@@ -147,16 +147,15 @@ def test_spans(strict: bool, exclusive: bool) -> None:
     agrees(s.outputs(d=d, g=s.add(ck.SpansGradient("i", "j", strict, exclusive), d)))
 
 
-@pytest.mark.parametrize("anchor", ["halves", "middle"])
 @pytest.mark.parametrize("switches", [(False, False), (True, False), (False, True)], ids=str)
-def test_products(switches: tuple[bool, bool], anchor: str) -> None:
+def test_products(switches: tuple[bool, bool]) -> None:
     s = Sketch()
     g = cut(s, s.fn("neg", s.fn("abs", s.input("g", "batch t H K"))))
     a, b = cut(s, s.input("a", "batch t H K")), cut(s, s.input("b", "batch t K"), ())
-    gram = s.add(ck.Gram(("K",), "i", COL, *switches, anchor), a, b, g)
-    mix = s.add(ck.Mix("i", "j", *switches, False, anchor), gram, b, g)
-    back = s.add(ck.Mix("i", "j", *switches, True, anchor), gram, a, g)
-    gate = s.add(ck.GateGradient("i", "j", *switches, anchor), gram, a, b, g)
+    gram = s.add(ck.Gram(("K",), "i", COL, *switches), a, b, g)
+    mix = s.add(ck.Mix("i", "j", *switches, False), gram, b, g)
+    back = s.add(ck.Mix("i", "j", *switches, True), gram, a, g)
+    gate = s.add(ck.GateGradient("i", "j", *switches), gram, a, b, g)
     agrees(s.outputs(gram=gram, mix=mix, back=back, gate=gate), chunk=5)
     agrees(s.outputs(back=back, gate=gate), chunk=5)
     agrees(s.outputs(mix=mix, back=back), chunk=5)
