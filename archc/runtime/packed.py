@@ -197,14 +197,19 @@ def check_packed(layer: str, cu_seqlens: Tensor, x: Tensor) -> None:
         vars(cu_seqlens)["_checked"] = seen
 
 
+def bounds_of(cu_seqlens: Tensor, x: Tensor) -> list[int]:
+    """Where packed sequences in x [1, T, ...] begin and end, read from the device once."""
+    seen = ("bounds", x.shape[:2])
+    return once_for(cu_seqlens, seen, lambda given: sequence_bounds("packed sequences", given, x))
+
+
 def one_by_one(run: Callable, cu_seqlens: Tensor, tokens: list, states: list) -> tuple:
     """What `run(*tokens, *states)` makes of packed sequences, of each by itself: values along the
     tokens, then the states after the last. Sequences of equal length run as one batch.
 
     tokens [1, T, ...]; states [N, ...]
     """
-    seen = ("bounds", tokens[0].shape[:2])
-    bounds = once_for(cu_seqlens, seen, lambda x: sequence_bounds("packed sequences", x, tokens[0]))
+    bounds = bounds_of(cu_seqlens, tokens[0])
     wanted = len(bounds) - 1
     for x in states:
         if x.shape[0] != wanted:

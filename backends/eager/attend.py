@@ -23,7 +23,7 @@ from archc.backends.writer import INDENT, Names, Writer, identifier
 
 from archc.ir import layer as ir
 from archc.ir.decode import decode_pays
-from archc.ir.graph import Node
+from archc.ir.graph import Graph, Node
 
 DECODE = "_decode"
 """How the name of a form ends that is made for few readers."""
@@ -47,10 +47,21 @@ class AttendFunction:
         self.body = body = body_scope(scope, node, like, axes)
         body.pair = (node.op.reader.name, node.op.read.name)
         body.writer.margin = len(INDENT)
+        self.packed = bool(scope.cu_seqlens) and self._softmax_alone()
+        body.cu_seqlens = "cu_seqlens" if self.packed else ""
         self._name_streams(axes)
         for name, inner in inputs.items():
             kind = NUMBER if self.values[name].kind == NUMBER else KIND_OF[inner.type.dtype]
             self._enter(inner, Value(Text(self.arguments[name]), self.layouts[name], kind))
+
+    def _softmax_alone(self) -> bool:
+        """Whether torch's softmax attention is all that looks at several tokens: everything else
+        is then done for all packed sequences at once."""
+        graph, fused, live = self.op.body, self.body.fused, {*self.body.uses}
+        streams = {self.op.reader.name, self.op.read.name}
+        if self.op.source != self.op.reader.name or not live & {*fused}:
+            return False
+        return all(id in fused or _of_one_token(graph, graph[id], streams) for id in live)
 
     def _inner_layout(self, name: str, role: str) -> tuple[str, ...]:
         """A capture's dims under their names in the body."""
@@ -103,7 +114,11 @@ class AttendFunction:
         _, given = extra_arguments(scope, self.body)
         arguments = [value.text.text for value in self.values.values()]
         left = ", ".join(targets.values())
-        if scope.cu_seqlens:
+        if self.packed:
+            scope.writer.call(
+                f"{left} = {self.name}(", [*arguments, *given, scope.cu_seqlens], ")"
+            )
+        elif scope.cu_seqlens:
             with scope.writer.block(f"if {scope.cu_seqlens} is not None:"):
                 self._each_alone(left, given)
             with scope.writer.block("else:"):
@@ -143,7 +158,8 @@ class AttendFunction:
         returned = [self._returned(outputs[name]) for name in self.results]
         parameters, _ = extra_arguments(self.scope, body)
         writer = Writer()
-        writer.call(f"def {self.name}(", [*self.arguments.values(), *parameters], "):")
+        borders = ["cu_seqlens=None"] * self.packed
+        writer.call(f"def {self.name}(", [*self.arguments.values(), *parameters, *borders], "):")
         writer.depth += 1
         writer.docstring(self._doc(parameters))
         write_sizes(writer, body)
@@ -170,7 +186,16 @@ class AttendFunction:
         known = argument_list(shapes)
         if "pos" in parameters:
             known += f"; pos the position of the first `{self.op.reader}`"
+        if self.packed:
+            known += "; cu_seqlens [N + 1], the borders of N sequences in a batch of 1"
         return [title, known]
+
+
+def _of_one_token(graph: Graph, node: Node, streams: set[str]) -> bool:
+    """Whether a value of one token is made of values of that token alone."""
+    kinds = (ir.Input, ir.Constant, ir.Elementwise, ir.Contract, ir.Reduce)
+    own, *given = (streams & {*graph[id].type.names} for id in (node.id, *node.operands))
+    return isinstance(node.op, kinds) and own != streams and all(each <= own for each in given)
 
 
 def attend(scope: Scope, node: Node) -> Value:

@@ -202,12 +202,13 @@ def _ungrouped(graph: Graph, node: Node, heads: str | None) -> Factor | None:
 
 
 def _call(scope: Scope, node: Node, found: Attention) -> Value:
-    """`softmax_attention(q, k, v, causal=True)`."""
+    """`softmax_attention(q, k, v, causal=True)`, or of each of packed sequences."""
     queries = [_vector(scope, factor, TIME.name) for factor in found.queries]
     keys = [_vector(scope, factor, found.read) for factor in found.keys]
     if None in (heads := {factor.heads for factor in found.keys}) and len(heads) > 1:
         keys = [_for_all(scope, key, f, found) for key, f in zip(keys, found.keys, strict=True)]
     given = [_joined(queries), _joined(keys), _vector(scope, found.values, found.read)]
+    given += [Text(scope.cu_seqlens)] * bool(scope.cu_seqlens)
     if found.causal:
         given.append(Text("causal=True"))
     if found.dropout is not None:
@@ -215,7 +216,7 @@ def _call(scope: Scope, node: Node, found: Attention) -> Value:
         given.append(Text(f"dropout={p} if {training} else 0.0"))
     head = found.heads or "head"
     have = ("batch", TIME.name, head, _kept(scope, node, found))
-    text = call("softmax_attention", *given)
+    text = call("packed_attention" if scope.cu_seqlens else "softmax_attention", *given)
     if found.heads is None:
         text, have = call(f"{text.at(ATOM)}.squeeze", "2"), (*have[:2], have[3])
     layout = scope.node_layout(node)
