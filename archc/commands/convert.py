@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from archc.commands import writing
 from archc.commands.console import Console
-from archc.commands.parameters import spec_argument
+from archc.commands.parameters import json_option, spec_argument
 from archc.diagnostics import fail
 
 
@@ -20,10 +21,12 @@ from archc.diagnostics import fail
     "--shard", type=click.FloatRange(0.001, 1000), default=5.0, show_default=True, metavar="GB",
     help="How large a file of a public checkpoint may be.",
 )  # fmt: skip
+@json_option
 @click.pass_context
 def command(
-    ctx: click.Context, spec: str, source: str, output: str, force: bool, shard: float
-) -> None:
+    ctx: click.Context, spec: str, source: str, output: str, force: bool, shard: float,
+    as_json: bool,
+) -> None:  # fmt: skip
     """FROM a folder as Hugging Face keeps it (config.json, safetensors) TO a file of parameters
     named as in SPEC, NAME.safetensors; or from such a file to such a folder. Nothing but names and
     arrangements of numbers changes, and what does not fit is named before anything is written.
@@ -42,10 +45,15 @@ def command(
     back = Path(source).suffix == ".safetensors"
     if back == (to.suffix == ".safetensors"):
         raise click.UsageError("Give a folder and a .safetensors file, in either order.")
-    module = load(spec).from_pretrained(source, backend="eager")
+    own = load(spec)
+    module = own.from_pretrained(source, backend="eager")
     if back:
         save_pretrained(module, to, shard_bytes=int(shard * 1e9))
     else:
         save_own(module, to)
     count = sum(p.numel() for p in module.parameters())
-    ctx.ensure_object(Console).say(f"{output} written, {count:,} parameters")
+    if as_json:
+        tensors = len(list(module.parameters()))
+        writing.tell(output, source=source, layer=own.name, tensors=tensors, parameters=count)
+    else:
+        ctx.ensure_object(Console).say(f"{output} written, {count:,} parameters")

@@ -9,7 +9,7 @@ import click
 
 from archc.commands import writing
 from archc.commands.console import Console
-from archc.commands.parameters import Spec
+from archc.commands.parameters import Spec, json_option
 from archc.commands.profile import CONDITIONS, Profile, in_short, profile
 from archc.ir.picture import as_svg
 from archc.specfile import bundled, read, split
@@ -68,12 +68,16 @@ GROUPS = (
 @click.command()
 @click.argument("specs", metavar="[SPEC]...", type=Spec(), nargs=-1)
 @click.option("-o", "--output", required=True, metavar="FILE", help="Where to write; - is stdout.")
+@json_option
 @click.pass_context
-def command(ctx: click.Context, specs: tuple[str, ...], output: str) -> None:
+def command(ctx: click.Context, specs: tuple[str, ...], output: str, as_json: bool) -> None:
     """Without a SPEC, all that are bundled. The page is one HTML file that needs no other."""
+    writing.check_json(output, as_json)
     names = specs or bundled()
     writing.write(output, page([profile(name) for name in names]))
-    if output != "-":
+    if as_json:
+        writing.tell(output, specs=list(names))
+    elif output != "-":
         ctx.ensure_object(Console).say(f"{output} written, {len(names)} specs")
 
 

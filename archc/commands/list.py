@@ -10,10 +10,11 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console as Terminal
 from rich.table import Table
 
 from archc.commands.catalogue import entry
+from archc.commands.console import Console
 from archc.commands.parameters import json_option
 from archc.specfile import bundled
 
@@ -29,11 +30,15 @@ COLUMNS = 100
 )  # fmt: skip
 @click.option("--long", is_flag=True, help="Add what each costs a token, its class and its source.")
 @json_option
-def command(pattern: str, family: str | None, long: bool, as_json: bool) -> None:
+@click.pass_context
+def command(
+    ctx: click.Context, pattern: str, family: str | None, long: bool, as_json: bool
+) -> None:
     """The name of a bundled spec can stand wherever a SPEC is asked for.
 
     PATTERN is a name with `*` and `?`, or a word to find in names, descriptions and sources:
-    `archc list 'gated*'`, `archc list delta`, `archc list --class decay`.
+    `archc list 'gated*'`, `archc list delta`, `archc list --class decay`. Where nothing is like
+    that, nothing is printed, and a remark on standard error says so: the exit status is 0.
     """
     entries: list[dict[str, Any]] = [entry(name) for name in bundled()]
     entries = [each for each in entries if _matches(each, pattern)]
@@ -41,10 +46,11 @@ def command(pattern: str, family: str | None, long: bool, as_json: bool) -> None
         entries = [each | _costs(each["name"]) for each in entries]
     if family is not None:
         entries = [each for each in entries if family.lower() in each["class"].lower()]
-    if not entries and not as_json:
-        raise click.UsageError("No bundled spec is like that; `archc list` shows them all.")
     if as_json:
         click.echo(json.dumps(entries, indent=2, ensure_ascii=False))
+    elif not entries:
+        remark = "no bundled spec is like that; `archc list` shows them all"
+        ctx.ensure_object(Console).say(remark)
     elif long:
         click.echo("\n".join(long_lines(entries)))
     elif sys.stdout.isatty():
@@ -109,4 +115,4 @@ def _print_table(entries: Sequence[Mapping[str, str]]) -> None:
     table.add_column("source", style="dim")
     for each in entries:
         table.add_row(each["name"], each["kind"], each["about"], each["source"])
-    Console().print(table)
+    Terminal().print(table)

@@ -10,7 +10,7 @@ import click
 
 from archc.commands import writing
 from archc.commands.console import Console
-from archc.commands.parameters import Spec
+from archc.commands.parameters import Spec, json_option
 from archc.diagnostics import fail
 from archc.source import Source
 from archc.specfile import SUFFIX, read, split
@@ -27,22 +27,27 @@ from archc.syntax.parse import parse
 )  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", help="Where to write; - is standard output.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@json_option
 @click.pass_context
 def command(
-    ctx: click.Context, name: str, origin: str | None, output: str | None, force: bool
-) -> None:
+    ctx: click.Context, name: str, origin: str | None, output: str | None, force: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """NAME is the new layer's name; the file is named after it, MyLayer in my_layer.arch."""
     if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or reserved(name):
         raise click.BadParameter(f"`{name}` cannot be the name of a layer", ctx, param_hint="NAME")
+    path = output or f"{snake_case(name)}{SUFFIX}"
+    writing.check_json(path, as_json)
     if origin is None:
         text = renamed(Source("template.arch", template()), None, name)
     else:
         text = renamed(read(split(origin)[0]), split(origin)[1], name)
-    path = output or f"{snake_case(name)}{SUFFIX}"
     if path != "-" and not force and Path(path).exists():
         raise fail("E0031", f"`{path}` exists already", helps=("--force replaces it",))
     writing.write(path, text)
-    if path != "-":
+    if as_json:
+        writing.tell(path, layer=name, origin=origin)
+    elif path != "-":
         ctx.ensure_object(Console).say(f"{path} written; `archc check {path}` checks it")
 
 

@@ -15,7 +15,7 @@ import click
 from archc.commands import writing
 from archc.commands.bench import DTYPES, SHAPES, Numbers
 from archc.commands.console import Console
-from archc.commands.parameters import set_option, spec_argument
+from archc.commands.parameters import json_option, set_option, spec_argument
 from archc.commands.status import Status
 
 if TYPE_CHECKING:
@@ -43,8 +43,11 @@ if TYPE_CHECKING:
     "-o", "--output", metavar="FILE",
     help="Where the settings go; by default a file for this spec and GPU in the user's cache.",
 )  # fmt: skip
+@json_option
 @click.pass_context
-def command(ctx: click.Context, spec: str, output: str | None, **options: Any) -> None:
+def command(
+    ctx: click.Context, spec: str, output: str | None, as_json: bool, **options: Any
+) -> None:
     """Nothing searches by itself: generated files launch their kernels with the settings they are
     shipped with. This tries others (how many warps, how many stages of loads) at the shapes that
     you name, on the GPU that is here. Every candidate is compiled, all cores at once, and its
@@ -73,9 +76,12 @@ def command(ctx: click.Context, spec: str, output: str | None, **options: Any) -
     except SearchFailed as error:
         click.echo(f"nothing is written: {error}", err=True)
         ctx.exit(Status.DISAGREE)
-    for each in found:
-        click.echo("\n".join(told(each)))
-    _write(found, output, console)
+    if not as_json:
+        for each in found:
+            click.echo("\n".join(told(each)))
+    path = _write(found, output, console)
+    if as_json:
+        writing.tell(path, shapes=[as_data(each) for each in found])
 
 
 def _searched(
@@ -117,15 +123,33 @@ def told(found: Found) -> Iterator[str]:
         yield f"  left out: {name} (warps:stages): {reason}"
 
 
-def _write(found: list[Found], output: str | None, console: Console) -> None:
-    """One file for all shapes, over what it held before."""
+def as_data(found: Found) -> dict[str, Any]:
+    """What is found at a shape, as data: the times of every launch in milliseconds, by candidate,
+    and what is chosen (None: the shipped settings stay)."""
+    launches = [
+        {
+            "kernel": launch[0],
+            "programs": launch[1],
+            "milliseconds": {name: 1e3 * statistics.median(taken) for name, taken in tried.items()},
+            "chosen": found.settings[launch].settings if launch in found.settings else None,
+        }
+        for launch, tried in found.times.items()
+    ]
+    return {
+        "spec": found.job.title, "shape": list(found.job.shape), "dtype": found.job.dtype,
+        "launches": launches, "faster": found.faster, "left_out": found.left_out,
+    }  # fmt: skip
+
+
+def _write(found: list[Found], output: str | None, console: Console) -> str | None:
+    """One file for all shapes, over what it held before; None where nothing is better."""
     from archc.bench.record import record
     from archc.tune.store import document, joined, place, read
 
     better = [each for each in found if each.settings]
     if not better:
         console.say("the shipped settings are the best: nothing is written")
-        return
+        return None
     made: dict[str, Any] = {}
     path = Path(output) if output else place(found[0].job.title, found[0].machine["device"])
     for each in better:
@@ -135,3 +159,4 @@ def _write(found: list[Found], output: str | None, console: Console) -> None:
     writing.make_folder(path.parent)
     writing.write(str(path), json.dumps(made, indent=1) + "\n")
     console.say(f"{path} written; ARCHC_TUNED={path} makes generated files use it")
+    return str(path)

@@ -38,8 +38,8 @@ def check_json(output: str, as_json: bool) -> None:
         raise click.UsageError("--json prints what was written: name a file with -o.")
 
 
-def tell(output: str, **data: Any) -> None:
-    """What was written, as data on standard output."""
+def tell(output: str | None, **data: Any) -> None:
+    """What was written, as data on standard output; None: nothing was."""
     click.echo(json.dumps({"output": output, **data}, indent=2, ensure_ascii=False))
 
 

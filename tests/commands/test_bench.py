@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands.json_page import as_promised
 from tests.console import run
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -25,7 +26,7 @@ layer Sum(d, H, K, V):
     output y[d] = o @ W_o
 """
 
-PEERS = '''
+PEERS = """
 import torch
 from archc.bench.contenders import Peer
 
@@ -56,7 +57,7 @@ PEERS = {
     "right": {"sum": loop(1.0)}, "wrong": {"*": loop(1.01)}, "refuses": {"sum": Peer(refuses)},
     "missing": {"sum": Peer(missing)}, "other": {"another_spec": loop(1.0)},
 }
-'''
+"""
 
 
 def test_ours_and_peers_in_one_run(tmp_path: Path) -> None:
@@ -92,6 +93,8 @@ def test_ours_and_peers_in_one_run(tmp_path: Path) -> None:
     assert {*decode["entries"][0]["errors"]} == {"o", "S"}
     # q, k, v read, o written, in 4 bytes: 40 tokens, 2 heads, dims of 8; the gates; the last state
     assert forward["least"]["bytes"] == 4 * (40 * 2 * (4 * 8 + 1) + 2 * 8 * 8)
+    whole = json.loads(run("bench", "--again", "out.json", "--json").stdout)
+    assert as_promised("bench mine.arch --json", whole)
     again = run("bench", "--again", "out.json")
     assert again.exit_code == 0 and "wrong: WRONG" in again.stdout
 
@@ -111,7 +114,7 @@ def test_wrong_use(arguments: tuple[str, ...], told: str) -> None:
     assert done.exit_code == 2 and told in done.stderr, done.stderr
 
 
-LAYERS = '''
+LAYERS = """
 import torch
 from torch import nn
 
@@ -125,7 +128,7 @@ class Other(nn.Module):
 
 PEERS = {}
 LAYERS = {"linear": {"sum": lambda sizes: Other(sizes["d"])}}
-'''
+"""
 
 
 def test_a_whole_layer_beside_that_of_a_peer(tmp_path: Path) -> None:

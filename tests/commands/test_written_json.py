@@ -45,11 +45,3 @@ def test_derive_tells_every_check(spec: str, tmp_path: Path):
     told = json.loads(ran.stdout)
     assert told["layer"] == "Small" and told["steps"] > 0 and out.exists()
     assert told["checks"] and all(c["right"] and c["error"] <= c["limit"] for c in told["checks"])
-
-
-@pytest.mark.parametrize(
-    "args", [("compile", "-o", "-"), ("derive", "-o", "-"), ("compile", "--check", "-o", "f.py")]
-)
-def test_two_answers_are_not_asked_for_at_once(spec: str, args: tuple[str, ...]):
-    ran = CliRunner().invoke(archc, [args[0], spec, *args[1:], "--json"])
-    assert ran.exit_code == Status.USAGE and "--json" in ran.output

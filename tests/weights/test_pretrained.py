@@ -15,6 +15,7 @@ from torch import nn
 
 import archc
 from archc.diagnostics import ArchError
+from tests.commands.json_page import EXAMPLES, as_promised, verb
 from tests.console import run
 from tests.specs.agreement import difference
 from tests.specs.references import gpt2, lfm2, llama
@@ -69,7 +70,10 @@ def test_bfloat16_stays_and_sizes_can_be_given(folder: Path, tmp_path: Path):
 
 def test_convert_writes_parameters_and_brings_them_back(folder: Path, tmp_path: Path):
     own, back = tmp_path / "own.safetensors", tmp_path / "back"
-    assert run("convert", "lm", str(folder), "-o", str(own)).exit_code == 0
+    told = json.loads(run("convert", "lm", str(folder), "-o", str(own), "--json").stdout)
+    (promised,) = (each for each in EXAMPLES if verb(each) == "convert")
+    assert as_promised(promised, told) and told["layer"] == "LM"
+    assert told["parameters"] == sum(each.numel() for each in load_file(own).values())
     assert {"E", "layers.1.transformer.attention.W_q"} <= set(load_file(own))
     assert run("convert", "lm", str(own), "-o", str(back)).exit_code == 0
     ours, theirs = (load_file(each / "model.safetensors") for each in (back, folder))
