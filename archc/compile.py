@@ -272,11 +272,6 @@ def in_kernels(plan: Plan) -> eager.Code:
     return triton.code_of(replace(plan, layer=for_kernels(plan.layer)), SCHEDULE)
 
 
-def in_kernels(plan: Plan) -> eager.Code:
-    """The code whose chunked recurrences launch kernels on a GPU."""
-    return triton.code_of(replace(plan, layer=for_kernels(plan.layer)), SCHEDULE)
-
-
 @lru_cache(KEPT)
 def whole_for_kernels(layer: ir.Layer) -> ir.Layer:
     """Chunked forms as kernels do best, with what enters and what leaves them."""
