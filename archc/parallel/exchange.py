@@ -57,6 +57,16 @@ def gathered(
     return anchor, found
 
 
+def told(ranks: Ranks, what: str, x: Tensor) -> list[Tensor]:
+    """A value of every process, by rank, without gradients."""
+    own = x.contiguous()
+    every = own.new_empty(ranks.count, *own.shape)
+    ranks.ask(
+        what, lambda: dist.all_gather_into_tensor(every.flatten(), own.flatten(), group=ranks.group)
+    )
+    return [*every]
+
+
 class _Reduce(torch.autograd.Function):
     """The sum over the processes; `alike`: what is done with it is the same on all of them, so that
     its gradient is there already, else their gradients are summed."""

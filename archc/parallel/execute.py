@@ -38,6 +38,8 @@ from archc.parallel.own_tokens import tokens_of
 from archc.parallel.pieces import ATTEND, CALL, RECURRENCE, Piece, pieces_of
 from archc.parallel.placement import Crossing, Mark, Pending, Split, place_of
 from archc.parallel.sequence import started, with_earlier, with_halo, with_position
+from archc.parallel.widened import by_columns
+from archc.recurrence.analysis.columns import Columns, columns_of
 from archc.recurrence.law.composition import Refusal, law_of_layer
 
 
@@ -71,18 +73,19 @@ class PieceFunction:
         self.continues = memory.refusal is None
         self.counts = any(each.kind == "pos" for each in memory.fields)
 
-    def __call__(self, values: Sequence[Tensor], state: Any, training: bool) -> tuple[Tensor, ...]:
-        """What the piece makes."""
+    def __call__(
+        self, values: Sequence[Tensor], state: Any, training: bool
+    ) -> tuple[tuple[Tensor, ...], Any]:
+        """What the piece makes, and the state after the last token."""
         more = {"training": training} if self.trains else {}
-        made, _ = self.call(*values, state=state, **self.options, **more)
-        return made if isinstance(made, tuple) else (made,)
+        made, end = self.call(*values, state=state, **self.options, **more)
+        return made if isinstance(made, tuple) else (made,), end
 
     def first_state(self, values: Sequence[Tensor]) -> Any:
-        """The state before the first token."""
+        """The state before the first token, of what has no tokens: it may be learned."""
         pairs = zip(values, self.streamed, strict=True)
-        nothing = [x[:, :0] if along else x for x, along in pairs]
-        with torch.no_grad():
-            _, state = self.call(*nothing, **self.options)
+        nothing = [x[:, :0].detach() if along else x for x, along in pairs]
+        _, state = self.call(*nothing, **self.options)
         return state
 
 
@@ -91,6 +94,14 @@ def law_in(piece: Piece) -> CompositionLaw | Refusal:
     ready = before_chunks(piece.layer)
     found = law_of_layer(ready)
     return found if isinstance(found, Refusal) else CompositionLaw(ready, found)
+
+
+def columns_in(piece: Piece) -> Columns | None:
+    """The columns of a piece that is a recurrence along the tokens."""
+    node = piece.node
+    if node is None or piece.kind != RECURRENCE or node.op.stream.name != "t":
+        return None
+    return columns_of(piece.layer)
 
 
 class Program:
@@ -114,7 +125,9 @@ class Program:
             self.local |= {name: int(sizes[name]) // tp for name in split}
         self.tokens = self._tokens() if cp > 1 else {}
         self.pieces = self._pieces()
-        self.laws = [self._law(piece) if cp > 1 else None for piece in self.pieces]
+        self.columns = [columns_in(piece) if cp > 1 else None for piece in self.pieces]
+        pairs = zip(self.pieces, self.columns, strict=True)
+        self.laws = [self._law(p) if cp > 1 and alone is None else None for p, alone in pairs]
         self.drops = [self._drops(piece) for piece in self.pieces]
 
     @cached_property
@@ -309,13 +322,17 @@ class Run:
 
     def _compute(self, place: int, function: PieceFunction) -> None:
         """What a piece makes, and the sums that are taken of it."""
-        piece = self.program.pieces[place]
+        piece, columns = self.program.pieces[place], self.program.columns[place]
         values = self._read(piece)
         state, cut = None, 0
-        if self.cp is not None:
+        if self.cp is not None and columns is None:
             values, state, cut = self._before(piece, function, self.program.laws[place], values)
         with self._dropout(place, function, values):
-            made = function(values, state, self.module.training)
+            if self.cp is None or columns is None:
+                made, _ = function(values, state, self.module.training)
+            else:
+                first = function.first_state(values)
+                made = by_columns(self.cp, columns, piece.layer, function, values, first)
         for id, value in zip(piece.makes, made, strict=True):
             along = "t" in self.program.layer.graph[id].type.names
             self.values[id] = self._taken(id, value[:, cut:] if cut and along else value)

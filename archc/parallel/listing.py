@@ -104,11 +104,14 @@ def _size(program: Program, axis: str, local: bool) -> int:
 
 def _tokens(program: Program) -> Iterator[str]:
     graph = program.layer.graph
-    for piece, law in zip(program.pieces, program.laws, strict=True):
+    for piece, law, alone in zip(program.pieces, program.laws, program.columns, strict=True):
         halo = int(evaluate(piece.halo, program.sizes))
         if piece.kind == BETWEEN and halo:
             names = ", ".join(op.name for _, op in piece.layer.inputs if "t" in op.type.names)
             yield f"    cp: {halo} tokens of {names} from the rank before"
+        elif alone is not None:
+            more = f"each by its own recurrence on more of {alone.column}"
+            yield f"    cp: the state {alone.state.name} by summaries of all ranks, {more}"
         elif piece.kind == RECURRENCE and law is not None:
             states = ", ".join(law.states)
             yield f"    cp: the state {states} by summaries {', '.join(law.parts)} of all ranks"

@@ -20,7 +20,7 @@ from archc.parallel.mesh import Ranks
 
 
 def anchor_of(values: Sequence[Tensor]) -> int:
-    """The place of a value that has a gradient, if one has."""
+    """The place of a value that has a gradient, if one has: of values that outputs are made of."""
     return next((i for i, x in enumerate(values) if x.requires_grad), 0)
 
 
@@ -56,7 +56,8 @@ def started(
     """The values, and the state that this process's tokens start from: each process summarises its
     own, all tell each other, and each applies the summaries of those before it to `first`."""
     found, states = list(values), [first] * (ranks.count + 1)
-    at = anchor_of(found)
+    along = [i for i, stream in enumerate(law.streams) if stream is not None]
+    at = along[anchor_of([found[i] for i in along])]  # not a learned first state: it is not read
     for number in range(law.rounds):
         part = law.part(number, found, states[ranks.rank], **options)
         what = f"summaries of {law.name}"

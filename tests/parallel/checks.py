@@ -228,6 +228,39 @@ def dropout() -> None:
     assert not torch.equal(*apart)
 
 
+LEARNED = """
+layer Learned(d, H, K = 3, V = 4):
+    input x[d]
+    param W_q[d, H, K]; W_v[d, H, V]; W_o[H, V, d]
+    param S_0[H, K, V] = normal(0, 1); n_0[H, K] = normal(0, 1)
+    q = x @ W_q
+    v = x @ W_v
+    recurrence S[K, V] = S_0 over H:
+        S[t] = 0.5 * S[t-1] + q @ v.T
+        u    = S[t].T @ q
+    recurrence n[K] = n_0 over H:
+        n[t] = tanh(q) * n[t-1] + q
+    output y[d] = (u * sum[K](n * q)) @ W_o
+"""
+
+
+def learned() -> None:
+    """First states that are parameters, by columns and by a law."""
+    modules = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        modules.append(archc.parse(LEARNED).module(d=6, H=2, dtype=WIDE))
+    one, other = modules
+    mesh = mesh_of("cp")
+    parallel.apply(other, mesh)
+    wanted, x = [], torch.randn(2, 12, 6, dtype=WIDE)
+    for module, given in ((one, x), (other, parallel.split(mesh, x))):
+        wanted.append(module(given))
+        wanted[-1].square().sum().backward()
+    near(wanted[1], parallel.split(mesh, wanted[0]), "y")
+    same_gradients(other, one)
+
+
 def every_of(x: Tensor) -> list[Tensor]:
     """A value of each process."""
     found = [torch.empty_like(x) for _ in range(RANKS)]
@@ -255,6 +288,7 @@ CHECKS: dict[str, tuple[Callable[[], None], bool]] = {
     "uneven tokens": (uneven, False),
     "unequal parts": (unequal, False),
     "dropout": (dropout, False),
+    "learned first states": (learned, False),
     **{
         f"{dim} {name}": (partial(in_parts, name, dim), f"{dim} {name}" not in QUICK)
         for name in SMALL
