@@ -47,7 +47,8 @@ p { margin: .7rem 0; }
 nav { font-size: .88rem; line-height: 1.7; background: var(--panel); border-radius: 8px;
   padding: .8rem 1.2rem; margin: 1.5rem 0; }
 nav ol { margin: 0; padding-left: 1.4rem; }
-nav li ol { columns: 2; padding-left: 1.2rem; color: var(--quiet); }
+nav li ol { columns: 14rem 2; padding-left: 1.2rem; color: var(--quiet); }
+nav li li { break-inside: avoid; }
 code, pre { font: .84em/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono",
   monospace; }
 p code, td code { background: var(--panel); border-radius: 4px; padding: .08em .3em;
@@ -82,6 +83,9 @@ svg.dependence text { fill: var(--text); font-family: system-ui, "DejaVu Sans", 
 .check b { color: var(--good); font-weight: 600; } .check.wrong b { color: var(--fault); }
 details { margin: 1rem 0; } summary { cursor: pointer; color: var(--link); font-size: .88rem; }
 details pre { font-size: .8em; }
+@media (max-width: 40rem) { body { font-size: 16px; padding: 1.2rem 1rem 3rem; }
+  td:first-child { min-width: 3.5rem; } .formula { padding-left: .6rem; }
+  td code { white-space: nowrap; } td:last-child code { white-space: normal; } }
 @media print { nav, details { display: none; } body { max-width: none; } }
 """.strip()
 

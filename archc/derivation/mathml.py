@@ -12,6 +12,7 @@ from archc.derivation.maths import (
     Name,
     Number,
     Power,
+    Root,
     Row,
     Sign,
     Sum,
@@ -43,6 +44,8 @@ def _element(math: Math) -> str:
             return f"<mrow><mo>{escape(left)}</mo>{body}<mo>{escape(right)}</mo></mrow>"
         case Fraction(above, below):
             return f"<mfrac>{_element(above)}{_element(below)}</mfrac>"
+        case Root(inner):
+            return f"<msqrt>{_element(inner)}</msqrt>"
         case Power(Name() as base, exponent) if base.subs:
             return _name(base, exponent)
         case Power(base, exponent):

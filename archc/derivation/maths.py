@@ -75,6 +75,13 @@ class Fraction:
 
 
 @dataclass(frozen=True)
+class Root:
+    """A square root."""
+
+    inner: Math
+
+
+@dataclass(frozen=True)
 class Power:
     """A base and its exponent, such as a transpose."""
 
@@ -91,7 +98,7 @@ class Sum:
     above: Math | None = None
 
 
-Math = Name | Number | Sign | Words | Row | Fence | Fraction | Power | Sum
+Math = Name | Number | Sign | Words | Row | Fence | Fraction | Root | Power | Sum
 
 EQUALS, PLUS, MINUS, TIMES = Sign("="), Sign("+"), Sign("−"), Sign("⊙")
 NEGATIVE = Sign("−", tight=True)

@@ -9,6 +9,7 @@ from archc.derivation.letters import Letters
 from archc.derivation.maths import Math, Name, named
 from archc.derivation.page import Block, Formula, Inline, Step, Table, para
 from archc.derivation.telling import Telling, excerpt
+from archc.derivation.typeset import formulas
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.recurrence.affine.form import (
@@ -45,7 +46,18 @@ def printed(telling: Telling) -> Step:
     ]  # fmt: skip
     if span is not None:
         blocks.append(excerpt(span, [each for each in spans if each is not None]))
+    blocks += _typeset(study)
     return Step("As printed", (*blocks, _letters(study)), span)
+
+
+def _typeset(study: Study) -> list[Block]:
+    """The same in the signs of mathematics."""
+    lines = list(formulas(study))
+    if not lines:
+        return []
+    stream = study.recurrence.stream.name
+    said = "For one sequence and one head, and with what each token has for itself marked by "
+    return [para(said, Name(stream), ", that is:"), *lines]
 
 
 def _memory(telling: Telling) -> Iterator[Inline]:

@@ -12,6 +12,7 @@ from archc.derivation.maths import (
     Name,
     Number,
     Power,
+    Root,
     Row,
     Sign,
     Sum,
@@ -21,6 +22,7 @@ from archc.derivation.maths import (
 SIGNS = {
     "⊙": r"\odot", "−": "-", "≤": r"\le", "⊤": r"\top", "∏": r"\prod", "Σ": r"\sum", "∑": r"\sum",
     "…": r"\dots", "∞": r"\infty", "→": r"\to", "∂": r"\partial", "≥": r"\ge", "·": r"\cdot",
+    "∈": r"\in", "←": r"\leftarrow", "≠": r"\ne",
 }  # fmt: skip
 
 
@@ -37,13 +39,16 @@ def as_latex(math: Math) -> str:
         case Sign(text):
             return f" {SIGNS.get(text, text)} "
         case Words(text):
-            return SIGNS.get(text, rf"\operatorname{{{text.strip()}}}" if text.strip() else r"\,")
+            word = text.strip().replace("_", r"\_")
+            return SIGNS.get(text, rf"\operatorname{{{word}}}" if word else r"\,")
         case Row(parts):
             return "".join(_spaced(parts))
         case Fence(inner, left, right):
             return rf"\left{left} {as_latex(inner)} \right{right}"
         case Fraction(above, below):
             return rf"\frac{{{as_latex(above)}}}{{{as_latex(below)}}}"
+        case Root(inner):
+            return rf"\sqrt{{{as_latex(inner)}}}"
         case Power(base, exponent):
             return rf"{{{as_latex(base)}}}^{{{as_latex(exponent).strip()}}}"
         case Sum(sign, below, above):
@@ -89,12 +94,14 @@ def as_plain(math: Math) -> str:
         case Words(text):
             return text
         case Row(parts):
-            return _joined([_closed(p) if isinstance(p, Fraction) else as_plain(p) for p in parts])
+            return _joined(list(_in_row(parts)))
         case Fence(inner, left, right):
             return f"{left}{as_plain(inner)}{right}"
         case Fraction(above, below):
             signs = isinstance(above, Row) and any(isinstance(p, Sign) for p in above.parts)
             return f"{_closed(above) if signs else as_plain(above)} / {_closed(below)}"
+        case Root(inner):
+            return f"√{_closed(inner)}"
         case Power(base, exponent):
             above = as_plain(exponent)
             return _closed(base) + RAISED.get(above, f"^{above}")
@@ -112,7 +119,16 @@ def _joined(parts: list[str]) -> str:
     return text
 
 
+def _in_row(parts: tuple[Math, ...]) -> Iterator[str]:
+    """Parts side by side; a fraction as a factor, or after a minus, has brackets."""
+    for number, part in enumerate(parts):
+        before, after = parts[:number][-1:], parts[number + 1 :][:1]
+        term = all(isinstance(p, Sign) and p.text in "=←+" for p in (*before, *after))
+        yield _closed(part) if isinstance(part, Fraction) and not term else as_plain(part)
+
+
 def _closed(math: Math) -> str:
-    """A part as one factor."""
+    """A part as one factor; `f(x)` is one."""
     text = as_plain(math)
-    return f"({text})" if isinstance(math, Row | Fraction) else text
+    called = isinstance(math, Row) and [*map(type, math.parts)] == [Words, Fence]
+    return f"({text})" if isinstance(math, Row | Fraction) and not called else text
