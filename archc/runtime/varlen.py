@@ -49,7 +49,8 @@ def packed_attention(
     k, v = (
         x if x.shape[2] == heads else x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v)
     )
-    given = [F.pad(x[0], (0, size - x.shape[3])) for x in (q, k, v)]
+    padded = (x if x.shape[3] == size else F.pad(x, (0, size - x.shape[3])) for x in (q, k, v))
+    given = [x[0] for x in padded]
     borders, most = cu_seqlens.to(torch.int32), max(lengths)
     window = (-1, 0) if causal else (-1, -1)
     o = run(*given, borders, borders, most, most, scale=1.0, window_size=window)
