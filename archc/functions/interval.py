@@ -143,7 +143,7 @@ def _plain(value: Number) -> Number:
         return math.inf if value > 0 else -math.inf
 
 
-def _corners(
+def _at_ends(
     fn: Callable[[Number, Number], Number],
     a: Interval,
     b: Interval,
@@ -166,7 +166,7 @@ def _corners(
 def mul(a: Interval, b: Interval) -> Interval:
     """0 times infinity counts as 0: towards that corner products are as small as one likes."""
     settles = (0, *INFINITE)
-    return _corners(lambda x, y: 0 if x == 0 or y == 0 else x * y, a, b, (settles, settles))
+    return _at_ends(lambda x, y: 0 if x == 0 or y == 0 else x * y, a, b, (settles, settles))
 
 
 def div(a: Interval, b: Interval) -> Interval:
@@ -180,7 +180,7 @@ def div(a: Interval, b: Interval) -> Interval:
             return 0
         return side * (1 if x > 0 else -1) if y == 0 else _ratio(x, y)
 
-    return _corners(quotient, a, b, ((0, *INFINITE), INFINITE))
+    return _at_ends(quotient, a, b, ((0, *INFINITE), INFINITE))
 
 
 def _ratio(x: Number, y: Number) -> Number:
@@ -209,7 +209,7 @@ def square(a: Interval) -> Interval:
 def power(a: Interval, b: Interval) -> Interval:
     """a ** b. A negative base has a power where the exponent is whole."""
     if a.nonnegative:
-        return _corners(_pow, a, b, ((0, 1, math.inf), (0, *INFINITE)))
+        return _at_ends(_pow, a, b, ((0, 1, math.inf), (0, *INFINITE)))
     size = power(absolute(a), b)
     if b.low < b.high:
         return hull(neg(size), size)

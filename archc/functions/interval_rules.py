@@ -72,17 +72,14 @@ def log(x: Number) -> float:
     return math.log(x) if x > 0 else -math.inf
 
 
+def from_zero(range: Callable[[Interval], Interval]) -> Callable[[Interval], Interval]:
+    """The range of a function that is no number below 0: of the part of an interval above it."""
+    return lambda a: ANY if a.high < 0 else range(root_domain(a))
+
+
 EXP = rising(exp, 0, math.inf)
-_SQRT = rising(math.sqrt, 0, math.inf, reached=True)
-_LOG = rising(log, -math.inf, math.inf, reached=True)
-
-
-def logarithm(a: Interval) -> Interval:
-    return ANY if a.high < 0 else _LOG(root_domain(a))
-
-
-def square_root(a: Interval) -> Interval:
-    return ANY if a.high < 0 else _SQRT(root_domain(a))
+logarithm = from_zero(rising(log, -math.inf, math.inf, reached=True))
+square_root = from_zero(rising(math.sqrt, 0, math.inf, reached=True))
 
 
 def inverse_root(a: Interval) -> Interval:

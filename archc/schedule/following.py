@@ -114,12 +114,12 @@ def _is_affine(graph: Graph, node: Node, value: int) -> bool:
     return node.op.fn not in PRODUCTS or (not divisor and is_number(graph, others[0]))
 
 
-def is_dear(graph: Graph, id: int) -> bool:
+def is_costly(graph: Graph, id: int) -> bool:
     """Whether a value is made by elementwise ops with a special function among them."""
     op = graph[id].op
     if not isinstance(op, ir.Elementwise):
         return False
-    return bool(FUNCTIONS[op.fn].special) or any(is_dear(graph, o) for o in graph[id].operands)
+    return bool(FUNCTIONS[op.fn].special) or any(is_costly(graph, o) for o in graph[id].operands)
 
 
 def _beside(graph: Graph, reader: Node, id: int, stream: str) -> tuple[Node, ...]:

@@ -35,7 +35,7 @@ def _take_out(graph: Graph, node: Node) -> None:
         known = {**captured, **made}
         if not all(operand in known for operand in inner.operands):
             continue
-        if not (_is_dear(inner) or _is_added(op.body, inner, made)):
+        if not (_is_costly(inner) or _is_added(op.body, inner, made)):
             continue
         whole = [outside[known[operand]] for operand in inner.operands]
         name = made[inner.id] = f"product.{inner.id}"
@@ -50,7 +50,7 @@ def _take_out(graph: Graph, node: Node) -> None:
     graph.substitute(node.id, graph.add(replace(op, captures=captures, body=body), *given))
 
 
-def _is_dear(node: Node) -> bool:
+def _is_costly(node: Node) -> bool:
     """Whether a node is a product that is summed."""
     if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
         return False

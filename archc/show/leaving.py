@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from archc.ir.graph import Graph, Node
 from archc.ir.sizes import evaluate
 from archc.schedule.epilogue import Epilogue, considered
-from archc.schedule.following import REASONS, is_dear
+from archc.schedule.following import REASONS, is_costly
 from archc.schedule.moving import in_words
 from archc.schedule.program import Setting
 
@@ -59,7 +59,7 @@ def _why(graph: Graph, recurrence: Node, found: Epilogue, kernels: int) -> str:
     why = REASONS[rule].format(*words)
     others = [id for id in about[1:] if recurrence.op.stream.name in graph[id].type.names]
     if rule == "needed" and others and kernels:
-        does = "compute" if is_dear(graph, others[0]) else "read"
+        does = "compute" if is_costly(graph, others[0]) else "read"
         each = "kernel" if kernels == 1 else f"{kernels} kernels"
         why += f", and the {each} that read{'s' * (kernels == 1)} its gradient would {does}"
         why += f" `{in_words(graph, others[0])}` too"
