@@ -72,7 +72,11 @@ class Choice:
         if self.temperature == 0:
             return logits.argmax(-1, keepdim=True)
         weights = self.weights(logits)
-        return torch.multinomial(weights, 1, generator=self.generator)
+        return first(weights, self.waits(torch.empty_like(weights)))
+
+    def waits(self, into: Tensor) -> Tensor:
+        """A time for each token [B, vocab], drawn anew: see `first`."""
+        return into.exponential_(generator=self.generator)
 
     def weights(self, logits: Tensor) -> Tensor:
         """How likely each token is, [B, vocab]: those that are not among the chosen have 0."""
@@ -85,6 +89,13 @@ class Choice:
         ordered, at = weights.sort(dim=-1, descending=True, stable=True)
         before = ordered.cumsum(-1) - ordered  # a token stays if those before it are not enough
         return torch.zeros_like(weights).scatter(-1, at, ordered.where(before < self.top_p, 0))
+
+
+def first(weights: Tensor, waits: Tensor) -> Tensor:
+    """The token of each row that comes first, [B, 1], where each waits for its share of `waits`,
+    which are exponential: it is token i with a probability as its weight. That is how
+    `torch.multinomial` draws; apart, the times of each row can be those of its own generator."""
+    return (weights / waits).argmax(-1, keepdim=True)
 
 
 @dataclass
@@ -214,15 +225,17 @@ def stream(
 
 @contextmanager
 def reading(model: nn.Module) -> Iterator[None]:
-    """A model that only reads: dropout is off, and nothing is kept for gradients; its mode is what
-    it was afterwards."""
-    training = model.training
-    model.eval()
+    """A model that only reads: dropout is off, and nothing is kept for gradients; afterwards the
+    mode of each of its modules is what it was."""
+    learning = [each for each in model.modules() if each.training]
+    for each in learning:
+        each.training = False
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(training)
+        for each in learning:
+            each.training = True
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from archc.runtime.kept_states import each_tensor, kept_by
-from archc.sampling import Choice, reading, text_model, to_continue
+from archc.sampling import Choice, first, reading, text_model, to_continue
 
 
 @dataclass
@@ -46,6 +46,10 @@ class Lanes(Protocol):
     """The states of all slots, and the logits behind the last token of each."""
 
     logits: Tensor
+
+    def seen(self) -> Tensor:
+        """The likeliest token of every slot, and whether its logits are NaN: [2, slots]."""
+        ...
 
     def put(self, slot: int, state: Any, logits: Tensor) -> None:
         """Let a slot hold a sequence that has been read."""
@@ -129,31 +133,44 @@ class Pool:
     def step(self) -> dict[int, int]:
         """One token more of every live sequence, by its number. A sequence that ends with it leaves
         its slot free. Raises ValueError where logits are NaN, before any token is drawn."""
-        self._refuse_nan()
-        drawn, still = self._drawn(), {}
-        with reading(self.model):
-            for number, each in [*self._live.items()]:
-                if each.take(drawn[number]):
-                    self._finish(number)
-                else:
-                    still[each.slot] = drawn[number]
-            if still:
-                self.lanes.read(still)
-        return drawn
-
-    def _drawn(self) -> dict[int, int]:
-        """The next token of every live sequence: drawn on the device, and read from it at once."""
         if not self._live:
             return {}
-        logits = self.lanes.logits
-        likeliest = logits.argmax(-1, keepdim=True)
-        rows = [
-            likeliest[each.slot : each.slot + 1]
-            if each.choice.temperature == 0
-            else each.choice.draw(logits[each.slot : each.slot + 1])
-            for each in self._live.values()
-        ]
-        return dict(zip(self._live, torch.cat(rows).flatten().tolist(), strict=True))
+        likeliest, wrong = self.lanes.seen().tolist()
+        self._refuse_nan(wrong)
+        chosen = self._chosen()
+        drawn = {n: chosen.get(n, likeliest[each.slot]) for n, each in self._live.items()}
+        still = {}
+        for number, each in [*self._live.items()]:
+            if each.take(drawn[number]):
+                self._finish(number)
+            else:
+                still[each.slot] = drawn[number]
+        if still:
+            self.lanes.read(still)
+        return drawn
+
+    @torch.no_grad()
+    def _chosen(self) -> dict[int, int]:
+        """The next token of every sequence that does not take the likeliest: weights of those with
+        the same options together, each token by the generator of its sequence, and all of them
+        read from the device at once."""
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for number, each in self._live.items():
+            options = each.choice
+            if options.temperature > 0:
+                key = (options.temperature, options.top, options.top_p)
+                alike.setdefault(key, []).append(number)
+        rows = []
+        for numbers in alike.values():
+            every = [self._live[number] for number in numbers]
+            logits = self.lanes.logits[[each.slot for each in every]]
+            weights = every[0].choice.weights(logits)
+            waits = torch.empty_like(weights)
+            for each, row in zip(every, waits.split(1), strict=True):
+                each.choice.waits(row)
+            rows.append(first(weights, waits))
+        order = [number for numbers in alike.values() for number in numbers]
+        return dict(zip(order, torch.cat(rows).flatten().tolist(), strict=True)) if rows else {}
 
     def tokens(self, number: int) -> Tensor:
         """The prompt of a sequence and what was drawn so far, [T], until it is removed."""
@@ -198,9 +215,8 @@ class Pool:
             raise ValueError(f"{of} for {self.most} tokens, too few for {wanted}")
         return room if count is None else count
 
-    def _refuse_nan(self) -> None:
+    def _refuse_nan(self, wrong: list[int]) -> None:
         """Refuse to draw from what are no numbers."""
-        wrong = self.lanes.logits.isnan().any(1).tolist() if self._live else []
         for number, each in self._live.items():
             if wrong[each.slot]:
                 how = "pool.remove(...) lets the others go on"
@@ -222,6 +238,11 @@ def _blank_logits(model: nn.Module, kind: Any, slots: int) -> Tensor:
     return kind.logits(model(token)).new_zeros(slots, kind.vocab)
 
 
+def _seen(logits: Tensor) -> Tensor:
+    """What is to be known of logits [slots, vocab] before tokens are drawn, in one tensor."""
+    return torch.stack([logits.argmax(-1), logits.isnan().any(-1).long()])
+
+
 class Together:
     """States of all slots in one batch. A step reads one token in every slot, also where there is
     no sequence, whose token is 0: its tensors are the same in every step."""
@@ -232,29 +253,37 @@ class Together:
         self.first: Any = model.initial_state(1)  # type: ignore[operator]
         self.logits = _blank_logits(model, kind, slots)
         place = self.logits.device
+        self.about = _seen(self.logits)
         self.tokens = torch.zeros(slots, 1, dtype=torch.int64, device=place)
         self.graph = self._recorded() if place.type == "cuda" else None
 
     def put(self, slot: int, state: Any, logits: Tensor) -> None:
         _copy(self.state, state, slot)
         self.logits[slot] = logits[0]
+        self.about[:, slot] = _seen(logits)[:, 0]
 
     def clear(self, slot: int) -> None:
         _copy(self.state, self.first, slot)
         self.logits[slot] = 0
+        self.about[:, slot] = 0
+
+    def seen(self) -> Tensor:
+        return self.about
 
     def read(self, tokens: dict[int, int]) -> None:
-        every = [[tokens.get(slot, 0)] for slot in range(len(self.tokens))]
-        self.tokens.copy_(torch.tensor(every))
-        if self.graph is None:
-            self._run()
-        else:
+        every = [tokens.get(slot, 0) for slot in range(len(self.tokens))]
+        self.tokens.copy_(torch.tensor(every)[:, None])
+        if self.graph is not None:
             self.graph.replay()
+            return
+        with reading(self.model):
+            self._run()
 
     def _run(self) -> None:
         """The step itself, of tensors alone: what a CUDA graph records."""
         made, state = self.model(self.tokens, state=self.state, return_state=True)
         self.logits.copy_(self.kind.logits(made)[:, -1])
+        self.about.copy_(_seen(self.logits))
         _copy(self.state, state)
 
     def _recorded(self) -> torch.cuda.CUDAGraph:
@@ -289,11 +318,15 @@ class Alone:
         self.states[slot] = None
         self.logits[slot] = 0
 
+    def seen(self) -> Tensor:
+        return _seen(self.logits)
+
     def read(self, tokens: dict[int, int]) -> None:
-        for slot, token in tokens.items():
-            one = torch.tensor([[token]], device=self.logits.device)
-            made, self.states[slot] = self.model(one, state=self.states[slot], return_state=True)
-            self.logits[slot] = self.kind.logits(made)[0, -1]
+        with reading(self.model):
+            for slot, token in tokens.items():
+                one, state = torch.tensor([[token]], device=self.logits.device), self.states[slot]
+                made, self.states[slot] = self.model(one, state=state, return_state=True)
+                self.logits[slot] = self.kind.logits(made)[0, -1]
 
 
 def _copy(into: Any, state: Any, slot: int | None = None) -> None:

@@ -48,6 +48,23 @@ def test_dropout_is_off_and_the_mode_is_kept() -> None:
     assert layer.training
 
 
+def test_the_mode_of_each_module_is_kept() -> None:
+    """A part that is frozen in a model that learns stays so."""
+    layer = archc.load("gpt").module(vocab=11, d=8, H=2, L=2, length=16).train()
+    layer.layers[0].eval()
+    modes = [each.training for each in layer.modules()]
+    archc.generate(layer, torch.tensor([[1, 2]]), 2)
+    assert [each.training for each in layer.modules()] == modes
+
+
+def test_draws_as_torch_does() -> None:
+    weights = torch.randn(4, 9).softmax(-1)
+    for seed in range(20):
+        one, other = (torch.Generator().manual_seed(seed) for _ in range(2))
+        wanted = torch.multinomial(weights, 1, generator=one)
+        assert torch.equal(Choice(generator=other).draw(weights.log()), wanted)
+
+
 def test_draws_among_the_likeliest() -> None:
     """With `top` 1 chance has no part; with more, one seed gives one text."""
     layer = model("lm")

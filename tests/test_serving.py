@@ -5,11 +5,13 @@ from __future__ import annotations
 import runpy
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import archc
 from archc.serving import Pool, Together
@@ -80,6 +82,29 @@ def test_a_step_changes_no_address() -> None:
     before = [x.clone() for x in parts]
     pool.step()
     assert not all(map(torch.equal, before, parts))
+
+
+class Ops(TorchDispatchMode):
+    """How many ops of torch are called."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_greedy_steps_take_as_many_ops_for_any_number_of_sequences() -> None:
+    """One look at the logits of all."""
+    counts = []
+    for slots in (1, 3):
+        pool = Pool(model("xlstm"), slots)
+        for at in range(slots):
+            pool.add(prompt(2, at), temperature=0)
+        with Ops() as ops:
+            pool.step()
+        counts.append(ops.count)
+    assert counts[0] == counts[1]
 
 
 def test_ends_behind_eos_and_gives_its_slot_back() -> None:
