@@ -84,7 +84,8 @@ svg.dependence text { fill: var(--text); font-family: system-ui, "DejaVu Sans", 
 details { margin: 1rem 0; } summary { cursor: pointer; color: var(--link); font-size: .88rem; }
 details pre { font-size: .8em; }
 @media (max-width: 40rem) { body { font-size: 16px; padding: 1.2rem 1rem 3rem; }
-  td:first-child { min-width: 3.5rem; } .formula { padding-left: .6rem; }
+  td:first-child { min-width: 3.5rem; } .formula { padding-left: .6rem; flex-wrap: wrap;
+  row-gap: 0; } .note { flex-basis: 100%; text-align: left; }
   td code { white-space: nowrap; } td:last-child code { white-space: normal; } }
 @media print { nav, details { display: none; } body { max-width: none; } }
 """.strip()
