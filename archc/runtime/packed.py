@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -70,11 +71,9 @@ def run_packed(
     bounds = sequence_bounds(layer, cu_seqlens, first)
     count = len(bounds) - 1
     outputs, states = {}, {}
-    for length, members in alike_sequences(layer, bounds, state):
-        given = {
-            name: x if x is None else torch.cat([x[:, bounds[i] :][:, :length] for i in members])
-            for name, x in tokens.items()
-        }
+    cut = {name: x if x is None else each_sequence(x, bounds) for name, x in tokens.items()}
+    for members in alike_sequences(layer, bounds, state):
+        given = {name: x if x is None else batch_of(x, members) for name, x in cut.items()}
         given |= {name: state_rows(layer, x, members, count) for name, x in others.items()}
         made, after = run(**given, state=state_rows(layer, state, members, count))
         refuse_whole(layer, made, whole)
@@ -156,16 +155,15 @@ def with_padding(made: Any, mask: Tensor, rows: tuple = ()) -> Any:
     return padded.index_copy(0, at, made[0]).unflatten(0, mask.shape)
 
 
-def alike_sequences(layer: str, bounds: list[int], state: Any) -> list[tuple[int, list[int]]]:
-    """Sequences that can run as one batch, as they have equal lengths and states: their length, and
-    which they are."""
+def alike_sequences(layer: str, bounds: list[int], state: Any) -> list[list[int]]:
+    """Which sequences can run as one batch, as they have equal lengths and states."""
     count = len(bounds) - 1
     ragged = isinstance(state, RaggedState)
     groups: dict[Any, list[int]] = {}
     for i in range(count):
         kept = kept_by(state_rows(layer, state, [i], count)) if ragged else None
         groups.setdefault((bounds[i + 1] - bounds[i], kept), []).append(i)
-    return [(length, members) for (length, _), members in groups.items()]
+    return list(groups.values())
 
 
 def refuse_whole(layer: str, made: Any, whole: tuple) -> None:
@@ -197,6 +195,17 @@ def check_packed(layer: str, cu_seqlens: Tensor, x: Tensor) -> None:
         vars(cu_seqlens)["_checked"] = seen
 
 
+def each_sequence(x: Tensor, bounds: list[int]) -> tuple[Tensor, ...]:
+    """Packed sequences, each by itself: one op, whose gradient goes through x once and not once for
+    each of them."""
+    return x.split([end - start for start, end in pairwise(bounds)], 1)
+
+
+def batch_of(pieces: tuple[Tensor, ...], members: list[int]) -> Tensor:
+    """Some sequences of equal length as a batch."""
+    return pieces[members[0]] if len(members) == 1 else torch.cat([pieces[i] for i in members])
+
+
 def bounds_of(cu_seqlens: Tensor, x: Tensor) -> list[int]:
     """Where packed sequences in x [1, T, ...] begin and end, read from the device once."""
     seen = ("bounds", x.shape[:2])
@@ -218,12 +227,12 @@ def one_by_one(run: Callable, cu_seqlens: Tensor, tokens: list, states: list) ->
     groups: dict[int, list[int]] = {}
     for i in range(wanted):
         groups.setdefault(bounds[i + 1] - bounds[i], []).append(i)
-    parts = {}
-    for length, members in groups.items():
-        given = [torch.cat([x[:, bounds[i] :][:, :length] for i in members]) for x in tokens]
+    cut, parts = [each_sequence(x, bounds) for x in tokens], {}
+    for members in groups.values():
+        given = [batch_of(x, members) for x in cut]
         made = run(*given, *(state[members] for state in states))
         made = made if isinstance(made, tuple) else (made,)
-        parts |= {i: [y[row : row + 1] for y in made] for row, i in enumerate(members)}
+        parts |= dict(zip(members, zip(*(y.split(1) for y in made), strict=True), strict=True))
     values = list(zip(*(parts[i] for i in range(len(parts))), strict=True))
     count = len(values) - len(states)
     return tuple(torch.cat(ys, 1 if place < count else 0) for place, ys in enumerate(values))
