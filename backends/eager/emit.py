@@ -95,10 +95,14 @@ def emit_function(
     by_steps: Callable[..., Any] | None = None,
     by_ops: Callable[..., Any] | None = None,
     by_folds: Callable[..., Any] | None = None,
+    by_regions: Callable[..., Any] | None = None,
 ) -> str:
     """A file with the function of a layer that has no parameters: `o, state = name(q, k, v,
     ...)`."""
-    file = File(by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops, by_folds=by_folds)
+    file = File(
+        by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops, by_folds=by_folds,
+        by_regions=by_regions,
+    )  # fmt: skip
     file.names.fresh(name)
     classes = file.classes_of([layer])
     write_function(Parts(file, layer, EMITTERS, classes, root=True), name)

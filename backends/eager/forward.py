@@ -31,8 +31,6 @@ class Forward:
 
     training = "self.training"
     continued = "state is not None or return_state"
-    in_regions = True
-    """Whether what stands around recurrences may be done by kernels."""
 
     def __init__(self, parts: Parts):
         self.parts, self.memory, self.layer = parts, parts.memory, parts.layer
@@ -42,7 +40,7 @@ class Forward:
         rows = [id for id, op in [*self.own, *self.others] if "batch" in op.type.names]
         self.first = self.names[rows[0]] if rows else ""
         self.scope = self._scope()
-        if self.parts.file.by_regions is not None and self.in_regions:
+        if self.parts.file.by_regions is not None:
             away = {*self.memory.other, *self.memory.optional}
             self.scope.use_regions(self.parts.file.by_regions(self.scope, self.layer, away))
         use_routes(self.scope, {*self.memory.other, *self.memory.optional})

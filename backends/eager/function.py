@@ -24,7 +24,6 @@ class Function(Forward):
 
     training = "training"
     continued = "state is not None"
-    in_regions = False
 
     def __init__(self, parts: Parts, name: str):
         self.title = name

@@ -48,8 +48,10 @@ def programs_in(plan: Plan, schedule: Schedule) -> dict[str, Program]:
 
 
 def emit_function(layer: ir.Layer, name: str, schedule: Schedule) -> str:
-    """A file with the function of a layer that has no parameters."""
-    return eager.emit_function(layer, name, *_writers(schedule)[:4])
+    """A file with the function of a layer that has no parameters. What stands around a memory is no
+    part of it: where there is none, it is all that there is, and has kernels."""
+    memory = any(isinstance(node.op, ir.Recurrence | ir.Attend) for node in layer.graph)
+    return eager.emit_function(layer, name, *_writers(schedule)[: 4 if memory else 5])
 
 
 def _writers(schedule: Schedule) -> tuple[Callable[..., Any], ...]:

@@ -13,6 +13,9 @@ import pytest
 
 import archc
 from archc import parallel
+from archc.compile import function_of
+from archc.parallel.execute import program_for
+from archc.parallel.pieces import BETWEEN
 from tests.parallel.checks import CHECKS
 from tests.parallel.ranks import ENDING, RANKS
 
@@ -99,6 +102,24 @@ def test_plan() -> None:
     assert parallel.plan(layer, {"tp": 2, "cp": 2}) == PLAN
     with pytest.raises(ValueError, match="2 does not divide H = 3 nor G = 3"):
         parallel.plan(archc.parse(GROUPED).module(d=6, H=3), {"tp": 2})
+
+
+def test_pieces_have_kernels() -> None:
+    """What stands around a recurrence is a piece of its own, and done by a kernel as in a layer."""
+    text = """
+    layer Around(d, K = 4):
+        input x[d]
+        param W, W_k[d, K]; W_o[K, d]; c[K, 3]
+        k = l2norm[K](silu(shortconv(x @ W_k, c)))
+        recurrence h[K]:
+            h[t] = 0.5 * h[t-1] + k
+        output y[d] = (rmsnorm[K](h) * sigmoid(x @ W)) @ W_o
+    """
+    layer = archc.parse(dedent(text)).module(d=6)
+    program = program_for(layer, 1, RANKS, frozenset())
+    around = [piece.layer for piece in program.pieces if piece.kind == BETWEEN]
+    assert len(around) == 2
+    assert all("@kernel" in function_of(each, "piece", "triton") for each in around)
 
 
 def test_no_dim_qualifies() -> None:
