@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from archc.runtime.layers import softmax_attention
 from archc.runtime.packed import bounds_of, one_by_one
 
-CALL_S = 1e-4
+CALL_S = 5e-5
 """Seconds that one more length takes on an H200 (`benchmarks/packed_attention.py`)."""
 
 OPERATION_S = 1.3e-15
