@@ -66,7 +66,7 @@ def test_one_launch_is_given_what_it_wants(causal: bool, monkeypatch: pytest.Mon
 
 def test_few_long_sequences_are_several_launches() -> None:
     """What was measured: of 16,384 tokens, 32 heads of 128, it pays from about 16 sequences on."""
-    assert not one_launch_pays([2048 + i for i in range(-4, 4)], 32 * 128, causal=True)
+    assert not one_launch_pays([4000, 4100, 4200, 4084], 32 * 128, causal=True)
     assert one_launch_pays([500 + i for i in range(30)], 32 * 128, causal=True)
     assert not one_launch_pays([4096] * 4, 32 * 128, causal=True)  # a batch of equal length
 
