@@ -29,7 +29,7 @@ from archc.derivation.maths import (
     transposed,
 )
 from archc.ir import layer as ir
-from archc.ir.value_names import state_of
+from archc.ir.value_names import gate_of, state_of
 from archc.recurrence.affine.atoms import Atom, Table
 from archc.recurrence.affine.form import (
     AFTER,
@@ -156,9 +156,7 @@ class Formulas:
         """The name of a gate whose logarithm enters."""
         (arg,) = atom.args
         inner = self.table.atoms.get(arg) if isinstance(arg, sympy.Symbol) else None
-        if inner is not None and inner.kind == "value" and inner.head.startswith("log_"):
-            return inner.head.removeprefix("log_")
-        return None
+        return gate_of(inner.head) if inner is not None and inner.kind == "value" else None
 
     def _summed(self, atom: Atom) -> Math:
         _, factors = self.table.split(atom.args[0])

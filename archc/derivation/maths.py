@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from archc.ir.value_names import gate_of
+
 GREEK = {
     "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "zeta": "ζ", "eta": "η",
     "theta": "θ", "kappa": "κ", "lam": "λ", "lambda": "λ", "mu": "μ", "nu": "ν", "xi": "ξ",
@@ -141,8 +143,9 @@ def named(text: str, *subs: str, bold: bool = False, prime: bool = False) -> Mat
     """A name of the spec: `W_q` is W with a subscript, `beta` a Greek letter, `log_f` a log."""
     if text.startswith("%"):  # a value that the spec gives no name
         return Name("x", (text[1:], *subs), bold, prime)
-    if text.startswith("log_"):
-        return row(Words("log "), named(text[4:], *subs, bold=bold, prime=prime))
+    gate = gate_of(text)
+    if gate is not None:
+        return row(Words("log "), named(gate, *subs, bold=bold, prime=prime))
     primes = len(text) - len(text.rstrip("'"))
     match = PARTS.match(text.rstrip("'"))
     index = match["index"] if match and match["index"] else None

@@ -17,7 +17,7 @@ from archc.derivation.telling import Telling, joined
 from archc.derivation.walk_formulas import Walk, has_walk
 from archc.derivation.work import at_sizes, given, in_numbers
 from archc.ir import layer as ir
-from archc.ir.value_names import unsaved
+from archc.ir.value_names import state_started, unsaved
 from archc.recurrence.affine.form import DENSE, DIAGONAL, MATRIX, NormalForm
 from archc.verify.checks import gradient_checks
 
@@ -134,8 +134,8 @@ def _kept(telling: Telling) -> Iterator[Block]:
 def _row(telling: Telling, saved: Saved) -> tuple[Inline, ...]:
     kind = saved.reason.split(":")[0]
     what = _captured(telling, saved) or KINDS.get(kind, "a value that gives a costly one")
-    if saved.name.endswith("@start"):
-        state = unsaved(saved.name).removesuffix("@start")
+    state = state_started(unsaved(saved.name))
+    if state is not None:
         what = f"the state `{state}` before each chunk"
     axes = ", ".join(f"`{name}`" for name in saved.type.names)
     return what, axes, cost_math(saved.bytes)

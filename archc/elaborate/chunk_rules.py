@@ -16,6 +16,7 @@ from archc.elaborate.scope import Scope
 from archc.elaborate.values import Tensor
 from archc.ir import layer as ir
 from archc.ir.chunk import Bound
+from archc.ir.value_names import log_name
 from archc.syntax import tree
 
 MOST_TOKENS = 1024
@@ -95,7 +96,7 @@ def _bound(scope: Scope, rule: tree.Rule) -> None:
     if node.op == ir.Elementwise("exp"):
         inner = graph[node.operands[0]]
         if inner.name is None:
-            graph.rename(inner.id, f"log_{node.name}")
+            graph.rename(inner.id, log_name(str(node.name)))
             inner = graph[inner.id]
         found.append(_interval(promise, inner.name, inner.span, text, log=not promise.log))
     bounds = (*scope.context.chunk.bounds, *(each for each in found if each is not None))

@@ -6,6 +6,8 @@ No name of a spec has a bracket or a dot, so that none is taken for one of these
 from __future__ import annotations
 
 _BEFORE = "[t-1]"
+_AT_START = "@start"
+_LOG = "log_"
 _SAVED = "saved."
 
 
@@ -17,6 +19,26 @@ def state_before(state: str) -> str:
 def state_of(name: str) -> str | None:
     """The state that an input of this name is before the token; None if it is none."""
     return name.removesuffix(_BEFORE) if name.endswith(_BEFORE) else None
+
+
+def state_at_start(state: str) -> str:
+    """The name of a state before a chunk, a result of the loop along the chunks."""
+    return f"{state}{_AT_START}"
+
+
+def state_started(name: str) -> str | None:
+    """The state that a value of this name is before a chunk; None if it is none."""
+    return name.removesuffix(_AT_START) if name.endswith(_AT_START) else None
+
+
+def log_name(gate: str) -> str:
+    """The name of the logarithm of a gate, which enters a recurrence in place of it."""
+    return f"{_LOG}{gate}"
+
+
+def gate_of(log: str) -> str | None:
+    """The gate that a value of this name is the logarithm of; None if the name says of none."""
+    return log.removeprefix(_LOG) if log.startswith(_LOG) else None
 
 
 def saved_name(name: str) -> str:

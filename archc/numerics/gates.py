@@ -16,6 +16,7 @@ from dataclasses import replace
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite
+from archc.ir.value_names import log_name
 from archc.numerics.logs import Known, NoLog, log_of
 from archc.numerics.propagation import intervals
 from archc.numerics.stated import recurrences, stated
@@ -71,7 +72,7 @@ def log_capture(graph: Graph, node_id: int, capture_name: str, known: Known) -> 
     log = log_of(graph, gate.id, known)
     if isinstance(log, NoLog):
         return log
-    name = f"log_{capture_name}"
+    name = log_name(capture_name)
     while name in op.captures:
         name += "'"
     for new in range(fresh, graph.fresh):

@@ -8,6 +8,7 @@ from archc.functions.interval_rules import logarithm
 from archc.ir import layer as ir
 from archc.ir.chunk import Bound
 from archc.ir.graph import Node
+from archc.ir.value_names import log_name
 from archc.numerics.constants import required
 from archc.numerics.propagation import Given, intervals
 
@@ -35,7 +36,7 @@ def _limit(bound: Bound, node: Node) -> Interval | None:
     if bound.of(node):
         return limit
     log = bound.span is not None and bound.span is node.span
-    if log and node.name is not None and node.name.rstrip("'") == f"log_{bound.name}":
+    if log and node.name is not None and node.name.rstrip("'") == log_name(bound.name):
         return logarithm(limit)
     return None
 

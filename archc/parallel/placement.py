@@ -200,10 +200,10 @@ class Places:
                 )
                 given[each.id] = Split(own[0]) if split else None
         inside = Places(body, given, self.sizes, body=True)
-        for name, id in body.outputs.items():
-            carried = states and given_of(body, given, f"{name}[t-1]")
-            if states and f"{name}[t-1]" in states and inside.marks[id] != carried:
-                raise Crossing(f"the state `{name}` is not the same for each head", node)
+        for before, state in states.items():
+            carried = given_of(body, given, before)
+            if inside.marks[body.outputs[state.name]] != carried:
+                raise Crossing(f"the state `{state.name}` is not the same for each head", node)
         if any(isinstance(mark, Pending) for mark in inside.marks.values()):
             listed = " and ".join(f"`{axis}`" for axis in sorted(axes))
             raise Crossing(f"inside, a sum is taken over {listed}", node)

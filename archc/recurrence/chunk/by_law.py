@@ -21,10 +21,9 @@ from archc.ir import layer as ir
 from archc.ir.given_law import GivenLaw
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.typing import layer_graph
-from archc.ir.value_names import state_before
+from archc.ir.value_names import state_at_start, state_before
 from archc.recurrence.affine.form import MATRIX, NormalForm
 from archc.recurrence.analysis.degree import reads
-from archc.recurrence.chunk.carrying import BEGIN
 from archc.recurrence.chunk.frame import Frame, input_of, settled
 from archc.recurrence.chunk.scan import Carried, carried, in_rows
 
@@ -151,13 +150,13 @@ def _before_chunks(
     after = _applied(inner, law, own, before)
     for state in states:
         inner.graph.outputs[state.name] = settled(inner.graph, after[state.name], Type(state.axes))
-        inner.graph.outputs[state.name + BEGIN] = before[state.name]
+        inner.graph.outputs[state_at_start(state.name)] = before[state.name]
     inside = [name for name in last if inner.graph.users(own[name])]
     inner.graph.prune()
     heads = tuple(a.name for a in states[0].axes if a.name in frame.outer)
     op = ir.Recurrence(frame.chunk, tuple(map(here, inside)), tuple(states), inner.graph, heads)
     made = frame.add(op, *(last[n] for n in inside), *(starts[s.name] for s in states))
-    return {s.name: frame.add(ir.Result(s.name + BEGIN), made) for s in states}
+    return {s.name: frame.add(ir.Result(state_at_start(s.name)), made) for s in states}
 
 
 def _applied(

@@ -9,10 +9,8 @@ from dataclasses import replace
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
 from archc.ir.typing import layer_graph
+from archc.ir.value_names import state_at_start
 from archc.recurrence.chunk.frame import Frame, input_of
-
-BEGIN = "@start"
-"""What the state before a chunk is called, after the state's name."""
 
 
 def carrying(
@@ -47,7 +45,7 @@ def carrying(
         after = body.total(parts)
         assert after is not None, "a state stays"
         body.graph.outputs[state.name] = after
-        body.graph.outputs[state.name + BEGIN] = before
+        body.graph.outputs[state_at_start(state.name)] = before
     return body.graph
 
 

@@ -24,8 +24,9 @@ from archc.dims import Axis
 from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.value_names import state_at_start
 from archc.recurrence.affine.form import BEFORE, WRITTEN
-from archc.recurrence.chunk.carrying import BEGIN, carrying
+from archc.recurrence.chunk.carrying import carrying
 from archc.recurrence.chunk.frame import Frame
 from archc.recurrence.chunk.together import together
 
@@ -304,7 +305,7 @@ class MatrixForm:
         op = ir.Recurrence(frame.chunk, tuple(captured), self.states, body, frame.outer)
         recurrence = frame.graph.add(op, *captured.values(), *self.initial)
         result = {name: frame.add(ir.Result(name), recurrence) for name in body.outputs}
-        self.begin = [result[state.name + BEGIN] for state in self.states]
+        self.begin = [result[state_at_start(state.name)] for state in self.states]
         self.final = [
             frame.add(ck.Last(frame.chunk.name), result[state.name], first)
             for state, first in zip(self.states, self.initial, strict=True)

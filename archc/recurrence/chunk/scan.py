@@ -14,7 +14,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.typing import layer_graph
-from archc.recurrence.chunk.carrying import BEGIN
+from archc.ir.value_names import state_at_start
 from archc.recurrence.chunk.frame import Frame, input_of
 
 Step = Callable[[Frame, int, Mapping[str, int]], int]
@@ -99,7 +99,7 @@ def starts(
 ) -> int:
     """The state before every chunk [batch, n, ...]: `step` makes it from the one before."""
     inner = replace(frame, graph=layer_graph())
-    name = state.name + BEGIN
+    name = state_at_start(state.name)
     old = input_of(inner.graph, state.before, Type(state.axes))
     values = {}
     for key, id in given.items():

@@ -12,8 +12,8 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
 from archc.ir.typing import layer_graph
+from archc.ir.value_names import state_at_start
 from archc.recurrence.analysis.degree import before, updates
-from archc.recurrence.chunk.carrying import BEGIN
 from archc.recurrence.chunk.lift import Lifted
 from archc.recurrence.chunk.scan import Carried
 
@@ -31,7 +31,7 @@ def stepwise(
     found = {}
     for state in own:
         after = frame.add(ir.Result(state.name), node)
-        begin = frame.add(ir.Result(state.name + BEGIN), node)
+        begin = frame.add(ir.Result(state_at_start(state.name)), node)
         final = frame.add(ck.Last(recurrence.stream.name), after, starts[state.name])
         found[state.name] = Carried(begin, after, final)
     return found
@@ -64,7 +64,7 @@ def _body(recurrence: ir.Recurrence, states: Sequence[str]) -> tuple[Graph, dict
             start = next((i for i in mine if old[i].op.name == name), None)
             begin = copies[start] if start in copies else new.add(ir.Input(name, Type(state.axes)))
             new.outputs[state.name] = copies[after[state.name]]
-            new.outputs[state.name + BEGIN] = begin
+            new.outputs[state_at_start(state.name)] = begin
     return new, captured
 
 

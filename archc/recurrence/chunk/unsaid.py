@@ -19,6 +19,7 @@ from archc.dims import free_symbols
 from archc.ir import layer as ir
 from archc.ir.chunk import Bound
 from archc.ir.graph import Graph, Node
+from archc.ir.value_names import gate_of
 from archc.numerics.constants import required
 from archc.numerics.gates import gates_in_logs, in_logs
 from archc.recurrence.affine.decays import decays
@@ -99,7 +100,7 @@ def _promise(layer: ir.Layer, kept: Kept, gate: Node, log: bool) -> Unsaid | Non
         return None
     name, limit = gate.name, "0" if log else "1"
     if log and not _names(gate.span, name):
-        name, limit = name.removeprefix("log_"), "1"
+        name, limit = gate_of(name) or name, "1"
     if not _names(gate.span, name):
         return None
     origin = None if isinstance(gate.op, ir.Input) else gate.span

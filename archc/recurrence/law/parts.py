@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from archc.dims import Axis
 from archc.ir import layer as ir
+from archc.ir.value_names import log_name
 
 FACTOR, RESCALED, MATRIX, BLOCKS, MAXIMUM = "factor", "rescaled", "matrix", "blocks", "maximum"
 
@@ -32,8 +33,8 @@ class Group:
     @property
     def transition(self) -> str:
         """The name of P."""
-        log = "log_" if self.kind == RESCALED else ""
-        return log + "P_" + "_".join(state.name for state in self.states)
+        name = "P_" + "_".join(state.name for state in self.states)
+        return log_name(name) if self.kind == RESCALED else name
 
 
 def addition(state: str) -> str:
