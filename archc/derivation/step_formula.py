@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from archc.derivation.as_written import formulas
 from archc.derivation.formula import Formulas
 from archc.derivation.letters import Letters
 from archc.derivation.maths import Math, Name, named
 from archc.derivation.page import Block, Formula, Inline, Step, Table, para
 from archc.derivation.telling import Telling, excerpt
-from archc.derivation.typeset import formulas
 from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.recurrence.affine.form import (

@@ -6,9 +6,9 @@ import pytest
 
 import archc
 from archc.commands.stages import layer_of
+from archc.derivation.as_written import formulas
 from archc.derivation.mathml import as_mathml
 from archc.derivation.typed import as_latex, as_plain
-from archc.derivation.typeset import formulas
 from archc.verify.study import studies_of
 
 SPEC = """layer Written(d):
