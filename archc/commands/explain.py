@@ -8,6 +8,7 @@ import sys
 from importlib import resources
 
 import click
+from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.markdown import Markdown
 
@@ -15,8 +16,16 @@ from archc.commands.parameters import json_option
 from archc.diagnostics import did_you_mean
 
 
+def codes_that_begin(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """For the completion of a shell: codes, each with its title."""
+    wanted = incomplete.upper()
+    return [CompletionItem(c, help=title) for c, title in codes().items() if c.startswith(wanted)]
+
+
 @click.command()
-@click.argument("code", required=False)
+@click.argument("code", required=False, shell_complete=codes_that_begin)
 @json_option
 def command(code: str | None, as_json: bool) -> None:
     """Without a CODE, the codes there are, each with its title."""

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from archc.cli import archc
 from archc.commands import check
 from archc.commands.profile import in_short
 from archc.specfile import bundled
@@ -75,6 +77,14 @@ def test_cat_prints_the_file_as_it_is(tmp_path: Path):
 
 def test_all_pages_as_data():
     assert "E0201" in json.loads(run("explain", "--json").stdout)
+
+
+def test_shells_complete_codes():
+    """As a shell asks for them, by the environment."""
+    words = {"COMP_WORDS": "archc explain e020", "COMP_CWORD": "2"}
+    asked = {**words, "_ARCHC_COMPLETE": "bash_complete"}
+    told = CliRunner().invoke(archc, prog_name="archc", env=asked).stdout.split()
+    assert "plain,E0201" in told and all(each.startswith("plain,E020") for each in told)
 
 
 def test_shells_complete_specs():
