@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted((ROOT / "docs" / "guides").glob("*.md"))]
+PAGES = [*sorted((ROOT / "docs" / "guides").glob("*.md")), ROOT / "docs" / "command_line.md"]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ENVIRONMENT = {
     **os.environ,
@@ -37,13 +37,14 @@ def test_the_site_builds(tmp_path: Path):
 def test_the_blocks_of_a_guide_run(page: Path, tmp_path: Path):
     """In order, in one folder: commands by a shell, all Python of a page together."""
     code: list[str] = []
-    for language, text in BLOCK.findall(page.read_text(encoding="utf-8")):
+    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
+    assert blocks, "a page shows what to write"
+    for language, text in blocks:
         if language == "python":
             code.append(text)
             continue
         script = re.sub(r"^\$ ", "", text, flags=re.MULTILINE)
         run(["bash", "-euo", "pipefail", "-c", script], tmp_path)
-    assert code, "a guide shows what to write"
     run([sys.executable, "-c", "\n".join(code)], tmp_path)
 
 
