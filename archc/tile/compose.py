@@ -17,6 +17,7 @@ are one, so that a lowering may ask for a value as often as it likes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -230,7 +231,7 @@ class Composer:
         values = tuple(tile.value for tile in operands)
         if isinstance(op, Cast) and not name:
             name = f"{values[0].name}_{'wide' if op.dtype == 'f32' else op.dtype.lower()}"
-        sign = repr(op.number) if isinstance(op, Full) else ""  # 0.0 and -0.0 are equal
+        sign = math.copysign(1, op.number) if isinstance(op, Full) else 1  # 0.0 == -0.0
         key = (op, sign, values, type)
         if isinstance(op, PURE):
             for known in reversed(self._known):
