@@ -137,8 +137,7 @@ class Pool:
             return {}
         likeliest, wrong = self.lanes.seen().tolist()
         self._refuse_nan(wrong)
-        chosen = self._chosen()
-        drawn = {n: chosen.get(n, likeliest[each.slot]) for n, each in self._live.items()}
+        drawn = {n: likeliest[each.slot] for n, each in self._live.items()} | self._chosen()
         still = {}
         for number, each in [*self._live.items()]:
             if each.take(drawn[number]):

@@ -67,7 +67,7 @@ class Summaries:
 
     def __init__(self, ranks: Ranks, state: Layout, outputs: Sequence[Layout], name: str):
         self.ranks, self.state, self.outputs, self.name = ranks, state, outputs, name
-        self.kept: list[Tensor] = []
+        self.kept: Sequence[Tensor] = []
         self.moves: list[Tensor] = []
 
     def start(self, run: Callable[[Tensor], tuple[Sequence[Tensor], Tensor]], first: Tensor
@@ -78,8 +78,8 @@ class Summaries:
         count, rows, width = before.shape
         unit = torch.eye(rows, dtype=first.dtype, device=first.device).expand(count, rows, rows)
         made, end = run(self.state.back(torch.cat([torch.zeros_like(before), unit], -1), first))
-        self.moves = [
-            layout.matrices(x.narrow(layout.place, width, rows))
+        self.moves = [  # contiguous: nothing else of the wide outputs is kept for the gradient
+            layout.matrices(x.narrow(layout.place, width, rows)).contiguous()
             for layout, x in zip(self.outputs, made, strict=True)
         ]
         every = told(self.ranks, f"summaries of {self.name}", self.state.matrices(end))
