@@ -51,11 +51,11 @@ class Kernel:
     """One launch. `loads` are nodes that are read from the buffer of that name, `stores` the nodes
     that are written; `ends` are states of the walked Recurrence that are written after its last
     chunk. `split` is an axis of which every program has a block of `most` at most, and so is
-    `rows`, an axis of the grid. Of `split` it has FEW indices where the dim `beside` it is not
+    `rows`, an axis of the grid. Of `split` it has FEW indices where the dim `second_split` is not
     longer than NEAR: tiles then have both dims for every row, else one of them goes index by index.
-    `turn` is a dim that always does, in one loop for all that is stored. `exact`:
-    its products of matrices are in float32 whatever the data are; those of `in_parts` are too, made
-    of products of the two parts of a number. `tokenwise`: it walks the tokens, not chunks of them.
+    `turn` is a dim that always does, in one loop for all that is stored. `exact`: its products
+    of matrices are in float32 whatever the data are; those of `in_parts` are too, made of
+    products of the two parts of a number. `tokenwise`: it walks the tokens, not chunks of them.
     `why` says for a reader how it was cut.
     """
 
@@ -72,7 +72,7 @@ class Kernel:
     most: int = 64
     exact: bool = False
     in_parts: frozenset[int] = frozenset()
-    beside: Axis | None = None
+    second_split: Axis | None = None
     turn: Axis | None = None
     tokenwise: bool = False
 

@@ -90,13 +90,13 @@ class _Kernel:
 
     def _store_all(self) -> Refusal | None:
         """Store every value; with few indices of what is split, if the dim beside it is short."""
-        beside = self.kernel.beside
+        second = self.kernel.second_split
         if self.kernel.turn is not None:
             return self._store_in_turn(self.kernel.turn)
-        if beside is None:
+        if second is None:
             return self._store_each()
         v, refused = self.v, None
-        with v.k.branch(v.k.at_most(v.length(beside), NEAR)) as near, v.inner():
+        with v.k.branch(v.k.at_most(v.length(second), NEAR)) as near, v.inner():
             v.has_few = True
             refused = self._store_each()
         with v.k.otherwise(near), v.inner():

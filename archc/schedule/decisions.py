@@ -104,9 +104,9 @@ def _split(kernel: Kernel) -> Decision:
         return Decision("rows", (str(kernel.most), f"`{kernel.rows.name}`"))
     if kernel.split is None:
         return Decision("undivided")
-    if kernel.beside is not None:
-        about = f"`{kernel.split.name}`", f"`{kernel.beside.name}`", str(NEAR), str(kernel.most)
-        return Decision("few", (str(FEW), *about))
+    if kernel.second_split is not None:
+        dims = f"`{kernel.split.name}`", f"`{kernel.second_split.name}`"
+        return Decision("few", (str(FEW), *dims, str(NEAR), str(kernel.most)))
     return Decision("split", (str(kernel.most), f"`{kernel.split.name}`"))
 
 

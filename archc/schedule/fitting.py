@@ -31,8 +31,8 @@ class Sized:
     def __init__(self, program: Program, widths: Mapping[str, int]):
         self.tiles, self.widths = Tiles(program), widths
         kernel = program.kernel
-        lone = (each for each in (kernel.split, kernel.rows, kernel.beside) if each is not None)
-        axes = [*program.axes.values(), *kernel.grid, *lone]
+        lone = (kernel.split, kernel.rows, kernel.second_split)
+        axes = [*program.axes.values(), *kernel.grid, *(each for each in lone if each)]
         self.names = sorted({str(s) for axis in axes for s in axis.size.free_symbols})
         self.found: dict[object, int] = {}
 

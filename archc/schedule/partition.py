@@ -130,7 +130,8 @@ class _Partition:
         return [
             Kernel(
                 title, self.graph, loads, home, grid, split, why=why, most=most,
-                in_parts=self.kept.exact, beside=None if turned else self._beside(nodes, split),
+                in_parts=self.kept.exact,
+                second_split=None if turned else self._second_split(nodes, split),
                 turn=turned[1] if turned else None,
             )
         ]  # fmt: skip
@@ -202,7 +203,7 @@ class _Partition:
             or (axis.kind == "stream" and axis.name != self.stream.name and not walked)
         )  # fmt: skip
 
-    def _beside(self, nodes: Iterable[Node], split: Axis | None) -> Axis | None:
+    def _second_split(self, nodes: Iterable[Node], split: Axis | None) -> Axis | None:
         """The other dim of what has two for every row, among scans of such: all of it would be in
         registers, with a part of the first."""
         if split is None or not any(len(self._dims(n)) > 1 for n in self.graph if scans_numbers(n)):

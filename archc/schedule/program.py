@@ -198,8 +198,8 @@ class Program:
     @property
     def most(self) -> int:
         """The largest number of indices of a blocked dim that a program has."""
-        beside = self.kernel.beside
-        return FEW if beside is not None and self.size(beside) <= NEAR else self.kernel.most
+        second = self.kernel.second_split
+        return FEW if second is not None and self.size(second) <= NEAR else self.kernel.most
 
     def length(self, axis: Axis) -> int:
         """The length of the part of an axis that a program has at a time."""

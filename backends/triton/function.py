@@ -241,10 +241,10 @@ class KernelFunction(GraphFunction):
 
     def most(self, made: KernelProgram) -> str:
         """The largest number of indices of a blocked dim that a program has."""
-        beside = made.kernel.beside
-        if beside is None:
+        second = made.kernel.second_split
+        if second is None:
             return str(made.most)
-        return f"{FEW} if {self.size(beside.size)} <= {NEAR} else {made.most}"
+        return f"{FEW} if {self.size(second.size)} <= {NEAR} else {made.most}"
 
     def _block(self, made: KernelProgram, axis: Axis) -> str:
         """How long a tile along an axis is."""

@@ -154,8 +154,8 @@ def constants(found: Planned, kernel: Kernel, made: Lowered) -> dict[str, int | 
     for name, size in made.levels.items():
         known[name] = block(number(size, found.sizes)).bit_length() - 1
     if kernel.split is not None:
-        beside = kernel.beside
-        few = beside is not None and number(beside.size, found.sizes) <= NEAR
+        second = kernel.second_split
+        few = second is not None and number(second.size, found.sizes) <= NEAR
         known["PART"] = block(number(kernel.split.size, found.sizes), FEW if few else 16)
         if kernel.turn is not None:
             known["PART"] = block(number(kernel.split.size, found.sizes), kernel.most)

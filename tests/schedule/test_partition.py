@@ -241,7 +241,7 @@ def test_scans_of_two_dims_have_few_indices_of_one() -> None:
     nothing learns a scan is done twice, and nothing is kept of any token."""
     recurrence = recurrence_of("mamba")
     before, _, after = cut("mamba").kernels
-    assert [(k.split.name, k.beside.name) for k in (before, after)] == [("D", "N")] * 2
+    assert [(k.split.name, k.second_split.name) for k in (before, after)] == [("D", "N")] * 2
     sizes = {axis.size.name: 2048 for axis in (before.split, recurrence.stream)}
     short, long = (
         Program(before, Setting({**sizes, "N": N, "batch": 1, ck.CHUNK.name: 64})).most
@@ -252,7 +252,7 @@ def test_scans_of_two_dims_have_few_indices_of_one() -> None:
     found = partition(graph, "memory", recurrence.stream, recurrence.heads, {}, fused=True)
     tokens = [b.name for b in found.buffers if {"i", "t"} & {*b.type.names}]
     assert tokens == ["o"]
-    assert all(each.beside is None for each in cut("gla").kernels)
+    assert all(each.second_split is None for each in cut("gla").kernels)
 
 
 def test_what_follows_on_a_number_does_not_wait_for_its_turn() -> None:
