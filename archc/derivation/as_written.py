@@ -197,12 +197,11 @@ class Typeset:
         signed = self._signed(op, left, right)
         parts: list[Math] = []
         for number, part in enumerate((left, right)):
-            inner = part.op if isinstance(part, tree.Binary) else ""
-            other = inner in ("*", "@") and self._signed(inner, part.left, part.right) != signed
-            nested = number == 1 and inner in ("*", "@")
             math = self.formula(part, PRODUCT)
-            both = isinstance(part, tree.Binary) and self.is_number(part)
-            parts.append(_closed(math, (other and not both) or nested))
+            if isinstance(part, tree.Binary) and part.op in ("*", "@"):
+                other = self._signed(part.op, part.left, part.right) != signed
+                math = _closed(math, number == 1 or (other and not self.is_number(part)))
+            parts.append(math)
         return row(parts[0], TIMES if signed else None, parts[1])
 
     def _signed(self, op: str, left: tree.Expr, right: tree.Expr) -> bool:
