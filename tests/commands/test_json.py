@@ -10,7 +10,7 @@ import pytest
 
 from archc.bench.job import Job
 from archc.cli import VERBS, archc
-from archc.tune.candidates import Candidate
+from archc.tune.candidates import Candidate, Launch
 from archc.tune.search import Found
 from tests.bench.test_report import JOB
 from tests.commands.json_page import EXAMPLES, as_promised, verb
@@ -74,7 +74,7 @@ def test_tune_tells_the_times_and_what_it_chose(better: bool, monkeypatch: pytes
     """What a search found, in place of one on a GPU."""
 
     def search(job: Job, *rest: object) -> Found:
-        few = ("walk", "few")
+        few: Launch = ("walk", "few")
         taken = {"shipped": [0.002], "4:1": [0.001 if better else 0.003]}
         machine = {"device": "a GPU", "torch": "2", "triton": "3"}
         chosen = {few: Candidate(4, 1)} if better else {}
