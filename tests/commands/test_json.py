@@ -74,10 +74,10 @@ def test_tune_tells_the_times_and_what_it_chose(better: bool, monkeypatch: pytes
     """What a search found, in place of one on a GPU."""
 
     def search(job: Job, *rest: object) -> Found:
-        few: Launch = ("walk", "few")
+        few = ("walk", "few")
         taken = {"shipped": [0.002], "4:1": [0.001 if better else 0.003]}
         machine = {"device": "a GPU", "torch": "2", "triton": "3"}
-        chosen = {few: Candidate(4, 1)} if better else {}
+        chosen: dict[Launch, Candidate] = {few: Candidate(4, 1)} if better else {}
         left = {"8:1": "wrong"}
         return Found(job, chosen, left, {few: taken}, {}, {"walk": "aa"}, machine)
 
