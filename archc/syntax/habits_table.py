@@ -394,6 +394,10 @@ TEXTS = (
     ),
     Habit(r"^[ ]*(?:let|const|var)\b.*", "`z = x`, without a word in front", "let z = x", "z = x"),
     Habit(
+        r"^[ ]*param\b[^~\n]*\] *~.*", "`param w[d] = normal(0, 0.02)`: `=` for what is drawn, too",
+        "param w[d] ~ normal(0, 0.02)\nz = x * w", "param w[d] = normal(0, 0.02)\nz = x * w",
+    ),
+    Habit(
         r"^[ ]*(?:param|input|output)\b(?:[^=(\n]|=[^;\n]*;)*\w *\(.*",
         "`param w[d]`: dims stand in square brackets",
         "param w[d] = 1; u(d)\nz = x * w * u", "param w[d] = 1; u[d]\nz = x * w * u",
