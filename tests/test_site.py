@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted((ROOT / "docs" / "guides").glob("*.md")), ROOT / "docs" / "command_line.md"]
+PAGES = [
+    *sorted((ROOT / "docs" / "guides").glob("*.md")),
+    ROOT / "docs" / "command_line.md",
+    ROOT / "docs" / "weights.md",
+]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ENVIRONMENT = {
     **os.environ,
@@ -39,6 +43,8 @@ def test_the_blocks_of_a_guide_run(page: Path, tmp_path: Path):
     code: list[str] = []
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
     assert blocks, "a page shows what to write"
+    if any("TinyLlama" in text for _, text in blocks):
+        checkpoint(tmp_path / "TinyLlama-1.1B")
     for language, text in blocks:
         if language == "python":
             code.append(text)
@@ -46,6 +52,15 @@ def test_the_blocks_of_a_guide_run(page: Path, tmp_path: Path):
         script = re.sub(r"^\$ ", "", text, flags=re.MULTILINE)
         run(["bash", "-euo", "pipefail", "-c", script], tmp_path)
     run([sys.executable, "-c", "\n".join(code)], tmp_path)
+
+
+def checkpoint(folder: Path) -> None:
+    """A folder as Hugging Face keeps one, of a Llama that is smaller still."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2}
+    config = LlamaConfig(vocab_size=11, hidden_size=8, intermediate_size=12, **sizes)
+    LlamaForCausalLM(config).save_pretrained(folder)
 
 
 def run(command: list[str], folder: Path) -> None:
