@@ -15,6 +15,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The checker of types, a process of its own, comes first: at the end one of two workers would
+    wait for it."""
+    items.sort(key=lambda item: item.path.name != "test_types.py")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What imports made stays: it is not searched for waste again and again, which took a fifth of
     the time of a compilation."""

@@ -90,11 +90,13 @@ def changed(graph: Graph, make: Made) -> Graph:
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, after: str, make: Made) -> None:
-    """A wrong pass after another one."""
+    """A wrong pass after another one; nothing that was kept of the layer before is taken."""
     at = [name for name, _ in pipeline.PASSES].index(after) + 1
     wrong = ("wrong", lambda layer: replace(layer, graph=changed(layer.graph, make)))
     passes = (*pipeline.PASSES[:at], wrong, *pipeline.PASSES[at:])
     monkeypatch.setattr(pipeline, "PASSES", passes)
+    for kept in ("before_chunks", "with_chunked_forms"):
+        monkeypatch.setattr(pipeline, kept, getattr(pipeline, kept).__wrapped__)
     monkeypatch.setattr(pipeline, "DERIVING", [name for name, _ in passes].index("chunk"))
 
 

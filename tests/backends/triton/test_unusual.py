@@ -24,7 +24,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::archc.diagnostics.ArchWarning")
 every = pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 
 
-@every
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[] if place % 3 == 0 else [pytest.mark.slow])
+        for place, path in enumerate(SPECS)
+    ],
+    ids=lambda path: path.stem,
+)
 def test_a_file_with_kernels_checks_itself(path: Path) -> None:
     """Its values, pieces, gradients and chunks, in PyTorch, when it is written."""
     assert "_decode(" in file_of(archc.load(path).layer, "triton")
