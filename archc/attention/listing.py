@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import sympy
 
+from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Bound, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
@@ -57,6 +58,8 @@ def lines(fold: WeightedSum) -> Iterator[tuple[str, str]]:
         yield "read", f"{inside}; blocks in which nothing is read are skipped"
     weighted = f"{fold.values} of each `{read}`" if fold.values else "the weights alone"
     yield "summed", weighted + (f"; {fold.sink} enters the total alone" if fold.sink else "")
+    told = rows_of(fold).text
+    yield "few readers", f"{told}; what is read goes in parts, joined after; no gradient"
     if fold.slopes is None:
         yield "gradient", f"in PyTorch, all pairs at once: {fold.unlearned}"
         return

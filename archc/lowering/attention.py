@@ -141,6 +141,11 @@ class Sweep:
         k = self.k
         self.b = k.program("b", self.B)
         self.heads = {h.name: k.program(clean(h.name), self.N[h.name]) for h in self.fold.heads}
+        self.stand_along_vectors()
+
+    def stand_along_vectors(self) -> None:
+        """The places of vectors."""
+        k = self.k
         self.places, self.inside = dict[str, Tile](), dict[str, Tile]()
         for source in self.fold.sources:
             if source.dim is not None and source.dim.name not in self.places:
@@ -157,6 +162,11 @@ class Sweep:
         self.rows, self.columns = Dim(letter, block), self._walked_dim()
         self.mine = (first + self.k.iota(letter, block)).named(letter)
         self.in_mine = (self.mine < total).named(f"in_{letter}")
+
+    def last(self) -> Tile:
+        """The last of the tokens that are held."""
+        held = self.T if self.held == READER else self.S
+        return self.k.apply("min", self.first + (self.BLOCK[self.held] - 1), self.k.lift(held - 1))
 
     def _walked_dim(self) -> Dim:
         return Dim("s" if self.walked == READ else "t", self.BLOCK[self.walked])
@@ -182,10 +192,13 @@ class Sweep:
             elif axis == source.table:
                 found.append(at_table)
             else:
-                head, share = shares[axis.name]
-                at = self.heads[head]
-                found.append(at if share == 1 else at // self._known(share))
+                found.append(self.place_of(source, *shares[axis.name]))
         return [*found, part] if source.summed else found
+
+    def place_of(self, source: Source, head: str, share: sympy.Expr) -> Tile:
+        """Where a source is read along an axis of its own, of which so many heads share a place."""
+        at = self.heads[head]
+        return at if share == 1 else at // self._known(share)
 
     def _known(self, number: sympy.Expr) -> sympy.Expr:
         return self.numbers.get(number, number)
@@ -206,9 +219,7 @@ class Sweep:
     def stand_at(self) -> None:
         """Where running sums are counted from in blocks that the mask leaves whole: what is held
         and what is walked are then on two sides, and their difference swallows no digits."""
-        last = self.first
-        if self.held == READ:
-            last = self.k.apply("min", self.first + (self.BLOCK[READ] - 1), self.k.lift(self.S - 1))
+        last = self.first if self.held == READER else self.last()
         self.anchors = {
             source.node: self.load(source, last, ())
             for source in self.fold.sources if source.summed and source.role == self.held
@@ -343,9 +354,9 @@ class Sweep:
         """Where what is walked begins and ends for some token that is held, and for all of them:
         low, low of all, high of all, high; all are places from 0 to the number of tokens."""
         k = self.k
-        held, walked = (self.T, self.S) if self.held == READER else (self.S, self.T)
+        walked = self.S if self.held == READER else self.T
         origin, other = (self.POS, self.START) if self.held == READER else (self.START, self.POS)
-        end = k.apply("min", self.first + (self.BLOCK[self.held] - 1), k.lift(held - 1))
+        end = self.last()
         nothing, everything = k.lift(0, "i32"), k.lift(walked)
         low, whole_low, whole_high, high = nothing, nothing, everything, everything
         for bound in self._bounds():
@@ -391,11 +402,19 @@ class Sweep:
 def forward(fold: WeightedSum, name: str = "attend") -> Program:
     """o, and of a softmax the log of the sum of weights of each reader and head, for gradients."""
     w = Sweep(fold, name, "A block of readers walks the tokens that they read.", READER, 8, 3)
-    k = w.k
     values = fold.source(fold.values) if fold.values else None
     o = w.made("o", READER, values.dim if values else None, w.IO if values else "f32")
     lse = w.made("lse", READER, None) if fold.softmax else None
     w.stand()
+    _leave(w, o, lse, summed(w, values), values)
+    return w.k.done()
+
+
+def summed(w: Sweep, values: Source | None, first: Tile | None = None) -> list[Tile]:
+    """What a program of readers finds: the sum of the values that it walks, and of a softmax the
+    largest score and the sum of weights before it. `first`: whether what enters a softmax's total
+    alone is counted here, where it is not always."""
+    k, fold = w.k, w.fold
     w.stand_at()
     fixed = w.loaded("same", None, ())
     mine = w.loaded(READER, w.mine, [w.in_mine])
@@ -405,12 +424,7 @@ def forward(fold: WeightedSum, name: str = "attend") -> Program:
     carried = [k.full(0.0, *acc).named("acc")]
     if fold.softmax:
         sink = None if fold.sink is None else tile({**fixed, **mine}[fold.sink]).over(w.rows)
-        m = k.full(NEVER, w.rows) if sink is None else sink + 0.0
-        carried = [
-            m.named("m"),
-            k.full(0.0 if sink is None else 1.0, w.rows).named("total"),
-            *carried,
-        ]
+        carried = [*_begin(w, sink, first), *carried]
 
     def turn(s: Tile, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
         in_s = (s < w.S).named("in_s")
@@ -425,9 +439,17 @@ def forward(fold: WeightedSum, name: str = "attend") -> Program:
             return _softmax(w, score, weighted, seen, before)
         return [_sum(w, score if seen is None else k.where(seen, score, 0.0), weighted, before[-1])]
 
-    made = w.walk(carried, turn)
-    _leave(w, o, lse, made, values)
-    return k.done()
+    return w.walk(carried, turn)
+
+
+def _begin(w: Sweep, sink: Tile | None, first: Tile | None) -> tuple[Tile, Tile]:
+    """The largest score and the sum of weights before any token is read."""
+    k = w.k
+    m = k.full(NEVER, w.rows) if sink is None else sink + 0.0
+    total = k.full(0.0 if sink is None else 1.0, w.rows)
+    if sink is not None and first is not None:
+        m, total = k.where(first, m, NEVER), k.where(first, total, 0.0)
+    return m.named("m"), total.named("total")
 
 
 def _softmax(

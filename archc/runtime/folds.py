@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archc.runtime.kernels import block_of, has_triton
+from archc.runtime.kernels import block_of, has_triton, processors_of
 from archc.runtime.ops import transformed
 
 
-def by_folds(readers: int, *tensors: Tensor) -> bool:
-    """Whether kernels can do it: on a GPU, in their dtypes, for readers enough to fill a block, and
-    with no transform of torch.func, or forward mode, looking on."""
+def by_folds(*tensors: Tensor) -> bool:
+    """Whether kernels can do it: on a GPU, in their dtypes, and with no transform of torch.func, or
+    forward mode, looking on."""
     kinds, device = (torch.float32, torch.bfloat16, torch.float16), tensors[0].device
-    if device.type != "cuda" or readers < 16:
+    if device.type != "cuda":
         return False
     for x in tensors:
         if x.device != device or not x.numel() or (x.is_floating_point() and x.dtype not in kinds):
@@ -93,9 +93,24 @@ def fold_blocks(program: str, dtype: torch.dtype, *dims: int) -> tuple[int, int,
     return 32, 64, {"num_warps": 4, "num_stages": 3}
 
 
+def part_blocks(
+    dtype: torch.dtype, rows: int, programs: int, tokens: int, device: torch.device, *dims: int
+) -> tuple[int, int, int, dict]:
+    """Of a kernel of few readers: how many rows and how many tokens read are in a block, into how
+    many parts the tokens are split, and how it is launched. `rows`: how many there are for each of
+    the `programs`; `dims` are the lengths of vectors. There are parts enough to keep every
+    processor busy to the end, and none is shorter than 4 blocks."""
+    wide, block = max(block_of(size) for size in dims), block_of(rows, 64)
+    columns = 32 if dtype.itemsize == 4 or wide > 128 else 64
+    programs *= -(-rows // block)
+    parts = min(-(-8 * processors_of(device) // programs), -(-tokens // (4 * columns)), 64)
+    stages = 2 if dtype.itemsize == 4 or wide > 128 else 3
+    return block, columns, max(1, parts), {"num_warps": 4, "num_stages": stages}
+
+
 def no_second_gradient_of_fold(ctx: Any, *given: Tensor) -> None:
     """The gradient of a gradient: refused."""
     raise RuntimeError(
         "kernels of an attention have a gradient, but no gradient of that gradient: on a CPU, or "
-        "with fewer than 16 readers, PyTorch does it and has one"
+        "where fewer than 16 tokens read, PyTorch does it and has one"
     )

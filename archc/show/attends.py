@@ -41,6 +41,8 @@ def _sums(attend: ir.Attend, layer: str) -> Iterator[Attended]:
         where = node.span.where if node.span else None
         by_torch = attention(attend.body, node) is not None
         more = tuple(lines(fold)) if isinstance(fold, WeightedSum) and not by_torch else ()
+        if attend.decode is not None:
+            more = tuple(line for line in more if line[0] != "few readers")
         yield Attended(layer, where, node.name, told(attend, node, fold), more)
 
 

@@ -183,7 +183,7 @@ TOKENS = (
 
 
 ATTENDS = (
-    "On a GPU, where at least 16 tokens read at once; all pairs at once, in PyTorch, elsewhere:",
+    "On a GPU; elsewhere, and for gradients of few readers, all pairs at once in PyTorch:",
 )
 """What a file says of the attentions in it."""
 

@@ -13,7 +13,7 @@ from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import permuted
-from archc.backends.triton.fold_op import FoldOp
+from archc.backends.triton.fold_op import FEW, FoldOp
 
 from archc.attention.recognise import sums
 from archc.attention.weighted_sum import Refusal, Source, WeightedSum
@@ -38,7 +38,7 @@ class FoldFunction(AttendFunction):
         super().__init__(scope, node, values, "_fold")
         self.folds = folds
         for fold in folds:
-            op = FoldOp(scope.file, fold, f"{title}_sum")
+            op = FoldOp(scope.file, fold, f"{title}_sum", few=node.op.decode is None)
             op.write()
             operands = dict.fromkeys(source.node for source in fold.sources)
             emit = partial(_summed, op=op)
@@ -51,12 +51,17 @@ class FoldFunction(AttendFunction):
         scope = self.scope
         tensors = [v.text.text for v in self.values.values() if v.kind != NUMBER]
         readers = scope.ask(scope.lengths[self.op.reader.name])
-        tests = [f"by_folds({', '.join([readers, *tensors])})"]
+        tests = [f"by_folds({', '.join(tensors)})"]
         vectors = [s.dim for fold in self.folds for s in fold.sources if s.dim is not None]
         lengths = dict.fromkeys(str(scope.size(axis.size)) for axis in vectors)
         tests += [f"{length} <= {WIDEST}" for length in lengths if not length.isdigit()]
+        learns = f"needs_gradient({', '.join(tensors)})"
+        if self.op.decode is not None:
+            tests.append(f"{readers} >= {FEW}")
         if any(fold.slopes is None for fold in self.folds):
-            tests.append(f"not needs_gradient({', '.join(tensors)})")
+            tests.append(f"not {learns}")
+        elif self.op.decode is None:
+            tests.append(f"({readers} >= {FEW} or not {learns})")
         return " and ".join(tests)
 
 

@@ -10,24 +10,29 @@ from archc.backends.eager.literals import literals
 from archc.backends.triton.program_launch import ProgramLaunch, Strided, write_program
 from archc.backends.writer import COLUMNS, INDENT, Names, Writer, quoted
 
+from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir.chunk import cotangent
 from archc.lowering.attention import clean, forward, numbers_of
 from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens
+from archc.lowering.attention_heads import by_parts, joined
 from archc.tile.language import Buffer, Program
 
 LOCALS = (
     "B", "S", "data", "shared", "o", "lse", "d_o", "delta", "output", "inputs", "given", "made",
-    "rows", "columns", "options", "tokens", "pos", "start",
+    "rows", "columns", "parts", "options", "tokens", "pos", "start",
 )  # fmt: skip
+FEW = 16
+"""Fewer readers than these share a program with heads."""
 WIDE = "torch.float32"
 
 
 class FoldOp:
     """The ops of one fold under construction. `numbers` are what only a call knows, by the names of
-    the arguments."""
+    the arguments. `few`: whether there are kernels for few readers."""
 
-    def __init__(self, file: File, fold: WeightedSum, title: str):
+    def __init__(self, file: File, fold: WeightedSum, title: str, few: bool = True):
+        self.few = few
         self.file, self.fold, self.title = file, fold, file.names.fresh(title)
         names = Names((*LOCALS, *(f"N_{clean(axis)}" for axis in self._axes(fold))))
         self.arguments = {source.name: names.fresh(source.name) for source in fold.sources}
@@ -109,7 +114,7 @@ class FoldOp:
     def _new_tensor(self, buffer: Buffer) -> str:
         """Memory of a result."""
         diagonals = "-(-tokens // rows) - (-S // columns) - 1"
-        names = {"b": "B", "t": "tokens", "s": "S", "half": "2", "u": "columns"}
+        names = {"b": "B", "t": "tokens", "s": "S", "half": "2", "u": "columns", "part": "parts"}
         names["diagonal"] = diagonals
         shape = [names.get(axis) or f"N_{axis[2:]}" for axis, _ in buffer.axes]
         like = self.arguments[self.vectors[0].name]
@@ -135,17 +140,20 @@ class FoldOp:
         given = ", ".join([quoted(kind), "data", *sorted(dims | ({held} if held else set()))])
         writer.line(f"rows, columns, options = fold_blocks({given})")
 
-    def _launch(self, writer: Writer, program: Program, sizes: dict[str, str]) -> None:
+    def _launch(
+        self, writer: Writer, program: Program, sizes: dict[str, str], options: str = "options"
+    ) -> None:
         """Lines that launch a program."""
         buffers: dict[str, str | Strided] = {b.name: self._named(b) for b in program.buffers}
         wanted = {symbol.name: sizes[symbol.name] for symbol in program.sizes}
         constants = {"IO": "data", "PRECISION": '"tf32x3"'}
-        constants |= {"BLOCK_T": "rows", "BLOCK_S": "columns"}
-        constants |= {"SHARED": "shared"} if "SHARED" in program.constants else {}
+        constants |= {"BLOCK_T": "rows", "BLOCK_S": "columns", "SHARED": "shared"}
+        constants |= {"BLOCK_PARTS": "block_of(parts)"}
         for name in program.constants:
             if name not in constants:
                 constants[name] = f"block_of(N_{name.removeprefix('BLOCK_')})"
-        launch = ProgramLaunch(buffers, wanted, constants, options="options")
+        constants = {name: constants[name] for name in program.constants}
+        launch = ProgramLaunch(buffers, wanted, constants, options=options)
         write_program(self.file, writer, program, launch)
 
     def _named(self, buffer: Buffer) -> str:
@@ -165,10 +173,34 @@ class FoldOp:
         sizes = self._write_sizes(writer, self._lengths())
         for buffer in self._made(program):
             writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
+        if self.few:
+            with writer.block(f"if tokens < {FEW}:"):
+                self._by_parts(writer, sizes)
+                writer.line(f"return {', '.join(self.results)}")
         self._blocks(writer, "forward")
         self._launch(writer, program, sizes)
         writer.line(f"return {', '.join(self.results)}")
         self.file.sections.append(writer.text())
+
+    def _by_parts(self, writer: Writer, sizes: dict[str, str]) -> None:
+        """Lines that split what few readers read, and join what comes of it."""
+        rows, symbols = rows_of(self.fold), numbers_of(self.fold)
+        share = sizes[symbols[rows.share].name] if rows.share in symbols else str(rows.share)
+        if rows.head is not None and rows.groups is None:
+            share = f"N_{clean(rows.head.name)}"
+        others = [head.name for head in self.fold.heads if head != rows.head]
+        others += [rows.groups] if rows.groups is not None else []
+        programs = " * ".join(["B", *(f"N_{clean(name)}" for name in others)])
+        dims = {f"N_{clean(s.dim.name)}" for s in self.vectors if s.dim is not None}
+        like = self.arguments[self.vectors[0].name]
+        given = ["data", f"tokens * {share}", programs, "S", f"{like}.device", *sorted(dims)]
+        writer.line(f"rows, columns, parts, options = part_blocks({', '.join(given)})")
+        program = self._program(by_parts, "_part")
+        for buffer in self._made(program):
+            writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
+        self._launch(writer, program, sizes | {"PARTS": "parts"})
+        program = self._program(joined, "_join")
+        self._launch(writer, program, sizes | {"PARTS": "parts"}, options="")
 
     def _made(self, program: Program) -> list[Buffer]:
         """The results of a program."""

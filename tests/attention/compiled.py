@@ -24,13 +24,14 @@ from triton.compiler import compile as compiled_for
 
 from archc.lowering.attention import forward
 from archc.lowering.attention_gradient import by_readers, by_tokens
-from archc.runtime.folds import fold_blocks
+from archc.lowering.attention_heads import by_parts
+from archc.runtime.folds import fold_blocks, part_blocks
 from archc.tile.language import Program
 from tests.attention.cases import launch
 from tests.attention.test_folds import SCORES
 from tests.tile.launched import HEAD, compiled_in
 
-PROGRAMS = {"forward": forward, "readers": by_readers, "tokens": by_tokens}
+PROGRAMS = {"forward": forward, "readers": by_readers, "tokens": by_tokens, "parts": by_parts}
 ROOM, SPILLED = 232_448, 1024
 POINTERS = {"IO": "*bf16", "i32": "*i32"}
 
@@ -39,7 +40,11 @@ def compiled(score: str, kind: str, wide: int = 128) -> dict[str, int]:
     """One program on bfloat16, with the blocks that files launch it with."""
     text, sizes = SCORES[score]
     case = launch(text, 256, B=1, dtype=torch.bfloat16, H=4, K=wide, V=wide, **sizes)
-    rows, columns, options = fold_blocks(kind, torch.bfloat16, wide)
+    if kind == "parts":
+        cpu = torch.device("cpu")
+        rows, columns, _, options = part_blocks(torch.bfloat16, 8, 1, 8192, cpu, wide)
+    else:
+        rows, columns, options = fold_blocks(kind, torch.bfloat16, wide)
     program = replace(PROGRAMS[kind](case.fold), warps=options["num_warps"])
     kernel = getattr(load(HEAD + printer.to_triton(program), program.name), program.name)
     lengths = {**case.constants, "BLOCK_T": rows, "BLOCK_S": columns}
@@ -66,7 +71,7 @@ def arguments(program: Program) -> tuple[dict[str, str], dict[str, Any], list[st
         signature[f"{buffer.name}_p"] = POINTERS.get(buffer.dtype, "*fp32")
         even.append(f"{buffer.name}_p")
         for axis, _ in buffer.axes if buffer.strided else ():
-            name = printer.stride(buffer, axis)
+            name = f"{buffer.name}_{axis}"
             signature[name] = "i32"
             if axis == "part" or axis.startswith("d_"):
                 fixed[name], signature[name] = 1, "constexpr"

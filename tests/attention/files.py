@@ -23,6 +23,12 @@ SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
     "capped_attention": (
         {"q": (2, 70, 4, 20), "k": (2, 70, 2, 20), "v": (2, 70, 2, 20)}, {"cap": 3.0},
     ),
+    "capped_attention, few": (
+        {"q": (2, 3, 8, 20), "k": (2, 200, 2, 20), "v": (2, 200, 2, 20)}, {"cap": 3.0},
+    ),
+    "window_attention, few": (
+        {"q": (1, 1, 4, 20), "k": (1, 195, 2, 20), "v": (1, 195, 2, 20), "sink": (4,)}, {"w": 99},
+    ),
     "fox": ({"q": (1, 70, 2, 20), "k": (1, 81, 2, 20), "v": (1, 81, 2, 20), "f": (1, 81, 2)}, {}),
     "biased": ({"q": (2, 50, 2, 20), "k": (2, 70, 2, 20), "v": (2, 70, 2, 20), "b": (40, 2)}, {}),
     "alibi": ({"q": (1, 40, 2, 60), "k": (1, 40, 2, 60), "v": (1, 40, 2, 60), "m": (2,)}, {}),
@@ -60,8 +66,11 @@ TEXTS = {"biased": BIASED, "combined": COMBINED}
 def compared(spec: str) -> dict[str, float]:
     """How far values and gradients of kernels are from those of PyTorch in float64."""
     shapes, numbers = SPECS[spec]
+    spec, _, few = spec.partition(", ")
     layer = (archc.parse(TEXTS[spec]) if spec in TEXTS else archc.load(spec)).layer
     module: Any = loaded(text_of(layer, "triton"), spec)
+    if few:
+        module.processors_of = lambda device: 1  # parts for it
     name = f"{snake(layer.name)}_memory"
     pos = shapes["k"][1] - shapes["q"][1] + SEEN
     generator = torch.Generator().manual_seed(0)

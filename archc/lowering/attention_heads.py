@@ -1,0 +1,191 @@
+"""A fold over the tokens read -> tile programs of few readers and many tokens.
+
+The rows of a program are heads that read the same vectors, for each of a few readers: what is read
+is loaded once for all of them. Programs share the tokens, each a part; another program puts the
+sums of the parts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import sympy
+
+from archc.attention.row_heads import rows_of
+from archc.attention.weighted_sum import Source, WeightedSum
+from archc.dims import Axis
+from archc.lowering.attention import NEVER, READER, Part, Sweep, clean, summed
+from archc.tile.compose import Composer, Tile, ceil_div
+from archc.tile.language import Buffer, Dim, Program
+
+
+class HeadRows(Sweep):
+    """A program whose rows are readers and the heads that share what they read; `self.heads` of
+    these is a tile of the rows."""
+
+    def __init__(self, fold: WeightedSum, name: str, doc: str, warps: int, ahead: int):
+        super().__init__(fold, name, doc, READER, warps, ahead)
+        self.packed = rows_of(fold)
+        head, share = self.packed.head, self.packed.share
+        whole = head is not None and self.packed.groups is None
+        self.share = self.N[head.name] if head is not None and whole else self._known(share)
+        self.group: Tile | None = None
+
+    def stand_among_heads(self) -> None:
+        """The grid of sequences, of heads that share nothing, and of groups of those that do."""
+        k, head = self.k, self.packed.head
+        self.b = k.program("b", self.B)
+        self.heads = {
+            h.name: k.program(clean(h.name), self.N[h.name]) for h in self.fold.heads if h != head
+        }
+        if self.packed.groups is not None:
+            self.group = k.program("group", self.N[self.packed.groups])
+        self.stand_along_vectors()
+
+    def stand_on_rows(self, first: Tile, count: sympy.Expr) -> None:
+        """The rows from one on: the heads of a reader, then those of the next, of so many rows."""
+        k, head = self.k, self.packed.head
+        self.rows, self.columns = Dim("t", self.BLOCK[READER]), self._walked_dim()
+        row = (first + k.iota("t", self.BLOCK[READER])).named("row")
+        end = k.apply("min", first + (self.BLOCK[READER] - 1), k.lift(count - 1))
+        self.mine, self.first, self.final = row, first, end
+        if head is not None:
+            self._among_heads(head, row, end)
+        self.in_mine = (self.mine < self.T).named("in_t")
+
+    def _among_heads(self, head: Axis, row: Tile, end: Tile) -> None:
+        """The reader and the head of each row."""
+        k = self.k
+        share = k.lift(self.share, "i32")
+        self.mine = (row // share).named("t")
+        self.first, self.final = (self.first // share).named("first"), end // share
+        at = row % share
+        at = at if self.group is None else self.group * share + at
+        heads = {**self.heads, head.name: at.named(clean(head.name))}
+        self.heads = {h.name: heads[h.name] for h in self.fold.heads}
+
+    def last(self) -> Tile:
+        """The last reader of the rows."""
+        return self.final
+
+    def place_of(self, source: Source, head: str, share: sympy.Expr) -> Tile:
+        """Where a source is read along an axis of its own: one place where heads share it."""
+        own = self.packed.head is not None and head == self.packed.head.name
+        if own and self.group is not None and share == self.packed.share:
+            return self.group
+        return super().place_of(source, head, share)
+
+
+class _Part(HeadRows):
+    """A program that walks one part of what its rows read."""
+
+    def __init__(self, fold: WeightedSum, name: str):
+        doc = "The heads of a group as rows walk a part of what they read."
+        super().__init__(fold, name, doc, 4, 3)
+        (self.PARTS,) = self.k.sizes("PARTS", varying=True)
+
+    def stand(self) -> None:
+        """The grid: parts of what is read, sequences, groups of heads, and blocks of rows."""
+        k, count = self.k, self.T * self.share
+        self.part = k.program("part", self.PARTS)
+        self.stand_among_heads()
+        place = k.program("block", ceil_div(count, self.BLOCK[READER]))
+        self.stand_on_rows((place * self.BLOCK[READER]).named("first_row"), count)
+
+    def parts(self) -> Iterator[Part]:
+        """The blocks of this part, of those that are walked for its rows."""
+        k, whole = self.k, [*super().parts()]
+        start, stop = whole[0].first, whole[-1].last
+        each = ((stop - start + (k.lift(self.PARTS) - 1)) // k.lift(self.PARTS)).named("each")
+        low = (start + self.part * each).named("low")
+        high = (low + each).named("high")
+        for part in whole:
+            first, last = k.apply("max", part.first, low), k.apply("min", part.last, high)
+            yield Part(first, last, part.masked)
+
+
+def by_parts(fold: WeightedSum, name: str = "attend_part") -> Program:
+    """Of each part of what is read: the sum of weighted values, of a softmax divided by that of
+    the weights, and the log of the latter, which is -inf where nothing is read."""
+    w = _Part(fold, name)
+    k = w.k
+    values = fold.source(fold.values) if fold.values else None
+    part_o, part_lse = _of_parts(w, values)
+    w.stand()
+    first = w.part.equals(0) if fold.sink is not None else None
+    made = summed(w, values, first)
+    heads = [w.heads[head.name] for head in fold.heads]
+    index, acc = [w.part, w.b, w.mine, *heads], made[-1]
+    if part_lse is not None:
+        m, total, _ = made
+        read = (total > 0.0).named("read", "whether a row read anything")
+        safe = k.where(read, total, 1.0)
+        acc = acc / safe
+        log = k.where(read, m + k.apply("log", safe), NEVER)
+        k.store(part_lse, *index, value=log, where=[w.in_mine])
+    inside = [w.inside[values.dim.name]] if values and values.dim else []
+    vector = [w.places[values.dim.name]] if values and values.dim else []
+    k.store(part_o, *index, *vector, value=acc, where=[w.in_mine, *inside])
+    return k.done()
+
+
+def _of_parts(w: _Part, values: Source | None) -> tuple[Buffer, Buffer | None]:
+    """Memory for what parts find."""
+    axes: dict[str, Any] = {"part": w.PARTS, "b": w.B, "t": w.T}
+    axes |= {f"n_{clean(head.name)}": w.N[head.name] for head in w.fold.heads}
+    dim = values.dim if values else None
+    own = {} if dim is None else {f"d_{clean(dim.name)}": w.N[dim.name]}
+    part_lse = w.k.memory("part_lse", axes) if w.fold.softmax else None
+    return w.k.memory("part_o", {**axes, **own}), part_lse
+
+
+def joined(fold: WeightedSum, name: str = "attend_join") -> Program:
+    """o and the log of the sum of weights of a reader and head, from those of all parts."""
+    j = _Join(fold, name)
+    k, whole = j.k, [j.b, *j.heads]
+    parts = k.load(j.part_o, j.part, j.b, j.t, *j.heads, *j.places, where=[j.there, *j.inside])
+    if j.part_lse is not None and j.lse is not None:
+        each = k.load(j.part_lse, j.part, j.b, j.t, *j.heads, where=[j.there], fill=NEVER)
+        m = each.max("part").named("m")
+        least = k.where(m.equals(NEVER), 0.0, m).named("least", "0 where nothing is read")
+        p = k.apply("exp", each - least).named("p", "the weight of a part, less a factor of all")
+        total = p.sum("part").named("total")
+        read = total > 0.0
+        safe = k.where(read, total, 1.0)
+        parts = parts * (p / safe)
+        log = k.where(read, least + k.apply("log", safe), 0.0)
+        k.store(j.lse, *whole, j.t, value=log)
+    index = [j.b, j.t, *j.heads, *j.places] if j.places else [*whole, j.t]
+    k.store(j.o, *index, value=parts.sum("part"), where=j.inside)
+    return k.done()
+
+
+class _Join:
+    """The memory of a program that joins parts, and where it stands: at one reader and head."""
+
+    def __init__(self, fold: WeightedSum, name: str):
+        self.k = k = Composer(name, "The sums of all parts of what a reader and head read.", 1, 1)
+        (IO,), (B,) = k.dtypes("IO"), k.sizes("B")
+        PARTS, T = k.sizes("PARTS", "T", varying=True)
+        heads: dict[str, Any]
+        heads = {f"n_{clean(h.name)}": k.sizes(f"N_{clean(h.name)}")[0] for h in fold.heads}
+        (block,) = k.lengths("BLOCK_PARTS")
+        own: dict[str, Any] = {}
+        if fold.values and (dim := fold.source(fold.values).dim) is not None:
+            own = {f"d_{clean(dim.name)}": k.sizes(f"N_{clean(dim.name)}")[0]}
+        rows = {"b": B, "t": T, **heads}
+        by_heads = {"b": B, **heads, "t": T}
+        self.part_o = k.memory("part_o", {"part": PARTS, **rows, **own})
+        softmax = fold.softmax
+        self.part_lse = k.memory("part_lse", {"part": PARTS, **rows}) if softmax else None
+        self.lse = k.memory("lse", by_heads) if softmax else None
+        self.o = k.memory("o", {**rows, **own} if own else by_heads, IO if own else "f32")
+        self.b, self.t = k.program("b", B), k.program("t", T)
+        self.heads = [k.program(axis[2:], size) for axis, size in heads.items()]
+        self.part = k.iota("part", block)
+        self.there = (self.part < PARTS).named("there")
+        self.places, self.inside = list[Tile](), list[Tile]()
+        for axis, size in own.items():
+            place = k.iota(axis, k.lengths(f"BLOCK_{axis[2:]}")[0])
+            self.places, self.inside = [place], [(place < size).named(f"in_{axis[2:]}")]

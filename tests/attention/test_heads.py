@@ -1,0 +1,108 @@
+"""Few readers of many tokens: heads as rows, parts of what is read, and what joins them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from torch import Tensor
+
+from archc.attention.row_heads import rows_of
+from archc.lowering.attention_heads import by_parts, joined
+from archc.tile.language import Program
+from tests.attention.cases import Launch, distance, launch, spec
+from tests.attention.test_folds import SCORES, SIZES
+
+LOOSE = spec().replace("k[H, K], v[H, V]", "k[K], v[V]")
+"""Heads that all read the same keys and values."""
+
+
+@dataclass
+class Few:
+    """The last few readers of a launch, in parts."""
+
+    case: Launch
+    readers: int
+    parts: int
+    extra: dict[str, int] = field(default_factory=dict)
+
+    def sources(self) -> dict[str, Tensor]:
+        """What the programs read: of readers the last ones."""
+        given = self.case.sources()
+        for source in self.case.fold.sources:
+            if source.role == "reader":
+                given[source.name] = given[source.name][:, -self.readers :]
+        return given
+
+    def run(self) -> dict[str, Tensor]:
+        """o and the log of the sum of weights."""
+        case = self.case
+        tokens = case.known["T#"]
+        known = {**case.known, "T#": self.readers}
+        few = _Few(case.fold, case.attend, known, case.inputs, case.dtype, case.block)
+        few.more = {"POS": tokens - self.readers, "PARTS": self.parts}
+        given = self.sources()
+        made = few.interpreted(by_parts(case.fold), given)
+        return few.interpreted(joined(case.fold), made)
+
+
+class _Few(Launch):
+    """A launch with numbers of its own."""
+
+    more: dict[str, int]
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        return {**super().sizes, **self.more}
+
+    @property
+    def constants(self) -> dict[str, int | str]:
+        return {**super().constants, "BLOCK_PARTS": 16}
+
+    def interpreted(self, program: Program, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        known = {n: given[n] for n in (b.name for b in program.buffers) if n in given}
+        return super().interpreted(program, known)
+
+
+QUICK = ("capped", "window, sink", "forgetting", "unnormalised")
+
+
+def few(name: str, readers: int, parts: int) -> None:
+    """Hold what the last readers find against the reference."""
+    text, sizes = SCORES[name]
+    case = launch(text, 40, B=1, **SIZES, **sizes)
+    (wanted,) = case.values(case.fold.node)
+    found = Few(case, readers, parts).run()
+    assert distance(found["o"], wanted.detach()[:, -readers:]) < 1e-12
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_last_readers(name: str):
+    few(name, 3, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SCORES if name not in QUICK])
+def test_the_last_reader_of_other_scores(name: str):
+    few(name, 1, 3)
+
+
+def test_heads_that_share_what_they_read_are_rows():
+    assert rows_of(launch(spec(), 4, **SIZES).fold).head is None
+    grouped = rows_of(launch(SCORES["capped"][0], 4, **SIZES, G=2, cap=1.0).fold)
+    assert grouped.head is not None and (grouped.head.name, grouped.groups) == ("H", "G")
+    case = launch(LOOSE, 20, B=1, **SIZES)
+    assert rows_of(case.fold).head is not None and rows_of(case.fold).groups is None
+    (wanted,) = case.values(case.fold.node)
+    found = Few(case, 5, 2).run()
+    assert distance(found["o"], wanted.detach()[:, -5:]) < 1e-12
+    assert distance(found["lse"], case.forward()["lse"][..., -5:]) < 1e-12
+
+
+def test_parts_in_which_nothing_is_read_count_for_nothing():
+    text, sizes = SCORES["window, sink"]
+    case = launch(text, 40, B=1, **SIZES, **sizes)
+    (wanted,) = case.values(case.fold.node)
+    assert distance(Few(case, 2, 9).run()["o"], wanted.detach()[:, -2:]) < 1e-12
+    empty = launch(text, 18, B=1, **SIZES, w=0)
+    assert (Few(empty, 2, 3).run()["o"] == 0).all()
