@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from archc import law, plot, serving
+    from archc import law, plot, serving, slots
     from archc.api import Spec, load, parse, save_pretrained
     from archc.diagnostics import ArchError, ArchWarning
     from archc.mixer import MixerMatrix, mixer_matrix
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArchError", "ArchWarning", "FirstNaN", "MixerMatrix", "Spec", "first_nan", "generate", "law",
     "load", "mixer_matrix", "parameter_groups", "parse", "plot", "save_pretrained",
-    "serving", "speculative", "stream",
+    "serving", "slots", "speculative", "stream",
 ]  # fmt: skip
 
 _HOMES = {
@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
     """The public name, from the module that has it."""
     if name == "__version__":
         return import_module("importlib.metadata").version("archc")
-    if name in ("law", "plot", "serving"):
+    if name in ("law", "plot", "serving", "slots"):
         return import_module(f"archc.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module `archc` has no attribute `{name}`")

@@ -31,6 +31,7 @@ from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm, cotangent
 from archc.ir.graph import Graph
 from archc.ir.layer_budget import check_budget
+from archc.ir.own_positions import with_own_positions
 from archc.ir.plan import Plan
 from archc.ir.rewrite import rewrite
 from archc.ir.token_region import Left, TokenRegion
@@ -395,6 +396,16 @@ def text_of(layer: ir.Layer, backend: str = "eager", linear: bool = False) -> st
     """The source of an elaborated layer alone, as it is loaded into this process: its runtime is
     imported. `linear`: products with parameters are calls of `nn.Linear`."""
     plan = Plan(with_chunked_forms(layer), runtime="import", linear=linear)
+    return BACKENDS[backend](plan).text(plan)
+
+
+@lru_cache(KEPT)
+@deep_calls()
+def slots_text_of(layer: ir.Layer, backend: str = "eager", linear: bool = False) -> str:
+    """The source of an elaborated layer that reads one token of each of several sequences of
+    different lengths; the layer must not be `unready` for that."""
+    ready = with_own_positions(with_chunked_forms(layer))
+    plan = Plan(ready, runtime="import", linear=linear, slots=True)
     return BACKENDS[backend](plan).text(plan)
 
 

@@ -6,10 +6,10 @@
         for number, token in pool.step().items():
             ...
 
-A model whose state is as large after a token as before it (recurrences, short convolutions) has the
-states of all slots in one batch, which a step changes in place: nothing of a step has a shape or an
-address that depends on the sequences, so that a CUDA graph can record it. What an attention keeps
-has a length of its own in every slot: each sequence is read by itself there, in memory of its own.
+The states of all slots stand in one batch, which a step changes in place, whatever length each
+sequence has (`archc/slots.py`): nothing of a step has a shape or an address that depends on the
+sequences, so that a CUDA graph can record it. Models that have no such form (`alone` says why) have
+a state for each slot, and read one sequence after the other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from archc.runtime.kept_states import each_tensor, kept_by
+from archc import slots as own_slots
+from archc.runtime.kept_states import kept_by
 from archc.sampling import Choice, first, reading, text_model, to_continue
 
 
@@ -51,8 +52,8 @@ class Lanes(Protocol):
         """The likeliest token of every slot, and whether its logits are NaN: [2, slots]."""
         ...
 
-    def put(self, slot: int, state: Any, logits: Tensor) -> None:
-        """Let a slot hold a sequence that has been read."""
+    def put(self, slot: int, state: Any, logits: Tensor, tokens: int) -> None:
+        """Let a slot hold a sequence of which so many tokens have been read."""
         ...
 
     def read(self, tokens: dict[int, int]) -> None:
@@ -69,7 +70,8 @@ class Pool:
 
     def __init__(self, model: nn.Module, slots: int, capacity: int | None = None) -> None:
         """`slots` sequences at once, each of at most `capacity` tokens that are read (its prompt,
-        and all that is drawn but for the last)."""
+        and all that is drawn but for the last): memory for these is taken at once. Without it there
+        is room for more whenever a sequence needs it, in memory that is taken then."""
         for name, value in (("slots", slots), ("capacity", 1 if capacity is None else capacity)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"`{name}` must be a whole number, at least 1, got {value!r}")
@@ -80,9 +82,14 @@ class Pool:
         self._live: dict[int, Sequence] = {}
         self._done: dict[int, Sequence] = {}
         self._next = 0
+        steady = _steady(model)
+        self.alone = None if steady else own_slots.alone(model)
         with reading(model):
-            kind = Together if _steady(model) else Alone
-            self.lanes: Lanes = kind(model, self.kind, slots)
+            self.lanes: Lanes = (
+                Together(model, self.kind, slots, self.most, steady)
+                if self.alone is None
+                else Alone(model, self.kind, slots)
+            )
 
     @property
     def live(self) -> tuple[int, ...]:
@@ -117,18 +124,22 @@ class Pool:
             generator = torch.Generator(prompt.device).manual_seed(seed)
         choice = Choice(temperature, top, top_p, generator)
         left = self._room(len(prompt), count)
-        state = self.model.initial_state(1)  # type: ignore[operator]
-        state = state if self.capacity is None else state.reserve(self.capacity)
-        text = to_continue(self.model, prompt[None], 0, state=state, chunk=chunk)
+        text = to_continue(self.model, prompt[None], 0, state=self._first_state(), chunk=chunk)
         with reading(self.model):
             logits = text.next_logits()
         slot = self.free[-1]
         with torch.no_grad():
-            self.lanes.put(slot, text.state, logits)
+            self.lanes.put(slot, text.state, logits, len(prompt))
         number, self._next = self._next, self._next + 1
         self._live[number] = Sequence(slot, prompt.tolist(), choice, left, eos)
         self.free.pop()
         return number
+
+    def _first_state(self) -> Any:
+        """The state that a prompt is read from."""
+        state = self.model.initial_state(1)  # type: ignore[operator]
+        grows = self.alone is None or self.capacity is None
+        return state if grows else state.reserve(self.capacity)
 
     def step(self) -> dict[int, int]:
         """One token more of every live sequence, by its number. A sequence that ends with it leaves
@@ -223,6 +234,10 @@ class Pool:
                 raise ValueError(f"{self.kind.name}: {what}: {how}")
 
 
+NO_TOKEN = -1
+"""What a slot without a sequence reads, as token 0, and does not keep."""
+
+
 def _steady(model: nn.Module) -> bool:
     """Whether a state is as large after a token as before it, and no number in it counts."""
     first = model.initial_state(1)  # type: ignore[operator]
@@ -242,27 +257,44 @@ def _seen(logits: Tensor) -> Tensor:
     return torch.stack([logits.argmax(-1), logits.isnan().any(-1).long()])
 
 
+LEAST_ROOM = 64
+"""Tokens of each sequence that there is room for when memory is first taken, if nobody says."""
+
+
 class Together:
     """States of all slots in one batch. A step reads one token in every slot, also where there is
-    no sequence, whose token is 0: its tensors are the same in every step."""
+    no sequence: its tensors are the same in every step. `capacity`: how many tokens of a sequence
+    there will be room for, None for as many as there are; `steady`: nothing needs room."""
 
-    def __init__(self, model: nn.Module, kind: Any, slots: int) -> None:
-        self.model, self.kind = model, kind
-        self.state: Any = model.initial_state(slots).clone()  # type: ignore[operator]
-        self.first: Any = model.initial_state(1)  # type: ignore[operator]
+    def __init__(
+        self, model: nn.Module, kind: Any, slots: int, capacity: int | None, steady: bool
+    ) -> None:
+        self.model: Any = model if steady else own_slots.in_slots(model)
+        self.kind, self.slots, self.steady = kind, slots, steady
+        self.room = LEAST_ROOM if capacity is None else capacity
+        self.lengths = [0] * slots
+        self.state, self.first = (self._blank(count) for count in (slots, 1))
         self.logits = _blank_logits(model, kind, slots)
         place = self.logits.device
         self.about = _seen(self.logits)
-        self.tokens = torch.zeros(slots, 1, dtype=torch.int64, device=place)
+        self.tokens = torch.full((slots, 1), NO_TOKEN, dtype=torch.int64, device=place)
         self.graph = self._recorded() if place.type == "cuda" else None
 
-    def put(self, slot: int, state: Any, logits: Tensor) -> None:
-        _copy(self.state, state, slot)
+    def _blank(self, slots: int) -> Any:
+        """The state of so many sequences before their first token."""
+        room = () if self.steady else (self.room,)
+        return self.model.initial_state(slots, *room).clone()
+
+    def put(self, slot: int, state: Any, logits: Tensor, tokens: int) -> None:
+        self.lengths[slot] = tokens
+        self._make_room()
+        own_slots.put(self.state, state, slot)
         self.logits[slot] = logits[0]
         self.about[:, slot] = _seen(logits)[:, 0]
 
     def clear(self, slot: int) -> None:
-        _copy(self.state, self.first, slot)
+        self.lengths[slot] = 0
+        own_slots.clear(self.state, self.first, slot)
         self.logits[slot] = 0
         self.about[:, slot] = 0
 
@@ -270,35 +302,58 @@ class Together:
         return self.about
 
     def read(self, tokens: dict[int, int]) -> None:
-        every = [tokens.get(slot, 0) for slot in range(len(self.tokens))]
-        self.tokens.copy_(torch.tensor(every)[:, None])
-        if self.graph is not None:
-            self.graph.replay()
-            return
+        for slot in tokens:
+            self.lengths[slot] += 1
+        every = [tokens.get(slot, NO_TOKEN) for slot in range(self.slots)]
         with reading(self.model):
-            self._run()
+            self._make_room()
+            self.tokens.copy_(torch.tensor(every)[:, None])
+            if self.graph is not None:
+                self.graph.replay()
+            else:
+                self._run()
+
+    def _make_room(self) -> None:
+        """More room for every sequence where one has none left: twice as much, or what it needs."""
+        if self.steady or max(self.lengths) <= self.room:
+            return
+        self.room = max(2 * self.room, *self.lengths)
+        before, self.state = self.state, self._blank(self.slots)
+        own_slots.moved(self.state, before)
+        if self.graph is not None:
+            self.graph = self._recorded()
 
     def _run(self) -> None:
         """The step itself, of tensors alone: what a CUDA graph records."""
-        made, state = self.model(self.tokens, state=self.state, return_state=True)
+        live = self.tokens[:, 0] != NO_TOKEN
+        made, state = self.model(self.tokens.clamp(min=0), state=self.state, return_state=True)
         self.logits.copy_(self.kind.logits(made)[:, -1])
         self.about.copy_(_seen(self.logits))
-        _copy(self.state, state)
+        own_slots.advance(self.state, state, live)
 
     def _recorded(self) -> torch.cuda.CUDAGraph:
-        """The step as a CUDA graph; kernels are compiled before, by steps that leave no trace."""
-        before = self.state.clone()
+        """The step as a CUDA graph; kernels are compiled before, by steps that leave no trace but
+        where the next token of a sequence will be written."""
+        kept = [self.logits, self.about, *own_slots.changed(self.state)]
+        before = [x.clone() for x in kept]
         stream = torch.cuda.Stream(self.logits.device)
         stream.wait_stream(torch.cuda.current_stream(self.logits.device))
         with torch.cuda.stream(stream):
             for _ in range(3):
                 self._run()
+                _restore(kept, before)
         torch.cuda.current_stream(self.logits.device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._run()
-        _copy(self.state, before)
+        _restore(kept, before)
         return graph
+
+
+def _restore(kept: list[Tensor], before: list[Tensor]) -> None:
+    """Give tensors the values that they had."""
+    for x, y in zip(kept, before, strict=True):
+        x.copy_(y)
 
 
 class Alone:
@@ -309,7 +364,7 @@ class Alone:
         self.states: list[Any] = [None] * slots
         self.logits = _blank_logits(model, kind, slots)
 
-    def put(self, slot: int, state: Any, logits: Tensor) -> None:
+    def put(self, slot: int, state: Any, logits: Tensor, tokens: int) -> None:
         self.states[slot] = state
         self.logits[slot] = logits[0]
 
@@ -326,28 +381,3 @@ class Alone:
                 one, state = torch.tensor([[token]], device=self.logits.device), self.states[slot]
                 made, self.states[slot] = self.model(one, state=state, return_state=True)
                 self.logits[slot] = self.kind.logits(made)[0, -1]
-
-
-def _copy(into: Any, state: Any, slot: int | None = None) -> None:
-    """Write a state into another one in place, or that of one sequence into one of its rows. What
-    a step gave on as it was, under another name too, is read before any of it is written."""
-    found: list[Tensor] = []
-    written = set[int]()
-
-    def mark(x: Tensor, wide: bool, shared: bool) -> Tensor:
-        written.add(x.untyped_storage().data_ptr())
-        return x
-
-    def keep(x: Tensor, wide: bool, shared: bool) -> Tensor:
-        found.append(x.clone() if x.untyped_storage().data_ptr() in written else x)
-        return x
-
-    each_tensor(into, mark)
-    each_tensor(state, keep)
-    left = iter(found)
-
-    def write(x: Tensor, wide: bool, shared: bool) -> Tensor:
-        (x if slot is None or shared else x[slot : slot + 1]).copy_(next(left))
-        return x
-
-    each_tensor(into, write)

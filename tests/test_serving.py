@@ -19,8 +19,11 @@ from archc.serving import Pool, Together
 SIZES = {
     "gpt": {"vocab": 17, "d": 8, "H": 2, "L": 2, "length": 16, "p": 0.1},
     "lfm2": {"vocab": 17, "d": 8, "H": 2, "G": 1, "L": 2, "f": 8, "attention": [1]},
+    "gemma3": {
+        "vocab": 17, "d": 8, "H": 2, "G": 1, "K": 4, "L": 2, "f": 8, "full": [1], "window": 3,
+    },
     "xlstm": {"vocab": 17, "d": 8, "H": 2, "L": 1, "f": 8},
-}
+}  # fmt: skip
 
 
 @cache
@@ -41,11 +44,16 @@ def alone(layer: nn.Module, tokens: Tensor, count: int, seed: int | None) -> Ten
     return archc.generate(layer, tokens[None], count, temperature=0.9, top=5, generator=dice)[0]
 
 
-@pytest.mark.parametrize("capacity", [None, 14])
-@pytest.mark.parametrize("spec", SIZES)
-def test_sequences_that_come_and_go_are_as_if_alone(spec: str, capacity: int | None) -> None:
+@pytest.mark.parametrize(
+    ("spec", "capacity"), [("gpt", None), ("lfm2", 14), ("gemma3", None), ("xlstm", 14)]
+)
+def test_sequences_that_come_and_go_are_as_if_alone(
+    spec: str, capacity: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two slots, five sequences of other lengths: greedy ones, and some with a seed of their own;
-    each takes the place of one that has ended, or was removed."""
+    each takes the place of one that has ended, or was removed. Where nobody says how much room
+    there is to be, it is used up on the way, and there is more."""
+    monkeypatch.setattr("archc.serving.LEAST_ROOM", 4)
     layer = model(spec).train()
     pool = Pool(layer, slots=2, capacity=capacity)
     wanted = [(3, 4, None), (7, 8, 5), (1, 5, None), (4, 3, 6), (2, 6, 7)]
@@ -65,9 +73,10 @@ def test_sequences_that_come_and_go_are_as_if_alone(spec: str, capacity: int | N
     assert layer.training and sorted(pool.free) == [0, 1]
 
 
-def test_a_step_changes_no_address() -> None:
+@pytest.mark.parametrize("spec", ["lfm2", "xlstm"])
+def test_a_step_changes_no_address(spec: str) -> None:
     """What a CUDA graph records is tensors at their places."""
-    pool = Pool(model("xlstm"), slots=3)
+    pool = Pool(model(spec), slots=3, capacity=20)
     lanes = pool.lanes
     assert isinstance(lanes, Together)
     parts = [x for x in pytree.tree_leaves(lanes.state) if isinstance(x, Tensor)]
@@ -97,14 +106,37 @@ class Ops(TorchDispatchMode):
 def test_greedy_steps_take_as_many_ops_for_any_number_of_sequences() -> None:
     """One look at the logits of all."""
     counts = []
-    for slots in (1, 3):
-        pool = Pool(model("xlstm"), slots)
+    for slots in (2, 3):
+        pool = Pool(model("lfm2"), slots)
         for at in range(slots):
             pool.add(prompt(2, at), temperature=0)
         with Ops() as ops:
             pool.step()
         counts.append(ops.count)
     assert counts[0] == counts[1]
+
+
+IN_BLOCKS = """
+import NSA from "nsa.arch"
+
+model InBlocks(vocab, d):
+    input tokens in vocab
+    param E[vocab, d]; W[d, vocab]
+    x = E[tokens]
+    output logits[vocab] = (x + NSA(d, 4, 2, 5, 4, 4, 2, 4, 3, 3)(x)) @ W
+"""
+
+
+def test_what_has_no_slots_is_read_one_after_the_other() -> None:
+    torch.manual_seed(0)
+    layer = archc.parse(IN_BLOCKS).module(vocab=17, d=8, dtype=torch.float64)
+    pool = Pool(layer, slots=2, capacity=20)
+    assert pool.alone is not None and pool.alone.startswith("blocks of tokens are made (")
+    numbers = [pool.add(prompt(length), 6, temperature=0) for length in (9, 4)]
+    while pool.live:
+        pool.step()
+    for number, length in zip(numbers, (9, 4), strict=True):
+        assert torch.equal(pool.remove(number), alone(layer, prompt(length), 6, None))
 
 
 def test_ends_behind_eos_and_gives_its_slot_back() -> None:

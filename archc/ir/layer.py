@@ -73,9 +73,11 @@ class Position:
     """0, 1, 2, ... along an axis, as integers of shape [axis].
 
     Along a stream it is the token's position in the whole sequence, also when that is continued.
+    `own`: each sequence of the batch has positions of its own, [batch, axis] (`own_positions.py`).
     """
 
     axis: Axis
+    own: bool = False
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,8 @@ def constant(node: Node, scope: Scope) -> Named:
 
 
 def position(node: Node, scope: Scope) -> Named:
-    positions = torch.arange(*scope.shape(node.type.axes), device=scope.like.device)
+    lengths = scope.shape(node.type.axes)
+    positions = torch.arange(lengths[-1], device=scope.like.device).expand(lengths)
     return Named(positions, node.type.names)
 
 

@@ -45,7 +45,8 @@ class Plan:
     `verified` lists the forms that were checked, each with a bound on its relative error, `unseen`
     the choices that the check does not exercise. Without a `check` the file holds the layer alone.
     `runtime`: whether the file embeds what it calls of the runtime, or imports it from archc;
-    `linear`: whether products with parameters are calls of `nn.Linear`.
+    `linear`: whether products with parameters are calls of `nn.Linear`; `slots`: whether it reads
+    one token of each of several sequences of different lengths, as `own_positions.py` makes it.
     """
 
     layer: ir.Layer
@@ -56,6 +57,7 @@ class Plan:
     unseen: tuple[str, ...] = ()
     runtime: str = "embed"
     linear: bool = False
+    slots: bool = False
 
 
 Values = dict[sympy.Symbol, sympy.Expr]

@@ -188,7 +188,7 @@ OP_TEXT: dict[type, Callable[[Any, tuple[str, ...]], str]] = {
     ir.Input: lambda op, _: "input",
     ir.Param: lambda op, _: f"param {init_text(op.init)}",
     ir.Constant: lambda op, _: option_text(op.value),
-    ir.Position: lambda op, _: f"position[{op.axis}]",
+    ir.Position: lambda op, _: f"position[{'batch, ' * op.own}{op.axis}]",
     ir.Delta: lambda op, _: f"delta[{op.row}, {op.col}]",
     ir.Noise: lambda op, on: _applied("noise", str(op.p), on),
     ir.Elementwise: lambda op, on: _applied(op.fn, "", on),

@@ -7,6 +7,7 @@ from typing import Any
 
 import sympy
 
+from archc.dims import BATCH
 from archc.functions.definitions import FUNCTIONS, Kind
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK_OPS
@@ -135,7 +136,7 @@ RULES: dict[type, Callable[[Any, Types], Type]] = {
     ir.Input: lambda op, _: op.type,
     ir.Param: lambda op, _: Type(op.axes),
     ir.Constant: lambda op, _: Type((), "int" if is_whole(op.value) else "real"),
-    ir.Position: lambda op, _: Type((op.axis,), "int"),
+    ir.Position: lambda op, _: Type((BATCH, op.axis) if op.own else (op.axis,), "int"),
     ir.Delta: lambda op, _: Type((op.row, op.col)),
     ir.Noise: lambda op, types: Type(types[0].axes),
     ir.Elementwise: elementwise,

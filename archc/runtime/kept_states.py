@@ -93,18 +93,18 @@ class StateMethods:
 
 
 def state_object(
-    wide: str = "", shared: str = "", grows: str = ""
+    wide: str = "", shared: str = "", grows: str = "", rings: str = ""
 ) -> Callable[[type], type]:  # fmt: skip
     """Give a named tuple the methods of a state. `wide` names its fields that are in float32 at
     least, `shared` those that have no row for each sequence, `grows` those that get longer with
-    every token."""
+    every token, or have room for all of them, `rings` those that keep the latest in turn."""
 
     def with_methods(kind: type) -> type:
         for name, method in vars(StateMethods).items():
             if not name.startswith("__"):
                 setattr(kind, name, method)
         kind._wide, kind._shared = frozenset(wide.split()), frozenset(shared.split())
-        kind._grows = frozenset(grows.split())
+        kind._grows, kind._rings = frozenset(grows.split()), frozenset(rings.split())
         return kind
 
     return with_methods

@@ -383,19 +383,25 @@ def masked_softmax(score: Tensor, mask: Tensor, dim: int, sink: Tensor | None = 
 
 
 def softmax_attention(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, dropout: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool = False,
+    dropout: float = 0.0,
+    read: Tensor | None = None,
 ) -> Tensor:
     """softmax(q k) v by torch's own kernels, which lay no weights out; 0 where nothing is read.
 
     q [B, T, H, K], k [B, S, G, K], v [B, S, G, V], where H is a multiple of G -> [B, T, H, V].
-    With `causal` the last token reads all S, the one before it all but the last, and so on.
+    With `causal` the last token reads all S, the one before it all but the last, and so on; with
+    `read` [B, S] all tokens read those where it is true.
     """
     T, S, heads = q.shape[1], k.shape[1], max(k.shape[2], v.shape[2])
     if T == 0 or S == 0:
         return (q[..., :1] * 0 + (k.sum() + v.sum()) * 0).expand(*q.shape[:3], v.shape[3])
     if heads == 1 < q.shape[2] and (T == 1 or not causal):  # heads that read the same are readers
         readers = q.flatten(1, 2).unsqueeze(2)
-        o = softmax_attention(readers, k, v, dropout=dropout)
+        o = softmax_attention(readers, k, v, dropout=dropout, read=read)
         return o.squeeze(2).unflatten(1, q.shape[1:3])
     exact = q.is_cuda and q.dtype == torch.float32  # for which no kernel shares keys
     if k.shape[2] != v.shape[2] or (exact and heads < q.shape[2]):
@@ -404,11 +410,9 @@ def softmax_attention(
     width, wide = v.shape[3], max(q.shape[3], v.shape[3])
     if not q.is_cuda and q.shape[3] != v.shape[3]:  # kernels for a CPU want vectors of one length
         q, k, v = (F.pad(x, (0, wide - x.shape[3])) for x in (q, k, v))
-    mask, triangle = None, False
+    mask, triangle = None if read is None else read[:, None, None], causal and T > 1 and T >= S
     if causal and 1 < T < S:  # tokens that go on after others
         mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)
-    elif causal and T > 1:
-        triangle = True
     o = F.scaled_dot_product_attention(
         *(x.transpose(1, 2) for x in (q, k, v)),
         attn_mask=mask,

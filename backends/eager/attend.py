@@ -85,9 +85,20 @@ class AttendFunction:
         body.starts[op.reader.name] = "pos" if flows else "0"
         if op.source == op.reader.name and flows:
             body.starts[op.read.name] = f"pos + {length} - {read}"
+        if self.scope.file.slots:
+            body.each = {op.reader.name: ("own_positions", length), op.read.name: self._kept(read)}
         if op.path is not None:
             body.lengths[op.path.name] = read
             body.starts[op.path.name] = body.starts.get(op.read.name, "0")
+
+    def _kept(self, read: str) -> tuple[str, str]:
+        """The function that tells the positions of what is read, of the places of its cache: all
+        tokens of each sequence are in it, or the latest."""
+        memory = self.scope.memory
+        fields = [memory.field("seen", o) for o in self.node.operands] if memory else []
+        ring = {field.count is not None for field in fields if field is not None}
+        assert len(ring) == 1, f"{self.name}: what it reads is kept in two ways"
+        return ("positions_of_ring" if ring.pop() else "positions_of_cache", read)
 
     def _enter(self, inner: Node, value: Value) -> None:
         """A capture that has both reader and read is laid out as the body's scores are."""
@@ -115,9 +126,7 @@ class AttendFunction:
         arguments = [value.text.text for value in self.values.values()]
         left = ", ".join(targets.values())
         if self.packed:
-            scope.writer.call(
-                f"{left} = {self.name}(", [*arguments, *given, scope.cu_seqlens], ")"
-            )
+            scope.writer.call(f"{left} = {self.name}(", [*arguments, *given, scope.cu_seqlens], ")")
         elif scope.cu_seqlens:
             with scope.writer.block(f"if {scope.cu_seqlens} is not None:"):
                 self._each_alone(left, given)

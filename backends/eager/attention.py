@@ -209,14 +209,17 @@ def _call(scope: Scope, node: Node, found: Attention) -> Value:
         keys = [_for_all(scope, key, f, found) for key, f in zip(keys, found.keys, strict=True)]
     given = [_joined(queries), _joined(keys), _vector(scope, found.values, found.read)]
     given += [Text(scope.cu_seqlens)] * bool(scope.cu_seqlens)
-    if found.causal:
+    if scope.file.slots:
+        given.append(Text(scope.ask("pos")))
+    elif found.causal:
         given.append(Text("causal=True"))
-    if found.dropout is not None:
+    if found.dropout is not None and not scope.file.slots:
         p, training = scope.number(found.dropout), scope.ask(scope.training)
         given.append(Text(f"dropout={p} if {training} else 0.0"))
     head = found.heads or "head"
     have = ("batch", TIME.name, head, _kept(scope, node, found))
-    text = call("packed_attention" if scope.cu_seqlens else "softmax_attention", *given)
+    function = "packed_attention" if scope.cu_seqlens else "softmax_attention"
+    text = call("slot_attention" if scope.file.slots else function, *given)
     if found.heads is None:
         text, have = call(f"{text.at(ATOM)}.squeeze", "2"), (*have[:2], have[3])
     layout = scope.node_layout(node)

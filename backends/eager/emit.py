@@ -61,7 +61,7 @@ def code_of(
     the kernels of an attend, `by_regions` what stands around all of these."""
     file = File(
         by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops, by_folds=by_folds,
-        by_regions=by_regions, linear=plan.linear,
+        by_regions=by_regions, linear=plan.linear, slots=plan.slots,
     )  # fmt: skip
     layers = called_first(plan.layer)
     classes = file.classes_of(layers[::-1])

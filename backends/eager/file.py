@@ -34,7 +34,8 @@ class File:
     """A file under construction: its top-level names, and its sections in order; `ending` are those
     that come last. What these call of the runtime is found from their text (`assembly.py`).
     `titles` are names of kernels by what they are without one: another of the same text needs no
-    second; `linear`: products with parameters are calls of `nn.Linear`;
+    second; `linear`: products with parameters are calls of `nn.Linear`; `slots`: a call reads one
+    token of each of several sequences, and writes what it keeps into memory that is there;
     `programs` are the kernels that are tile programs.
     """
 
@@ -47,6 +48,7 @@ class File:
     by_regions: Callable[..., Any] | None = None
     spaced: bool = False
     linear: bool = False
+    slots: bool = False
     titles: dict[Hashable, str] = field(default_factory=dict)
     programs: dict[str, Program] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

@@ -25,6 +25,11 @@ from archc.backends.writer import Writer, attribute, identifier, quoted
 from archc.dims import T_SEEN, TIME
 from archc.ir import layer as ir
 
+IN_PLACE = (
+    "`state` has a slot for each sequence, of which each is of a length of its own; what an "
+    "attention keeps is written into it in place."
+)
+
 
 class Forward:
     """Emits one forward."""
@@ -47,7 +52,7 @@ class Forward:
 
     def _at_once(self) -> bool:
         """Whether packed sequences are done in one run."""
-        return in_one_run(self.layer)
+        return in_one_run(self.layer) and not self.parts.file.slots
 
     def _like(self) -> str:
         """A tensor that has the dtype and device of the data."""
@@ -82,6 +87,8 @@ class Forward:
         seen = f"(pos + {scope.lengths['t']})"
         counts = any(field.kind == "pos" for field in self.memory.fields)
         scope.starts = {"t": "pos" if counts else "0"}
+        if self.parts.file.slots:
+            scope.each = {"t": ("own_positions", scope.lengths["t"])}
         scope.sizes |= {str(TIME.size): seen, str(T_SEEN): seen}
         self._blocks(scope)
         return scope
@@ -134,7 +141,7 @@ class Forward:
         """The line of the `def`."""
         writer = Writer(margin=4)
         state = [f"state: {self.parts.state} | None = None", "return_state: bool = False"]
-        state += [ARGUMENT, MASK]
+        state += [] if self.parts.file.slots else [ARGUMENT, MASK]
         writer.call("def forward(", ["self", *self._signature(), *state], "):")
         return writer
 
@@ -163,6 +170,9 @@ class Forward:
         more = ", ".join(f"`{n}`" for n, id in graph.outputs.items() if id in optional)
         given = " and ".join(f"`{op.name}`" for _, op in self.layer.inputs if op.optional)
         made += f", and {more} where {given} is given" if optional else ""
+        if self.parts.file.slots:
+            of_each = "of one token of each sequence; with `return_state` also the state."
+            return [f"{made} {of_each}", IN_PLACE]
         if self.memory.refusal:
             return [f"{made}; the whole sequence at once.", self._packed_doc(), PADDED]
         title = f"{made}; with `return_state` also the state to continue from."
@@ -175,6 +185,8 @@ class Forward:
 
     def _packed(self, writer: Writer) -> None:
         """The lines for sequences that stand one after the other."""
+        if self.parts.file.slots:
+            return
         if self.scope.cu_seqlens:
             if new_alone(self.layer) and not self.memory.refusal:
                 self._one_by_one(writer)
@@ -273,13 +285,21 @@ class Forward:
         if self.scope.cu_seqlens:
             rows = f"{self.first}.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1"
             writer.line(f"{self.rows} = {rows}")
-        with writer.block("if state is None:"):
-            self._first_state(writer)
-        if not memory.refusal:
-            with writer.block("else:"):
-                writer.call("check_state(", self.held, ")")
+        if self.parts.file.slots:
+            writer.line(f"check_one_token({quoted(self.parts.name)}, {self.first})")
+            writer.call("check_state(", self.held, ")")
+        else:
+            self._from_given(writer)
         if any(field.kind == "pos" for field in memory.fields):
             writer.line("pos = state.pos")
+
+    def _from_given(self, writer: Writer) -> None:
+        """Lines that take the state that is given, or the first."""
+        with writer.block("if state is None:"):
+            self._first_state(writer)
+        if not self.memory.refusal:
+            with writer.block("else:"):
+                writer.call("check_state(", self.held, ")")
 
     def _held(self) -> list[str]:
         """What a state is held against: the shape of each of its tensors, and which of them are
@@ -287,7 +307,10 @@ class Forward:
         found, shapes = dict[str, list[str]](), list[str]()
         for field in self.memory.fields:
             kind = "layers" if field.kind.startswith("layer") else ""
-            if field.kind != "pos" and not kind:
+            if field.kind == "pos" and self.parts.file.slots:
+                shapes.append(f"{quoted(field.name)}: ({self.rows},)")
+                kind = "whole"
+            elif field.kind != "pos" and not kind:
                 shapes.append(f"{quoted(field.name)}: {self._shape_of(field)}")
                 other = field.kind == "other"
                 dtype = self.layer.graph[field.node].type.dtype if other else field.dtype

@@ -47,7 +47,7 @@ def position(scope: Scope, node: Node) -> Value:
     """Positions along a sequence have a line at the head of the function; along a dim, `arange`."""
     axis = node.op.axis
     if axis.kind == "stream":
-        return Value(Text(scope.position(axis)), (axis.name,), INT)
+        return Value(Text(scope.position(axis)), node.type.names, INT)
     return Value(
         call("torch.arange", scope.length(axis), f"device={scope.device}"), (axis.name,), INT
     )

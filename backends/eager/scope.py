@@ -55,11 +55,12 @@ class Region(Protocol):
 class Scope:
     """A function under construction: its lines, its names, and the values emitted so far.
 
-    `like` names a tensor that has the dtype and device of the data. `sizes` says how
-    size symbols are written here, `lengths` how long each sequence is, `starts` the position of its
-    first token; `sources` tells from which arguments' shapes a length can be read. What is asked
-    for and not found becomes an argument of the function; `handed` are sizes that are called by
-    another name than their own then. `home` is the spec whose lines are cited.
+    `like` names a tensor that has the dtype and device of the data. `sizes` says how size symbols
+    are written here, `lengths` how long each sequence is, `starts` the position of its first token,
+    `each` the function that tells the positions of its tokens where every sequence has its own, and
+    how many there are; `sources` tells from which arguments' shapes a length can be read. What is
+    asked for and not found becomes an argument of the function; `handed` are sizes that are called
+    by another name than their own then. `home` is the spec whose lines are cited.
     `chunk` is how the length of a chunk is written, where there is a choice; `region` the name of
     what carries a state through it. `needs` are the conditions on sizes. `cu_seqlens` is the name
     of the borders of packed sequences, "" where there is one sequence in each row of the batch;
@@ -80,6 +81,7 @@ class Scope:
         self.handed: dict[str, str] = {}
         self.lengths: dict[str, str] = {}
         self.starts: dict[str, str] = {}
+        self.each: dict[str, tuple[str, str]] = {}
         self.sources: dict[str, list[tuple[str, int]]] = {}
         self.values: dict[int, Value] = {}
         self.results: dict[int, dict[str, Value]] = {}
@@ -295,6 +297,10 @@ class Scope:
         """The positions of a sequence's tokens here, a line at the head of the function."""
         if axis.name not in self.positions:
             name = self.positions[axis.name] = self.names.fresh(axis.name)
+            if axis.name in self.each:
+                function, length = self.each[axis.name]
+                self.head.append(f"{name} = {function}({self.ask('pos')}, {self.ask(length)})")
+                return name
             count = call("torch.arange", self.length(axis), f"device={self.device}")
             start = self.ask(self.starts.get(axis.name, "0"))
             if self.cu_seqlens and self.memory is not None and axis.name == "t":

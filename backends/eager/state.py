@@ -27,6 +27,8 @@ def state_class(parts: Parts) -> Writer:
     shared = [f.name for f in fields if f.axes and f.axes[0].kind != "batch"]
     grows = [field.name for field in fields if field.kind == "seen" and field.count is None]
     told = [("wide", wide), ("shared", shared), ("grows", grows)]
+    if parts.file.slots:
+        told.append(("rings", [f.name for f in fields if f.kind == "seen" and f.name not in grows]))
     given = [f"{word}={quoted(' '.join(names))}" for word, names in told if names]
     writer.line(f"@state_object({', '.join(given)})")
     with writer.block(f"class {parts.state}(NamedTuple):"):
@@ -43,19 +45,23 @@ def annotation(parts: Parts, field: Field) -> str:
     """The type of a field."""
     if field.kind == "layer":
         return state_of(parts.classes[id(parts.layer.graph[field.node].op.callee)])
-    return {"layers": "tuple", "other": "Tensor | None", "pos": "int"}.get(field.kind, "Tensor")
+    number = "Tensor" if parts.file.slots else "int"
+    return {"layers": "tuple", "other": "Tensor | None", "pos": number}.get(field.kind, "Tensor")
 
 
 def note(parts: Parts, field: Field) -> str:
     """What a field holds, for the comment behind it."""
     if field.kind == "pos":
-        return "tokens seen"
+        return "[B], tokens seen" if parts.file.slots else "tokens seen"
     count = "0" if field.count is None else str(number(field.count, parts.arguments.names))
     if field.kind == "past" and isinstance(parts.layer.graph[field.node].op, ir.Window):
         count = "..." if parts.layer.graph[field.node].op.stride is not None else count
     known = {"past": (count, ", the tokens before the next"), "seen": ("S", ", every token seen")}
     if field.kind == "seen" and field.count is not None:
-        known["seen"] = ("S", f", the last tokens, at most {count}")
+        turns = " and one more, in turn" if parts.file.slots else ""
+        known["seen"] = ("S", f", the last tokens, at most {count}{turns}")
+    elif field.kind == "seen" and parts.file.slots:
+        known["seen"] = ("S", ", room for every token")
     length, text = known.get(field.kind, ("", ""))
     names = [length if a.name in parts.memory.flow and length else a.name for a in field.axes]
     return shape_of(names) + text if field.axes else ""
@@ -69,10 +75,13 @@ def initial_state(parts: Parts) -> Writer:
     items = [
         f"{field.name}={first(parts, scope, field, REAL, WIDE)}" for field in parts.memory.fields
     ]
-    writer = Writer(margin=4)
-    header = f"def initial_state(self, batch: int, device=None, dtype=None) -> {parts.state}:"
-    with writer.block(header):
-        writer.docstring(["What is remembered of `batch` sequences before their first token."])
+    writer, title = Writer(margin=4), "What is remembered of `batch` sequences before their first"
+    given = ["self", "batch: int", "device=None", "dtype=None"]
+    if parts.file.slots:
+        given.insert(2, "capacity: int")
+    with writer.block(f"def initial_state({', '.join(given)}) -> {parts.state}:"):
+        room = ", with room for `capacity` of each" * parts.file.slots
+        writer.docstring([f"{title} token{room}."])
         if any("**" in item or 'real["' in item for item in [*items, *scope.writer.lines]):
             writer.line("like = next(self.parameters(), torch.empty(0))")
             writer.line('real = {"device": device or like.device, "dtype": dtype or like.dtype}')
@@ -88,15 +97,17 @@ def first(parts: Parts, scope: Scope, field: Field, real: str, wide: str) -> str
     """The first value of a field; `real` and `wide` are the device and dtype of values and
     states."""
     node = parts.layer.graph[field.node] if field.node >= 0 else None
+    given = "batch, capacity, device, dtype" if parts.file.slots else "batch, device, dtype"
     if node is None:
-        return "0"
+        whole = 'torch.zeros(batch, device=real["device"], dtype=torch.int64)'
+        return whole if parts.file.slots else "0"
     if field.kind == "other":
         return "None"
     if field.kind == "layer":
-        return f"self.{reach(node.op.path)}.initial_state(batch, device, dtype)"
+        return f"self.{reach(node.op.path)}.initial_state({given})"
     if field.kind == "layers":
         path = reach(parts.memory.chains[field.node].path)
-        return f"tuple(layer.initial_state(batch, device, dtype) for layer in self.{path})"
+        return f"tuple(layer.initial_state({given}) for layer in self.{path})"
     if field.kind == "state":
         operand = node.operands[len(node.op.captures) + field.place]
         scope.ask("wide")
@@ -104,6 +115,10 @@ def first(parts: Parts, scope: Scope, field: Field, real: str, wide: str) -> str
     stream = next(axis.name for axis in field.axes if axis.name in parts.memory.flow)
     count = field.count if field.kind == "past" else None
     lengths = carry.shape(scope, field.axes, stream, count)
+    if parts.file.slots and field.kind == "seen":
+        latest = "" if field.count is None else str(scope.size(field.count + 1))
+        room = f"min(capacity, {latest})" if latest else "capacity"
+        lengths[[axis.name for axis in field.axes].index(stream)] = room
     kind = DTYPES.get(field.dtype)
     kind = f"device={scope.device}, dtype={kind}" if kind else real
     return f"torch.zeros({', '.join(lengths)}, {kind})"

@@ -1,0 +1,58 @@
+"""Sequences of different lengths in one batch, of each of which a call reads one token: what is
+kept of each has room for all that it may become, in a slot of its own."""
+
+import torch
+from torch import Tensor
+
+from archc.runtime.layers import softmax_attention
+
+
+def check_one_token(layer: str, x: Tensor) -> None:
+    """Refuse more than one token of each sequence."""
+    if x.shape[1] != 1:
+        what = "one token of each sequence is read at a time in slots"
+        raise ValueError(f"{layer}: {what}, got {x.shape[1]}")
+
+
+def own_positions(pos: Tensor, tokens: int) -> Tensor:
+    """The positions of the next tokens of sequences that have seen pos [B] tokens: [B, T]."""
+    return pos[:, None] + torch.arange(tokens, device=pos.device)
+
+
+def positions_of_cache(pos: Tensor, places: int) -> Tensor:
+    """The position of the token at each place of a cache that holds all of them, [1, S]: behind the
+    last of a sequence they are later ones, which no token reads."""
+    return torch.arange(places, device=pos.device)[None]
+
+
+def positions_of_ring(pos: Tensor, places: int) -> Tensor:
+    """The position of the token at each place of a cache that holds the latest ones in turn, where
+    the last was written at pos [B]: [B, S]. Where there is none yet it is a later one."""
+    place = torch.arange(places, device=pos.device)
+    found = pos[:, None] - (pos[:, None] - place) % places
+    return torch.where(found < 0, pos[:, None] + 1, found)
+
+
+def kept_in_slots(cache: Tensor, new: Tensor, pos: Tensor, ring: bool = False) -> Tensor:
+    """The cache [B, S, ...] with a token new [B, 1, ...] of each sequence at its place pos [B],
+    written where it stands; with `ring` in the place of the oldest once it is full.
+
+    A cache that is full is refused: on a GPU, where nothing is waited for, by torch as an index
+    that is out of bounds.
+    """
+    if not ring and pos.device.type == "cpu" and bool((pos >= cache.shape[1]).any()):
+        row = int((pos >= cache.shape[1]).int().argmax())
+        raise ValueError(f"the cache of sequence {row} is full: it has {cache.shape[1]} tokens")
+    place = pos % cache.shape[1] if ring else pos
+    cache[torch.arange(len(pos), device=pos.device), place] = new[:, 0].to(cache.dtype)
+    return cache
+
+
+def slot_attention(q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Tensor:
+    """`softmax_attention` of one token of each sequence, to those at places 0 to pos [B] of its
+    cache.
+
+    q [B, 1, H, K], k [B, S, G, K], v [B, S, G, V], where H is a multiple of G -> [B, 1, H, V]
+    """
+    read = torch.arange(k.shape[1], device=pos.device) <= pos[:, None]
+    return softmax_attention(q, k, v, read=read)

@@ -1,0 +1,72 @@
+"""Sequences of different lengths in one batch: outputs are those of each sequence alone, whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import archc
+from archc.runtime.kept_states import each_tensor
+from archc.slots import alone, clear, in_slots, put
+from tests.specs.cases import SMALL, inputs
+from tests.specs.references.weights import randomise
+
+ALONE = {
+    "cross_attention": "another sequence enters",
+    "dsa": "for each pair of tokens",
+    "fox": "something is summed between two tokens",
+    "linear_attention_full": "other tokens are read",
+    "nsa": "blocks of tokens are made",
+    "path": "something is summed between two tokens",
+    "path_fox": "something is summed between two tokens",
+}
+QUICK = ("attention", "window_attention", "alibi")
+LENGTHS, MORE = [5, 1, 8], 7
+
+
+def built(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
+    spec = archc.load(name, **SMALL[name])
+    layer = randomise(spec.module(dtype=torch.float64), seed=0).eval()
+    values = inputs(spec.layer, SMALL[name], B=3, T=max(LENGTHS) + MORE, seed=2)
+    return layer, {op.name: values[op.name] for _, op in spec.layer.inputs if not op.optional}
+
+
+def first(made: Any) -> Tensor:
+    return made[0] if isinstance(made, tuple) else made
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in SMALL],
+)
+@torch.no_grad()
+def test_each_is_as_if_alone(name: str) -> None:
+    """Prompts of three lengths, then tokens of all of them together; a window goes round twice. A
+    slot that is used again has nothing of what was there, NaN neither."""
+    layer, values = built(name)
+    reason = alone(layer)
+    if reason is not None:
+        assert ALONE[name] in reason
+        with pytest.raises(ValueError, match="one by one"):
+            in_slots(layer)
+        return
+    assert name not in ALONE
+    whole = first(layer(**values))
+    together = in_slots(layer)
+    state = together.initial_state(3, max(LENGTHS) + MORE)
+    ready = together.initial_state(1, max(LENGTHS) + MORE)
+    for slot, length in enumerate(LENGTHS):
+        prompt = {key: x[slot : slot + 1, :length] for key, x in values.items()}
+        _, own = layer(**prompt, return_state=True)
+        put(state, each_tensor(own, lambda x, wide, shared: x * torch.nan), slot)
+        clear(state, ready, slot)
+        put(state, own, slot)
+    for more in range(MORE):
+        at = torch.tensor(LENGTHS) + more
+        given = {key: x[torch.arange(3), at][:, None] for key, x in values.items()}
+        made, state = together(**given, state=state, return_state=True)
+        wanted = whole[torch.arange(3), at]
+        assert (first(made)[:, 0] - wanted).abs().max() < 1e-9 * wanted.abs().max(), more
