@@ -41,7 +41,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("spec", MODELS)
 def test_there_and_back(spec: str, tmp_path: Path):
-    """Its logits from its files, in shards; and from what we save, its own module to the bit."""
+    """Its logits from its files, in shards; and from what we save, its own module: parameters to
+    the bit, logits but for rounding, as memory that is aligned otherwise is summed otherwise."""
     theirs = MODELS[spec]()
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
     ours = archc.load(spec).from_pretrained(tmp_path / "theirs")
@@ -51,7 +52,8 @@ def test_there_and_back(spec: str, tmp_path: Path):
         assert difference(ours(TOKENS), wanted) < 1e-5
         archc.save_pretrained(ours, tmp_path / "ours", shard_bytes=20_000)
         again = type(theirs).from_pretrained(tmp_path / "ours")
-        assert torch.equal(again(TOKENS, use_cache=False).logits, wanted)
+        assert all(map(torch.equal, again.parameters(), theirs.parameters()))
+        assert difference(again(TOKENS, use_cache=False).logits, wanted) < 1e-13
     assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 5
     for key, value in json.loads((tmp_path / "ours" / "config.json").read_text()).items():
         assert getattr(again.config, key) == value or key in ("dtype", "rope_parameters")
