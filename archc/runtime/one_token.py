@@ -50,9 +50,13 @@ def kept_in_slots(cache: Tensor, new: Tensor, pos: Tensor, ring: bool = False) -
 
 def slot_attention(q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Tensor:
     """`softmax_attention` of one token of each sequence, to those at places 0 to pos [B] of its
-    cache.
+    cache. Heads that read the same are so many readers: what they read is loaded once.
 
     q [B, 1, H, K], k [B, S, G, K], v [B, S, G, V], where H is a multiple of G -> [B, 1, H, V]
     """
-    read = torch.arange(k.shape[1], device=pos.device) <= pos[:, None]
-    return softmax_attention(q, k, v, read=read)
+    read, groups = torch.arange(k.shape[1], device=pos.device) <= pos[:, None], k.shape[2]
+    if groups != v.shape[2]:
+        return softmax_attention(q, k, v, read=read)
+    readers = q[:, 0].unflatten(1, (groups, -1)).transpose(1, 2)
+    o = softmax_attention(readers, k, v, read=read)
+    return o.transpose(1, 2).flatten(1, 2)[:, None]
