@@ -1,10 +1,11 @@
-"""Causal softmax attention of packed sequences on one GPU: as a layer does it, and by one call for
-each length of sequences.
+"""Attention of packed sequences on one GPU: as a layer does it, and by one call for each length of
+sequences.
 
     python -m benchmarks.packed_attention -o benchmarks/results/packed_attention.json
 
-16,384 tokens in bfloat16, cut at random into so many sequences; 32 heads of 128, of which some
-share their keys, or whose keys and values differ in length.
+16,384 tokens in bfloat16, cut at random into so many sequences: causal softmax attention with 32
+heads of 128, of which some share their keys, or whose keys and values differ in length; and whole
+layers whose scores are others, d = 2048 in 16 heads.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import archc
 from archc.runtime.layers import softmax_attention
 from archc.runtime.packed import one_by_one
 from archc.runtime.varlen import packed_attention
@@ -31,7 +33,14 @@ SHAPES: Mapping[str, tuple[int, int, int]] = {
 }
 """Heads of keys, and the lengths of keys and values."""
 
+LAYERS = ("capped_attention", "alibi", "window_attention", "fox")
+D, H = 2048, 16
+
 ROWS = {f"{shape}-{n}": (shape, n) for shape in SHAPES for n in (1, 2, 4, 8, 32, 128)}
+ROWS |= {f"{layer}-{n}": (layer, n) for layer in LAYERS for n in (1, 8, 64, 256)}
+
+
+Ways = tuple[dict[str, int], list[Tensor], Mapping[str, Callable[[], Tensor]]]
 
 
 def cut(count: int) -> list[int]:
@@ -41,18 +50,14 @@ def cut(count: int) -> list[int]:
 
 
 def row(name: str) -> dict[str, Any]:
-    """The numbers of one shape and count."""
-    shape, count = ROWS[name]
-    groups, K, V = SHAPES[shape]
+    """The numbers of one shape or layer, and count."""
+    what, count = ROWS[name]
     torch.manual_seed(0)
-    make = partial(torch.randn, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    xs = [make(1, TOKENS, heads, D) for heads, D in ((HEADS, K), (groups, K), (groups, V))]
-    borders, slope = torch.tensor(cut(count), device="cuda"), make(1, TOKENS, HEADS, V).detach()
-    ways: dict[str, Callable[[], Tensor]] = {
-        "": lambda: packed_attention(*xs, borders, causal=True),
-        "calls_": lambda: one_by_one(partial(softmax_attention, causal=True), borders, xs, [])[0],
-    }
-    found: dict[str, Any] = {"cut": name, "K": K, "V": V, "groups": groups, "sequences": count}
+    borders = torch.tensor(cut(count), device="cuda")
+    sizes, xs, ways = (of_layer if what in LAYERS else of_shape)(what, borders)
+    with torch.no_grad():
+        slope = torch.randn_like(ways[""]())
+    found: dict[str, Any] = {"cut": name, **sizes, "sequences": count}
     for way, call in ways.items():
 
         def forward(call: Callable[[], Tensor] = call) -> None:
@@ -67,6 +72,30 @@ def row(name: str) -> dict[str, Any]:
         found |= {f"{way}forward_ms": timed(forward), f"{way}both_ms": timed(both)}
         found[f"{way}MiB"] = peak(both)
     return found
+
+
+def of_shape(shape: str, borders: Tensor) -> Ways:
+    """Softmax attention: its sizes, what learns, and both ways to do it."""
+    groups, K, V = SHAPES[shape]
+    make = partial(torch.randn, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    xs = [make(1, TOKENS, heads, D) for heads, D in ((HEADS, K), (groups, K), (groups, V))]
+    each = partial(softmax_attention, causal=True)
+    ways = {
+        "": lambda: packed_attention(*xs, borders, causal=True),
+        "calls_": lambda: one_by_one(each, borders, xs, [])[0],
+    }
+    return {"K": K, "V": V, "groups": groups}, xs, ways
+
+
+def of_layer(name: str, borders: Tensor) -> Ways:
+    """A whole layer."""
+    module = archc.load(name).module(d=D, H=H, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(1, TOKENS, D, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    ways = {
+        "": lambda: module(x, cu_seqlens=borders),
+        "calls_": lambda: one_by_one(module, borders, [x], [])[0],
+    }
+    return {"d": D, "H": H}, [x, *module.parameters()], ways
 
 
 if __name__ == "__main__":

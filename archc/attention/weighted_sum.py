@@ -18,7 +18,7 @@ from archc.ir.chunk import cotangent, primal
 from archc.ir.graph import Graph, Type
 from archc.source import Span
 
-RESERVED = ("o", "lse", "d_o", "delta", "b", "t", "s", "m", "total", "acc", "p")
+RESERVED = ("o", "lse", "d_o", "delta", "b", "t", "s", "m", "total", "acc", "p", "borders")
 """Names of values in kernels that no source can have."""
 
 
@@ -94,7 +94,7 @@ class WeightedSum:
     of the mask is in `bounds`. `slopes` has the derivative: from the inputs of `pairs` and
     "d.score" to "d." and each input that has a gradient; None where `unlearned` says why there is
     none. `sink` is a source that enters the softmax's total alone. Without `values` the weights
-    themselves are summed."""
+    themselves are summed. `packed`: kernels take packed sequences, which read their own tokens."""
 
     node: int
     reader: Axis
@@ -110,6 +110,7 @@ class WeightedSum:
     lookups: tuple[Lookup, ...] = ()
     slopes: Graph | None = None
     unlearned: str = ""
+    packed: bool = False
 
     def source(self, name: str) -> Source:
         """The source of that name."""

@@ -3,6 +3,10 @@
 A program holds a block of tokens of one kind and walks blocks of the other kind: `attend` and the
 gradient by readers hold readers, the gradient by tokens holds tokens read. Blocks that the mask
 rules out are not walked, and those that it leaves whole are not masked.
+
+Where sequences may be packed, a program holds tokens of one of them, and a table says where that
+begins and ends; without a table it is a sequence of a batch. Places are those in the sequence, and
+memory is addressed from its begin on.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ from archc.tile.language import Buffer, Dim, Program
 NEVER = float("-inf")
 LOG2E = 1.0 / math.log(2.0)
 READER, READ = "reader", "read"
+BORDERS, BLOCKS = "borders", "BLOCKS"
+"""The table of packed sequences, and how many programs there are along the tokens: a row each."""
 
 
 def numbers_of(fold: WeightedSum) -> dict[sympy.Expr, sympy.Symbol]:
@@ -47,6 +53,14 @@ def _symbol(name: str, whole: bool) -> sympy.Symbol:
 def clean(name: str) -> str:
     """A name of an axis as part of a name in a program."""
     return "".join(c if c.isalnum() else "_" for c in name)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Some tokens of a sequence: their places in it, and where they lie in memory."""
+
+    place: Tile
+    at: Tile
 
 
 @dataclass(frozen=True)
@@ -79,6 +93,9 @@ class Sweep:
         lengths = k.lengths(*(f"BLOCK_{name}" for name in names))
         self.BLOCK = dict(zip([READER, READ, *vectors], lengths, strict=True))
         self.buffers = {source.name: self._source(source) for source in fold.sources}
+        self.table = self._table() if fold.packed else None
+        self.base: Tile | None = None
+        self.lengths = {READER: k.lift(self.T), READ: k.lift(self.S)}
 
     def _axes(self) -> list[str]:
         """The dims whose sizes a launch tells."""
@@ -98,6 +115,13 @@ class Sweep:
             axes["part"] = sympy.Integer(2)
         dtype = self.IO if source.dim is not None else "f32" if source.real else "i32"
         return self.k.memory(source.name, axes, dtype, strided=True)
+
+    def _table(self) -> Buffer:
+        """A row for each program along the tokens: where its sequence begins and ends, and where in
+        it the program stands."""
+        (count,) = self.k.sizes(BLOCKS, varying=True)
+        doc = "of packed sequences: begin, end, place of a program"
+        return self.k.buffer(BORDERS, "i32", doc=doc, optional=True, block=count, field=3)
 
     def _axis_name(self, source: Source, axis: Axis) -> str:
         if axis.kind == "batch":
@@ -127,14 +151,43 @@ class Sweep:
 
     def stand(self) -> None:
         """The grid: sequences, heads, and blocks of what is held. Of readers, those that may read
-        most come first."""
+        most come first; of packed sequences, the table has the order."""
         k, block, total = self.k, self.BLOCK[self.held], self.T if self.held == READER else self.S
         self.stand_among_heads()
         count = ceil_div(total, block)
-        place = k.program("block", count)
-        if self.held == READER:
-            place = (k.lift(count - 1) - place).named("late", "the longest rows first")
-        self.stand_on((place * block).named("first"))
+        place = k.program("block", self.programs(count))
+
+        def alone() -> Tile:
+            if self.held == READ:
+                return place * block
+            return (k.lift(count - 1) - place).named("late", "the longest rows first") * block
+
+        self.stand_on(self.in_sequence(place, alone).named("first"))
+
+    def programs(self, alone: sympy.Expr) -> sympy.Expr:
+        """How many programs there are along the tokens, where so many are if nothing is packed."""
+        return alone if self.table is None else self.table.axes[0][1]
+
+    def in_sequence(self, program: Tile, alone: Callable[[], Tile]) -> Tile:
+        """Find the sequence that a program is in, and where it stands there: as `alone` says, if
+        nothing is packed."""
+        k = self.k
+        if self.table is None:
+            return alone()
+        with k.branch(k.given(self.table)) as packed:
+            found = [k.load(self.table, program, field) for field in range(3)]
+            begin, end, place = (
+                x.named(f"own_{n}") for x, n in zip(found, ("begin", "end", "place"), strict=True)
+            )
+            length = (end - begin).named("own_length")
+            packed.give(begin, length, length, place)
+        with k.otherwise(packed) as other:
+            other.give(k.lift(0, "i32"), *self.lengths.values(), alone())
+        begin, readers, read, place = packed.results
+        note = "where the sequence begins, how many tokens it has, and where in it this program is"
+        self.base = begin.named("begin", note)
+        self.lengths = {READER: readers.named("readers"), READ: read.named("tokens_read")}
+        return place
 
     def stand_among_heads(self) -> None:
         """The grid of sequences and heads, and the places of vectors."""
@@ -156,17 +209,29 @@ class Sweep:
 
     def stand_on(self, first: Tile) -> None:
         """The block of tokens that is held, from its first one on."""
-        block, total = self.BLOCK[self.held], self.T if self.held == READER else self.S
-        letter = "t" if self.held == READER else "s"
+        block, letter = self.BLOCK[self.held], "t" if self.held == READER else "s"
         self.first = first
         self.rows, self.columns = Dim(letter, block), self._walked_dim()
-        self.mine = (first + self.k.iota(letter, block)).named(letter)
-        self.in_mine = (self.mine < total).named(f"in_{letter}")
+        self.mine = self.tokens(first, self.held)
+        self.in_mine = self.inside_of(self.mine, self.held)
+
+    def tokens(self, first: Tile, role: str) -> Tokens:
+        """A block of tokens, from the place of its first one on."""
+        letter = "t" if role == READER else "s"
+        own = self.k.iota(letter, self.BLOCK[role])
+        place = (first + own).named(letter)
+        if self.base is None:
+            return Tokens(place, place)
+        return Tokens(place, (self.base + first).named(f"{letter}_begin") + own)
+
+    def inside_of(self, tokens: Tokens, role: str) -> Tile:
+        """Whether tokens are before the end of their sequence."""
+        return (tokens.place < self.lengths[role]).named("in_t" if role == READER else "in_s")
 
     def last(self) -> Tile:
-        """The last of the tokens that are held."""
-        held = self.T if self.held == READER else self.S
-        return self.k.apply("min", self.first + (self.BLOCK[self.held] - 1), self.k.lift(held - 1))
+        """The place of the last of the tokens that are held."""
+        end = self.lengths[self.held] - 1
+        return self.k.apply("min", self.first + (self.BLOCK[self.held] - 1), end)
 
     def _walked_dim(self) -> Dim:
         return Dim("s" if self.walked == READ else "t", self.BLOCK[self.walked])
@@ -176,7 +241,7 @@ class Sweep:
         return Dim(f"d_{clean(axis.name)}", self.BLOCK[axis.name])
 
     def index(
-        self, source: Source, tokens: Tile | None, part: int = 0, at_table: Tile | int = 0
+        self, source: Source, tokens: Tokens | None, part: int = 0, at_table: Tile | int = 0
     ) -> list[Tile | int]:
         """The index of a source along each axis of its memory."""
         found: list[Tile | int] = []
@@ -186,7 +251,7 @@ class Sweep:
                 found.append(self.b)
             elif axis.kind == "stream":
                 assert tokens is not None
-                found.append(tokens)
+                found.append(tokens.at)
             elif axis == source.dim:
                 found.append(self.places[axis.name])
             elif axis == source.table:
@@ -203,7 +268,7 @@ class Sweep:
     def _known(self, number: sympy.Expr) -> sympy.Expr:
         return self.numbers.get(number, number)
 
-    def load(self, source: Source, tokens: Tile | None, masks: Sequence[Tile]) -> Known:
+    def load(self, source: Source, tokens: Tokens | None, masks: Sequence[Tile]) -> Known:
         """A source at some tokens: a vector in the dtype of the data, else a number."""
         where = [*(masks if tokens is not None else ())]
         where += [self.inside[source.dim.name]] if source.dim is not None else []
@@ -220,8 +285,11 @@ class Sweep:
         """Where running sums are counted from in blocks that the mask leaves whole: what is held
         and what is walked are then on two sides, and their difference swallows no digits."""
         last = self.first if self.held == READER else self.last()
+        if self.held == READ and self.base is not None:
+            last = self.k.apply("max", last, 0)
+        one = Tokens(last, last if self.base is None else self.base + last)
         self.anchors = {
-            source.node: self.load(source, last, ())
+            source.node: self.load(source, one, ())
             for source in self.fold.sources if source.summed and source.role == self.held
         }  # fmt: skip
 
@@ -236,10 +304,23 @@ class Sweep:
                 found[source.name] = (x.high - anchor.high) + (x.low - anchor.low)
         return found
 
-    def loaded(self, role: str, tokens: Tile | None, masks: Sequence[Tile]) -> dict[str, Known]:
+    def loaded(self, role: str, tokens: Tokens | None, masks: Sequence[Tile]) -> dict[str, Known]:
         """Every source of a kind, by name."""
         own = [s for s in self.fold.sources if s.role == role and s.table is None]
         return {source.name: self.load(source, tokens, masks) for source in own}
+
+    def result_index(self, dim: Axis | None) -> list[Tile]:
+        """Indices of the results of a program's block of tokens."""
+        heads = [self.heads[head.name] for head in self.fold.heads]
+        if dim is None:
+            return [self.b, *heads, self.mine.at]
+        return [self.b, self.mine.at, *heads, self.places[dim.name]]
+
+    def keep(self, buffer: Buffer, dim: Axis | None, value: Tile) -> None:
+        """Store a result of the tokens held: no two programs have one token."""
+        where = [self.in_mine, *([self.inside[dim.name]] if dim is not None else [])]
+        index, alone = self.result_index(dim), self.base is not None
+        self.k.store(buffer, *index, value=value, where=where, exclusive=alone)
 
     # --- formulas ---
 
@@ -247,17 +328,17 @@ class Sweep:
         """Positions in the whole sequence of tokens of a launch."""
         return tokens + self.k.lift(self.POS if role == READER else self.START)
 
-    def formula(self, graph: Graph, inputs: dict[str, Known], walked: Tile | None) -> Formula:
+    def formula(self, graph: Graph, inputs: dict[str, Known], walked: Tokens | None) -> Formula:
         """A formula of pairs; without the tokens that are walked, what can be made before."""
         positions = {name: self.heads[name] for name in self.heads}
         known = {self.held: self.mine}
         known |= {} if walked is None else {self.walked: walked}
         names = {READER: self.fold.reader.name, READ: self.fold.read.name}
-        positions |= {names[role]: self.position(role, at) for role, at in known.items()}
+        positions |= {names[role]: self.position(role, at.place) for role, at in known.items()}
         pairs = (self.rows, self.columns)
         return Formula(self.k, graph, inputs, positions, self.numbers, pairs)
 
-    def looked_up(self, inputs: dict[str, Known], walked: Tile) -> dict[str, Known]:
+    def looked_up(self, inputs: dict[str, Known], walked: Tokens) -> dict[str, Known]:
         """The inputs of a block of pairs, with tables read at the index of each pair."""
         found = dict(inputs)
         for lookup in self.fold.lookups:
@@ -284,11 +365,11 @@ class Sweep:
     def edges(self) -> None:
         """The last and the first token that each token held goes with, as the mask has it: one
         comparison of a pair for each."""
-        k, end = self.k, self.S if self.walked == READ else self.T
+        k, end = self.k, self.lengths[self.walked]
         origin, other = (self.POS, self.START) if self.held == READER else (self.START, self.POS)
-        self.latest, self.earliest = k.lift(end - 1), None
+        self.latest, self.earliest = end - 1, None
         for bound in self._bounds():
-            limit = self._limit(bound, self.mine, origin, other)
+            limit = self._limit(bound, self.mine.place, origin, other)
             if bound.most:
                 self.latest = k.apply("min", limit, self.latest).named("latest")
             elif self.earliest is None:
@@ -296,15 +377,16 @@ class Sweep:
             else:
                 self.earliest = k.apply("max", self.earliest, limit).named("earliest")
 
-    def visible(self, walked: Tile, formula: Formula, masked: bool) -> Tile | None:
+    def visible(self, walked: Tokens, formula: Formula, masked: bool) -> Tile | None:
         """The mask of the pairs of a block; None if all pairs are read."""
         found: list[Tile] = []
         if masked:
-            found.append(self._beside("ge", self.latest, walked))
+            found.append(self._beside("ge", self.latest, walked.place))
             if self.earliest is not None:
-                found.append(self._beside("le", self.earliest, walked))
+                found.append(self._beside("le", self.earliest, walked.place))
             if self.held == READ:
-                own, at = self.position(READ, self.mine), self.position(READER, walked)
+                own = self.position(READ, self.mine.place)
+                at = self.position(READER, walked.place)
                 others = [bound for bound in self.fold.bounds if bound.slope != 1]
                 found += [self._holds(bound, at, own) for bound in others]
         if "visible" in self.fold.pairs.outputs:
@@ -353,12 +435,10 @@ class Sweep:
     def _range(self) -> tuple[Tile, Tile, Tile, Tile]:
         """Where what is walked begins and ends for some token that is held, and for all of them:
         low, low of all, high of all, high; all are places from 0 to the number of tokens."""
-        k = self.k
-        walked = self.S if self.held == READER else self.T
+        k, walked = self.k, self.lengths[self.walked]
         origin, other = (self.POS, self.START) if self.held == READER else (self.START, self.POS)
-        end = self.last()
-        nothing, everything = k.lift(0, "i32"), k.lift(walked)
-        low, whole_low, whole_high, high = nothing, nothing, everything, everything
+        end, nothing = self.last(), k.lift(0, "i32")
+        low, whole_low, whole_high, high = nothing, nothing, walked, walked
         for bound in self._bounds():
             at_first, at_end = (
                 self._limit(bound, place, origin, other) for place in (self.first, end)
@@ -382,15 +462,14 @@ class Sweep:
     def walk(
         self,
         carried: Sequence[Tile],
-        turn: Callable[[Tile, bool, tuple[Tile, ...]], Sequence[Tile]],
+        turn: Callable[[Tokens, bool, tuple[Tile, ...]], Sequence[Tile]],
     ) -> list[Tile]:
         """All blocks, one after the other: `turn` makes of the tokens of a block, whether they are
         masked, and what is carried, what the next one gets."""
-        letter, found = "s" if self.walked == READ else "t", [*carried]
+        found = [*carried]
         for part in self.parts():
             with self.k.loop(part.first, part.last, *found) as loop:
-                start = loop.index * self.BLOCK[self.walked]
-                tokens = (start + self.k.iota(letter, self.BLOCK[self.walked])).named(letter)
+                tokens = self.tokens(loop.index * self.BLOCK[self.walked], self.walked)
                 loop.next(*turn(tokens, part.masked, loop.carried))
             found = [*loop.results]
         return found
@@ -426,8 +505,8 @@ def summed(w: Sweep, values: Source | None, first: Tile | None = None) -> list[T
         sink = None if fold.sink is None else tile({**fixed, **mine}[fold.sink]).over(w.rows)
         carried = [*_begin(w, sink, first), *carried]
 
-    def turn(s: Tile, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
-        in_s = (s < w.S).named("in_s")
+    def turn(s: Tokens, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
+        in_s = w.inside_of(s, READ)
         other = w.loaded(READ, s, [in_s] if masked else [])
         inputs = w.sided({**fixed, **mine, **other, **w.products(mine, other)}, masked)
         inputs = w.looked_up(inputs, s)
@@ -487,15 +566,5 @@ def _leave(
         safe = k.where(read, total, 1.0)
         acc = acc / safe
         log = k.where(read, m + k.apply("log", safe), 0.0)
-        k.store(lse, *result_index(w, None), value=log, where=[w.in_mine])
-    inside = [w.inside[values.dim.name]] if values and values.dim else []
-    k.store(o, *result_index(w, values.dim if values else None), value=acc,
-            where=[w.in_mine, *inside])  # fmt: skip
-
-
-def result_index(w: Sweep, dim: Axis | None) -> list[Tile]:
-    """Indices of the results of a program's block of tokens."""
-    heads = [w.heads[head.name] for head in w.fold.heads]
-    if dim is None:
-        return [w.b, *heads, w.mine]
-    return [w.b, w.mine, *heads, w.places[dim.name]]
+        w.keep(lse, None, log)
+    w.keep(o, values.dim if values else None, acc)

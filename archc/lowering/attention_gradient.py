@@ -17,7 +17,7 @@ import sympy
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.chunk import cotangent
-from archc.lowering.attention import LOG2E, READ, READER, Sweep, clean, result_index
+from archc.lowering.attention import LOG2E, READ, READER, Sweep, Tokens, clean
 from archc.lowering.formula import Formula, Known, tile
 from archc.tile.compose import Tile, ceil_div
 from archc.tile.language import Buffer, Dim, Program
@@ -72,20 +72,20 @@ class _Gradient(Sweep):
             self.formula(graph, known, None).ready()
         self.edges()
 
-    def of_readers(self, buffer: Buffer, t: Tile, masks: Sequence[Tile], fill: float = 0.0) -> Tile:
+    def of_readers(self, buffer: Buffer, t: Tokens, masks: Sequence[Tile]) -> Tile:
         """A result of the forward, or what arrives, at some readers."""
         heads = [self.heads[head.name] for head in self.fold.heads]
         vector = self.values is not None and buffer in (self.d_o, self.o)
         if not vector:
-            return self.k.load(buffer, self.b, *heads, t, where=masks, fill=fill)
+            return self.k.load(buffer, self.b, *heads, t.at, where=masks)
         assert self.values is not None and self.values.dim is not None
         dim = self.values.dim.name
-        index = [self.b, t, *heads, self.places[dim]]
+        index = [self.b, t.at, *heads, self.places[dim]]
         where = [*masks, self.inside[dim]]
         return self.k.load(buffer, *index, where=where, wide=False).named(f"b_{buffer.name}")
 
     def pairs_of(
-        self, walked: Tile, masked: bool, other: dict[str, Known], readers: dict[str, Tile]
+        self, walked: Tokens, masked: bool, other: dict[str, Known], readers: dict[str, Tile]
     ) -> tuple[Tile, dict[str, Tile]]:
         """The weights of a block of pairs, and the gradient of each input of the score."""
         k, fold = self.k, self.fold
@@ -166,10 +166,7 @@ class _Gradient(Sweep):
     def leave(self, made: Sequence[Tile]) -> None:
         """Store every gradient."""
         for source, sum in zip(self.wanted, made, strict=True):
-            inside = [self.inside[source.dim.name]] if source.dim is not None else []
-            index = result_index(self, source.dim)
-            where = [self.in_mine, *inside]
-            self.k.store(self.results[source.name], *index, value=sum, where=where)
+            self.keep(self.results[source.name], source.dim, sum)
 
 
 def by_readers(fold: WeightedSum, name: str = "attend_gradient_of_readers") -> Program:
@@ -188,10 +185,10 @@ def by_readers(fold: WeightedSum, name: str = "attend_gradient_of_readers") -> P
         both = o.to("f32") * readers["d_o"].to("f32")
         readers["delta"] = both.sum(w.dim(w.values.dim).name).named("b_delta", "dO . O")
         readers["lse"] = w.of_readers(w.lse, w.mine, own).named("b_lse")
-        k.store(w.delta, *result_index(w, None), value=readers["delta"], where=own)
+        w.keep(w.delta, None, readers["delta"])
 
-    def turn(s: Tile, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
-        there = (s < w.S).named("in_s")
+    def turn(s: Tokens, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
+        there = w.inside_of(s, READ)
         other = w.loaded(READ, s, [there] if masked else [])
         p, found = w.pairs_of(s, masked, other, readers)
         return w.sums(p, found, other, readers, before)
@@ -214,17 +211,19 @@ def by_distances(fold: WeightedSum, name: str = "attend_gradient_of_tables") -> 
     one index. Blocks are square."""
     w = _Gradient(fold, name, "Gradients by distance: the blocks along one diagonal.", READER, 4, 2)
     k, lookups = w.k, fold.learned_lookups
-    readers_blocks, read_blocks = (
-        ceil_div(n, w.BLOCK[role]) for n, role in ((w.T, READER), (w.S, READ))
-    )
-    diagonals = readers_blocks + read_blocks - 1
+    alone = [ceil_div(n, w.BLOCK[role]) for n, role in ((w.T, READER), (w.S, READ))]
+    diagonals = w.programs(alone[0] + alone[1] - 1)
     made = {lookup.name: _at_distances(w, lookup.name, diagonals) for lookup in lookups}
     w.stand_among_heads()
     place = k.program("diagonal", diagonals)
+    beside = w.in_sequence(place, lambda: place - k.lift(alone[1] - 1))
+    beside = beside.named("beside", "block of t less block of s")
     w.fixed = w.loaded("same", None, ())
-    beside = (place - k.lift(read_blocks - 1)).named("beside", "block of t less block of s")
+    readers_blocks, read_blocks = (
+        (w.lengths[role] + (w.BLOCK[role] - 1)) // w.BLOCK[role] for role in (READER, READ)
+    )
     low = k.apply("max", beside, 0)
-    high = k.apply("min", k.lift(readers_blocks), beside + k.lift(read_blocks))
+    high = k.apply("min", readers_blocks, beside + read_blocks)
     nothing = [k.full(0.0, Dim("s", w.BLOCK[READ])) for _ in range(2 * len(lookups))]
     with k.loop(low, _last(w, beside, low, high), *nothing, index="i") as turn:
         found = _on_block(w, turn.index, beside)
@@ -272,8 +271,8 @@ def _on_block(w: _Gradient, i: Tile, beside: Tile) -> dict[str, Tile]:
         assert w.lse is not None and w.delta is not None
         readers["lse"] = w.of_readers(w.lse, w.mine, [w.in_mine])
         readers["delta"] = w.of_readers(w.delta, w.mine, [w.in_mine])
-    s = ((i - beside) * w.BLOCK[READ] + k.iota("s", w.BLOCK[READ])).named("s")
-    other = w.loaded(READ, s, [s >= 0, s < w.S])
+    s = w.tokens((i - beside) * w.BLOCK[READ], READ)
+    other = w.loaded(READ, s, [s.place >= 0, w.inside_of(s, READ)])
     found = w.pairs_of(s, True, other, readers)[1]
     both = (w.rows, w.columns)
     return {name: k.where(w.in_mine, d.over(*both), 0.0) for name, d in found.items()}
@@ -304,8 +303,8 @@ def by_tokens(fold: WeightedSum, name: str = "attend_gradient_of_tokens") -> Pro
                   READ, 8, 2)  # fmt: skip
     w.begin()
 
-    def turn(t: Tile, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
-        where = [(t < w.T).named("in_t")] if masked else []
+    def turn(t: Tokens, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
+        where = [w.inside_of(t, READER)] if masked else []
         other = w.loaded(READER, t, where)
         readers = {"d_o": w.of_readers(w.d_o, t, where)}
         if fold.softmax:

@@ -8,6 +8,7 @@ sums of the parts together.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -15,7 +16,7 @@ import sympy
 from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.dims import Axis
-from archc.lowering.attention import NEVER, READER, Part, Sweep, clean, summed
+from archc.lowering.attention import NEVER, READER, Part, Sweep, Tokens, clean, summed
 from archc.tile.compose import Composer, Tile, ceil_div
 from archc.tile.language import Buffer, Dim, Program
 
@@ -25,7 +26,7 @@ class HeadRows(Sweep):
     these is a tile of the rows."""
 
     def __init__(self, fold: WeightedSum, name: str, doc: str, warps: int, ahead: int):
-        super().__init__(fold, name, doc, READER, warps, ahead)
+        super().__init__(replace(fold, packed=False), name, doc, READER, warps, ahead)
         self.packed = rows_of(fold)
         head, share = self.packed.head, self.packed.share
         whole = head is not None and self.packed.groups is None
@@ -49,16 +50,17 @@ class HeadRows(Sweep):
         self.rows, self.columns = Dim("t", self.BLOCK[READER]), self._walked_dim()
         row = (first + k.iota("t", self.BLOCK[READER])).named("row")
         end = k.apply("min", first + (self.BLOCK[READER] - 1), k.lift(count - 1))
-        self.mine, self.first, self.final = row, first, end
+        self.mine, self.first, self.final = Tokens(row, row), first, end
         if head is not None:
             self._among_heads(head, row, end)
-        self.in_mine = (self.mine < self.T).named("in_t")
+        self.in_mine = self.inside_of(self.mine, READER)
 
     def _among_heads(self, head: Axis, row: Tile, end: Tile) -> None:
         """The reader and the head of each row."""
         k = self.k
         share = k.lift(self.share, "i32")
-        self.mine = (row // share).named("t")
+        own = (row // share).named("t")
+        self.mine = Tokens(own, own)
         self.first, self.final = (self.first // share).named("first"), end // share
         at = row % share
         at = at if self.group is None else self.group * share + at
@@ -116,7 +118,7 @@ def by_parts(fold: WeightedSum, name: str = "attend_part") -> Program:
     first = w.part.equals(0) if fold.sink is not None else None
     made = summed(w, values, first)
     heads = [w.heads[head.name] for head in fold.heads]
-    index, acc = [w.part, w.b, w.mine, *heads], made[-1]
+    index, acc = [w.part, w.b, w.mine.at, *heads], made[-1]
     if part_lse is not None:
         m, total, _ = made
         read = (total > 0.0).named("read", "whether a row read anything")

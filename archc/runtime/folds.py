@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from archc.runtime.kernels import block_of, has_triton, processors_of
+from archc.runtime.layers import once_for
 from archc.runtime.ops import transformed
+from archc.runtime.packed import packed_tables, since_start
 
 
 def by_folds(*tensors: Tensor) -> bool:
@@ -24,22 +26,31 @@ def by_folds(*tensors: Tensor) -> bool:
 
 
 class RunningSums(torch.autograd.Function):
-    """The sum of the tokens up to each one, along the last dim, which both ways is contiguous."""
+    """The sum of the tokens up to each one, [..., S], both ways contiguous; of packed sequences,
+    [1, S, ...], which `rows` is a table of, within each."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.contiguous().cumsum(-1)
+    def forward(ctx: Any, x: Tensor, rows: Tensor | None) -> Tensor:
+        ctx.rows = rows
+        return x.contiguous().cumsum(-1) if rows is None else since_start(x, torch.add, rows)
 
     @staticmethod
-    def backward(ctx: Any, *d: Tensor) -> Tensor:
-        return d[0].contiguous().flip(-1).cumsum(-1).flip(-1)
+    def backward(ctx: Any, *d: Tensor) -> tuple[Tensor, None]:
+        if ctx.rows is None:
+            return d[0].contiguous().flip(-1).cumsum(-1).flip(-1), None
+        return since_start(d[0], torch.add, ctx.rows, reverse=True), None
 
 
-def running_sums(x: Tensor) -> Tensor:
-    """The sum of the tokens up to each one: [B, S, ...] -> [B, S, ..., 2], a number and what it
-    lacks, as differences of large sums may be small. What forgets all does so by -1e5 already. The
-    tokens of a head lie side by side in memory."""
-    total = RunningSums.apply(x.movedim(1, -1).double().clamp(min=-1e5))
+def running_sums(x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
+    """The sum of the tokens up to each one, of its own sequence: [B, S, ...] -> [B, S, ..., 2], a
+    number and what it lacks, as differences of large sums may be small. What forgets all does so by
+    -1e5 already. The tokens of a head lie side by side in memory."""
+    wide = x.double().clamp(min=-1e5)
+    if cu_seqlens is None:
+        total = RunningSums.apply(wide.movedim(1, -1), None)
+    else:
+        rows = packed_tables(cu_seqlens, x.shape[1], 64)[1]
+        total = RunningSums.apply(wide, rows).movedim(1, -1).contiguous()
     high = total.float()
     made = torch.stack((high, (total - high.double()).detach().float()))
     return made.movedim(0, -1).movedim(-2, 1)
@@ -106,6 +117,47 @@ def part_blocks(
     parts = min(-(-8 * processors_of(device) // programs), -(-tokens // (4 * columns)), 64)
     stages = 2 if dtype.itemsize == 4 or wide > 128 else 3
     return block, columns, max(1, parts), {"num_warps": 4, "num_stages": stages}
+
+
+def fold_programs(
+    program: str, cu_seqlens: Tensor | None, tokens: int, read: int, rows: int, columns: int
+) -> tuple[Tensor | None, int]:
+    """How many programs of an attention's kernel there are along the tokens; and of packed
+    sequences, whose tokens read one another, what each is told: a row [3], where its sequence
+    begins and ends, and the place in it that the program stands at.
+
+    There are as many as such sequences can need: nothing waits for the device. Those that they do
+    not need stand in a sequence of no tokens. What has most to walk comes first.
+    """
+    if cu_seqlens is None:
+        readers, others = -(-tokens // rows), -(-read // columns)
+        return None, {"tokens": others, "tables": readers + others - 1}.get(program, readers)
+    block, kind = (columns if program == "tokens" else rows), program.replace("forward", "readers")
+
+    def make(cu_seqlens: Tensor) -> Tensor:
+        chunks, _ = packed_tables(cu_seqlens, tokens, block)
+        start, end = chunks[:, 2], chunks[:, 3]
+        place = chunks[:, 1] + block * torch.arange(len(chunks), device=start.device) - start
+        table = torch.stack([start, end, place], 1)
+        table = torch.where(chunks[:, :1] < 0, 0, table)
+        if program == "tables":
+            return by_diagonals(table, block).int()
+        start, end, place = table.unbind(1)
+        walked = end - start - place if program == "tokens" else place
+        return table[walked.argsort(descending=True, stable=True)].int()
+
+    table = once_for(cu_seqlens, (f"blocks of {kind}", tokens, block), make)
+    return table, len(table)
+
+
+def by_diagonals(table: Tensor, block: int) -> Tensor:
+    """The diagonals of square blocks of pairs, from the blocks [n, 3] of each sequence: one for
+    each block that it is ahead, and one for each that it is behind; [2 n, 3]."""
+    start, end, place = table.unbind(1)
+    beside = place // block
+    behind = torch.stack([start, end, -beside], 1)
+    behind = torch.where(place[:, None] > 0, behind, 0)
+    return torch.cat([torch.stack([start, end, beside], 1), behind])
 
 
 def no_second_gradient_of_fold(ctx: Any, *given: Tensor) -> None:

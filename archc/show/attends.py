@@ -10,7 +10,7 @@ from archc.attention.listing import lines
 from archc.attention.recognise import sums
 from archc.attention.weighted_sum import WeightedSum
 from archc.backends.eager.attention import attention
-from archc.backends.triton.fold import told
+from archc.backends.triton.fold import how_packed, told
 from archc.compile import folded, lowered
 from archc.ir import layer as ir
 from archc.ir.text import called_layers
@@ -33,17 +33,20 @@ def attends_of(layer: ir.Layer) -> Iterator[Attended]:
     for each, name in called_layers(lowered(layer)).items():
         for node in each.graph:
             if isinstance(node.op, ir.Attend):
-                yield from _sums(node.op, name)
+                yield from _sums(node.op, name, each)
 
 
-def _sums(attend: ir.Attend, layer: str) -> Iterator[Attended]:
-    for node, fold in zip(sums(attend), folded(attend), strict=True):
+def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
+    found = folded(attend)
+    for node, fold in zip(sums(attend), found, strict=True):
         where = node.span.where if node.span else None
         by_torch = attention(attend.body, node) is not None
-        more = tuple(lines(fold)) if isinstance(fold, WeightedSum) and not by_torch else ()
+        more: tuple[tuple[str, str], ...] = ()
+        if isinstance(fold, WeightedSum) and not by_torch:
+            more = (*lines(fold), ("packed", how_packed(layer, attend, found)))
         if attend.decode is not None:
             more = tuple(line for line in more if line[0] != "few readers")
-        yield Attended(layer, where, node.name, told(attend, node, fold), more)
+        yield Attended(name, where, node.name, told(attend, node, fold), more)
 
 
 def as_text(attends: Iterable[Attended]) -> str:

@@ -15,6 +15,7 @@ import sympy
 
 from archc.ir.sizes import evaluate
 from archc.tile.language import (
+    OF_BUFFER,
     Apply,
     AtMost,
     Block,
@@ -23,6 +24,7 @@ from archc.tile.language import (
     Dim,
     For,
     Full,
+    Given,
     If,
     Iota,
     Program,
@@ -40,6 +42,9 @@ Range = tuple[float, float]
 """The least and the largest number; infinite where nothing is known."""
 
 ANY: Range = (-math.inf, math.inf)
+
+MISSING = ""
+"""What a launch says of the dtype of a buffer that is not there."""
 
 ORDERED: Mapping[str, Callable[[float, float], tuple[bool, bool]]] = {
     "lt": lambda low, high: (low >= 0, high < 0),
@@ -179,7 +184,10 @@ class Integers:
                 yield from self.statements(inner)
 
     def _told_at_launch(self, made: Statement | None) -> bool | None:
-        """Whether a dtype or a precision is the one that is asked for, or a length small enough."""
+        """Whether a dtype or a precision is the one that is asked for, a length small enough, or a
+        buffer there: as `@x` a launch may say of an optional one that it is missing."""
+        if made is not None and isinstance(made.op, Given):
+            return False if self.words.get(OF_BUFFER + made.op.buffer.name) == MISSING else None
         if made is not None and isinstance(made.op, AtMost):
             return self.size(made.op.size) <= self.size(made.op.most)
         if made is not None and isinstance(made.op, Chosen) and made.op.constant in self.words:
@@ -205,7 +213,15 @@ class Integers:
                 return self._through(made)
             case Apply(function):
                 return self._applied(function, made)
+            case If():
+                found = [*self.given(made, value)]
+                return self.sum(found[0]) if len(found) == 1 else None
         return None
+
+    def given(self, branch: Statement, result: Value) -> Iterator[Value]:
+        """What a result of a branch is in each block that may be done."""
+        place = branch.results.index(result)
+        return (block.yields[place] for _, block in self.taken(branch))
 
     def _through(self, made: Statement) -> Sum | None:
         """The same numbers; along other names, the atoms of a tile have those."""

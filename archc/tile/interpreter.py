@@ -62,6 +62,7 @@ from archc.tile.language import (
     Value,
     While,
     kind,
+    statements,
 )
 from archc.tile.philox import uniform
 
@@ -125,6 +126,8 @@ class Interpreter:
         self.active = torch.ones(self.programs, dtype=torch.bool)
         self.barriers = self.syncs = 0
         self.written: dict[str, Written] = {}
+        stores = (s.op.buffer for s in statements(program.body) if isinstance(s.op, Store | Atomic))
+        self.stored = {buffer.name for buffer in stores}
         for buffer in program.buffers:
             self._check_tensor(buffer)
 
@@ -217,6 +220,8 @@ class Interpreter:
         data = self.tensors[buffer.name]
         if not data.numel():
             return torch.zeros(flat.shape, dtype=data.dtype)
+        if buffer.name not in self.stored:
+            return data.reshape(-1)[flat]
         written, mine = self.written[buffer.name], self._mine(flat)
         by, now = written.program[flat], written.barriers[flat] == self.barriers
         if ((by >= 0) & (by != mine) & now & mask).any():

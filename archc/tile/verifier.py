@@ -139,8 +139,8 @@ def verify_launch(
     program: Program, known: Mapping[str, int | float | str], room: Room | None = None
 ) -> list[Refusal]:
     """What is wrong with a launch of a program: `known` has its sizes and its constants, and as
-    `@x` the dtype of buffer `x`; `room` says what a device has for one program (None: it is not
-    asked)."""
+    `@x` the dtype of buffer `x`, or `MISSING` where an optional one is not there; `room` says what
+    a device has for one program (None: it is not asked)."""
     integers = Integers(program, known)
     found: list[Refusal] = [] if room is None else [*_room(Launch(program, known), room)]
     dtypes = {name: value for name, value in known.items() if isinstance(value, str)}
@@ -319,7 +319,7 @@ def _read(value: Value, integers: Integers) -> bool:
         return True
     given = [*made.operands]
     if isinstance(made.op, If):
-        given += [block.yields[made.results.index(value)] for block in made.blocks]
+        given += integers.given(made, value)
     return any(_read(operand, integers) for operand in given)
 
 

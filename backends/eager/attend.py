@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import sympy
@@ -47,21 +48,17 @@ class AttendFunction:
         self.body = body = body_scope(scope, node, like, axes)
         body.pair = (node.op.reader.name, node.op.read.name)
         body.writer.margin = len(INDENT)
-        self.packed = bool(scope.cu_seqlens) and self._softmax_alone()
-        body.cu_seqlens = "cu_seqlens" if self.packed else ""
+        self.packed = False
+        self.take_borders({id: each.operands for id, each in body.fused.items()})
         self._name_streams(axes)
         for name, inner in inputs.items():
             kind = NUMBER if self.values[name].kind == NUMBER else KIND_OF[inner.type.dtype]
             self._enter(inner, Value(Text(self.arguments[name]), self.layouts[name], kind))
 
-    def _softmax_alone(self) -> bool:
-        """Whether torch's softmax attention is all that looks at several tokens: everything else
-        is then done for all packed sequences at once."""
-        graph, fused, live = self.op.body, self.body.fused, {*self.body.uses}
-        streams = {self.op.reader.name, self.op.read.name}
-        if self.op.source != self.op.reader.name or not live & {*fused}:
-            return False
-        return all(id in fused or _of_one_token(graph, graph[id], streams) for id in live)
+    def take_borders(self, done: Mapping[int, Sequence[int]]) -> None:
+        """Take all packed sequences at once, if that is right where `done` is told of borders."""
+        self.packed = bool(self.scope.cu_seqlens) and not why_alone(self.op, done)
+        self.body.cu_seqlens = "cu_seqlens" if self.packed else ""
 
     def _inner_layout(self, name: str, role: str) -> tuple[str, ...]:
         """A capture's dims under their names in the body."""
@@ -198,6 +195,25 @@ class AttendFunction:
         if self.packed:
             known += "; cu_seqlens [N + 1], the borders of N sequences in a batch of 1"
         return [title, known]
+
+
+def why_alone(op: ir.Attend, done: Mapping[int, Sequence[int]]) -> str:
+    """Why packed sequences enter an attention one by one; "" if all may at once. `done` are the
+    values, each with what it is made of, that are made with a look at the borders: everything else
+    must be done token by token."""
+    graph, streams = op.body, {op.reader.name, op.read.name}
+    waiting, seen = [*graph.outputs.values()], set[int]()
+    if op.source != op.reader.name:
+        return "another sequence is read"
+    while waiting:
+        id = waiting.pop()
+        if id not in seen and id not in done and not _of_one_token(graph, graph[id], streams):
+            several = not isinstance(graph[id].op, ir.Position)
+            kind = "value of several tokens" if several else "position"
+            return f"a {kind} is made outside of kernels that know borders"
+        waiting += [] if id in seen else done.get(id, graph[id].operands)
+        seen.add(id)
+    return "" if seen & {*done} else "nothing is read by kernels that know borders"
 
 
 def _of_one_token(graph: Graph, node: Node, streams: set[str]) -> bool:

@@ -71,6 +71,7 @@ class Names:
         self.made: dict[Value, Statement] = {}
         self.uses: Counter[Value] = Counter()
         self.wide: Counter[Value] = Counter()
+        self.parted: Counter[Value] = Counter()
         self.leading: Counter[Leading] = Counter()
         self.own: dict[Value, Block] = {}
         self.nested = nested(program)
@@ -87,7 +88,9 @@ class Names:
                 self.uses.update(inner.yields)
             if isinstance(statement.op, Load | Store | Atomic):
                 buffer, index = statement.op.buffer, statement.operands
-                places = self._places(buffer, index[: len(buffer.axes)])
+                index = index[: len(buffer.axes)]
+                places = self._places(buffer, index)
+                self.parted.update(each for each in index if None not in self._split(each))
                 self.wide.update(_widened(buffer, places))
                 self.leading.update(_leading(buffer, places))
 

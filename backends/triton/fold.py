@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from archc.backends.eager.attend import AttendFunction
+from archc.backends.eager.attend import AttendFunction, why_alone
 from archc.backends.eager.attention import attention
 from archc.backends.eager.fused import Fused
+from archc.backends.eager.fusion import fuse
+from archc.backends.eager.packed import in_one_run
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import ATOM, Text, call
@@ -36,13 +38,15 @@ class FoldFunction(AttendFunction):
         title: str,
     ):  # fmt: skip
         super().__init__(scope, node, values, "_fold")
-        self.folds = folds
-        for fold in folds:
+        entering = {fold.node: entering_of(fold) for fold in folds}
+        by_torch = {id: each.operands for id, each in self.body.fused.items()}
+        self.take_borders({**by_torch, **entering})
+        self.folds = [replace(fold, packed=self.packed) for fold in folds]
+        for fold in self.folds:
             op = FoldOp(scope.file, fold, f"{title}_sum", few=node.op.decode is None)
             op.write()
-            operands = dict.fromkeys(source.node for source in fold.sources)
             emit = partial(_summed, op=op)
-            self.body.fused[fold.node] = Fused(tuple(operands), emit, "summed")
+            self.body.fused[fold.node] = Fused(entering[fold.node], emit, "summed")
         self.body.uses = self.body._count_uses()
         self.test = self._test()
 
@@ -63,6 +67,11 @@ class FoldFunction(AttendFunction):
         elif self.op.decode is None:
             tests.append(f"({readers} >= {FEW} or not {learns})")
         return " and ".join(tests)
+
+
+def entering_of(fold: WeightedSum) -> tuple[int, ...]:
+    """The values of the body that a fold is made of."""
+    return tuple(dict.fromkeys(source.node for source in fold.sources))
 
 
 def by_folds(
@@ -119,6 +128,16 @@ def told(attend: ir.Attend, node: Node, fold: WeightedSum | Refusal) -> str:
     return f"a fold over blocks of `{attend.read.name}`, {what}{learned}"
 
 
+def how_packed(layer: ir.Layer, attend: ir.Attend, found: Sequence[WeightedSum | Refusal]) -> str:
+    """A phrase on how packed sequences go through the kernels of an attend."""
+    if not in_one_run(layer):
+        return "one length after the other, as through all of the layer"
+    done = {id: each.operands for id, each in fuse(attend.body).items()}
+    done |= {fold.node: entering_of(fold) for fold in found if isinstance(fold, WeightedSum)}
+    why = why_alone(attend, done)
+    return f"one length after the other: {why}" if why else "one launch of each kernel"
+
+
 def _summed(scope: Scope, node: Node, op: FoldOp) -> Value:
     """`o = memory_sum(q, k, v, T, pos, ...)`."""
     fold = op.fold
@@ -132,7 +151,8 @@ def _summed(scope: Scope, node: Node, op: FoldOp) -> Value:
         str(scope.size(number)) if symbol.is_integer else f"float({scope.number(number)})"
         for number, symbol in known.values()
     ]
-    text = call(op.title, *given, tokens, *starts, *numbers)
+    borders = [scope.cu_seqlens] * fold.packed
+    text = call(op.title, *given, *borders, tokens, *starts, *numbers)
     if fold.softmax:
         text = Text(f"{text.at(ATOM)}[0]")
     heads = [head.name for head in fold.heads]
@@ -153,7 +173,8 @@ def _given(scope: Scope, fold: WeightedSum, source: Source, running: dict[int, s
         return permuted(value.text, value.layout, names)
     if source.node not in running:
         running[source.node] = scope.names.fresh("running_" + scope.hint(scope.graph[source.node]))
-        text = call("running_sums", permuted(value.text, value.layout, names))
+        borders = [scope.cu_seqlens] * fold.packed
+        text = call("running_sums", permuted(value.text, value.layout, names), *borders)
         scope.writer.line(f"{running[source.node]} = {text}")
     name = Text(running[source.node])
     if source.role == "read":

@@ -13,14 +13,15 @@ from archc.backends.writer import COLUMNS, INDENT, Names, Writer, quoted
 from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir.chunk import cotangent
-from archc.lowering.attention import clean, forward, numbers_of
+from archc.lowering.attention import BLOCKS, BORDERS, clean, forward, numbers_of
 from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens
 from archc.lowering.attention_heads import by_parts, joined
 from archc.tile.language import Buffer, Program
 
 LOCALS = (
     "B", "S", "data", "shared", "o", "lse", "d_o", "delta", "output", "inputs", "given", "made",
-    "rows", "columns", "parts", "options", "tokens", "pos", "start",
+    "rows", "columns", "parts", "options", "tokens", "pos", "start", "cu_seqlens", "borders",
+    "blocks",
 )  # fmt: skip
 FEW = 16
 """Fewer readers than these share a program with heads."""
@@ -42,6 +43,7 @@ class FoldOp:
         self.wholes = {symbol.name for symbol in numbers_of(fold).values() if symbol.is_integer}
         self.values = fold.source(fold.values) if fold.values else None
         self.vectors = [s for s in fold.sources if s.dim is not None]
+        self.borders = ["cu_seqlens"] * fold.packed
 
     def _axes(self, fold: WeightedSum) -> list[str]:
         found = [head.name for head in fold.heads]
@@ -50,7 +52,8 @@ class FoldOp:
     @property
     def parameters(self) -> list[str]:
         """The arguments of the op, in order."""
-        return [*self.arguments.values(), "tokens", "pos", "start", *self.numbers.values()]
+        numbers = ["tokens", "pos", "start", *self.numbers.values()]
+        return [*self.arguments.values(), *self.borders, *numbers]
 
     @property
     def results(self) -> list[str]:
@@ -82,7 +85,7 @@ class FoldOp:
 
     def _sizes(self) -> dict[str, str]:
         """The sizes of every program, as Python."""
-        found = {"T": "tokens", "POS": "pos", "START": "start"}
+        found = {"T": "tokens", "POS": "pos", "START": "start", BLOCKS: "blocks"}
         for source in self.fold.sources:
             name = self.arguments[source.name]
             for place, axis in enumerate(source.type.axes):
@@ -115,7 +118,7 @@ class FoldOp:
         """Memory of a result."""
         diagonals = "-(-tokens // rows) - (-S // columns) - 1"
         names = {"b": "B", "t": "tokens", "s": "S", "half": "2", "u": "columns", "part": "parts"}
-        names["diagonal"] = diagonals
+        names["diagonal"] = "blocks" if self.borders else diagonals
         shape = [names.get(axis) or f"N_{axis[2:]}" for axis, _ in buffer.axes]
         like = self.arguments[self.vectors[0].name]
         dtypes = {"IO": "data", "SHARED": "shared", "i32": "torch.int32"}
@@ -139,6 +142,9 @@ class FoldOp:
         dims = {f"N_{clean(s.dim.name)}" for s in self.vectors if s.dim is not None}
         given = ", ".join([quoted(kind), "data", *sorted(dims | ({held} if held else set()))])
         writer.line(f"rows, columns, options = fold_blocks({given})")
+        if self.borders:
+            given = f"{quoted(kind)}, cu_seqlens, tokens, S, rows, columns"
+            writer.line(f"{BORDERS}, blocks = fold_programs({given})")
 
     def _launch(
         self, writer: Writer, program: Program, sizes: dict[str, str], options: str = "options"
@@ -174,7 +180,8 @@ class FoldOp:
         for buffer in self._made(program):
             writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
         if self.few:
-            with writer.block(f"if tokens < {FEW}:"):
+            alone = " and cu_seqlens is None" if self.borders else ""
+            with writer.block(f"if tokens < {FEW}{alone}:"):
                 self._by_parts(writer, sizes)
                 writer.line(f"return {', '.join(self.results)}")
         self._blocks(writer, "forward")
@@ -204,7 +211,7 @@ class FoldOp:
 
     def _made(self, program: Program) -> list[Buffer]:
         """The results of a program."""
-        read = {*self.arguments, "d_o"}
+        read = {*self.arguments, "d_o", BORDERS}
         if any(buffer.name == "d_o" for buffer in program.buffers):
             read |= {"o", "lse"}
         return [buffer for buffer in program.buffers if buffer.name not in read]
@@ -335,7 +342,7 @@ class FoldOp:
         self.file.sections.append(writer.text())
 
     def _keep(self) -> None:
-        writer, tensors = Writer(), [*self.arguments.values()]
+        writer, tensors = Writer(), [*self.arguments.values(), *self.borders]
         self._define(writer, f"{self.title}_keep", ["ctx", "inputs", "output"],
                      "What the gradient needs of a call.")  # fmt: skip
         writer.line(f"ctx.rest = inputs[{len(tensors)}:]")
@@ -369,6 +376,7 @@ class FoldOp:
         """The line that makes an op."""
         name = f"{self.title}_{suffix}" if suffix else self.title
         tensors = [f"Tensor {name}" for name in self.arguments.values()]
+        tensors += [f"Tensor? {name}" for name in self.borders]
         numbers = [
             f"{'SymInt' if symbol in self.wholes else 'float'} {argument}"
             for symbol, argument in self.numbers.items()

@@ -242,8 +242,11 @@ class Printer(Names):
     # --- lines ---
 
     def let(self, statement: Statement, text: str) -> Iterator[str]:
-        """`value = text`, or no line where the value is a part of one formula."""
+        """`value = text`, or no line where the value is a part of one formula, or addresses alone
+        read it, of which each has its parts."""
         (result,) = statement.results
+        if 0 < self.uses[result] == self.parted[result]:
+            return
         self.within.pop(result, None)
         if result in self.nested and len(text) <= NESTED:
             self.within[result] = text

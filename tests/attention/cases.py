@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -15,15 +16,22 @@ from archc.attention.recognise import folds
 from archc.attention.weighted_sum import Refusal, Source, WeightedSum
 from archc.compile import lowered, slopes_of
 from archc.ir import layer as ir
+from archc.ir.graph import Type
 from archc.ir.meaning import evaluate_graph
 from archc.ir.sizes import evaluate
-from archc.lowering.attention import forward, numbers_of
+from archc.lowering.attention import BLOCKS, BORDERS, forward, numbers_of
 from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens
+from archc.runtime.folds import fold_programs
+from archc.tile.affine import MISSING
 from archc.tile.interpreter import run
-from archc.tile.language import Program
+from archc.tile.language import OF_BUFFER, Program
 from archc.tile.verifier import verify, verify_launch
 
 PLAIN = "q[t].T @ k[s] / sqrt(K)"
+KINDS = {
+    "attend": "forward", "attend_gradient_of_readers": "readers",
+    "attend_gradient_of_tokens": "tokens", "attend_gradient_of_tables": "tables",
+}  # fmt: skip
 DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
@@ -61,7 +69,7 @@ def refusals(text: str) -> list[str]:
 @dataclass
 class Launch:
     """One launch of the programs of a fold: what enters the attend's body, and every size.
-    `before`: so many of the tokens read come before the first reader."""
+    `borders`: where packed sequences begin and end, if it is of these."""
 
     fold: WeightedSum
     attend: ir.Attend
@@ -69,6 +77,7 @@ class Launch:
     inputs: dict[str, Tensor]
     dtype: torch.dtype = torch.float64
     block: int = 16
+    borders: tuple[int, ...] = ()
 
     @property
     def wide(self) -> torch.dtype:
@@ -76,10 +85,29 @@ class Launch:
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
     def values(self, *nodes: int) -> list[Tensor]:
-        """Values of the body by the reference semantics, in float64."""
+        """Values of the body by the reference semantics, in float64; of packed sequences, of each
+        by itself."""
         body = self.attend.body.copy()
         body.outputs = {str(node): node for node in nodes}
-        return [*evaluate_graph(body, self.inputs, self.known).values()]
+        if not self.borders:
+            return [*evaluate_graph(body, self.inputs, self.known).values()]
+        tokens = {n.op.name: _place(n.type) for n in body if isinstance(n.op, ir.Input)}
+        parts = []
+        for start, end in pairwise(self.borders):
+            own = {
+                name: x if tokens[name] is None else x.narrow(tokens[name], start, end - start)
+                for name, x in self.inputs.items()
+            }
+            known = {**self.known, "T#": end - start, "T_seen#": end - start}
+            parts.append([*evaluate_graph(body, own, known).values()])
+        along = [_place(body[node].type) for node in nodes]
+        every = zip(zip(*parts, strict=True), along, strict=True)
+        return [xs[0] if place is None else torch.cat(xs, place) for xs, place in every]
+
+    def in_each(self, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """What becomes of the tokens [B, T, ...] of each packed sequence, or of all."""
+        lengths = [end - start for start, end in pairwise(self.borders)]
+        return torch.cat([run(y) for y in x.split(lengths, 1)], 1) if lengths else run(x)
 
     def sources(self) -> dict[str, Tensor]:
         """What the programs read."""
@@ -91,7 +119,7 @@ class Launch:
 
     def _given(self, source: Source, x: Tensor) -> Tensor:
         if source.summed:
-            total = x.cumsum(1)
+            total = self.in_each(lambda y: y.cumsum(1), x)
             high = total.to(self.wide)
             return torch.stack([high, (total - high.double()).to(self.wide)], -1)
         if not source.real:
@@ -124,23 +152,37 @@ class Launch:
     def buffers(self, program: Program, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Every buffer of a program: what is given, and NaN for the rest."""
         lengths = {n: v for n, v in self.constants.items() if not isinstance(v, str)}
-        found = {}
+        found, sizes = {}, {**self.sizes, **self.programs(program)[1]}
         for buffer in program.buffers:
-            shape = [int(evaluate(n, {**self.sizes, **lengths})) for _, n in buffer.axes]
+            if buffer.optional and not self.borders:
+                continue
+            shape = [int(evaluate(n, {**sizes, **lengths})) for _, n in buffer.axes]
             dtype = self.dtype if buffer.dtype == "IO" else self.wide  # SHARED too
             room = torch.full(shape, math.nan, dtype=dtype)
             room = torch.zeros(shape, dtype=torch.int32) if buffer.dtype == "i32" else room
             found[buffer.name] = given.get(buffer.name, room)
         return found
 
+    def programs(self, program: Program) -> tuple[dict[str, Tensor], dict[str, int]]:
+        """The table of packed sequences, and how many programs there are along the tokens."""
+        if not self.fold.packed:
+            return {}, {}
+        borders = torch.tensor(self.borders) if self.borders else None
+        T, S, kind = int(self.known["T#"]), int(self.known["T_seen#"]), KINDS[program.name]
+        table, count = fold_programs(kind, borders, T, S, self.block, self.block)
+        return ({} if table is None else {BORDERS: table}), {BLOCKS: count}
+
     def interpreted(self, program: Program, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What a program makes of what it is given, after the verifier has nothing against it."""
         assert not verify(program), [*map(str, verify(program))]
-        wrong = verify_launch(program, {**self.sizes, **self.constants})
+        table, count = self.programs(program)
+        sizes = {**self.sizes, **count}
+        missing = {} if table else {f"{OF_BUFFER}{BORDERS}": MISSING}
+        wrong = verify_launch(program, {**sizes, **self.constants, **missing})
         assert not wrong, [*map(str, wrong)]
-        buffers = self.buffers(program, given)
-        run(program, buffers, self.sizes, self.constants, exact=self.dtype == torch.float64)
-        return {name: x for name, x in buffers.items() if name not in given}
+        buffers = self.buffers(program, {**given, **table})
+        run(program, buffers, sizes, self.constants, exact=self.dtype == torch.float64)
+        return {name: x for name, x in buffers.items() if name not in {**given, **table}}
 
     def forward(self) -> dict[str, Tensor]:
         """Everything that the forward reads and makes."""
@@ -159,7 +201,8 @@ class Launch:
                 d = self.of_table(source, known)
             else:
                 d = self.of_own(source, known[f"d_{source.name}"].double())
-            d = d.flip(1).cumsum(1).flip(1) if source.summed else d
+            if source.summed:
+                d = self.in_each(lambda y: y.flip(1).cumsum(1).flip(1), d)
             (value,) = self.values(source.node)
             learned = [x for x in self.inputs.values() if x.requires_grad]
             made = torch.autograd.grad(value, learned, d, allow_unused=True)
@@ -192,6 +235,19 @@ class Launch:
                 d = d.sum(place)
                 names.pop(place)
         return d.permute([names.index(name) for name in source.type.names])
+
+
+def _place(type: Type) -> int | None:
+    """Along which axis the tokens of a value are."""
+    return next((i for i, axis in enumerate(type.axes) if axis.kind == "stream"), None)
+
+
+def packed(
+    text: str, borders: tuple[int, ...], dtype: torch.dtype = torch.float64, **sizes: float
+) -> Launch:
+    """A launch on packed sequences."""
+    made = launch(text, borders[-1], B=1, dtype=dtype, **sizes)
+    return replace(made, fold=replace(made.fold, packed=True), borders=borders)
 
 
 def launch(

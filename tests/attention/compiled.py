@@ -12,17 +12,19 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
 from archc.backends.load import load
 from archc.backends.triton import printer
+from archc.backends.triton.arguments import arguments as names_of
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 from triton.compiler import compile as compiled_for
 
-from archc.lowering.attention import forward
+from archc.lowering.attention import BORDERS, forward
 from archc.lowering.attention_gradient import by_readers, by_tokens
 from archc.lowering.attention_heads import by_parts
 from archc.runtime.folds import fold_blocks, part_blocks
@@ -36,8 +38,9 @@ ROOM, SPILLED = 232_448, 1024
 POINTERS = {"IO": "*bf16", "i32": "*i32"}
 
 
-def compiled(score: str, kind: str, wide: int = 128) -> dict[str, int]:
-    """One program on bfloat16, with the blocks that files launch it with."""
+def compiled(score: str, kind: str, wide: int = 128, packed: bool = False) -> dict[str, int]:
+    """One program on bfloat16, with the blocks that files launch it with; for batches, or for
+    packed sequences."""
     text, sizes = SCORES[score]
     case = launch(text, 256, B=1, dtype=torch.bfloat16, H=4, K=wide, V=wide, **sizes)
     if kind == "parts":
@@ -45,10 +48,13 @@ def compiled(score: str, kind: str, wide: int = 128) -> dict[str, int]:
         rows, columns, _, options = part_blocks(torch.bfloat16, 8, 1, 8192, cpu, wide)
     else:
         rows, columns, options = fold_blocks(kind, torch.bfloat16, wide)
-    program = replace(PROGRAMS[kind](case.fold), warps=options["num_warps"])
+    fold = replace(case.fold, packed=True)
+    program = replace(PROGRAMS[kind](fold), warps=options["num_warps"])
     kernel = getattr(load(HEAD + printer.to_triton(program), program.name), program.name)
     lengths = {**case.constants, "BLOCK_T": rows, "BLOCK_S": columns}
     signature, fixed, even = arguments(program)
+    if not packed:
+        signature[f"{BORDERS}_p"], fixed[f"{BORDERS}_p"] = "constexpr", None
     fixed |= compiled_in(program, lengths)
     place, named = kernel.arg_names.index, {*kernel.arg_names}
     source = ASTSource(
@@ -67,11 +73,12 @@ def arguments(program: Program) -> tuple[dict[str, str], dict[str, Any], list[st
     signature: dict[str, str] = {}
     fixed: dict[str, Any] = {}
     even: list[str] = []
+    strides = names_of(program).strides
     for buffer in program.buffers:
         signature[f"{buffer.name}_p"] = POINTERS.get(buffer.dtype, "*fp32")
         even.append(f"{buffer.name}_p")
         for axis, _ in buffer.axes if buffer.strided else ():
-            name = f"{buffer.name}_{axis}"
+            name = strides[buffer.name, axis]
             signature[name] = "i32"
             if axis == "part" or axis.startswith("d_"):
                 fixed[name], signature[name] = 1, "constexpr"
@@ -97,11 +104,12 @@ def main() -> int:
     """Every program of every score that is asked for."""
     wrong = False
     for score in sys.argv[1:] or ["capped"]:
-        for kind in PROGRAMS:
-            found = compiled(score, kind)
+        for kind, packed in (*product(PROGRAMS, (False,)), ("forward", True), ("tokens", True)):
+            found = compiled(score, kind, packed=packed)
             far = found["shared"] > ROOM or found["spilled"] > SPILLED
             wrong |= far
-            print(f"{score}, {kind}: {found}{' TOO MUCH' if far else ''}", flush=True)
+            title = f"{score}, {kind}{', packed' * packed}"
+            print(f"{title}: {found}{' TOO MUCH' if far else ''}", flush=True)
     return int(wrong)
 
 

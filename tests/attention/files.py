@@ -8,6 +8,8 @@ Prints how far values and gradients are from the same function in PyTorch, in fl
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor
 
 import archc
 from archc.compile import text_of
+from archc.runtime.packed import one_by_one
 
 Shapes = dict[str, tuple[int, ...]]
 SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
@@ -39,8 +42,13 @@ SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
         {**dict.fromkeys("qkrm", (1, 40, 2, 20)), "v": (1, 40, 2, 24), "g": (1, 40, 2),
          "b": (1, 40, 2)}, {},
     ),
+    "fox, packed": ({**dict.fromkeys("qkv", (1, 40, 2, 20)), "f": (1, 40, 2)}, {}),
+    "biased, packed": ({**dict.fromkeys("qkv", (1, 40, 2, 20)), "b": (40, 2)}, {}),
 }  # fmt: skip
 """What the function of an attend is given: shapes of tensors, and further numbers."""
+
+BORDERS = [0, 0, 1, 4, 37, 40]
+"""Of packed sequences."""
 
 
 SEEN = 13
@@ -63,24 +71,38 @@ COMBINED = """layer Combined(H, K, V):
 TEXTS = {"biased": BIASED, "combined": COMBINED}
 
 
+def of_tokens(run: Callable[..., Tensor], shared: list[Tensor], *tokens: Tensor) -> Tensor:
+    """`run` with what is the same for all sequences behind the tokens of some."""
+    return run(*tokens, *shared)
+
+
 def compared(spec: str) -> dict[str, float]:
     """How far values and gradients of kernels are from those of PyTorch in float64."""
     shapes, numbers = SPECS[spec]
-    spec, _, few = spec.partition(", ")
-    layer = (archc.parse(TEXTS[spec]) if spec in TEXTS else archc.load(spec)).layer
-    module: Any = loaded(text_of(layer, "triton"), spec)
-    if few:
+    title, _, way = spec.partition(", ")
+    layer = (archc.parse(TEXTS[title]) if title in TEXTS else archc.load(title)).layer
+    module: Any = loaded(text_of(layer, "triton"), title)
+    packed = way == "packed"
+    if way == "few":
         module.processors_of = lambda device: 1  # parts for it
     name = f"{snake(layer.name)}_memory"
-    pos = shapes["k"][1] - shapes["q"][1] + SEEN
+    pos = 0 if packed else shapes["k"][1] - shapes["q"][1] + SEEN
+    borders = torch.tensor(BORDERS)
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(shape, generator=generator) for shape in shapes.values()]
     drawn[3:] = [-x.abs() / 4 for x in drawn[3:]]
     made: list[list[Tensor]] = []
     for function, dtype in ((f"{name}_fold", torch.float32), (name, torch.float64)):
-        given = [x.to(dtype).requires_grad_(spec != "alibi" or x.dim() > 1) for x in drawn]
+        given = [x.to(dtype).requires_grad_(title != "alibi" or x.dim() > 1) for x in drawn]
         learned = [x for x in given if x.requires_grad]
-        o = getattr(module, function)(*given, pos=pos, **numbers)
+        run = partial(getattr(module, function), pos=pos, **numbers)
+        if packed and function == name:
+            shared = len([x for x in given if x.shape[0] != 1])
+            each = given[: len(given) - shared]
+            each_alone = partial(of_tokens, run, given[len(each) :])
+            (o,) = one_by_one(each_alone, borders, each, [])
+        else:
+            o = run(*given, **({"cu_seqlens": borders} if packed else {}))
         weight = torch.linspace(-1, 1, o.numel(), dtype=dtype).view(o.shape).sin()
         made.append([o, *torch.autograd.grad((o * weight).sum(), learned)])
     names = ["o", *(f"d_{each}" for each in shapes)]

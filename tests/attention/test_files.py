@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -11,7 +12,9 @@ import torch
 import archc
 from archc.compile import kernels_of, text_of
 from archc.runtime.folds import of_running_sums, of_table, running_sums
+from archc.runtime.packed import one_by_one
 from archc.show.attends import attends_of
+from tests.attention.cases import spec
 from tests.served import run
 
 
@@ -37,6 +40,24 @@ def test_the_plan_says_what_becomes_of_each_attend():
     assert told["o_slc"].startswith("all pairs at once: ")
     (plain,) = attends_of(archc.load("mla").layer)
     assert plain.how == "scaled_dot_product_attention of torch" and not plain.more
+
+
+@pytest.mark.parametrize(
+    ("read", "how"),
+    [
+        ("v[s]", "one launch of each kernel"),
+        ("(v[s] / (1 + s))", "a position is made outside of kernels that know borders"),
+        ("(v[s] * sum[V](v[s]))", "one launch of each kernel"),
+        ("v[s] - softmax(sum[K](tanh(q[t] + k[s]))) @ v[s]", "a value of several tokens"),
+    ],
+)
+def test_packed_sequences_are_one_launch_where_all_else_is_of_one_token(read: str, how: str):
+    layer = archc.parse(spec("softcap(q[t].T @ k[s], 2)", read=f"softmax({{}}) @ {read}")).layer
+    found, *_ = attends_of(layer)
+    assert how in dict(found.more)["packed"]
+    text = text_of(layer, "triton")
+    launch = re.search(r"def scored_memory_fold\(.*\):", text)
+    assert launch and ("cu_seqlens=None" in launch[0]) == (how == "one launch of each kernel")
 
 
 def test_files_say_it_too_and_slopes_of_numbers_have_no_gradient():
@@ -90,3 +111,31 @@ def test_a_layer_without_positions_has_none_in_its_file():
     o = torch.einsum("bthk,bmhk,bme,ehv->bthv", q, k, c, layer.W_v)
     torch.testing.assert_close(layer(x, c), torch.einsum("bthv,hvd->btd", o, layer.W_o))
     assert "pos" not in spec.source("triton").split("def forward")[1].split("return")[0]
+
+
+CUTS = {"mixed": [0, 0, 1, 4, 300, 300, 365, 880, 1000], "tiny": [3 * i for i in range(257)]}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("name", ["capped_attention", "alibi", "window_attention", "fox"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_sequences_on_a_gpu(name: str, dtype: torch.dtype, cut: str) -> None:
+    """A layer by one launch of each kernel, against each sequence alone in float64."""
+    torch.manual_seed(0)
+    borders = torch.tensor(CUTS[cut], device="cuda")
+    layer = archc.load(name).module(d=256, H=4, device="cuda", dtype=dtype)
+    wide = archc.load(name).module(d=256, H=4, device="cuda", dtype=torch.float64)
+    wide.load_state_dict(layer.state_dict())
+    x = torch.randn(1, CUTS[cut][-1], 256, device="cuda", dtype=dtype, requires_grad=True)
+    x_wide = x.detach().double().requires_grad_()
+    y = layer(x, cu_seqlens=borders)
+    (wanted,) = one_by_one(wide, borders, [x_wide], [])
+    d = torch.randn_like(wanted)
+    learned, exact = [x, *layer.parameters()], [x_wide, *wide.parameters()]
+    found = torch.autograd.grad(y, learned, d.to(dtype))
+    slopes = torch.autograd.grad(wanted, exact, d)
+    for ours, theirs in zip((y, *found), (wanted, *slopes), strict=True):
+        error = (ours.double() - theirs).norm() / theirs.norm()
+        assert error < (1e-5 if dtype == torch.float32 else 0.03), error

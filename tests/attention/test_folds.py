@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import sympy
 import torch
@@ -9,7 +11,7 @@ import torch
 from archc.attention.bounds import up_to_the_reader
 from archc.attention.weighted_sum import Bound
 from archc.lowering.attention import forward
-from tests.attention.cases import PLAIN, distance, launch, refusals, spec
+from tests.attention.cases import PLAIN, Launch, distance, launch, packed, refusals, spec
 
 SCORES = {
     "plain": (spec(), {}),
@@ -38,12 +40,47 @@ SCORES = {
 SIZES = {"H": 4, "K": 20, "V": 24}
 
 
+PACKED = ("capped", "sloped", "window, sink", "forgetting", "a table by distance", "both ways")
+
+
 @pytest.mark.parametrize(
-    ("name", "T"), [*((name, 50) for name in SCORES), ("capped", 1), ("window, sink", 15)]
+    ("name", "T"),
+    [*((name, 50) for name in SCORES if name not in PACKED), ("capped", 1), ("window, sink", 15)],
 )
 def test_values_and_gradients(name: str, T: int):
     text, sizes = SCORES[name]
-    case = launch(text, T, **SIZES, **sizes)
+    check(launch(text, T, **SIZES, **sizes))
+
+
+BORDERS = (0, 0, 1, 4, 37, 37, 55)
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_sequences_are_each_as_if_alone(name: str):
+    """Of no tokens, of one, of few, of several blocks: by one launch of each program."""
+    text, sizes = SCORES[name]
+    check(packed(text, BORDERS, **SIZES, **sizes))
+
+
+def test_a_nan_stays_in_its_packed_sequence():
+    text, _ = SCORES["forgetting"]
+    case = packed(text, (0, 5, 20, 37), **SIZES)
+    given = case.sources()
+    for x in given.values():
+        x[:, 5:20] = torch.nan
+    o = case.interpreted(forward(case.fold), given)["o"]
+    assert o[:, 5:20].isnan().all() and o[:, :5].isfinite().all() and o[:, 20:].isfinite().all()
+
+
+def test_programs_for_packed_sequences_do_batches_too():
+    text, sizes = SCORES["a table by distance"]
+    case = launch(text, 50, **SIZES, **sizes)
+    case.fold = replace(case.fold, packed=True)
+    check(case)
+
+
+def check(case: Launch) -> None:
+    """Values and gradients are those of the reference semantics."""
     (wanted,) = case.values(case.fold.node)
     assert distance(case.forward()["o"], wanted.detach()) < 1e-12
     d_o = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1)).double()

@@ -29,10 +29,11 @@ class Asserting(printer.Printer):
     """Says after each tile what its type is, so that Triton refuses a text that makes another."""
 
     def let(self, statement: Statement, text: str) -> Iterator[str]:
-        """`value = text`, and its dtype and its shape."""
-        yield from super().let(statement, text)
+        """`value = text`, and its dtype and its shape, if it is written anywhere."""
+        lines = [*super().let(statement, text)]
+        yield from lines
         (result,), name = statement.results, self.bound(statement.results[0])
-        if result.type.dims:
+        if result.type.dims and (lines or result in self.within):
             yield f"tl.static_assert({name}.dtype == {dtype_text(result.type.dtype)})"
             for place, dim in enumerate(result.type.dims):
                 yield f"tl.static_assert({name}.shape[{place}] == {size_text(dim.length)})"
