@@ -6,11 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from archc.runtime.kernels import block_of, has_triton, processors_of
 from archc.runtime.layers import once_for
 from archc.runtime.ops import transformed
-from archc.runtime.packed import packed_tables, since_start
+from archc.runtime.packed import packed_tables
+
+SPAN = 256
+"""How many tokens of a packed sequence are added up at a time."""
 
 
 def by_folds(*tensors: Tensor) -> bool:
@@ -27,30 +31,68 @@ def by_folds(*tensors: Tensor) -> bool:
 
 class RunningSums(torch.autograd.Function):
     """The sum of the tokens up to each one, [..., S], both ways contiguous; of packed sequences,
-    [1, S, ...], which `rows` is a table of, within each."""
+    where borders of them are given, within each."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, rows: Tensor | None) -> Tensor:
-        ctx.rows = rows
-        return x.contiguous().cumsum(-1) if rows is None else since_start(x, torch.add, rows)
+    def forward(ctx: Any, x: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+        ctx.borders = cu_seqlens
+        if cu_seqlens is None:
+            return x.contiguous().cumsum(-1)
+        return sums_by_spans(x, span_tables(cu_seqlens, x.shape[-1], False))
 
     @staticmethod
     def backward(ctx: Any, *d: Tensor) -> tuple[Tensor, None]:
-        if ctx.rows is None:
-            return d[0].contiguous().flip(-1).cumsum(-1).flip(-1), None
-        return since_start(d[0], torch.add, ctx.rows, reverse=True), None
+        (slope,), borders = d, ctx.borders
+        if borders is None:
+            return slope.contiguous().flip(-1).cumsum(-1).flip(-1), None
+        tables = span_tables(borders, slope.shape[-1], True)
+        return sums_by_spans(slope.flip(-1), tables).flip(-1), None
+
+
+def span_tables(cu_seqlens: Tensor, tokens: int, reverse: bool) -> list[tuple[Tensor, ...]]:
+    """Where the tokens of packed sequences stand in spans of `SPAN`, of which none has tokens of
+    two; then where the spans stand in spans of these, until a sequence of any length is one. Of
+    each: the token [n, SPAN] at every place, or the one after the last; the place of every token;
+    and 1 + the span before each in its sequence, or 0. With `reverse` tokens go backward."""
+
+    def make(cu_seqlens: Tensor) -> list[tuple[Tensor, ...]]:
+        borders = (tokens - cu_seqlens.flip(0) if reverse else cu_seqlens).long()
+        start, end, made = borders[:-1], borders[1:].contiguous(), []
+        count, longest = tokens, tokens
+        while not made or longest > 1:
+            high = ((end - start + SPAN - 1) // SPAN).cumsum(0)
+            low, last = F.pad(high, (1, 0))[:-1], len(start) - 1
+            span = torch.arange((count + len(start) * (SPAN - 1)) // SPAN, device=start.device)
+            own = torch.searchsorted(high, span, right=True).clamp(max=last)
+            first = (start + SPAN * -low)[own] + SPAN * span
+            at = first[:, None] + torch.arange(SPAN, device=start.device)
+            at = torch.where(at < end[own][:, None], at, count)
+            t = torch.arange(count, device=start.device)
+            of_token = torch.searchsorted(end, t, right=True).clamp(max=last)
+            place = (t - start[of_token] + SPAN * low[of_token]).clamp(max=at.numel() - 1)
+            made.append((at, place, torch.where(span > low[own], span, 0)))
+            start, end, count, longest = low, high, len(span), -(-longest // SPAN)
+        return made
+
+    return once_for(cu_seqlens, ("spans", tokens, reverse), make)
+
+
+def sums_by_spans(x: Tensor, tables: list[tuple[Tensor, ...]]) -> Tensor:
+    """The sum of the tokens up to each one of its sequence, x [..., S]: in spans, and of those
+    before. Nothing is subtracted, and nothing of one sequence reaches another."""
+    (at, place, before), *rest = tables
+    total = F.pad(x, (0, 1))[..., at].cumsum(-1)
+    if rest:
+        ends = F.pad(sums_by_spans(total[..., -1], rest), (1, 0))
+        total = total + ends[..., before, None]
+    return total.flatten(-2)[..., place]
 
 
 def running_sums(x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
     """The sum of the tokens up to each one, of its own sequence: [B, S, ...] -> [B, S, ..., 2], a
     number and what it lacks, as differences of large sums may be small. What forgets all does so by
     -1e5 already. The tokens of a head lie side by side in memory."""
-    wide = x.double().clamp(min=-1e5)
-    if cu_seqlens is None:
-        total = RunningSums.apply(wide.movedim(1, -1), None)
-    else:
-        rows = packed_tables(cu_seqlens, x.shape[1], 64)[1]
-        total = RunningSums.apply(wide, rows).movedim(1, -1).contiguous()
+    total = RunningSums.apply(x.movedim(1, -1).double().clamp(min=-1e5), cu_seqlens)
     high = total.float()
     made = torch.stack((high, (total - high.double()).detach().float()))
     return made.movedim(0, -1).movedim(-2, 1)
@@ -66,10 +108,10 @@ def of_table(d: Tensor, at: Tensor, length: int) -> Tensor:
     [B, ..., n, 2, u] -> [..., length]."""
     d, at = d.sum(0).flatten(-3).double(), at[0].flatten(-3).long().clamp(0, length - 1)
     order = at.argsort(dim=-1, stable=True)
-    total = torch.nn.functional.pad(d.gather(-1, order).cumsum(-1), (1, 0))
+    total = F.pad(d.gather(-1, order).cumsum(-1), (1, 0))
     index = torch.arange(length, device=at.device).expand(*at.shape[:-1], length).contiguous()
     last = torch.searchsorted(at.gather(-1, order), index, right=True)
-    return total.gather(-1, torch.nn.functional.pad(last, (1, 0))).diff(dim=-1)
+    return total.gather(-1, F.pad(last, (1, 0))).diff(dim=-1)
 
 
 def of_groups(d: Tensor, place: int, groups: int) -> Tensor:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 import torch
 
 import archc
 from archc.compile import kernels_of, text_of
+from archc.runtime import folds
 from archc.runtime.folds import of_running_sums, of_table, running_sums
 from archc.runtime.packed import one_by_one
 from archc.show.attends import attends_of
@@ -86,6 +88,31 @@ def test_running_sums_have_twice_the_digits(dtype: torch.dtype):
     (slope,) = torch.autograd.grad(found, x, of_running_sums(d))
     wanted = d.double().flip(1).cumsum(1).flip(1).masked_fill(x.detach() == -torch.inf, 0.0)
     assert (slope.double() - wanted).abs().max() < (0.3 if dtype == torch.bfloat16 else 1e-4)
+
+
+@pytest.mark.parametrize("span", [256, 4])
+def test_running_sums_begin_anew_in_each_packed_sequence(
+    span: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Of no tokens, of one, of several spans; what is not finite stays where it is."""
+    monkeypatch.setattr(folds, "SPAN", span)
+    borders = [0, 0, 1, 4, 30, 30, 99, 100]
+    x = -torch.rand(1, 100, 3, generator=torch.Generator().manual_seed(0))
+    x[:, 50] = torch.nan
+    x.requires_grad_()
+    found = running_sums(x, torch.tensor(borders))
+    d = torch.randn(1, 100, 3)
+    d[:, 2] = torch.inf
+    (slope,) = torch.autograd.grad(found, x, of_running_sums(d))
+    parts = [(x[:, i:j].double(), d[:, i:j].double()) for i, j in pairwise(borders)]
+    wanted = torch.cat([y.cumsum(1) for y, _ in parts], 1)
+    back = torch.cat([e.flip(1).cumsum(1).flip(1) for _, e in parts], 1)
+    torch.testing.assert_close(
+        found.double().sum(-1), wanted, rtol=1e-12, atol=1e-12, equal_nan=True
+    )
+    torch.testing.assert_close(
+        slope.double(), back.masked_fill(x.isnan(), 0.0), rtol=1e-6, atol=1e-6
+    )
 
 
 def test_sums_at_an_index_of_a_table():
