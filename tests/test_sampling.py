@@ -170,7 +170,7 @@ def test_states_of_others_are_refused() -> None:
     with pytest.raises(TypeError, match="float64"):
         archc.generate(layer, drawn((2, 1)), 2, state=state.to(torch.float32))
     _, other = model("gpt")(prompt, return_state=True)
-    with pytest.raises(TypeError, match="must be a LMState, got GPTState"):
+    with pytest.raises(TypeError, match="must be an instance of LMState, got GPTState"):
         archc.generate(layer, drawn((2, 1)), 2, state=other)
 
 

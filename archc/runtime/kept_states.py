@@ -61,7 +61,7 @@ class StateMethods:
             old = known[name]
             if isinstance(new, Tensor) != isinstance(old, Tensor) and old is not None:
                 wanted, got = type(old).__name__, type(new).__name__
-                raise TypeError(f"{title}: `{name}` must be a {wanted}, got a {got}")
+                raise TypeError(f"{title}: `{name}` must be an instance of {wanted}, got {got}")
             if isinstance(old, Tensor):
                 pairs = zip(old.shape, new.shape, strict=False)
                 if old.dim() != new.dim() or any(a not in (b, 0) for a, b in pairs):

@@ -100,7 +100,8 @@ def check_state(
     numbers, those in `optional` may be None; `layers` are the fields with states of layers.
     """
     if not isinstance(state, kind):
-        raise TypeError(f"{layer}: `state` must be a {kind.__name__}, got {type(state).__name__}")
+        wanted = f"an instance of {kind.__name__}"
+        raise TypeError(f"{layer}: `state` must be {wanted}, got {type(state).__name__}")
     for name in layers.split():
         value = getattr(state, name)
         lacks = type(value) is tuple and any(each is None for each in value)

@@ -35,22 +35,22 @@ class Columns:
 
 def columns_of(layer: ir.Layer) -> Columns | None:
     """The columns of a layer that is one recurrence along the tokens; None where there are none."""
-    folds = [node.op for node in layer.graph if isinstance(node.op, ir.Recurrence)]
-    if len(folds) != 1 or folds[0].reverse or len(folds[0].states) != 1:
+    recurrences = [node.op for node in layer.graph if isinstance(node.op, ir.Recurrence)]
+    if len(recurrences) != 1 or recurrences[0].reverse or len(recurrences[0].states) != 1:
         return None
-    (fold,), (state,) = folds, folds[0].states
-    if any(_counts_or_draws(node.op) for node in (*layer.graph, *fold.body)):
+    (recurrence,), (state,) = recurrences, recurrences[0].states
+    if any(_counts_or_draws(node.op) for node in (*layer.graph, *recurrence.body)):
         return None
     for axis in (axis for axis in state.axes if axis.kind == "dim"):
-        linear = _linear(fold.body, axis.name)
+        linear = _linear(recurrence.body, axis.name)
         if linear is None or not _given(layer.graph, linear, axis.name):
             continue
-        if not _own_size(layer.graph, fold.body, axis):
+        if not _own_size(layer.graph, recurrence.body, axis):
             continue
-        if not {*fold.body.outputs.values()} <= {node.id for node in linear}:
+        if not {*recurrence.body.outputs.values()} <= {node.id for node in linear}:
             continue
         names = [other.name for other in state.axes if other != axis]
-        shared = tuple(name for name in names if _apart(fold.body, linear, name))
+        shared = tuple(name for name in names if _apart(recurrence.body, linear, name))
         if all(other.name in shared for other in state.axes if other.kind == "batch"):
             rows = tuple(name for name in names if name not in shared)
             return Columns(state, axis.name, rows, shared)
@@ -64,8 +64,8 @@ def _counts_or_draws(op: object) -> bool:
 
 def _given(graph: Graph, linear: Iterable[Node], column: str) -> bool:
     """Whether what enters along the column is given to the layer, so that 0 can be given."""
-    (fold,) = (node for node in graph if isinstance(node.op, ir.Recurrence))
-    operands = dict(zip(fold.op.captures, fold.operands, strict=False))
+    (recurrence,) = (node for node in graph if isinstance(node.op, ir.Recurrence))
+    operands = dict(zip(recurrence.op.captures, recurrence.operands, strict=False))
     names = (node.op.name for node in linear if isinstance(node.op, ir.Input))
     given = [graph[operands[name]] for name in names if name in operands]
     return all(isinstance(n.op, ir.Input) and column in n.type.names for n in given)
