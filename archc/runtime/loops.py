@@ -21,6 +21,8 @@ def over_tokens(carried: str, places: tuple = (), /, **along: int) -> Callable:
 
     def decorate(function: Callable) -> Callable:
         alone, parameters = without_autocast(function), signature(function)
+        first, dim = next(iter(along.items()), (None, 0))
+        place = [*parameters.parameters].index(first) if first is not None else -1
 
         def run(*args, **options):
             if torch.compiler.is_exporting():
@@ -28,11 +30,26 @@ def over_tokens(carried: str, places: tuple = (), /, **along: int) -> Callable:
                 packed = given.get("cu_seqlens") is not None
                 if not packed and any(is_varying(given[x], dim) for x, dim in along.items()):
                     return as_scan(alone, given, carried.split(), along, places)
-            return alone(*args, **options)
+            found = alone(*args, **options)
+            whole = torch.compiler.is_exporting() or not 0 <= place < len(args)
+            if whole or args[place].shape[dim]:
+                return found
+            return of_no_tokens(found, len(carried.split()), args)
 
         return run
 
     return decorate
+
+
+def of_no_tokens(found: Any, states: int, given: tuple) -> Any:
+    """What a loop over no tokens gives: empty results that depend on all that it was given, so that
+    its gradient is 0, and there."""
+    if not isinstance(found, tuple):
+        return found
+    entered = (x for x in given if isinstance(x, Tensor) and x.is_floating_point())
+    zero = sum(x.flatten()[:0].sum() for x in entered)
+    made = len(found) - states
+    return tuple(x + zero.to(x.dtype) if n < made else x for n, x in enumerate(found))
 
 
 def is_varying(x: Tensor, dim: int) -> bool:

@@ -128,10 +128,15 @@ def test_what_reads_later_tokens_cannot_be_continued() -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_no_tokens_give_no_outputs(name: str) -> None:
+    """And a gradient of 0 for every parameter that a whole sequence has one for."""
     layer, values = built(name)
     empty = {key: value if key in OTHER_STREAMS else value[:, :0] for key, value in values.items()}
-    whole = first(layer(**values))
-    assert first(layer(**empty)).shape == (whole.shape[0], 0, *whole.shape[2:])
+    whole, none, trained = first(layer(**values)), first(layer(**empty)), [*layer.parameters()]
+    assert none.shape == (whole.shape[0], 0, *whole.shape[2:])
+    slopes = torch.autograd.grad(none.sum(), trained, allow_unused=True)
+    wanted = torch.autograd.grad(whole.sum(), trained, allow_unused=True)
+    for parameter, slope, there in zip(trained, slopes, wanted, strict=True):
+        assert there is None or torch.equal(slope, torch.zeros_like(parameter))
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if name != "linear_attention_full"])
