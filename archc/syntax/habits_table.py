@@ -558,7 +558,7 @@ TEXTS = (
     Habit(r"\\lambda(?![A-Za-z])", "`lam`, or `λ`", r"z = \lambda * x", "lam = 2\nz = lam * x"),
     Habit(r"\\d?frac(?![A-Za-z]).*", "`a / b`", r"z = \frac{x}{2}", "z = x / 2"),
     Habit(r"\\(?:cdot|times|odot|circ)(?![A-Za-z])|[×·∙⋅∘]",
-          "`*` for each element, `@` for matrices",
+          "`*` for each element, `@` for matrices, `.T @` for two vectors",
           r"z = x \odot b", "z = x * b"),
     Habit(r"\\otimes(?![A-Za-z])|⊗", "`k @ v.T` for an outer product",
           r"S[t] = S[t-1] + k \otimes v", "S[t] = S[t-1] + k @ v.T", STEP),
@@ -569,6 +569,9 @@ TEXTS = (
     Habit(r"\\[A-Za-z]+", "plain names and operators: LaTeX is not read",
           r"z = \mathbf{x}", "z = x"),
     # --- characters ---
+    Habit(r"(?<=[\w\])]) +\. +(?=[A-Za-z(])",
+          "`.T @` for the product of two vectors: `q[t].T @ k[s]`",
+          "o = softmax(q[t] . k[s]) @ v[s]", "o = softmax(q[t].T @ k[s]) @ v[s]", READ),
     Habit("÷", "`/`", "z = x ÷ b", "z = x / b"),
     Habit(
         r"([A-Za-z\u0370-\u03ff]\w*?)(?:ₜ|ᵢ)(?:₋₁)?",
