@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
-from archc.derivation.formula import FUNCTIONS
+from archc.derivation.formula import FUNCTIONS, RELATIONS
+from archc.derivation.known_names import Names, of_attend, of_layer, of_recurrence, statements
 from archc.derivation.maths import (
     EQUALS,
     MINUS,
@@ -22,22 +24,23 @@ from archc.derivation.maths import (
     Sum,
     Words,
     function,
+    listed,
     named,
     row,
     transposed,
 )
 from archc.derivation.page import Formula
-from archc.ir import layer as ir
-from archc.ir.graph import Type
+from archc.functions.definitions import FUNCTIONS as ELEMENTWISE
+from archc.ir.graph import Graph, Node
+from archc.source import Span
 from archc.syntax import tree
 from archc.syntax.parse import parse
 from archc.verify.study import Study
 
-COMMA, BECOMES = Sign(",", tight=True), Sign("←")
-RELATIONS = {
-    "<=": "≤", ">=": "≥", "!=": "≠", "==": "=", "in": "∈", "<": "<", ">": ">", "∈": "∈",
-}  # fmt: skip
-BIG = {"sum": "∑", "product": "∏", "max": "max", "min": "min"}
+BECOMES = Sign("←")
+WRITTEN = {**{ELEMENTWISE[fn].symbol: sign for fn, sign in RELATIONS.items()}, "in": "∈"}
+"""Signs by how comparisons are written in a spec."""
+BIG = {"sum": "∑", "product": "∏", "prod": "∏", "max": "max", "min": "min"}
 SAID = {**FUNCTIONS, "diag": "Diag"}
 LOOSE, SUM, PRODUCT, TIGHT = range(4)
 """How strongly the parts of a formula hold together: what is looser than its place has brackets."""
@@ -45,42 +48,45 @@ LOOSE, SUM, PRODUCT, TIGHT = range(4)
 
 def formulas(study: Study) -> Iterator[Formula]:
     """The statements of a recurrence, a formula each; updates of states are called so."""
-    written = _recurrence(study)
+    written = _block(study.node, tree.Recurrence)
     if written is not None:
-        yield from Typeset(study, written).statements(written.body)
+        yield from Typeset(of_recurrence(study, written)).statements(written.body)
 
 
-def _recurrence(study: Study) -> tree.Recurrence | None:
-    """The statement of the spec that a recurrence comes from."""
-    span = study.node.span
-    if span is None:
+def attended(graph: Graph, node: Node) -> Iterator[Formula]:
+    """The statements of an attend of a layer as it was elaborated, a formula each."""
+    written = _block(node, tree.Attend)
+    if written is not None:
+        names = of_attend(graph, node, written)
+        yield from Typeset(names, written).statements(written.body)
+
+
+def declared(header: Span, graph: Graph) -> Iterator[Formula]:
+    """The statements of a layer that is algebra alone, and is computed in a graph."""
+    found = (each for each in parse(header.source).decls if each.header.start == header.start)
+    for decl in found:
+        yield from Typeset(of_layer(decl, graph)).statements(decl.body)
+
+
+Block = TypeVar("Block", tree.Recurrence, tree.Attend)
+
+
+def _block(node: Node, kind: type[Block]) -> Block | None:
+    """The statement of the spec that a node comes from."""
+    if node.span is None:
         return None
-    bodies = (stmt for decl in parse(span.source).decls for stmt in _all(decl.body))
-    found = (each for each in bodies if isinstance(each, tree.Recurrence))
-    return next((each for each in found if each.span.start == span.start), None)
-
-
-def _all(body: Iterable[tree.Stmt]) -> Iterator[tree.Stmt]:
-    """Statements, and those inside them."""
-    for stmt in body:
-        yield stmt
-        if isinstance(stmt, tree.Recurrence | tree.Attend | tree.Blocks | tree.Route | tree.Repeat):
-            yield from _all(stmt.body)
+    bodies = (stmt for decl in parse(node.span.source).decls for stmt in statements(decl.body))
+    found = (each for each in bodies if isinstance(each, kind))
+    return next((each for each in found if each.span.start == node.span.start), None)
 
 
 class Typeset:
-    """Formulas of one recurrence. A letter of a token has the token as a subscript; a product with
-    a number stands side by side, as a product of matrices does, and that of elements has a sign."""
+    """Formulas of one block. A letter of a token has the token as a subscript; a product with a
+    number stands side by side, as a product of matrices does, and that of elements has a sign. Of
+    an attend, a product with weights is a sum over what `range` says is read."""
 
-    def __init__(self, study: Study, written: tree.Recurrence) -> None:
-        self.study, self.token = study, study.recurrence.stream.name
-        self.states = {state.name for state in written.states}
-        assigned = (each for each in _all(written.body) if isinstance(each, tree.Assign))
-        self.local = {target.name for each in assigned for target in each.targets}
-        body = study.recurrence.body
-        self.types = {node.name: node.type for node in body if node.name is not None}
-        self.types |= {name: study.graph[id].type for name, id in study.captured.items()}
-        self.spans = {(n.span.start, n.span.end): n.type for n in body if n.span is not None}
+    def __init__(self, names: Names, attend: tree.Attend | None = None) -> None:
+        self.names, self.attend = names, attend
 
     # --- statements ---
 
@@ -89,55 +95,47 @@ class Typeset:
         for stmt in body:
             if isinstance(stmt, tree.Assign):
                 names = {target.name for target in stmt.targets}
-                again = names - self.states if note else set[str]()
-                targets = _listed(self._target(target) for target in stmt.targets)
+                again = names - self.names.states if note else set[str]()
+                targets = listed(self._target(target) for target in stmt.targets)
                 relation = BECOMES if again else EQUALS
                 math = row(targets, relation, self.formula(stmt.value))
-                yield Formula(math, note or ("update" if names & self.states else ""))
+                yield Formula(math, note or (self._made() if names & self.names.states else ""))
+            elif isinstance(stmt, tree.Output) and stmt.value is not None:
+                yield Formula(row(named(stmt.target.name), EQUALS, self.formula(stmt.value)))
             elif isinstance(stmt, tree.Repeat):
                 count = " ".join(stmt.count.span.text.split())
                 each = f"for each {stmt.index} of {count}"
                 yield from self.statements(stmt.body, f"{note}, {each}" if note else each)
 
-    def _target(self, target: tree.Target) -> Math:
-        return self._indexed(target.name, target.items or ())
+    def _made(self) -> str:
+        """How a value is made from itself."""
+        return "update" if self.attend is None else "from its own earlier tokens"
 
     # --- names ---
 
+    def _target(self, target: tree.Target) -> Math:
+        """What is given a value: a token in brackets says which, and dims only say its shape."""
+        items = target.items or ()
+        return self._indexed(target.name, [i for i in items if _position(i) in self.names.tokens])
+
     def _indexed(self, name: str, items: Iterable[tree.Expr]) -> Math:
-        """A name with its token, unless an index says another, and its other indices."""
-        subs = ["".join(item.span.text.split()) for item in items]
-        own = any(_position(item) == self.token for item in items)
-        return named(name, *([self.token] if not own and self._of_tokens(name) else []), *subs)
-
-    def _of_tokens(self, name: str) -> bool:
-        """Whether every token has a value of its own under a name."""
-        if name in self.local or name in self.states:
-            return True
-        stream = self.study.recurrence.stream.name
-        if name in self.study.captured:
-            return stream in self._outside(name)
-        body = self.study.recurrence.body
-        todo = [node.id for node in body if node.name == name]
-        while todo:
-            node = body[todo.pop()]
-            if isinstance(node.op, ir.Input) and stream in self._outside(node.op.name):
-                return True
-            todo += node.operands
-        return False
-
-    def _outside(self, name: str) -> tuple[str, ...]:
-        """The axes of a captured value where it is made."""
-        id = self.study.captured.get(name)
-        return self.study.graph[id].type.names if id is not None else ()
+        """A name with its tokens, unless an index says others, and its other indices."""
+        own, more = list(self.names.at.get(name, ())), list[str]()
+        for item in items:
+            text, token = "".join(item.span.text.split()), _position(item)
+            if own and token in self.names.tokens:
+                own[0 if token == self.names.tokens[0] else -1] = text
+            else:
+                more.append(text)
+        return named(name, *own, *more)
 
     # --- expressions ---
 
     def formula(self, expr: tree.Expr, place: int = LOOSE) -> Math:
         """An expression, in brackets where it is looser than its place."""
         match expr:
-            case tree.Binary(_, op, left, right):
-                return self._binary(op, left, right, place)
+            case tree.Binary():
+                return self._binary(expr, place)
             case tree.Unary(_, op, arg):
                 sign = NEGATIVE if op == "-" else Words(f"{op} ")
                 return _closed(row(sign, self.formula(arg, PRODUCT)), place > SUM)
@@ -153,7 +151,7 @@ class Typeset:
                 math = row(first, Words(" if "), when, Words(" else "), other)
                 return _closed(math, place > LOOSE)
             case tree.Along(_, kind, index, low, high, body):
-                within = Fence(_listed(map(self.formula, (low, high))), "(", "]")
+                within = Fence(listed(map(self.formula, (low, high))), "(", "]")
                 big = Sum(BIG.get(kind, kind), row(named(index), Sign("∈"), within))
                 return _closed(row(big, self.formula(body, PRODUCT)), place > SUM)
             case _:
@@ -173,11 +171,12 @@ class Typeset:
                 inside = expr.span.text[base.span.end - expr.span.start :].strip()
                 return row(self.formula(base, TIGHT), Words(" ".join(inside.split())))
             case tree.ListOf(_, items):
-                return Fence(_listed(map(self.formula, items)), "[", "]")
+                return Fence(listed(map(self.formula, items)), "[", "]")
             case _:
                 return Words(" ".join(expr.span.text.split()))
 
-    def _binary(self, op: str, left: tree.Expr, right: tree.Expr, place: int) -> Math:
+    def _binary(self, expr: tree.Binary, place: int) -> Math:
+        op, left, right = expr.op, expr.left, expr.right
         if op == "/":
             return Fraction(self.formula(left), self.formula(right))
         if op == "**":
@@ -189,6 +188,9 @@ class Typeset:
         if op not in "*@":
             math = row(self.formula(left, TIGHT), Words(f" {op} "), self.formula(right, TIGHT))
             return _closed(math, place > LOOSE)
+        if op == "@" and self._sums_tokens(expr):
+            big = Sum(BIG["sum"], self._read())
+            return _closed(row(big, self._product(op, left, right)), place > SUM)
         return _closed(self._product(op, left, right), place > PRODUCT)
 
     def _product(self, op: str, left: tree.Expr, right: tree.Expr) -> Math:
@@ -208,7 +210,58 @@ class Typeset:
         """Whether a product is one of elements, none of which is a single number."""
         return op == "*" and not self.is_number(left) and not self.is_number(right)
 
+    # --- over the tokens read ---
+
+    def _sums_tokens(self, expr: tree.Binary) -> bool:
+        """Whether a product is one with weights, which leaves no token read."""
+        found = self.names.types.get((expr.span.start, expr.span.end))
+        both = self._of_pair(expr.left) and self._of_pair(expr.right)
+        right = expr.right.base.span.text if isinstance(expr.right, tree.Index) else ""
+        if found is None or right in self.names.states:
+            return both and self.is_number(expr.left)
+        return both and self.names.read not in found.names
+
+    def _of_pair(self, expr: tree.Expr) -> bool:
+        """Whether an expression depends on the token read."""
+        match expr:
+            case tree.Name(_, name):
+                return self.names.read in self.names.at.get(name, ())
+            case tree.Index(_, tree.Name(), items) if any(map(_position, items)):
+                return self.names.read in map(_position, items)
+        found = self.names.types.get((expr.span.start, expr.span.end))
+        if found is not None:
+            return self.names.read in found.names
+        match expr:
+            case tree.Transpose(_, arg) | tree.Unary(_, _, arg):
+                return self._of_pair(arg)
+            case tree.Binary(_, _, left, right):
+                return self._of_pair(left) or self._of_pair(right)
+            case tree.Call(_, _, args):
+                return any(self._of_pair(arg.value) for arg in args)
+            case _:
+                return False
+
+    def _read(self) -> Math:
+        """The tokens that are read: `s <= t`, and those of a choice."""
+        attend = self.attend
+        assert attend is not None, "an attend reads tokens"
+        range = row(Words("end of ") if attend.ending else None, self.formula(attend.range))
+        if attend.chosen is None:
+            return range
+        return listed([range, row(named(self.names.read), Sign("∈"), self.formula(attend.chosen))])
+
+    # --- functions ---
+
+    def _reduced(self, func: tree.Index, arg: tree.Expr, place: int) -> Math:
+        """`sum[K](x)`, `sum[s](p)`."""
+        over = [" ".join(item.span.text.split()) for item in func.items]
+        below = self._read() if over == [self.names.read] else Words(", ".join(over))
+        big = Sum(BIG[func.base.span.text], below)
+        return _closed(row(big, self.formula(arg, PRODUCT)), place > SUM)
+
     def _call(self, func: tree.Expr, args: tuple[tree.Argument, ...], place: int) -> Math:
+        if isinstance(func, tree.Index) and func.base.span.text in BIG and len(args) == 1:
+            return self._reduced(func, args[0].value, place)
         inner = [self.formula(arg.value) for arg in args]
         if isinstance(func, tree.Name) and len(inner) == 1:
             if func.id == "sqrt":
@@ -219,15 +272,18 @@ class Typeset:
             math if arg.name is None else row(Words(arg.name), EQUALS, math)
             for arg, math in zip(args, inner, strict=True)
         ]
+        if isinstance(func, tree.Name) and func.id == "softmax" and self.names.read:
+            math = row(Name("softmax", (self.names.read,)), Fence(listed(given)))
+            return _closed(math, place == TIGHT)
         if isinstance(func, tree.Name):
             return _closed(function(SAID.get(func.id, func.id), *given), place == TIGHT)
         words = Words(" ".join(func.span.text.split()))
-        return row(words, Fence(_listed(given)))
+        return row(words, Fence(listed(given)))
 
     def _compared(self, terms: tuple[tree.Expr, ...], ops: tuple[str, ...]) -> Math:
         parts = [self.formula(terms[0], SUM)]
         for op, term in zip(ops, terms[1:], strict=True):
-            parts += [Sign(RELATIONS.get(op, op)), self.formula(term, SUM)]
+            parts += [Sign(WRITTEN[op]), self.formula(term, SUM)]
         return row(*parts)
 
     # --- what is a number ---
@@ -238,33 +294,18 @@ class Typeset:
             case tree.Number():
                 return True
             case tree.Name(_, name):
-                return name != "I" and self._axes(self.types.get(name)) == 0
+                return name != "I" and not self.names.dims.get(name)
             case tree.Index(_, tree.Name(_, name), items):
-                other = sum(_position(item) != self.token for item in items)
-                return self._axes(self._state(name)) == other
+                other = sum(_position(item) not in self.names.tokens for item in items)
+                return self.names.dims.get(name, 0) == other
             case tree.Unary(_, _, arg) | tree.Transpose(_, arg):
                 return self.is_number(arg)
             case tree.Binary(_, op, left, right) if op != "@":
                 return self.is_number(left) and self.is_number(right)
+            case tree.Call(span, _, args) if (span.start, span.end) not in self.names.types:
+                return all(self.is_number(arg.value) for arg in args)
             case _:
-                found = self.spans.get((expr.span.start, expr.span.end))
-                if found is None and isinstance(expr, tree.Call):
-                    return all(self.is_number(arg.value) for arg in expr.args)
-                return found is not None and self._axes(found) == 0
-
-    def _state(self, name: str) -> Type | tuple[str, ...] | None:
-        states = {state.name: state.axes for state in self.study.recurrence.states}
-        if name in states:
-            return tuple(axis.name for axis in states[name] if axis.kind == "dim")
-        return self.types.get(name)
-
-    def _axes(self, type: Type | tuple[str, ...] | None) -> int:
-        """How many axes a value has in a token and a head; a name of no value is a size."""
-        if type is None:
-            return 0
-        if isinstance(type, Type):
-            type = tuple(axis.name for axis in type.axes if axis.kind == "dim")
-        return len(set(type) - set(self.study.recurrence.heads))
+                return self.names.number(expr.span)
 
 
 def _position(item: tree.Expr) -> str | None:
@@ -276,14 +317,6 @@ def _position(item: tree.Expr) -> str | None:
 
 def _closed(math: Math, closed: bool) -> Math:
     return Fence(math) if closed else math
-
-
-def _listed(parts: Iterable[Math]) -> Math:
-    """Parts with commas between them."""
-    listed: list[Math] = []
-    for part in parts:
-        listed += [COMMA, Words(" "), part] if listed else [part]
-    return row(*listed)
 
 
 def _number(text: str) -> Math:

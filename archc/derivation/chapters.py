@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+from archc.derivation.as_written import declared
 from archc.derivation.costs import chunk_letter, cost_math
 from archc.derivation.dependence import dependence
 from archc.derivation.maths import named
-from archc.derivation.page import Block, Chapter, Inline, Listing, Step, Table, para
+from archc.derivation.page import Block, Chapter, Formula, Inline, Listing, Step, Table, para
 from archc.derivation.step_chunk import matrix_chunks
 from archc.derivation.step_formula import classed, normal, printed
 from archc.derivation.step_gradient import gradient
@@ -21,7 +23,7 @@ from archc.dims import TIME
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK
 from archc.ir.given_law import GivenLaw
-from archc.ir.graph import Node
+from archc.ir.graph import Graph, Node
 from archc.recurrence.affine.form import MATRIX
 from archc.recurrence.chunk.derived import Kept
 from archc.show.stage_listing import chunk_text, heading
@@ -49,7 +51,7 @@ def _steps(telling: Telling) -> Iterator[Step]:
     if telling.study.derived.kept:
         yield _loops(telling)
     for given_law in telling.study.derived.laws:
-        yield _by_law(given_law)
+        yield _by_law(given_law, telling.study.recurrence.body)
     if telling.study.derived.graph is not None:
         for number, form in enumerate(telling.forms):
             tell = matrix_chunks if form.kind == MATRIX else scan_chunks
@@ -118,7 +120,7 @@ def _at(study: Study, node: Node | None) -> Span | None:
 # --- laws of the spec -----------------------------------------------------------------------------
 
 
-def _by_law(law: GivenLaw) -> Step:
+def _by_law(law: GivenLaw, body: Graph) -> Step:
     """States that are computed by a law that the spec gives."""
     names = joined(named(name) for name in law.states)
     parts = joined(f"`{part}`" for part in law.parts)
@@ -136,6 +138,7 @@ def _by_law(law: GivenLaw) -> Step:
             " of ", *parts, f". {known}",
         ),
         excerpt(law.span, [law.span]),
+        *_layers(law, body),
         para(
             "So a chunk of tokens is merged row by row, for all chunks at once; the total of each"
             " chunk is applied to the state, one chunk after the other; and the merged summary up"
@@ -144,6 +147,14 @@ def _by_law(law: GivenLaw) -> Step:
         dependence("merged summaries", ", ".join(law.states), "all rows"),
     ]  # fmt: skip
     return Step("By a law of the spec", tuple(blocks), law.span)
+
+
+def _layers(law: GivenLaw, body: Graph) -> Iterator[Formula]:
+    """What the layers of a law compute, the name of each beside its first formula."""
+    graphs = (body, law.merge, law.apply)
+    for (name, _, header), graph in zip(law.named, graphs, strict=True):
+        for number, line in enumerate(declared(header, graph)):
+            yield replace(line, note=name) if number == 0 else line
 
 
 # --- the chunked form as a whole ------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from archc.ir.value_names import gate_of
@@ -131,12 +132,17 @@ def inverse(part: Math) -> Math:
     return Power(part, Row((NEGATIVE, Number("1"))))
 
 
+def listed(parts: Iterable[Math]) -> Math:
+    """Parts with commas between them."""
+    found: list[Math] = []
+    for part in parts:
+        found += [Sign(",", tight=True), Words(" "), part] if found else [part]
+    return row(*found)
+
+
 def function(name: str, *args: Math) -> Math:
     """`name(a, b)`."""
-    listed: list[Math] = []
-    for arg in args:
-        listed += [arg] if not listed else [Sign(",", tight=True), Words(" "), arg]
-    return row(Words(name), Fence(row(*listed)))
+    return row(Words(name), Fence(listed(args)))
 
 
 def named(text: str, *subs: str, bold: bool = False, prime: bool = False) -> Math:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from archc.derivation.as_written import formulas
 from archc.derivation.formula import Formulas
@@ -11,7 +11,7 @@ from archc.derivation.maths import Math, Name, named
 from archc.derivation.page import Block, Formula, Inline, Step, Table, para
 from archc.derivation.telling import Telling, excerpt
 from archc.ir import layer as ir
-from archc.ir.graph import Type
+from archc.ir.graph import Graph, Type
 from archc.recurrence.affine.form import (
     AFTER,
     BEFORE,
@@ -47,7 +47,8 @@ def printed(telling: Telling) -> Step:
     if span is not None:
         blocks.append(excerpt(span, [each for each in spans if each is not None]))
     blocks += _typeset(study)
-    return Step("As printed", (*blocks, _letters(study)), span)
+    table = letters(study.graph, study.captured, recurrence.stream.name, span)
+    return Step("As printed", (*blocks, table), span)
 
 
 def _typeset(study: Study) -> list[Block]:
@@ -76,23 +77,20 @@ def _memory(telling: Telling) -> Iterator[Inline]:
     yield f", one for each of the heads `{heads}`." if heads else "."
 
 
-def _letters(study: Study) -> Table:
-    """What the recurrence takes from outside, and where in the spec that is made."""
+def letters(graph: Graph, captured: Mapping[str, int], stream: str, home: Span | None) -> Table:
+    """What a block takes from outside, by name, and where in the spec that is made."""
     rows: list[tuple[Inline, ...]] = []
-    for name, id in study.captured.items():
-        node, home = study.graph[id], study.node.span
+    for name, id in captured.items():
+        node = graph[id]
         text = " ".join(node.span.text.split()) if node.span is not None else ""
         where = f"`{text}`" if node.span not in (None, home) and text else "made beside it"
         where = "a parameter" if isinstance(node.op, ir.Param) else where
-        rows.append((named(name, *_token(study, node.type)), _axes(study, node.type), where))
+        token = ("t",) if stream in node.type.names else ()
+        rows.append((named(name, *token), _axes(node.type), where))
     return Table(("value", "axes", "in the spec"), tuple(rows))
 
 
-def _token(study: Study, type: Type) -> tuple[str, ...]:
-    return ("t",) if study.recurrence.stream.name in type.names else ()
-
-
-def _axes(study: Study, type: Type) -> str:
+def _axes(type: Type) -> str:
     """The dims of a value, without those that every value has."""
     dims = [axis.name for axis in type.axes if axis.kind == "dim"]
     return ", ".join(f"`{name}`" for name in dims) or "a number"

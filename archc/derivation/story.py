@@ -9,6 +9,7 @@ from archc.backends.eager.emit import emit
 from archc.compile import before_chunks
 from archc.derivation.page import Checked, Page, Step, para
 from archc.derivation.step_algebra import algebra
+from archc.derivation.step_attend import attends
 from archc.file_check import rewritten
 from archc.ir import layer as ir
 from archc.verify.study import studies_of
@@ -16,15 +17,17 @@ from archc.verify.study import studies_of
 
 def page_of(layer: ir.Layer, sizes: Mapping[str, int], about: str = "", source: str = "") -> Page:
     """The derivation of an elaborated layer; `sizes` are numbers for its dims, if any are given."""
-    studies = list(studies_of(layer))
+    studies, read = list(studies_of(layer)), tuple(attends(layer))
     whole = algebra(layer)
-    if not studies:
+    if not studies and not read:
         return Page(layer.name, about, source, (para(NOTHING),), (whole,))
     whole = replace(whole, steps=(*whole.steps, _beside_the_spec(layer)))
+    if not studies:
+        return Page(layer.name, about, source, (para(ATTENDS),), (*read, whole))
     from archc.derivation.chapters import chapter  # torch takes a second
 
     told = [chapter(study, sizes if study.layer.name == layer.name else {}) for study in studies]
-    return Page(layer.name, about, source, (para(INTRO),), (*told, whole))
+    return Page(layer.name, about, source, (para(INTRO),), (*told, *read, whole))
 
 
 def _beside_the_spec(layer: ir.Layer) -> Step:
@@ -48,7 +51,12 @@ INTRO = (
     " recurrence as it is written, the numbers by running each form in float64 beside the"
     " recurrence itself, token by token, on random values."
 )
+ATTENDS = (
+    "The layer has no recurrence: it carries no state of a fixed size from token to token, and"
+    " reads tokens again. What is left to decide is in which order to multiply, and what to"
+    " keep."
+)
 NOTHING = (
-    "The layer has no recurrence: it carries no state of a fixed size from token to token. What is"
-    " left to decide is in which order to multiply, and what to keep."
+    "The layer has no recurrence and reads no other token. What is left to decide is in which order"
+    " to multiply."
 )

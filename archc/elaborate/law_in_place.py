@@ -62,7 +62,8 @@ def _law(
     merge = {f"{name}.{which}": type for which in (1, 2) for name, type in types.items()}
     apply = {**types, **{ck.start(name): type for name, type in own.items()}}
     text = " ".join(made.rule.span.text.split())
-    named = tuple((made.refs[role].decl.name, made.at[role].span) for role in ROLES)
+    decls = [(made.refs[role].decl, made.at[role].span) for role in ROLES]
+    named = tuple((decl.name, at, decl.header) for decl, at in decls)
     return GivenLaw(
         made.states, tuple(types), _graph(inner, made, "merge", merge, types),
         _graph(inner, made, "apply", apply, {ck.final(n): t for n, t in own.items()}),

@@ -25,8 +25,8 @@ class GivenLaw:
     The summary of one token is made by the body of the Recurrence: its outputs `in_body(part)`,
     which may lack axes that the part has. `merge`: inputs `<part>.1`, `<part>.2`, outputs the
     parts. `apply`: inputs the parts and `S[0]`, outputs `S[T]`. `text` is the rule as it was
-    written, `named` its three layers and where it names them; `proved` is whether the law is proved
-    to hold (None: not looked into).
+    written, `named` its three layers, where it names them, and their headers; `proved` is whether
+    the law is proved to hold (None: not looked into).
     """
 
     states: tuple[str, ...]
@@ -35,7 +35,7 @@ class GivenLaw:
     apply: Graph
     text: str
     span: Span
-    named: tuple[tuple[str, Span], ...] = ()
+    named: tuple[tuple[str, Span, Span], ...] = ()
     proved: bool | None = None
 
     @property

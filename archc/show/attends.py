@@ -14,6 +14,7 @@ from archc.backends.triton.fold import how_packed, told
 from archc.compile import folded, lowered
 from archc.ir import layer as ir
 from archc.ir.text import called_layers
+from archc.source import Span
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,15 @@ class Attended:
     about that, a title and a text each."""
 
     layer: str
-    where: str | None
+    span: Span | None
     name: str | None
     how: str
     more: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def where(self) -> str | None:
+        """File and line."""
+        return self.span.where if self.span is not None else None
 
 
 def attends_of(layer: ir.Layer) -> Iterator[Attended]:
@@ -39,14 +45,13 @@ def attends_of(layer: ir.Layer) -> Iterator[Attended]:
 def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
     found = folded(attend)
     for node, fold in zip(sums(attend), found, strict=True):
-        where = node.span.where if node.span else None
         by_torch = attention(attend.body, node) is not None
         more: tuple[tuple[str, str], ...] = ()
         if isinstance(fold, WeightedSum) and not by_torch:
             more = (*lines(fold), ("packed", how_packed(layer, attend, found)))
         if attend.decode is not None:
             more = tuple(line for line in more if line[0] != "few readers")
-        yield Attended(name, where, node.name, told(attend, node, fold), more)
+        yield Attended(name, node.span, node.name, told(attend, node, fold), more)
 
 
 def as_text(attends: Iterable[Attended]) -> str:

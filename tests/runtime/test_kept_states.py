@@ -119,7 +119,7 @@ def test_tensors_in_place_of_a_state_s_own() -> None:
         state.replace(h=S)
     with pytest.raises(ValueError, match=r"`S` must be \[2, 2, 3, 2\], got .*\[2, 2, 2, 3\]"):
         state.replace(S=S.mT)
-    with pytest.raises(TypeError, match="`S` must be a Tensor, got a int"):
+    with pytest.raises(TypeError, match="`S` must be an instance of Tensor, got int"):
         state.replace(S=1)
     kept = archc.load("attention").module(d=4, H=2, G=1, dtype=torch.float64).initial_state(2)
     k = torch.zeros(2, 3, 1, 2, dtype=torch.float64)

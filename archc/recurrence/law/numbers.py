@@ -131,7 +131,7 @@ def _refuted(
     place: tuple[int, ...],
 ) -> ArchError:
     """The error, with the numbers of an example."""
-    (token, _), (merge, _), (apply, _) = law.named
+    (token, *_), (merge, *_), (apply, *_) = law.named
     left, right = (float(values[side][place]) for side in (equation.left, equation.right))
     if equation.rule == MERGE:
         message, span = f"`{merge}` is not associative", law.named[1][1]
