@@ -22,6 +22,7 @@ import click
 from archc.commands.console import Console, crash, refused
 from archc.commands.status import Status
 from archc.diagnostics import ArchError
+from archc.extras import MissingExtra
 
 VERBS = {
     "list": "Show the bundled specs: what each is, where it comes from, what it costs.",
@@ -92,6 +93,8 @@ class Verbs(click.Group):
         except ArchError as error:
             ctx.ensure_object(Console).findings(error.diagnostics)
             ctx.exit(Status.REFUSED)
+        except MissingExtra as error:
+            raise click.UsageError(str(error)) from None
         except OSError as error:
             if error.errno == errno.EPIPE:  # whoever read has enough
                 raise

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from archc.extras import needs
 from archc.mixer import MixerMatrix, mixer_matrix
 
 if TYPE_CHECKING:
@@ -30,11 +31,9 @@ def mixer(
     `path` saves the picture too (.png, .svg, .pdf). Raises what `mixer_matrix` raises, ValueError
     where there are no tokens, and ImportError where matplotlib is missing.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        message = "archc.plot needs matplotlib, which is not installed: pip install 'archc[plot]'"
-        raise ImportError(message) from None
+    needs("plot", "archc.plot", "matplotlib")
+    from matplotlib.figure import Figure
+
     found = mixer_matrix(layer, *inputs, with_grad=False, **named)
     data = found.data[0].cpu()
     if not data.numel():

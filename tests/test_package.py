@@ -23,7 +23,12 @@ for package in (archc, archc.backends, archc.specs):
     assert package.__file__.startswith(sys.argv[1]), package.__file__
 assert files("archc.specs").joinpath("peers.py").is_file()  # archc bench --against
 assert files("archc.specs").joinpath("kda.arch").read_text().startswith("layer KDA")
-from archc.cli import main
+sys.modules["einops"] = None  # as where the extra `hf` is not installed
+from click.testing import CliRunner
+from archc.cli import archc as cli, main
+said = CliRunner().invoke(cli, ["convert", "lm", "there", "-o", "here.safetensors"])
+wanted = "archc.weights needs einops, which is not installed: pip install 'archc[hf]'"
+assert said.exit_code == 2 and wanted in said.output, said.output
 sys.argv = ["archc", "check", "kda"]
 main()
 """

@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from archc.commands import writing
 from archc.commands.console import Console
 from archc.commands.parameters import Spec, json_option, set_option
 from archc.commands.status import Status
+from archc.extras import needs
 
 if TYPE_CHECKING:
     from archc.bench.job import Job
@@ -278,8 +278,4 @@ def _folder(keep: str | None) -> Iterator[Path]:
 
 def _check_plot(plot: str | None) -> None:
     if plot is not None:
-        try:
-            metadata.version("matplotlib")
-        except metadata.PackageNotFoundError:
-            message = "--plot needs matplotlib: pip install 'archc[bench]'"
-            raise click.UsageError(message) from None
+        needs("bench", "--plot", "matplotlib")

@@ -5,3 +5,7 @@ Table        table.py       read from `NAME.weights.toml` beside a spec
   files      files.py       safetensors, whole or in shards, and config.json
   modules    pretrained.py  a folder -> a module, a module -> a folder
 """
+
+from archc.extras import needs
+
+needs("hf", "archc.weights", "einops", "safetensors")

@@ -1,0 +1,20 @@
+"""What some parts of archc need besides what it is installed with, and how to install that."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+
+class MissingExtra(ImportError):
+    """A part of archc needs packages that are not installed; the message says which, and how they
+    come."""
+
+
+def needs(extra: str, what: str, *packages: str) -> None:
+    """Raise `MissingExtra` unless the packages of an extra are there."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        names, verb = " and ".join(missing), "are" if missing[1:] else "is"
+        raise MissingExtra(
+            f"{what} needs {names}, which {verb} not installed: pip install 'archc[{extra}]'"
+        )
