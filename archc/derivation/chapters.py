@@ -60,7 +60,9 @@ def _steps(telling: Telling) -> Iterator[Step]:
         if found is not None:
             yield found
         yield _checked(telling)
-        yield numbers(telling)
+        safe = numbers(telling)
+        if safe.blocks:
+            yield safe
         yield gradient(telling)
     yield decode(telling)
     yield law(telling)

@@ -75,10 +75,11 @@ def _name(name: Name, exponent: Math | None = None) -> str:
     letter = name.text.rstrip("′")
     upright = name.bold or len(letter) > 1 or "Α" <= letter <= "Ω"
     style = ' mathvariant="normal"' if upright else ""
-    text = "".join(map(_bold, name.text)) if name.bold else name.text
+    text = "".join(map(_bold, letter)) if name.bold else letter
     base = f"<mi{style}>{escape(text)}</mi>"
     base = f"<mover>{base}<mo>~</mo></mover>" if name.local else base
-    above = "<mo>′</mo>" * name.prime + (_element(exponent) if exponent is not None else "")
+    primes = len(name.text) - len(letter) + name.prime
+    above = "<mo>′</mo>" * primes + (_element(exponent) if exponent is not None else "")
     below = "<mo>,</mo>".join(_sub(sub) for sub in name.subs)
     if name.slope:
         whole = _name(replace(name, slope=False), exponent)

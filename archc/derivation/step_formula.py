@@ -85,7 +85,8 @@ def letters(graph: Graph, captured: Mapping[str, int], stream: str, home: Span |
         text = " ".join(node.span.text.split()) if node.span is not None else ""
         where = f"`{text}`" if node.span not in (None, home) and text else "made beside it"
         where = "a parameter" if isinstance(node.op, ir.Param) else where
-        token = ("t",) if stream in node.type.names else ()
+        streams = [axis.name for axis in node.type.axes if axis.kind == "stream"]
+        token = [stream] if stream in streams else streams[:1]
         rows.append((named(name, *token), _axes(node.type), where))
     return Table(("value", "axes", "in the spec"), tuple(rows))
 

@@ -101,7 +101,7 @@ def test_parts_for_a_browser(math: Math, wanted: str) -> None:
         (Name("β"), "<mi>β</mi>"),
         (Name("Γ"), '<mi mathvariant="normal">Γ</mi>'),
         (Name("gain"), '<mi mathvariant="normal">gain</mi>'),
-        (Name("S′"), "<mi>S′</mi>"),
+        (Name("S′"), "<msup><mi>S</mi><mrow><mo>′</mo></mrow></msup>"),
         (Name("Ka1", bold=True), '<mi mathvariant="normal">𝐊𝐚1</mi>'),
         (Name("Zz", bold=True), '<mi mathvariant="normal">𝐙𝐳</mi>'),
         (Name("x", local=True), f"<mover>{X}<mo>~</mo></mover>"),
