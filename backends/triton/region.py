@@ -20,7 +20,7 @@ from archc.backends.eager.library import use_space
 from archc.backends.eager.region import extra_arguments, graph_scope
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, Value
-from archc.backends.expression import ATOM, UNARY, Text
+from archc.backends.expression import ADD, UNARY, Text, binary
 from archc.backends.index import permuted
 from archc.backends.triton.program_launch import ProgramLaunch, count_text, write_program
 from archc.backends.triton.region_parts import (
@@ -539,7 +539,7 @@ class RegionFunction:
         for name, argument in self.arguments.items():
             along = self.stream in self.nodes[name].type.names and name not in self.region.pasts
             at = self.nodes[name].type.names.index(self.stream) if along else 0
-            start = f"{argument}.shape[{at}] - {Text(str(count)).at(ATOM)}"
+            start = binary("-", ADD, Text(f"{argument}.shape[{at}]"), count)
             given.append(f"{argument}.narrow({at}, {start}, {count})" if along else argument)
         every = [*given, *["None"] * self.packed, EXTRA]
         lines.call(f"kept = {self.title}_passes(", every, ")")

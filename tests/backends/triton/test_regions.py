@@ -14,6 +14,7 @@ from archc.compile import lowered
 from archc.ir.meaning import evaluate
 from tests.backends.triton.test_interpreted import errors, wrong
 from tests.backends.triton.texts import layer_text
+from tests.specs.references.weights import randomise
 
 pytest.importorskip("triton")
 
@@ -66,18 +67,32 @@ def test_packed_layers_by_kernels() -> None:
     assert not wrong(errors("packed kda 4", "packed rwkv7 4", "packed mamba2 4"))
 
 
-def test_what_is_kept_of_looks_at_what_looks_made() -> None:
-    """The last tokens of a value that looks back itself, by kernels and in PyTorch; packed too."""
-    spec = archc.load(OWN / "chained.arch")
-    module = load(layer_text(lowered(spec.layer)), "chained")
-    layer, x = module.Chained(K=3).double(), torch.randn(1, 6, 3, dtype=torch.float64)
-    borders = torch.tensor([0, 1, 1, 6])
+GATED = """layer Gated(K, width):
+    input x[K]
+    param a[K, width]
+    output y[K] = shortconv(x * sigmoid(x), a)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [((OWN / "chained.arch").read_text(), {"K": 3}), (GATED, {"K": 3, "width": 4})],
+)
+def test_what_is_kept_of_looks_at_what_is_made(text: str, sizes: dict[str, int]) -> None:
+    """The last tokens of a value that is made in a region, or looks back itself, by kernels and in
+    PyTorch; packed too."""
+    made = archc.parse(text).layer
+    title, module = made.name.lower(), load(layer_text(lowered(made)), made.name.lower())
+    layer = randomise(vars(module)[made.name](**sizes).double(), seed=0)
+    x = torch.randn(1, 9, 3, dtype=torch.float64)
+    borders = torch.tensor([0, 1, 1, 9])
     wanted = layer(x, return_state=True)
     packed = layer(x, return_state=True, cu_seqlens=borders)
     asked = []
+    again = vars(module)[f"{title}_y_again"]
     module.by_token_kernels = lambda *given: asked.append(given) is None
-    module.chained_y_op = lambda *given: module.chained_y_again(*given)[0]
-    module.chained_y_packed_op = module.chained_y_packed_again
+    setattr(module, f"{title}_y_op", lambda *given: again(*given)[0])
+    setattr(module, f"{title}_y_packed_op", vars(module)[f"{title}_y_packed_again"])
     torch.testing.assert_close(layer(x, return_state=True), wanted)
     torch.testing.assert_close(layer(x, return_state=True, cu_seqlens=borders), packed)
     assert len(asked) == 2
