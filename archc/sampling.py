@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +59,7 @@ class Choice:
     top: int | None = None
     top_p: float | None = None
     generator: torch.Generator | None = None
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if not self.temperature >= 0:
@@ -66,17 +68,19 @@ class Choice:
             raise ValueError(f"`top` must be at least 1, got {self.top}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(f"`top_p` must be above 0 and at most 1, got {self.top_p}")
+        if self.seed is not None and self.generator is not None:
+            raise ValueError("give `seed` or `generator`, not both")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int | None):
+            raise ValueError(f"`seed` must be a whole number, got {self.seed!r}")
 
-    def draw(self, logits: Tensor) -> Tensor:
-        """One token for each row of logits [B, vocab]: [B, 1]."""
+    def draw(self, logits: Tensor, step: int = 0) -> Tensor:
+        """One token for each row of logits [B, vocab], [B, 1]: the `step`-th that is drawn."""
         if self.temperature == 0:
             return logits.argmax(-1, keepdim=True)
         weights = self.weights(logits)
-        return first(weights, self.waits(torch.empty_like(weights)))
-
-    def waits(self, into: Tensor) -> Tensor:
-        """A time for each token [B, vocab], drawn anew: see `first`."""
-        return into.exponential_(generator=self.generator)
+        if self.seed is not None:
+            return at_shares(weights, [share(self.seed, row, step) for row in range(len(logits))])
+        return first(weights, torch.empty_like(weights).exponential_(generator=self.generator))
 
     def weights(self, logits: Tensor) -> Tensor:
         """How likely each token is, [B, vocab]: those that are not among the chosen have 0."""
@@ -94,8 +98,23 @@ class Choice:
 def first(weights: Tensor, waits: Tensor) -> Tensor:
     """The token of each row that comes first, [B, 1], where each waits for its share of `waits`,
     which are exponential: it is token i with a probability as its weight. That is how
-    `torch.multinomial` draws; apart, the times of each row can be those of its own generator."""
+    `torch.multinomial` draws."""
     return (weights / waits).argmax(-1, keepdim=True)
+
+
+def share(seed: int, row: int, step: int) -> float:
+    """A number from 0 to below 1, as if drawn: the same for a seed, a row of its batch and a step,
+    whatever else is drawn."""
+    digest = hashlib.blake2b(f"{seed} {row} {step}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest) >> 12) / 2**52
+
+
+def at_shares(weights: Tensor, shares: Sequence[float]) -> Tensor:
+    """The token of each row [B, 1] with which the sum of weights [B, vocab] passes its share of the
+    whole."""
+    sums = weights.double().cumsum(-1)
+    passed = torch.tensor(shares, dtype=sums.dtype).to(sums.device)[:, None] * sums[:, -1:]
+    return torch.searchsorted(sums, passed, right=True)
 
 
 @dataclass
@@ -178,14 +197,17 @@ def generate(
     state: Any = None,
     chunk: int | None = None,
     generator: torch.Generator | None = None,
+    seed: int | None = None,
     return_state: bool = False,
 ) -> Any:
     """The tokens [B, T] and `count` more, each drawn from the model's logits for the one before.
 
     temperature 0 takes the likeliest token; `top` draws among so many of the likeliest, `top_p`
-    among the fewest that are so likely together. Prompts of different lengths are padded, left or
-    right, and `attention_mask` is 0 there; each is continued as if it were alone, behind column T.
-    Behind a token `eos` a sequence has `eos` alone, and generation ends with the last sequence.
+    among the fewest that are so likely together. With a `seed` each row's tokens depend on it, the
+    row and how many were drawn, and on nothing else that is random. Prompts of different lengths
+    are padded, left or right, and `attention_mask` is 0 there; each is continued as if it were
+    alone, behind column T. Behind a token `eos` a sequence has `eos` alone, and generation ends
+    with the last sequence.
 
     The model keeps what it remembers from step to step; `state` is where it goes on from: one of
     its own, which has read everything before `tokens`. With `return_state` the tokens come with the
@@ -195,7 +217,7 @@ def generate(
     it was afterwards. Raises ValueError for an empty prompt, one that is longer than such a table,
     another shape, logits that are NaN, and options out of range.
     """
-    choice = Choice(temperature, top, top_p, generator)
+    choice = Choice(temperature, top, top_p, generator, seed)
     text = to_continue(model, tokens, count, attention_mask, state, chunk)
     for _ in _steps(text, count, choice, eos):
         pass
@@ -215,10 +237,11 @@ def stream(
     state: Any = None,
     chunk: int | None = None,
     generator: torch.Generator | None = None,
+    seed: int | None = None,
 ) -> Iterator[Tensor]:
     """The tokens that `generate` would add, as each is drawn: a tensor [B] at a time. What is wrong
     with the arguments is told at once."""
-    choice = Choice(temperature, top, top_p, generator)
+    choice = Choice(temperature, top, top_p, generator, seed)
     text = to_continue(model, tokens, count, attention_mask, state, chunk)
     return _steps(text, count, choice, eos)
 
@@ -242,11 +265,11 @@ def reading(model: nn.Module) -> Iterator[None]:
 def _steps(text: Text, count: int, choice: Choice, eos: int | None) -> Iterator[Tensor]:
     """The loop of `generate`: each step's tokens, [B]."""
     ended = torch.zeros(len(text.tokens), 1, dtype=torch.bool, device=text.tokens.device)
-    for _ in range(count):
+    for step in range(count):
         with reading(text.model):
             logits = text.next_logits()
         _refuse_nan(text, logits)
-        new = choice.draw(logits)
+        new = choice.draw(logits, step)
         if eos is not None:
             new = new.masked_fill(ended, eos)
             ended = ended | (new == eos)

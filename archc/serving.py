@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from archc import slots as own_slots
 from archc.runtime.kept_states import kept_by
-from archc.sampling import Choice, first, reading, text_model, to_continue
+from archc.sampling import Choice, at_shares, reading, share, text_model, to_continue
 
 
 @dataclass
@@ -35,6 +35,12 @@ class Sequence:
     left: int | None
     eos: int | None
     new: list[int] = field(default_factory=list)
+
+    def share(self) -> float:
+        """What is random of its next token."""
+        if self.choice.seed is None:
+            return float(torch.rand((), dtype=torch.float64))
+        return share(self.choice.seed, 0, len(self.new))
 
     def take(self, token: int) -> bool:
         """One token more; whether it was the last."""
@@ -110,7 +116,7 @@ class Pool:
     ) -> int:
         """Read a prompt [T], `chunk` tokens at a time or at once; the number that its sequence has
         from now on. It ends behind `count` tokens, or as many as there is room for, and behind
-        `eos`; options are those of `archc.generate`, whose generator `seed` sets for this sequence.
+        `eos`; options are those of `archc.generate`.
 
         Raises ValueError where no slot is free, and for a prompt that is empty or has no room.
         """
@@ -119,10 +125,7 @@ class Pool:
             raise ValueError(f"the pool is full: all of its {slots} slots hold a sequence")
         if prompt.dim() != 1 or len(prompt) == 0:
             raise ValueError(f"`prompt` must be [T] with T >= 1, got {list(prompt.shape)}")
-        generator = None
-        if seed is not None:
-            generator = torch.Generator(prompt.device).manual_seed(seed)
-        choice = Choice(temperature, top, top_p, generator)
+        choice = Choice(temperature, top, top_p, seed=seed)
         left = self._room(len(prompt), count)
         text = to_continue(self.model, prompt[None], 0, state=self._first_state(), chunk=chunk)
         with reading(self.model):
@@ -146,9 +149,13 @@ class Pool:
         its slot free. Raises ValueError where logits are NaN, before any token is drawn."""
         if not self._live:
             return {}
-        likeliest, wrong = self.lanes.seen().tolist()
-        self._refuse_nan(wrong)
-        drawn = {n: likeliest[each.slot] for n, each in self._live.items()} | self._chosen()
+        order, chosen = self._chosen()
+        seen = self.lanes.seen()
+        told = torch.cat([seen.flatten(), *chosen]).tolist()  # read from the device once
+        slots = seen.shape[1]
+        self._refuse_nan(told[slots : 2 * slots])
+        drawn = {n: told[each.slot] for n, each in self._live.items()}
+        drawn |= dict(zip(order, told[2 * slots :], strict=True))
         still = {}
         for number, each in [*self._live.items()]:
             if each.take(drawn[number]):
@@ -160,10 +167,9 @@ class Pool:
         return drawn
 
     @torch.no_grad()
-    def _chosen(self) -> dict[int, int]:
-        """The next token of every sequence that does not take the likeliest: weights of those with
-        the same options together, each token by the generator of its sequence, and all of them
-        read from the device at once."""
+    def _chosen(self) -> tuple[list[int], list[Tensor]]:
+        """The sequences that do not take the likeliest token, and the next tokens of these: those
+        with the same options together. What is random of a sequence is one number a token."""
         alike: dict[tuple[Any, ...], list[int]] = {}
         for number, each in self._live.items():
             options = each.choice
@@ -175,12 +181,8 @@ class Pool:
             every = [self._live[number] for number in numbers]
             logits = self.lanes.logits[[each.slot for each in every]]
             weights = every[0].choice.weights(logits)
-            waits = torch.empty_like(weights)
-            for each, row in zip(every, waits.split(1), strict=True):
-                each.choice.waits(row)
-            rows.append(first(weights, waits))
-        order = [number for numbers in alike.values() for number in numbers]
-        return dict(zip(order, torch.cat(rows).flatten().tolist(), strict=True)) if rows else {}
+            rows.append(at_shares(weights, [each.share() for each in every]).flatten())
+        return [number for numbers in alike.values() for number in numbers], rows
 
     def tokens(self, number: int) -> Tensor:
         """The prompt of a sequence and what was drawn so far, [T], until it is removed."""

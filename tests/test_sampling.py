@@ -65,6 +65,19 @@ def test_draws_as_torch_does() -> None:
         assert torch.equal(Choice(generator=other).draw(weights.log()), wanted)
 
 
+def test_a_seed_draws_each_token_as_often_as_it_is_likely() -> None:
+    """And never one that has no weight. 4,000 rows: 4 standard deviations, or 0.03."""
+    weights = torch.tensor([0.5, 0.0, 0.2, 0.3, 0.0])
+    logits = weights.log().expand(4000, 5)
+    for step in range(2):
+        found = Choice(seed=7).draw(logits, step)[:, 0]
+        share = torch.bincount(found, minlength=5) / 4000
+        assert (share - weights).abs().max() < 0.032 and not share[[1, 4]].any()
+    assert torch.equal(Choice(seed=7).draw(logits, 1)[:, 0], found)
+    other = Choice(seed=8).draw(logits, 1)[:, 0]
+    assert 0.33 < float((other == found).double().mean()) < 0.43  # by chance: 0.38
+
+
 def test_draws_among_the_likeliest() -> None:
     """With `top` 1 chance has no part; with more, one seed gives one text."""
     layer = model("lm")
@@ -75,6 +88,9 @@ def test_draws_among_the_likeliest() -> None:
         archc.generate(layer, prompt, 6, top=5, generator=torch.Generator().manual_seed(s))
         for s in (0, 0, 1)
     ]
+    seeded = [archc.generate(layer, prompt, 6, top=5, seed=s) for s in (0, 0, 1)]
+    assert torch.equal(seeded[0], seeded[1]) and not torch.equal(seeded[0], seeded[2])
+    assert not torch.equal(seeded[0][0], seeded[0][1])  # rows draw apart
     assert torch.equal(texts[0], texts[1]) and not torch.equal(texts[0], texts[2])
 
 
@@ -188,6 +204,8 @@ REFUSED = [
     ({"temperature": -1.0}, "temperature"),
     ({"top": 0}, "top"),
     ({"top_p": 0.0}, "top_p"),
+    ({"seed": 1.5}, "`seed` must be a whole number"),
+    ({"seed": 1, "generator": torch.Generator()}, "`seed` or `generator`"),
     ({"chunk": 0}, "chunk"),
     ({"attention_mask": torch.ones(1, 3)}, "attention_mask"),
     ({"attention_mask": torch.zeros(1, 2)}, "row 0 of `tokens` is padding alone"),

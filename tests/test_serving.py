@@ -40,8 +40,7 @@ def alone(layer: nn.Module, tokens: Tensor, count: int, seed: int | None) -> Ten
     """What generation makes of a prompt by itself: greedily, or with a seed."""
     if seed is None:
         return archc.generate(layer, tokens[None], count, temperature=0)[0]
-    dice = torch.Generator().manual_seed(seed)
-    return archc.generate(layer, tokens[None], count, temperature=0.9, top=5, generator=dice)[0]
+    return archc.generate(layer, tokens[None], count, temperature=0.9, top=5, seed=seed)[0]
 
 
 @pytest.mark.parametrize(
@@ -103,13 +102,15 @@ class Ops(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_greedy_steps_take_as_many_ops_for_any_number_of_sequences() -> None:
-    """One look at the logits of all."""
+@pytest.mark.parametrize("seed", [None, 3])
+def test_steps_take_as_many_ops_for_any_number_of_sequences(seed: int | None) -> None:
+    """One look at the logits of all, also where each has a seed."""
     counts = []
     for slots in (2, 3):
         pool = Pool(model("lfm2"), slots)
         for at in range(slots):
-            pool.add(prompt(2, at), temperature=0)
+            how = {"temperature": 0.0} if seed is None else {"seed": seed + at, "top_p": 0.9}
+            pool.add(prompt(2, at), **how)
         with Ops() as ops:
             pool.step()
         counts.append(ops.count)
