@@ -15,6 +15,8 @@ from archc.dims import TIME
 from archc.ir import layer as ir
 from archc.ir.sizes import Number, callee_sizes, evaluate
 from archc.origin import origin_of
+from archc.runtime.kept_states import RaggedState, joined_states
+from archc.slots import Slots, alone, taken, tokens_seen
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,10 @@ def at_shares(weights: Tensor, shares: Sequence[float]) -> Tensor:
     return torch.searchsorted(sums, passed, right=True)
 
 
+MORE_ROOM = 64
+"""Tokens that there is room for at first, beside twice as many as a sequence has."""
+
+
 @dataclass
 class Text:
     """Sequences as they grow: the tokens so far [B, T] and which of them are no padding, the state
@@ -131,13 +137,23 @@ class Text:
     chunk: int | None = None
     rest: bool = False
     unread: int = field(init=False)
+    slots: Slots | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.unread = self.tokens.shape[1]
 
+    def last_state(self) -> Any:
+        """The state after all tokens that were read, as the model has it."""
+        if self.slots is None:
+            return self.state
+        kept, rows = self.slots.state, self.state.rows
+        return joined_states([taken(kept, slot, row) for slot, row in enumerate(rows)])
+
     def next_logits(self) -> Tensor:
         """Logits [B, vocab] behind the last token of each sequence, all of them read."""
         self._within_limit()
+        if self.unread == 1 and (self.slots is not None or self._goes_together()):
+            return self._next_of_each()
         start, end = self.tokens.shape[1] - self.unread, self.tokens.shape[1]
         step, found = self.chunk or self.unread, None
         for low in range(start, end, step):
@@ -157,6 +173,25 @@ class Text:
         assert found is not None
         return found
 
+    def _goes_together(self) -> bool:
+        """Put sequences of different lengths into slots, if they can be read together there."""
+        if not isinstance(self.state, RaggedState) or alone(self.model) is not None:
+            return False
+        rows = self.state.rows
+        self.slots = Slots(self.model, len(rows), 2 * max(map(tokens_seen, rows)) + MORE_ROOM)
+        for slot, row in enumerate(rows):
+            self.slots.put(slot, row)
+        return True
+
+    def _next_of_each(self) -> Tensor:
+        """Logits [B, vocab] behind one token more of each sequence, in its slot."""
+        slots, self.unread = self.slots, 0
+        assert slots is not None
+        slots.lengths = [length + 1 for length in slots.lengths]
+        slots.make_room()
+        live = torch.ones(slots.count, dtype=torch.bool, device=self.tokens.device)
+        return self.kind.logits(slots.run(self.tokens[:, -1:], live))[:, -1]
+
     def add(self, tokens: Tensor) -> None:
         """One more token of each sequence, [B, 1]."""
         self.tokens = torch.cat([self.tokens, tokens], 1)
@@ -173,7 +208,7 @@ class Text:
                 f"{self.kind.name} has positions for {limit} tokens, which are used up"
             )
         later = self.kept.flip(1).cumsum(1).flip(1)  # from each token to the last
-        self.state, self.kept = None, self.kept & (later <= limit)
+        self.state, self.slots, self.kept = None, None, self.kept & (later <= limit)
         first = int(self.kept.any(0).int().argmax())
         self.unread = self.tokens.shape[1] - first
 
@@ -221,7 +256,7 @@ def generate(
     text = to_continue(model, tokens, count, attention_mask, state, chunk)
     for _ in _steps(text, count, choice, eos):
         pass
-    return (text.tokens, text.state) if return_state else text.tokens
+    return (text.tokens, text.last_state()) if return_state else text.tokens
 
 
 def stream(

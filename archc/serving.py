@@ -58,8 +58,8 @@ class Lanes(Protocol):
         """The likeliest token of every slot, and whether its logits are NaN: [2, slots]."""
         ...
 
-    def put(self, slot: int, state: Any, logits: Tensor, tokens: int) -> None:
-        """Let a slot hold a sequence of which so many tokens have been read."""
+    def put(self, slot: int, state: Any, logits: Tensor) -> None:
+        """Let a slot hold a sequence that has been read."""
         ...
 
     def read(self, tokens: dict[int, int]) -> None:
@@ -132,7 +132,7 @@ class Pool:
             logits = text.next_logits()
         slot = self.free[-1]
         with torch.no_grad():
-            self.lanes.put(slot, text.state, logits, len(prompt))
+            self.lanes.put(slot, text.state, logits)
         number, self._next = self._next, self._next + 1
         self._live[number] = Sequence(slot, prompt.tolist(), choice, left, eos)
         self.free.pop()
@@ -271,32 +271,23 @@ class Together:
     def __init__(
         self, model: nn.Module, kind: Any, slots: int, capacity: int | None, steady: bool
     ) -> None:
-        self.model: Any = model if steady else own_slots.in_slots(model)
-        self.kind, self.slots, self.steady = kind, slots, steady
-        self.room = LEAST_ROOM if capacity is None else capacity
-        self.lengths = [0] * slots
-        self.state, self.first = (self._blank(count) for count in (slots, 1))
+        self.kind = kind
+        self.slots = own_slots.Slots(
+            model, slots, LEAST_ROOM if capacity is None else capacity, steady
+        )
         self.logits = _blank_logits(model, kind, slots)
         place = self.logits.device
         self.about = _seen(self.logits)
         self.tokens = torch.full((slots, 1), NO_TOKEN, dtype=torch.int64, device=place)
         self.graph = self._recorded() if place.type == "cuda" else None
 
-    def _blank(self, slots: int) -> Any:
-        """The state of so many sequences before their first token."""
-        room = () if self.steady else (self.room,)
-        return self.model.initial_state(slots, *room).clone()
-
-    def put(self, slot: int, state: Any, logits: Tensor, tokens: int) -> None:
-        self.lengths[slot] = tokens
-        self._make_room()
-        own_slots.put(self.state, state, slot)
+    def put(self, slot: int, state: Any, logits: Tensor) -> None:
+        self._recorded_for(self.slots.put(slot, state))
         self.logits[slot] = logits[0]
         self.about[:, slot] = _seen(logits)[:, 0]
 
     def clear(self, slot: int) -> None:
-        self.lengths[slot] = 0
-        own_slots.clear(self.state, self.first, slot)
+        self.slots.clear(slot)
         self.logits[slot] = 0
         self.about[:, slot] = 0
 
@@ -305,38 +296,31 @@ class Together:
 
     def read(self, tokens: dict[int, int]) -> None:
         for slot in tokens:
-            self.lengths[slot] += 1
-        every = [tokens.get(slot, NO_TOKEN) for slot in range(self.slots)]
-        with reading(self.model):
-            self._make_room()
+            self.slots.lengths[slot] += 1
+        every = [tokens.get(slot, NO_TOKEN) for slot in range(self.slots.count)]
+        with reading(self.slots.model):
+            self._recorded_for(self.slots.make_room())
             self.tokens.copy_(torch.tensor(every)[:, None])
             if self.graph is not None:
                 self.graph.replay()
             else:
                 self._run()
 
-    def _make_room(self) -> None:
-        """More room for every sequence where one has none left: twice as much, or what it needs."""
-        if self.steady or max(self.lengths) <= self.room:
-            return
-        self.room = max(2 * self.room, *self.lengths)
-        before, self.state = self.state, self._blank(self.slots)
-        own_slots.moved(self.state, before)
-        if self.graph is not None:
+    def _recorded_for(self, anew: bool) -> None:
+        """Record the step again where memory is another one now."""
+        if anew and self.graph is not None:
             self.graph = self._recorded()
 
     def _run(self) -> None:
         """The step itself, of tensors alone: what a CUDA graph records."""
-        live = self.tokens[:, 0] != NO_TOKEN
-        made, state = self.model(self.tokens.clamp(min=0), state=self.state, return_state=True)
+        made = self.slots.run(self.tokens.clamp(min=0), self.tokens[:, 0] != NO_TOKEN)
         self.logits.copy_(self.kind.logits(made)[:, -1])
         self.about.copy_(_seen(self.logits))
-        own_slots.advance(self.state, state, live)
 
     def _recorded(self) -> torch.cuda.CUDAGraph:
         """The step as a CUDA graph; kernels are compiled before, by steps that leave no trace but
         where the next token of a sequence will be written."""
-        kept = [self.logits, self.about, *own_slots.changed(self.state)]
+        kept = [self.logits, self.about, *own_slots.changed(self.slots.state)]
         before = [x.clone() for x in kept]
         stream = torch.cuda.Stream(self.logits.device)
         stream.wait_stream(torch.cuda.current_stream(self.logits.device))
@@ -366,7 +350,7 @@ class Alone:
         self.states: list[Any] = [None] * slots
         self.logits = _blank_logits(model, kind, slots)
 
-    def put(self, slot: int, state: Any, logits: Tensor, tokens: int) -> None:
+    def put(self, slot: int, state: Any, logits: Tensor) -> None:
         self.states[slot] = state
         self.logits[slot] = logits[0]
 

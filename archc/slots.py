@@ -63,6 +63,52 @@ def _share(made: nn.Module, model: nn.Module, code: str) -> None:
         vars(made)[kind] = vars(model)[kind]
 
 
+class Slots:
+    """Sequences of different lengths, of each of which a call reads one token. `room`: for how many
+    tokens of each there is memory at first; `steady`: the model's states need none."""
+
+    def __init__(self, model: nn.Module, count: int, room: int, steady: bool = False) -> None:
+        self.model: Any = model if steady else in_slots(model)
+        self.count, self.room, self.steady = count, room, steady
+        self.lengths = [0] * count
+        self.state, self.first = self._blank(count), self._blank(1)
+
+    def _blank(self, count: int) -> Any:
+        """The state of so many sequences before their first token."""
+        room = () if self.steady else (self.room,)
+        return self.model.initial_state(count, *room).clone()
+
+    def put(self, slot: int, state: Any) -> bool:
+        """Let a slot hold a sequence that has been read, as a state of any module of archc has it;
+        whether memory is another one now."""
+        self.lengths[slot] = tokens_seen(state)
+        anew = self.make_room()
+        put(self.state, state, slot)
+        return anew
+
+    def clear(self, slot: int) -> None:
+        """Forget what a slot holds."""
+        self.lengths[slot] = 0
+        clear(self.state, self.first, slot)
+
+    def make_room(self) -> bool:
+        """More room for every sequence where one has none left: twice as much, or what it needs.
+        Whether memory is another one now."""
+        if self.steady or max(self.lengths) <= self.room:
+            return False
+        self.room = max(2 * self.room, *self.lengths)
+        before, self.state = self.state, self._blank(self.count)
+        moved(self.state, before)
+        return True
+
+    def run(self, tokens: Tensor, live: Tensor) -> Any:
+        """What the model makes of tokens [slots, 1]: a call of tensors alone, which a CUDA graph
+        can record. Slots that are not `live` [slots] are as if nothing had been read there."""
+        made, state = self.model(tokens, state=self.state, return_state=True)
+        advance(self.state, state, live)
+        return made
+
+
 # --- states -------------------------------------------------------------------------------------
 
 
@@ -80,6 +126,12 @@ def parts(state: Any, path: str = "") -> Iterator[tuple[str, str, Tensor]]:
             yield f"{path}.{name}", how, part
         elif isinstance(part, tuple):
             yield from parts(part, f"{path}.{name}")
+
+
+def tokens_seen(state: Any) -> int:
+    """How many tokens a state of one sequence has seen, where it counts them; else 0."""
+    inner = (tokens_seen(part) for part in state if isinstance(part, tuple))
+    return max([getattr(state, "pos", 0), *inner])
 
 
 def put(into: Any, state: Any, slot: int) -> None:
@@ -142,3 +194,31 @@ def moved(into: Any, state: Any) -> None:
     """Write a state into one with more room."""
     for (_, _, x), (_, _, y) in zip(parts(into), parts(state), strict=True):
         x[tuple(slice(length) for length in y.shape)] = y
+
+
+def taken(state: Any, slot: int, like: Any) -> Any:
+    """The state of one sequence out of its slot, as modules have it that keep no slots: the inverse
+    of `put`. `like`: such a state of the same model, for its classes."""
+    kind = type(like)
+    if not hasattr(kind, "_fields"):
+        return tuple(taken(each, slot, own) for each, own in zip(state, like, strict=True))
+    names = kind._fields
+    return kind(*(_taken_part(state, name, slot, getattr(like, name)) for name in names))
+
+
+def _taken_part(state: Any, name: str, slot: int, like: Any) -> Any:
+    """The same of one field."""
+    part, kind = getattr(state, name), type(state)
+    if isinstance(part, tuple):
+        return taken(part, slot, like)
+    if name == "pos":
+        return int(part[slot])
+    if not isinstance(part, Tensor) or name in kind._shared:
+        return part
+    if name in kind._grows:
+        return part[slot : slot + 1, : int(state.pos[slot])].clone()
+    if name in kind._rings:
+        end, places = int(state.pos[slot]), part.shape[1]
+        at = torch.arange(max(0, end - places + 1), end, device=part.device) % places
+        return part[slot : slot + 1, at]
+    return part[slot : slot + 1].clone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 import archc
 from archc.sampling import Choice
@@ -15,11 +16,16 @@ SIZES = {
     "lfm2": {"vocab": 17, "d": 16, "H": 2, "G": 1, "L": 2, "f": 24, "attention": [1]},
     "xlstm": {"vocab": 17, "d": 16, "H": 2, "L": 1, "f": 24},
 }
+WINDOWED = {
+    "gemma3": {
+        "vocab": 17, "d": 16, "H": 2, "G": 1, "K": 8, "L": 3, "f": 24, "full": [2], "window": 3,
+    },
+}  # fmt: skip
 
 
 def model(spec: str) -> nn.Module:
     torch.manual_seed(0)
-    return archc.load(spec).module(dtype=torch.float64, **SIZES[spec])
+    return archc.load(spec).module(dtype=torch.float64, **{**SIZES, **WINDOWED}[spec])
 
 
 def anew(layer: nn.Module, tokens: Tensor, count: int, limit: int) -> Tensor:
@@ -130,6 +136,26 @@ def test_goes_on_from_a_state(spec: str) -> None:
     some, state = archc.generate(layer, prompt, 3, temperature=0, return_state=True)
     rest = archc.generate(layer, some[:, -1:], 4, temperature=0, state=state)
     assert torch.equal(torch.cat([some[:, :-1], rest], 1), whole)
+
+
+@pytest.mark.parametrize("spec", ["lfm2", "gemma3"])
+def test_goes_on_from_a_state_of_each(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of three lengths, whose states come back, and are gone on from; there is more room
+    on the way."""
+    monkeypatch.setattr("archc.sampling.MORE_ROOM", -9)
+    layer, prompts = model(spec), drawn((3, 7))
+    mask = torch.arange(7) < torch.tensor(LENGTHS)[:, None]
+    some, state = archc.generate(
+        layer, prompts, 4, attention_mask=mask, temperature=0, return_state=True
+    )
+    rest = archc.generate(layer, some[:, -1:], 5, temperature=0, state=state)
+    found = torch.cat([some[:, 7:-1], rest], 1)
+    assert torch.equal(found, torch.stack(alone(layer, prompts, 9)))
+    _, whole = layer(torch.cat([prompts[1:2, :2], some[1:2, 7:-1]], 1), return_state=True)
+    own = state.rows[1].layers[1]
+    assert [x.shape for x in tree_leaves(own) if isinstance(x, Tensor)] == [
+        x.shape for x in tree_leaves(whole.layers[1]) if isinstance(x, Tensor)
+    ]
 
 
 def test_ends_behind_the_last_sequence_that_ends() -> None:

@@ -78,13 +78,13 @@ def test_a_step_changes_no_address(spec: str) -> None:
     pool = Pool(model(spec), slots=3, capacity=20)
     lanes = pool.lanes
     assert isinstance(lanes, Together)
-    parts = [x for x in pytree.tree_leaves(lanes.state) if isinstance(x, Tensor)]
+    parts = [x for x in pytree.tree_leaves(lanes.slots.state) if isinstance(x, Tensor)]
     parts += [lanes.logits, lanes.tokens]
     places = [(x.data_ptr(), x.shape, x.stride()) for x in parts]
     for at in range(3):
         pool.add(prompt(2 + at, at), temperature=0)
         pool.step()
-        state = [x for x in pytree.tree_leaves(lanes.state) if isinstance(x, Tensor)]
+        state = [x for x in pytree.tree_leaves(lanes.slots.state) if isinstance(x, Tensor)]
         now = [*state, lanes.logits, lanes.tokens]
         assert [(x.data_ptr(), x.shape, x.stride()) for x in now] == places
     before = [x.clone() for x in parts]
