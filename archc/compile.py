@@ -28,13 +28,14 @@ from archc.backends.triton.schedule import Schedule
 from archc.elaborate.elaborate import Importer, elaborate
 from archc.file_check import checked
 from archc.ir import layer as ir
-from archc.ir.chunk import ChunkForm, cotangent
+from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph
 from archc.ir.layer_budget import check_budget
 from archc.ir.own_positions import with_own_positions
 from archc.ir.plan import Plan
 from archc.ir.rewrite import rewrite
 from archc.ir.token_region import Left, TokenRegion
+from archc.ir.value_names import cotangent
 from archc.ir.verify import verify
 from archc.limits import deep_calls
 from archc.lowering.token import RegionKernels, lower

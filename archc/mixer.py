@@ -23,7 +23,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.initial import all_params
 from archc.ir.meaning import evaluate
-from archc.ir.meaning_ops import Named
+from archc.ir.named import Named
 from archc.origin import Origin, origin_of
 from archc.recurrence.analysis.mixed import Mixer, entering, mixer
 

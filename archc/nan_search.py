@@ -22,7 +22,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.initial import all_params
 from archc.ir.meaning import evaluate
-from archc.ir.meaning_ops import Named
+from archc.ir.named import Named
 from archc.mixer import by_name, given_layers
 from archc.origin import origin_of
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from archc.ir import layer as ir
-from archc.ir.chunk import Bound
+from archc.ir.chunk_section import Bound
 from archc.ir.graph import Graph, Node
 from archc.ir.typing import layer_graph
 from archc.source import Source

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import sympy
 
 from archc.dims import Axis
-from archc.ir.chunk import cotangent, primal
 from archc.ir.graph import Graph, Type
+from archc.ir.value_names import cotangent, primal
 from archc.source import Span
 
 RESERVED = ("o", "lse", "d_o", "delta", "b", "t", "s", "m", "total", "acc", "p", "borders")

@@ -7,7 +7,7 @@ of a sum is. `full` gives it the axes that an op must see.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import sympy
 
@@ -17,6 +17,7 @@ from archc.ir import builder
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
+from archc.ir.value_names import cotangent
 
 
 class NoGradient(Exception):
@@ -143,9 +144,24 @@ class Builder(builder.Builder):
                 ids[node.id] = self.add(node.op, *(ids[operand] for operand in node.operands))
         return {name: ids[id] for name, id in graph.outputs.items()}
 
+    def of_body(
+        self, body: Graph, values: Mapping[str, int], wanted: Sequence[str], d: Mapping[str, int]
+    ) -> dict[str, int]:
+        """The cotangents of those wanted inputs of a body that its outputs depend on, at values of
+        its inputs, from those of its outputs."""
+        made = self.differentiate(body, wanted, list(d), save=False)
+        given = {**values, **{cotangent(name): id for name, id in d.items()}}
+        found = self.inline(made.backward, given)
+        reached = [name for name in wanted if name not in made.unreached]
+        return {name: found[cotangent(name)] for name in reached}
+
     def zeros(self, type: Type) -> int:
         """0 along the axes of a type."""
         return self.exactly(self.zero(), type)
+
+    def refuse(self, node: Node, reason: str) -> NoReturn:
+        """A node has no gradient. Raises NoGradient."""
+        raise NoGradient(node, reason)
 
 
 def _may_share(op: Any) -> bool:

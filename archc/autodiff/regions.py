@@ -12,13 +12,11 @@ from typing import Any
 
 from archc.autodiff.gradient_builder import Builder, NoGradient
 from archc.autodiff.products import Term, take_out, total
-from archc.dims import Axis
 from archc.ir import builder
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.chunk import cotangent
 from archc.ir.graph import Graph, Node, Type
-from archc.ir.value_names import state_before
+from archc.ir.value_names import cotangent, state_before
 
 Cotangents = list[int | None]
 Given = Mapping[str, int]
@@ -106,6 +104,14 @@ def _flow(b: Builder, node: Node, given: Given) -> _Flow:
     outputs = {*given, *(state.name for state in states)}
     chosen = tuple(name for name in body.outputs if name in outputs and active(name))
     return _Flow(tuple(captures), states, chosen)
+
+
+def last(b: Builder, node: Node, d: int) -> Cotangents:
+    """The gradient of a Recurrence takes the cotangent of a state in the end to its start itself;
+    elsewhere a Last is as its own formula says."""
+    if not carries(b.graph, node):
+        return node.op.gradient(b, node, d)
+    return [node.op.of_value(b, node, d), None]
 
 
 def carries(graph: Graph, last: Node) -> bool:
@@ -346,31 +352,3 @@ def call(b: Builder, node: Node, given: Given) -> Cotangents:
 
 
 # --- systems given by their products ------------------------------------------------------------
-
-
-def conjugate(b: Builder, node: Node, d: int) -> Cotangents:
-    """M z = b: db = y with M y = dz, by the implicit function theorem and not through iterations.
-    What the product M p captures gets its cotangents at p = z for -y."""
-    op, (right, *captured) = node.op, node.operands
-    y = b.add(op, b.full(d, _over(node)), *captured)
-    wanted = [
-        name
-        for name, operand in zip(op.captures, captured, strict=True)
-        if operand in b.active and _reads(op.body, name)
-    ]
-    found: dict[str, int] = {}
-    if wanted:
-        body = b.differentiate(op.body, wanted, ["product"], save=False)
-        values = {**dict(zip(op.captures, captured, strict=True)), "p": node.id}
-        found = b.inline(body.backward, {**values, cotangent("product"): b.neg(y)})
-        found = {name: d for name, d in found.items() if name not in map(cotangent, body.unreached)}
-    of_captures = [found.get(cotangent(name)) for name in op.captures]
-    return [b.fit(y, node.type, b.type(right)), *of_captures]
-
-
-def _over(node: Node) -> list[Axis]:
-    return [node.type.axis(name) for name in node.op.over]
-
-
-def _reads(body: Graph, name: str) -> bool:
-    return any(isinstance(node.op, ir.Input) and node.op.name == name for node in body)

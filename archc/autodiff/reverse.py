@@ -13,8 +13,8 @@ from archc.autodiff.gradient_builder import Builder
 from archc.autodiff.keep import Gradient, divide
 from archc.autodiff.rules import PASSES_NOTHING, REGIONS, RULES
 from archc.ir import layer as ir
-from archc.ir.chunk import cotangent
 from archc.ir.graph import Graph, Node
+from archc.ir.value_names import cotangent
 
 
 def gradient(

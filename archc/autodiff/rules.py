@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from archc.autodiff import chunk_gradients, regions, tensor
+from archc.autodiff import regions, scans, solutions, tensor
 from archc.autodiff.elementwise import elementwise
 from archc.autodiff.gradient_builder import Builder
 from archc.ir import chunk as ck
@@ -48,29 +48,13 @@ RULES: dict[type, Rule] = {
     ir.Attend: regions.attend,
     ir.Result: tensor.nothing,  # the walk hands its cotangent to the region
     ir.Call: regions.call,
-    ck.Chunks: chunk_gradients.chunks,
-    ck.Tokens: chunk_gradients.tokens,
-    ck.Stack: chunk_gradients.stack,
-    ck.Select: chunk_gradients.select,
-    ck.Place: chunk_gradients.place,
-    ck.Last: chunk_gradients.last,
-    ck.AtLast: chunk_gradients.at_last,
-    ck.Unwindow: chunk_gradients.unwindow,
-    ck.Expand: chunk_gradients.expand,
-    ck.BlockSums: chunk_gradients.second,
-    ck.Sums: chunk_gradients.sums,
-    ck.Move: chunk_gradients.move,
-    ck.Scan: chunk_gradients.scan,
-    ck.Spans: chunk_gradients.spans,
-    ck.SpansGradient: chunk_gradients.second,
-    ck.Gram: chunk_gradients.gram,
-    ck.Mix: chunk_gradients.mix,
-    ck.GateGradient: chunk_gradients.second,
-    ck.Inverse: chunk_gradients.inverse,
-    ck.Detach: tensor.nothing,
-    ck.Conjugate: regions.conjugate,
+    **{op: lambda b, node, d: node.op.gradient(b, node, d) for op in ck.CHUNK_OPS},
+    ck.Last: regions.last,
+    ck.Scan: scans.scan,
+    ck.Inverse: solutions.inverse,
 }
-"""The rule of each op; one entry an op."""
+"""The rule of each op, one entry an op: a chunk op has its own, where the graph around tells no
+more."""
 complete("`RULES` of archc/autodiff/rules.py", RULES, (*ir.OPS, *ck.CHUNK_OPS))
 
 PASSES_NOTHING = (ir.Noise, ir.Top, ck.Detach)

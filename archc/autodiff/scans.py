@@ -33,6 +33,12 @@ class Joined:
     rows: int
 
 
+def scan(b: Builder, node: Node, d: int) -> list[int | None]:
+    """As above for a scan of such a chunk, else as its own formula says."""
+    found = None if node.op.exclusive else _of_twin(b, node, d) or _of_rows(b, node, d)
+    return node.op.gradient(b, node, d) if found is None else found
+
+
 def joined(graph: Graph, node: Node) -> Joined | None:
     """The scans that belong together with the one that starts from what a Recurrence has found."""
     op: ck.Scan = node.op
@@ -66,7 +72,7 @@ def _scanned(graph: Graph, last: int, recurrence: int) -> int | None:
     return scan if alone and found.op.axis == node.op.axis else None
 
 
-def of_rows(b: Builder, node: Node, d: int) -> list[int | None] | None:
+def _of_rows(b: Builder, node: Node, d: int) -> list[int | None] | None:
     """What the scan from the state before a chunk hands on to that state; the cotangents of what it
     is made of come with those of its twins. None: it has no such twins."""
     found = joined(b.graph, node)
@@ -80,7 +86,7 @@ def of_rows(b: Builder, node: Node, d: int) -> list[int | None] | None:
     return [None, None, b.fit(begun, b.type(begun), b.type(first))]
 
 
-def of_twin(b: Builder, node: Node, d: int) -> list[int | None] | None:
+def _of_twin(b: Builder, node: Node, d: int) -> list[int | None] | None:
     """The cotangents of what all scans of a chunk are made of, from that of the last row of
     `local`; of `kept` there is nothing to add. None: it is no such scan."""
     if node.id not in b.joined:

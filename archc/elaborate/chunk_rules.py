@@ -15,7 +15,7 @@ from archc.elaborate.law_rule import law
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import Tensor
 from archc.ir import layer as ir
-from archc.ir.chunk import Bound
+from archc.ir.chunk_section import Bound
 from archc.ir.value_names import log_name
 from archc.syntax import tree
 

@@ -25,7 +25,7 @@ from archc.diagnostics import (
 from archc.dims import MAX_SIZE, TIME, Axis, Undefined, at, exact
 from archc.elaborate.values import Frame, FunctionRef, LayerRef, Lazy, Option, Tensor, Value
 from archc.ir import layer as ir
-from archc.ir.chunk import NO_RULES, ChunkRules
+from archc.ir.chunk_section import NO_RULES, ChunkRules
 from archc.source import Source, Span
 from archc.syntax import habits, tree
 

@@ -11,22 +11,20 @@ Between two rows of a chunk a value decays by exp(span[i, j]), where
 Spans are sums, never differences of longer sums, so that gates of -1000 lose no digits and gates of
 -inf are no NaN. Ops that keep the pairs j <= i, or with `strict` j < i, leave out the others.
 
-Ops: `chunk_ops`, each with its type, what it costs and what it looks along. What each computes:
-`chunk_meaning.py`.
+Ops: `chunk_ops`, a class each with all that is known of it whatever the target.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from fractions import Fraction
+from inspect import isabstract
 from typing import Any
 
 from archc.dims import size_symbol
 from archc.ir.chunk_ops.op import ChunkOp
-from archc.ir.chunk_ops.pairs import SUMS as SUMS
-from archc.ir.chunk_ops.pairs import GateGradient, Gram, Mix, Spans, SpansGradient
-from archc.ir.chunk_ops.rows import LEAST_GATE as LEAST_GATE
-from archc.ir.chunk_ops.rows import Move, Scan, Sums
+from archc.ir.chunk_ops.pairs import SUMS, GateGradient, Gram, Mix, Spans, SpansGradient
+from archc.ir.chunk_ops.rows import LEAST_GATE, Move, Scan, Sums
 from archc.ir.chunk_ops.stacks import (
     BlockSums,
     Chunks,
@@ -39,8 +37,7 @@ from archc.ir.chunk_ops.stacks import (
 )
 from archc.ir.chunk_ops.streams import AtLast, Last, Unwindow
 from archc.ir.chunk_ops.systems import Conjugate, Inverse
-from archc.ir.graph import Graph, Node
-from archc.source import Span
+from archc.ir.graph import Graph
 
 CHUNK = size_symbol("chunk")
 """The number of tokens in a chunk: chosen when the form runs."""
@@ -54,12 +51,17 @@ SCANNED_ROWS = 32
 On an H200 32 is faster than 16 forward, 3.8 against 4.7 ms, and the same with gradients."""
 
 
-CHUNK_OPS: tuple[type[ChunkOp], ...] = (
-    Chunks, Tokens, Stack, Select, Place, Last, AtLast, Unwindow, Expand, Sums, Move, Scan, Spans,
-    SpansGradient, Gram, Mix, GateGradient, Inverse, Detach, Conjugate,
-    BlockSums,
-)  # fmt: skip
-"""Every chunk op; tables about ops have these beside those of the layer IR."""
+def _defined(op: type[ChunkOp]) -> Iterator[type[ChunkOp]]:
+    """The ops among the classes derived from one."""
+    for each in op.__subclasses__():
+        if not isabstract(each):
+            yield each
+        yield from _defined(each)
+
+
+CHUNK_OPS = tuple(_defined(ChunkOp))
+"""Every op that a file of `chunk_ops` defines; tables about ops have these beside those of the
+layer IR."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,49 +101,6 @@ def usual_tokens(form: ChunkForm) -> int:
     return 1 << (most.bit_length() - 1)
 
 
-@dataclass(frozen=True)
-class Bound:
-    """A promise of the spec: at every token the value `name` lies between `low` and `high`.
-
-    `span` is where that value comes from, so that another of the same name is not meant; None for
-    an input. `text` is the rule as it was written, "" for one that the compiler has found out.
-    """
-
-    name: str
-    low: float | Fraction
-    high: float | Fraction
-    open_low: bool = False
-    open_high: bool = False
-    span: Span | None = None
-    text: str = ""
-
-    def of(self, node: Node) -> bool:
-        """Whether it is about the value of a node."""
-        return node.name == self.name and self.span in (None, node.span)
-
-
-@dataclass(frozen=True)
-class ChunkRules:
-    """What a layer says about its chunked form: how many tokens are in a chunk (None:
-    `usual_tokens`), that the loop is meant, what is known of its values, and the composition laws
-    that it gives, as they were written."""
-
-    size: int | None = None
-    sequential: bool = False
-    bounds: tuple[Bound, ...] = ()
-    laws: tuple[str, ...] = ()
-
-    def lines(self) -> tuple[str, ...]:
-        """The rules as a spec writes them."""
-        size = [f"size {self.size}"] if self.size is not None else []
-        written = [bound.text for bound in self.bounds if bound.text]
-        loop = ["sequential"] if self.sequential else []
-        return (*size, *loop, *self.laws, *dict.fromkeys(written))
-
-
-NO_RULES = ChunkRules()
-
-
 def start(state: str) -> str:
     """The name of a state before the first token, in a chunked form."""
     return f"{state}[0]"
@@ -155,13 +114,3 @@ def final(state: str) -> str:
 def is_end(name: str) -> bool:
     """Whether a value is a state before the first token or after the last, or its gradient."""
     return name.endswith((start(""), final("")))
-
-
-def cotangent(name: str) -> str:
-    """The name of the gradient with respect to an input or an output."""
-    return f"d.{name}"
-
-
-def primal(name: str) -> str | None:
-    """The input or output whose gradient has this name; None for what is no gradient."""
-    return name.removeprefix(cotangent("")) if name.startswith(cotangent("")) else None

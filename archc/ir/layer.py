@@ -18,7 +18,7 @@ from typing import Any
 import sympy
 
 from archc.dims import Axis
-from archc.ir.chunk import NO_RULES, ChunkRules
+from archc.ir.chunk_section import NO_RULES, ChunkRules
 from archc.ir.graph import Graph, Type
 from archc.ir.value_names import state_before
 from archc.source import Source, Span

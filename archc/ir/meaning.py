@@ -8,7 +8,6 @@ another dtype is asked for; differentiable by autograd.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,9 +18,9 @@ from torch import Tensor
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir import meaning_ops as ops
-from archc.ir.chunk_meaning import CHUNK_MEANING
 from archc.ir.graph import Graph, Node
-from archc.ir.meaning_ops import Evaluation, Named, Scope
+from archc.ir.meaning_ops import Evaluation, Scope
+from archc.ir.named import Named
 from archc.ir.sizes import Number, callee_sizes, resolve_sizes
 from archc.ir.value_names import state_before
 from archc.tables import complete
@@ -61,7 +60,8 @@ def evaluate(
         if op.name in inputs or not op.optional
     }
     known = resolve_sizes(layer, sizes)
-    scope = Scope(known, given, params, states or {}, layers or {}, like, Evaluation(), watch=watch)
+    given_parts = (params, states or {}, layers or {})
+    scope = Scope(known, given, *given_parts, like, Evaluation(), outputs_of, watch=watch)
     outputs = _layer(layer, scope)
     scope.found.outputs = {name: value.data for name, value in outputs.items()}
     return scope.found
@@ -97,6 +97,12 @@ def compute(nodes: Sequence[Node], scope: Scope) -> dict[int, Any]:
             scope.watch(node, scope.prefix, operands, value)
         values[node.id] = value
     return values
+
+
+def outputs_of(graph: Graph, scope: Scope) -> Results:
+    """The outputs of a graph inside of an op, of inputs that the scope has."""
+    values = compute(tuple(graph), scope)
+    return {name: values[id] for name, id in graph.outputs.items()}
 
 
 def recurrence(node: Node, scope: Scope, *operands: Named) -> Results:
@@ -165,28 +171,7 @@ def attend(node: Node, scope: Scope, *operands: Named) -> Results:
         name: value.renamed(names[role])
         for (name, role), value in zip(op.captures, operands, strict=True)
     }
-    values = compute(tuple(op.body), replace(scope, inputs=inputs))
-    return {name: values[id] for name, id in op.body.outputs.items()}
-
-
-def conjugate(node: Node, scope: Scope, b: Named, *operands: Named) -> Named:
-    """The system's matrix, column by column from the body, and its exact solution."""
-    op = node.op
-    over, names = list(op.over), node.type.names
-    rest = [name for name in names if name not in over]
-    shape = scope.shape([node.type.axis(name) for name in (*rest, *over)])
-    size = math.prod(shape[len(rest) :])
-    captured = dict(zip(op.captures, operands, strict=True))
-    columns = []
-    for unit in torch.eye(size, dtype=scope.like.dtype, device=scope.like.device):
-        p = Named(unit.reshape(shape[len(rest) :]).expand(shape), (*rest, *over))
-        values = compute(tuple(op.body), replace(scope, inputs={**captured, "p": p}))
-        product = values[op.body.outputs["product"]]
-        columns.append(product.to([*rest, *over]).expand(shape).flatten(len(rest)))
-    matrix = torch.stack(columns, -1) if columns else scope.like.new_zeros((*shape, 0))
-    right = b.to([*rest, *over]).expand(shape).flatten(len(rest))
-    solved = torch.linalg.solve(matrix, right).reshape(shape)
-    return Named(solved, (*rest, *over))
+    return outputs_of(op.body, replace(scope, inputs=inputs))
 
 
 def evaluate_graph(
@@ -202,7 +187,7 @@ def evaluate_graph(
     like = torch.zeros((), dtype=dtype)
     types = {node.op.name: node.type for node in graph if isinstance(node.op, ir.Input)}
     given = {name: Named(inputs[name], type.names) for name, type in types.items()}
-    scope = Scope(dict(sizes), given, {}, {}, {}, like, Evaluation())
+    scope = Scope(dict(sizes), given, {}, {}, {}, like, Evaluation(), outputs_of)
     for name, type in types.items():
         scope.learn(name, type.axes, inputs[name].shape)
     values = compute(tuple(graph), scope)
@@ -262,8 +247,7 @@ MEANING: dict[type, Callable[..., Named | Results]] = {
     ir.Attend: attend,
     ir.Result: result,
     ir.Call: call,
-    ck.Conjugate: conjugate,
-    **CHUNK_MEANING,
+    **{op: lambda node, scope, *on: node.op.meaning(node, scope, *on) for op in ck.CHUNK_OPS},
 }
 """What each op computes."""
 complete("`MEANING` of archc/ir/meaning.py", MEANING, (*ir.OPS, *ck.CHUNK_OPS))

@@ -8,7 +8,7 @@ dims in any order. Plain torch, written for clarity alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -20,29 +20,10 @@ from torch import Tensor
 from archc.dims import T_SEEN, TIME, Axis
 from archc.functions.definitions import FUNCTIONS as DEFINED
 from archc.ir import layer as ir
-from archc.ir.graph import Node
+from archc.ir.graph import Graph, Node
+from archc.ir.named import Named
 from archc.ir.sizes import Number, evaluate
 from archc.tables import complete
-
-
-@dataclass(frozen=True)
-class Named:
-    """A tensor whose dims have names."""
-
-    data: Tensor
-    names: tuple[str, ...]
-
-    def to(self, names: Sequence[str]) -> Tensor:
-        """The tensor with its dims in this order; a name it does not have is a dim of size 1."""
-        data = self.data.permute([self.names.index(n) for n in names if n in self.names])
-        for i, name in enumerate(names):
-            if name not in self.names:
-                data = data.unsqueeze(i)
-        return data
-
-    def renamed(self, names: Mapping[str, str]) -> Named:
-        """The tensor with some of its axes renamed."""
-        return Named(self.data, tuple(names.get(name, name) for name in self.names))
 
 
 @dataclass
@@ -59,8 +40,8 @@ class Evaluation:
 @dataclass
 class Scope:
     """What the ops of one graph can see. `sizes` grows by the sizes that inputs bring (batch, T);
-    `like` is a scalar of the evaluation's dtype and device; `watch` is shown each value as it is
-    computed."""
+    `like` is a scalar of the evaluation's dtype and device; `of_body` computes graphs inside ops;
+    `watch` is shown each value as it is computed."""
 
     sizes: dict[str, Number]
     inputs: Mapping[str, Named]
@@ -69,6 +50,7 @@ class Scope:
     layers: Mapping[str, Callable[[Tensor], Tensor]]
     like: Tensor
     found: Evaluation
+    of_body: Callable[[Graph, Scope], Mapping[str, Named]]
     prefix: str = ""
     watch: Callable[[Node, str, Sequence[Any], Any], None] | None = None
     numbers: dict[sympy.Expr, Number] = field(default_factory=dict)
@@ -86,6 +68,10 @@ class Scope:
     def real(self, data: Tensor) -> Tensor:
         """A tensor as real numbers of the evaluation's dtype."""
         return data.to(self.like)
+
+    def run(self, body: Graph, inputs: Mapping[str, Named]) -> Mapping[str, Named]:
+        """The outputs of a graph inside of an op."""
+        return self.of_body(body, replace(self, inputs=inputs))
 
     def learn(self, name: str, axes: Sequence[Axis], shape: Sequence[int]) -> None:
         """Note the sizes that a tensor brings with it; ValueError where they contradict others."""

@@ -9,6 +9,7 @@ _BEFORE = "[t-1]"
 _AT_START = "@start"
 _LOG = "log_"
 _SAVED = "saved."
+_GRADIENT = "d."
 
 
 def state_before(state: str) -> str:
@@ -54,3 +55,13 @@ def is_saved(name: str) -> bool:
 def unsaved(name: str) -> str:
     """The name of a value, whether it is handed on or not."""
     return name.removeprefix(_SAVED)
+
+
+def cotangent(name: str) -> str:
+    """The name of the gradient with respect to an input or an output."""
+    return f"{_GRADIENT}{name}"
+
+
+def primal(name: str) -> str | None:
+    """The input or output whose gradient has this name; None for what is no gradient."""
+    return name.removeprefix(_GRADIENT) if name.startswith(_GRADIENT) else None

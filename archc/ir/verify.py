@@ -21,7 +21,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.shapes import KIND_ORDER, TypeMismatch
 from archc.ir.typing import infer, result
-from archc.ir.value_names import state_before
+from archc.ir.value_names import cotangent, primal, state_before
 
 REGIONS = (ir.Recurrence, ir.Attend, ir.Call)
 HOLDERS = (*REGIONS, ck.Conjugate)
@@ -209,10 +209,10 @@ def _check_form(op: ir.Recurrence, form: ck.ChunkForm, operands: list[Node], whe
     if form.backward is None:
         return
     where = f"{where}, backward"
-    arriving = {ck.cotangent(name): type for name, type in made.items() if name not in saved}
+    arriving = {cotangent(name): type for name, type in made.items() if name not in saved}
     check_graph(form.backward, where, {**given, **{n: made[n] for n in form.saved}, **arriving})
     for name, id in form.backward.outputs.items():
-        of = given.get(ck.primal(name) or "")
+        of = given.get(primal(name) or "")
         require(of is not None, f"{where}: `{name}` is the gradient of no input")
         fits = of is not None and set(form.backward[id].type.names) <= set(of.names)
         require(fits, f"{where}: `{name}` is {_shape(form.backward[id].type)}")

@@ -16,7 +16,7 @@ import sympy
 
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir import layer as ir
-from archc.ir.chunk import cotangent
+from archc.ir.value_names import cotangent
 from archc.lowering.attention import LOG2E, READ, READER, Sweep, Tokens, clean
 from archc.lowering.formula import Formula, Known, tile
 from archc.tile.compose import Tile, ceil_div

@@ -1,7 +1,7 @@
 """Sums, moves and scans along the rows of a chunk, and spans between rows, written into a tile
 program.
 
-Rows are one dim of a tile, all of it at once. What each computes is in archc/ir/chunk_meaning.py.
+Rows are one dim of a tile, all of it at once. What each computes is in `archc/ir/row_pairs.py`.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ import sympy
 
 from archc.dims import Axis
 from archc.ir import layer as ir
-from archc.ir.chunk import cotangent, primal
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.token_region import Gradient, Past, TokenRegion, is_token_type
+from archc.ir.value_names import cotangent, primal
 from archc.limits import deep_calls
 from archc.lowering.algebra import reduced
 from archc.lowering.names import size_name

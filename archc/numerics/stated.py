@@ -6,7 +6,7 @@ from __future__ import annotations
 from archc.functions.interval import Interval, both
 from archc.functions.interval_rules import logarithm
 from archc.ir import layer as ir
-from archc.ir.chunk import Bound
+from archc.ir.chunk_section import Bound
 from archc.ir.graph import Node
 from archc.ir.value_names import log_name
 from archc.numerics.constants import required

@@ -17,10 +17,11 @@ from archc.compile import SCHEDULE, for_kernels, lowered, with_epilogues, with_p
 from archc.diagnostics import did_you_mean, fail
 from archc.dims import TIME
 from archc.ir import layer as ir
-from archc.ir.chunk import ChunkForm, cotangent, rows_of_token, usual_tokens
+from archc.ir.chunk import ChunkForm, rows_of_token, usual_tokens
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernels
 from archc.ir.sizes import Number, callee_sizes, evaluate, resolve_sizes
+from archc.ir.value_names import cotangent
 from archc.lowering.steps import stepping
 from archc.lowering.values import Refusal
 from archc.schedule.cost import Total, total

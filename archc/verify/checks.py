@@ -18,6 +18,7 @@ from torch import Tensor
 from archc.backends.eager.graph_file import emit_graphs
 from archc.backends.load import load
 from archc.ir import chunk as ck
+from archc.ir.value_names import cotangent
 from archc.recurrence.affine.atoms import Atom
 from archc.recurrence.affine.form import MATRIX, SEQUENTIAL, NormalForm
 from archc.recurrence.affine.rebuilt import rebuilt
@@ -163,13 +164,13 @@ def gradients(trial: Trial, chunk: int) -> float:
     total = torch.stack([(outputs[n] * slopes[n]).sum() for n in slopes]).sum()
     wanted = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     forward = trial.run(found.forward, trial.inputs, chunk)
-    given = {ck.cotangent(name): slopes.get(name, x * 0) for name, x in forward.items()}
+    given = {cotangent(name): slopes.get(name, x * 0) for name, x in forward.items()}
     made = trial.run(found.backward, {**trial.inputs, **forward, **given}, chunk)
     pairs = {
         name: torch.zeros_like(leaf) if grad is None else grad
         for (name, leaf), grad in zip(leaves.items(), wanted, strict=True)
     }
-    return furthest({name: made[ck.cotangent(name)] for name in pairs}, pairs, together=True)
+    return furthest({name: made[cotangent(name)] for name in pairs}, pairs, together=True)
 
 
 def decoded(trial: Trial) -> float:

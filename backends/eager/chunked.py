@@ -20,8 +20,9 @@ from archc.backends.expression import Text
 from archc.backends.writer import Writer
 
 from archc.ir import layer as ir
-from archc.ir.chunk import ChunkForm, cotangent, final, start
+from archc.ir.chunk import ChunkForm, final, start
 from archc.ir.graph import Graph, Node
+from archc.ir.value_names import cotangent
 
 STEPS = 16
 """Fewer tokens than these are done one by one."""

@@ -16,8 +16,9 @@ from archc.backends.writer import Names, Writer, identifier
 
 from archc.dims import Axis
 from archc.ir import layer as ir
-from archc.ir.chunk import CHUNK, primal
+from archc.ir.chunk import CHUNK
 from archc.ir.graph import Graph
+from archc.ir.value_names import primal
 
 
 class GraphFunction:

@@ -16,7 +16,7 @@ from archc.backends.eager.literals import literals
 from archc.backends.eager.op import Op
 from archc.backends.writer import COLUMNS, INDENT, Writer, quoted
 
-from archc.ir.chunk import cotangent
+from archc.ir.value_names import cotangent
 
 if TYPE_CHECKING:
     from archc.backends.eager.chunked import ChunkedFunction

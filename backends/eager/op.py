@@ -21,8 +21,9 @@ from archc.backends.lines import words
 from archc.backends.writer import Writer, quoted
 
 from archc.dims import Axis
-from archc.ir.chunk import CHUNK, is_end, primal
+from archc.ir.chunk import CHUNK, is_end
 from archc.ir.graph import Type
+from archc.ir.value_names import primal
 
 if TYPE_CHECKING:
     from archc.backends.eager.chunked import ChunkedFunction

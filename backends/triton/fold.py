@@ -20,8 +20,8 @@ from archc.backends.triton.fold_op import FEW, FoldOp
 from archc.attention.recognise import sums
 from archc.attention.weighted_sum import Refusal, Source, WeightedSum
 from archc.ir import layer as ir
-from archc.ir.chunk import cotangent
 from archc.ir.graph import Node
+from archc.ir.value_names import cotangent
 from archc.lowering.attention import numbers_of
 
 WIDEST = 256

@@ -12,7 +12,7 @@ from archc.backends.writer import COLUMNS, INDENT, Names, Writer, quoted
 
 from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Source, WeightedSum
-from archc.ir.chunk import cotangent
+from archc.ir.value_names import cotangent
 from archc.lowering.attention import BLOCKS, BORDERS, clean, forward, numbers_of
 from archc.lowering.attention_gradient import by_distances, by_readers, by_tokens
 from archc.lowering.attention_heads import by_parts, joined

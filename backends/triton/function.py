@@ -22,10 +22,10 @@ from archc.diagnostics import InternalError
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.chunk import CHUNK, is_end, primal
+from archc.ir.chunk import CHUNK, is_end
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Buffer, warps
-from archc.ir.value_names import is_saved
+from archc.ir.value_names import is_saved, primal
 from archc.lowering.paired import DIMS, DIMS_OF_A_PART
 
 TORCH = {"int": "torch.int32", "bool": "torch.bool"}

@@ -36,9 +36,9 @@ from archc.backends.writer import Names, Writer, identifier, quoted, snake
 
 from archc.dims import TIME, Axis, free_symbols
 from archc.ir import layer as ir
-from archc.ir.chunk import cotangent
 from archc.ir.graph import Graph
 from archc.ir.token_region import TokenRegion
+from archc.ir.value_names import cotangent
 from archc.lowering.token import BLOCK_T, BORDERS, EACH, IO, Lowered, RegionKernels
 from archc.lowering.token_borders import SEQUENCES
 

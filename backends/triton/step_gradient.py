@@ -24,9 +24,9 @@ from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_launch import LOCALS, Given, StepLaunch, Walk, walk_of
 
 from archc.ir import layer as ir
-from archc.ir.chunk import ChunkForm, cotangent, primal, start
+from archc.ir.chunk import ChunkForm, start
 from archc.ir.graph import Graph, Node
-from archc.ir.value_names import is_saved
+from archc.ir.value_names import cotangent, is_saved, primal
 from archc.lowering.values import Refusal
 
 

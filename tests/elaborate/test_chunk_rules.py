@@ -12,7 +12,8 @@ from archc.compile import before_chunks, text_of, with_chunked_forms
 from archc.diagnostics import ArchError
 from archc.functions.interval import Interval
 from archc.ir import layer as ir
-from archc.ir.chunk import NO_RULES, ChunkRules, rows_of_token, usual_tokens
+from archc.ir.chunk import rows_of_token, usual_tokens
+from archc.ir.chunk_section import NO_RULES, ChunkRules
 from archc.numerics.stated import stated
 from archc.recurrence.chunk.chunked import studies
 from tests.elaborate.specs import codes, layer, refusal

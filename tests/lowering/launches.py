@@ -20,8 +20,9 @@ from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import FEW, NEAR, Kernel, Kernels
-from archc.ir.meaning import compute
-from archc.ir.meaning_ops import Evaluation, Named, Scope
+from archc.ir.meaning import compute, outputs_of
+from archc.ir.meaning_ops import Evaluation, Scope
+from archc.ir.named import Named
 from archc.ir.sizes import evaluate
 from archc.lowering.kernel_values import Memory
 from archc.lowering.kernels import Lowered, lower
@@ -110,7 +111,7 @@ def every_value(
     types = {node.op.name: node.type for node in graph if isinstance(node.op, ir.Input)}
     given = {name: Named(inputs[name], type.names) for name, type in types.items()}
     like = torch.zeros((), dtype=torch.float64)
-    scope = Scope(dict(sizes), given, {}, {}, {}, like, Evaluation())
+    scope = Scope(dict(sizes), given, {}, {}, {}, like, Evaluation(), outputs_of)
     made = compute(tuple(graph), scope)
     found = {}
     for id, value in made.items():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from archc.ir import chunk as ck
-from archc.ir import chunk_meaning
+from archc.ir import row_pairs
 from archc.lowering import pairs
 from archc.tile.interpreter import run
 from archc.tile.pretty import listing
@@ -93,7 +93,7 @@ def test_sums_of_gates_mean_what_the_gates_do(strict: bool, exclusive: bool) -> 
     """The reference semantics of pairs whose operand is sums."""
     gates = -torch.rand(12, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     found = [
-        chunk_meaning._decays(ck.Mix("i", "j", strict, exclusive, anchor=anchor), given)
+        row_pairs.decays(given, strict, exclusive, anchor == ck.SUMS)
         for anchor, given in (("halves", gates), (ck.SUMS, gates.cumsum(0)))
     ]
     torch.testing.assert_close(*found)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from archc.ir import chunk_meaning
+from archc.ir import row_pairs
 from archc.lowering import scans
 from archc.tile.compose import Composer, Tile
 from tests.lowering.test_pairs import is_right
@@ -68,7 +68,7 @@ def test_sums_of_gates_stay_finite(exclusive: bool) -> None:
 @pytest.mark.parametrize("steps", [1, 3, -2, 20, 0])
 def test_rows_move(steps: int) -> None:
     x = drawn(16, D)
-    wanted = chunk_meaning._moved(x, 0, steps, 9)
+    wanted = row_pairs.moved(x, 0, steps, 9)
     holds(lambda k, t: scans.moved(k, t["x"], "i", steps, 9.0), wanted, x=("id", x))
 
 
@@ -130,7 +130,7 @@ def gates(kind: str) -> Tensor:
 @pytest.mark.parametrize("kind", ["soft", "hard"])
 def test_spans_are_sums_of_their_own(strict: bool, exclusive: bool, kind: str) -> None:
     g = gates(kind)
-    wanted = chunk_meaning._spans(g, strict, exclusive)
+    wanted = row_pairs.spans(g, strict, exclusive)
     flags = {"strict": strict, "exclusive": exclusive}
 
     def write(k: Composer, t: Mapping[str, Tile]) -> Tile:
@@ -149,7 +149,7 @@ def test_spans_are_sums_of_their_own(strict: bool, exclusive: bool, kind: str) -
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_gates_get_what_is_around_them(exclusive: bool) -> None:
     d = drawn(32, 32)
-    wanted = chunk_meaning._between(d, True, exclusive)
+    wanted = row_pairs.between(d, True, exclusive)
 
     def write(k: Composer, t: Mapping[str, Tile]) -> Tile:
         return scans.spans_gradient(k, t["d"], "i", "j", exclusive=exclusive, dtype="f64")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 import sympy
 
@@ -13,12 +14,52 @@ from archc.dims import Axis
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.shapes import Lengths, Types
 
+if TYPE_CHECKING:
+    from archc.ir.meaning_ops import Scope
+    from archc.ir.named import Named
+
+Cotangents = list[int | None]
+"""The cotangent of each operand: a node with no axes but the operand's, or None where nothing
+passes."""
+
+
+class Gradients(Protocol):
+    """A graph that gets a gradient, as rules see it (`archc/autodiff/gradient_builder.py`).
+
+    A cotangent may lack axes of the value it belongs to: it is then the same along them. `full`
+    gives it the axes that an op must see, `fit` sums it over those that its operand lacks.
+    """
+
+    graph: Graph
+    active: set[int]
+
+    def add(self, op: Any, *operands: int) -> int: ...
+    def fn(self, fn: str, *operands: int) -> int: ...
+    def number(self, value: sympy.Expr | int) -> int: ...
+    def zero(self) -> int: ...
+    def zeros(self, type: Type) -> int: ...
+    def mul(self, one: int, other: int) -> int: ...
+    def neg(self, id: int) -> int: ...
+    def type(self, id: int) -> Type: ...
+    def names(self, id: int) -> tuple[str, ...]: ...
+    def reduce(self, id: int, axes: Iterable[str], fn: str = "sum") -> int: ...
+    def fit(self, d: int, wide: Type, narrow: Type) -> int: ...
+    def full(self, d: int, axes: Iterable[Axis]) -> int: ...
+    def renamed(self, id: int, axes: Mapping[str, Axis]) -> int: ...
+    def contract(
+        self, operands: Sequence[tuple[int, Sequence[str]]], out: Sequence[tuple[str, Axis]]
+    ) -> int: ...
+    def of_body(
+        self, body: Graph, values: Mapping[str, int], wanted: Sequence[str], d: Mapping[str, int]
+    ) -> Mapping[str, int]: ...
+    def refuse(self, node: Node, reason: str) -> NoReturn: ...
+
 
 class ChunkOp(ABC):
-    """An op of chunked forms; its docstring has its formula.
+    """An op of chunked forms, defined by its class alone; its docstring has its formula.
 
-    What it computes, its derivative and how it is written need torch, a builder or a backend, and
-    stand with these: in tables that have every op, or say why one is left out.
+    How a target writes it stands with the target: `backends/eager/chunk_ops.py`, which has every
+    op, and `archc/lowering/chunk_rules.py`, where kernels have it.
     """
 
     in_order: ClassVar[bool] = False
@@ -28,6 +69,16 @@ class ChunkOp(ABC):
     @abstractmethod
     def typed(self, types: Types) -> Type:
         """The type of its value from those of its operands. Raises TypeMismatch."""
+
+    @abstractmethod
+    def meaning(self, node: Node, scope: Scope, *operands: Any) -> Named:
+        """What it computes of `Named` operands, its dims in any order: plain torch, written for
+        clarity alone. torch is imported inside, as passes do without it."""
+
+    @abstractmethod
+    def gradient(self, b: Gradients, node: Node, d: int) -> Cotangents:
+        """The cotangents of its operands from that of its value, `d`; the docstring has the
+        formula. `archc/autodiff/rules.py` says where more is known from the graph around it."""
 
     @abstractmethod
     def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
@@ -62,6 +113,16 @@ class Moving(ChunkOp):
 
     def operations(self, node: Node, types: Types, lengths: Lengths) -> sympy.Expr:
         return sympy.Integer(0)
+
+
+MADE_FOR_FIRST = "it is made for first derivatives, which are not differentiated again"
+
+
+class MadeByGradients(ChunkOp):
+    """An op that gradients are made of, and which is not differentiated again."""
+
+    def gradient(self, b: Gradients, node: Node, d: int) -> Cotangents:
+        b.refuse(node, MADE_FOR_FIRST)
 
 
 def _detail(name: str, value: Any) -> str:

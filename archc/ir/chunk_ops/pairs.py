@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import sympy
 
 from archc.dims import Axis
-from archc.ir.chunk_ops.op import ChunkOp
+from archc.ir.chunk_ops.op import ChunkOp, Cotangents, Gradients, MadeByGradients
 from archc.ir.graph import Node, Type
+from archc.ir.named import Named
 from archc.ir.shapes import Lengths, Types, elements, join, require, without
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from archc.ir.meaning_ops import Scope
 
 SUMS = "sums"
 """The anchor of pairs whose last operand is not gates but sums of them."""
@@ -34,9 +41,21 @@ class Spans(ChunkOp):
     def reduction_dims(self) -> tuple[str, ...]:
         return (self.row, self.col.name)
 
+    def meaning(self, node: Node, scope: Scope, g: Named) -> Named:
+        from archc.ir.row_pairs import spans
+
+        rest = g.but(self.row)
+        data = spans(g.to([self.row, *rest]), self.strict, self.exclusive)
+        return Named(data, (self.row, self.col.name, *rest))
+
+    def gradient(self, b: Gradients, node: Node, d: int) -> Cotangents:
+        """y[i, j] = sum of g[r] over j < r <= i: dg[r] = the sum of dy[i, j] over i >= r > j."""
+        d = b.full(d, [node.type.axis(self.row), self.col])
+        return [b.add(SpansGradient(self.row, self.col.name, self.strict, self.exclusive), d)]
+
 
 @dataclass(frozen=True)
-class SpansGradient(ChunkOp):
+class SpansGradient(MadeByGradients):
     """The gates' share of a cotangent of Spans [row, col]: at r the sum over i >= r > j of it."""
 
     row: str
@@ -52,6 +71,13 @@ class SpansGradient(ChunkOp):
 
     def reduction_dims(self) -> tuple[str, ...]:
         return (self.row, self.col)
+
+    def meaning(self, node: Node, scope: Scope, x: Named) -> Named:
+        from archc.ir.row_pairs import between
+
+        rest = x.but(self.row, self.col)
+        data = between(x.to([self.row, self.col, *rest]), self.strict, self.exclusive)
+        return Named(data, (self.row, *rest))
 
 
 @dataclass(frozen=True)
@@ -84,6 +110,29 @@ class Gram(ChunkOp):
     def reduction_dims(self) -> tuple[str, ...]:
         return (self.row, self.col.name, *self.over)
 
+    def meaning(self, node: Node, scope: Scope, a: Named, b: Named, g: Named) -> Named:
+        pair = (self.row, self.col.name)
+        rest = [name for name in node.type.names if name not in pair]
+        names = [self.row, *rest, *self.over]
+        product = a.to(names)[:, None] * _decays(self, g.to(names)) * b.to(names)[None]
+        summed = product.sum(list(range(2 + len(rest), product.dim())))
+        shape = scope.shape([node.type.axis(name) for name in (*pair, *rest)])
+        return Named(summed.expand(shape), (*pair, *rest))
+
+    def gradient(self, b: Gradients, node: Node, d: int) -> Cotangents:
+        """A[i, j] = a[i] e^span[i, j] b[j]: da[i] = sum over j of dA e^span b[j],
+        db[j] = sum over i of dA e^span a[i]: two Mix; dg is a GateGradient."""
+        left, right, gate = node.operands
+        kept = (self.row, self.col.name, self.strict, self.exclusive)
+        d = b.full(d, [node.type.axis(self.row), self.col])
+        to_left = Mix(*kept, anchor=self.anchor)
+        to_right = Mix(*kept, transpose=True, anchor=self.anchor)
+        return [
+            _narrow(b, b.add(to_left, d, right, gate), left),
+            _narrow(b, b.add(to_right, d, left, gate), right),
+            b.add(GateGradient(*kept, self.anchor), d, left, right, gate),
+        ]
+
 
 @dataclass(frozen=True)
 class Mix(ChunkOp):
@@ -111,9 +160,36 @@ class Mix(ChunkOp):
     def reduction_dims(self) -> tuple[str, ...]:
         return (self.row, self.col)
 
+    def meaning(self, node: Node, scope: Scope, weights: Named, value: Named, g: Named) -> Named:
+        rest = [name for name in node.type.names if name != self.row]
+        decays = _decays(self, g.to([self.row, *rest]))
+        pairs = weights.to([self.row, self.col, *rest]) * decays
+        data = value.to([self.row, *rest])
+        product = pairs * (data[:, None] if self.transpose else data[None])
+        return Named(product.sum(0 if self.transpose else 1), (self.row, *rest))
+
+    def gradient(self, b: Gradients, node: Node, d: int) -> Cotangents:
+        """o[i] = sum over j of A[i, j] e^span b[j]: dA[i, j] = do[i] e^span b[j], a Gram over the
+        dims that A lacks; db[j] = sum over i of A e^span do[i], a Mix; dg is a GateGradient. With
+        `transpose` the roles of do and b are exchanged."""
+        weights, value, gate = node.operands
+        axes, flags = b.type(weights), (self.strict, self.exclusive)
+        d = b.full(d, [node.type.axis(self.row)])
+        left, right = (value, d) if self.transpose else (d, value)
+        every = dict.fromkeys((*b.names(left), *b.names(right), *b.names(gate)))
+        over = tuple(name for name in every if name not in axes.names)
+        to_weights = Gram(over, self.row, axes.axis(self.col), *flags, self.anchor)
+        to_value = replace(self, transpose=not self.transpose)
+        to_gate = GateGradient(self.row, self.col, *flags, self.anchor)
+        return [
+            b.add(to_weights, left, right, gate),
+            _narrow(b, b.add(to_value, weights, d, gate), value),
+            b.add(to_gate, weights, left, right, gate),
+        ]
+
 
 @dataclass(frozen=True)
-class GateGradient(ChunkOp):
+class GateGradient(MadeByGradients):
     """At r the sum over i >= r > j (exclusive: i > r) of a[i] dA[i, j] exp(span[i, j]) b[j], for
     operands dA, a, b, g: the gates' share of the cotangent of a Gram, and of a Mix. It has the type
     of g. Every addend counts once, nothing is subtracted."""
@@ -133,6 +209,32 @@ class GateGradient(ChunkOp):
 
     def reduction_dims(self) -> tuple[str, ...]:
         return (self.row, self.col)
+
+    def meaning(
+        self, node: Node, scope: Scope, d: Named, a: Named, b: Named, g: Named
+    ) -> Named:
+        from archc.ir.row_pairs import between
+
+        rest = list(dict.fromkeys((*g.names, *a.names, *b.names, *d.names)))
+        rest = [name for name in rest if name not in (self.row, self.col)]
+        names, decays = [self.row, *rest], _decays(self, g.to([self.row, *rest]))
+        pairs = a.to(names)[:, None] * d.to([self.row, self.col, *rest]) * decays
+        data = between(pairs * b.to(names)[None], self.strict, self.exclusive)
+        summed = [1 + i for i, name in enumerate(rest) if name not in g.names]
+        data = data.sum(summed) if summed else data
+        return Named(data, (self.row, *(name for name in rest if name in g.names)))
+
+
+def _decays(op: Gram | Mix | GateGradient, gates: Tensor) -> Tensor:
+    """How pairs of rows decay, [rows, columns, ...]."""
+    from archc.ir.row_pairs import decays
+
+    return decays(gates, op.strict, op.exclusive, op.anchor == SUMS)
+
+
+def _narrow(b: Gradients, d: int, operand: int) -> int:
+    """A cotangent, summed over the axes that its operand lacks."""
+    return b.reduce(d, [name for name in b.names(d) if name not in b.names(operand)])
 
 
 def _pairs(node: Node, types: Types, lengths: Lengths) -> sympy.Expr:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import sympy
 
-from archc.ir.chunk_ops.op import ChunkOp, Moving
+from archc.ir.chunk_ops.op import MADE_FOR_FIRST, ChunkOp, Cotangents, Gradients, Moving
+from archc.ir.chunk_ops.stacks import Place, Select
 from archc.ir.graph import Node, Type
-from archc.ir.shapes import Lengths, Types, along, elements, join, require, without
+from archc.ir.named import Named
+from archc.ir.shapes import Lengths, Types, along, arrange, elements, join, require, without
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from archc.ir.meaning_ops import Scope
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,21 @@ class Sums(ChunkOp):
     def reduction_dims(self) -> tuple[str, ...]:
         return (self.axis,)
 
+    def meaning(self, node: Node, scope: Scope, x: Named) -> Named:
+        along = x.names.index(self.axis)
+        data = x.data.flip(along) if self.reverse else x.data
+        if self.gates:
+            data = data.clamp(min=LEAST_GATE)
+        if self.exclusive:
+            data = _moved(data, along, 1)
+        data = data.cumsum(along)
+        return Named(data.flip(along) if self.reverse else data, x.names)
+
+    def gradient(self, b: Gradients, node: Node, d: int) -> Cotangents:
+        """y[i] = sum of x[j] over j <= i: dx[j] = sum of dy[i] over i >= j."""
+        back = replace(self, reverse=not self.reverse)
+        return [b.add(back, b.full(d, [node.type.axis(self.axis)]))]
+
 
 LEAST_GATE = -104.0
 """exp of it is 0 in float32: a log gate can be no less. Sums of such gates stay small enough that
@@ -53,6 +76,13 @@ class Move(Moving):
 
     def reduction_dims(self) -> tuple[str, ...]:
         return (self.axis,)
+
+    def meaning(self, node: Node, scope: Scope, x: Named) -> Named:
+        return Named(_moved(x.data, x.names.index(self.axis), self.steps, self.fill), x.names)
+
+    def gradient(self, b: Gradients, node: Node, d: int) -> Cotangents:
+        """y[i] = x[i - n]: dx[i] = dy[i + n], 0 where there is none."""
+        return [b.add(Move(self.axis, -self.steps), b.full(d, [node.type.axis(self.axis)]))]
 
 
 @dataclass(frozen=True)
@@ -93,3 +123,96 @@ class Scan(ChunkOp):
 
     def reduction_dims(self) -> tuple[str, ...]:
         return (self.axis, *(self.matrix or ()))
+
+    def meaning(self, node: Node, scope: Scope, a: Named, b: Named, first: Named) -> Named:
+        """Row by row, each from the one before."""
+        import torch
+
+        rest = [name for name in node.type.names if name != self.axis]
+        (length,) = scope.shape([node.type.axis(self.axis)])
+        shape = scope.shape([axis for axis in node.type.axes if axis.name != self.axis])
+        state, rows = first.to(rest).expand(shape), []
+        for i in range(length)[:: -1 if self.reverse else 1]:
+            before, given = Named(state, tuple(rest)), _row(a, self.axis, i)
+            state = self._step(given, _row(b, self.axis, i).to(rest), before, rest).expand(shape)
+            rows.append(before.data if self.exclusive else state)
+        rows = rows[::-1] if self.reverse else rows
+        data = torch.stack(rows) if rows else scope.like.new_zeros((0, *shape))
+        return Named(data, (self.axis, *rest))
+
+    def _step(self, a: Named, added: Tensor, state: Named, rest: list[str]) -> Tensor:
+        """One step, its dims as in `rest`."""
+        if self.kind == "max-plus":
+            return (a.to(rest) + state.data).maximum(added)
+        if self.matrix is None:
+            return a.to(rest) * state.data + added
+        row, col = self.matrix
+        wide = [*rest, row]
+        product = (a.to(wide) * state.to(wide)).sum(rest.index(col))
+        new = [col if name == row else name for name in wide if name != col]
+        return Named(product, tuple(new)).to(rest) + added
+
+    def gradient(self, b: Gradients, node: Node, d: int) -> Cotangents:
+        """h[i] = a[i] h[i-1] + b[i]: the cotangents e[i] = dh[i] + a[i+1]^T e[i+1] are a scan the
+        other way; db = e, da[i] = e[i] h[i-1]^T, dh[-1] = a[0]^T e[0]."""
+        a, added, first = node.operands
+        if self.kind != "linear":
+            b.refuse(node, "a running maximum; let nothing but a Detach read it")
+        if self.exclusive:
+            b.refuse(node, MADE_FOR_FIRST)
+        axis, start = node.type.axis(self.axis), -1 if self.reverse else 0
+        system = [] if self.matrix is None else [node.type.axis(self.matrix[1])]
+        back = a if self.matrix is None else _transposed(b, a, *self.matrix)
+        later = back
+        if axis.name in b.names(a):
+            later = b.add(Move(axis.name, 1 if self.reverse else -1), back)
+        flow = replace(self, reverse=not self.reverse)
+        e = b.add(flow, later, b.full(d, [axis, *system]), b.zeros(Type(tuple(system))))
+        at_start = b.add(Select(axis.name, start), back) if axis.name in b.names(back) else back
+        begun = self._applied(b, at_start, b.add(Select(axis.name, start), e))
+        return [
+            self._factor(b, node, e, start),
+            b.fit(e, node.type, b.type(added)),
+            b.fit(begun, without(node.type, (axis.name,)), b.type(first)),
+        ]
+
+    def _applied(self, b: Gradients, a: int, e: int) -> int:
+        """a e, a product with a matrix where the scan has one."""
+        if self.matrix is None:
+            return b.mul(a, e)
+        row, col = self.matrix
+        axis = b.type(e).axis(col)
+        every = arrange(tuple(dict.fromkeys((*b.type(e).axes, *b.type(a).axes))))
+        out = [(x.name, axis if x.name == row else x) for x in every if x.name != col]
+        return b.contract([(a, b.names(a)), (e, b.names(e))], out)
+
+    def _factor(self, b: Gradients, node: Node, e: int, start: int) -> int:
+        """da[i] = e[i] h[i-1]^T, summed over what a lacks."""
+        a, _, first = node.operands
+        moved = b.add(Move(self.axis, -1 if self.reverse else 1), node.id)
+        before = b.fn("add", moved, b.add(Place(node.type.axis(self.axis), start), first))
+        if self.matrix is None:
+            return b.fit(b.mul(e, before), node.type, b.type(a))
+        row, col = self.matrix
+        rows = [row if name == col else name for name in b.names(e)]
+        out = [(axis.name, axis) for axis in b.type(a).axes]
+        return b.contract([(e, rows), (before, b.names(before))], out)
+
+
+def _moved(data: Tensor, along: int, steps: int, fill: int = 0) -> Tensor:
+    from archc.ir.row_pairs import moved
+
+    return moved(data, along, steps, fill)
+
+
+def _row(x: Named, axis: str, i: int) -> Named:
+    """A value at one row; one without rows is the same at all."""
+    if axis not in x.names:
+        return x
+    return Named(x.data.select(x.names.index(axis), i), tuple(x.but(axis)))
+
+
+def _transposed(b: Gradients, a: int, row: str, col: str) -> int:
+    """A matrix with its rows as columns."""
+    axes = b.type(a)
+    return b.renamed(a, {row: axes.axis(col), col: axes.axis(row)})

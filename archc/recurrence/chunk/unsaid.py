@@ -17,7 +17,7 @@ import sympy
 
 from archc.dims import free_symbols
 from archc.ir import layer as ir
-from archc.ir.chunk import Bound
+from archc.ir.chunk_section import Bound
 from archc.ir.graph import Graph, Node
 from archc.ir.value_names import gate_of
 from archc.numerics.constants import required

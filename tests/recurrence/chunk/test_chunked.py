@@ -10,9 +10,10 @@ from archc.algebra.simplify import simplify
 from archc.compile import in_chunks, in_logs
 from archc.elaborate.elaborate import elaborate
 from archc.ir import layer as ir
-from archc.ir.chunk import ChunkForm, cotangent
+from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph, Node
 from archc.ir.meaning import evaluate_graph
+from archc.ir.value_names import cotangent
 from archc.numerics.propagation import intervals
 from archc.specfile import import_source, read
 from archc.syntax.parse import parse
