@@ -48,19 +48,19 @@ from archc.regions.gradient import gradient_of
 from archc.regions.noise import drawn_before
 from archc.regions.packed import packed
 from archc.schedule.budget import within_budget
+from archc.schedule.delayed_solve import inverses_last
 from archc.schedule.epilogue import epilogues
 from archc.schedule.fitting import fitting
 from archc.schedule.forms import Differentiated
 from archc.schedule.gate_sums import with_sums
 from archc.schedule.hoisted_products import products_before
 from archc.schedule.inner import inner_sums
-from archc.schedule.late import inverses_last
 from archc.schedule.outer import with_sums_of_rows, without_outer_sums
 from archc.schedule.partition import partition
 from archc.schedule.prologue import prologues
 from archc.schedule.quotients import quotients_again
 from archc.schedule.segments import segments
-from archc.schedule.token_walks import in_spans, steps, tokenwise
+from archc.schedule.token_walks import is_checkpointed, steps, tokenwise
 from archc.schedule.wide_scans import wide_scans_again, with_sums_of_blocks
 from archc.source import Source
 from archc.specfile import import_source
@@ -219,7 +219,7 @@ SCHEDULE = Schedule(
     with_gradient,
     fitting,
     segments,
-    in_spans,
+    is_checkpointed,
     folded,
     with_kernels,
     packed_kernels,

@@ -41,13 +41,13 @@ LIMIT = 2e-2
 """How far bfloat16 may be off, of the norm of a result."""
 
 OPTIONS: Mapping[str, dict[str, int]] = {
-    "scores": {"PART": 32, "num_warps": 4, "num_stages": 3},
-    "scores_gradient": {"PART": 32, "num_warps": 4, "num_stages": 3},
+    "scores": {"BLOCK": 32, "num_warps": 4, "num_stages": 3},
+    "scores_gradient": {"BLOCK": 32, "num_warps": 4, "num_stages": 3},
     "solve_tril": {"num_warps": 4, "num_stages": 1},
 }
 TRIED: Mapping[str, Mapping[str, tuple[int | None, ...]]] = {
-    "scores": {"PART": (32, 64), "num_warps": (4, 8), "num_stages": (1, 2, 3, 4)},
-    "scores_gradient": {"PART": (32, 64), "num_warps": (4, 8), "num_stages": (1, 2, 3)},
+    "scores": {"BLOCK": (32, 64), "num_warps": (4, 8), "num_stages": (1, 2, 3, 4)},
+    "scores_gradient": {"BLOCK": (32, 64), "num_warps": (4, 8), "num_stages": (1, 2, 3)},
     "solve_tril": {"num_warps": (1, 2, 4, 8)},
 }  # fmt: skip
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}
@@ -63,7 +63,7 @@ class Large:
 
 def small(name: str, **options: Any) -> Case:
     """The program at a size that float64 can be asked about."""
-    own = {} if name.startswith("solve") else {"kind": options["kind"], "PART": options["PART"]}
+    own = {} if name.startswith("solve") else {"kind": options["kind"], "BLOCK": options["BLOCK"]}
     if name == "solve_tril":
         own["SOLVE"] = "f16"
     else:

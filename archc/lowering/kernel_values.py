@@ -39,7 +39,7 @@ from archc.tile import language
 from archc.tile.compose import Composer, ceil_div, size
 from archc.tile.handle import Tile
 
-ROWS, PART, CHUNKS = (size(name) for name in ("ROWS", "PART", "CHUNKS"))
+CHUNK, BLOCK, CHUNKS = (size(name) for name in ("CHUNK", "BLOCK", "CHUNKS"))
 BATCH, SEQUENCES, SEGMENTS, TOKENS = (size(n) for n in ("BATCH", "SEQUENCES", "SEGMENTS", "T"))
 VARYING = (BATCH, SEQUENCES, SEGMENTS, TOKENS, CHUNKS)
 """Sizes that change from call to call: rows of the batch, rows of the table of sequences (or of
@@ -47,7 +47,7 @@ what stands once for a sequence), segments, tokens, and chunks."""
 
 NUMBERS = Numbers("DOT", "PRECISION", "SUMS", "SOLVE")
 WORDS = frozenset(
-    {"ROWS", "PART", "LEVELS", "DIMS", "STRONG_DIMS", "DOT", "PRECISION", "SUMS", "SOLVE"}
+    {"CHUNK", "BLOCK", "LEVELS", "DIMS", "STRONG_DIMS", "DOT", "PRECISION", "SUMS", "SOLVE"}
     | {str(symbol) for symbol in VARYING}
 )  # fmt: skip
 """Constants and sizes of kernels, which no size of a spec may be called."""
@@ -113,10 +113,10 @@ class KernelValues(Values):
         """Sizes and constants, the grid, and what a program knows of its sequence."""
         k = self.k
         k.sizes(*map(str, VARYING), varying=True)
-        k.fixed(ROWS, size("LEVELS"))
+        k.fixed(CHUNK, size("LEVELS"))
         k.dtypes("DOT", "SUMS", "SOLVE")
         k.precisions("PRECISION")
-        self.symbols |= {ck.CHUNK: ROWS}
+        self.symbols |= {ck.CHUNK: CHUNK}
         walked = self.kernel.walk is not None
         at = {}
         for axis in self.kernel.grid:
@@ -129,9 +129,9 @@ class KernelValues(Values):
                 self.indices[axis.name] = Index(at[axis.name])
         split = self.kernel.split
         if split is not None:
-            k.fixed(PART)
-            block = k.program("block", ceil_div(self.size(split.size), PART))
-            self.first_part = self.title(block * PART, "first_part")
+            k.fixed(BLOCK)
+            block = k.program("block", ceil_div(self.size(split.size), BLOCK))
+            self.first_part = self.title(block * BLOCK, "first_part")
             self.block = block
             for node in self.kernel.graph:
                 if isinstance(node.op, ck.BlockSums) and node.op.axis == split.name:
@@ -171,10 +171,10 @@ class KernelValues(Values):
 
     def length(self, axis: Axis) -> sympy.Expr:
         if axis.size == ck.CHUNK:
-            return ROWS
+            return CHUNK
         if axis.name in self.looped:
             return self.looped[axis.name][1]
-        return PART if self.is_split(axis) else super().length(axis)
+        return BLOCK if self.is_split(axis) else super().length(axis)
 
     def levels(self, axis: Axis) -> sympy.Expr:
         return size("LEVELS") if axis.size == ck.CHUNK else super().levels(axis)
@@ -206,13 +206,13 @@ class KernelValues(Values):
             return right
         if right is not None:
             return self._at_steps(right)
-        token = self.title(self.first_token() + self.k.iota(self.rows, ROWS), "t")
+        token = self.title(self.first_token() + self.k.iota(self.rows, CHUNK), "t")
         self.see(self.rows)
         return {self.tokens: Index(token, False, self.inside(self.tokens, token < self.end))}
 
     def first_token(self) -> Tile:
         """The token of the first row of this chunk."""
-        return self.title(self.base + self.n * ROWS, "first_t")
+        return self.title(self.base + self.n * CHUNK, "first_t")
 
     def _at_steps(self, right: Right) -> dict[str, Index]:
         """The tokens of rows that are steps of them."""

@@ -13,7 +13,7 @@ from archc.dims import OWN, in_words
 from archc.ir.kernel import Kernel
 
 RESERVED = frozenset({
-    "tl", "triton", "kernel", "program", "float", "T", "B", "PART", "BLOCKS", "IO", "DOT",
+    "tl", "triton", "kernel", "program", "float", "T", "B", "BLOCK", "BLOCKS", "IO", "DOT",
     "PRECISION", "ROWS", "SPLITS", "SHARE", "exchange", "counter", "index_p", "index_batch",
     "index_after_p", "index_after_batch",
 })  # fmt: skip

@@ -38,7 +38,7 @@ from archc.tile.unread import swept
 ROWS = 16
 """How many sequences a program has, where it has several."""
 
-PART, BLOCKS = size("PART"), size("BLOCKS")
+BLOCK, BLOCKS = size("BLOCK"), size("BLOCKS")
 """How long a block of the dim is that programs share, and how many a program does in turn."""
 
 INDICES, SLOTS = ("index", "index_after"), ("slot", "slot_after")
@@ -203,8 +203,8 @@ class Steps(Values):
             return self.rows_length
         if not self.is_shared(axis):
             return super().length(axis)
-        self.k.fixed(PART)
-        return PART
+        self.k.fixed(BLOCK)
+        return BLOCK
 
     def _all_of(self, axis: Axis, label: str) -> Index:
         """All of an axis, or the program's block of it."""
@@ -283,7 +283,7 @@ class Steps(Values):
         blocks = ceil_div(self.size(split.size), self.length(split))
         if not self.whole_states:
             part = k.program(self._free_axis("part"), blocks)
-            self.first, self.first_of_part = lambda: [part.equals(0)], (part * PART).named("first")
+            self.first, self.first_of_part = lambda: [part.equals(0)], (part * BLOCK).named("first")
             return self._walk()
         (each,) = k.fixed(BLOCKS)
         part, programs = (
@@ -293,7 +293,7 @@ class Steps(Values):
         start, count = part * each, k.lift(blocks)
         with k.loop(0, k.apply("min", k.lift(each), count - start), index="n") as turn:
             block = (start + turn.index).named("block")
-            self.first_of_part = (block * PART).named("first")
+            self.first_of_part = (block * BLOCK).named("first")
             self.first = lambda: [part.equals(0), block.equals(0)]
             self.last = [part.equals(k.lift(programs) - 1), block.equals(count - 1)]
             with self.inner():

@@ -48,13 +48,15 @@ def by_steps(*tensors: Tensor) -> bool:
     return on_gpu(*tensors) and not needs_gradient(*tensors)
 
 
-def span_of(tokens: int, numbers: int) -> int:
+def tokens_between(tokens: int, numbers: int) -> int:
     """How many tokens are learned from at a time, where the states are so many numbers: all, or
     about the square root, where the states before each would take more than a gigabyte."""
     return tokens if tokens * numbers * 4 <= 1 << 30 else max(16, int(tokens**0.5) + 1)
 
 
-def in_spans(run: Callable, span: int, tokens: list, states: list, reverse: bool = False) -> tuple:
+def checkpointed(
+    run: Callable, span: int, tokens: list, states: list, reverse: bool = False
+) -> tuple:
     """What `run(*tokens, *states)` makes, of a span of tokens after the other; `reverse`: from the
     last on. Only the states between them are kept: the gradient runs each span again, for the
     states inside of it (Chen et al. 2016, arXiv 1604.06174)."""

@@ -42,7 +42,7 @@ def kernel_digest(made: Any) -> str:
 def launch_class(grid: tuple, named: dict) -> str:
     """What launches share their settings: the lengths of tiles, how products are made, and about
     how many programs there are, as a power of 2."""
-    blocks = [f"{n}={x}" for n, x in sorted(named.items()) if n == "ROWS" or n.startswith("B_")]
+    blocks = [f"{n}={x}" for n, x in sorted(named.items()) if n == "CHUNK" or n.startswith("B_")]
     programs = grid[0].bit_length()
     return " ".join([*blocks, f"DOT={named.get('DOT')}", f"programs=2^{programs}"])
 

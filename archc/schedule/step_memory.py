@@ -41,7 +41,7 @@ def _known(made: Stepping, setting: Setting) -> dict[str, int | float | str]:
     dtype, sizes = DTYPES[setting.dtype], setting.sizes
     dots = any(isinstance(each.op, Dot) for each in statements(made.program.body))
     found: dict[str, int | float | str] = {"IO": dtype, "DOT": dtype, "PRECISION": "tf32x3"}
-    found |= {"PART": LEAST if dots else SHORT, "BLOCKS": 1}
+    found |= {"BLOCK": LEAST if dots else SHORT, "BLOCKS": 1}
     found |= {symbol.name: 1 for symbol in made.program.sizes}  # of which no tile is made
     found |= {name: evaluate(size, sizes) for name, size in made.sizes.items()}
     for name, size in made.blocks.items():

@@ -94,13 +94,13 @@ def _free(op: ir.Recurrence) -> Axis | None:
     return free[-1] if free else None
 
 
-def in_spans(op: ir.Recurrence) -> bool:
+def is_checkpointed(op: ir.Recurrence) -> bool:
     """Whether a gradient may keep states between spans of tokens alone: where one is a matrix, the
     states before every token may be more than all else."""
     return any(len(own_dims(state.axes, op.heads)) > 1 for state in op.states)
 
 
-def span(tokens: int, numbers: int) -> int:
+def tokens_between(tokens: int, numbers: int) -> int:
     """How many tokens are learned from at a time, where the states are so many numbers: all, or
-    about the square root of them (as `span_of` of a generated file says)."""
+    about the square root of them (as that of `archc/runtime/steps.py` says)."""
     return tokens if 4 * tokens * numbers <= ROOM else max(16, int(tokens**0.5) + 1)

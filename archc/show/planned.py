@@ -29,7 +29,7 @@ from archc.schedule.devices import DEVICES, REFERENCE, Device
 from archc.schedule.fitting import chunk_for
 from archc.schedule.memory import CHUNKS, fits
 from archc.schedule.program import WIDE, Setting, widths
-from archc.schedule.token_walks import in_spans, span
+from archc.schedule.token_walks import is_checkpointed, tokens_between
 from archc.show.amounts import in_short
 from archc.show.entering import Entering, entering
 from archc.show.leaving import Leaving, leaving
@@ -238,7 +238,7 @@ def _kept(op: ir.Recurrence, setting: Setting) -> str:
     numbers = sum(math.prod(int(evaluate(a.size, sizes)) for a in s.axes) for s in op.states)
     tokens = int(evaluate(op.stream.size, sizes))
     bytes = in_short(WIDE * numbers * tokens)
-    length = span(tokens, numbers) if in_spans(op) else tokens
+    length = tokens_between(tokens, numbers) if is_checkpointed(op) else tokens
     if length == tokens:
         return f"the states before each token are kept for the gradient: {bytes}B"
     return (

@@ -73,7 +73,7 @@ class GridLaunch(StepLaunch):
 
     def _constants(self, given: Given) -> dict[str, str]:
         """Sizes, and how it is spread."""
-        own = {"ROWS": "rows", "PART": "part", "SPLITS": "splits", "SHARE": "share"}
+        own = {"ROWS": "rows", "BLOCK": "part", "SPLITS": "splits", "SHARE": "share"}
         known = {"IO": given.data, "DOT": f"step_dtype({given.data})", "PRECISION": '"tf32x3"'}
         known |= {n: self.body.size(symbol).text for n, symbol in self.made.sizes.items()} | own
         return {name: known[name] for name in self.made.program.constants}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from archc.backends.triton.segments import Launch
 
 NUMBERS = {
-    "ROWS": "chunk", "LEVELS": "chunk.bit_length() - 1", "DOT": "data", "SUMS": "sums_of(data)",
+    "CHUNK": "chunk", "LEVELS": "chunk.bit_length() - 1", "DOT": "data", "SUMS": "sums_of(data)",
     "PRECISION": '"tf32x3"', "SOLVE": "solve_of(data)",
 }  # fmt: skip
 """How kernels count, where `data` is the dtype of the data."""
@@ -126,8 +126,8 @@ def _constants(function: KernelFunction, made: KernelProgram) -> dict[str, str]:
     for name, size in lowered.levels.items():
         if name in wanted:
             found[name] = f"block_of({function.size(size)}).bit_length() - 1"
-    if split is not None and "PART" in wanted:
-        found["PART"] = f"block_of({function.size(split.size)}, {function.most(made)})"
+    if split is not None and "BLOCK" in wanted:
+        found["BLOCK"] = f"block_of({function.size(split.size)}, {function.most(made)})"
     for name, size in lowered.sizes.items():
         if name in wanted and name not in found:
             found[name] = function.size(size)

@@ -27,11 +27,11 @@ class Schedule:
     itself, of which `steps` makes the kernel of that name that walks its tokens; `with_gradient`
     adds to such a graph its gradient. `fitting` says how many rows a chunk may have: the symbols
     that decide with the shortest blocks of them, and the table (`rows_that_fit`). `segments` is how
-    a walk of a chunked form of these tokens goes in segments, or why it goes whole. `in_spans`:
-    whether a recurrence token by token is learned from in spans of tokens. `folds`: what the sums
-    over the tokens read of an attend are. `regions` are the token regions of a layer that have
-    kernels, but for nodes that stay where they are; `packed` are the kernels of one that looks back
-    on tokens, for packed sequences, or why there are none."""
+    a walk of a chunked form of these tokens goes in segments, or why it goes whole.
+    `is_checkpointed`: whether a recurrence token by token is learned from in spans of tokens.
+    `folds`: what the sums over the tokens read of an attend are. `regions` are the token regions of
+    a layer that have kernels, but for nodes that stay where they are; `packed` are the kernels of
+    one that looks back on tokens, for packed sequences, or why there are none."""
 
     prepare: Callable[[Graph, Collection[str]], Graph]
     partition: Callable[[Graph, str, Axis, Collection[str], Mapping[int, str], bool], Kernels]
@@ -40,7 +40,7 @@ class Schedule:
     with_gradient: Callable[[Graph], ChunkForm | None]
     fitting: Callable[[Sequence[Kernels]], tuple[Mapping[str, int], Mapping[tuple[int, ...], int]]]
     segments: Callable[[Kernel, Axis], Segments | str]
-    in_spans: Callable[[ir.Recurrence], bool]
+    is_checkpointed: Callable[[ir.Recurrence], bool]
     folds: Callable[[ir.Attend], tuple[WeightedSum | Refusal, ...]]
     regions: Callable[[ir.Layer, Collection[int]], Sequence[RegionKernels]]
     packed: Callable[[TokenRegion], RegionKernels | str]

@@ -180,7 +180,7 @@ class StepFunction(Again):
         those before every token may be more than all else. In a graph of any number of tokens they
         are kept, and nothing is asked of that number."""
         recurrence = self.recurrence
-        if not self.schedule.in_spans(recurrence.op):
+        if not self.schedule.is_checkpointed(recurrence.op):
             return
         tokens = [recurrence.arguments[n] for n in recurrence.tokens]
         states = [*recurrence.states.values()]
@@ -188,12 +188,12 @@ class StepFunction(Again):
         numbers = " + ".join(f"{state}.numel()" for state in states)
         span = recurrence.body.names.fresh("span")
         with writer.block("if not torch.compiler.is_compiling():"):
-            writer.line(f"{span} = span_of({count}, {numbers})")
+            writer.line(f"{span} = tokens_between({count}, {numbers})")
             with writer.block(f"if {span} < {count}:"):
                 run = f"lambda {', '.join([*tokens, *states])}: {call}"
                 given = [run, span, f"[{', '.join(tokens)}]", f"[{', '.join(states)}]"]
                 writer.call(
-                    "return in_spans(", [*given, *["reverse=True"] * recurrence.op.reverse], ")"
+                    "return checkpointed(", [*given, *["reverse=True"] * recurrence.op.reverse], ")"
                 )
 
     def _note(self) -> None:

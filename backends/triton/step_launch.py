@@ -25,7 +25,7 @@ from archc.ir.chunk import final, start
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.kernel import Kernel
 from archc.lowering.names import axis_name
-from archc.lowering.steps import INDICES, PART, Stepping, stepping
+from archc.lowering.steps import BLOCK, INDICES, Stepping, stepping
 from archc.lowering.values import Refusal
 from archc.tile import language as tile
 
@@ -135,7 +135,7 @@ class StepLaunch:
         states = [value.type for value in loop.results[: len(self.op.states)]]
         if split is not None:
             largest = max(states, key=lambda type: len(type.dims))
-            rest = [dim for dim in largest.dims if dim.length != PART]
+            rest = [dim for dim in largest.dims if dim.length != BLOCK]
             others = " * ".join(self._tile(tile.Type("f32", tuple(rest)))) or "1"
             dots = any(isinstance(s.op, tile.Dot) for s in tile.statements(program.body))
             programs = " * ".join(self.body.ask(self.body.length(a).text) for a in self.kernel.grid)
@@ -190,7 +190,7 @@ class StepLaunch:
         """Sizes, blocks, and how exact products are."""
         made, size = self.made, self.body.size
         known = {"IO": given.data, "DOT": f"step_dtype({given.data})", "PRECISION": '"tf32x3"'}
-        known |= {"PART": "part", "BLOCKS": "in_turn"}
+        known |= {"BLOCK": "part", "BLOCKS": "in_turn"}
         known |= {name: size(symbol).text for name, symbol in made.sizes.items()}
         known |= {name: f"step_block({size(length).text})" for name, length in made.blocks.items()}
         return {name: known[name] for name in made.program.constants}

@@ -60,18 +60,18 @@ def _drawn(
     return q / K**0.5, k / K**0.5, beta, g
 
 
-def _constants(draw: Drawn, C: int, K: int, PART: int | None) -> dict[str, int | str]:
+def _constants(draw: Drawn, C: int, K: int, BLOCK: int | None) -> dict[str, int | str]:
     wide = draw.dtype == torch.bfloat16
     sums = "f32" if wide else "f64"
     return {
-        "C": C, "LEVELS": C.bit_length() - 1, "PART": PART or block(K), "IO": draw.name,
+        "C": C, "LEVELS": C.bit_length() - 1, "BLOCK": BLOCK or block(K), "IO": draw.name,
         "DOT": "bf16" if wide else "f32", "SUMS": sums, "PRECISION": "tf32x3",
     }  # fmt: skip
 
 
 def scores(
     draw: Drawn, B: int = 1, T: int = 40, H: int = 2, K: int = 20, C: int = 16, kind: str = "soft",
-    PART: int | None = None, exclusive: bool = False, from_memory: bool = True,
+    BLOCK: int | None = None, exclusive: bool = False, from_memory: bool = True,
 ) -> Case:  # fmt: skip
     """Both matrices of chunks."""
     q, k, beta, g = _drawn(draw, B, T, H, K, C, kind)
@@ -85,12 +85,12 @@ def scores(
     tensors |= {"scores": draw.empty(*A.shape), "A": draw.empty(*A.shape, dtype=draw.wide)}
     program = programs.scores(exclusive, from_memory)
     sizes = {"B": B, "T": T, "H": H, "K": K}
-    return Case(program, tensors, sizes, _constants(draw, C, K, PART), {"scores": made, "A": A})
+    return Case(program, tensors, sizes, _constants(draw, C, K, BLOCK), {"scores": made, "A": A})
 
 
 def scores_gradient(
     draw: Drawn, B: int = 1, T: int = 40, H: int = 2, K: int = 20, C: int = 16, kind: str = "soft",
-    PART: int | None = None, exclusive: bool = False, from_memory: bool = True,
+    BLOCK: int | None = None, exclusive: bool = False, from_memory: bool = True,
 ) -> Case:  # fmt: skip
     """Against sums over pairs: those of gates are around each row, nothing is subtracted."""
     q, k, beta, g = _drawn(draw, B, T, H, K, C, kind)
@@ -115,7 +115,7 @@ def scores_gradient(
     tensors |= {n: draw.empty(*g.shape, dtype=draw.wide) for n in expected}
     program = programs.scores_gradient(exclusive, from_memory)
     sizes = {"B": B, "T": T, "H": H, "K": K}
-    return Case(program, tensors, sizes, _constants(draw, C, K, PART), expected)
+    return Case(program, tensors, sizes, _constants(draw, C, K, BLOCK), expected)
 
 
 def _triangle(draw: Drawn, *shape: int, size: float = 1.0) -> Tensor:

@@ -57,13 +57,13 @@ def _composer(name: str, doc: str) -> Composer:
 def _place(k: Composer) -> tuple[Place, dict[str, sympy.Expr]]:
     """The grid of a kernel of chunks."""
     B, T, H, K = k.sizes("B", "T", "H", "K")
-    C, PART = k.lengths("C", "PART")
+    C, BLOCK = k.lengths("C", "BLOCK")
     k.fixed(size("LEVELS"))
     b, n, h = k.program("b", B), k.program("n", ceil_div(T, C)), k.program("h", H)
     i = k.iota("i", C)
     t = (n * C + i).named("t")
     place = Place(k, b, n, h, i, t, (t < T).named("in_t"), K)
-    return place, {"B": B, "T": T, "H": H, "K": K, "C": C, "PART": PART}
+    return place, {"B": B, "T": T, "H": H, "K": K, "C": C, "BLOCK": BLOCK}
 
 
 def _chunked(k: Composer, name: str, dtype: str, s: dict[str, sympy.Expr], matrix: bool) -> Buffer:
@@ -102,14 +102,14 @@ def scores(exclusive: bool = False, from_memory: bool = True) -> Program:
     b_beta = k.load(beta, p.b, p.t, p.h, where=[p.in_t])
 
     def part(index: Tile, strong: bool) -> Made:
-        dim = (index * s["PART"] + k.iota("d", s["PART"])).named("dim")
+        dim = (index * s["BLOCK"] + k.iota("d", s["BLOCK"])).named("dim")
         b_q, b_k = p.tokens(q, dim).named("b_q"), p.tokens(key, dim).named("b_k")
         d = _decays(p, sums, dim, exclusive, from_memory)
         return d, ((b_q, b_k), (-b_beta * b_k, b_k))
 
     (i,), (j,) = p.i.dims, p.i.along(i="j").dims
     own = (not exclusive, False)
-    tiles = grams(Products(k, i, j, (ceil_div(K, s["PART"]),) * 2, part, own))
+    tiles = grams(Products(k, i, j, (ceil_div(K, s["BLOCK"]),) * 2, part, own))
     for buffer, tile in zip((made, A), tiles, strict=True):
         k.store(buffer, p.b, p.n, p.h, p.i, p.i.along(i="j"), value=tile)
     return k.done()
@@ -130,7 +130,7 @@ def scores_gradient(exclusive: bool = False, from_memory: bool = True) -> Progra
     b_scores, b_A = p.matrix(d_scores), p.matrix(d_A)
 
     def channels(index: Tile) -> Tile:
-        return (index * s["PART"] + k.iota("d", s["PART"])).named("dim")
+        return (index * s["BLOCK"] + k.iota("d", s["BLOCK"])).named("dim")
 
     def part(index: Tile) -> tuple[Decays, tuple[Weighed, ...]]:
         dim = channels(index)
@@ -144,7 +144,7 @@ def scores_gradient(exclusive: bool = False, from_memory: bool = True) -> Progra
         for name, buffer in found.items():
             k.store(buffer, p.b, p.n, p.h, p.i, dim, value=made[name], where=[dim < K])
 
-    parts = ceil_div(K, s["PART"])
+    parts = ceil_div(K, s["BLOCK"])
     with k.loop(0, parts, index="part") as turn:
         store(turn.index, mixes(*part(turn.index)))
     return k.done()

@@ -143,7 +143,7 @@ def constants(found: Planned, kernel: Kernel, made: Lowered) -> dict[str, int | 
     """The constants of a program at the sizes of a graph."""
     chunk = found.sizes["chunk"]
     known: dict[str, int | str] = {
-        "ROWS": chunk, "LEVELS": chunk.bit_length() - 1, "DOT": "f32", "SUMS": "f64",
+        "CHUNK": chunk, "LEVELS": chunk.bit_length() - 1, "DOT": "f32", "SUMS": "f64",
         "PRECISION": "ieee", "SOLVE": "f32",
     }  # fmt: skip
     for name, size in made.sizes.items():
@@ -157,9 +157,9 @@ def constants(found: Planned, kernel: Kernel, made: Lowered) -> dict[str, int | 
     if kernel.split is not None:
         second = kernel.second_split
         few = second is not None and number(second.size, found.sizes) <= NEAR
-        known["PART"] = block(number(kernel.split.size, found.sizes), FEW if few else 16)
+        known["BLOCK"] = block(number(kernel.split.size, found.sizes), FEW if few else 16)
         if kernel.turn is not None:
-            known["PART"] = block(number(kernel.split.size, found.sizes), kernel.most)
+            known["BLOCK"] = block(number(kernel.split.size, found.sizes), kernel.most)
     return {name: known[name] for name in made.program.constants}
 
 

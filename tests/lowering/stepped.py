@@ -167,8 +167,8 @@ class Launch:
         found |= {name: block(int(evaluate(size, self.known)), 16) for name, size in blocks}
         if self.kernel.split is not None:
             size = int(evaluate(self.kernel.split.size, self.known))
-            found["PART"] = 16 if dots else min(8, block(size, 2) // 2)
-            count = -(-size // int(found["PART"]))
+            found["BLOCK"] = 16 if dots else min(8, block(size, 2) // 2)
+            count = -(-size // int(found["BLOCK"]))
             found["BLOCKS"] = count if self.in_place else 1
         return found
 

@@ -14,8 +14,8 @@ pytest.importorskip("triton")
 
 SIZES = {"T": 64, "H": 16}
 CASES = {
-    "scores": {"K": 128, "PART": 32},
-    "scores_gradient": {"K": 128, "PART": 32},
+    "scores": {"K": 128, "BLOCK": 32},
+    "scores_gradient": {"K": 128, "BLOCK": 32},
     "solve_tril": {"SOLVE": "f16"},
 }
 SPILLED = {"scores_gradient": 768}

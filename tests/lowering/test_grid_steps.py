@@ -54,7 +54,7 @@ class Spread(Launch):
 
     def numbers(self) -> dict[str, int | str]:
         found, size = super().numbers(), int(evaluate(self.exchanged[-1], self.known))
-        found |= {"ROWS": 16, "PART": 16, "SPLITS": 2, "SHARE": block(size, 32) // 2}
+        found |= {"ROWS": 16, "BLOCK": 16, "SPLITS": 2, "SHARE": block(size, 32) // 2}
         return {name: x for name, x in found.items() if name in self.made.program.constants}
 
     @property

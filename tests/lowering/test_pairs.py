@@ -34,9 +34,9 @@ def test_pairs_are_right_for_every_gate(make, kind: str) -> None:
 
 
 @pytest.mark.parametrize("make", [scores, scores_gradient])
-@pytest.mark.parametrize(("C", "K", "PART"), [(16, 100, 64), (32, 60, 64), (64, 60, 32)])
-def test_pairs_are_right_in_padded_blocks(make, C: int, K: int, PART: int) -> None:
-    is_right(make(Drawn(), T=C + 9, H=1, K=K, C=C, PART=PART, kind="hard"))
+@pytest.mark.parametrize(("C", "K", "BLOCK"), [(16, 100, 64), (32, 60, 64), (64, 60, 32)])
+def test_pairs_are_right_in_padded_blocks(make, C: int, K: int, BLOCK: int) -> None:
+    is_right(make(Drawn(), T=C + 9, H=1, K=K, C=C, BLOCK=BLOCK, kind="hard"))
 
 
 @pytest.mark.parametrize("make", [scores, scores_gradient])

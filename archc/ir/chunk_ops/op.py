@@ -71,7 +71,7 @@ class ChunkOp(ABC):
         """The type of its value from those of its operands. Raises TypeMismatch."""
 
     @abstractmethod
-    def meaning(self, node: Node, scope: Scope, *operands: Any) -> Named:
+    def meaning(self, node: Node, scope: Scope, *operands: Any, **none: Any) -> Named:
         """What it computes of `Named` operands, its dims in any order: plain torch, written for
         clarity alone. torch is imported inside, as passes do without it."""
 

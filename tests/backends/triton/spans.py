@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from archc.runtime.steps import in_spans
+from archc.runtime.steps import checkpointed
 from tests.gpu.cases import Case
 from tests.gpu.measure import launched, measure
 from tests.gpu.memories import Memory, memories
@@ -31,9 +31,9 @@ def shortened(memory: Memory) -> list[int]:
             seen.append(given[0].shape[1])
             return run(*given)
 
-        return in_spans(counting, span, tokens, states, *rest)
+        return checkpointed(counting, span, tokens, states, *rest)
 
-    own = {"span_of": lambda tokens, numbers: min(tokens, SPAN), "in_spans": counted}
+    own = {"tokens_between": lambda tokens, numbers: min(tokens, SPAN), "checkpointed": counted}
     assert own.keys() <= vars(memory.module).keys()
     vars(memory.module).update(own)
     return seen

@@ -12,8 +12,8 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from archc.runtime.steps import in_spans, span_of
-from archc.schedule.token_walks import span
+from archc.runtime.steps import checkpointed, tokens_between
+from archc.schedule import token_walks
 from tests.backends.triton.processes import printed
 from tests.gpu.memories import memories
 
@@ -23,11 +23,12 @@ THERE_AND_BACK = "7 7 7 2 2 7 7 7"
 
 def test_a_span_is_about_the_square_root_of_all_tokens() -> None:
     """Where the states before each would take more than a gigabyte; in files as in plans."""
-    assert span_of(8192, 2**15) == 8192
-    assert span_of(8192, 2**15 + 1) == 91
-    assert span_of(20, 2**30) == 16
+    assert tokens_between(8192, 2**15) == 8192
+    assert tokens_between(8192, 2**15 + 1) == 91
+    assert tokens_between(20, 2**30) == 16
     sizes = [(8192, 2**15), (8192, 2**15 + 1), (20, 2**30), (1, 1), (100_000, 2**20)]
-    assert [span_of(*each) for each in sizes] == [span(*each) for each in sizes]
+    for each in sizes:
+        assert tokens_between(*each) == token_walks.tokens_between(*each)
 
 
 class Summed(torch.autograd.Function):
@@ -53,7 +54,7 @@ class Summed(torch.autograd.Function):
 def test_states_inside_of_a_span_are_not_kept() -> None:
     x, S = torch.randn(2, 23, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
     given = (x.requires_grad_(), S.requires_grad_())
-    y, last = in_spans(Summed.apply, 7, [x], [S])
+    y, last = checkpointed(Summed.apply, 7, [x], [S])
     assert len(Summed.kept) == 4 and not [each for each in Summed.kept if each() is not None]
     wanted = Summed.apply(*given)
     assert torch.allclose(y, wanted[0]) and torch.allclose(last, wanted[1])
@@ -69,7 +70,7 @@ def test_what_runs_from_the_last_token_on_goes_in_spans_from_there() -> None:
         return y.flip(1), first
 
     x, S = torch.randn(2, 23, 3), torch.randn(2, 3)
-    for found, wanted in zip(in_spans(run, 7, [x], [S], True), run(x, S), strict=True):
+    for found, wanted in zip(checkpointed(run, 7, [x], [S], True), run(x, S), strict=True):
         assert torch.allclose(found, wanted, atol=1e-5)
 
 
@@ -85,7 +86,7 @@ def test_a_graph_asks_nothing_of_the_number_of_tokens() -> None:
     def never(tokens: int, numbers: int) -> int:
         raise AssertionError("a graph depends on the number of tokens")
 
-    vars(memory.module)["span_of"] = never
+    vars(memory.module)["tokens_between"] = never
     run = torch.compile(getattr(memory.module, memory.name), fullgraph=True, backend="eager")
     for T in (20, 33):
         q, v, a = torch.randn(1, T, 2, 5), torch.randn(1, T, 2, 3), torch.rand(1, T, 2)

@@ -6,7 +6,7 @@ import archc
 from archc.compile import differentiate, lowered
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.schedule.late import inverses_last
+from archc.schedule.delayed_solve import inverses_last
 from tests.schedule.same import check_same_form
 
 
