@@ -31,7 +31,7 @@ from archc.tile.language import (
     statements,
 )
 
-SHORT = 64
+SHORT = 76
 """How long the arguments of a tile may be beside what else a line has."""
 
 

@@ -5,9 +5,11 @@
 
 An elementwise value without a name of its own, read once and by a statement of its own block, needs
 no line, unless memory is touched or a product is taken in between: text says in which order a GPU
-is told to work, and how long it holds on to a value. One that a reader knows by its name (`beta`,
-`in_t`) or by its equation keeps its line, and so does a number that Triton computes itself: a line
-makes it a value, which functions want.
+is told to work, and how long it holds on to a value. A product or a sum over a dim needs none where
+nothing but it stands in between, a tile none that is cast as soon as it is loaded, and a number of
+a table none that is cast. One that a reader knows by its name (`beta`, `in_t`) or by its equation
+keeps its line, and so does a number that Triton computes itself: a line makes it a value, which
+functions want.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from archc.tile.language import (
     Broadcast,
     Cast,
     Chosen,
+    Dot,
     For,
     Full,
     Given,
@@ -30,12 +33,14 @@ from archc.tile.language import (
     Load,
     Program,
     ProgramId,
+    Reduce,
     Relabel,
     Scalar,
     Statement,
     Store,
     Transpose,
     Value,
+    kind,
 )
 
 LEVELS = {
@@ -63,6 +68,11 @@ PLAIN = (Scalar, Full, AtMost, Given, Chosen)
 """Values that are numbers when machine code is made."""
 
 
+PART, WHOLE = 56, 120
+"""How long the text of a value may be without a line of its own: as a part of a formula, and where
+it is all that a line has."""
+
+
 def level_of(statement: Statement) -> int:
     """How tightly the text of a value holds together, from 0 to 9."""
     op = statement.op
@@ -76,12 +86,21 @@ def least_level(function: str, place: int) -> int:
     return 0 if LEVELS.get(function) == 9 else 9
 
 
-def nested(program: Program) -> frozenset[Value]:
-    """The values of a program that have no line of their own."""
+def nested(program: Program) -> dict[Value, int]:
+    """The values of a program that have no line of their own, unless their text is longer than
+    this."""
     found = _Reads()
     found.of_block(program.body)
     found.of_sums()
-    return frozenset(v for v, made in found.made.items() if found.is_nested(v, made))
+    return {v: found.room(v, made) for v, made in found.made.items() if found.is_nested(v, made)}
+
+
+def _is_field(statement: Statement) -> bool:
+    """Whether a statement loads a whole number of a table."""
+    if not isinstance(statement.op, Load):
+        return False
+    type = statement.results[0].type
+    return not type.dims and kind(type.dtype) == "int"
 
 
 class _Reads:
@@ -101,7 +120,7 @@ class _Reads:
         count = 0
         for statement in block.statements:
             self.work[statement] = count
-            count += not isinstance(statement.op, QUIET)
+            count += not (isinstance(statement.op, QUIET) or _is_field(statement))
             self.made |= dict.fromkeys(statement.results, statement)
             self.home |= dict.fromkeys(statement.results, block)
             self._note_plain(statement)
@@ -121,11 +140,25 @@ class _Reads:
         home, reader = self.reader[value]
         if home is not self.home[value] or not self._is_shown_once(reader):
             return False
-        if self.work[made] != self.work[reader or home]:
+        counts = not (isinstance(made.op, QUIET) or _is_field(made))
+        if self.work[made] + counts != self.work[reader or home]:
             return False
         if isinstance(made.op, Cast):
             return not made.op.bits and value.name.startswith(f"{made.operands[0].name}_")
+        if isinstance(made.op, Load):
+            if reader is None or not isinstance(reader.op, Cast):
+                return False
+            return _is_field(made) or not self.is_nested(reader.results[0], reader)
+        if isinstance(made.op, Dot | Reduce):
+            apart = reader is None or isinstance(reader.op, Apply)
+            return apart and unnamed(value, made.op)
         return isinstance(made.op, Apply) and unnamed(value, made.op)
+
+    def room(self, value: Value, made: Statement) -> int:
+        """How long the text of a value without a line may be."""
+        home, reader = self.reader[value]
+        alone = len(home.yields) == 1 if reader is None else isinstance(reader.op, Cast)
+        return WHOLE if alone or isinstance(made.op, Dot | Reduce) else PART
 
     def _is_shown_once(self, reader: Statement | None) -> bool:
         """Whether the text of a reader names its operands once."""

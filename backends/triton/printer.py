@@ -75,9 +75,6 @@ PRECISIONS = ("ieee", "tf32", "tf32x3")
 LITERAL = ("f32", "i32")
 """What a number without a dtype is to Triton."""
 
-NESTED = 56
-"""How long a part of a formula may be without a line of its own."""
-
 WHOLE = {"floordiv": "//", "mod": "%"}
 """Of integers that are not negative, C and Python divide alike; nothing else is divided so."""
 
@@ -160,11 +157,14 @@ class Printer(Names):
         yield from self._wide_grid()
 
     def _wide_grid(self) -> Iterator[str]:
-        """Places in the grid in 64 bits, where addresses want them so."""
+        """Places in the grid in 64 bits, where addresses want them so, on one line."""
+        lines: list[str] = []
         for statement in statements(self.program.body):
             if isinstance(statement.op, ProgramId) and self.wide[statement.results[0]]:
-                line = self._wide_line(self.names.places[statement.op.axis])
-                yield from (f"{INDENT}{each}" for each in line)
+                lines += self._wide_line(self.names.places[statement.op.axis])
+        if lines:
+            names, texts = zip(*(line.split(" = ") for line in lines), strict=True)
+            yield f"{INDENT}{', '.join(names)} = {', '.join(texts)}"
 
     def descriptors(self) -> Iterator[str]:
         """Descriptors of the buffers that are read in blocks, each made once."""
@@ -248,7 +248,7 @@ class Printer(Names):
         if 0 < self.uses[result] == self.parted[result]:
             return
         self.within.pop(result, None)
-        if result in self.nested and len(text) <= NESTED:
+        if len(text) <= self.nested.get(result, -1):
             self.within[result] = text
         else:
             yield f"{self.name(result)} = {text}"

@@ -28,8 +28,8 @@ from archc.backends.triton.region_parts import (
     Part,
     Variant,
     is_wide,
-    lines_of,
     listed,
+    literal,
     with_extra,
 )  # fmt: skip
 from archc.backends.writer import Names, Writer, identifier, quoted, snake
@@ -422,18 +422,15 @@ class RegionFunction:
     def _write_op(self, variant: Variant) -> None:
         """The op, and what its gradient is taken of where that has one itself."""
         writer, title = Writer(), variant.title
-        writer.line(f"{title}_op = new_token_op(")
         names = [self.arguments[n] for n in self.wanted]
         arguments = " ".join([*self.arguments.values(), *variant.borders])
         numbers = "; ".join(self._numbers(variant))
-        for texts in (
-            ["SPACE"], [quoted(title)], lines_of(arguments), lines_of(numbers),
-            [str(len(variant.outputs))], lines_of(" ".join(names)), [f"{title}_values"],
-            [f"{title}_room"], [f"{title}_gradient"], [f"{title}_again"],
-        ):  # fmt: skip
-            writer.include([f"    {text}" for text in texts])
-            writer.lines[-1] += ","
-        writer.line(")")
+        given = [
+            "SPACE", quoted(title), literal(arguments), literal(numbers),
+            str(len(variant.outputs)), literal(" ".join(names)), f"{title}_values",
+            f"{title}_room", f"{title}_gradient", f"{title}_again",
+        ]  # fmt: skip
+        writer.call(f"{title}_op = new_token_op(", given, ")")
         self.file.sections.append(writer.text())
 
     def _again(self, variant: Variant) -> Part:

@@ -80,6 +80,6 @@ def is_wide(op: object) -> bool:
     return isinstance(op, ir.Elementwise) and op.fn in IN_FLOAT32
 
 
-def lines_of(text: str) -> list[str]:
-    """A text as literals that are not too long."""
-    return literals(text, COLUMNS - len(INDENT)) or [quoted(text)]
+def literal(text: str) -> str:
+    """A text as the sum of literals that are not too long."""
+    return " + ".join(literals(text, COLUMNS - 2 * len(INDENT))) or quoted(text)

@@ -17,7 +17,7 @@ import archc
 from archc.compile import text_of
 from archc.runtime import tuned
 
-NAMED = {"B_K": 128, "ROWS": 64, "DOT": "bf16", "H": 32, "num_warps": 4}
+NAMED = {"B_K": 128, "CHUNK": 64, "DOT": "bf16", "H": 32, "num_warps": 4}
 KIND = "B_K=128 CHUNK=64 DOT=bf16 programs=2^10"
 
 
