@@ -55,11 +55,16 @@ def lines(fold: WeightedSum) -> Iterator[tuple[str, str]]:
         yield "where", formula(fold.pairs, fold.pairs.outputs["visible"])
     if fold.bounds:
         inside = " and ".join(bound_text(each, reader, read) for each in fold.bounds)
-        yield "read", f"{inside}; blocks in which nothing is read are skipped"
+        skipped = "; blocks in which nothing is read are skipped" if fold.choice is None else ""
+        yield "read", inside + skipped
+    if fold.choice is not None:
+        yield "chosen", f"blocks of {fold.choice.size}, of which a reader has a list"
+        yield "rows", f"{rows_of(fold).text}, of one reader"
     weighted = f"{fold.values} of each `{read}`" if fold.values else "the weights alone"
     yield "summed", weighted + (f"; {fold.sink} enters the total alone" if fold.sink else "")
-    told = rows_of(fold).text
-    yield "few readers", f"{told}; what is read goes in parts, joined after; no gradient"
+    if fold.choice is None:
+        rows = " and ".join(filter(None, ["readers", rows_of(fold).text]))
+        yield "few readers", f"rows are {rows}; parts of what is read, joined after; no gradient"
     if fold.slopes is None:
         yield "gradient", f"in PyTorch, all pairs at once: {fold.unlearned}"
         return

@@ -14,7 +14,17 @@ import sympy
 
 from archc.attention.bounds import always, bound, conjuncts, of_distance, up_to_the_reader
 from archc.attention.grouped import grouped
-from archc.attention.weighted_sum import RESERVED, Bound, Dot, Lookup, Refusal, Source, WeightedSum
+from archc.attention.row_heads import not_by_choice
+from archc.attention.weighted_sum import (
+    RESERVED,
+    Bound,
+    Choice,
+    Dot,
+    Lookup,
+    Refusal,
+    Source,
+    WeightedSum,
+)
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
@@ -70,6 +80,7 @@ class _Reading:
         self.lookups: list[Lookup] = []
         self.names: set[str] = {*RESERVED}
         self.bounds: list[Bound] = []
+        self.choice: Choice | None = None
         self.heads: tuple[Axis, ...] = ()
         self.pairs_axes: tuple[Axis, ...] = ()
 
@@ -105,8 +116,10 @@ class _Reading:
         found = WeightedSum(
             self.node.id, self.reader, self.read, self.heads, tuple(self.sources.values()),
             tuple(self.dots), self.graph, tuple(self.bounds), softmax, summed, sink,
-            tuple(self.lookups),
+            tuple(self.lookups), self.choice,
         )  # fmt: skip
+        if self.choice is not None and (reason := not_by_choice(found)):
+            raise self.refuse(reason, self.node)
         return _learned(found, slopes)
 
     def _forget_unread(self) -> None:
@@ -156,11 +169,32 @@ class _Reading:
             if always(self.body, each):
                 continue
             found = bound(self.body, each, self.reader.name, self.read.name)
+            if found is None and self.choice is None and self._chooses(each):
+                continue
             if found is None:
                 rest.append(each)
             else:
                 self.bounds.append(found)
         return rest
+
+    def _chooses(self, node: Node) -> bool:
+        """Note that a condition is a choice of blocks, if it is: `chosen[s // size]`."""
+        if not isinstance(node.op, ir.Gather):
+            return False
+        chosen, index = (self.body[operand] for operand in node.operands)
+        if index.op != ir.Elementwise("floordiv") or chosen.type.dtype != "bool":
+            return False
+        place, size = (self.body[operand].op for operand in index.operands)
+        if not isinstance(place, ir.Position) or place.axis.name != self.read.name:
+            return False
+        blocks = chosen.type.axis(node.op.axis)
+        of_readers = {"batch", self.reader.name} <= {*chosen.type.names}
+        if not isinstance(size, ir.Constant) or not of_readers:
+            return False
+        source = self.source(chosen, role="reader", table=blocks)
+        self.sources = {key: each for key, each in self.sources.items() if each != source}
+        self.choice = Choice(source, blocks, size.value)
+        return True
 
     def _all(self, ids: list[int]) -> int:
         """The conjunction of conditions."""

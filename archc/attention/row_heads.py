@@ -22,17 +22,19 @@ class Rows:
 
     @property
     def text(self) -> str:
-        """What rows are, in words."""
+        """What rows are beside readers, in words."""
         if self.head is None:
-            return "rows are readers, as no heads share what they read"
+            return ""
         if self.groups is None:
-            return f"rows are readers and all of `{self.head.name}`, which read the same vectors"
-        return f"rows are readers and the heads of `{self.head.name}` that share a `{self.groups}`"
+            return f"all of `{self.head.name}`, which read the same vectors"
+        return f"the heads of `{self.head.name}` that share a `{self.groups}`"
 
 
 def rows_of(fold: WeightedSum) -> Rows:
-    """The rows of programs of few readers, as all vectors of the tokens read have it."""
+    """The rows of programs of few readers, as all vectors of the tokens read have it, and what is
+    chosen of these."""
     vectors = [s for s in fold.sources if s.role == "read" and s.dim is not None]
+    vectors += [] if fold.choice is None else [fold.choice.source]
     for head in fold.heads:
         found = {
             (own, share)
@@ -44,3 +46,20 @@ def rows_of(fold: WeightedSum) -> Rows:
         if not others and own != head.name:
             return Rows(head, own, share)
     return Rows()
+
+
+def not_by_choice(fold: WeightedSum) -> str:
+    """Why a sum over what each reader has chosen has no kernel; empty where it has one."""
+    rows = rows_of(fold)
+    if rows.head is None:
+        return "no heads share what a reader has chosen"
+    if fold.lookups:
+        return "a table is read at an index of each pair that a reader has chosen"
+    if any(source.summed for source in fold.sources):
+        return "a sum of tokens between two is part of a score of chosen tokens"
+    for source in fold.sources:
+        if source.role == "read" and any(
+            at == rows.head.name and own != rows.groups for own, at, _ in source.shares
+        ):
+            return "a chosen token has a number for each of the heads that share it"
+    return ""

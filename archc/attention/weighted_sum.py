@@ -88,13 +88,29 @@ class Bound:
     offset: sympy.Expr
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The blocks that each reader reads, by itself: `source` is a truth value for each block, along
+    its axis `blocks`, and block b has the `size` tokens from b size on."""
+
+    source: Source
+    blocks: Axis
+    size: sympy.Expr
+
+    @property
+    def heads(self) -> tuple[tuple[str, str, sympy.Expr], ...]:
+        """The axes of heads that choices differ along, as `Source.shares` has them."""
+        return self.source.shares
+
+
 @dataclass(frozen=True, eq=False)
 class WeightedSum:
-    """One weighted sum. `pairs` is the graph of a pair: output "score", and "visible" where not all
-    of the mask is in `bounds`. `slopes` has the derivative: from the inputs of `pairs` and
-    "d.score" to "d." and each input that has a gradient; None where `unlearned` says why there is
-    none. `sink` is a source that enters the softmax's total alone. Without `values` the weights
-    themselves are summed. `packed`: kernels take packed sequences, which read their own tokens."""
+    """One weighted sum. `pairs` is the graph of a pair: output "score", and "visible" where not
+    all of the mask is in `bounds`. `slopes` has the derivative: from the inputs of `pairs` and
+    "d.score" to "d." and each input that has a gradient; None where `unlearned` says why there
+    is none. `choice`: where a reader reads but blocks that it has chosen. `sink` is a source
+    that enters the softmax's total alone. Without `values` the weights themselves are summed.
+    `packed`: kernels take packed sequences, which read their own tokens."""
 
     node: int
     reader: Axis
@@ -108,6 +124,7 @@ class WeightedSum:
     values: str | None
     sink: str | None
     lookups: tuple[Lookup, ...] = ()
+    choice: Choice | None = None
     slopes: Graph | None = None
     unlearned: str = ""
     packed: bool = False

@@ -41,6 +41,8 @@ def numbers_of(fold: WeightedSum) -> dict[sympy.Expr, sympy.Symbol]:
     whole = {node.op.value: node.type.dtype == "int" for node in nodes}
     whole |= {bound.offset: True for bound in fold.bounds}
     whole |= {share: True for source in fold.sources for _, _, share in source.shares}
+    if fold.choice is not None:
+        whole |= dict.fromkeys((fold.choice.size, *(n for _, _, n in fold.choice.heads)), True)
     free = [number for number in whole if number.free_symbols]
     return {number: _symbol(f"N{i}", whole[number]) for i, number in enumerate(free)}
 
@@ -103,6 +105,7 @@ class Sweep:
         for source in self.fold.sources:
             found += [own for own, _, _ in source.shares]
             found += [axis.name for axis in (source.dim, source.table) if axis is not None]
+        found += [own for own, _, _ in self.fold.choice.heads] if self.fold.choice else []
         return list(dict.fromkeys(found))
 
     # --- memory ---
@@ -139,13 +142,20 @@ class Sweep:
 
     def made(self, name: str, role: str, dim: Axis | None, dtype: str = "f32") -> Buffer:
         """Memory for a result: a vector, or a number, for each token and each head."""
-        heads: dict[str, Any]
-        heads = {f"n_{clean(head.name)}": self.N[head.name] for head in self.fold.heads}
+        heads = self.axes_of_heads()
         tokens: dict[str, Any] = {"t": self.T} if role == READER else {"s": self.S}
         if dim is None:
             return self.k.memory(name, {"b": self.B, **heads, **tokens}, dtype)
         own: dict[str, Any] = {f"d_{clean(dim.name)}": self.N[dim.name]}
         return self.k.memory(name, {"b": self.B, **tokens, **heads, **own}, dtype)
+
+    def axes_of_heads(self) -> dict[str, Any]:
+        """The axes of heads of what is made."""
+        return {f"n_{clean(head.name)}": self.N[head.name] for head in self.fold.heads}
+
+    def among_heads(self) -> list[Tile]:
+        """Where a program, or each of its rows, stands along these."""
+        return [self.heads[head.name] for head in self.fold.heads]
 
     # --- where a program stands ---
 
@@ -270,7 +280,7 @@ class Sweep:
 
     def load(self, source: Source, tokens: Tokens | None, masks: Sequence[Tile]) -> Known:
         """A source at some tokens: a vector in the dtype of the data, else a number."""
-        where = [*(masks if tokens is not None else ())]
+        where = [*masks]
         where += [self.inside[source.dim.name]] if source.dim is not None else []
         buffer = self.buffers[source.name]
         if not source.summed:
@@ -311,10 +321,9 @@ class Sweep:
 
     def result_index(self, dim: Axis | None) -> list[Tile]:
         """Indices of the results of a program's block of tokens."""
-        heads = [self.heads[head.name] for head in self.fold.heads]
         if dim is None:
-            return [self.b, *heads, self.mine.at]
-        return [self.b, self.mine.at, *heads, self.places[dim.name]]
+            return [self.b, *self.among_heads(), self.mine.at]
+        return [self.b, self.mine.at, *self.among_heads(), self.places[dim.name]]
 
     def keep(self, buffer: Buffer, dim: Axis | None, value: Tile) -> None:
         """Store a result of the tokens held: no two programs have one token."""
@@ -485,7 +494,7 @@ def forward(fold: WeightedSum, name: str = "attend") -> Program:
     o = w.made("o", READER, values.dim if values else None, w.IO if values else "f32")
     lse = w.made("lse", READER, None) if fold.softmax else None
     w.stand()
-    _leave(w, o, lse, summed(w, values), values)
+    leave(w, o, lse, summed(w, values), values)
     return w.k.done()
 
 
@@ -555,7 +564,7 @@ def _sum(w: Sweep, p: Tile, values: Tile | None, before: Tile) -> Tile:
     return p.to(w.IO).dot(values, before, precision=w.PRECISION)
 
 
-def _leave(
+def leave(
     w: Sweep, o: Buffer, lse: Buffer | None, made: list[Tile], values: Source | None
 ) -> None:
     """Store what a block of readers found."""

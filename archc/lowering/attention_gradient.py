@@ -23,7 +23,7 @@ from archc.tile.compose import Tile, ceil_div
 from archc.tile.language import Buffer, Dim, Program
 
 
-class _Gradient(Sweep):
+class Gradient(Sweep):
     """A program of the gradient under construction."""
 
     def __init__(self, fold: WeightedSum, name: str, doc: str, held: str, warps: int, ahead: int):
@@ -74,7 +74,7 @@ class _Gradient(Sweep):
 
     def of_readers(self, buffer: Buffer, t: Tokens, masks: Sequence[Tile]) -> Tile:
         """A result of the forward, or what arrives, at some readers."""
-        heads = [self.heads[head.name] for head in self.fold.heads]
+        heads = self.among_heads()
         vector = self.values is not None and buffer in (self.d_o, self.o)
         if not vector:
             return self.k.load(buffer, self.b, *heads, t.at, where=masks)
@@ -172,9 +172,14 @@ class _Gradient(Sweep):
 def by_readers(fold: WeightedSum, name: str = "attend_gradient_of_readers") -> Program:
     """The gradients of what is of the reader, or of the head, which is a number a reader that the
     caller sums; and delta, for the other program."""
-    w = _Gradient(fold, name, "Gradients of readers: a block of them walks what they read.",
-                  READER, 8, 3)  # fmt: skip
-    k = w.k
+    w = Gradient(fold, name, "Gradients of readers: a block of them walks what they read.",
+                 READER, 8, 3)  # fmt: skip
+    return gradient_of_readers(w)
+
+
+def gradient_of_readers(w: Gradient) -> Program:
+    """The gradients of what a program of readers holds."""
+    k, fold = w.k, w.fold
     w.begin()
     own = [w.in_mine]
     readers = {"d_o": w.of_readers(w.d_o, w.mine, own)}
@@ -209,7 +214,7 @@ def by_distances(fold: WeightedSum, name: str = "attend_gradient_of_tables") -> 
     or u less a block, for the places u of a block. It turns the rows of every block until distances
     stand in columns, and sums over rows; the caller sums over sequences, and over what is read at
     one index. Blocks are square."""
-    w = _Gradient(fold, name, "Gradients by distance: the blocks along one diagonal.", READER, 4, 2)
+    w = Gradient(fold, name, "Gradients by distance: the blocks along one diagonal.", READER, 4, 2)
     k, lookups = w.k, fold.learned_lookups
     alone = [ceil_div(n, w.BLOCK[role]) for n, role in ((w.T, READER), (w.S, READ))]
     diagonals = w.programs(alone[0] + alone[1] - 1)
@@ -240,7 +245,7 @@ def by_distances(fold: WeightedSum, name: str = "attend_gradient_of_tables") -> 
     return k.done()
 
 
-def _at_distances(w: _Gradient, name: str, diagonals: sympy.Expr) -> tuple[Buffer, Buffer]:
+def _at_distances(w: Gradient, name: str, diagonals: sympy.Expr) -> tuple[Buffer, Buffer]:
     """Memory for sums of pairs by distance, and for the index that a distance stands for."""
     axes: dict[str, Any] = {f"n_{clean(head.name)}": w.N[head.name] for head in w.fold.heads}
     axes = {"b": w.B, **axes, "diagonal": diagonals, "half": 2, "u": w.BLOCK[READ]}
@@ -248,7 +253,7 @@ def _at_distances(w: _Gradient, name: str, diagonals: sympy.Expr) -> tuple[Buffe
     return w.k.memory(d, axes), w.k.memory(f"at_{name}", axes, "i32")
 
 
-def _last(w: _Gradient, beside: Tile, low: Tile, high: Tile) -> Tile:
+def _last(w: Gradient, beside: Tile, low: Tile, high: Tile) -> Tile:
     """Where a diagonal ends: where it begins, if a bound of the mask leaves nothing of it."""
     k, N = w.k, w.BLOCK[READ]
     for bound in w.fold.bounds:
@@ -260,7 +265,7 @@ def _last(w: _Gradient, beside: Tile, low: Tile, high: Tile) -> Tile:
     return high
 
 
-def _on_block(w: _Gradient, i: Tile, beside: Tile) -> dict[str, Tile]:
+def _on_block(w: Gradient, i: Tile, beside: Tile) -> dict[str, Tile]:
     """The gradient of each input of the score in the block of readers i on a diagonal."""
     k = w.k
     w.stand_on((i * w.BLOCK[READER]).named("first"))
@@ -278,7 +283,7 @@ def _on_block(w: _Gradient, i: Tile, beside: Tile) -> dict[str, Tile]:
     return {name: k.where(w.in_mine, d.over(*both), 0.0) for name, d in found.items()}
 
 
-def _turned(w: _Gradient, d: Tile) -> tuple[Tile, Tile]:
+def _turned(w: Gradient, d: Tile) -> tuple[Tile, Tile]:
     """Sums over the readers of a block for each u: of pairs with t - s = u, and u less a block."""
     k, N = w.k, w.BLOCK[READ]
     t, u = (k.iota(dim.name, dim.length) for dim in (w.rows, w.columns))
@@ -287,7 +292,7 @@ def _turned(w: _Gradient, d: Tile) -> tuple[Tile, Tile]:
     return k.where(ahead >= 0, turned, 0.0).sum("t"), k.where(ahead >= 0, 0.0, turned).sum("t")
 
 
-def _index(w: _Gradient, output: str, beside: Tile, u: Tile, half: int) -> Tile:
+def _index(w: Gradient, output: str, beside: Tile, u: Tile, half: int) -> Tile:
     """The index of a table at each distance of a diagonal."""
     k, N, fold = w.k, w.BLOCK[READ], w.fold
     far = beside * N + u + k.lift(w.POS - w.START - half * N, "i32")
@@ -299,8 +304,14 @@ def _index(w: _Gradient, output: str, beside: Tile, u: Tile, half: int) -> Tile:
 
 def by_tokens(fold: WeightedSum, name: str = "attend_gradient_of_tokens") -> Program:
     """The gradients of what is of the token read, for each head of the pairs."""
-    w = _Gradient(fold, name, "Gradients of tokens read: a block of them walks its readers.",
-                  READ, 8, 2)  # fmt: skip
+    w = Gradient(fold, name, "Gradients of tokens read: a block of them walks its readers.",
+                 READ, 8, 2)  # fmt: skip
+    return gradient_of_tokens(w)
+
+
+def gradient_of_tokens(w: Gradient) -> Program:
+    """The gradients of what a program of tokens read holds."""
+    fold = w.fold
     w.begin()
 
     def turn(t: Tokens, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:

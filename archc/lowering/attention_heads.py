@@ -25,8 +25,8 @@ class HeadRows(Sweep):
     """A program whose rows are readers and the heads that share what they read; `self.heads` of
     these is a tile of the rows."""
 
-    def __init__(self, fold: WeightedSum, name: str, doc: str, warps: int, ahead: int):
-        super().__init__(replace(fold, packed=False), name, doc, READER, warps, ahead)
+    def __init__(self, fold: WeightedSum, name: str, doc: str, held: str, warps: int, ahead: int):
+        super().__init__(replace(fold, packed=False), name, doc, held, warps, ahead)
         self.packed = rows_of(fold)
         head, share = self.packed.head, self.packed.share
         whole = head is not None and self.packed.groups is None
@@ -84,7 +84,7 @@ class _Part(HeadRows):
 
     def __init__(self, fold: WeightedSum, name: str):
         doc = "The heads of a group as rows walk a part of what they read."
-        super().__init__(fold, name, doc, 4, 3)
+        super().__init__(fold, name, doc, READER, 4, 3)
         (self.PARTS,) = self.k.sizes("PARTS", varying=True)
 
     def stand(self) -> None:
@@ -117,8 +117,7 @@ def by_parts(fold: WeightedSum, name: str = "attend_part") -> Program:
     w.stand()
     first = w.part.equals(0) if fold.sink is not None else None
     made = summed(w, values, first)
-    heads = [w.heads[head.name] for head in fold.heads]
-    index, acc = [w.part, w.b, w.mine.at, *heads], made[-1]
+    index, acc = [w.part, w.b, w.mine.at, *w.among_heads()], made[-1]
     if part_lse is not None:
         m, total, _ = made
         read = (total > 0.0).named("read", "whether a row read anything")
@@ -134,8 +133,7 @@ def by_parts(fold: WeightedSum, name: str = "attend_part") -> Program:
 
 def _of_parts(w: _Part, values: Source | None) -> tuple[Buffer, Buffer | None]:
     """Memory for what parts find."""
-    axes: dict[str, Any] = {"part": w.PARTS, "b": w.B, "t": w.T}
-    axes |= {f"n_{clean(head.name)}": w.N[head.name] for head in w.fold.heads}
+    axes: dict[str, Any] = {"part": w.PARTS, "b": w.B, "t": w.T, **w.axes_of_heads()}
     dim = values.dim if values else None
     own = {} if dim is None else {f"d_{clean(dim.name)}": w.N[dim.name]}
     part_lse = w.k.memory("part_lse", axes) if w.fold.softmax else None

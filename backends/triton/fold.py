@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import sympy
 from archc.backends.eager.attend import AttendFunction, why_alone
 from archc.backends.eager.attention import attention
+from archc.backends.eager.file import File
 from archc.backends.eager.fused import Fused
 from archc.backends.eager.fusion import fuse
 from archc.backends.eager.packed import in_one_run
@@ -15,6 +17,7 @@ from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import permuted
+from archc.backends.triton.choice_op import ChoiceOp
 from archc.backends.triton.fold_op import FEW, FoldOp
 
 from archc.attention.recognise import sums
@@ -38,15 +41,15 @@ class FoldFunction(AttendFunction):
         title: str,
     ):  # fmt: skip
         super().__init__(scope, node, values, "_fold")
-        entering = {fold.node: entering_of(fold) for fold in folds}
         by_torch = {id: each.operands for id, each in self.body.fused.items()}
-        self.take_borders({**by_torch, **entering})
+        self.take_borders({**by_torch, **taking_borders(folds)})
         self.folds = [replace(fold, packed=self.packed) for fold in folds]
         for fold in self.folds:
-            op = FoldOp(scope.file, fold, f"{title}_sum", few=node.op.decode is None)
+            op = _op(scope.file, fold, f"{title}_sum", few=node.op.decode is None)
             op.write()
-            emit = partial(_summed, op=op)
-            self.body.fused[fold.node] = Fused(entering[fold.node], emit, "summed")
+            operands = tuple(dict.fromkeys(source.node for source in _entering(fold)))
+            emit = partial(_summed, op=op, most=_most(scope, node, fold))
+            self.body.fused[fold.node] = Fused(operands, emit, "summed")
         self.body.uses = self.body._count_uses()
         self.test = self._test()
 
@@ -69,9 +72,33 @@ class FoldFunction(AttendFunction):
         return " and ".join(tests)
 
 
-def entering_of(fold: WeightedSum) -> tuple[int, ...]:
-    """The values of the body that a fold is made of."""
-    return tuple(dict.fromkeys(source.node for source in fold.sources))
+def taking_borders(folds: Sequence[WeightedSum]) -> dict[int, tuple[int, ...]]:
+    """The sums whose kernels take packed sequences, and the values that each is made of."""
+    return {
+        fold.node: tuple(dict.fromkeys(source.node for source in fold.sources))
+        for fold in folds if fold.choice is None
+    }  # fmt: skip
+
+
+def _op(file: File, fold: WeightedSum, title: str, few: bool) -> FoldOp:
+    """The ops of a fold."""
+    return ChoiceOp(file, fold, title) if fold.choice else FoldOp(file, fold, title, few)
+
+
+def _entering(fold: WeightedSum) -> list[Source]:
+    """What the ops of a fold are given."""
+    return [*fold.sources, *([fold.choice.source] if fold.choice is not None else [])]
+
+
+def _most(scope: Scope, node: Node, fold: WeightedSum) -> sympy.Expr | None:
+    """How many blocks a reader has chosen at most, as the layer has it."""
+    if fold.choice is None:
+        return None
+    entering = dict(zip((name for name, _ in node.op.captures), node.operands, strict=True))
+    op = node.op.body[fold.choice.source.node].op
+    made = scope.graph[entering[op.name]].op if isinstance(op, ir.Input) else None
+    chosen = isinstance(made, ir.Top) and made.axis == fold.choice.blocks.name
+    return made.count if chosen else None
 
 
 def by_folds(
@@ -125,7 +152,8 @@ def told(attend: ir.Attend, node: Node, fold: WeightedSum | Refusal) -> str:
         return f"all pairs at once: {fold.reason}"
     what = "softmax of a score" if fold.softmax else "weights as they are"
     learned = f", without a gradient ({fold.unlearned})" if fold.slopes is None else ""
-    return f"a fold over blocks of `{attend.read.name}`, {what}{learned}"
+    chosen = " that each reader has chosen" if fold.choice is not None else ""
+    return f"a fold over blocks of `{attend.read.name}`{chosen}, {what}{learned}"
 
 
 def how_packed(layer: ir.Layer, attend: ir.Attend, found: Sequence[WeightedSum | Refusal]) -> str:
@@ -133,17 +161,17 @@ def how_packed(layer: ir.Layer, attend: ir.Attend, found: Sequence[WeightedSum |
     if not in_one_run(layer):
         return "one length after the other, as through all of the layer"
     done = {id: each.operands for id, each in fuse(attend.body).items()}
-    done |= {fold.node: entering_of(fold) for fold in found if isinstance(fold, WeightedSum)}
+    done |= taking_borders([fold for fold in found if isinstance(fold, WeightedSum)])
     why = why_alone(attend, done)
     return f"one length after the other: {why}" if why else "one launch of each kernel"
 
 
-def _summed(scope: Scope, node: Node, op: FoldOp) -> Value:
+def _summed(scope: Scope, node: Node, op: FoldOp, most: sympy.Expr | None) -> Value:
     """`o = memory_sum(q, k, v, T, pos, ...)`."""
     fold = op.fold
     reader, read = fold.reader.name, fold.read.name
     running: dict[int, str] = {}
-    given = [_given(scope, fold, source, running) for source in fold.sources]
+    given = [_given(scope, fold, source, running) for source in _entering(fold)]
     tokens = scope.ask(scope.lengths[reader])
     starts = [scope.ask(scope.starts.get(name, "0")) for name in (reader, read)]
     known = {symbol.name: (number, symbol) for number, symbol in numbers_of(fold).items()}
@@ -152,6 +180,10 @@ def _summed(scope: Scope, node: Node, op: FoldOp) -> Value:
         for number, symbol in known.values()
     ]
     borders = [scope.cu_seqlens] * fold.packed
+    if fold.choice is not None:
+        place = fold.choice.source.type.names.index(fold.choice.blocks.name)
+        there = f"{given[-1].at(ATOM)}.shape[{place}]"
+        numbers.append(there if most is None else f"min({scope.size(most)}, {there})")
     text = call(op.title, *given, *borders, tokens, *starts, *numbers)
     if fold.softmax:
         text = Text(f"{text.at(ATOM)}[0]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from archc.backends.eager.file import File
 from archc.backends.eager.library import DIGEST
@@ -21,11 +21,13 @@ from archc.tile.language import Buffer, Program
 LOCALS = (
     "B", "S", "data", "shared", "o", "lse", "d_o", "delta", "output", "inputs", "given", "made",
     "rows", "columns", "parts", "options", "tokens", "pos", "start", "cu_seqlens", "borders",
-    "blocks",
+    "blocks", "most", "listed", "count", "order", "begins",
 )  # fmt: skip
 FEW = 16
 """Fewer readers than these share a program with heads."""
 WIDE = "torch.float32"
+Make = Callable[[WeightedSum, str], Program]
+"""What makes a program of a fold, of a name."""
 
 
 class FoldOp:
@@ -168,7 +170,12 @@ class FoldOp:
 
     # --- the forward ---
 
-    def _program(self, make: Callable[[WeightedSum, str], Program], suffix: str) -> Program:
+    @property
+    def kernel(self) -> Make:
+        """What makes the program of the values."""
+        return forward
+
+    def _program(self, make: Make, suffix: str) -> Program:
         return make(self.fold, f"{self.title}{suffix}_kernel")
 
     def _forward(self) -> None:
@@ -217,7 +224,7 @@ class FoldOp:
         return [buffer for buffer in program.buffers if buffer.name not in read]
 
     def _fake(self) -> None:
-        program, writer = self._program(forward, ""), Writer()
+        program, writer = self._program(self.kernel, ""), Writer()
         doc = f"What the results of `{self.title}` are like, without their values."
         self._define(writer, f"{self.title}_fake", self.parameters, doc)
         vectors = [self.arguments[source.name] for source in self.vectors]
@@ -269,10 +276,8 @@ class FoldOp:
         writer.line(f"d_o = d_o.to({dtype}).contiguous()")
         if alone := self._alone(learned):
             writer.line(f"shared = data if {alone} else {WIDE}")
-        kinds = [(by_readers, "readers"), (by_tokens, "tokens")]
-        kinds += [(by_distances, "tables")] if self.fold.learned_lookups else []
         made = set[str]()
-        for make, kind in kinds:
+        for make, kind in self._kinds(writer):
             program = self._program(make, f"_{kind}")
             self._blocks(writer, kind)
             for buffer in self._made(program):
@@ -282,6 +287,13 @@ class FoldOp:
             self._launch(writer, program, sizes)
         self._give(writer, [self._own(source) for source in learned])
         self.file.sections.append(writer.text())
+
+    def _kinds(self, writer: Writer) -> Iterator[tuple[Make, str]]:
+        """What makes the programs of the gradient, one after the other, each with its kind."""
+        yield by_readers, "readers"
+        yield by_tokens, "tokens"
+        if self.fold.learned_lookups:
+            yield by_distances, "tables"
 
     def _alone(self, learned: list[Source]) -> str:
         """Whether no vector is shared by heads after all; empty where none can be."""

@@ -1,6 +1,6 @@
 """Kernels of attends as machine code for sm_90, ahead of time, without a GPU:
 
-python -m tests.attention.compiled capped sloped
+python -m tests.attention.compiled capped sloped chosen
 
 Prints registers, bytes spilled and shared memory of each; 1 if one has no room.
 """
@@ -25,15 +25,21 @@ from triton.compiler import ASTSource
 from triton.compiler import compile as compiled_for
 
 from archc.lowering.attention import BORDERS, forward
+from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen
 from archc.lowering.attention_gradient import by_readers, by_tokens
 from archc.lowering.attention_heads import by_parts
+from archc.runtime.choices import choice_blocks
 from archc.runtime.folds import fold_blocks, part_blocks
 from archc.tile.language import Program
-from tests.attention.cases import launch
+from tests.attention.cases import Launch, launch
+from tests.attention.test_chosen import SCORE, launched
 from tests.attention.test_folds import SCORES
 from tests.tile.launched import HEAD, compiled_in
 
 PROGRAMS = {"forward": forward, "readers": by_readers, "tokens": by_tokens, "parts": by_parts}
+CHOSEN = {
+    "chosen forward": by_choice, "chosen readers": of_choosers, "chosen tokens": of_chosen,
+}  # fmt: skip
 ROOM, SPILLED = 232_448, 1024
 POINTERS = {"IO": "*bf16", "i32": "*i32"}
 
@@ -41,6 +47,11 @@ POINTERS = {"IO": "*bf16", "i32": "*i32"}
 def compiled(score: str, kind: str, wide: int = 128, packed: bool = False) -> dict[str, int]:
     """One program on bfloat16, with the blocks that files launch it with; for batches, or for
     packed sequences."""
+    if kind in CHOSEN:
+        case: Launch = launched(SCORE, 1, 64, K=wide, V=wide)
+        case.dtype = torch.bfloat16
+        blocks = choice_blocks(kind.rsplit(maxsplit=1)[-1], torch.bfloat16, 16, 64, wide)
+        return assembled_for(CHOSEN[kind](case.fold), case, *blocks)
     text, sizes = SCORES[score]
     case = launch(text, 256, B=1, dtype=torch.bfloat16, H=4, K=wide, V=wide, **sizes)
     if kind == "parts":
@@ -48,8 +59,16 @@ def compiled(score: str, kind: str, wide: int = 128, packed: bool = False) -> di
         rows, columns, _, options = part_blocks(torch.bfloat16, 8, 1, 8192, cpu, wide)
     else:
         rows, columns, options = fold_blocks(kind, torch.bfloat16, wide)
-    fold = replace(case.fold, packed=True)
-    program = replace(PROGRAMS[kind](fold), warps=options["num_warps"])
+    program = PROGRAMS[kind](replace(case.fold, packed=True))
+    return assembled_for(program, case, rows, columns, options, packed)
+
+
+def assembled_for(
+    program: Program, case: Launch, rows: int, columns: int, options: dict[str, int],
+    packed: bool = False,
+) -> dict[str, int]:  # fmt: skip
+    """What machine code of a program takes."""
+    program = replace(program, warps=options["num_warps"])
     kernel = getattr(load(HEAD + printer.to_triton(program), program.name), program.name)
     lengths = {**case.constants, "BLOCK_T": rows, "BLOCK_S": columns}
     signature, fixed, even = arguments(program)
@@ -103,8 +122,9 @@ def assembled(ptx: str) -> dict[str, int]:
 def main() -> int:
     """Every program of every score that is asked for."""
     wrong = False
-    for score in sys.argv[1:] or ["capped"]:
-        for kind, packed in (*product(PROGRAMS, (False,)), ("forward", True), ("tokens", True)):
+    kinds = [*product(PROGRAMS, (False,)), ("forward", True), ("tokens", True)]
+    for score in sys.argv[1:] or ["capped", "chosen"]:
+        for kind, packed in kinds if score in SCORES else product(CHOSEN, (False,)):
             found = compiled(score, kind, packed=packed)
             far = found["shared"] > ROOM or found["spilled"] > SPILLED
             wrong |= far

@@ -91,32 +91,59 @@ def compared(spec: str) -> dict[str, float]:
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(shape, generator=generator) for shape in shapes.values()]
     drawn[3:] = [-x.abs() / 4 for x in drawn[3:]]
+    folded = getattr(module, f"{name}_fold")
+    runs = [partial(folded, cu_seqlens=borders) if packed else folded, getattr(module, name)]
+    runs = [partial(run, pos=pos, **numbers) for run in runs]
+    if packed:
+        own = len([x for x in drawn if x.shape[0] == 1])
+        runs[1] = partial(each_alone, runs[1], own, borders)
+    learned = [title != "alibi" or x.dim() > 1 for x in drawn]
+    return apart([*shapes], runs, drawn, learned)
+
+
+def each_alone(run: Callable[..., Tensor], own: int, borders: Tensor, *given: Tensor) -> Tensor:
+    """`run` for each of some packed sequences; the first so many tensors are of tokens."""
+    of_each = partial(of_tokens, run, [*given[own:]])
+    return one_by_one(of_each, borders, [*given[:own]], [])[0]
+
+
+def compared_choice(most: int = 3, pick: int = 16, tokens: int = 75) -> dict[str, float]:
+    """The same of blocks that readers have chosen."""
+    module: Any = loaded(text_of(archc.load("nsa").layer, "triton"), "nsa")
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"q": (2, tokens, 8, 20), "k": (2, tokens, 2, 20), "v": (2, tokens, 2, 24)}
+    drawn = [torch.randn(shape, generator=generator) for shape in shapes.values()]
+    blocks = -(-tokens // pick)
+    best = torch.rand(2, tokens, blocks, 2, generator=generator).argsort(2)[:, :, :most]
+    drawn.append(torch.zeros(2, tokens, blocks, 2, dtype=torch.bool).scatter(2, best, True))
+    plain = partial(module.nsa_memory_o_slc, pick=pick, pos=0)
+    runs = [partial(module.nsa_memory_o_slc_fold, pick=pick, pos=0, n=most), plain]
+    return apart([*shapes], runs, drawn, [x.is_floating_point() for x in drawn])
+
+
+def apart(
+    names: list[str], runs: list[Callable[..., Tensor]], drawn: list[Tensor], learned: list[bool]
+) -> dict[str, float]:
+    """How far values and gradients of one function in float32 are from another's in float64."""
     made: list[list[Tensor]] = []
-    for function, dtype in ((f"{name}_fold", torch.float32), (name, torch.float64)):
-        given = [x.to(dtype).requires_grad_(title != "alibi" or x.dim() > 1) for x in drawn]
-        learned = [x for x in given if x.requires_grad]
-        run = partial(getattr(module, function), pos=pos, **numbers)
-        if packed and function == name:
-            shared = len([x for x in given if x.shape[0] != 1])
-            each = given[: len(given) - shared]
-            each_alone = partial(of_tokens, run, given[len(each) :])
-            (o,) = one_by_one(each_alone, borders, each, [])
-        else:
-            o = run(*given, **({"cu_seqlens": borders} if packed else {}))
+    for run, dtype in zip(runs, (torch.float32, torch.float64), strict=True):
+        given = [x.to(dtype if x.is_floating_point() else x.dtype) for x in drawn]
+        given = [x.requires_grad_(own) for x, own in zip(given, learned, strict=True)]
+        o = run(*given)
         weight = torch.linspace(-1, 1, o.numel(), dtype=dtype).view(o.shape).sin()
-        made.append([o, *torch.autograd.grad((o * weight).sum(), learned)])
-    names = ["o", *(f"d_{each}" for each in shapes)]
+        inputs = [x for x in given if x.requires_grad]
+        made.append([o, *torch.autograd.grad((o * weight).sum(), inputs)])
     return {
         name: float(((x.double() - y).norm() / y.norm()).detach())
-        for name, x, y in zip(names, *made, strict=False)
+        for name, x, y in zip(["o", *(f"d_{n}" for n in names)], *made, strict=False)
     }
 
 
 def main() -> int:
     """How far every output is off; 1 if one is too far."""
     wrong = False
-    for spec in sys.argv[1:] or SPECS:
-        found = compared(spec)
+    for spec in sys.argv[1:] or [*SPECS, "nsa"]:
+        found = compared_choice() if spec == "nsa" else compared(spec)
         wrong |= not max(found.values()) < 1e-5
         print(f"{spec}: {found}{' TOO FAR' if wrong else ''}", flush=True)
     return int(wrong)

@@ -39,7 +39,9 @@ def test_the_plan_says_what_becomes_of_each_attend():
     layer = archc.load("nsa").layer
     told = {each.name: each.how for each in attends_of(layer)}
     assert told["o_win"] == "a fold over blocks of `s`, softmax of a score"
-    assert told["o_slc"].startswith("all pairs at once: ")
+    assert told["o_slc"].startswith("a fold over blocks of `s` that each reader has chosen")
+    (latent,) = (each.how for each in attends_of(archc.load("dsa").layer) if each.name == "o")
+    assert latent.startswith("all pairs at once: ")
     (plain,) = attends_of(archc.load("mla").layer)
     assert plain.how == "scaled_dot_product_attention of torch" and not plain.more
 
