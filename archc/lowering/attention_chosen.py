@@ -13,7 +13,7 @@ from typing import Any
 import sympy
 
 from archc.attention.weighted_sum import Choice, Source, WeightedSum
-from archc.ir.chunk import cotangent
+from archc.ir.value_names import cotangent
 from archc.lowering.attention import READ, READER, Tokens, clean, leave, summed
 from archc.lowering.attention_gradient import Gradient, gradient_of_readers, gradient_of_tokens
 from archc.lowering.attention_heads import HeadRows

@@ -151,12 +151,12 @@ def part_blocks(
 ) -> tuple[int, int, int, dict]:
     """Of a kernel of few readers: how many rows and how many tokens read are in a block, into how
     many parts the tokens are split, and how it is launched. `rows`: how many there are for each of
-    the `programs`; `dims` are the lengths of vectors. There are parts enough to keep every
-    processor busy to the end, and none is shorter than 4 blocks."""
+    the `programs`; `dims` are the lengths of vectors. There are parts enough for two programs of
+    each processor, and none is shorter than 4 blocks."""
     wide, block = max(block_of(size) for size in dims), block_of(rows, 64)
     columns = 32 if dtype.itemsize == 4 or wide > 128 else 64
     programs *= -(-rows // block)
-    parts = min(-(-8 * processors_of(device) // programs), -(-tokens // (4 * columns)), 64)
+    parts = min(2 * processors_of(device) // programs, -(-tokens // (4 * columns)), 64)
     stages = 2 if dtype.itemsize == 4 or wide > 128 else 3
     return block, columns, max(1, parts), {"num_warps": 4, "num_stages": stages}
 

@@ -84,7 +84,7 @@ def compared(spec: str) -> dict[str, float]:
     module: Any = loaded(text_of(layer, "triton"), title)
     packed = way == "packed"
     if way == "few":
-        module.processors_of = lambda device: 1  # parts for it
+        module.processors_of = lambda device: 4  # parts for it
     name = f"{snake(layer.name)}_memory"
     pos = 0 if packed else shapes["k"][1] - shapes["q"][1] + SEEN
     borders = torch.tensor(BORDERS)
