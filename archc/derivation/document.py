@@ -93,7 +93,7 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
     for row in rows[1:]:
         if not any(rows[0][1:]):
             found += [f"    {row[0]}"] if row[0] else []
-            found.append(f"        {row[1]}: {row[2]}")
+            found.append(f"        {': '.join(row[1:])}")
             continue
         found.append(f"    {row[0]}" + (f"  ({row[-1]})" if not rows[0][-1] and row[-1] else ""))
         rest = zip(rows[0][1:], row[1:], strict=True)

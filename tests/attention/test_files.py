@@ -167,4 +167,5 @@ def test_packed_sequences_on_a_gpu(name: str, dtype: torch.dtype, cut: str) -> N
     slopes = torch.autograd.grad(wanted, exact, d)
     for ours, theirs in zip((y, *found), (wanted, *slopes), strict=True):
         error = (ours.double() - theirs).norm() / theirs.norm()
-        assert error < (1e-5 if dtype == torch.float32 else 0.03), error
+        limit = 3e-5 if dtype == torch.float32 else 0.03  # gates: small differences of sums
+        assert error < limit, error
