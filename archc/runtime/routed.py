@@ -75,8 +75,8 @@ def grouped_product(x: Tensor, weight: Tensor, routed: Routed) -> Tensor:
     """Each pair by the matrix of its place: x [pairs, I], weight [N, I, O] -> [pairs, O].
 
     One grouped product of torch where the device has it, for which nothing waits; else a product
-    for each place that was chosen, and where torch traces, which cannot look at how many chose it,
-    products of blocks of pairs.
+    for each place that was chosen, and where torch traces or a CUDA graph is recorded, which cannot
+    look at how many chose it, products of blocks of pairs.
     """
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
@@ -85,7 +85,8 @@ def grouped_product(x: Tensor, weight: Tensor, routed: Routed) -> Tensor:
         return product_of_blocks(x, weight, routed)
     if groups(x, weight):
         return F.grouped_mm(x, weight, offs=routed.ends)
-    if torch.compiler.is_compiling():
+    recorded = x.is_cuda and torch.cuda.is_current_stream_capturing()
+    if recorded or torch.compiler.is_compiling():
         return product_of_blocks(x, weight, routed)
     made, start = [], 0
     matrices = weight.unbind(0)

@@ -1,0 +1,45 @@
+"""A pool on a GPU: its step is a CUDA graph, recorded again where there is more room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import archc
+from archc.serving import Pool, Together
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+
+SIZES: dict[str, dict[str, Any]] = {
+    "gpt": {"vocab": 64, "d": 64, "H": 4, "L": 2, "length": 128, "p": 0.1},
+    "gemma3": {
+        "vocab": 64, "d": 64, "H": 4, "G": 2, "K": 16, "L": 3, "f": 64, "full": [1], "window": 16,
+    },
+    "lfm2": {"vocab": 64, "d": 64, "H": 4, "G": 2, "L": 3, "f": 64, "attention": [1]},
+    "kimi_linear": {
+        "vocab": 64, "d": 64, "L": 3, "H": 2, "experts": 4, "active": 2, "f": 32, "dense": 64,
+        "full": [1],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", SIZES)
+def test_sequences_are_as_if_alone(spec: str) -> None:
+    torch.manual_seed(0)
+    model = archc.load(spec).module(device="cuda", **SIZES[spec]).eval()
+    prompts = [torch.randint(0, 64, (n,), device="cuda") for n in (3, 40, 17, 5)]
+    pool, numbers, waiting = Pool(model, slots=3), dict[int, int](), [*enumerate(prompts)]
+    assert isinstance(pool.lanes, Together) and pool.lanes.graph is not None
+    while waiting or pool.live:
+        while waiting and pool.free:
+            at, prompt = waiting.pop(0)
+            numbers[at] = pool.add(prompt, 60, temperature=0)
+        pool.step()
+    for at, prompt in enumerate(prompts):
+        wanted = archc.generate(model, prompt[None], 60, temperature=0)[0]
+        assert torch.equal(pool.remove(numbers[at]), wanted), at
