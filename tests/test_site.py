@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [
-    *sorted((ROOT / "docs" / "guides").glob("*.md")),
-    ROOT / "docs" / "command_line.md",
-    ROOT / "docs" / "weights.md",
-]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [
+    path
+    for path in sorted((ROOT / "docs").rglob("*.md"))
+    if BLOCK.search(path.read_text(encoding="utf-8")) and path.name != "toy.md"
+]
+"""All pages with something to run, but one whose blocks `tests/test_docs.py` runs."""
 ENVIRONMENT = {
     **os.environ,
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -25,7 +26,7 @@ ENVIRONMENT = {
 
 
 def test_the_site_builds(tmp_path: Path):
-    """Without the network, without a warning, with a page for each error."""
+    """Without the network, without a warning, with a page for each error; links lead somewhere."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env=ENVIRONMENT, check=False
@@ -34,6 +35,14 @@ def test_the_site_builds(tmp_path: Path):
     codes = {path.stem for path in (ROOT / "archc" / "explain").glob("E*.md")}
     assert codes <= {path.name for path in (tmp_path / "errors").iterdir()}
     assert "https://fonts" not in (tmp_path / "index.html").read_text(encoding="utf-8")
+    links = [
+        page.parent / link
+        for page in tmp_path.rglob("*.html")
+        for link in re.findall(r'(?:href|src)="([^"#:?]+)["#?]', page.read_text(encoding="utf-8"))
+        if page.name != "404.html"
+    ]
+    missing = [link for link in links if not link.exists()]
+    assert len(links) > 1000 and not missing, missing
 
 
 @pytest.mark.docs
@@ -42,7 +51,6 @@ def test_the_blocks_of_a_guide_run(page: Path, tmp_path: Path):
     """In order, in one folder: commands by a shell, all Python of a page together."""
     code: list[str] = []
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
-    assert blocks, "a page shows what to write"
     if any("TinyLlama" in text for _, text in blocks):
         checkpoint(tmp_path / "TinyLlama-1.1B")
     for language, text in blocks:
