@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from archc.runtime.kernels import block_of, has_triton, processors_of
+from archc.runtime.kernels import block_of, has_triton, needs_gradient, processors_of
 from archc.runtime.layers import once_for
 from archc.runtime.ops import transformed
 from archc.runtime.packed import packed_tables
@@ -27,6 +27,12 @@ def by_folds(*tensors: Tensor) -> bool:
         if x.device != device or not x.numel() or (x.is_floating_point() and x.dtype not in kinds):
             return False
     return not transformed(*tensors) and has_triton()
+
+
+def by_few_folds(readers: int, *tensors: Tensor) -> bool:
+    """Whether kernels whose rows are the heads of fewer than 16 readers can do it: nothing learns
+    by it."""
+    return readers < 16 and by_folds(*tensors) and not needs_gradient(*tensors)
 
 
 class RunningSums(torch.autograd.Function):
@@ -152,13 +158,17 @@ def part_blocks(
     """Of a kernel of few readers: how many rows and how many tokens read are in a block, into how
     many parts the tokens are split, and how it is launched. `rows`: how many there are for each of
     the `programs`; `dims` are the lengths of vectors. There are parts enough for two programs of
-    each processor, and none is shorter than 4 blocks."""
-    wide, block = max(block_of(size) for size in dims), block_of(rows, 64)
-    columns = 32 if dtype.itemsize == 4 or wide > 128 else 64
+    each processor, and none is shorter than 4 blocks. Sums of vectors of more than 256 numbers
+    go over 8 warps, which have the registers for 64 rows of 512."""
+    wide, exact = max(block_of(size) for size in dims), dtype.itemsize == 4
+    block = block_of(rows, 32 if exact and wide > 256 else 64)
+    columns = 32 if exact or wide > 128 else 64
+    columns = 16 if exact and wide > 256 else columns
     programs *= -(-rows // block)
     parts = min(2 * processors_of(device) // programs, -(-tokens // (4 * columns)), 64)
-    stages = 2 if dtype.itemsize == 4 or wide > 128 else 3
-    return block, columns, max(1, parts), {"num_warps": 4, "num_stages": stages}
+    stages = 1 if exact and wide > 256 else 2 if exact or wide > 128 else 3
+    options = {"num_warps": 8 if wide > 256 else 4, "num_stages": stages}
+    return block, columns, max(1, parts), options
 
 
 def fold_programs(

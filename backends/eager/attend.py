@@ -31,7 +31,8 @@ DECODE = "_decode"
 
 
 class AttendFunction:
-    """The function of one attention: its arguments are the captures, then what positions need."""
+    """The function of one attention: its arguments are the captures, then what positions need.
+    `packed`: it takes all packed sequences at once; `unpacked`: it is not called with any."""
 
     def __init__(self, scope: Scope, node: Node, values: dict[str, Value], suffix: str = ""):
         self.scope, self.node, self.op, self.values = scope, node, node.op, values
@@ -48,7 +49,7 @@ class AttendFunction:
         self.body = body = body_scope(scope, node, like, axes)
         body.pair = (node.op.reader.name, node.op.read.name)
         body.writer.margin = len(INDENT)
-        self.packed = False
+        self.packed, self.unpacked = False, False
         self.take_borders({id: each.operands for id, each in body.fused.items()})
         self._name_streams(axes)
         for name, inner in inputs.items():
@@ -124,7 +125,7 @@ class AttendFunction:
         left = ", ".join(targets.values())
         if self.packed:
             scope.writer.call(f"{left} = {self.name}(", [*arguments, *given, scope.cu_seqlens], ")")
-        elif scope.cu_seqlens:
+        elif scope.cu_seqlens and not self.unpacked:
             with scope.writer.block(f"if {scope.cu_seqlens} is not None:"):
                 self._each_alone(left, given)
             with scope.writer.block("else:"):
@@ -261,8 +262,16 @@ def _called(
     added, saved = (scope.names.fresh(name) for name in ("added", "saved"))
     _bound(scope, added, left, lengths)
     _bound(scope, saved, right, lengths)
+    by_folds = scope.file.by_folds
+    folded = by_folds and by_folds(scope, other, values, second.name, many=False)
     with scope.writer.block(f"if {added} < {saved}:"):
-        second.call(targets)
+        if folded is None:
+            second.call(targets)
+        else:
+            with scope.writer.block(f"if {folded.test}:"):
+                folded.call(targets)
+            with scope.writer.block("else:"):
+                second.call(targets)
     with scope.writer.block("else:"):
         found = first.call(targets)
     return found

@@ -21,14 +21,15 @@ from archc.backends.triton.choice_op import ChoiceOp
 from archc.backends.triton.fold_op import FEW, FoldOp
 
 from archc.attention.recognise import sums
+from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Refusal, Source, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import numbers_of
 
-WIDEST = 256
-"""The longest vector that kernels hold."""
+WIDEST, WIDEST_OF_FEW = 256, 512
+"""The longest vector that kernels hold, and those of few readers alone."""
 
 Folds = Callable[[ir.Attend], tuple[WeightedSum | Refusal, ...]]
 
@@ -38,14 +39,16 @@ class FoldFunction(AttendFunction):
 
     def __init__(
         self, scope: Scope, node: Node, values: dict[str, Value], folds: list[WeightedSum],
-        title: str,
+        title: str, many: bool,
     ):  # fmt: skip
         super().__init__(scope, node, values, "_fold")
+        self.many = many
         by_torch = {id: each.operands for id, each in self.body.fused.items()}
-        self.take_borders({**by_torch, **taking_borders(folds)})
+        self.take_borders({**by_torch, **taking_borders(folds)} if many else {})
+        self.unpacked = not many
         self.folds = [replace(fold, packed=self.packed) for fold in folds]
         for fold in self.folds:
-            op = _op(scope.file, fold, f"{title}_sum", few=node.op.decode is None)
+            op = _op(scope.file, fold, f"{title}_sum", node.op.decode is None, many)
             op.write()
             operands = tuple(dict.fromkeys(source.node for source in _entering(fold)))
             emit = partial(_summed, op=op, most=_most(scope, node, fold))
@@ -61,8 +64,14 @@ class FoldFunction(AttendFunction):
         tests = [f"by_folds({', '.join(tensors)})"]
         vectors = [s.dim for fold in self.folds for s in fold.sources if s.dim is not None]
         lengths = dict.fromkeys(str(scope.size(axis.size)) for axis in vectors)
-        tests += [f"{length} <= {WIDEST}" for length in lengths if not length.isdigit()]
+        most = WIDEST if self.many else WIDEST_OF_FEW
+        tests += [f"{length} <= {most}" for length in lengths if not length.isdigit()]
         learns = f"needs_gradient({', '.join(tensors)})"
+        if not self.many:
+            alone = [f"{scope.cu_seqlens} is None"] if scope.cu_seqlens else []
+            by_kernels, *fits = tests
+            few = by_kernels.replace("by_folds(", f"by_few_folds({readers}, ")
+            return " and ".join([*alone, *fits, few])
         if self.op.decode is not None:
             tests.append(f"{readers} >= {FEW}")
         if any(fold.slopes is None for fold in self.folds):
@@ -80,9 +89,9 @@ def taking_borders(folds: Sequence[WeightedSum]) -> dict[int, tuple[int, ...]]:
     }  # fmt: skip
 
 
-def _op(file: File, fold: WeightedSum, title: str, few: bool) -> FoldOp:
+def _op(file: File, fold: WeightedSum, title: str, few: bool, many: bool) -> FoldOp:
     """The ops of a fold."""
-    return ChoiceOp(file, fold, title) if fold.choice else FoldOp(file, fold, title, few)
+    return ChoiceOp(file, fold, title) if fold.choice else FoldOp(file, fold, title, few, many)
 
 
 def _entering(fold: WeightedSum) -> list[Source]:
@@ -102,10 +111,13 @@ def _most(scope: Scope, node: Node, fold: WeightedSum) -> sympy.Expr | None:
 
 
 def by_folds(
-    folds: Folds, scope: Scope, node: Node, values: dict[str, Value], name: str
+    folds: Folds, scope: Scope, node: Node, values: dict[str, Value], name: str, many: bool = True
 ) -> FoldFunction | None:
     """The function that launches kernels; None where no sum is a fold. What becomes of each sum is
-    noted."""
+    noted. Not `many`: the form for few readers, whose sums are done by kernels of rows that are
+    heads also where torch could do them, which would copy what is read to lay it side by side."""
+    if not many:
+        return _of_few(folds, scope, node, values, name)
     found: list[WeightedSum] = []
     body = node.op.body
     for each, fold in zip(sums(node.op), folds(node.op), strict=True):
@@ -119,7 +131,24 @@ def by_folds(
             found.append(_of_what_is_learned(scope, node, fold))
     if not found:
         return None
-    made = FoldFunction(scope, node, values, found, name)
+    made = FoldFunction(scope, node, values, found, name, many)
+    made.write()
+    return made
+
+
+def _of_few(
+    folds: Folds, scope: Scope, node: Node, values: dict[str, Value], name: str
+) -> FoldFunction | None:
+    """The function that launches kernels for few readers; None where a sum is no fold, or has no
+    heads that share what they read."""
+    found = folds(node.op)
+    if not found or not all(
+        isinstance(fold, WeightedSum) and fold.choice is None and rows_of(fold).head is not None
+        for fold in found
+    ):
+        return None
+    kept = [replace(fold, slopes=None) for fold in found if isinstance(fold, WeightedSum)]
+    made = FoldFunction(scope, node, values, kept, name, many=False)
     made.write()
     return made
 

@@ -32,10 +32,12 @@ Make = Callable[[WeightedSum, str], Program]
 
 class FoldOp:
     """The ops of one fold under construction. `numbers` are what only a call knows, by the names of
-    the arguments. `few`: whether there are kernels for few readers."""
+    the arguments. `few`: whether there are kernels for few readers; `many`: for more of them."""
 
-    def __init__(self, file: File, fold: WeightedSum, title: str, few: bool = True):
-        self.few = few
+    def __init__(
+        self, file: File, fold: WeightedSum, title: str, few: bool = True, many: bool = True
+    ):
+        self.few, self.many = few, many
         self.file, self.fold, self.title = file, fold, file.names.fresh(title)
         names = Names((*LOCALS, *(f"N_{clean(axis)}" for axis in self._axes(fold))))
         self.arguments = {source.name: names.fresh(source.name) for source in fold.sources}
@@ -181,18 +183,23 @@ class FoldOp:
     def _forward(self) -> None:
         program, writer = self._program(forward, ""), Writer()
         doc = f"`{self.title}` by one kernel: a block of readers walks what it reads."
+        if not self.many:
+            doc = f"`{self.title}` of few readers: parts of what they read, then all together."
         self._define(writer, f"{self.title}_launch", self.parameters, doc, op=True)
         self._prepare(writer)
         sizes = self._write_sizes(writer, self._lengths())
         for buffer in self._made(program):
             writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
-        if self.few:
+        if not self.many:
+            self._by_parts(writer, sizes)
+        elif self.few:
             alone = " and cu_seqlens is None" if self.borders else ""
             with writer.block(f"if tokens < {FEW}{alone}:"):
                 self._by_parts(writer, sizes)
                 writer.line(f"return {', '.join(self.results)}")
-        self._blocks(writer, "forward")
-        self._launch(writer, program, sizes)
+        if self.many:
+            self._blocks(writer, "forward")
+            self._launch(writer, program, sizes)
         writer.line(f"return {', '.join(self.results)}")
         self.file.sections.append(writer.text())
 

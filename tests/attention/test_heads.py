@@ -99,6 +99,17 @@ def test_heads_that_share_what_they_read_are_rows():
     assert distance(found["lse"], case.forward()["lse"][..., -5:]) < 1e-12
 
 
+def test_a_latent_that_is_key_and_value_for_all_heads():
+    """What multi-head latent attention is where few tokens read many, once its matrices are taken
+    to the reader's side: two products, and the latent read once for both."""
+    text = spec("(q[t].T @ k[s] + p[t].T @ m[s]) / 4", inputs="p[H, R], m[R]", sizes="R")
+    text = text.replace("k[H, K], v[H, V]", "k[K]").replace("v[s]", "k[s]")
+    case = launch(text, 40, B=2, **SIZES, R=5)
+    (wanted,) = case.values(case.fold.node)
+    assert len(case.fold.dots) == 2 and len(case.fold.sources) == 4
+    assert distance(Few(case, 2, 3).run()["o"], wanted.detach()[:, -2:]) < 1e-12
+
+
 def test_parts_in_which_nothing_is_read_count_for_nothing():
     text, sizes = SCORES["window, sink"]
     case = launch(text, 40, B=1, **SIZES, **sizes)
