@@ -235,6 +235,14 @@ def _origins(
     return found
 
 
+def _no_row(axis: Axis) -> list[str]:
+    """What is written in place of a row, where there is none."""
+    return [
+        "outside of `recurrence` and `attend`, no value is a row: leave `.T` out",
+        f"products of all pairs have a second name for the dim: `x * split[{axis} as J](x)`",
+    ]
+
+
 def transpose(scope: Scope, value: Value, span: Span) -> Value:
     """`.T`: a column becomes a row; the two dims of a matrix change places."""
     if isinstance(value, Identity):
@@ -254,7 +262,7 @@ def transpose(scope: Scope, value: Value, span: Span) -> Value:
             others=[(tensor.origin, "from here")],
             helps=_of_heads(scope, axes)
             if scope.memory
-            else ["outside of `recurrence` and `attend`, no value is a row: leave `.T` out"]
+            else _no_row(axes[0])
             if len(axes) == 1
             else [],
         )

@@ -59,7 +59,7 @@ CASES = {
         "`normal(mean, std)`",
     ),
     "a product that is turned": (["output y = W @ x"], "E0301", "W @ x", "`x @ W`"),
-    "a transpose of a token's value": (["output y = x.T"], "E0304", "x.T", "leave `.T` out"),
+    "a transpose of a token's value": (["output y = x.T"], "E0304", "x.T", "split[d as J](x)"),
     "a product with no dims": (
         ["l = sum[d](x * x)", "output y = l @ W"], "E0301", "l @ W", "scale with `*`",
     ),

@@ -50,6 +50,20 @@ def test_retention() -> None:
     held("retention", reference, X, d=4, H=2, K=3, V=2)
 
 
+@pytest.mark.slow
+def test_weights_of_products_and_their_squares() -> None:
+    """A value meets itself under another name of its dim."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        q, k, v = (heads(inputs["x"], p[name]) for name in ("W_q", "W_k", "W_v"))
+        score = torch.einsum("bthk,bshk->bhts", q, k) / 3**0.5
+        weights = (1 + score + score**2 / 2).tril()
+        o = torch.einsum("bhts,bshv->bthv", weights / weights.sum(-1, keepdim=True), v)
+        return back(o, p["W_o"])
+
+    held("based", reference, X, d=4, H=2, K=3, V=2)
+
+
 def test_expanded_gates() -> None:
     def reference(inputs: Values, p: Values) -> Tensor:
         x = inputs["x"]
