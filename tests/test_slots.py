@@ -17,11 +17,10 @@ from tests.specs.references.weights import randomise
 ALONE = {
     "cross_attention": "another sequence enters",
     "dsa": "for each pair of tokens",
-    "fox": "something is summed between two tokens",
     "linear_attention_full": "other tokens are read",
     "nsa": "blocks of tokens are made",
-    "path": "something is summed between two tokens",
-    "path_fox": "something is summed between two tokens",
+    "path": "matrices are multiplied between two tokens",
+    "path_fox": "matrices are multiplied between two tokens",
 }
 QUICK = ("attention", "window_attention", "alibi")
 LENGTHS, MORE = [5, 1, 8], 7

@@ -45,6 +45,10 @@ def _unready(node: Node) -> str | None:
         return "blocks of tokens are made"
     if isinstance(op, ir.Attend) and (op.source != TIME.name or not op.causal):
         return "other tokens are read than those so far"
+    if isinstance(op, ir.Attend) and op.path is not None:
+        places = [n for n in op.body if isinstance(n.op, ir.Position) and n.op.axis == op.path]
+        if places or op.window is not None:
+            return "something is summed between two tokens of a window, or by their positions"
     if isinstance(op, ir.Result) and any(a.kind == "stream" and a != TIME for a in node.type.axes):
         return "a value for each pair of tokens leaves an attention"
     if isinstance(op, ir.Recurrence) and any(map(_of_tokens, op.body)):
@@ -59,8 +63,8 @@ def _looks(node: Node) -> str | None:
         return "a number depends on how many tokens there are"
     if isinstance(op, ir.Substitute):
         return "a system along the tokens is solved"
-    if isinstance(op, ir.Segment):
-        return "something is summed between two tokens"
+    if isinstance(op, ir.Segment) and op.row is not None:
+        return "matrices are multiplied between two tokens"
     if isinstance(op, ir.Delta) and {op.row.kind, op.col.kind} != {"dim"}:
         return "positions are compared as a matrix"
     return None

@@ -1,6 +1,8 @@
 """Sequences of different lengths in one batch, of each of which a call reads one token: what is
 kept of each has room for all that it may become, in a slot of its own."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -60,3 +62,17 @@ def slot_attention(q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Tensor:
     readers = q[:, 0].unflatten(1, (groups, -1)).transpose(1, 2)
     o = softmax_attention(readers, k, v, read=read)
     return o.transpose(1, 2).flatten(1, 2)[:, None]
+
+
+def combined_since(x: Tensor, pos: Tensor, cumulative: Callable) -> Tensor:
+    """Sums (or products) of x over the tokens behind each one in a cache, up to that at place
+    pos [B], which is the reader: `combined_between` of one token of each sequence.
+
+    x [B, 1, S, ...] -> [B, 1, S, ...]; at places from pos on it is 0
+    (or 1).
+    """
+    neutral = 0.0 if cumulative is torch.cumsum else 1.0
+    seen = torch.arange(x.shape[2], device=x.device) <= pos[:, None]
+    seen = seen.reshape(len(pos), 1, x.shape[2], *[1] * (x.dim() - 3))
+    later = cumulative(torch.where(seen, x, neutral).flip(2), 2).flip(2)[:, :, 1:]
+    return torch.cat([later, torch.full_like(x[:, :, :1], neutral)], 2)

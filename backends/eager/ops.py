@@ -339,11 +339,15 @@ def segment(scope: Scope, node: Node) -> Value:
     rest = [n for n in value.layout if n not in ("batch", op.path, *own, *matrix)]
     have = ["batch", op.reader.name, op.read.name, *rest, *matrix]
     arguments = [aligned(value.text, value.layout, ["batch", *own, op.path, *rest, *matrix])]
-    if not own:
+    piece = ("products_between" if matrix else "combined_between") + ("_for_each" if own else "")
+    if scope.file.slots:
+        at = "" if own else "[:, None]"
+        piece, arguments = "combined_since", [Text(f"{arguments[0].at(ATOM)}{at}")]
+        arguments.append(Text(scope.ask("pos")))
+    elif not own:
         arguments.append(scope.length(op.reader))
     if not matrix:
         arguments.append(Text({"sum": "torch.cumsum", "product": "torch.cumprod"}[op.kind]))
-    piece = ("products_between" if matrix else "combined_between") + ("_for_each" if own else "")
     text = call(piece, *arguments)
     layout = scope.node_layout(node)
     return Value(permuted(text, have, layout), layout, DATA)
