@@ -16,7 +16,6 @@ from tests.specs.references.weights import randomise
 
 ALONE = {
     "cross_attention": "another sequence enters",
-    "dsa": "for each pair of tokens",
     "linear_attention_full": "other tokens are read",
     "nsa": "blocks of tokens are made",
     "path": "matrices are multiplied between two tokens",

@@ -49,8 +49,8 @@ def _unready(node: Node) -> str | None:
         places = [n for n in op.body if isinstance(n.op, ir.Position) and n.op.axis == op.path]
         if places or op.window is not None:
             return "something is summed between two tokens of a window, or by their positions"
-    if isinstance(op, ir.Result) and any(a.kind == "stream" and a != TIME for a in node.type.axes):
-        return "a value for each pair of tokens leaves an attention"
+    if isinstance(op, ir.Position) and op.axis.kind == "stream" and op.axis != TIME:
+        return "positions are told of tokens that are read"
     if isinstance(op, ir.Recurrence) and any(map(_of_tokens, op.body)):
         return "a recurrence counts its tokens"
     return _looks(node)
