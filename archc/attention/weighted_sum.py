@@ -110,7 +110,8 @@ class WeightedSum:
     "d.score" to "d." and each input that has a gradient; None where `unlearned` says why there
     is none. `choice`: where a reader reads but blocks that it has chosen. `sink` is a source
     that enters the softmax's total alone. Without `values` the weights themselves are summed.
-    `packed`: kernels take packed sequences, which read their own tokens."""
+    `packed`: kernels take packed sequences, which read their own tokens. `ragged`: sequences
+    have first positions of their own, which kernels of few readers load."""
 
     node: int
     reader: Axis
@@ -128,6 +129,7 @@ class WeightedSum:
     slopes: Graph | None = None
     unlearned: str = ""
     packed: bool = False
+    ragged: bool = False
 
     def source(self, name: str) -> Source:
         """The source of that name."""

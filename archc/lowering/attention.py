@@ -97,6 +97,7 @@ class Sweep:
         self.buffers = {source.name: self._source(source) for source in fold.sources}
         self.table = self._table() if fold.packed else None
         self.base: Tile | None = None
+        self.ahead: Tile | None = None
         self.lengths = {READER: k.lift(self.T), READ: k.lift(self.S)}
 
     def _axes(self) -> list[str]:
@@ -335,7 +336,8 @@ class Sweep:
 
     def position(self, role: str, tokens: Tile) -> Tile:
         """Positions in the whole sequence of tokens of a launch."""
-        return tokens + self.k.lift(self.POS if role == READER else self.START)
+        found = tokens + self.k.lift(self.POS if role == READER else self.START)
+        return found if role == READ or self.ahead is None else found + self.ahead
 
     def formula(self, graph: Graph, inputs: dict[str, Known], walked: Tokens | None) -> Formula:
         """A formula of pairs; without the tokens that are walked, what can be made before."""
@@ -466,7 +468,8 @@ class Sweep:
         offset = bound.offset
         known = -self._known(-offset) if -offset in self.numbers else self._known(offset)
         shift = self.k.lift(bound.slope * origin - other + known, "i32")
-        return (place if bound.slope == 1 else place * bound.slope) + shift
+        found = (place if bound.slope == 1 else place * bound.slope) + shift
+        return found if self.ahead is None else found + self.ahead * bound.slope
 
     def walk(
         self,

@@ -86,12 +86,16 @@ class _Part(HeadRows):
         doc = "The heads of a group as rows walk a part of what they read."
         super().__init__(fold, name, doc, READER, 4, 3)
         (self.PARTS,) = self.k.sizes("PARTS", varying=True)
+        self.own_pos = self.k.memory("own_pos", {"b": self.B}, "i32") if fold.ragged else None
 
     def stand(self) -> None:
         """The grid: parts of what is read, sequences, groups of heads, and blocks of rows."""
         k, count = self.k, self.T * self.share
         self.part = k.program("part", self.PARTS)
         self.stand_among_heads()
+        if self.own_pos is not None:
+            note = "how many tokens of the sequence are before its readers, beside POS"
+            self.ahead = k.load(self.own_pos, self.b).named("ahead", note)
         place = k.program("block", ceil_div(count, self.BLOCK[READER]))
         self.stand_on_rows((place * self.BLOCK[READER]).named("first_row"), count)
 

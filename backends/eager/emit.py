@@ -58,11 +58,9 @@ def code_of(
 ) -> Code:
     """The code of a plan's layer. `by_kernels` writes the functions that launch kernels for chunks,
     `by_steps` those whose kernels walk tokens, `by_ops` the ops of torch that call them, `by_folds`
-    the kernels of an attend, `by_regions` what stands around all of these. Kernels of an attend
-    know one position for all sequences, so that slots go without them."""
+    the kernels of an attend, `by_regions` what stands around all of these."""
     file = File(
-        by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops,
-        by_folds=None if plan.slots else by_folds,
+        by_kernels=by_kernels, by_steps=by_steps, by_ops=by_ops, by_folds=by_folds,
         by_regions=by_regions, linear=plan.linear, slots=plan.slots,
     )  # fmt: skip
     layers = called_first(plan.layer)

@@ -9,7 +9,6 @@ from functools import partial
 import sympy
 from archc.backends.eager.attend import AttendFunction, why_alone
 from archc.backends.eager.attention import attention
-from archc.backends.eager.file import File
 from archc.backends.eager.fused import Fused
 from archc.backends.eager.fusion import fuse
 from archc.backends.eager.packed import in_one_run
@@ -19,6 +18,7 @@ from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import permuted
 from archc.backends.triton.choice_op import ChoiceOp
 from archc.backends.triton.fold_op import FEW, FoldOp
+from archc.backends.triton.slot_op import SlotOp, by_slots
 
 from archc.attention.recognise import sums
 from archc.attention.row_heads import rows_of
@@ -48,13 +48,22 @@ class FoldFunction(AttendFunction):
         self.unpacked = not many
         self.folds = [replace(fold, packed=self.packed) for fold in folds]
         for fold in self.folds:
-            op = _op(scope.file, fold, f"{title}_sum", node.op.decode is None, many)
+            op = self._op(fold, f"{title}_sum")
             op.write()
             operands = tuple(dict.fromkeys(source.node for source in _entering(fold)))
             emit = partial(_summed, op=op, most=_most(scope, node, fold))
             self.body.fused[fold.node] = Fused(operands, emit, "summed")
         self.body.uses = self.body._count_uses()
         self.test = self._test()
+
+    def _op(self, fold: WeightedSum, title: str) -> FoldOp:
+        """The ops of a fold."""
+        file = self.scope.file
+        if file.slots:
+            return SlotOp(file, fold, title)
+        if fold.choice is not None:
+            return ChoiceOp(file, fold, title)
+        return FoldOp(file, fold, title, self.op.decode is None, self.many)
 
     def _test(self) -> str:
         """Whether kernels can do it, as the caller asks."""
@@ -72,6 +81,8 @@ class FoldFunction(AttendFunction):
             by_kernels, *fits = tests
             few = by_kernels.replace("by_folds(", f"by_few_folds({readers}, ")
             return " and ".join([*alone, *fits, few])
+        if scope.file.slots:
+            return " and ".join([*tests, f"not {learns}"])
         if self.op.decode is not None:
             tests.append(f"{readers} >= {FEW}")
         if any(fold.slopes is None for fold in self.folds):
@@ -87,11 +98,6 @@ def taking_borders(folds: Sequence[WeightedSum]) -> dict[int, tuple[int, ...]]:
         fold.node: tuple(dict.fromkeys(source.node for source in fold.sources))
         for fold in folds if fold.choice is None
     }  # fmt: skip
-
-
-def _op(file: File, fold: WeightedSum, title: str, few: bool, many: bool) -> FoldOp:
-    """The ops of a fold."""
-    return ChoiceOp(file, fold, title) if fold.choice else FoldOp(file, fold, title, few, many)
 
 
 def _entering(fold: WeightedSum) -> list[Source]:
@@ -127,7 +133,8 @@ def by_folds(
         into = scope.file.attends if known else scope.file.refused
         if line not in into:
             into.append(line)
-        if isinstance(fold, WeightedSum) and not by_torch:
+        wanted = not by_torch if not scope.file.slots else _in_slots(scope, node, fold)
+        if isinstance(fold, WeightedSum) and wanted:
             found.append(_of_what_is_learned(scope, node, fold))
     if not found:
         return None
@@ -147,10 +154,24 @@ def _of_few(
         for fold in found
     ):
         return None
+    if scope.file.slots and not all(_in_slots(scope, node, fold) for fold in found):
+        return None
     kept = [replace(fold, slopes=None) for fold in found if isinstance(fold, WeightedSum)]
     made = FoldFunction(scope, node, values, kept, name, many=False)
     made.write()
     return made
+
+
+def _in_slots(scope: Scope, node: Node, fold: WeightedSum | Refusal) -> bool:
+    """Whether sequences of different lengths have a kernel of a fold: that of torch for plain
+    softmax would be given a mask, and read what is behind their ends. Where only the latest tokens
+    are kept, in turn, or there is a form for few readers, PyTorch does it."""
+    if isinstance(fold, Refusal) or node.op.decode is not None:
+        return False
+    memory = scope.memory
+    fields = [memory.field("seen", operand) for operand in node.operands] if memory else []
+    ring = any(field is not None and field.count is not None for field in fields)
+    return not ring and by_slots(fold)
 
 
 CONSTANT = (ir.Constant, ir.Position, ir.Delta, ir.Elementwise)
@@ -203,6 +224,7 @@ def _summed(scope: Scope, node: Node, op: FoldOp, most: sympy.Expr | None) -> Va
     given = [_given(scope, fold, source, running) for source in _entering(fold)]
     tokens = scope.ask(scope.lengths[reader])
     starts = [scope.ask(scope.starts.get(name, "0")) for name in (reader, read)]
+    starts = [starts[0], "0"] if fold.ragged else starts
     known = {symbol.name: (number, symbol) for number, symbol in numbers_of(fold).items()}
     numbers = [
         str(scope.size(number)) if symbol.is_integer else f"float({scope.number(number)})"

@@ -22,6 +22,7 @@ LOCALS = (
     "B", "S", "data", "shared", "o", "lse", "d_o", "delta", "output", "inputs", "given", "made",
     "rows", "columns", "parts", "options", "tokens", "pos", "start", "cu_seqlens", "borders",
     "blocks", "most", "listed", "count", "order", "begins",
+    "own_pos",
 )  # fmt: skip
 FEW = 16
 """Fewer readers than these share a program with heads."""
@@ -171,6 +172,9 @@ class FoldOp:
         return self.arguments.get(buffer.name, self._d_names().get(buffer.name, buffer.name))
 
     # --- the forward ---
+
+    place = "SymInt pos"
+    """How the first position of the readers enters."""
 
     @property
     def kernel(self) -> Make:
@@ -400,7 +404,7 @@ class FoldOp:
             f"{'SymInt' if symbol in self.wholes else 'float'} {argument}"
             for symbol, argument in self.numbers.items()
         ]
-        given = [*before, *tensors, "SymInt tokens", "SymInt pos", "SymInt start", *numbers]
+        given = [*before, *tensors, "SymInt tokens", self.place, "SymInt start", *numbers]
         schema = f"{name}({', '.join(given)}) -> ({', '.join(made)})"
         function = f"{self.title}_backward" if suffix else f"{self.title}_launch"
         fake = f"{self.title}_backward_fake" if suffix else f"{self.title}_fake"

@@ -18,7 +18,7 @@ from archc.backends.writer import snake
 from torch import Tensor
 
 import archc
-from archc.compile import text_of
+from archc.compile import slots_text_of, text_of
 from archc.runtime.packed import one_by_one
 
 Shapes = dict[str, tuple[int, ...]]
@@ -107,6 +107,20 @@ def each_alone(run: Callable[..., Tensor], own: int, borders: Tensor, *given: Te
     return one_by_one(of_each, borders, [*given[:own]], [])[0]
 
 
+def compared_slots(spec: str) -> dict[str, float]:
+    """The same of one token of each of two sequences of different lengths, without gradients."""
+    module: Any = loaded(slots_text_of(archc.load(spec).layer, "triton"), f"{spec}_slots")
+    module.processors_of = lambda device: 4  # parts for it
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, 1, 8, 20), *[(2, 200, 2, 20)] * 2]
+    drawn = [torch.randn(shape, generator=generator) for shape in shapes]
+    name = f"{snake(archc.load(spec).layer.name)}_memory"
+    numbers = {"cap": 3.0} if spec == "capped_attention" else {}
+    runs = [partial(getattr(module, f), pos=torch.tensor([90, 150]), **numbers)
+            for f in (f"{name}_fold", name)]  # fmt: skip
+    return apart([], runs, drawn, [False] * 3)
+
+
 def compared_choice(most: int = 3, pick: int = 16, tokens: int = 75) -> dict[str, float]:
     """The same of blocks that readers have chosen."""
     module: Any = loaded(text_of(archc.load("nsa").layer, "triton"), "nsa")
@@ -132,7 +146,8 @@ def apart(
         o = run(*given)
         weight = torch.linspace(-1, 1, o.numel(), dtype=dtype).view(o.shape).sin()
         inputs = [x for x in given if x.requires_grad]
-        made.append([o, *torch.autograd.grad((o * weight).sum(), inputs)])
+        slopes = torch.autograd.grad((o * weight).sum(), inputs) if inputs else []
+        made.append([o, *slopes])
     return {
         name: float(((x.double() - y).norm() / y.norm()).detach())
         for name, x, y in zip(["o", *(f"d_{n}" for n in names)], *made, strict=False)
@@ -142,8 +157,13 @@ def apart(
 def main() -> int:
     """How far every output is off; 1 if one is too far."""
     wrong = False
-    for spec in sys.argv[1:] or [*SPECS, "nsa"]:
-        found = compared_choice() if spec == "nsa" else compared(spec)
+    slots = ["capped_attention, slots", "attention, slots"]
+    for spec in sys.argv[1:] or [*SPECS, *slots, "nsa"]:
+        title, _, way = spec.partition(", ")
+        if way == "slots":
+            found = compared_slots(title)
+        else:
+            found = compared_choice() if spec == "nsa" else compared(spec)
         wrong |= not max(found.values()) < 1e-5
         print(f"{spec}: {found}{' TOO FAR' if wrong else ''}", flush=True)
     return int(wrong)

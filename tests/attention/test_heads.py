@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import pytest
+import torch
 from torch import Tensor
 
 from archc.attention.row_heads import rows_of
@@ -24,7 +25,6 @@ class Few:
     case: Launch
     readers: int
     parts: int
-    extra: dict[str, int] = field(default_factory=dict)
 
     def sources(self) -> dict[str, Tensor]:
         """What the programs read: of readers the last ones."""
@@ -117,3 +117,21 @@ def test_parts_in_which_nothing_is_read_count_for_nothing():
     assert distance(Few(case, 2, 9).run()["o"], wanted.detach()[:, -2:]) < 1e-12
     empty = launch(text, 18, B=1, **SIZES, w=0)
     assert (Few(empty, 2, 3).run()["o"] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["capped", "sloped"])
+def test_sequences_of_different_lengths(name: str):
+    """Behind a reader's own token a cache holds others, which would reach the result."""
+    text, sizes = SCORES[name]
+    case = launch(text, 40, **SIZES, **sizes)
+    (wanted,) = case.values(case.fold.node)
+    at = torch.tensor([17, 39])
+    given = case.sources() | {"own_pos": at.int()}
+    for source in case.fold.sources:
+        if source.role == "reader":
+            given[source.name] = given[source.name][torch.arange(2), at][:, None]
+    few = _Few(replace(case.fold, ragged=True), case.attend, {**case.known, "T#": 1}, case.inputs)
+    few.more = {"POS": 0, "PARTS": 2}
+    made = few.interpreted(by_parts(few.fold), given)
+    found = few.interpreted(joined(few.fold), made)["o"][:, 0]
+    assert distance(found, wanted.detach()[torch.arange(2), at]) < 1e-12

@@ -1,0 +1,52 @@
+"""One sum over the tokens read as an op of torch, for one reader of each sequence, which are of
+different lengths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from archc.backends.eager.file import File
+from archc.backends.triton.fold_op import FoldOp
+from archc.backends.writer import Writer
+
+from archc.attention.bounds import up_to_the_reader
+from archc.attention.weighted_sum import WeightedSum
+from archc.lowering.attention import forward
+from archc.tile.language import Buffer, Program
+
+
+class SlotOp(FoldOp):
+    """The op of a fold whose `pos` is a tensor [B]: how many tokens of each sequence come before
+    its reader. Behind the reader's own, a cache may hold anything. It has no gradient."""
+
+    place = "Tensor pos"
+
+    def __init__(self, file: File, fold: WeightedSum, title: str):
+        alone = replace(fold, packed=False, ragged=True, slopes=None, unlearned="few readers")
+        super().__init__(file, alone, title)
+
+    def _sizes(self) -> dict[str, str]:
+        return {**super()._sizes(), "POS": "0"}
+
+    def _made(self, program: Program) -> list[Buffer]:
+        return [buffer for buffer in super()._made(program) if buffer.name != "own_pos"]
+
+    def _forward(self) -> None:
+        program, writer = self._program(forward, ""), Writer()
+        doc = f"`{self.title}` of sequences with as many tokens before their readers as `pos` has."
+        self._define(writer, f"{self.title}_launch", self.parameters, doc, op=True)
+        self._prepare(writer)
+        writer.line("own_pos = pos.to(torch.int32)")
+        sizes = self._write_sizes(writer, self._lengths())
+        for buffer in self._made(program):
+            writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
+        self._by_parts(writer, sizes)
+        writer.line(f"return {', '.join(self.results)}")
+        self.file.sections.append(writer.text())
+
+
+def by_slots(fold: WeightedSum) -> bool:
+    """Whether a fold has kernels for sequences of different lengths: no later token is read, which
+    is all that says where a sequence ends."""
+    summed = any(source.summed for source in fold.sources)
+    return fold.choice is None and not summed and up_to_the_reader(fold.bounds)
