@@ -105,36 +105,58 @@ class _Partition:
         return PREPARE if first else OUTPUT
 
     def _between(self, level: int) -> list[Kernel]:
-        """The kernel of what stands before, between or after walks."""
+        """The kernels of what stands before, between or after walks."""
         levels = self.levels
         home = {
             self.names[id]: id for id in self.kept.ids
             if levels.of[id] == level and id not in levels.ends
             and not isinstance(self.graph[id].op, ir.Recurrence | ir.Result)
         }  # fmt: skip
-        if not home:
-            return []
+        return [self._kernel_between(level, part) for part in self._parts(home) if part]
+
+    def _parts(self, home: Mapping[str, int]) -> list[dict[str, int]]:
+        """What is stored at a level, by kernels: products that all heads share are made once for
+        all of them, before the rest, and not by the programs of every head."""
+        inside = {id: self._inside([id], [id]) for id in home.values()}
+        shared = {id for id, nodes in inside.items() if not self._has_heads(nodes)}
+        made = [node for id in shared for node in inside[id]]
+        if self._turned(made) or not any(map(self._multiplies, made)):
+            return [dict(home)]
+        parts: list[dict[str, int]] = [{}, {}]
+        for name, id in home.items():
+            parts[id not in shared][name] = id
+        return parts
+
+    def _has_heads(self, nodes: Iterable[Node]) -> bool:
+        """Whether some of these values have one for each head."""
+        return any(axis.name in self.heads for node in nodes for axis in node.type.axes)
+
+    def _multiplies(self, node: Node) -> bool:
+        """Whether an op is a product of two values, summed."""
+        product = isinstance(node.op, ir.Contract) and len(node.operands) == 2
+        return product and bool(reduction_dims(self.graph, node))
+
+    def _kernel_between(self, level: int, home: dict[str, int]) -> Kernel:
+        """One kernel of what stands before, between or after walks."""
         nodes = self._inside(home.values(), home.values())
         loads = self._loads(home.values())
         turned = self._turned(nodes)
         split = turned[0] if turned else self._split_between(nodes, list(home.values()))
         grid = self._grid(nodes, walked=False)
         first = not any(
-            kind_of(each) not in WHY for each in range(level) if levels.has_recurrence(each)
+            kind_of(each) not in WHY for each in range(level) if self.levels.has_recurrence(each)
         )
         word = self._role(level, nodes, first)
         why, most = (WHY[kind_of(level)],), SHORT if kind_of(level) == PAIRS else LONG
         title = self._title(word)
         if turned is not None:
             most = BLOCK if any(isinstance(n.op, ck.BlockSums) for n in nodes) else MOST
-        return [
-            Kernel(
-                title, self.graph, loads, home, grid, split, why=why, most=most,
-                in_parts=self.kept.exact,
-                second_split=None if turned else self._second_split(nodes, split),
-                turn=turned[1] if turned else None,
-            )
-        ]  # fmt: skip
+        return Kernel(
+            title, self.graph, loads, home, grid, split, why=why, most=most,
+            in_parts=self.kept.exact,
+            second_split=None if turned else self._second_split(nodes, split),
+            turn=turned[1] if turned else None,
+        )  # fmt: skip
 
     def _turned(self, nodes: Iterable[Node]) -> tuple[Axis, Axis] | None:
         """The dims of scans with two of them for every row, of which programs have a part and which

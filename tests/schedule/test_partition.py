@@ -45,6 +45,22 @@ def test_a_walk_stands_between_what_is_done_for_every_chunk_at_once() -> None:
     assert [each.walk is not None for each in found.kernels] == [False, False, True, False]
 
 
+def test_products_that_heads_share_are_made_once_for_all_heads() -> None:
+    """Mamba-2 has one B and C for all heads, and so one product of them for each chunk."""
+    layer = with_epilogues(for_kernels(lowered(archc.load("mamba2").layer)))
+    (recurrence,) = (n.op for n in layer.graph if isinstance(n.op, ir.Recurrence))
+    form = recurrence.chunked
+    for graph in (form.forward, form.backward):
+        found = partition(graph, "memory", recurrence.stream, recurrence.heads, {})
+        shared = []
+        for kernel in found.kernels:
+            heads = [axis.name for axis in kernel.grid if axis.name in recurrence.heads]
+            stored = [graph[id] for id in kernel.stores.values()]
+            shared += [n for n in stored if isinstance(n.op, ir.Contract) and not heads]
+            assert not heads or all("H" in node.type.names for node in stored), kernel.name
+        assert shared
+
+
 def test_an_inverse_begins_a_kernel() -> None:
     """Its rows fill the registers of a program: what it inverts comes from memory."""
     found = cut("kda")
