@@ -162,8 +162,7 @@ def part_blocks(
     go over 8 warps, which have the registers for 64 rows of 512."""
     wide, exact = max(block_of(size) for size in dims), dtype.itemsize == 4
     block = block_of(rows, 32 if exact and wide > 256 else 64)
-    columns = 32 if exact or wide > 128 else 64
-    columns = 16 if exact and wide > 256 else columns
+    columns = (16 if wide > 256 else 32) if exact else 32 if 128 < wide <= 256 else 64
     programs *= -(-rows // block)
     parts = min(2 * processors_of(device) // programs, -(-tokens // (4 * columns)), 64)
     stages = 1 if exact and wide > 256 else 2 if exact or wide > 128 else 3
