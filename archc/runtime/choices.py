@@ -53,9 +53,11 @@ def choice_blocks(
     small = dtype.itemsize == 4 or wide > 128
     columns = block_of(size, 32 if small else 64)
     if program == "tokens":
-        return 32 if small else 64, columns, {"num_warps": 8, "num_stages": 1 if small else 2}
+        return 32, columns, {"num_warps": 8 if small else 4, "num_stages": 1 if small else 3}
     rows = block_of(heads, 128)
-    return rows, columns, {"num_warps": 8 if rows > 64 else 4, "num_stages": 1 if small else 3}
+    few = 2 if program == "readers" and rows == 16 else 4
+    warps = 8 if rows > 64 else few
+    return rows, columns, {"num_warps": warps, "num_stages": 1 if small else 2}
 
 
 def choice_parts(programs: int, device: torch.device) -> int:
