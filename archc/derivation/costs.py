@@ -15,6 +15,7 @@ from archc.derivation.maths import (
     Math,
     Number,
     Power,
+    Root,
     Row,
     function,
     named,
@@ -44,6 +45,8 @@ def _math(expr: sympy.Expr) -> Math:
         return _product(expr)
     if isinstance(expr, sympy.Pow) and expr.exp.is_negative:
         return Fraction(Number("1"), _math(1 / expr))
+    if isinstance(expr, sympy.Pow) and expr.exp == sympy.Rational(1, 2):
+        return Root(_math(expr.base))
     if isinstance(expr, sympy.Pow):
         return Power(_closed(expr.base), _math(expr.exp))
     if isinstance(expr, sympy.Function | sympy.Max | sympy.Min):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from archc.derivation.as_written import attended
 from archc.derivation.maths import Name, named
 from archc.derivation.page import Block, Chapter, Step, Table, para
+from archc.derivation.step_fold import fold_steps
 from archc.derivation.step_formula import letters
 from archc.derivation.telling import excerpt
 from archc.ir import layer as ir
@@ -53,6 +54,9 @@ def _chapter(layer: ir.Layer, node: Node, span: Span, told: list[Attended]) -> C
     steps = [Step("As printed", tuple(blocks), span)]
     if told:
         steps.append(Step("What computes it", (*_computed(told),)))
+    for each in told:
+        if each.fold is not None and each.attend is not None:
+            steps += fold_steps(layer, each.fold, each.attend, each.name or "")
     head = span.text.split(":")[0]
     return Chapter(f"The `{head}` of {layer.name}", tuple(steps), span)
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 from archc.backends.eager.emit import emit
 from archc.compile import before_chunks
-from archc.derivation.page import Checked, Page, Step, para
+from archc.derivation.page import Chapter, Checked, Page, Step, para
 from archc.derivation.step_algebra import algebra
-from archc.derivation.step_attend import attends
 from archc.file_check import rewritten
 from archc.ir import layer as ir
+from archc.ir.text import called_layers
 from archc.verify.study import studies_of
 
 
 def page_of(layer: ir.Layer, sizes: Mapping[str, int], about: str = "", source: str = "") -> Page:
     """The derivation of an elaborated layer; `sizes` are numbers for its dims, if any are given."""
-    studies, read = list(studies_of(layer)), tuple(attends(layer))
+    studies, read = list(studies_of(layer)), _attends(layer)
     whole = algebra(layer)
     if not studies and not read:
         return Page(layer.name, about, source, (para(NOTHING),), (whole,))
@@ -28,6 +28,16 @@ def page_of(layer: ir.Layer, sizes: Mapping[str, int], about: str = "", source: 
 
     told = [chapter(study, sizes if study.layer.name == layer.name else {}) for study in studies]
     return Page(layer.name, about, source, (para(INTRO),), (*told, *read, whole))
+
+
+def _attends(layer: ir.Layer) -> tuple[Chapter, ...]:
+    """The chapters of attends."""
+    nodes = (node for each in called_layers(layer) for node in each.graph)
+    if not any(isinstance(node.op, ir.Attend) for node in nodes):
+        return ()
+    from archc.derivation.step_attend import attends  # torch takes a second
+
+    return tuple(attends(layer))
 
 
 def _beside_the_spec(layer: ir.Layer) -> Step:
@@ -53,8 +63,9 @@ INTRO = (
 )
 ATTENDS = (
     "The layer has no recurrence: it carries no state of a fixed size from token to token, and"
-    " reads tokens again. What is left to decide is in which order to multiply, and what to"
-    " keep."
+    " reads tokens again. What is left to decide is in which order to multiply, what to keep, and"
+    " what of all pairs of tokens never to look at. Numbers are those of tile programs, run block"
+    " by block in float64 beside the sum over all pairs."
 )
 NOTHING = (
     "The layer has no recurrence and reads no other token. What is left to decide is in which order"

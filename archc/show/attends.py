@@ -20,13 +20,15 @@ from archc.source import Span
 @dataclass(frozen=True)
 class Attended:
     """One sum over the tokens read of one attend: where it stands, what becomes of it, and more
-    about that, a title and a text each."""
+    about that, a title and a text each; the fold that kernels compute, and what it is of."""
 
     layer: str
     span: Span | None
     name: str | None
     how: str
     more: tuple[tuple[str, str], ...] = ()
+    fold: WeightedSum | None = None
+    attend: ir.Attend | None = None
 
     @property
     def where(self) -> str | None:
@@ -47,11 +49,13 @@ def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
     for node, fold in zip(sums(attend), found, strict=True):
         by_torch = attention(attend.body, node) is not None
         more: tuple[tuple[str, str], ...] = ()
-        if isinstance(fold, WeightedSum) and not by_torch:
-            more = (*lines(fold), ("packed", how_packed(layer, attend, found)))
+        kernels = fold if isinstance(fold, WeightedSum) and not by_torch else None
+        if kernels is not None:
+            more = (*lines(kernels), ("packed", how_packed(layer, attend, found)))
         if attend.decode is not None:
             more = tuple(line for line in more if line[0] != "few readers")
-        yield Attended(name, node.span, node.name, told(attend, node, fold), more)
+        how = told(attend, node, fold)
+        yield Attended(name, node.span, node.name, how, more, kernels, attend)
 
 
 def as_text(attends: Iterable[Attended]) -> str:

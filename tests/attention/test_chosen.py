@@ -17,7 +17,8 @@ from archc.ir import layer as ir
 from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen
 from archc.runtime.choices import chosen_places, readers_of
 from archc.tile.language import Program
-from tests.attention.cases import Launch, distance
+from archc.verify.fold_trial import distance
+from tests.attention.cases import Launch
 
 SPECS = Path(__file__).parents[2] / "specs"
 T, SIZES = 40, {"H": 6, "G": 2, "K": 20, "V": 24}

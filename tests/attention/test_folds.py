@@ -11,7 +11,8 @@ import torch
 from archc.attention.bounds import up_to_the_reader
 from archc.attention.weighted_sum import Bound
 from archc.lowering.attention import forward
-from tests.attention.cases import PLAIN, Launch, distance, launch, packed, refusals, spec
+from archc.verify.fold_trial import distance
+from tests.attention.cases import PLAIN, Launch, launch, packed, refusals, spec
 
 SCORES = {
     "plain": (spec(), {}),

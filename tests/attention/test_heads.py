@@ -11,7 +11,8 @@ from torch import Tensor
 from archc.attention.row_heads import rows_of
 from archc.lowering.attention_heads import by_parts, joined
 from archc.tile.language import Program
-from tests.attention.cases import Launch, distance, launch, spec
+from archc.verify.fold_trial import distance
+from tests.attention.cases import Launch, launch, spec
 from tests.attention.test_folds import SCORES, SIZES
 
 LOOSE = spec().replace("k[H, K], v[H, V]", "k[K], v[V]")

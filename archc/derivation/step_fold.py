@@ -1,0 +1,207 @@
+"""Steps of an attend's chapter: a sum over the tokens read as a fold over blocks of them, and its
+gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from archc.attention.weighted_sum import Source, WeightedSum
+from archc.derivation.costs import cost_math
+from archc.derivation.fold_formulas import READ, FoldFormulas
+from archc.derivation.maths import (
+    EQUALS,
+    MINUS,
+    NEGATIVE,
+    PLUS,
+    Fence,
+    Fraction,
+    Math,
+    Name,
+    Sign,
+    Sum,
+    Words,
+    function,
+    named,
+    row,
+    slope,
+    transposed,
+)
+from archc.derivation.page import Block, Formula, Inline, Step, Table, para
+from archc.derivation.telling import Telling
+from archc.dims import TIME
+from archc.ir import layer as ir
+from archc.ir.graph import Graph
+from archc.ir.plan import examples
+from archc.verify.fold_trial import TOKENS, fold_checks
+from archc.verify.trial import SMALL
+
+
+def fold_steps(layer: ir.Layer, fold: WeightedSum, attend: ir.Attend, title: str) -> Iterator[Step]:
+    """How the sum of that name of an attend is folded, and how its gradient is."""
+    if fold.choice is not None:
+        return
+    told, of = _Told(fold, attend.body), f" of `{title}`" if title else ""
+    small = {n: size for n, size in next(examples(layer, SMALL), {}).items() if size is not None}
+    checks = list(fold_checks(fold, attend, small))
+    sizes = f"{TOKENS} tokens, " + ", ".join(f"{name} = {size}" for name, size in small.items())
+    measured = list(Telling.measured(checks, sizes))
+    yield Step(f"Block after block{of}", (*told.forward(), *measured[:1]))
+    if fold.slopes is not None:
+        yield Step(f"The gradient{of}", (*told.gradient(), *measured[1:]))
+
+
+class _Told:
+    """The formulas of one fold, in order."""
+
+    def __init__(self, fold: WeightedSum, body: Graph):
+        self.fold, self.f = fold, FoldFormulas(fold, body)
+        self.score, self.weight = self.f.pair(self.f.score), self.f.pair(self.f.letter("p"))
+        self.values = fold.source(fold.values) if fold.values else None
+        self.o = Name(self.f.letter("o"), ("t",))
+        self.total, self.acc = Name("ℓ"), self.f.letter("a")
+        self.block, self.kept = Name(self.f.letter("J")), Name(self.f.letter("L"), ("t",))
+        self.all = Name(self.f.letter("δ"), ("t",))
+
+    # --- the forward ---
+
+    def forward(self) -> Iterator[Block]:
+        """The score, the fold, and what of all pairs is never looked at."""
+        yield para("A reader ", Name("t"), " and a token ", Name(READ), " that it reads have the"
+                   " score")  # fmt: skip
+        yield Formula(row(self.score, EQUALS, self.f.output("score")))
+        if self.fold.softmax:
+            yield para("No pair is kept. A reader walks blocks ", self.block, RUNNING)
+            yield from self._softmax()
+        else:
+            yield para(*PLAIN, self.block, " of the tokens, one after the other.")
+            yield self._grown(None)
+        yield para(*self._skipped())
+
+    def _softmax(self) -> Iterator[Block]:
+        letter, total = self.f.letter("m"), self.total
+        m, new = Name(letter), Name(letter, prime=True)
+        decay = self._exp(row(m, MINUS, new))
+        largest = row(Words("max "), self._over_block(), self.score)
+        start = f"begins with {self.fold.sink}" if self.fold.sink else "begins with −∞"
+        one = "begins with 1" if self.fold.sink else "begins with 0"
+        yield Formula(row(new, EQUALS, function("max", m, largest)), start)
+        yield Formula(row(self.weight, EQUALS, self._exp(row(self.score, MINUS, new))))
+        sums = row(total, decay, PLUS, Sum("∑", self._in_block()), self.weight)
+        yield Formula(row(Name("ℓ", prime=True), EQUALS, sums), one)
+        yield self._grown(decay)
+        made = row(self.o, EQUALS, Fraction(Name(self.acc), total))
+        kept = row(self.kept, EQUALS, m, PLUS, Words("log "), total)
+        sizes = cost_math(TIME.size), cost_math(TIME.size * self.fold.read.size)
+        yield para("After the last block the result is ", made, ". Of each reader and head one"
+                   " number is kept for the gradient, ", kept, ": ", sizes[0], " numbers a head,"
+                   " where all weights are ", sizes[1], ".")  # fmt: skip
+
+    def _grown(self, decay: Math | None) -> Formula:
+        """What is summed, with a block more."""
+        weight = self.weight if self.fold.softmax else self.score
+        value = None if self.values is None else self.f.source(self.values)
+        more = row(Sum("∑", self._in_block()), weight, value)
+        old, new = Name(self.acc), Name(self.acc, prime=True)
+        return Formula(row(new, EQUALS, old, decay, PLUS, more), "begins with 0")
+
+    def _in_block(self) -> Math:
+        return row(Name(READ), Sign("∈"), self.block)
+
+    def _over_block(self) -> Math:
+        return Fence(self._in_block(), "[", "]")
+
+    def _exp(self, inner: Math) -> Math:
+        return function("exp", inner)
+
+    def _skipped(self) -> list[Inline]:
+        """Which blocks are not walked, and which are not masked."""
+        seen = self.fold.pairs.outputs.get("visible")
+        if not self.fold.bounds and seen is None:
+            return ["Every token is read: there is no block to skip."]
+        if not self.fold.bounds:
+            return ["Every pair is asked whether ", self.f.output("visible"), "."]
+        bounds: list[Inline] = []
+        for bound in self.fold.bounds:
+            bounds += [" and ", self.f.bound(bound)] if bounds else [self.f.bound(bound)]
+        more = ["."]
+        if seen is not None:
+            more = [", and of those that are walked every pair is asked whether ",
+                    self.f.output("visible"), "."]  # fmt: skip
+        return ["A token is read where ", *bounds, ". Of the readers of a program the first and"
+                " the last tell from that which blocks none of them reads, which are skipped, and"
+                " which all of them read whole, which no mask is made for", *more]  # fmt: skip
+
+    # --- the gradient ---
+
+    def gradient(self) -> Iterator[Block]:
+        """Weights again, what arrives at scores, and from these every gradient."""
+        yield para("Weights are made again, block by block, from what was kept; what arrives at a"
+                   " score is, with ", slope(self.o), " arriving at ", self.o, ",")  # fmt: skip
+        yield from self._at_scores()
+        yield para("The score's own derivative takes it to what entered. What is of the reader is"
+                   " summed by programs that hold readers and walk the tokens that they read, what"
+                   " is of a token read by programs that hold those and walk their readers: no two"
+                   " add to one number, and every sum has one order.")  # fmt: skip
+        yield Table(("gradient", "by"), tuple(self._rows()))
+
+    def _at_scores(self) -> Iterator[Block]:
+        d_score = slope(self.score)
+        value = None if self.values is None else self.f.source(self.values)
+        arriving = slope(self.o) if value is None else row(transposed(slope(self.o)), value)
+        if not self.fold.softmax:
+            yield Formula(row(d_score, EQUALS, arriving))
+            return
+        yield Formula(row(self.weight, EQUALS, self._exp(row(self.score, MINUS, self.kept))))
+        yield Formula(row(self.all, EQUALS, transposed(slope(self.o)), self.o))
+        inner = Fence(row(arriving, MINUS, self.all))
+        yield Formula(row(d_score, EQUALS, self.weight, inner))
+
+    def _rows(self) -> Iterator[tuple[Inline, ...]]:
+        """Each gradient, and what holds it."""
+        if self.values is not None:
+            weight = self.weight if self.fold.softmax else self.score
+            made = row(Sum("∑", Name("t")), weight, slope(self.o))
+            yield row(self._d(self.values), EQUALS, made), "tokens read"
+        for name, factor in self.f.learned():
+            if name in self.f.dots:
+                dot = self.f.dots[name]
+                ends = self.fold.source(dot.reader), self.fold.source(dot.read)
+                for own, other, letter in ((*ends, READ), (*ends[::-1], "t")):
+                    made = row(Sum("∑", Name(letter)), Fence(factor), self.f.source(other))
+                    yield row(self._d(own), EQUALS, made), BY[own.role]
+            elif name in self.f.lookups:
+                text = row(slope(named(self.f.lookups[name].table)), EQUALS, factor)
+                yield text, "diagonals of blocks, which share their distances"
+            elif not self.fold.source(name).summed:
+                yield self._number(self.fold.source(name), factor)
+            elif self.fold.source(name).role == "reader":
+                source = self.fold.source(name)
+                between = row(Name(READ), Sign("<"), Name("r"), Sign("≤"), Name("t"))
+                made = row(Sum("∑", between), factor)
+                yield row(self._d(source), EQUALS, made), "both, as running sums from the end"
+        if self.fold.sink is not None:
+            sink = self.f.source(self.fold.source(self.fold.sink))
+            assert isinstance(sink, Name), "a sink has a name"
+            weight = self._exp(row(sink, MINUS, self.kept))
+            made = row(NEGATIVE, Sum("∑", Name("t")), weight, self.all)
+            yield row(slope(Name(sink.text)), EQUALS, made), "readers"
+
+    def _number(self, source: Source, factor: Math) -> tuple[Inline, ...]:
+        """The gradient of a number of a token, or of the head."""
+        over = {"reader": Name(READ), "read": Name("t")}.get(
+            source.role, row(Name("t"), Sign(","), Name(READ))
+        )
+        return row(self._d(source), EQUALS, Sum("∑", over), Fence(factor)), BY[source.role]
+
+    def _d(self, source: Source) -> Math:
+        """The gradient of a value that enters; of a logarithm, before the word."""
+        name = self.f.source(source)
+        return slope(name) if isinstance(name, Name) else row(Words("d"), Fence(name))
+
+
+BY = {"reader": "readers", "read": "tokens read", "same": "readers"}
+RUNNING = (
+    " of tokens with the largest score so far, the sum of weights below it, and the sum of what"
+    " they weight; a larger score scales both down:"
+)
+PLAIN = ("The weights are the scores themselves, and what they weight is summed over blocks ",)
