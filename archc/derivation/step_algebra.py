@@ -52,7 +52,7 @@ def _decision(layer: ir.Layer, made: Decision) -> Step:
     blocks += [_example(layer, made)] if keeps else []
     if made.condition:
         condition = in_words(made.condition)
-        blocks.append(para(f"{condition[0].upper()}{_coded(condition[1:])}."))
+        blocks.append(para(f"{condition[0].upper()}{coded(condition[1:])}."))
     return Step(f"{made.what[0].upper()}{made.what[1:]}", tuple(blocks), place=made.where)
 
 
@@ -116,7 +116,7 @@ def _example(layer: ir.Layer, made: Decision) -> Table:
     return Table(head, tuple(rows))
 
 
-def _coded(text: str) -> str:
+def coded(text: str) -> str:
     """Words in which what is a formula stands in backquotes."""
     found: list[str] = []
     for words in re.split(r"(`[^`]*`)", text):
@@ -124,6 +124,5 @@ def _coded(text: str) -> str:
     return "".join(found)
 
 
-FORMULA = re.compile(
-    r"[\w()]*[*>(<][\w()*]*(?: [-+<>*/] [\w()*]+)*|[\w()*]+(?: [-+<>*/] [\w()*]+)+"
-)
+PART, BETWEEN = r"[\w()*/]+", r"(?: [-+<>*/] |, (?=\w+\())"
+FORMULA = re.compile(rf"[\w()/]*[*>(<]{PART[:-1]}*(?:{BETWEEN}{PART})*|{PART}(?:{BETWEEN}{PART})+")

@@ -21,7 +21,8 @@ def page_of(layer: ir.Layer, sizes: Mapping[str, int], about: str = "", source: 
     whole = algebra(layer)
     if not studies and not read:
         return Page(layer.name, about, source, (para(NOTHING),), (whole,))
-    whole = replace(whole, steps=(*whole.steps, _beside_the_spec(layer)))
+    if studies or len(called_layers(layer)) == 1:  # of a whole model, `archc verify` has minutes
+        whole = replace(whole, steps=(*whole.steps, _beside_the_spec(layer)))
     if not studies:
         return Page(layer.name, about, source, (para(ATTENDS),), (*read, whole))
     from archc.derivation.chapters import chapter  # torch takes a second

@@ -10,7 +10,7 @@ import pytest
 
 from archc.commands.catalogue import doc_parts
 from archc.commands.stages import layer_of
-from archc.derivation import document, html
+from archc.derivation import document, html, step_algebra
 from archc.derivation.mathml import as_mathml
 from archc.derivation.maths import Name, Number, Sum, named, row, slope
 from archc.derivation.page import Chapter, Checked, Excerpt, Mark, Page, Step, Table, para
@@ -121,6 +121,18 @@ def test_a_law_of_the_spec():
 
 
 # --- pieces ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "marked"),
+    [
+        ("where Max(0, floor((T - n)/w) + 1) > K", "where `Max(0, floor((T - n)/w) + 1) > K`"),
+        ("only where T > 2*(G*K + H)/3, and little", "only where `T > 2*(G*K + H)/3`, and little"),
+        ("`apart`: per pair against per token", "`apart`: per pair against per token"),
+    ],
+)
+def test_formulas_in_words_are_code(words: str, marked: str):
+    assert step_algebra.coded(words) == marked
 
 
 def test_marks_of_an_excerpt():
