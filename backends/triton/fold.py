@@ -112,8 +112,9 @@ def _most(scope: Scope, node: Node, fold: WeightedSum) -> sympy.Expr | None:
     entering = dict(zip((name for name, _ in node.op.captures), node.operands, strict=True))
     op = node.op.body[fold.choice.source.node].op
     made = scope.graph[entering[op.name]].op if isinstance(op, ir.Input) else None
-    chosen = isinstance(made, ir.Top) and made.axis == fold.choice.blocks.name
-    return made.count if chosen else None
+    if isinstance(made, ir.Top) and made.axis == fold.choice.blocks.name:
+        return made.count
+    return None
 
 
 def by_folds(
