@@ -6,6 +6,9 @@ A value that is 0 wherever `top` has not chosen makes all that it is multiplied 
 What stands between the first product with a matrix for each place of the axis and the sum over the
 axis is a route, if nothing else reads it: it is computed for each token and each of its chosen
 places, sorted by place, so that each matrix multiplies the tokens that have chosen it.
+
+A route may go through a memory with a state for each place that moves only where a token has chosen
+it: the tokens of a place are a sequence of their own there, and those of all places are packed.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from dataclasses import dataclass
 
 import sympy
 
+from archc.dims import BATCH
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 
@@ -26,7 +30,7 @@ LINEAR = ("mul", "div", "neg")
 class Route:
     """One route: `top` chooses `count` places of `axis` for each element of `rows`; `members` are
     computed for these alone, `products` of them with a matrix for each place, and `exit`, the last
-    member, is summed over the chosen places."""
+    member, is summed over the chosen places. `memory` is a recurrence among the members."""
 
     top: int
     axis: str
@@ -35,6 +39,7 @@ class Route:
     members: frozenset[int]
     products: frozenset[int]
     exit: int
+    memory: int | None = None
 
     def reads(self, graph: Graph) -> tuple[int, ...]:
         """The nodes outside that it reads, the choice among them."""
@@ -112,6 +117,10 @@ def _route(graph: Graph, top: Node, end: Node, zero: Collection[int]) -> Route |
     products = {n.id for n in inside if weight_of(graph, n, axis, rows) is not None}
     after = {id for product in products for id in graph.descendants(product)} | products
     members = {n.id for n in inside if n.id in after}
+    found = {n.operands[0] for n in inside if n.id in members and isinstance(n.op, ir.Result)}
+    if len(found) > 1 or not all(_moves_alone(graph, graph[each], top, rows) for each in found):
+        return None
+    members, inside = members | found, [*inside, *(graph[each] for each in found)]
     outputs = {*graph.outputs.values()}
     for node in inside:
         if node.id not in members:
@@ -122,7 +131,44 @@ def _route(graph: Graph, top: Node, end: Node, zero: Collection[int]) -> Route |
     if not products or top.id in members:
         return None
     sets = frozenset(members), frozenset(products)
-    return Route(top.id, axis, top.op.count, rows, *sets, end.id)
+    return Route(top.id, axis, top.op.count, rows, *sets, end.id, min(found, default=None))
+
+
+def _moves_alone(graph: Graph, node: Node, top: Node, rows: tuple[str, ...]) -> bool:
+    """Whether a recurrence has a state for each place, which depends on the tokens alone that have
+    chosen it, and stays as it is at all others."""
+    op, axis = node.op, top.op.axis
+    if not isinstance(op, ir.Recurrence) or op.reverse or rows != (BATCH.name, op.stream.name):
+        return False
+    entering = [graph[operand] for operand in node.operands]
+    captures = dict(zip(op.captures, entering, strict=False))
+    stray = (
+        v for v in captures.values() if axis in v.type.names and not {*rows} <= {*v.type.names}
+    )
+    if any(stray) or any("t" in v.type.names and "batch" not in v.type.names for v in entering):
+        return False
+    body = op.body
+    for state in op.states:
+        update = body[body.outputs[state.name]]
+        if update.op != ir.Elementwise("where") or axis not in {a.name for a in state.axes}:
+            return False
+        gate, _, before = (body[operand].op for operand in update.operands)
+        known = [isinstance(each, ir.Input) and each.name for each in (gate, before)]
+        if captures.get(str(known[0])) != top or known[1] != state.before:
+            return False
+    return all(_within_place(body, each, axis) for each in body)
+
+
+def _within_place(body: Graph, node: Node, axis: str) -> bool:
+    """Whether a value of one place is made of values of that place alone."""
+    if isinstance(node.op, ir.Contract):
+        placed = any(axis in body[operand].type.names for operand in node.operands)
+        return _labels_fit(body, node, axis, ()) and (axis in node.type.names) >= placed
+    if isinstance(node.op, ir.Reduce):
+        return axis not in node.op.axes
+    if isinstance(node.op, ir.Position | ir.Delta):
+        return axis not in node.type.names
+    return isinstance(node.op, ir.Input | ir.Constant | ir.Elementwise)
 
 
 def weight_of(graph: Graph, node: Node, axis: str, rows: Collection[str]) -> int | None:
@@ -155,8 +201,8 @@ def _by_itself(
     """Whether an op can be done for one row and one of its places."""
     if node.type.dtype != "real" and not isinstance(node.op, ir.Elementwise):
         return False
-    if product or isinstance(node.op, ir.Elementwise):
-        return True
+    if product or isinstance(node.op, ir.Elementwise | ir.Result | ir.Recurrence):
+        return True  # of memories, those that `_moves_alone` has looked at
     if isinstance(node.op, ir.Reduce):
         return not {*node.op.axes} & {*rows} and {*rows} <= {*graph[node.operands[0]].type.names}
     return isinstance(node.op, ir.Contract) and _labels_fit(graph, node, axis, rows)
@@ -185,4 +231,6 @@ def listing(graph: Graph) -> Iterator[str]:
     for route in routes(graph):
         what = graph[route.exit].name or "a value"
         chosen = f"{route.count} of {route.axis}"
-        yield f"{what}: {len(route.products)} products for the chosen {chosen}, sorted by place"
+        memory = "" if route.memory is None else ", and their memories, each a packed sequence"
+        done = f"{len(route.products)} products for the chosen {chosen}, sorted by place"
+        yield f"{what}: {done}{memory}"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from archc.runtime.layers import take_at
+from archc.runtime.layers import take_at, told_by
 from archc.runtime.ops import transformed
 
 ALIGNED = 16
@@ -125,3 +125,43 @@ def product_of_blocks(x: Tensor, weight: Tensor, routed: Routed) -> Tensor:
     owner = torch.searchsorted(last, torch.arange(most, device=x.device), right=True)
     matrices = F.embedding(owner.clamp(max=places - 1), weight.flatten(1))
     return (blocks @ matrices.unflatten(1, weight.shape[1:]))[at]
+
+
+def memories_pay(chosen: Tensor, count: int, cu_seqlens: Tensor | None) -> bool:
+    """Whether memories of which each token [B, T, N] moves `count` are better off as sequences of
+    their own tokens: if these are as many as a chunk on average, and fewer than all. Not where
+    torch traces, which wants one way."""
+    tokens, places = chosen.shape[0] * chosen.shape[1], chosen.shape[2]
+    sequences = chosen.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    if torch.compiler.is_compiling() or transformed(chosen):
+        return False
+    return count < places and tokens * count >= BLOCK * places * sequences
+
+
+def place_borders(routed: Routed, cu_seqlens: Tensor | None) -> Tensor:
+    """Where the pairs of each place and sequence begin and end, those of a place one sequence after
+    the other: [places * sequences + 1], made on the device."""
+    tokens, count = routed.choice.shape
+    token = routed.order // count
+    if cu_seqlens is None:
+        sequences = routed.tokens[0]
+        owner = token // (tokens // sequences)
+    else:
+        sequences = cu_seqlens.shape[0] - 1
+        owner = torch.searchsorted(cu_seqlens[1:].to(token.dtype), token, right=True)
+    every = torch.arange(routed.ends.shape[0] * sequences + 1, device=token.device)
+    borders = torch.searchsorted(routed.places * sequences + owner, every)
+    if not borders.is_inference():  # they are right: nothing waits to look at them
+        vars(borders)["_checked"] = (told_by(borders), tokens * count)
+    return borders
+
+
+def by_place(state: Tensor, at: int) -> Tensor:
+    """States with a row for each sequence, and places along dim `at`, as states of one place with a
+    row for each place and sequence."""
+    return state.movedim(at, 0).flatten(0, 1).unsqueeze(at)
+
+
+def by_sequence(state: Tensor, routed: Routed, at: int) -> Tensor:
+    """The inverse of `by_place`."""
+    return state.squeeze(at).unflatten(0, (routed.ends.shape[0], -1)).movedim(0, at)

@@ -40,7 +40,7 @@ def recurrence(scope: Scope, node: Node) -> Value:
     """`o, S = memory(q, k, v, S)`."""
     two = node.op.chunked is not None
     made = ChunkedFunction(scope, node) if two else RecurrenceFunction(scope, node)
-    scope.results[node.id] = made.call()
+    scope.results[node.id], scope.functions[node.id] = made.call(), made
     return Value(Text("None"), (), DATA)
 
 

@@ -134,8 +134,9 @@ class RecurrenceFunction:
         layouts = {scope.graph[u].op.name: scope.graph[u] for u in scope.graph.users(self.node.id)}
         targets = {name: scope.names.fresh(layouts[name].name or name) for name in self.results}
         arguments = [value.text.text for value in self.values.values()]
-        after = self._named_finals(after)
-        left = ", ".join([*targets.values(), *after])
+        self.before, self.after = before, self._named_finals(after)
+        self.targets, self.given = targets, given
+        left = ", ".join([*targets.values(), *self.after])
         borders = [f"cu_seqlens={scope.cu_seqlens}"] * self.packed
         scope.writer.call(f"{left} = {self.name}(", [*arguments, *before, *given, *borders], ")")
         return {

@@ -50,6 +50,12 @@ def test_every_bundled_recurrence(spec: str) -> None:
     assert not wrong(*checks)
 
 
+@pytest.mark.slow
+def test_memories_of_the_tokens_that_chose_them() -> None:
+    """As many tokens as make them packed sequences, of which each place has some of each."""
+    assert not wrong("mom 4 150,128")
+
+
 @pytest.mark.parametrize("spec", ["kda", "mlstm"])
 def test_packed_sequences_need_one_run(spec: str) -> None:
     """Kernels know all borders, and so do the lines of PyTorch between them."""
