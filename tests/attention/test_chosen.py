@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def folds_of(attend: ir.Attend) -> list[WeightedSum]:
 class Chosen(Launch):
     """A launch of the programs of what is chosen: lists and counts enter with the rest."""
 
-    more: dict[str, int]
+    more: dict[str, float]
 
     @property
     def sizes(self) -> dict[str, float]:
@@ -65,7 +66,7 @@ class Chosen(Launch):
         order, begins = readers_of(listed, count, chosen.shape[-1])
         return {"listed": listed, "count": count, "order": order, "begins": begins}
 
-    def interpreted(self, program: Program, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    def interpreted(self, program: Program, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         known = {n: given[n] for n in (b.name for b in program.buffers) if n in given}
         return super().interpreted(program, known)
 

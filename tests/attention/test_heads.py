@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pytest
@@ -50,7 +51,7 @@ class Few:
 class _Few(Launch):
     """A launch with numbers of its own."""
 
-    more: dict[str, int]
+    more: dict[str, float]
 
     @property
     def sizes(self) -> dict[str, float]:
@@ -60,7 +61,7 @@ class _Few(Launch):
     def constants(self) -> dict[str, int | str]:
         return {**super().constants, "BLOCK_PARTS": 16}
 
-    def interpreted(self, program: Program, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    def interpreted(self, program: Program, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         known = {n: given[n] for n in (b.name for b in program.buffers) if n in given}
         return super().interpreted(program, known)
 
