@@ -53,7 +53,7 @@ def choice_blocks(
     small = dtype.itemsize == 4 or wide > 128
     columns = block_of(size, 32 if small else 64)
     if program == "tokens":
-        return 32, columns, {"num_warps": 8 if small else 4, "num_stages": 1 if small else 3}
+        return 32, columns, {"num_warps": 8 if small else 4, "num_stages": 1 if small else 2}
     rows = block_of(heads, 128)
     few = 2 if program == "readers" and rows == 16 else 4
     warps = 8 if rows > 64 else few
@@ -63,4 +63,4 @@ def choice_blocks(
 def choice_parts(programs: int, device: torch.device) -> int:
     """In how many parts the readers of a block are walked: some blocks have many more of them than
     others."""
-    return min(8, max(2, 8 * processors_of(device) // programs))
+    return min(8, max(4, 8 * processors_of(device) // programs))
