@@ -47,7 +47,7 @@ def of_no_tokens(found: Any, states: int, given: tuple) -> Any:
     if not isinstance(found, tuple):
         return found
     entered = (x for x in given if isinstance(x, Tensor) and x.is_floating_point())
-    zero = sum(x.flatten()[:0].sum() for x in entered)
+    zero = sum((x.flatten()[:0].sum() for x in entered), found[0].new_zeros(()))
     made = len(found) - states
     return tuple(x + zero.to(x.dtype) if n < made else x for n, x in enumerate(found))
 
