@@ -65,8 +65,8 @@ class FoldFormulas:
         return next(free, wanted + "′")
 
     def pair(self, name: str) -> Math:
-        """A value of a pair: `p_ts`."""
-        return Name(name, ("t" + READ,))
+        """A value of a pair: `p_[t,s]`."""
+        return Name(name, ("t", READ))
 
     def source(self, source: Source) -> Math:
         """A value that enters, at its token; of a running sum, what is summed."""

@@ -81,7 +81,7 @@ class _Told:
         letter, total = self.f.letter("m"), self.total
         m, new = Name(letter), Name(letter, prime=True)
         decay = self._exp(row(m, MINUS, new))
-        largest = row(Words("max "), self._over_block(), self.score)
+        largest = row(Sum("max", self._in_block()), self.score)
         start = f"begins with {self.fold.sink}" if self.fold.sink else "begins with −∞"
         one = "begins with 1" if self.fold.sink else "begins with 0"
         yield Formula(row(new, EQUALS, function("max", m, largest)), start)
@@ -106,9 +106,6 @@ class _Told:
 
     def _in_block(self) -> Math:
         return row(Name(READ), Sign("∈"), self.block)
-
-    def _over_block(self) -> Math:
-        return Fence(self._in_block(), "[", "]")
 
     def _exp(self, inner: Math) -> Math:
         return function("exp", inner)

@@ -19,13 +19,14 @@ DOT = "q_tᵀ k_s / √K"
     ("name", "score", "slope"),
     [
         ("capped", "cap tanh(q_tᵀ k_s / (cap √K))",
-         "(1 − (tanh(q_tᵀ k_s / (cap √K)))²) cap dz_ts / (cap √K)"),
-        ("forgetting", f"{DOT} + ∑[r = s + 1..t] g_r", "dz_ts / √K"),
-        ("log of the distance", f"({DOT}) − rate log(1 + t − s)", "dz_ts / √K"),
-        ("gated by both", "sigmoid(a_t + b_s) q_tᵀ k_s / √K", "sigmoid(a_t + b_s)(dz_ts / √K)"),
+         "(1 − (tanh(q_tᵀ k_s / (cap √K)))²) cap dz_[t,s] / (cap √K)"),
+        ("forgetting", f"{DOT} + ∑[r = s + 1..t] g_r", "dz_[t,s] / √K"),
+        ("log of the distance", f"({DOT}) − rate log(1 + t − s)", "dz_[t,s] / √K"),
+        ("gated by both", "sigmoid(a_t + b_s) q_tᵀ k_s / √K", "sigmoid(a_t + b_s)(dz_[t,s] / √K)"),
         ("squared, unnormalised", "(relu(q_tᵀ k_s / √K))² / (1 + t)", None),
-        ("a table by distance", f"{DOT} + bias [min(t − s, W − 1) if s ≤ t, else 0]", "dz_ts / √K"),
-        ("two products", f"{DOT} + p_tᵀ m_s", "dz_ts / √K"),
+        ("a table by distance", f"{DOT} + bias [min(t − s, W − 1) if s ≤ t, else 0]",
+         "dz_[t,s] / √K"),
+        ("two products", f"{DOT} + p_tᵀ m_s", "dz_[t,s] / √K"),
     ],
 )  # fmt: skip
 def test_scores_as_formulas(name: str, score: str, slope: str | None) -> None:
