@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 import sympy
 
 from archc.dims import Axis
+from archc.ir import chunk as ck
 from archc.ir import layer as ir
-from archc.ir.graph import Node
-from archc.ir.kernel import NEAR, WHOLE, Kernel
+from archc.ir.graph import Node, Type
+from archc.ir.kernel import NEAR, WHOLE, Kernel, warps
 from archc.lowering.blocks import part_by_part
 from archc.lowering.chunk_rules import CHUNK_RULES
-from archc.lowering.kernel_values import KernelValues, Memory, made_here
+from archc.lowering.kernel_values import CHUNKS, KernelValues, Memory, made_here
+from archc.lowering.paired import DIMS
 from archc.lowering.turned import Turned, store_in_turn, sums_over
 from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Rules
 from archc.tile.handle import Tile
@@ -27,14 +29,19 @@ from archc.tile.unread import swept
 
 NOT_YET = "not lowered yet"
 
+ROW_WARPS = 4
+"""Warps that share the 64 rows of a product of matrices: each has 16."""
+
+STATES = 3
+"""The most states that a kernel of products apart reads: of more, registers spill by those."""
+
 
 @dataclass(frozen=True)
 class Lowered:
     """A kernel's program, and what it is launched with: by the names of its buffers those that the
     kernel has and their nodes, by the names of its constants the sizes that they stand for, and of
     the blocks, the parts of blocks that loops take, and how often blocks can be halved, the sizes
-    that they cover. `in_parts`: it
-    has products that are made of two parts of a number."""
+    that they cover. `warps` of a program, which then has so many at most."""
 
     program: Program
     names: Mapping[str, str]
@@ -43,7 +50,7 @@ class Lowered:
     blocks: Mapping[str, sympy.Expr]
     parts: Mapping[str, sympy.Expr]
     levels: Mapping[str, sympy.Expr]
-    in_parts: bool
+    warps: int
 
 
 def lower(
@@ -84,7 +91,20 @@ class _Kernel:
         nodes = {buffer.name: v.nodes[name] for name, buffer in v.tensors.items()}
         sizes = {str(made): symbol for symbol, made in v.symbols.items()}
         lengths = dict(v.blocks), dict(v.parts), dict(v.halved)
-        return Lowered(program, names, nodes, sizes, *lengths, v.in_parts)
+        read = [name for name in names.values() if name not in self.kernel.stores]
+        types = [self.kernel.graph[v.nodes[name]].type for name in read]
+        count = warps(self.kernel, types, v.in_parts)
+        ahead = self.kernel.walk is not None or DIMS.name in v.parts  # an `if` would hinder that
+        if count > ROW_WARPS and not ahead and sum(map(self._is_state, types)) <= STATES:
+            program = replace(program, apart=str(CHUNKS))
+        return Lowered(program, names, nodes, sizes, *lengths, count)
+
+    def _is_state(self, type: Type) -> bool:
+        """Whether a value is a matrix between two dims for each chunk."""
+        grid = {axis.name for axis in self.kernel.grid}
+        axes = [axis for axis in type.axes if axis.name not in grid]
+        rows = any(axis.size.has(ck.CHUNK) or axis.name == self.tokens for axis in axes)
+        return len(axes) > 1 and not rows and all(axis.kind == "dim" for axis in axes)
 
     # --- stores ---
 

@@ -388,7 +388,9 @@ class Program:
     the machine code is made for; `varying` are sizes that change from call to call, as the
     number of tokens does: machine code knows nothing of them, not even whether 16 divides them.
     `grid` says how many programs there are along each axis, the last of them fastest.
-    `cooperative`: all programs run at once, as a barrier needs it."""
+    `cooperative`: all programs run at once, as a barrier needs it. `apart`: a size that is never 0,
+    by which compilers are kept from seeing that products of matrices follow each other ("": they
+    may see it); see `dot_apart` of the runtime."""
 
     name: str
     doc: str
@@ -401,6 +403,7 @@ class Program:
     ahead: int = 3
     cooperative: bool = False
     varying: tuple[str, ...] = ()
+    apart: str = ""
 
 
 def statements(block: Block) -> Iterator[Statement]:

@@ -23,7 +23,7 @@ def likeness(program: Program) -> Hashable:
             for b in program.buffers
         ),
         program.sizes, program.constants, program.grid, program.cooperative, program.varying,
-        mentioned(program),
+        program.apart, mentioned(program),
     )  # fmt: skip
     return head, _block(program.body, order, values)
 

@@ -24,7 +24,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK, is_end
 from archc.ir.graph import Graph, Node
-from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Buffer, warps
+from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Buffer
 from archc.ir.value_names import is_saved, primal
 from archc.lowering.paired import DIMS, DIMS_OF_A_PART
 
@@ -200,14 +200,8 @@ class KernelFunction(GraphFunction):
     def launch(self, made: KernelProgram, title: str, launch: Launch) -> None:
         """The lines that launch a kernel."""
         loaded = self.loaded(made, launch) if launch.loaded is None else launch.loaded
-        settings = "settings_of(", ["data", str(self._warps(made)), *loaded], ")"
+        settings = "settings_of(", ["data", str(made.lowered.warps), *loaded], ")"
         launch_kernel_program(self, made, title, launch, settings)
-
-    def _warps(self, made: KernelProgram) -> int:
-        """How many warps a program has."""
-        stores = made.kernel.stores
-        read = [node.type for name, node in made.arguments.items() if name not in stores]
-        return warps(made.kernel, read, made.lowered.in_parts)
 
     def loaded(self, made: KernelProgram, launch: Launch) -> list[str]:
         """The bytes of each matrix that an inter-chunk scan loads at every chunk, and another

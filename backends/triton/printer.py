@@ -366,8 +366,12 @@ def _flip(p: Printer, s: Statement) -> Iterator[str]:
 
 def _dot(p: Printer, s: Statement) -> Iterator[str]:
     given = [p.name(value) for value in s.operands]
-    add = f", {given[2]}" if len(given) > 2 else ""
     precision = f'"{s.op.precision}"' if s.op.precision in PRECISIONS else s.op.precision
+    if p.program.apart and len(s.results[0].type.dims) == 2:
+        first, second, *rest = given
+        parts = [first, second, *(rest or ["None"]), f"{p.program.apart} > 0"]
+        return p.let(s, f"dot_apart({', '.join(parts)}, input_precision={precision})")
+    add = f", {given[2]}" if len(given) > 2 else ""
     return p.let(s, f"tl.dot({given[0]}, {given[1]}{add}, input_precision={precision})")
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from archc.backends.triton.turned import turned_products
+from archc.backends.triton.turned import DOTS, turned_products
 
 Version = tuple[int, ...]
 
@@ -102,7 +102,7 @@ def _without_precision(kernel: ast.FunctionDef) -> Iterator[str]:
     for call in _calls(kernel):
         said = "input_precision" in {each.arg for each in call.keywords}
         short = any(ast.unparse(each).endswith(SHORT) for each in call.args[:2])
-        if called(call) == "dot" and not said and not short:
+        if called(call) in DOTS and not said and not short:
             yield ast.unparse(call)
 
 

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 from archc.backends.triton.elementwise import CALLED
 
+DOTS = ("dot", "dot_apart")
+"""What products of matrices are called in the text of a kernel."""
+
 
 def turned_products(kernel: ast.FunctionDef) -> Iterator[str]:
     """Each `tl.dot(tl.trans(x), y)` of a kernel in which x comes from a product."""
@@ -39,7 +42,7 @@ class _Values:
         for call in ast.walk(value):
             if (
                 isinstance(call, ast.Call)
-                and _name(call) == "dot"
+                and _name(call) in DOTS
                 and self._is_turned(call.args[0])
             ):
                 self.places.append(ast.unparse(call))
@@ -83,7 +86,7 @@ class _Values:
             return self._from_product(value.func.value)
         if name in CALLED:  # laid out as its operands are
             return any(map(self._from_product, value.args))
-        return name == "dot"
+        return name in DOTS
 
 
 def _name(call: ast.Call) -> str:
