@@ -71,11 +71,35 @@ def sums(v: Values, node: Node, place: Place) -> Made:
     added = x.tile
     if op.gates:
         added = v.k.apply("max", added.to("f32"), ck.LEAST_GATE).to(v.numbers.sums)
-    made = added.scan("sum", op.axis, op.reverse)
+    if len(x.labels) == 2 and not op.gates and _is_product(v, operand):
+        other = next(label for label in x.labels if label != op.axis)
+        x = replace(x.ordered(op.axis, other), product=True)
+        added = x.tile
+        made = _by_products(v, added, op.axis, op.reverse)
+    else:
+        made = added.scan("sum", op.axis, op.reverse)
     if after:  # a product at moved rows would be made twice
         made = made - added
     off = {op.axis}
     return replace(x, tile=made, zero=x.zero - off, finite=x.finite - off, number=None)
+
+
+def _by_products(v: Values, x: Tile, axis: str, reverse: bool) -> Tile:
+    """Running sums of x [axis, dim] that comes from products, as a product with a triangle of ones:
+    its rows lie across threads, where a scan is many steps. Of data in 16 bits, whose sums need not
+    be in float32: x is taken as two numbers of bfloat16, 16 of its 24 bits."""
+    k, summed = v.k, {axis: f"{axis}'"}
+    with k.branch(k.chosen(v.numbers.operand, "f32")) as whole:
+        whole.give(x.scan("sum", axis, reverse))
+    with k.otherwise(whole) as parts:
+        row = k.iota(axis, x.dim(axis).length)
+        column = row.along(**summed)
+        ones = k.where(column >= row if reverse else row >= column, 1.0, 0.0).to("bf16")
+        first = x.to("bf16")
+        rest = (x - first.to("f32")).to("bf16")
+        made = ones.dot(first.along(**summed))
+        parts.give(ones.dot(rest.along(**summed), made))
+    return whole.results[0]
 
 
 def _is_product(v: Values, id: int) -> bool:

@@ -17,7 +17,7 @@ from archc.lowering.kernel_values import made_here
 from archc.lowering.kernels import NOT_YET, Lowered
 from archc.lowering.values import Refusal
 from archc.tile.compose import Composer
-from archc.tile.language import Program, Value
+from archc.tile.language import Program, Value, statements
 from tests.lowering.launches import launch, lowered_kernels, plans
 
 SPECS = (
@@ -64,6 +64,19 @@ def test_systems_are_solved_with_operands_of_16_bits(operand: str) -> None:
                 far.append(((stored - wanted).norm() / wanted.norm()).item())
     limit = 3e-3 if operand == "f16" else 3e-2
     assert len(far) > 1 and all(each < limit for each in far), far
+
+
+def test_sums_of_products_have_16_bits() -> None:
+    """Gradients of gates of a channel, of data in bfloat16: as products with ones."""
+    far = {}
+    for found in plans("gla", fused=False):
+        for kernel, lowered in lowered_kernels(found):
+            assert not isinstance(lowered, Refusal)
+            made = [v.type for s in statements(lowered.program.body) for v in s.results]
+            if any("i'" in type.names for type in made):
+                for name, (stored, wanted) in launch(found, kernel, lowered, "bf16").items():
+                    far[name] = ((stored - wanted).norm() / wanted.norm()).item()
+    assert far and all(each < 1e-2 for each in far.values()), far
 
 
 @pytest.mark.parametrize("dims", [("self", "optional"), ("doc", "strided"), ("name", "dtype")])
