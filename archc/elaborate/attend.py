@@ -304,7 +304,11 @@ def _of_both(scope: Scope, node: tree.Along, attend: AttendScope) -> Refused:
     r, s = node.index, attend.read.name
     words = "summed" if node.kind == "sum" else "multiplied"
     example = f"(sum {r} in ({s}, t]: a[{r}] * k[{r}]).T @ k[{s}]"
-    helps = [f"take what depends on `{s}` out of it: `{example}`"]
+    helps = [
+        f"take what depends on `{s}` out of it: `{example}`",
+        f"what is no product with a value of `{s}`, such as `relu(a[{r}] * b[{s}])`, has no sum"
+        " between two tokens",
+    ]
     return scope.error(
         "E0315",
         f"what is {words} between two tokens depends on `{s}`, the token read",
