@@ -19,6 +19,7 @@ from archc.derivation.work import at_sizes, given, in_numbers
 from archc.ir import layer as ir
 from archc.ir.value_names import state_started, unsaved
 from archc.recurrence.affine.form import DENSE, DIAGONAL, MATRIX, NormalForm
+from archc.recurrence.chunk.carrying import part_of
 from archc.verify.checks import gradient_checks
 
 
@@ -152,7 +153,7 @@ def _captured(telling: Telling, saved: Saved) -> str:
         if isinstance(op, ir.Recurrence):
             place = forward[user].operands.index(id)
             name = op.captures[place] if place < len(op.captures) else ""
-            return next((text for first, text in CAPTURES.items() if name.startswith(first)), "")
+            return CAPTURES.get(part_of(name), "")
     return ""
 
 
@@ -161,7 +162,7 @@ CAPTURES = {
     "U": "U: what is written if that is 0",
     "write": "what rows add to the state",
 }
-"""What goes into the loop along the chunks, by the beginning of its name there."""
+"""What goes into the loop along the chunks, by what it is to it."""
 
 KINDS = {
     "Inverse": "the inverse of the triangular system",

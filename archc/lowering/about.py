@@ -3,7 +3,7 @@ spec these come from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from archc.functions.definitions import FUNCTIONS
 from archc.ir import chunk as ck
@@ -19,16 +19,12 @@ LONGEST = 360
 """Characters of a formula; of a longer one only what it is made of is said."""
 
 
-def about(kernel: Kernel) -> str:
-    """The lines of the docstring, the first of them a sentence."""
+def about(kernel: Kernel, why: str = "") -> str:
+    """The lines of the docstring of a kernel, the first of them a sentence; `why` it is one, where
+    the kernel does not say so."""
     stored = ", ".join(f"`{name}`" for name in (*kernel.stores, *kernel.ends.values()))
-    (why,) = kernel.why
-    lines, spans = [f"{stored}, {why}."], dict[tuple[str, int], str]()
+    lines = [f"{stored}, {why or kernel.why[0]}."]
     own = {id: name for name, id in kernel.stores.items()}
-    for node in _sources(kernel):
-        if node.span is not None:
-            text = node.span.text.partition("\n")[0].partition("#")[0]
-            spans[node.span.source.name, node.span.line] = f"{node.span.where}  {text.strip()}"
     for name, id in kernel.stores.items():
         known = {**kernel.loads, **{other: own[other] for other in own if other != id}}
         lines.append(_line(kernel.graph, id, name, known))
@@ -41,7 +37,24 @@ def about(kernel: Kernel) -> str:
         lines += [
             _line(recurrence.op.body, id, n, known) for n, id in recurrence.op.body.outputs.items()
         ]
-    return "\n".join([*lines, *(spans[place] for place in sorted(spans))])
+    return "\n".join([*lines, *_places(_sources(kernel))])
+
+
+def about_tokens(graph: Graph) -> str:
+    """The same of a kernel that makes the outputs of a graph for a block of tokens a program."""
+    made = ", ".join(f"`{name}`" for name in graph.outputs)
+    lines = [_line(graph, id, name, {}) for name, id in graph.outputs.items()]
+    return "\n".join([f"{made}: a block of tokens a program.", *lines, *_places(graph)])
+
+
+def _places(nodes: Iterable[Node]) -> list[str]:
+    """The lines of a spec that nodes come from, in order."""
+    spans = dict[tuple[str, int], str]()
+    for node in nodes:
+        if node.span is not None:
+            text = node.span.text.partition("\n")[0].partition("#")[0]
+            spans[node.span.source.name, node.span.line] = f"{node.span.where}  {text.strip()}"
+    return [spans[place] for place in sorted(spans)]
 
 
 def _sources(kernel: Kernel) -> list[Node]:

@@ -18,6 +18,7 @@ from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.ir.kernel import Kernel
+from archc.lowering.about import about
 from archc.lowering.names import axis_name, buffer_names, plain, size_name
 from archc.lowering.step_rules import STEP_RULES
 from archc.lowering.values import (
@@ -106,7 +107,7 @@ class Steps(Values):
         self, kernel: Kernel, numbers: Collection[str], pools: bool,
         clean: Mapping[str, frozenset[str]],
     ):  # fmt: skip
-        doc = f"`{'`, `'.join([*kernel.stores, *kernel.ends.values()])}`, along the tokens."
+        doc = about(kernel, "along the tokens")
         assert kernel.walk is not None
         self.kernel, self.pools, self.by_value = kernel, pools, {*numbers}
         self.clean, self.first_clean = dict(clean), dict[str, frozenset[str]]()

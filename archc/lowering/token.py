@@ -28,6 +28,7 @@ from archc.ir.graph import Graph, Node, Type
 from archc.ir.token_region import Gradient, Past, TokenRegion, is_token_type
 from archc.ir.value_names import cotangent, primal
 from archc.limits import deep_calls
+from archc.lowering.about import about_tokens
 from archc.lowering.algebra import reduced
 from archc.lowering.names import size_name
 from archc.lowering.token_borders import TABLE, Borders
@@ -41,9 +42,6 @@ from archc.tile.unread import swept
 
 BLOCK_T, EACH = "BLOCK_T", "BLOCKS"
 """Tokens of a block; blocks that a program does one after the other."""
-
-LISTED = 50
-"""Names of outputs that are longer than this are counted in a program's title."""
 
 BORDERS = "@borders"
 """The key of the table of packed sequences among buffers."""
@@ -124,9 +122,7 @@ class TokenProgram(Values):
     """One program under construction."""
 
     def __init__(self, graph: Graph, region: TokenRegion, name: str, looks_ahead: bool):
-        made = ", ".join(map(plain, graph.outputs))
-        made = made if len(made) <= LISTED else f"{len(graph.outputs)} values"
-        composer = Composer(name, f"{made}: a block of tokens a program.", ahead=2)
+        composer = Composer(name, about_tokens(graph), ahead=2)
         super().__init__(composer, TOKEN_RULES, Frame(graph, self.loaded))
         self.graph, self.stream, self.region = graph, region.stream, region
         self.space = space_of(graph, region.stream)

@@ -24,6 +24,9 @@ from archc.ir.chunk import ChunkForm, final, start
 from archc.ir.graph import Graph, Node
 from archc.ir.value_names import cotangent
 
+BY_KERNELS = ("kernels", "gradient_kernels", "inference_kernels")
+"""What functions are called that launch kernels."""
+
 STEPS = 16
 """Fewer tokens than these are done one by one."""
 
@@ -147,7 +150,7 @@ class ChunkedFunction(RecurrenceFunction):
     ) -> GraphFunction:
         name = self.scope.file.names.fresh(f"{self.title}_{kind}")
         given = self.given if given is None else given
-        if kind.endswith("kernels"):
+        if kind in BY_KERNELS:
             make, fused = self.scope.file.by_kernels, kind == "inference_kernels"
             form = (self.scope, graph, name, given, order, self.op.stream, self.op.heads)
             return make(*form, fused=fused)
@@ -205,10 +208,13 @@ class ChunkedFunction(RecurrenceFunction):
         place = self.values[self.tokens[0]].layout.index(self.stream)
         return f"{self.arguments[self.tokens[0]]}.shape[{place}]"
 
-    def write_run(self, writer: Writer, chunks: str, made: list[str], given: list[str]) -> None:
-        """The call for all chunks."""
+    def write_run(
+        self, writer: Writer, chunks: str, made: list[str], given: list[str], op: bool = False
+    ) -> None:
+        """The call for all chunks; an op of torch gives one result as it is, a function in a
+        tuple."""
         left = ", ".join(made) + (", *_" if self.form.saved else "")
-        left += "," * (left == made[0] and not chunks.endswith("op"))
+        left += "," * (left == made[0] and not op)
         writer.call(f"{left} = {chunks}(", [*given, "chunk"], ")")
 
     def in_runs(self, wanted: list[str]) -> bool:
@@ -227,7 +233,7 @@ class ChunkedFunction(RecurrenceFunction):
 
     def write_runs(
         self, writer: Writer, chunks: str, given: list[str], runs: str = "runs_of_chunks",
-        joined: str = "torch.cat({}, 1)",
+        joined: str = "torch.cat({}, 1)", op: bool = False,
     ) -> list[str]:  # fmt: skip
         """The loop over runs of chunks, from the state that the run before it left; the results."""
         along = [self.inputs[name] for name in self._along(list(self.inputs))]
@@ -239,7 +245,7 @@ class ChunkedFunction(RecurrenceFunction):
         listed, reverse = ", ".join(parts), ", reverse=True" if self.op.reverse else ""
         runs = f"{runs}([{listed}], chunk{reverse})"
         with writer.block(f"for {listed}{',' * (len(parts) == 1)} in {runs}:"):
-            self.write_run(writer, chunks, [*made.values(), *self.states.values()], given)
+            self.write_run(writer, chunks, [*made.values(), *self.states.values()], given, op)
             for name, each in made.items():
                 writer.line(f"{lists[name]}.append({each})")
         order = "[::-1]" if self.op.reverse else ""

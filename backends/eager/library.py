@@ -202,11 +202,11 @@ class Ops:
         name = self._which(writer)
         wanted = list(self.forward.inputs)
         if owner.in_runs(wanted):
-            kept = owner.write_runs(writer, name, given, "in_runs", "joined({})")
+            kept = owner.write_runs(writer, name, given, "in_runs", "joined({})", True)
             ends = [*owner.states.values()]
         else:
             kept, ends = owner.results_and_ends, []
-            owner.write_run(writer, name, kept, given)
+            owner.write_run(writer, name, kept, given, True)
         made = [*kept, *ends]
         writer.line(f"return {', '.join(made)}")
         self.file.sections.append(writer.text())

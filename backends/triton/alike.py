@@ -1,8 +1,11 @@
-"""Tile programs that differ in names alone: they share one kernel, which is compiled once."""
+"""Tile programs that differ in names alone: they share one kernel, which is compiled once; and
+functions that do, of which a file has one."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import ast
+import re
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
@@ -60,3 +63,17 @@ def _op(op: Any, order: dict[Buffer, int]) -> Hashable:
 def _fields(kind: type) -> tuple[str, ...] | None:
     """The names of the fields of a dataclass."""
     return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
+
+
+def alike(sections: Sequence[str], titles: Iterable[str]) -> Hashable:
+    """What functions have in common that differ alone in the names that they define themselves, in
+    `titles` and in comments: their words, their own ones by number."""
+    text = "\n".join(sections)
+    own, order = {*titles}, dict[str, int]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            own |= {node.name, *(argument.arg for argument in node.args.args)}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+    words = re.findall(r"\w+|[^\w\s]", re.sub(r"  #.*|^ *#.*", "", text, flags=re.M))
+    return tuple(order.setdefault(word, len(order)) if word in own else word for word in words)

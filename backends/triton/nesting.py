@@ -7,7 +7,8 @@ An elementwise value without a name of its own, read once and by a statement of 
 no line, unless memory is touched or a product is taken in between: text says in which order a GPU
 is told to work, and how long it holds on to a value. A product or a sum over a dim needs none where
 nothing but it stands in between, a tile none that is cast as soon as it is loaded, and a number of
-a table none that is cast. One that a reader knows by its name (`beta`, `in_t`) or by its equation
+a table none that is cast; nor does an index that is compared with an end and else is in addresses,
+which have its addends. One that a reader knows by its name (`beta`, `in_t`) or by its equation
 keeps its line, and so does a number that Triton computes itself: a line makes it a value, which
 functions want.
 """
@@ -55,11 +56,14 @@ others, which compare or are several functions, 0."""
 
 WITHIN = {"add": (1, 2), "sub": (1, 2), "mul": (2, 3), "div": (2, 3)}
 """How tightly what stands left and right of a sign must hold together to need no brackets. Within a
-call nothing needs them."""
+call nothing needs them, beside what compares sums need none."""
 
 ONCE = (*WITHIN, *(name for name, level in LEVELS.items() if level == 9), "neg", "and", "or", "eq",
         "ne", "lt", "le", "gt", "ge", "not")  # fmt: skip
 """Functions whose text names each operand once."""
+
+ENDS = ("lt", "le", "gt", "ge")
+"""Functions that hold a place against an end."""
 
 QUIET = (Apply, Cast, Scalar, Full, AtMost, Given, Chosen, Iota, ProgramId, Relabel, Broadcast)
 """Statements that neither touch memory nor arrange what threads hold."""
@@ -83,6 +87,8 @@ def least_level(function: str, place: int) -> int:
     """How tightly an operand must hold together to be written without brackets."""
     if function in WITHIN:
         return WITHIN[function][place]
+    if function in ENDS:
+        return 1
     return 0 if LEVELS.get(function) == 9 else 9
 
 
@@ -103,6 +109,13 @@ def _is_field(statement: Statement) -> bool:
     return not type.dims and kind(type.dtype) == "int"
 
 
+def _is_limit(made: Statement, reader: Statement | None) -> bool:
+    """Whether a place, an index and where it begins, is compared with an end."""
+    known = made.op == Apply("add") and kind(made.results[0].type.dtype) == "int"
+    compares = reader is not None and isinstance(reader.op, Apply) and reader.op.function in ENDS
+    return known and compares
+
+
 class _Reads:
     """Who makes and who reads each value, and which values are plain numbers."""
 
@@ -114,6 +127,7 @@ class _Reads:
         self.work: dict[Statement | Block, int] = {}
         self.plain: set[Value] = set()
         self.sums: list[tuple[Value, tuple[Value, ...]]] = []
+        self.places: Counter[Value] = Counter()
 
     def of_block(self, block: Block) -> None:
         """What a block and those in it make and read."""
@@ -124,9 +138,9 @@ class _Reads:
             self.made |= dict.fromkeys(statement.results, statement)
             self.home |= dict.fromkeys(statement.results, block)
             self._note_plain(statement)
+            places = self._note_indices(statement)
             for value in statement.operands:
-                self._read(value, block, statement)
-            self._note_indices(statement)
+                self._read(value, block, statement, value in places)
             for inner in statement.blocks:
                 self.of_block(inner)
         self.work[block] = count
@@ -135,7 +149,8 @@ class _Reads:
 
     def is_nested(self, value: Value, made: Statement) -> bool:
         """Whether a value is written where it is read."""
-        if len(made.results) != 1 or made.note or value in self.plain or self.times[value] != 1:
+        shown = self.times[value] - self.places[value] or self.times[value]
+        if len(made.results) != 1 or made.note or value in self.plain or shown != 1:
             return False
         home, reader = self.reader[value]
         if home is not self.home[value] or not self._is_shown_once(reader):
@@ -152,7 +167,7 @@ class _Reads:
         if isinstance(made.op, Dot | Reduce):
             apart = reader is None or isinstance(reader.op, Apply)
             return apart and unnamed(value, made.op)
-        return isinstance(made.op, Apply) and unnamed(value, made.op)
+        return isinstance(made.op, Apply) and (unnamed(value, made.op) or _is_limit(made, reader))
 
     def room(self, value: Value, made: Statement) -> int:
         """How long the text of a value without a line may be."""
@@ -180,13 +195,18 @@ class _Reads:
         if isinstance(statement.op, PLAIN) or computed:
             self.plain |= {*statement.results}
 
-    def _note_indices(self, statement: Statement) -> None:
-        """An index that is a sum of a scalar and a tile is written as both, each for itself."""
+    def _note_indices(self, statement: Statement) -> set[Value]:
+        """An index that is a sum of a scalar and a tile is written as both, each for itself: these
+        indices."""
+        found: set[Value] = set()
         if isinstance(statement.op, Load | Store | Atomic):
             for index in statement.operands[: len(statement.op.buffer.axes)]:
                 made = self.made.get(index)
                 if made is not None and made.op == Apply("add"):
                     self.sums.append((index, made.operands))
+                    dims = [operand.type.dims for operand in made.operands]
+                    found |= {index} if index.type.dims and () in dims else set()
+        return found
 
     def of_sums(self) -> None:
         """Counts what is written again by those that read a sum which has a line as well."""
@@ -194,6 +214,10 @@ class _Reads:
             if self.times[index] > 1 or self.reader[index][0] is not self.home[index]:
                 self.times.update(operands)
 
-    def _read(self, value: Value, block: Block, statement: Statement | None) -> None:
+    def _read(
+        self, value: Value, block: Block, statement: Statement | None, place: bool = False
+    ) -> None:
         self.times[value] += 1
-        self.reader[value] = (block, statement)
+        self.places[value] += place
+        if not place or value not in self.reader:
+            self.reader[value] = (block, statement)

@@ -193,6 +193,7 @@ class Printer(Names):
         parts = [value for value in statement.operands if value in self.within]
         words, named = ({*self.words}, {**self.named[-1]}) if parts else (set(), {})
         lines = [indent + line for line in LINES[type(statement.op)](self, statement)]
+        parts = [value for value in parts if any(self.within[value] in line for line in lines)]
         if parts and any(wants_name(line, WIDTH) for line in lines[-1:]):
             self.words, self.named[-1] = words, named
             longest = max(parts, key=lambda value: len(self.within[value]))

@@ -7,7 +7,8 @@ and the function that chooses. Of a region q of a layer:
     layer_q             one or the other
 
 A region that looks back on tokens has kernels for packed sequences too, `layer_q_packed_values` and
-so on: these know where each sequence begins and ends.
+so on: these know where each sequence begins and ends. One whose functions would be those of another
+but for names calls the other's.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import KIND_OF, Value
 from archc.backends.expression import ADD, UNARY, Text, binary
 from archc.backends.index import permuted
+from archc.backends.triton.alike import alike
 from archc.backends.triton.program_launch import ProgramLaunch, count_text, write_program
 from archc.backends.triton.region_parts import (
     EXTRA,
@@ -161,13 +163,30 @@ class RegionFunction:
         for part in (passes, choice, *(part for parts in made.values() for part in parts)):
             found |= dict(zip(*extra_arguments(self.scope, part.scope), strict=True))
         self.extra = {name: found[name] for name in sorted(found)}
+        begun = len(self.file.sections)
         self._append(passes)
         for variant in self.variants:
             for part in made[variant.title]:
                 self._append(part)
             self._write_op(variant)
         self._append(choice)
+        self._share(begun)
         self.file.token_notes.append(f"    {self.title}")
+
+    def _share(self, begun: int) -> None:
+        """In place of functions that the file has already under other names, a call of these."""
+        sections, titles = self.file.sections, [self.title, *(each.title for each in self.variants)]
+        title = self.file.titles.setdefault(alike(sections[begun:], titles), self.title)
+        if title == self.title:
+            return
+        del sections[begun:]
+        writer = Writer()
+        given = [*self.arguments.values(), *self._borders(), *self.extra]
+        writer.call(f"def {self.title}(", given, "):")
+        writer.depth += 1
+        writer.docstring([f"{listed(self.plain)}, as `{title}` makes its own."])
+        writer.call(f"return {title}(", given, ")")
+        sections.append(writer.text())
 
     def _of_variant(self, variant: Variant) -> list[Part]:
         """The functions around the op of a variant."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from archc.backends.triton import addresses
+from archc.backends.triton import addresses, nesting
 from archc.backends.triton import printer as printing
 from archc.backends.triton.printer import Printer, to_triton
 
@@ -115,8 +115,10 @@ def tree(lowered: Lowered, printer: type[Printer]) -> str:
 def tree_of(program: Program, printer: type[Printer]) -> str:
     """What Python reads in the text of a program, in lines as long as they want to be."""
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((printing, "NESTED"), (printing, "WIDTH"), (addresses, "LONG")):
-            patch.setattr(module, name, 10**6)
+        patch.setattr(printing, "WIDTH", 10**6)
+        patch.setattr(addresses, "LONG", 10**6)
+        for name in ("PART", "WHOLE"):
+            patch.setattr(nesting, name, 10**6)
         return ast.dump(ast.parse(to_triton(program, printer)))
 
 

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -11,6 +12,15 @@ from archc.ir.graph import Graph, Type
 from archc.ir.typing import layer_graph
 from archc.ir.value_names import state_at_start
 from archc.recurrence.chunk.frame import Frame, input_of
+
+PARTS = re.compile(r"(W|U|X|Y|write)(?=[\d.])")
+
+
+def part_of(name: str) -> str:
+    """What a value is to the loop along the chunks: W, U, X, Y or write, as said below; "" for
+    others."""
+    found = PARTS.match(name)
+    return found[1] if found else ""
 
 
 def carrying(
