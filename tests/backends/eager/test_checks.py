@@ -80,7 +80,7 @@ def test_sizes(cls: Any, sizes: dict[str, Any], error: type[Exception], message:
         ({"x": [1.0]}, TypeError, "`x` must be a tensor, got list"),
         ({"x": None}, TypeError, "`x` must be a tensor, got NoneType"),
         ({"tokens": torch.randn(3, 5)}, TypeError, "`tokens` must hold integers"),
-        ({"state": (1, 2)}, TypeError, "`state` must be an AttendState, got tuple"),
+        ({"state": (1, 2)}, TypeError, "`state` must be an instance of AttendState, got tuple"),
     ],
 )  # fmt: skip
 def test_inputs(layer: nn.Module, changes: dict[str, Any], error: type[Exception], message: str):
