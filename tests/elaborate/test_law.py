@@ -31,7 +31,7 @@ def test_a_law_is_kept_beside_its_recurrence() -> None:
     assert names(law) == {"p": ("batch", "D"), "q": ("batch", "D")}
     assert list(law.merge.outputs) == ["p", "q"]
     assert list(law.apply.outputs) == ["m[T]"]
-    assert [name for name, _ in law.named] == ["Token", "Merge", "Apply"]
+    assert [name for name, *_ in law.named] == ["Token", "Merge", "Apply"]
     assert layer(LOG_SPACE).chunk.lines() == ("law(Token, Merge, Apply)",)
 
 
@@ -43,7 +43,7 @@ def test_the_body_puts_out_the_summary_of_its_token() -> None:
 
 def test_layers_are_given_by_place_or_by_name() -> None:
     text = LOG_SPACE.replace("(Token, Merge, Apply)", "(Token, apply = Apply, merge = Merge)")
-    assert [name for name, _ in laws(text)[0].named] == ["Token", "Merge", "Apply"]
+    assert [name for name, *_ in laws(text)[0].named] == ["Token", "Merge", "Apply"]
 
 
 def test_parts_have_the_heads_of_the_recurrence_and_axes_of_their_own() -> None:
