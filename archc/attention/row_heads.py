@@ -3,11 +3,12 @@ reader."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sympy
 
-from archc.attention.weighted_sum import WeightedSum
+from archc.attention.weighted_sum import Refusal, WeightedSum
 from archc.dims import Axis
 
 
@@ -63,3 +64,13 @@ def not_by_choice(fold: WeightedSum) -> str:
         ):
             return "a chosen token has a number for each of the heads that share it"
     return ""
+
+
+def all_by_rows(found: Sequence[WeightedSum | Refusal]) -> list[WeightedSum]:
+    """The sums of an attend's form for few readers, if programs whose rows are heads do all of
+    them; else none."""
+    able = [
+        fold for fold in found
+        if isinstance(fold, WeightedSum) and fold.choice is None and rows_of(fold).head is not None
+    ]  # fmt: skip
+    return able if len(able) == len(found) else []

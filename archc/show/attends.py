@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from archc.attention.listing import lines
 from archc.attention.recognise import sums
+from archc.attention.row_heads import all_by_rows, rows_of
 from archc.attention.weighted_sum import WeightedSum
 from archc.backends.eager.attention import attention
 from archc.backends.triton.fold import how_packed, told
@@ -53,9 +54,20 @@ def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
         if kernels is not None:
             more = (*lines(kernels), ("packed", how_packed(layer, attend, found)))
         if attend.decode is not None:
-            more = tuple(line for line in more if line[0] != "few readers")
+            more = tuple(line for line in more if line[0] != "few readers") + _few(attend)
         how = told(attend, node, fold)
         yield Attended(name, node.span, node.name, how, more, kernels, attend)
+
+
+def _few(attend: ir.Attend) -> tuple[tuple[str, str], ...]:
+    """What computes the form for few readers, whose products go in another order."""
+    assert attend.decode is not None
+    found = all_by_rows(folded(replace(attend, body=attend.decode, decode=None)))
+    if not found:
+        return ()
+    rows = " and ".join(filter(None, ["readers", rows_of(found[0]).text]))
+    text = f"products in another order; rows are {rows}; parts of what is read, joined after"
+    return (("few readers", f"{text}; no gradient"),)
 
 
 def as_text(attends: Iterable[Attended]) -> str:

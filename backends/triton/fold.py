@@ -21,7 +21,7 @@ from archc.backends.triton.fold_op import FEW, FoldOp
 from archc.backends.triton.slot_op import SlotOp, by_slots
 
 from archc.attention.recognise import sums
-from archc.attention.row_heads import rows_of
+from archc.attention.row_heads import all_by_rows
 from archc.attention.weighted_sum import Refusal, Source, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.graph import Node
@@ -149,15 +149,10 @@ def _of_few(
 ) -> FoldFunction | None:
     """The function that launches kernels for few readers; None where a sum is no fold, or has no
     heads that share what they read."""
-    found = folds(node.op)
-    if not found or not all(
-        isinstance(fold, WeightedSum) and fold.choice is None and rows_of(fold).head is not None
-        for fold in found
-    ):
+    found = all_by_rows(folds(node.op))
+    if not found or (scope.file.slots and not all(_in_slots(scope, node, f) for f in found)):
         return None
-    if scope.file.slots and not all(_in_slots(scope, node, fold) for fold in found):
-        return None
-    kept = [replace(fold, slopes=None) for fold in found if isinstance(fold, WeightedSum)]
+    kept = [replace(fold, slopes=None) for fold in found]
     made = FoldFunction(scope, node, values, kept, name, many=False)
     made.write()
     return made

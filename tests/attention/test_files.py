@@ -43,7 +43,12 @@ def test_the_plan_says_what_becomes_of_each_attend():
     (latent,) = (each.how for each in attends_of(archc.load("dsa").layer) if each.name == "o")
     assert latent.startswith("all pairs at once: ")
     (plain,) = attends_of(archc.load("mla").layer)
-    assert plain.how == "scaled_dot_product_attention of torch" and not plain.more
+    assert plain.how == "scaled_dot_product_attention of torch"
+    ((title, few),) = plain.more
+    assert title == "few readers" and "rows are readers and all of `H`" in few
+    (usual,) = attends_of(archc.load("attention").layer)
+    assert usual.how == plain.how and not usual.more
+    assert "mla_memory_fold(" in text_of(archc.load("mla").layer, "triton")
 
 
 @pytest.mark.parametrize(
