@@ -135,7 +135,7 @@ def memories_pay(chosen: Tensor, count: int, cu_seqlens: Tensor | None) -> bool:
     sequences = chosen.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     if torch.compiler.is_compiling() or transformed(chosen):
         return False
-    return count < places and tokens * count >= BLOCK * places * sequences
+    return count < places and 0 < BLOCK * places * sequences <= tokens * count
 
 
 def place_borders(routed: Routed, cu_seqlens: Tensor | None) -> Tensor:

@@ -70,6 +70,10 @@ def test_many_tokens_go_to_the_memories_they_chose(monkeypatch: pytest.MonkeyPat
     agree(found, results(x))
 
 
+def test_no_sequences_give_no_outputs() -> None:
+    assert layer()(drawn(0, 5, 6)).shape == (0, 5, 6)
+
+
 def test_packed_sequences_each_have_their_own_memories(monkeypatch: pytest.MonkeyPatch) -> None:
     """From states that are given, of which one sequence has no tokens."""
     decided = ways(layer(), monkeypatch)
