@@ -68,3 +68,22 @@ def test_each_is_as_if_alone(name: str) -> None:
         made, state = together(**given, state=state, return_state=True)
         wanted = whole[torch.arange(3), at]
         assert (first(made)[:, 0] - wanted).abs().max() < 1e-9 * wanted.abs().max(), more
+
+
+TWO_WINDOWS = """
+layer L(H, K):
+    input k[H, K], v[H, K]
+    attend t - {} < s <= t over H:
+        a = softmax(k[t].T @ k[s]) @ v[s]
+    attend s <= t over H:
+        b = softmax(v[t].T @ k[s]) @ {}[s]
+    output y[H, K] = a + b
+"""
+
+
+def test_what_is_kept_in_two_ways_is_read_one_by_one() -> None:
+    """Keys are read by an attention to all tokens too, and are kept whole; values may not be."""
+    reason = alone(archc.parse(TWO_WINDOWS.format(4, "k")).module(H=2, K=3))
+    assert reason is not None and "some is kept for a window" in reason
+    both = archc.parse(TWO_WINDOWS.format(4, "v")).module(H=2, K=3)
+    assert alone(both) is None and in_slots(both).initial_state(2, 5) is not None

@@ -23,8 +23,11 @@ from archc.ir.verify import verify
 def unready(layer: ir.Layer) -> str | None:
     """What of a layer, or of those that it calls, keeps sequences of different lengths from being
     continued in one batch; None if nothing does."""
+    unlike = _kept_unlike(layer.graph)
     for node in layer.graph:
         reason = _unready(node)
+        if reason is None and node.id in unlike:
+            reason = "of what is read together some is kept for a window, and some whole"
         if reason is None and isinstance(node.op, ir.Attend):
             bodies = (node.op.body, node.op.decode or node.op.body)
             reason = next((r for body in bodies for each in body if (r := _looks(each))), None)
@@ -34,6 +37,24 @@ def unready(layer: ir.Layer) -> str | None:
             called = f"`{node.name}` of " if node.name else ""
             return reason if reason.endswith(")") else f"{reason} ({called}{layer.name})"
     return None
+
+
+def _kept_unlike(graph: Graph) -> set[int]:
+    """The attentions that read values of which some are kept for their window, and others whole, as
+    an attention with another window reads them too."""
+    windows: dict[int, set[Any]] = {}
+    reads: dict[int, list[int]] = {}
+    for node in graph:
+        if isinstance(node.op, ir.Attend):
+            pairs = zip(node.op.captures, node.operands, strict=True)
+            reads[node.id] = [
+                o for (_, role), o in pairs
+                if role != "reader" and node.op.source in graph[o].type.names
+            ]  # fmt: skip
+            for operand in reads[node.id]:
+                windows.setdefault(operand, set()).add(node.op.window)
+    shared = {id: {len(windows[operand]) > 1 for operand in each} for id, each in reads.items()}
+    return {id for id, each in shared.items() if len(each) > 1 and graph[id].op.window is not None}
 
 
 def _unready(node: Node) -> str | None:
