@@ -40,7 +40,7 @@ def readers_of(listed: Tensor, count: Tensor, blocks: int) -> tuple[Tensor, Tens
     begin = torch.arange(blocks + 1, device=listed.device, dtype=listed.dtype)
     begin = begin.expand(*block.shape[:-1], blocks + 1).contiguous()
     begins = torch.searchsorted(ordered.contiguous(), begin, out_int32=True)
-    return (order // most).to(torch.int32), begins
+    return (order // most).to(torch.int32).contiguous(), begins.contiguous()
 
 
 def choice_blocks(

@@ -134,3 +134,10 @@ def test_lists_of_choices():
             for block in range(11):
                 own = order[b, h, begins[b, h, block] : begins[b, h, block + 1]]
                 assert own.tolist() == chosen[b, :, h, block].nonzero()[:, 0].tolist()
+
+
+def test_lists_of_one_choice_lie_in_order_in_memory():
+    """Kernels read them by one index; a sort keeps the strides of what it sorts."""
+    listed = torch.zeros(2, 5, 3, 1, dtype=torch.int32)
+    lists = readers_of(listed, torch.ones(2, 5, 3, dtype=torch.int32), 4)
+    assert all(each.is_contiguous() for each in lists)
