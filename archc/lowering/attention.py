@@ -574,7 +574,7 @@ def leave(
     k, acc = w.k, made[-1]
     if lse is not None:
         m, total, _ = made
-        read = (total > 0.0).named("read", "whether a reader read anything")
+        read = (m > NEVER).named("read", "whether a reader read anything")
         safe = k.where(read, total, 1.0)
         acc = acc / safe
         log = k.where(read, m + k.apply("log", safe), 0.0)

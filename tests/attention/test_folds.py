@@ -63,6 +63,19 @@ def test_packed_sequences_are_each_as_if_alone(name: str):
     check(packed(text, BORDERS, **SIZES, **sizes))
 
 
+def test_a_sink_that_takes_nothing_of_readers_that_read_nothing():
+    """Neither a value nor a gradient is NaN; the reference has both."""
+    text = spec(f"{PLAIN}, sink", "s <= t - w", params="sink[H]", sizes="w")
+    case = launch(text, 37, **SIZES, w=30)
+    with torch.no_grad():
+        case.inputs["sink"].fill_(-torch.inf)
+    assert all(
+        x.isfinite().all()
+        for x in case.gradients(torch.ones(case.values(case.fold.node)[0].shape).double()).values()
+    )
+    assert case.forward()["o"].isfinite().all()
+
+
 def test_a_nan_stays_in_its_packed_sequence():
     text, _ = SCORES["forgetting"]
     case = packed(text, (0, 5, 20, 37), **SIZES)
