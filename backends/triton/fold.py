@@ -70,17 +70,15 @@ class FoldFunction(AttendFunction):
         scope = self.scope
         tensors = [v.text.text for v in self.values.values() if v.kind != NUMBER]
         readers = scope.ask(scope.lengths[self.op.reader.name])
-        tests = [f"by_folds({', '.join(tensors)})"]
+        entering = ", ".join(tensors)
         vectors = [s.dim for fold in self.folds for s in fold.sources if s.dim is not None]
         lengths = dict.fromkeys(str(scope.size(axis.size)) for axis in vectors)
         most = WIDEST if self.many else WIDEST_OF_FEW
-        tests += [f"{length} <= {most}" for length in lengths if not length.isdigit()]
-        learns = f"needs_gradient({', '.join(tensors)})"
+        fits = [f"{length} <= {most}" for length in lengths if not length.isdigit()]
         if not self.many:
             alone = [f"{scope.cu_seqlens} is None"] if scope.cu_seqlens else []
-            by_kernels, *fits = tests
-            few = by_kernels.replace("by_folds(", f"by_few_folds({readers}, ")
-            return " and ".join([*alone, *fits, few])
+            return " and ".join([*alone, *fits, f"by_few_folds({readers}, {entering})"])
+        tests, learns = [f"by_folds({entering})", *fits], f"needs_gradient({entering})"
         if scope.file.slots:
             return " and ".join([*tests, f"not {learns}"])
         if self.op.decode is not None:
