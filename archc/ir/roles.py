@@ -16,6 +16,8 @@ hold: the words of the field, which plans, files and pages have in common.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
@@ -28,15 +30,15 @@ SEGMENT, TRANSITION, CARRY, RESCAN = (
     f"segment_{part}" for part in ("scan", "transition", "carry", "rescan")
 )
 
-HELD = {
-    ck.Gram: "scores", ck.Inverse: "inverse", ck.Conjugate: "solution", ck.Spans: "decays",
-    ir.Contract: "product", ck.Mix: "mixed", ck.GateGradient: "d_gates",
-}  # fmt: skip
-"""What values hold, by the op that makes them."""
+HELD: Mapping[type, str] = {
+    ir.Contract: "product",
+    **{op: op.held for op in ck.CHUNK_OPS if op.held},
+}
+"""What values hold, by the op that makes them: they are called that."""
 
-CHANGED = {
-    "mul": "scaled", "add": "sum", "sub": "difference", "div": "ratio", "neg": "negative",
-    ck.Sums: "sums", ck.Chunks: "chunks", ck.Tokens: "tokens", ck.Move: "moved",
+CHANGED: Mapping[str | type, str] = {
+    "mul": "scaled", "add": "sum", "sub": "diff", "div": "ratio", "neg": "negative",
+    **{op: op.changed for op in ck.CHUNK_OPS if op.changed},
 }  # fmt: skip
 """The word that an op, or an elementwise function, adds to the name of its first operand."""
 

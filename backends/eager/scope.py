@@ -21,22 +21,18 @@ from archc.backends.writer import Names, Writer
 from archc.dims import OWN, TIME, Axis, in_words
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir import roles
 from archc.ir.graph import Graph, Node
 from archc.source import Source
 
 Emitters = Mapping[type, Callable[["Scope", Node], Value]]
 
-HINTS = {
+HELD = roles.HELD | {
     ir.Window: "window", ir.Gather: "taken", ir.Top: "chosen", ir.Softmax: "weights",
-    ir.Join: "joined", ir.Reshape: "counted",
-    ck.Spans: "spans", ck.Gram: "gram", ck.Inverse: "inverse", ck.Scan: "scanned",
+    ir.Join: "joined", ir.Reshape: "counted", ck.Gram: "gram", ck.Scan: "scanned",
 }  # fmt: skip
-MOVED = {
-    ck.Chunks: "chunks", ck.Tokens: "tokens", ck.Sums: "sums", ck.Move: "moved", ck.Last: "last",
-    ck.Mix: "mixed", ck.Stack: "stacked", ck.Select: "one", ck.Place: "placed", ck.Expand: "wide",
-}  # fmt: skip
-WORDS = {"add": "sum", "sub": "diff", "mul": "scaled", "div": "ratio", "dot": "product"}
-"""What values are called that the spec has no name for: after their op, or its operand too."""
+CHANGED = roles.CHANGED | {ck.Last: "last"}
+"""What values are called in kernels too, but for ops of layers and for what calls return."""
 
 
 class Region(Protocol):
@@ -232,18 +228,21 @@ class Scope:
         users = [self.graph[user].op for user in self.graph.users(node.id)]
         if any(isinstance(user, ir.Softmax) for user in users):
             return "mask" if node.type.dtype == "bool" else "score"
-        if type(node.op) in HINTS:
-            return HINTS[type(node.op)]
-        fn = MOVED.get(type(node.op), "dot")
+        if type(node.op) in HELD and not isinstance(node.op, ir.Contract | ck.Conjugate):
+            return HELD[type(node.op)]
+        fn = CHANGED.get(type(node.op), "dot")
         fn = node.op.fn if isinstance(node.op, ir.Elementwise | ir.Reduce) else fn
         fn = self.fused[node.id].hint if node.id in self.fused else fn
-        parts = [self.values[o] for o in self.operands(node.id) if o in self.values]
+        operands = self.operands(node.id)
+        parts = [self.values[o] for o in operands if o in self.values]
         parts = [v.text.text.removeprefix("self.").removesuffix("_t") for v in parts if v.bound]
         if fn in ("mul", "dot") and len(parts) == 2 and len("".join(parts)) < 16:
             return "_".join(parts)
-        if len(parts) == len(self.operands(node.id)) == 1 and len(parts[0]) < 12:
+        if len(parts) == len(operands) == 1 and len(parts[0]) < 12:
             return f"{fn}_{parts[0]}"
-        target, word = self.target(node.id), WORDS.get(fn, fn)
+        word = HELD[ir.Contract] if fn == "dot" else fn
+        word = CHANGED.get(fn, word) if len(operands) > 1 else word
+        target = self.target(node.id)
         return target if target.endswith(word) else f"{target}_{word}"
 
     def target(self, id: int) -> str:

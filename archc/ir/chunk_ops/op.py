@@ -65,6 +65,10 @@ class ChunkOp(ABC):
     in_order: ClassVar[bool] = False
     """Whether it works through its rows one after the other, or in steps: no gradient computes it a
     second time, however few operations it takes."""
+    held: ClassVar[str] = ""
+    """What its values are called in kernels, plans and files: what they hold; or else `changed`,"""
+    changed: ClassVar[str] = ""
+    """a word behind the name of its first operand. Without either they are called after the op."""
 
     @abstractmethod
     def typed(self, types: Types) -> Type:

@@ -27,6 +27,7 @@ class Spans(ChunkOp):
     """span[i, j] of log gates along `row`, with `col` as a new axis after it; -inf where a pair is
     not kept, so that its exponential is 0."""
 
+    held = "decays"
     row: str
     col: Axis
     strict: bool = False
@@ -91,6 +92,7 @@ class Gram(ChunkOp):
     g the operand is Sums of it (kernels, where they lie in memory).
     """
 
+    held = "scores"
     over: tuple[str, ...]
     row: str
     col: Axis
@@ -141,6 +143,7 @@ class Mix(ChunkOp):
     g has the row and dims of b. `transpose`: o[j] = sum over i of A[i, j] exp(span[i, j]) b[i].
     """
 
+    held = "mixed"
     row: str
     col: str
     strict: bool = False
@@ -194,6 +197,7 @@ class GateGradient(MadeByGradients):
     operands dA, a, b, g: the gates' share of the cotangent of a Gram, and of a Mix. It has the type
     of g. Every addend counts once, nothing is subtracted."""
 
+    held = "d_gates"
     row: str
     col: str
     strict: bool = False

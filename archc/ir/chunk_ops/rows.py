@@ -27,6 +27,7 @@ class Sums(ChunkOp):
     `gates`: of log gates, whose differences are wanted; what is less than LEAST_GATE counts as it.
     """
 
+    changed = "sums"
     axis: str
     reverse: bool = False
     exclusive: bool = False
@@ -67,6 +68,7 @@ class Move(Moving):
     """The value `steps` rows earlier along `axis` (later, if negative); `fill` where there is none.
     The axis may be a stream: its `Move` backwards is the transpose of a Shift."""
 
+    changed = "moved"
     axis: str
     steps: int
     fill: int = 0

@@ -25,6 +25,7 @@ class Chunks(Moving):
     the operand) are rows one after the other. The dims `outer` (heads) stand before the row.
     """
 
+    changed = "chunks"
     stream: str
     chunk: Axis
     row: Axis
@@ -67,6 +68,7 @@ class Chunks(Moving):
 class Tokens(Moving):
     """The inverse of Chunks: rows of chunks as tokens along `stream` again, without the filling."""
 
+    changed = "tokens"
     chunk: str
     row: str
     stream: Axis
@@ -108,6 +110,7 @@ class Tokens(Moving):
 class Stack(Moving):
     """Its operands, all of one type, along a new first dim."""
 
+    changed = "stacked"
     axis: Axis
 
     def typed(self, types: Types) -> Type:
@@ -133,6 +136,7 @@ class Stack(Moving):
 class Select(Moving):
     """The element of an axis at a fixed index; -1 is the last."""
 
+    changed = "one"
     axis: str
     index: int
 
@@ -156,6 +160,7 @@ class Select(Moving):
 class Place(Moving):
     """The transpose of Select: its operand at `index` of a new dim `axis`, and 0 elsewhere."""
 
+    changed = "placed"
     axis: Axis
     index: int
 
@@ -180,6 +185,7 @@ class Place(Moving):
 class Expand(Moving):
     """Its operand, the same at every position of further axes."""
 
+    changed = "wide"
     axes: tuple[Axis, ...]
 
     def typed(self, types: Types) -> Type:

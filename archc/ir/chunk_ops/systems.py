@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class Inverse(ChunkOp):
     """(I - A)^-1 of a matrix A[row, col] that is 0 on the diagonal and above."""
 
+    held = "inverse"
     row: str
     col: str
 
@@ -86,6 +87,7 @@ class Conjugate(ChunkOp):
     `iterations` bounds the conjugate gradients (None: until it is exact).
     """
 
+    held = "solution"
     over: tuple[str, ...]
     captures: tuple[str, ...]
     body: Graph
