@@ -1,0 +1,275 @@
+"""A language model of 350M parameters trained for some steps on one GPU, as fla makes it and as a
+spec does: tokens a second, and the share of the GPU's peak that the model's products are.
+
+    python -m benchmarks.language_model ours fla -o benchmarks/results/language_model.json
+
+Both have the same sizes: 24 layers of KDA and SwiGLU, d 1024, 8 heads of 128, a vocabulary of
+32,000 whose embedding is the head as well. Weights are in bfloat16, beside a copy in float32 that
+AdamW changes; a step reads 8 windows of 4,096 words. fla's model is put together of fla's own
+blocks as its `KDAForCausalLM` is. The text is the manual that comes with Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import archc
+from archc.bench.fill import compile_a_share
+from archc.bench.record import record
+
+SPEC = """
+import KDA from "kda.arch"
+import SwiGLU from "swiglu.arch"
+
+model Words(vocab, d, L, H, f, K = 128, eps = 1e-6):
+    input tokens in vocab
+    param E[vocab, d] = normal(0, 0.02); n_f[d] = 1
+    x = E[tokens]
+    repeat L as l:
+        param n1, n2[d] = 1
+        h = x + KDA(d, H, K, K, K, eps = eps)(rmsnorm[d](x, eps) * n1)
+        x = h + SwiGLU(d, f)(rmsnorm[d](h, eps) * n2)
+    output y[d] = rmsnorm[d](x, eps) * n_f
+"""
+"""What comes before the head, which is the embedding."""
+
+SIZES = {"vocab": 32000, "d": 1024, "L": 24, "H": 8, "f": 2816, "K": 128}
+SMALL = {"vocab": 512, "d": 32, "L": 2, "H": 2, "f": 64, "K": 16}
+PEAK = 989e12
+"""Operations a second that an H200 does at most in bfloat16."""
+
+ROWS = 8192
+"""Tokens whose logits stand in memory at a time."""
+
+
+class Loss(torch.autograd.Function):
+    """Mean cross entropy of `x @ head.T`: x [tokens, d], head [vocab, d], targets [tokens]. Parts
+    of the tokens go one after the other, and their gradients are made with the value."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+        total = torch.zeros((), device=x.device)
+        d_x, d_head = torch.empty_like(x), torch.zeros_like(head, dtype=torch.float32)
+        for part, at, to in zip(x.split(ROWS), targets.split(ROWS), d_x.split(ROWS), strict=True):
+            logs = torch.log_softmax(part @ head.T, -1, dtype=torch.float32)
+            total -= logs.gather(1, at[:, None]).sum()
+            slope = logs.exp_().scatter_add_(1, at[:, None], torch.full_like(logs[:, :1], -1.0))
+            slope = slope.to(x.dtype)
+            torch.mm(slope, head, out=to)
+            d_head += slope.T @ part
+        ctx.save_for_backward(d_x, d_head.to(head.dtype))
+        return total / len(x)
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Tensor) -> Any:
+        (d,) = arriving
+        d_x, d_head = ctx.saved_tensors
+        share = d / len(d_x)
+        return d_x * share.to(d_x.dtype), d_head * share.to(d_head.dtype), None
+
+
+def ours(sizes: Mapping[str, int], device: str) -> tuple[nn.Module, Callable[..., Tensor]]:
+    """The spec's module, and the loss of tokens [B, T + 1]."""
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    layers = {"L": sizes["L"]}
+    rest = {name: size for name, size in sizes.items() if name != "L"}
+    model = archc.parse(SPEC, **layers).module(**rest, device=device, dtype=dtype)
+
+    def loss(tokens: Tensor) -> Tensor:
+        y = model(tokens[:, :-1])
+        return Loss.apply(y.flatten(0, 1), model.E, tokens[:, 1:].flatten())
+
+    return model, loss
+
+
+class Block(nn.Module):
+    """A block of fla's model, with its fused norms."""
+
+    def __init__(self, sizes: Mapping[str, int], place: int):
+        from fla.layers.kda import KimiDeltaAttention
+        from fla.modules import GatedMLP, RMSNorm
+
+        super().__init__()
+        d = sizes["d"]
+        self.attn_norm, self.mlp_norm = RMSNorm(d, eps=1e-6), RMSNorm(d, eps=1e-6)
+        self.attn = KimiDeltaAttention(
+            hidden_size=d, head_dim=sizes["K"], num_heads=sizes["H"], layer_idx=place, norm_eps=1e-6
+        )
+        self.mlp = GatedMLP(hidden_size=d, intermediate_size=sizes["f"])
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed, *_ = self.attn(self.attn_norm(x))
+        normed, x = self.mlp_norm(mixed, x, True)
+        return x + self.mlp(normed)
+
+
+class Model(nn.Module):
+    """fla's model but for its head."""
+
+    def __init__(self, sizes: Mapping[str, int]):
+        from fla.modules import RMSNorm
+
+        super().__init__()
+        self.E = nn.Embedding(sizes["vocab"], sizes["d"])
+        nn.init.normal_(self.E.weight, std=0.02)
+        self.layers = nn.ModuleList(Block(sizes, at) for at in range(sizes["L"]))
+        self.norm = RMSNorm(sizes["d"], eps=1e-6)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.E(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(x)
+
+
+def fla(sizes: Mapping[str, int], device: str) -> tuple[nn.Module, Callable[..., Tensor]]:
+    """The same of fla, with its fused loss."""
+    from fla.modules import FusedLinearCrossEntropyLoss
+
+    model = Model(sizes).to(device, torch.bfloat16)
+    entropy = FusedLinearCrossEntropyLoss()
+
+    def loss(tokens: Tensor) -> Tensor:
+        return entropy(model(tokens[:, :-1]), tokens[:, 1:].contiguous(), model.E.weight)
+
+    return model, loss
+
+
+class Step:
+    """One step of AdamW on weights in float32, of which the model has copies."""
+
+    def __init__(self, model: nn.Module):
+        self.weights = [*model.parameters()]
+        self.wide = [p.detach().float().clone().requires_grad_() for p in self.weights]
+        fused = self.wide[0].is_cuda
+        self.optimizer = torch.optim.AdamW(self.wide, lr=3e-4, betas=(0.9, 0.95), fused=fused)
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        for wide, weight in zip(self.wide, self.weights, strict=True):
+            assert weight.grad is not None
+            wide.grad = weight.grad.float()
+            weight.grad = None
+        torch.nn.utils.clip_grad_norm_(self.wide, 1.0)
+        self.optimizer.step()
+        torch._foreach_copy_(self.weights, self.wide)
+
+
+def words(vocab: int) -> Tensor:
+    """The manual as numbers of its words, the most frequent first; all rare ones are the last."""
+    text = re.findall(r"\w+|\s+|.", "\n\n".join(topics[name] for name in sorted(topics)))
+    known = {word: at for at, (word, _) in enumerate(Counter(text).most_common(vocab - 1))}
+    return torch.tensor([known.get(word, vocab - 1) for word in text])
+
+
+def sizes_of(given: argparse.Namespace) -> dict[str, int]:
+    """The sizes that are asked for."""
+    sizes = SMALL if given.small else SIZES
+    return {**sizes, "L": given.layers or sizes["L"]}
+
+
+def trained(which: str, given: argparse.Namespace) -> dict[str, Any]:
+    """What is found of one model: seconds are those of all steps but for the first ones."""
+    sizes = sizes_of(given)
+    torch.manual_seed(0)
+    model, loss = {"ours": ours, "fla": fla}[which](sizes, given.device)
+    model.train()
+    text, generator = words(sizes["vocab"]).to(given.device), torch.Generator().manual_seed(0)
+    step, losses, ends = Step(model), list[Tensor](), list[float]()
+    first = min(20, given.steps // 2)
+    wait = torch.cuda.synchronize if given.device == "cuda" else (lambda: None)
+    for number in range(given.steps):
+        if number in (0, first):
+            wait()
+            ends.append(time.monotonic())
+        starts = torch.randint(len(text) - given.length - 1, (given.batch, 1), generator=generator)
+        at = (starts + torch.arange(given.length + 1)).to(given.device, non_blocking=True)
+        made = loss(text[at])
+        made.backward()
+        step()
+        losses.append(made.detach())
+    wait()
+    seconds = time.monotonic() - ends[1]
+    tokens = (given.steps - first) * given.batch * given.length
+    count = sum(p.numel() for p in model.parameters())
+    return {
+        "model": which, **sizes, "B": given.batch, "T": given.length, "steps": given.steps,
+        "parameters": count, "first_s": ends[1] - ends[0], "seconds": seconds,
+        "tokens_a_second": tokens / seconds, "utilisation": 6 * count * tokens / seconds / PEAK,
+        "MiB": torch.cuda.max_memory_allocated() / 2**20 if given.device == "cuda" else None,
+        "losses": [round(x, 4) for x in torch.stack(losses).tolist()],
+    }  # fmt: skip
+
+
+def profiled(which: str, given: argparse.Namespace) -> list[tuple[str, float, int]]:
+    """What takes the GPU longest in a step: kernels, milliseconds and launches."""
+    from torch.profiler import ProfilerActivity, profile
+
+    sizes = sizes_of(given)
+    model, loss = {"ours": ours, "fla": fla}[which](sizes, given.device)
+    step = Step(model.train())
+    tokens = words(sizes["vocab"])[: given.batch * (given.length + 1)].to(given.device)
+
+    def once() -> None:
+        loss(tokens.view(given.batch, -1)).backward()
+        step()
+
+    once()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        once()
+        torch.cuda.synchronize()
+    rows = [(e.key[:80], e.self_device_time_total / 1000, e.count) for e in found.key_averages()]
+    return sorted(rows, key=lambda row: -row[1])[:40]
+
+
+def main() -> int:
+    """Each model in its turn, written as it comes."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
+    parser.add_argument("models", nargs="+", choices=["ours", "fla"])
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--length", type=int, default=4096)
+    parser.add_argument("--layers", type=int, help="fewer or more than 24")
+    parser.add_argument("--share", type=int, nargs=2, metavar=("I", "N"), help="compile share I of"
+                        " N of what fla's autotuners try, on a quick run")  # fmt: skip
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--small", action="store_true", help="sizes for a look without a GPU")
+    parser.add_argument("--profile", action="store_true", help="the kernels of a step as well")
+    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
+    given = parser.parse_args()
+    if given.share:
+        compile_a_share(*given.share)
+    data = record(["python", "-m", "benchmarks.language_model", *sys.argv[1:]], None)
+    data["commit"] = given.commit or data["commit"]
+    data["versions"] |= {"torch": torch.__version__}
+    data |= {"device": given.device, "rows": []}
+    if given.device == "cuda":
+        data["device"] = torch.cuda.get_device_name()
+    if given.output.exists():
+        data["rows"] = json.loads(given.output.read_text(encoding="utf-8"))["rows"]
+    for which in given.models:
+        found = trained(which, given)
+        if given.profile:
+            found["kernels"] = profiled(which, given)
+        data["rows"] = [row for row in data["rows"] if row["model"] != which] + [found]
+        shown = {k: v for k, v in found.items() if k not in ("losses", "kernels")}
+        print(shown, found["losses"][::20], flush=True)
+        given.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
