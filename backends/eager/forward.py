@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from archc.backends.eager.joint_products import join_products
 from archc.backends.eager.memory import Field, stream_of
 from archc.backends.eager.packed import (
     ARGUMENT,
@@ -49,6 +50,9 @@ class Forward:
             away = {*self.memory.other, *self.memory.optional}
             self.scope.use_regions(self.parts.file.by_regions(self.scope, self.layer, away))
         use_routes(self.scope, {*self.memory.other, *self.memory.optional})
+        if self.parts.file.by_regions is not None and not self.parts.file.slots:
+            params = {id for id, _ in self.layer.params}
+            join_products(self.scope, params, {*self.memory.other, *self.memory.optional})
 
     def _at_once(self) -> bool:
         """Whether packed sequences are done in one run."""

@@ -71,7 +71,8 @@ def test_token_regions_are_listed_and_called() -> None:
     head = ast.get_docstring(ast.parse(text)) or ""
     assert "each of these is one kernel" in head
     assert "    swiglu_y_in" in head
-    assert "swiglu_y_in(x @ self.W_gate, x @ self.W_in)" in text
+    assert "x_W_gate, x_W_in = products_of(x, self.W_gate, self.W_in)" in text
+    assert "swiglu_y_in(x_W_gate, x_W_in)" in text
     assert "if by_token_kernels(" in text
 
 

@@ -1,0 +1,81 @@
+"""Products of one value with several parameters become one call, whose gradient of that value is
+one sum: `q, k, v = products_of(x, self.W_q, self.W_k, self.W_v)`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from archc.backends.eager.scope import Scope
+from archc.backends.eager.value import DATA, Value
+from archc.backends.expression import ATOM, Text, call
+from archc.backends.index import aligned
+
+from archc.ir import layer as ir
+from archc.ir.graph import Graph, Node
+from archc.ir.routes import routes
+
+
+def join_products(scope: Scope, params: Collection[int], away: Collection[int]) -> None:
+    """Let products of a value with `params` be made together where it has several; `away`: nodes
+    that stay where they are."""
+    graph = scope.graph
+    chosen = {id for route in routes(graph) for id in route.members}
+    taken = {*away, *chosen, *scope.regions, *scope.fused, *scope.linear}
+    groups: dict[int, list[int]] = {}
+    for node in graph:
+        place = _place_of_weight(graph, node, params)
+        if place is not None and node.id in scope.uses and not {node.id, *node.operands} & taken:
+            groups.setdefault(node.operands[1 - place], []).append(node.id)
+    found = [JointProducts(scope, x, made) for x, made in groups.items() if len(made) > 1]
+    if found:
+        regions = {id: each for each in found for id in each.made}
+        scope.use_regions({**scope.regions, **regions})
+
+
+def _place_of_weight(graph: Graph, node: Node, params: Collection[int]) -> int | None:
+    """Which operand of x [batch, ..., d] times a parameter [d, ...] is that; None of another op."""
+    op = node.op
+    if not isinstance(op, ir.Contract) or len(op.ins) != 2:
+        return None
+    places = [place for place, operand in enumerate(node.operands) if operand in params]
+    if len(places) != 1:
+        return None
+    (place,) = places
+    x, weight, out = op.ins[1 - place], op.ins[place], tuple(label for label, _ in op.out)
+    along = x[-1:] == weight[:1] and (*x[:-1], *weight[1:]) == out
+    tokens = "batch" in graph[node.operands[1 - place]].type.names
+    return place if along and tokens and len({*x, *out}) == len(out) + 1 else None
+
+
+class JointProducts:
+    """Products of one value."""
+
+    def __init__(self, scope: Scope, x: int, made: list[int]):
+        self.scope, self.x, self.made = scope, x, made
+        self.weights = [o for id in made for o in scope.graph[id].operands if o != x]
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The value, and the parameters."""
+        return (self.x, *self.weights)
+
+    def call(self) -> None:
+        """Write the line."""
+        scope, graph = self.scope, self.scope.graph
+        given = [self._x().text, *(scope.value(weight).text.text for weight in self.weights)]
+        for id, weight in zip(self.made, given[1:], strict=True):
+            called = f"{given[0]}_{weight.removeprefix('self.')}"
+            called = called if called.isidentifier() and len(called) < 18 else scope.hint(graph[id])
+            name = Text(scope.names.fresh(graph[id].name or called))
+            scope.values[id] = Value(name, graph[id].type.names, DATA)
+        names = ", ".join(scope.values[id].text.text for id in self.made)
+        scope.writer.call(f"{names} = products_of(", given, ")")
+
+    def _x(self) -> Text:
+        """The value, with all of its dims."""
+        scope, axes = self.scope, self.scope.graph[self.x].type.axes
+        value, want = scope.as_data(scope.value(self.x)), [axis.name for axis in axes]
+        text = aligned(value.text, value.layout, want)
+        if len(value.layout) < len(want):
+            text = call(f"{text.at(ATOM)}.expand", *(scope.length(axis) for axis in axes))
+        return text

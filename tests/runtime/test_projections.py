@@ -1,0 +1,139 @@
+"""Products of one value with several parameters, beside torch's own of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from archc.runtime.projections import products_of
+
+SHAPES = ((4, 3), (4, 2, 5), (4, 2, 1, 3))
+
+
+def drawn(*lead: int) -> tuple[Tensor, list[nn.Parameter]]:
+    """x [*lead, 4] and a parameter of each shape, in float64."""
+    torch.manual_seed(0)
+    x = torch.randn(*lead, 4, dtype=torch.float64, requires_grad=True)
+    return x, [nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in SHAPES]
+
+
+def by_einsum(x: Tensor, weights: list[nn.Parameter]) -> list[Tensor]:
+    """The same by torch, each alone."""
+    letters = "hkv"
+    return [
+        torch.einsum(f"...d,d{letters[: w.dim() - 1]}->...{letters[: w.dim() - 1]}", x, w)
+        for w in weights
+    ]
+
+
+def gradients(made: list[Tensor], x: Tensor, weights: list[nn.Parameter]) -> list[Tensor]:
+    """Of x and of each weight; every product counts in a way of its own."""
+    loss = sum((y.cos() * (place + 1)).sum() for place, y in enumerate(made))
+    assert isinstance(loss, Tensor)
+    return [*torch.autograd.grad(loss, [x, *weights])]
+
+
+@pytest.mark.parametrize("lead", [(2, 3), (7,), (0, 3), (2, 0)])
+def test_they_are_what_torch_makes_of_each(lead: tuple[int, ...]) -> None:
+    x, weights = drawn(*lead)
+    made, wanted = products_of(x, *weights), by_einsum(x, weights)
+    for own, other in zip(made, wanted, strict=True):
+        torch.testing.assert_close(own, other)
+    pairs = zip(gradients([*made], x, weights), gradients(wanted, x, weights), strict=True)
+    for own, other in pairs:
+        torch.testing.assert_close(own, other)
+
+
+def test_the_gradient_of_x_is_one_sum_that_products_make() -> None:
+    x, weights = drawn(2, 3)
+    made = products_of(x, *weights)
+    with Calls() as seen:
+        torch.autograd.backward([*made], [torch.ones_like(y) for y in made])
+    assert seen.count["aten.addmm_"] == 2 and not seen.count["aten.add"]
+    assert seen.count["aten.mm"] == 1 + len(weights)
+
+
+def test_what_else_reads_x_keeps_its_gradient() -> None:
+    """A gradient that arrives may be another's too: nothing is added to it in place."""
+    x, weights = drawn(2, 3)
+    slope = torch.ones(2, 3, 3, dtype=torch.float64)
+    y, *_ = made = products_of(x, *weights)
+    rest = sum(each.sum() for each in made[1:])
+    ((y * slope).sum() + rest + x.sum()).backward()
+    wanted = sum(w.flatten(1).sum(1) for w in weights) + 1
+    torch.testing.assert_close(x.grad, wanted.expand_as(x))
+    torch.testing.assert_close(slope, torch.ones_like(slope))
+
+
+def test_what_nothing_reads_and_what_is_frozen_is_left_out() -> None:
+    x, weights = drawn(2, 3)
+    weights[0].requires_grad_(False)
+    first, second, _ = products_of(x, *weights)
+    (first.sum() + second.sum()).backward()
+    assert weights[0].grad is None and weights[2].grad is None
+    torch.testing.assert_close(x.grad, sum(w.flatten(1).sum(1) for w in weights[:2]).expand_as(x))
+    assert weights[1].grad is not None
+    torch.testing.assert_close(
+        weights[1].grad, x.detach().sum((0, 1))[:, None, None].expand(4, 2, 5)
+    )
+
+
+def test_gradients_have_gradients() -> None:
+    x, weights = drawn(2, 2)
+    given = [x, *weights]
+    assert torch.autograd.gradcheck(products_of, given)
+    assert torch.autograd.gradgradcheck(products_of, given)
+
+
+def test_hooks_and_checkpoints_see_what_they_see_of_torch() -> None:
+    x, weights = drawn(2, 3)
+    seen: list[tuple[int, ...]] = []
+    for weight in weights:
+        weight.register_post_accumulate_grad_hook(lambda p: seen.append(tuple(p.shape)))
+    checkpoint(lambda x: sum(y.sum() for y in products_of(x, *weights)), x,
+               use_reentrant=False).backward()  # fmt: skip
+    assert sorted(seen) == sorted(SHAPES)
+    torch.testing.assert_close(x.grad, sum(w.flatten(1).sum(1) for w in weights).expand_as(x))
+
+
+def test_a_transform_autocast_and_the_compiler_see_products_of_torch() -> None:
+    x, weights = drawn(2, 3)
+
+    def loss(x: Tensor, *weights: Tensor) -> Tensor:
+        return sum(y.sum() for y in products_of(x, *weights))  # type: ignore[return-value]
+
+    wanted = sum(w.flatten(1).sum(1) for w in weights).expand_as(x)
+    torch.testing.assert_close(torch.func.grad(loss)(x, *weights), wanted)
+    jvp = torch.func.jvp(lambda x: loss(x, *weights), (x,), (torch.ones_like(x),))[1]
+    torch.testing.assert_close(jvp, wanted.sum())
+    compiled = torch.compile(loss, backend="eager", fullgraph=True)
+    (made,) = torch.autograd.grad(compiled(x, *weights), x)
+    torch.testing.assert_close(made, wanted)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = products_of(x.float(), *(w.float() for w in weights))
+    assert {y.dtype for y in half} == {torch.bfloat16}
+
+
+def test_without_gradients_nothing_is_kept() -> None:
+    x, weights = drawn(2, 3)
+    with torch.no_grad():
+        assert all(y.grad_fn is None for y in products_of(x, *weights))
+    alone = products_of(x.detach(), *weights)
+    assert all(y.grad_fn is not None for y in alone)
+
+
+class Calls(TorchDispatchMode):
+    """How often each op of torch is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count[str(func.overloadpacket)] += 1
+        return func(*args, **(kwargs or {}))
