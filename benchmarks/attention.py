@@ -10,13 +10,11 @@ q, k, v are [2, T, 32, 128] in bfloat16. A row is written as it comes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,9 +24,8 @@ from archc.backends.writer import snake
 from torch import Tensor
 
 import archc
-from archc.bench.record import record
 from archc.compile import text_of
-from benchmarks.layers import peak, timed
+from benchmarks.rows import Record, arguments, peak, timed
 
 B, H, D = 2, 32, 128
 CAP, WINDOW = 30.0, 512
@@ -255,32 +252,20 @@ def measured(name: str, tokens: int, peers: bool) -> dict[str, Any]:
 
 def main() -> int:
     """Every row that is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("names", nargs="*", default=list(ROWS), help=", ".join(ROWS))
+    parser = arguments(__doc__, ROWS)
     parser.add_argument("-T", "--tokens", type=int, nargs="*", default=[4096, 8192])
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
     parser.add_argument("--alone", action="store_true", help="without peers")
     parser.add_argument("--tune", action="store_true", help="try other blocks")
     given = parser.parse_args()
-    data = record(["python", "-m", "benchmarks.attention", *sys.argv[1:]], None)
-    data["commit"] = given.commit or data["commit"]
-    data["versions"] |= {"torch": torch.__version__, "triton": triton.__version__}
-    data |= {"device": torch.cuda.get_device_name(), "rows": []}
-    if given.output.exists():
-        data["rows"] = json.loads(given.output.read_text(encoding="utf-8"))["rows"]
+    made = Record(given, by=("attention", "T"))
     for tokens in given.tokens:
         for name in given.names:
             if given.tune:
                 found = {"attention": name, "T": tokens, "tried": tune(name, tokens)}
             else:
                 found = measured(name, tokens, not given.alone)
-            same = [r for r in data["rows"] if (r["attention"], r["T"]) == (name, tokens)]
-            data["rows"] = [r for r in data["rows"] if r not in same] + [
-                {**(same[0] if same else {}), **found}
-            ]
+            made.add(made.like(found) | found)
             print(json.dumps(found), flush=True)
-            given.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -10,13 +10,11 @@ bias, and the function of all pairs at once in PyTorch.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,9 +24,9 @@ from archc.backends.writer import snake
 from torch import Tensor
 
 import archc
-from archc.bench.record import record
 from archc.compile import text_of
 from benchmarks.decode import BANDWIDTH, replayed
+from benchmarks.rows import Record, arguments
 
 H, D = 32, 128
 SHAPES = [(64, 8192, 4), (1, 65536, 4), (64, 8192, 32), (16, 8192, 1)]
@@ -140,22 +138,15 @@ def tune(name: str, B: int, S: int, G: int) -> dict[str, Any]:
 
 def main() -> int:
     """Every row that is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("names", nargs="*", default=list(ROWS), help=", ".join(ROWS))
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
+    parser = arguments(__doc__, ROWS)
     parser.add_argument("--tune", action="store_true", help="try other blocks on the first shape")
     given = parser.parse_args()
-    data = record(["python", "-m", "benchmarks.attention_decode", *sys.argv[1:]], None)
-    data["commit"] = given.commit or data["commit"]
-    data["versions"] |= {"torch": torch.__version__, "triton": triton.__version__}
-    data |= {"device": torch.cuda.get_device_name(), "rows": []}
+    made = Record(given)
     for name in given.names:
         for shape in SHAPES[:1] if given.tune else SHAPES:
             found = tune(name, *shape) if given.tune else measured(name, *shape)
-            data["rows"].append(found)
+            made.add(found)
             print(json.dumps(found), flush=True)
-            given.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import archc
-from benchmarks.layers import peak, record_rows, timed
+from benchmarks.rows import peak, record_rows, timed
 
 WIDE = {"d": 1024, "H": 8}
 ROWS: dict[str, dict[str, int]] = {

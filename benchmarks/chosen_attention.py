@@ -11,12 +11,10 @@ two, and others at random. `--peer`: fla's kernels on the same choice, in a proc
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,9 +23,8 @@ from archc.backends.load import load as loaded
 from torch import Tensor
 
 import archc
-from archc.bench.record import record
 from archc.compile import text_of
-from benchmarks.layers import peak, timed
+from benchmarks.rows import Record, arguments, peak, timed
 
 B, H, G, D = 2, 64, 4, 128
 MOST, PICK = 16, 64
@@ -145,21 +142,15 @@ def measured(tokens: int, peer: bool, tried: bool) -> dict[str, Any]:
 
 def main() -> int:
     """Every length that is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser = arguments(__doc__)
     parser.add_argument("-T", "--tokens", type=int, nargs="*", default=[8192, 32768])
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
     parser.add_argument("--tune", action="store_true", help="try other blocks")
     parser.add_argument("--peer", action="store_true", help="fla's kernels")
     given = parser.parse_args()
-    data = record(["python", "-m", "benchmarks.chosen_attention", *sys.argv[1:]], None)
-    data["commit"] = given.commit or data["commit"]
-    data["versions"] |= {"torch": torch.__version__, "triton": triton.__version__}
-    data |= {"device": torch.cuda.get_device_name(), "rows": []}
+    made = Record(given)
     for tokens in given.tokens:
-        data["rows"].append(measured(tokens, given.peer, given.tune))
-        print(json.dumps(data["rows"][-1]), flush=True)
-        given.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        made.add(measured(tokens, given.peer, given.tune))
+        print(json.dumps(made.data["rows"][-1]), flush=True)
     return 0
 
 

@@ -10,16 +10,13 @@ their names.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
-import triton
 
-from archc.bench.record import record
+from benchmarks.rows import Record, arguments
 from tests.gpu.cases import Case
 from tests.gpu.measure import run
 from tests.gpu.memories import memories
@@ -63,22 +60,17 @@ def table(times: dict[str, float], beside: dict[str, float]) -> list[str]:
 
 def main() -> int:
     """Every spec."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = arguments(__doc__)
     parser.add_argument("specs", nargs="+")
-    parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--beside", type=Path, help="the file of another run")
-    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
     given = parser.parse_args()
-    data: dict[str, Any] = record(["python", "-m", "benchmarks.chunk_kernels", *sys.argv[1:]], None)
-    data["commit"] = given.commit or data["commit"]
-    data["versions"] |= {"torch": torch.__version__, "triton": triton.__version__}
-    data |= {"device": torch.cuda.get_device_name(), "sizes": SIZES, "kernels": {}}
+    made = Record(given, sizes=SIZES, kernels={})
     other = json.loads(given.beside.read_text(encoding="utf-8")) if given.beside else {}
     for spec in given.specs:
-        data["kernels"][spec] = profiled(spec)
+        made.data["kernels"][spec] = profiled(spec)
         beside = other.get("kernels", {}).get(spec, {})
-        print("\n".join([spec, *table(data["kernels"][spec], beside)]), flush=True)
-        given.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        print("\n".join([spec, *table(made.data["kernels"][spec], beside)]), flush=True)
+        made.write()
     return 0
 
 

@@ -12,24 +12,18 @@ memory, forward and backward, at the same size.
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 import archc
-from archc.bench.record import record
 from archc.ir.sizes import evaluate
-from benchmarks.tile_programs import time_of
+from benchmarks.rows import Record, arguments, timed
+from benchmarks.tile_programs import launches
 from tests.lowering import chunk_cases
 from tests.lowering.chunk_cases import sums_of
 from tests.tile.cases import Case, Drawn, errors
@@ -114,7 +108,7 @@ def row(name: str, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     launched(case, options)()
     off = errors(case)
     big = large(name, kind=kind, **options)
-    time = time_of(launched(big.case, options))
+    time = timed(launched(big.case, options))
     return {
         "program": name, "kind": kind, "options": dict(options), "us": time * 1e3,
         "errors": off, "bytes": big.bytes, "bandwidth": big.bytes / time * 1e3,
@@ -124,26 +118,11 @@ def row(name: str, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def tuned(name: str) -> Iterator[dict[str, Any]]:
     """Other parts, warps and registers of one program, with soft gates."""
-    tried = TRIED[name]
-    choices = [dict(zip(tried, each, strict=True)) for each in itertools.product(*tried.values())]
-    big = large(name, kind="soft", **OPTIONS[name])
-
-    def compiled(options: dict[str, Any]) -> dict[str, Any]:
-        options = {**OPTIONS[name], **options}
-        launch = launched(big.case, options)
-        try:
-            launch()
-            torch.cuda.synchronize()
-        except triton.runtime.errors.OutOfResources as problem:
-            return {"program": name, "options": options, "refused": str(problem)}
-        return {"program": name, "options": options, "launch": launch}
-
-    with ThreadPoolExecutor(16) as pool:
-        made = list(pool.map(compiled, choices))
-    for each in made:
-        launch = each.pop("launch", None)
+    big, known = large(name, kind="soft", **OPTIONS[name]), OPTIONS[name]
+    tried = {**{option: (value,) for option, value in known.items()}, **TRIED[name]}
+    for each, launch in launches(name, tried, lambda options: launched(big.case, options)):
         if launch is not None:
-            each["us"] = time_of(launch) * 1e3
+            each["us"] = timed(launch) * 1e3
         yield each
 
 
@@ -174,36 +153,28 @@ def profiled(spec: str) -> dict[str, float]:
 
 def main() -> int:
     """Every program; 3 if one is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("names", nargs="*", default=list(OPTIONS))
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser = arguments(__doc__, OPTIONS)
     parser.add_argument("--tune", action="store_true", help="also try other settings")
     parser.add_argument("--spec", help="profile the kernels of this spec's memory")
-    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
     given = parser.parse_args()
-    command = ["python", "-m", "benchmarks.chunk_programs", *sys.argv[1:]]
-    data: dict[str, Any] = record(command, None)
-    data["commit"] = given.commit or data["commit"]
-    data["versions"] |= {"torch": torch.__version__, "triton": triton.__version__}
-    data |= {"device": torch.cuda.get_device_name(), "sizes": SIZES, "rows": [], "tried": []}
+    made = Record(given, sizes=SIZES, tried=[])
     if given.spec:
-        data["today"] = profiled(given.spec)
-        for name, time in sorted(data["today"].items(), key=lambda each: -each[1]):
+        made.data["today"] = profiled(given.spec)
+        for name, time in sorted(made.data["today"].items(), key=lambda each: -each[1]):
             print(f"{name:60} {time:9.1f} us", flush=True)
     for name in given.names:
         for kind in KINDS if name.startswith("scores") else KINDS[:1]:
             found = row(name, kind, OPTIONS[name])
-            data["rows"].append(found)
+            made.add(found)
             speed = found["bandwidth"] / 1e12
             print(f"{name:20} {kind:8} {found['us']:9.1f} us, {speed:.2f} TB/s, {found['errors']}")
-            given.output.write_text(json.dumps(data, indent=1) + "\n")
         if given.tune:
             for each in tuned(name):
-                data["tried"].append(each)
+                made.data["tried"].append(each)
                 print("   ", each.get("us"), each["options"], each.get("refused", ""), flush=True)
-            given.output.write_text(json.dumps(data, indent=1) + "\n")
+            made.write()
         torch.cuda.empty_cache()
-    return 0 if all(each["right"] for each in data["rows"]) else 3
+    return 0 if all(each["right"] for each in made.data["rows"]) else 3
 
 
 if __name__ == "__main__":

@@ -11,21 +11,19 @@ of memories in float32. 64 sequences have a prompt of 1,024 tokens each, and are
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 import archc
-from archc.bench.record import record
 from archc.serving import Pool, Together
 from archc.slots import parts
+from benchmarks.rows import Record, arguments
 
 SPEC = """
 import KDA from "kda.arch"
@@ -118,22 +116,16 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     """One row, as data."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser = arguments(__doc__)
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--prompt", type=int, default=1024, help="tokens of each prompt")
     parser.add_argument("--tokens", type=int, default=128, help="more of each that fit")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="sizes for a look without a GPU")
-    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
     given = parser.parse_args()
-    data = record(["python", "-m", "benchmarks.generation", *sys.argv[1:]], None)
-    data["commit"] = given.commit or data["commit"]
-    data["versions"] |= {"torch": torch.__version__}
-    data["device"] = torch.cuda.get_device_name() if given.device == "cuda" else given.device
-    data["rows"] = [measured(given)]
-    print({k: v for k, v in data["rows"][0].items() if k != "kernels"}, flush=True)
-    given.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    made, found = Record(given), measured(given)
+    print({k: v for k, v in found.items() if k != "kernels"}, flush=True)
+    made.add(found)
     return 0
 
 

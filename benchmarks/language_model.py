@@ -11,14 +11,12 @@ blocks as its `KDAForCausalLM` is. The text is the manual that comes with Python
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import sys
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
@@ -27,7 +25,7 @@ from torch import Tensor, nn
 
 import archc
 from archc.bench.fill import compile_a_share
-from archc.bench.record import record
+from benchmarks.rows import Record, arguments
 
 SPEC = """
 import KDA from "kda.arch"
@@ -174,13 +172,13 @@ def words(vocab: int) -> Tensor:
     return torch.tensor([known.get(word, vocab - 1) for word in text])
 
 
-def sizes_of(given: argparse.Namespace) -> dict[str, int]:
+def sizes_of(given: Namespace) -> dict[str, int]:
     """The sizes that are asked for."""
     sizes = SMALL if given.small else SIZES
     return {**sizes, "L": given.layers or sizes["L"]}
 
 
-def trained(which: str, given: argparse.Namespace) -> dict[str, Any]:
+def trained(which: str, given: Namespace) -> dict[str, Any]:
     """What is found of one model: seconds are those of all steps but for the first ones."""
     sizes = sizes_of(given)
     torch.manual_seed(0)
@@ -213,7 +211,7 @@ def trained(which: str, given: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def profiled(which: str, given: argparse.Namespace) -> list[tuple[str, float, int]]:
+def profiled(which: str, given: Namespace) -> list[tuple[str, float, int]]:
     """What takes the GPU longest in a step: kernels, milliseconds and launches."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -236,9 +234,8 @@ def profiled(which: str, given: argparse.Namespace) -> list[tuple[str, float, in
 
 def main() -> int:
     """Each model in its turn, written as it comes."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
+    parser = arguments(__doc__)
     parser.add_argument("models", nargs="+", choices=["ours", "fla"])
-    parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=4096)
@@ -248,26 +245,17 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="sizes for a look without a GPU")
     parser.add_argument("--profile", action="store_true", help="the kernels of a step as well")
-    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
     given = parser.parse_args()
     if given.share:
         compile_a_share(*given.share)
-    data = record(["python", "-m", "benchmarks.language_model", *sys.argv[1:]], None)
-    data["commit"] = given.commit or data["commit"]
-    data["versions"] |= {"torch": torch.__version__}
-    data |= {"device": given.device, "rows": []}
-    if given.device == "cuda":
-        data["device"] = torch.cuda.get_device_name()
-    if given.output.exists():
-        data["rows"] = json.loads(given.output.read_text(encoding="utf-8"))["rows"]
+    made = Record(given, by=("model",))
     for which in given.models:
         found = trained(which, given)
         if given.profile:
             found["kernels"] = profiled(which, given)
-        data["rows"] = [row for row in data["rows"] if row["model"] != which] + [found]
         shown = {k: v for k, v in found.items() if k not in ("losses", "kernels")}
         print(shown, found["losses"][::20], flush=True)
-        given.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        made.add(found)
     return 0
 
 

@@ -10,23 +10,20 @@ the products at the rate of large ones, whichever is longer.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 from archc.backends.load import load as loaded
 from torch import Tensor
 
 import archc
-from archc.bench.record import record
 from archc.compile import text_of
 from benchmarks.decode import BANDWIDTH, replayed
+from benchmarks.rows import Record, arguments
 
 C, R, K, V = 512, 64, 128, 128
 RATE = 7e14
@@ -67,19 +64,11 @@ def measured(module: Any, B: int, S: int, H: int) -> dict[str, Any]:
 
 def main() -> int:
     """Every shape."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
-    given = parser.parse_args()
-    data = record(["python", "-m", "benchmarks.latent_decode", *sys.argv[1:]], None)
-    data["commit"] = given.commit or data["commit"]
-    data["versions"] |= {"torch": torch.__version__, "triton": triton.__version__}
-    data |= {"device": torch.cuda.get_device_name(), "rows": []}
+    made = Record(arguments(__doc__).parse_args())
     module = loaded(text_of(archc.load("mla").layer, "triton"), "mla_decoded")
     for shape in SHAPES:
-        data["rows"].append(measured(module, *shape))
-        print(json.dumps(data["rows"][-1]), flush=True)
-        given.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        made.add(measured(module, *shape))
+        print(json.dumps(made.data["rows"][-1]), flush=True)
     return 0
 
 

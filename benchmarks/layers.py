@@ -9,19 +9,15 @@ x is [B, T, d] in bfloat16. A row is written as it comes, and rows that the file
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-import triton
 
 import archc
-from archc.bench.record import record
+from benchmarks.rows import peak, record_rows, timed
 
 WIDE = {"d": 4096, "H": 32}
 ROWS: Mapping[str, tuple[tuple[int, int], dict[str, int]]] = {
@@ -63,50 +59,6 @@ def row(name: str) -> dict[str, Any]:
     first = time.monotonic() - start
     times = {"forward_ms": timed(forward), "both_ms": timed(both)}
     return {"layer": name, "B": B, "T": T, **sizes, **times, "MiB": peak(both), "first_s": first}
-
-
-def timed(call: Callable[[], None]) -> float:
-    """Milliseconds: the median of some tens."""
-    return triton.testing.do_bench(call, warmup=20, rep=150, return_mode="median")
-
-
-def peak(call: Callable[[], None]) -> float:
-    """MiB that a call needs beyond what stands there: gradients and what is saved."""
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    call()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
-
-
-def record_rows(what: str, rows: Collection[str], row: Callable[[str], dict], doc: str) -> int:
-    """The command line of a script that times rows, each of a `what`: those that are asked for,
-    written as they come; other rows of the file stay."""
-    parser = argparse.ArgumentParser(description=doc.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("names", nargs="*", default=list(rows), help=", ".join(rows))
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
-    given = parser.parse_args()
-    if unknown := [name for name in given.names if name not in rows]:
-        parser.error(f"no row for {', '.join(unknown)}")
-    data = record(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]], None)
-    data["commit"] = given.commit or data["commit"]
-    data["versions"] |= {"torch": torch.__version__, "triton": triton.__version__}
-    data |= {"device": torch.cuda.get_device_name(), "rows": []}
-    if given.output.exists():
-        data["rows"] = json.loads(given.output.read_text(encoding="utf-8"))["rows"]
-    for name in given.names:
-        found = row(name)
-        data["rows"] = [each for each in data["rows"] if each[what] != name] + [found]
-        print(
-            f"{name:24} forward {found['forward_ms']:8.3f} ms, with gradients"
-            f" {found['both_ms']:8.3f} ms, {found['MiB']:7.0f} MiB",
-            flush=True,
-        )
-        given.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import archc
 from archc.runtime.layers import softmax_attention
 from archc.runtime.packed import one_by_one
 from archc.runtime.varlen import packed_attention
-from benchmarks.layers import peak, record_rows, timed
+from benchmarks.rows import peak, record_rows, timed
 
 TOKENS, HEADS = 16_384, 32
 SHAPES: Mapping[str, tuple[int, int, int]] = {

@@ -12,24 +12,19 @@ gradients are compared, those of many layers.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import triton
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import archc
 from archc import parallel
-from archc.bench.record import record
+from benchmarks.rows import Record, arguments
 
 ROWS: Mapping[str, tuple[int, dict[str, Any]]] = {
     "kda": (32768, {"d": 2304, "H": 32, "K": 128, "V": 128, "r": 128}),
@@ -167,11 +162,9 @@ def row(name: str, mesh: DeviceMesh) -> dict[str, Any]:
 
 def main() -> None:
     """Every row."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", type=Path, required=True, dest="output")
+    parser = arguments(__doc__)
     parser.add_argument("--one-gpu", action="store_true", help="values alone, on one GPU")
     parser.add_argument("--only", nargs="*", help="which layers")
-    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
     given, rank = parser.parse_args(), int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(0 if given.one_gpu else rank)
     if given.one_gpu:
@@ -180,15 +173,12 @@ def main() -> None:
     else:
         dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     mesh = init_device_mesh("cuda", (dist.get_world_size(),), mesh_dim_names=("cp",))
-    command = ["torchrun", "-m", "benchmarks.parallel", *sys.argv[1:]]
-    data = record(command, None) | {"device": torch.cuda.get_device_name(), "rows": []}
-    data["commit"] = given.commit or data["commit"]
-    data["versions"] |= {"torch": torch.__version__, "triton": triton.__version__}
+    kept = Record(given, launcher="torchrun")
     for name in given.only or (SHARED if given.one_gpu else ROWS):
-        data["rows"].append((values if given.one_gpu else row)(name, mesh))
+        found = (values if given.one_gpu else row)(name, mesh)
         if rank == 0:
-            print(data["rows"][-1], flush=True)
-            given.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            print(found, flush=True)
+            kept.add(found)
     dist.destroy_process_group()
 
 

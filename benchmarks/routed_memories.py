@@ -11,11 +11,9 @@ gate here. `memories_pay` of `archc/runtime/routed.py` says which way ours takes
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
+from argparse import Namespace
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,8 +21,7 @@ from torch import Tensor, nn
 
 import archc
 from archc.bench.fill import compile_a_share
-from archc.bench.record import record
-from benchmarks.layers import peak, timed
+from benchmarks.rows import Record, arguments, peak, timed
 
 ROWS = [
     (2, 8192, 4, 2), (2, 8192, 8, 2), (2, 4096, 4, 2), (2, 2048, 4, 2), (2, 1024, 4, 2),
@@ -95,7 +92,7 @@ def times(module: nn.Module, B: int, T: int, device: str, quick: bool) -> dict[s
     return {"forward_ms": timed(forward), "both_ms": timed(both), "MiB": peak(both)}
 
 
-def row(at: tuple[int, int, int, int], given: argparse.Namespace) -> dict[str, Any]:
+def row(at: tuple[int, int, int, int], given: Namespace) -> dict[str, Any]:
     """The numbers of one size."""
     B, T, N, n = at
     device = given.device
@@ -120,30 +117,23 @@ def row(at: tuple[int, int, int, int], given: argparse.Namespace) -> dict[str, A
 
 def main() -> int:
     """Every row, written as it comes."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, nargs="*", help="which of them, from 0")
     parser.add_argument("--whom", nargs="*", default=["masked", "own", "fla"])
     parser.add_argument("--share", type=int, nargs=2, metavar=("I", "N"), help="compile share I of"
                         " N of what fla's autotuners try, and time nothing")  # fmt: skip
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="sizes for a look without a GPU")
-    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
     given = parser.parse_args()
     if given.share:
         compile_a_share(*given.share)
-    data = record(["python", "-m", "benchmarks.routed_memories", *sys.argv[1:]], None)
-    data["commit"] = given.commit or data["commit"]
-    data["versions"] |= {"torch": torch.__version__}
-    data["device"] = torch.cuda.get_device_name() if given.device == "cuda" else given.device
-    data["rows"], rows = [], ROWS
+    made, rows = Record(given), ROWS
     if given.small:
         WIDTH.update(d=32, H=2, K=16)
         rows = [(2, 200, 4, 2)]
     for at in rows if given.rows is None else [rows[i] for i in given.rows]:
-        data["rows"].append(row(at, given))
-        print(data["rows"][-1], flush=True)
-        given.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        made.add(row(at, given))
+        print(made.data["rows"][-1], flush=True)
     return 0
 
 

@@ -9,20 +9,17 @@ a ratio of at most 1.05. `--tune` also tries blocks, warps and stages of the swe
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import torch
 import triton
 
-from archc.bench.record import record
+from benchmarks.rows import Record, arguments, timed
 from tests.tile import by_hand
 from tests.tile.cases import CASES, Case, Drawn, errors
 from tests.tile.launched import compiled_in, launcher, programs
@@ -52,6 +49,8 @@ TRIED = {
     "capped_attention": {"num_warps": (4, 8), "num_stages": (2, 3)},
     "cell": {"PART": (64, 128, 256), "num_warps": (4, 8)},
 }
+
+Launch = Callable[[], Any]
 
 
 def bytes_moved(case: Case) -> int:
@@ -88,11 +87,6 @@ def _from_zero(case: Case, launch: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: (counter.zero_(), launch())
 
 
-def time_of(launch: Callable[[], Any]) -> float:
-    """Milliseconds of a launch: the median of some tens."""
-    return triton.testing.do_bench(launch, warmup=20, rep=80, return_mode="median")
-
-
 def checked(case: Case, launch: Callable[[], Any]) -> float:
     """The largest error of an output, on memory that held no result before."""
     for name in case.expected:
@@ -107,7 +101,7 @@ def row(name: str, case: Case) -> dict[str, Any]:
     """One program beside its twin."""
     printed, hand = ours(case, {}), theirs(case)
     off = {"printed": checked(case, printed), "by hand": checked(case, hand)}
-    pairs = [(time_of(printed), time_of(hand)) for _ in range(ROUNDS)]
+    pairs = [(timed(printed), timed(hand)) for _ in range(ROUNDS)]
     ratios = [a / b for a, b in pairs]
     made, other = (statistics.median(times) for times in zip(*pairs, strict=True))
     moved = bytes_moved(case)
@@ -118,58 +112,56 @@ def row(name: str, case: Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def tuned(name: str, case: Case) -> Iterator[dict[str, Any]]:
-    """Other blocks, warps and stages of one program."""
-    tried = TRIED[name]
+def launches(
+    program: str, tried: Mapping[str, tuple[Any, ...]], launched: Callable[[dict[str, Any]], Launch]
+) -> list[tuple[dict[str, Any], Launch | None]]:
+    """A row for each choice of the options that are tried for a program, and its launch, compiled
+    side by side; None where a GPU has no room for it."""
     choices = [dict(zip(tried, each, strict=True)) for each in itertools.product(*tried.values())]
 
-    def compiled(options: dict[str, int]) -> dict[str, Any]:
-        launch = ours(case, options)
+    def compiled(options: dict[str, Any]) -> tuple[dict[str, Any], Launch | None]:
+        row, launch = {"program": program, "options": options}, launched(options)
         try:
             launch()
             torch.cuda.synchronize()
         except triton.runtime.errors.OutOfResources as problem:
-            return {"program": name, "options": options, "refused": str(problem)}
-        return {"program": name, "options": options, "launch": launch}
+            return {**row, "refused": str(problem)}, None
+        return row, launch
 
     with ThreadPoolExecutor(16) as pool:
-        made = list(pool.map(compiled, choices))
-    for each in made:
-        launch = each.pop("launch", None)
+        return list(pool.map(compiled, choices))
+
+
+def tuned(name: str, case: Case) -> Iterator[dict[str, Any]]:
+    """Other blocks, warps and stages of one program."""
+    for each, launch in launches(name, TRIED[name], lambda options: ours(case, options)):
         if launch is not None:
-            each |= {"error": checked(case, launch), "ms": time_of(launch)}
+            each |= {"error": checked(case, launch), "ms": timed(launch)}
         yield each
 
 
 def main() -> int:
     """Every program; 3 if one is wrong or slower than the aim."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("names", nargs="*", default=list(CASES))
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser = arguments(__doc__, CASES)
     parser.add_argument("--tune", action="store_true", help="also try other settings")
-    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
     given = parser.parse_args()
-    data: dict[str, Any] = record(["python", "-m", "benchmarks.tile_programs", *sys.argv[1:]], None)
-    data["commit"] = given.commit or data["commit"]
-    data["versions"] |= {"torch": torch.__version__, "triton": triton.__version__}
-    data |= {"device": torch.cuda.get_device_name(), "rows": [], "tried": []}
+    made = Record(given, tried=[])
     missed = 0
     for name in given.names:
         case = CASES[name](Drawn(torch.bfloat16, "cuda"), **SIZES[name])
         found = row(name, case)
-        data["rows"].append(found)
+        made.add(found)
         missed += not (found["right"] and found["ratio"] <= AIM)
         print(
             f"{name:28} printed {found['printed_ms']:8.3f} ms, by hand {found['by_hand_ms']:8.3f},"
             f" ratio {found['ratio']:.3f}, {found['bandwidth'] / 1e12:.2f} TB/s, {found['errors']}",
             flush=True,
         )
-        given.output.write_text(json.dumps(data, indent=1) + "\n")
         if given.tune and name in TRIED:
             for each in tuned(name, case):
-                data["tried"].append(each)
+                made.data["tried"].append(each)
                 print("   ", {k: v for k, v in each.items() if k != "program"}, flush=True)
-            given.output.write_text(json.dumps(data, indent=1) + "\n")
+            made.write()
         del case
         torch.cuda.empty_cache()
     return 3 if missed else 0

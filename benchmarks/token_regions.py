@@ -9,13 +9,11 @@ as it comes. `--tune` tries blocks of tokens, warps and blocks a program.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,10 +21,10 @@ import triton
 from torch import Tensor
 
 from archc.autodiff.reverse import gradient
-from archc.bench.record import record
 from archc.lowering.token import Lowered, lower
 from archc.lowering.values import Refusal
 from archc.regions.gradient import gradient_of
+from benchmarks.rows import Record, arguments
 from tests.lowering.regions import Named, Trial, distance, trial
 from tests.tile.launched import launcher
 
@@ -180,24 +178,17 @@ def rows(name: str, tune: bool) -> Iterator[dict[str, Any]]:
 
 def main() -> int:
     """Every region that is asked for; 3 if one is wrong."""
-    parser = argparse.ArgumentParser(description=str(__doc__).split("\n\n", maxsplit=1)[0])
-    parser.add_argument("names", nargs="*", default=list(CASES))
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser = arguments(__doc__, CASES)
     parser.add_argument("--tune", action="store_true", help="try many settings")
-    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
     given = parser.parse_args()
-    data = record(["python", "-m", "benchmarks.token_regions", *sys.argv[1:]], None)
-    data["commit"] = given.commit or data["commit"]
-    data["versions"] |= {"torch": torch.__version__, "triton": triton.__version__}
-    data |= {"device": torch.cuda.get_device_name(), "rows": []}
+    made = Record(given)
     wrong = 0
     for name in given.names:
         for found in rows(name, given.tune):
             wrong += max(found["errors"].values()) > 3e-2
-            data["rows"].append(found)
+            made.add(found)
             shown = {k: v for k, v in found.items() if k not in ("tried", "sizes")}
             print(json.dumps(shown), flush=True)
-            given.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         torch.cuda.empty_cache()
     return 3 if wrong else 0
 

@@ -1,0 +1,104 @@
+"""What scripts that time something on a GPU share: their command line, the clock, and a file of
+rows that is written as they come."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from archc.bench.record import record
+
+
+def arguments(doc: str | None, rows: Iterable[str] = ()) -> ArgumentParser:
+    """A command line, with the first paragraph of a script's docstring: which of its named `rows`,
+    the file, and the commit of a copy."""
+
+    def known(name: str) -> str:
+        if name not in rows:
+            raise ArgumentTypeError(f"no row is called {name}")
+        return name
+
+    parser = ArgumentParser(description=str(doc).split("\n\n", maxsplit=1)[0])
+    if rows:
+        shown = ", ".join(rows)
+        parser.add_argument("names", nargs="*", default=[*rows], type=known, help=shown)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
+    return parser
+
+
+class Record:
+    """A file of numbers and where they come from.
+
+    `by`: the fields that tell its rows apart, where rows that the file has are to stay: one that is
+    measured again takes the place of the other. `data`: all that is written.
+    """
+
+    def __init__(
+        self, given: Namespace, by: tuple[str, ...] = (), launcher: str = "python", **more: Any
+    ):
+        self.output, self.by = given.output, by
+        script = Path(sys.argv[0]).stem
+        self.data = record([launcher, "-m", f"benchmarks.{script}", *sys.argv[1:]], None)
+        self.data["commit"] = given.commit or self.data["commit"]
+        self.data["versions"] |= {"torch": torch.__version__, "triton": triton.__version__}
+        device = getattr(given, "device", "cuda")
+        self.data["device"] = torch.cuda.get_device_name() if device == "cuda" else device
+        self.data |= {"rows": [], **more}
+        if by and self.output.exists():
+            self.data["rows"] = json.loads(self.output.read_text(encoding="utf-8"))["rows"]
+
+    def like(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The row in whose place this one comes; nothing where there is none."""
+        rows = self.data["rows"] if self.by else []
+        return next((e for e in rows if all(e[name] == row[name] for name in self.by)), {})
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Write a row."""
+        before = self.like(row)
+        self.data["rows"] = [each for each in self.data["rows"] if each is not before] + [row]
+        self.write()
+
+    def write(self) -> None:
+        """Write what is known so far."""
+        self.output.write_text(json.dumps(self.data, indent=1) + "\n", encoding="utf-8")
+
+
+def record_rows(
+    what: str, rows: Iterable[str], row: Callable[[str], dict[str, Any]], doc: str | None
+) -> int:
+    """The whole of a script that times rows, each of a `what`, forward and with gradients."""
+    given = arguments(doc, rows).parse_args()
+    made = Record(given, by=(what,))
+    for name in given.names:
+        found = row(name)
+        made.add(found)
+        print(
+            f"{name:24} forward {found['forward_ms']:8.3f} ms, with gradients"
+            f" {found['both_ms']:8.3f} ms, {found['MiB']:7.0f} MiB",
+            flush=True,
+        )
+    return 0
+
+
+def timed(call: Callable[[], Any], rep: int = 150) -> float:
+    """Milliseconds: the median of some tens of calls, in `rep` milliseconds."""
+    return triton.testing.do_bench(call, warmup=20, rep=rep, return_mode="median")
+
+
+def peak(call: Callable[[], Any]) -> float:
+    """MiB that a call needs beyond what stands there: gradients and what is saved."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
