@@ -187,3 +187,25 @@ def test_a_weight_for_each_level_of_a_tree() -> None:
         return back(loop(x.new_zeros(2, 4, 2, 3, 2), 5, step), p["W_o"])
 
     held("log_linear", reference, X, d=4, H=2, K=3, V=2, L=4)
+
+
+def test_a_step_on_the_latest_tokens_at_once() -> None:
+    """The matrix that the state is multiplied by is itself a sum, over tokens of a window."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        q, k = (unit(heads(x, p[name])) for name in ("W_q", "W_k"))
+        v, alpha = heads(x, p["W_v"]), (x @ p["W_a"]).sigmoid()
+        gamma = torch.einsum("btd,dch->btch", x, p["W_g"]).sigmoid()
+        early = [torch.cat([z.new_zeros(2, 2, *z.shape[2:]), z], 1) for z in (k, v)]
+        ks, vs = (torch.stack([z[:, n : n + 5] for n in range(3)], 2) for z in early)
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            wrong = torch.einsum("bchk,bhkv->bchv", ks[:, t], state) - vs[:, t]
+            change = torch.einsum("bchk,bch,bchv->bhkv", ks[:, t], gamma[:, t], wrong)
+            state = alpha[:, t, :, None, None] * state - change
+            return state, torch.einsum("bhkv,bhk->bhv", state, q[:, t])
+
+        return back(loop(x.new_zeros(2, 2, 3, 2), 5, step), p["W_o"])
+
+    held("omega_rule", reference, X, d=4, H=2, K=3, V=2)

@@ -233,6 +233,9 @@ def _state_sum(
     renamed = {own.name: here for here, own in pairs if here.name not in bound and here != own}
     back = {here.name: state_axis(state, name) for name, here in renamed.items()}
     left = [axis for name, axis in bound.items() if name not in gone]
+    held = {name: bound[name].renamed(f"@{name}") for name in gone}  # no name that a sum may take
+    gone = {held[name].name: own for name, own in gone.items()}
+    rest = table.rename(rest, held)
     rest = table.rename(table.sum(rest, left) if left else rest, back)
     names, column = tuple(own.name for own in gone.values()), None
     if any(own.name in table.names(rest) for own in gone.values()):
