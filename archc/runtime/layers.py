@@ -384,14 +384,10 @@ def masked_softmax(score: Tensor, mask: Tensor, dim: int, sink: Tensor | None = 
 
 
 def softmax_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool = False,
-    dropout: float = 0.0,
-    read: Tensor | None = None,
-) -> Tensor:
-    """softmax(q k) v by torch's own kernels, which lay no weights out; 0 where nothing is read.
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, dropout: float = 0.0,
+    read: Tensor | None = None, scale: float = 1.0,
+) -> Tensor:  # fmt: skip
+    """softmax(scale q k) v by torch's kernels, which lay no weights out; 0 where nothing is read.
 
     q [B, T, H, K], k [B, S, G, K], v [B, S, G, V], where H is a multiple of G -> [B, T, H, V].
     With `causal` the last token reads all S, the one before it all but the last, and so on; with
@@ -402,7 +398,7 @@ def softmax_attention(
         return (q[..., :1] * 0 + (k.sum() + v.sum()) * 0).expand(*q.shape[:3], v.shape[3])
     if heads == 1 < q.shape[2] and (T == 1 or not causal):  # heads that read the same are readers
         readers = q.flatten(1, 2).unsqueeze(2)
-        o = softmax_attention(readers, k, v, dropout=dropout, read=read)
+        o = softmax_attention(readers, k, v, False, dropout, read, scale)
         return o.squeeze(2).unflatten(1, q.shape[1:3])
     exact = q.is_cuda and q.dtype == torch.float32  # for which no kernel shares keys
     if k.shape[2] != v.shape[2] or (exact and heads < q.shape[2]):
@@ -419,7 +415,7 @@ def softmax_attention(
         attn_mask=mask,
         dropout_p=dropout,
         is_causal=triangle,
-        scale=1.0,
+        scale=scale,
         enable_gqa=q.shape[2] != heads,
     )
     return o.transpose(1, 2)[..., :width]

@@ -50,7 +50,9 @@ def kept_in_slots(cache: Tensor, new: Tensor, pos: Tensor, ring: bool = False) -
     return cache
 
 
-def slot_attention(q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Tensor:
+def slot_attention(
+    q: Tensor, k: Tensor, v: Tensor, pos: Tensor, scale: float = 1.0
+) -> Tensor:  # fmt: skip
     """`softmax_attention` of one token of each sequence, to those at places 0 to pos [B] of its
     cache. Heads that read the same are so many readers: what they read is loaded once.
 
@@ -58,9 +60,9 @@ def slot_attention(q: Tensor, k: Tensor, v: Tensor, pos: Tensor) -> Tensor:
     """
     read, groups = torch.arange(k.shape[1], device=pos.device) <= pos[:, None], k.shape[2]
     if groups != v.shape[2]:
-        return softmax_attention(q, k, v, read=read)
+        return softmax_attention(q, k, v, read=read, scale=scale)
     readers = q[:, 0].unflatten(1, (groups, -1)).transpose(1, 2)
-    o = softmax_attention(readers, k, v, read=read)
+    o = softmax_attention(readers, k, v, read=read, scale=scale)
     return o.transpose(1, 2).flatten(1, 2)[:, None]
 
 

@@ -30,19 +30,20 @@ def packed_attention(
     cu_seqlens: Tensor | None,
     causal: bool = False,
     dropout: float = 0.0,
+    scale: float = 1.0,
 ) -> Tensor:
     """`softmax_attention` of packed sequences, of each by itself; with no borders, of a batch.
 
     q [1, T, H, K], k and v [1, T, G, K or V], where H is a multiple of G -> [1, T, H, V]
     """
     if cu_seqlens is None:
-        return softmax_attention(q, k, v, causal, dropout)
+        return softmax_attention(q, k, v, causal, dropout, scale=scale)
     lengths = [end - start for start, end in pairwise(bounds_of(cu_seqlens, q))]
     size = -(-max(q.shape[3], v.shape[3]) // 8) * 8
     run = varlen_kernel(q.device) if dropout == 0 and size <= 256 else None
     halves = all(x.dtype in (torch.float16, torch.bfloat16) for x in (q, k, v))
     if run is None or not halves or not one_launch_pays(lengths, q.shape[2] * size, causal):
-        each = partial(softmax_attention, causal=causal, dropout=dropout)
+        each = partial(softmax_attention, causal=causal, dropout=dropout, scale=scale)
         (o,) = one_by_one(each, cu_seqlens, [q, k, v], [])
         return o
     heads = max(k.shape[2], v.shape[2])
@@ -53,7 +54,7 @@ def packed_attention(
     given = [x[0] for x in padded]
     borders, most = cu_seqlens.to(torch.int32), max(lengths)
     window = (-1, 0) if causal else (-1, -1)
-    o = run(*given, borders, borders, most, most, scale=1.0, window_size=window)
+    o = run(*given, borders, borders, most, most, scale=scale, window_size=window)
     return o[None, ..., : v.shape[3]]
 
 

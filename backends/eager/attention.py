@@ -10,7 +10,7 @@ weights may be dropped out. Any other score (a bias, a cap, a sink, a window) is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ class Factor:
 @dataclass(frozen=True)
 class Attention:
     """The arguments of one call of a library's attention; `heads` is the dim of the readers'
-    heads."""
+    heads, `scale` what all scores are multiplied by."""
 
     queries: tuple[Factor, ...]
     keys: tuple[Factor, ...]
@@ -50,6 +50,7 @@ class Attention:
     heads: str | None
     causal: bool
     dropout: sympy.Expr | None
+    scale: sympy.Expr
 
 
 def attention(graph: Graph, node: Node) -> Fused | None:
@@ -84,7 +85,8 @@ def _found(graph: Graph, node: Node, this: int) -> Attention | None:
     queries, keys = zip(*[pair for pair in pairs if pair is not None], strict=True)
     if len({key.heads for key in keys} - {None}) > 1:
         return None
-    return Attention(queries, keys, value, read, head, causal, dropout)
+    queries, scale = _unscaled(graph, queries)
+    return Attention(queries, keys, value, read, head, causal, dropout, scale)
 
 
 def _weights(graph: Graph, node: Node, user: Node) -> tuple[Node | None, sympy.Expr | None]:
@@ -160,6 +162,29 @@ def _pair(graph: Graph, node: Node, read: str, heads: str | None) -> tuple[Facto
     return None
 
 
+def _unscaled(graph: Graph, queries: tuple[Factor, ...]) -> tuple[tuple[Factor, ...], sympy.Expr]:
+    """Queries without the one number that all of them are multiplied by, and that number."""
+    found = [_times(graph, query.id) for query in queries]
+    scales = {scale for _, scale in found}
+    if len(scales) > 1:
+        return queries, sympy.Integer(1)
+    pairs = zip(queries, found, strict=True)
+    return tuple(replace(query, id=id) for query, (id, _) in pairs), scales.pop()
+
+
+def _times(graph: Graph, id: int) -> tuple[int, sympy.Expr]:
+    """A value, and the number that it is multiplied by."""
+    node = graph[id]
+    if node.op in (ir.Elementwise("mul"), ir.Elementwise("div")):
+        for x, by in (node.operands, node.operands[::-1]):
+            op = graph[by].op
+            if isinstance(op, ir.Constant) and graph[x].type == node.type:
+                return x, op.value if node.op.fn == "mul" else 1 / op.value
+            if node.op.fn == "div":
+                break
+    return id, sympy.Integer(1)
+
+
 def _value(graph: Graph, node: Node, this: int, read: str, heads: str | None) -> Factor | None:
     """What is summed: one vector for each token that is read."""
     names = [_named(node, place, graph) for place in (0, 1)]
@@ -216,6 +241,8 @@ def _call(scope: Scope, node: Node, found: Attention) -> Value:
     if found.dropout is not None and not scope.file.slots:
         p, training = scope.number(found.dropout), scope.ask(scope.training)
         given.append(Text(f"dropout={p} if {training} else 0.0"))
+    if found.scale != 1:
+        given.append(Text(f"scale={scope.number(found.scale)}"))
     head = found.heads or "head"
     have = ("batch", TIME.name, head, _kept(scope, node, found))
     function = "packed_attention" if scope.cu_seqlens else "softmax_attention"

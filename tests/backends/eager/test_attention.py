@@ -24,6 +24,10 @@ PLAIN = {
         "attend s <= t over H grouped G:",
         "softmax((q[t].T @ k[s] + q[t].T @ r[s]) / sqrt(2 * K)) @ v[s]",
     ),
+    "two scales": (
+        "attend s <= t over H grouped G:",
+        "softmax(-3 * (q[t].T @ k[s]) + q[t].T @ r[s] / sqrt(K)) @ v[s]",
+    ),
     "one key for all heads": ("attend s <= t over H:", "softmax(q[t].T @ r[s]) @ r[s]"),
 }
 OTHER = {
@@ -108,11 +112,31 @@ def written_out(layer: Any, x: Tensor, name: str) -> Tensor:
     score = q @ k.mT / math.sqrt(8)
     if name == "two products":
         score = (q @ k.mT + q @ r.mT) / math.sqrt(16)
+    if name == "two scales":
+        score = -3 * (q @ k.mT) + q @ r.mT / math.sqrt(8)
     if name == "one key for all heads":
         score = q @ r.mT
     if name != "both ways":
         score = score.masked_fill(torch.ones(7, 7).triu(1).bool(), -math.inf)
     return (score.softmax(-1) @ v).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"), [("causal", 8**-0.5), ("two products", 0.25), ("two scales", 1.0)]
+)
+def test_a_number_before_every_product_takes_no_pass_of_its_own(
+    name: str, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's function is told of it: queries are read as they are."""
+    given, run = list[float](), torch.nn.functional.scaled_dot_product_attention
+
+    def spy(*tensors: Tensor, **options: Any) -> Tensor:
+        given.append(options["scale"])
+        return run(*tensors, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    module(PLAIN[name], G=2)(torch.randn(1, 7, 12, dtype=torch.float64))
+    assert given == [pytest.approx(scale)]
 
 
 @pytest.mark.parametrize(("T", "S"), [(0, 0), (3, 0), (0, 5), (1, 5), (3, 5), (5, 5)])
