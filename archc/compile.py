@@ -48,6 +48,7 @@ from archc.regions.gradient import gradient_of
 from archc.regions.noise import drawn_before
 from archc.regions.packed import packed
 from archc.schedule.budget import within_budget
+from archc.schedule.choosing import choices_within
 from archc.schedule.delayed_solve import inverses_last
 from archc.schedule.epilogue import epilogues
 from archc.schedule.fitting import fitting
@@ -90,8 +91,8 @@ def in_chunks(layer: ir.Layer) -> ir.Layer:
 
 def for_kernels(layer: ir.Layer) -> ir.Layer:
     """Chunked forms as kernels do best: no product that another one makes needless; and token
-    regions that no dropout cuts in two."""
-    return rewrite(inner_sums(again_for_kernels(layer)), [drawn_before])
+    regions that no dropout cuts in two; and choices where they are scored."""
+    return rewrite(inner_sums(again_for_kernels(layer)), [drawn_before, choices_within])
 
 
 def again_for_kernels(layer: ir.Layer) -> ir.Layer:

@@ -58,7 +58,8 @@ def lines(fold: WeightedSum) -> Iterator[tuple[str, str]]:
         skipped = "; blocks in which nothing is read are skipped" if fold.choice is None else ""
         yield "read", inside + skipped
     if fold.choice is not None:
-        yield "chosen", f"blocks of {fold.choice.size}, of which a reader has a list"
+        what = "tokens" if fold.choice.single else f"blocks of {fold.choice.size}"
+        yield "chosen", f"{what}, of which a reader has a list"
         yield "rows", f"{rows_of(fold).text}, of one reader"
     weighted = f"{fold.values} of each `{read}`" if fold.values else "the weights alone"
     yield "summed", weighted + (f"; {fold.sink} enters the total alone" if fold.sink else "")

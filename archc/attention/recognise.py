@@ -28,6 +28,7 @@ from archc.attention.weighted_sum import (
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
+from archc.ir.chooses import chooses
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.typing import layer_graph
 
@@ -51,7 +52,10 @@ def folds(attend: ir.Attend, slopes: Slopes) -> tuple[WeightedSum | Refusal, ...
 
 
 def sums(attend: ir.Attend) -> Iterator[Node]:
-    """The nodes of a body that take both positions and give one: sums over the token read."""
+    """The nodes of a body that take both positions and give one: sums over the token read. Of one
+    that makes choices alone there is none: they are made of all its pairs."""
+    if chooses(attend):
+        return
     read, reader = attend.read.name, attend.reader.name
     for node in attend.body:
         names = [name for id in node.operands for name in attend.body[id].type.names]
@@ -178,7 +182,10 @@ class _Reading:
         return rest
 
     def _chooses(self, node: Node) -> bool:
-        """Note that a condition is a choice of blocks, if it is: `chosen[s // size]`."""
+        """Note that a condition is a choice, if it is: of tokens, `chosen[s]`, or of blocks,
+        `chosen[s // size]`."""
+        if self._chooses_tokens(node):
+            return True
         if not isinstance(node.op, ir.Gather):
             return False
         chosen, index = (self.body[operand] for operand in node.operands)
@@ -191,10 +198,24 @@ class _Reading:
         of_readers = {"batch", self.reader.name} <= {*chosen.type.names}
         if not isinstance(size, ir.Constant) or not of_readers:
             return False
-        source = self.source(chosen, role="reader", table=blocks)
-        self.sources = {key: each for key, each in self.sources.items() if each != source}
-        self.choice = Choice(source, blocks, size.value)
+        self._choose(chosen, blocks, size.value)
         return True
+
+    def _chooses_tokens(self, node: Node) -> bool:
+        """Note that a condition is a truth value for each pair that enters as it is."""
+        inner = grouped(self.body, node)
+        value = node if inner is None else self.body[inner.value]
+        pairs = {"batch", self.reader.name, self.read.name} <= {*node.type.names}
+        if not pairs or not isinstance(value.op, ir.Input):
+            return False
+        self._choose(node, self.read, sympy.S.One, single=True)
+        return True
+
+    def _choose(self, node: Node, blocks: Axis, size: sympy.Expr, single: bool = False) -> None:
+        """Note what readers choose; it is no source of the formula."""
+        source = self.source(node, role="reader", table=blocks)
+        self.sources = {key: each for key, each in self.sources.items() if each != source}
+        self.choice = Choice(source, blocks, size, single)
 
     def _all(self, ids: list[int]) -> int:
         """The conjunction of conditions."""

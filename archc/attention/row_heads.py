@@ -49,6 +49,14 @@ def rows_of(fold: WeightedSum) -> Rows:
     return Rows()
 
 
+def heads_beside(fold: WeightedSum) -> list[str]:
+    """The axes of heads that share nothing: groups of those that are rows of one program, and the
+    other heads."""
+    rows = rows_of(fold)
+    others = [head.name for head in fold.heads if head != rows.head]
+    return [*([rows.groups] if rows.groups is not None else []), *others]
+
+
 def not_by_choice(fold: WeightedSum) -> str:
     """Why a sum over what each reader has chosen has no kernel; empty where it has one."""
     rows = rows_of(fold)
@@ -63,6 +71,10 @@ def not_by_choice(fold: WeightedSum) -> str:
             at == rows.head.name and own != rows.groups for own, at, _ in source.shares
         ):
             return "a chosen token has a number for each of the heads that share it"
+    assert fold.choice is not None
+    differing = [own for own, _, _ in fold.choice.heads]
+    if fold.choice.single and differing not in ([], heads_beside(fold)):
+        return "tokens are chosen for some of the heads by themselves, and for others together"
     return ""
 
 

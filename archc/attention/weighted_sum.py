@@ -91,11 +91,13 @@ class Bound:
 @dataclass(frozen=True)
 class Choice:
     """The blocks that each reader reads, by itself: `source` is a truth value for each block, along
-    its axis `blocks`, and block b has the `size` tokens from b size on."""
+    its axis `blocks`, and block b has the `size` tokens from b size on. `single`: blocks are the
+    tokens read, one by one."""
 
     source: Source
     blocks: Axis
     size: sympy.Expr
+    single: bool = False
 
     @property
     def heads(self) -> tuple[tuple[str, str, sympy.Expr], ...]:

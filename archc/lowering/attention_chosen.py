@@ -24,7 +24,7 @@ from archc.tile.language import Buffer, Dim, Program
 Turn = Callable[[Tokens, bool, tuple[Tile, ...]], Sequence[Tile]]
 
 
-class _Choosing(HeadRows):
+class Choosing(HeadRows):
     """What programs of readers and of tokens read have in common."""
 
     def __init__(self, fold: WeightedSum, name: str, doc: str, held: str, warps: int, ahead: int):
@@ -45,9 +45,15 @@ class _Choosing(HeadRows):
         """Where a program stands along these."""
         return [self.place_of(self.choice.source, at, n) for _, at, n in self.choice.heads]
 
+    def of_rows(self, source: Source) -> bool:
+        """Whether a source has a value for each of the heads that are rows."""
+        assert self.packed.head is not None
+        shared = self.packed.share if self.group is not None else None
+        return any(at == self.packed.head.name and n != shared for _, at, n in source.shares)
 
-class _OneReader(_Choosing):
-    """A program of one reader: its rows are the heads that share what it has chosen."""
+
+class Listed(Choosing):
+    """A program that is told what each reader has chosen."""
 
     def __init__(self, fold: WeightedSum, name: str, doc: str, held: str, warps: int, ahead: int):
         super().__init__(fold, name, doc, held, warps, ahead)
@@ -56,14 +62,28 @@ class _OneReader(_Choosing):
         self.listed = self.k.memory("listed", {**axes, "most": self.MOST}, "i32")
         self.count = self.k.memory("count", axes, "i32")
 
+    def tokens_at(self, where: list[Tile], entry: Tile, chosen: Tile) -> Tile:
+        """The tokens at some places of a reader's list, of which so many are filled; behind them,
+        the token after the last."""
+        k = self.k
+        there = ((entry < chosen) & (entry < self.MOST)).named("there")
+        s = k.load(self.listed, *where, entry, where=[there])
+        return k.where(there & (s < self.S), s, k.lift(self.S)).named("s")
+
+
+class _OneReader(Listed):
+    """A program of one reader: its rows are the heads that share what it has chosen."""
+
     def stand(self) -> None:
-        """The grid: sequences, heads that share nothing, groups of those that do, and readers."""
+        """The grid: sequences, heads that share nothing, groups of those that do, readers, and
+        blocks of their rows."""
         k = self.k
         self.stand_among_heads()
         self.first = self.final = k.program("t", self.T)
         self.mine = Tokens(self.first, self.first)
         self.rows, self.columns = Dim("t", self.BLOCK[READER]), self._walked_dim()
-        self.row = k.iota("t", self.BLOCK[READER])
+        place = k.program("rows", ceil_div(self.share, self.BLOCK[READER]))
+        self.row = (place * self.BLOCK[READER] + k.iota("t", self.BLOCK[READER])).named("row")
         share, head = k.lift(self.share, "i32"), self.packed.head
         assert head is not None
         first = k.lift(0, "i32") if self.group is None else self.group * share
@@ -95,20 +115,21 @@ class _OneReader(_Choosing):
     def load(self, source: Source, tokens: Tokens | None, masks: Sequence[Tile]) -> Known:
         """A source at some tokens; of the reader, only the rows that there are."""
         if source.role != READ:
-            masks = [self.in_mine] if self._of_rows(source) else []
+            masks = [self.in_mine] if self.of_rows(source) else []
         return super().load(source, tokens, masks)
 
-    def _of_rows(self, source: Source) -> bool:
-        """Whether a source has a value for each of the heads that are rows."""
-        assert self.packed.head is not None
-        shared = self.packed.share if self.group is not None else None
-        return any(at == self.packed.head.name and n != shared for _, at, n in source.shares)
-
     def walk(self, carried: Sequence[Tile], turn: Turn) -> list[Tile]:
-        """The blocks that the reader has chosen, in order, each in as many turns as it needs."""
+        """What the reader has chosen, in order: single tokens, or blocks, each in as many turns as
+        it needs."""
         k, block, size = self.k, self.BLOCK[READ], self.k.lift(self.size, "i32")
         where = [self.b, self.mine.at, *self.among_choices()]
         chosen = k.load(self.count, *where).named("chosen")
+        if self.choice.single:
+            with k.loop(0, (chosen + (block - 1)) // block, *carried) as loop:
+                entry = (loop.index * block + k.iota("s", block)).named("entry")
+                s = self.tokens_at(where, entry, chosen)
+                loop.next(*turn(Tokens(s, s), True, loop.carried))
+            return [*loop.results]
         turns = ((size + (block - 1)) // block).named("turns", "of one block")
         with k.loop(0, chosen * turns, *carried) as loop:
             at = k.load(self.listed, *where, loop.index // turns).named("at_block")
@@ -141,7 +162,7 @@ def of_choosers(fold: WeightedSum, name: str = "attend_chosen_readers") -> Progr
     return gradient_of_readers(_GradientOfReader(fold, name, doc, READER, 4, 3))
 
 
-class _OneBlock(_Choosing):
+class _OneBlock(Choosing):
     """A program of one block of tokens read, and of a part of the readers that have chosen it."""
 
     def __init__(self, fold: WeightedSum, name: str, doc: str, held: str, warps: int, ahead: int):

@@ -2,55 +2,115 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from archc.runtime.kernels import block_of, processors_of
 
-AT_ONCE = 1 << 24
-"""Of so many truth values a list is made at once, so that it takes little memory."""
+AT_ONCE = 1 << 27
+"""So many numbers of pairs, or of entries of a gradient, are in memory at once."""
 
 
-def chosen_places(chosen: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """The places along the last dim that hold, in order, and how many these are:
-    [B, T, ..., N] -> [B, T, ..., most] and [B, T, ...]. There are at most so many."""
-    rows = max(1, AT_ONCE // max(1, chosen[:, :1].numel()))
-    made = [_places(each, most) for each in chosen.split(rows, 1)]
-    listed, count = zip(*made, strict=True)
-    return torch.cat(listed, 1), torch.cat(count, 1)
+def readers_at_once(numbers: int) -> int:
+    """Of how many readers something is in memory at once, where one has so many numbers of it."""
+    return max(1, AT_ONCE // max(1, numbers))
 
 
-def _places(chosen: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """The same for few readers."""
+def places_of(chosen: Tensor, most: int) -> Tensor:
+    """The places along the last dim that hold, in order, and -1 behind them: [..., N] ->
+    [..., most]. There are at most so many."""
     place = chosen.cumsum(-1, dtype=torch.int32)
     at = torch.where(chosen, place - 1, most).clamp(max=most).long()
-    blocks = torch.arange(chosen.shape[-1], device=chosen.device, dtype=torch.int32)
-    made = blocks.new_zeros((*chosen.shape[:-1], most + 1))
-    made.scatter_(-1, at, blocks.expand(at.shape))
-    return made[..., :most].contiguous(), place[..., -1].clamp(max=most)
+    places = torch.arange(chosen.shape[-1], device=chosen.device, dtype=torch.int32)
+    room = torch.full((), -1, dtype=torch.int32, device=chosen.device)
+    made = room.expand(*chosen.shape[:-1], most + 1).scatter(-1, at, places.expand(at.shape))
+    return made[..., :most].contiguous()
+
+
+def at_places(listed: Tensor, length: int, dim: int) -> Tensor:
+    """Whether each place of a dim is in a list along it: what `places_of` was made of."""
+    listed = listed.movedim(dim, -1)
+    at = torch.where(listed < 0, length, listed).long()
+    room = torch.zeros((), dtype=torch.bool, device=listed.device)
+    made = room.expand(*listed.shape[:-1], length + 1).scatter(-1, at, True)
+    return made[..., :length].movedim(-1, dim)
+
+
+def chosen_by_readers(
+    choose: Callable[..., Tensor], readers: tuple[Tensor, ...], read: tuple[Tensor, ...], pos: int,
+    numbers: int, most: int, dim: int,
+) -> Tensor:  # fmt: skip
+    """The places that readers choose along a dim, in order and -1 behind them, `most` of each.
+
+    `choose` makes truth values of some readers: values [B, T, ...] of these, values [B, S, ...] of
+    the tokens up to the last of them, and the position of the first. So many readers are taken at
+    once that there is room for the `numbers` that are made of one of them.
+    """
+    T, made = readers[0].shape[1], []
+    step = readers_at_once(numbers)
+    with torch.no_grad():
+        for first in range(0, max(T, 1), step):
+            last = min(first + step, T)
+            own = [x[:, first:last] for x in readers]
+            seen = [x[:, : x.shape[1] - T + last] for x in read]
+            chosen = choose(*own, *seen, pos + first)
+            made.append(listed_along(chosen, most, dim))
+    return made[0] if len(made) == 1 else torch.cat(made, 1)
+
+
+def listed_along(chosen: Tensor, most: int, dim: int) -> Tensor:
+    """`places_of` along any dim."""
+    return places_of(chosen.movedim(dim, -1), most).movedim(-1, dim)
+
+
+def filled(listed: Tensor) -> tuple[Tensor, Tensor]:
+    """Lists as kernels take them: places [..., most], and how many of them are filled [...]."""
+    return listed.contiguous(), (listed >= 0).sum(-1, dtype=torch.int32)
 
 
 def readers_of(listed: Tensor, count: Tensor, blocks: int) -> tuple[Tensor, Tensor]:
     """For each block the readers that have chosen it, in order, and where these begin and end:
     [B, T, ..., most] and [B, T, ...] -> [B, ..., T most] and [B, ..., blocks + 1]."""
-    most = listed.shape[-1]
-    there = torch.arange(most, device=listed.device) < count[..., None]
-    block = torch.where(there, listed, blocks).movedim(1, -2).flatten(-2)
-    ordered, order = block.sort(dim=-1, stable=True)
-    begin = torch.arange(blocks + 1, device=listed.device, dtype=listed.dtype)
-    begin = begin.expand(*block.shape[:-1], blocks + 1).contiguous()
+    order, begins = _by_place(listed, count, blocks)
+    return (order // listed.shape[-1]).to(torch.int32), begins
+
+
+def entries_of(
+    listed: Tensor, count: Tensor, tokens: int, heads: int
+) -> tuple[Tensor, Tensor]:
+    """For each token its entries in lists, in order, and where these begin and end, of so many
+    heads, which may share lists: [B, T, ..., most] and [B, T, ...] -> [B, heads, T most] and
+    [B, heads, tokens + 1]. An entry is reader * most + place."""
+    order, begins = _by_place(listed, count, tokens)
+    B = listed.shape[0]
+    order, begins = (x.reshape(B, -1, x.shape[-1]).expand(B, heads, -1) for x in (order, begins))
+    return order.to(torch.int32).contiguous(), begins.contiguous()
+
+
+def _by_place(listed: Tensor, count: Tensor, places: int) -> tuple[Tensor, Tensor]:
+    """What stands in lists [B, T, ..., most] by the place that is listed: where, [B, ..., T most],
+    in order, and where each place begins and ends there, [B, ..., places + 1]."""
+    there = torch.arange(listed.shape[-1], device=listed.device) < count[..., None]
+    place = torch.where(there, listed, places).movedim(1, -2).flatten(-2)
+    ordered, order = place.sort(dim=-1, stable=True)
+    begin = torch.arange(places + 1, device=listed.device, dtype=listed.dtype)
+    begin = begin.expand(*place.shape[:-1], places + 1).contiguous()
     begins = torch.searchsorted(ordered.contiguous(), begin, out_int32=True)
-    return (order // most).to(torch.int32).contiguous(), begins.contiguous()
+    return order.contiguous(), begins.contiguous()
 
 
 def choice_blocks(
     program: str, dtype: torch.dtype, heads: int, size: int, *dims: int
 ) -> tuple[int, int, dict]:
     """How many rows and how many tokens read are in a block of a kernel of chosen blocks of a size,
-    and how it is launched. Of readers, rows are the heads of one; `dims` are the lengths of
-    vectors."""
+    1 for single tokens, and how it is launched. Of readers, rows are the heads of one; `dims` are
+    the lengths of vectors."""
     wide = max(block_of(each) for each in dims)
     small = dtype.itemsize == 4 or wide > 128
+    if size == 1:
+        return single_blocks(program, dtype.itemsize == 4, heads, wide)
     columns = block_of(size, 32 if small else 64)
     if program == "tokens":
         return 32, columns, {"num_warps": 8 if small else 4, "num_stages": 1 if small else 2}
@@ -58,6 +118,15 @@ def choice_blocks(
     few = 2 if program == "readers" and rows == 16 else 4
     warps = 8 if rows > 64 else few
     return rows, columns, {"num_warps": warps, "num_stages": 1 if small else 2}
+
+
+def single_blocks(program: str, exact: bool, heads: int, wide: int) -> tuple[int, int, dict]:
+    """The same of single tokens; vectors have at most `wide` numbers, of 4 bytes if `exact`."""
+    far = wide > 256
+    rows = block_of(heads, 16 if exact and far else 32 if exact or program != "forward" else 64)
+    columns = 16 if exact and far else 32 if exact or far else 64
+    stages = 1 if exact or (far and program != "forward") else 2
+    return rows, columns, {"num_warps": 8 if far and rows > 16 else 4, "num_stages": stages}
 
 
 def choice_parts(programs: int, device: torch.device) -> int:

@@ -452,8 +452,17 @@ def combined_between_for_each(x: Tensor, cumulative: Callable) -> Tensor:
 
 def top_of(score: Tensor, count: int, dim: int) -> Tensor:
     """Where the `count` largest scores are; of equals the first, never -inf."""
-    order = score.argsort(dim=dim, descending=True, stable=True)
-    return (order.argsort(dim=dim) < count) & (score > -math.inf)
+    if count >= score.shape[dim]:
+        return score > -math.inf
+    if count < 1:
+        return torch.zeros_like(score, dtype=torch.bool)
+    none = score.isnan()  # counts as the largest, and is not chosen
+    least = score.masked_fill(none, math.inf).topk(count, dim, sorted=False).values
+    least = least.amin(dim, keepdim=True)
+    above, equal = (score > least) | none, score == least
+    room = count - above.sum(dim, keepdim=True)
+    equal = equal & (equal.cumsum(dim, dtype=torch.int32) <= room)
+    return (above | equal) & (score > -math.inf)
 
 
 def take_at(x: Tensor, index: Tensor, shared: int) -> Tensor:

@@ -11,10 +11,14 @@ from archc.attention.recognise import sums
 from archc.attention.row_heads import all_by_rows, rows_of
 from archc.attention.weighted_sum import WeightedSum
 from archc.backends.eager.attention import attention
-from archc.backends.triton.fold import how_packed, told
+from archc.backends.triton.fold import for_choices, how_packed, told
 from archc.compile import folded, lowered
 from archc.ir import layer as ir
+from archc.ir.chooses import chooses
+from archc.ir.graph import Node
+from archc.ir.rewrite import rewrite
 from archc.ir.text import called_layers
+from archc.schedule.choosing import choices_within
 from archc.source import Span
 
 
@@ -39,10 +43,21 @@ class Attended:
 
 def attends_of(layer: ir.Layer) -> Iterator[Attended]:
     """Every sum over the tokens read of a layer and of those that it calls."""
-    for each, name in called_layers(lowered(layer)).items():
+    ready = rewrite(lowered(layer), [choices_within])
+    for each, name in called_layers(ready).items():
         for node in each.graph:
-            if isinstance(node.op, ir.Attend):
-                yield from _sums(node.op, name, each)
+            if isinstance(node.op, ir.Attend) and chooses(node.op):
+                yield _choices(node, name)
+            elif isinstance(node.op, ir.Attend):
+                yield from _sums(for_choices(folded, node.op), name, each)
+
+
+def _choices(node: Node, name: str) -> Attended:
+    """Choices that an attend makes."""
+    (chosen, id), *_ = node.op.body.outputs.items()
+    along = node.op.body[id].op.axis
+    how = f"lists of places along `{along}`, from all pairs of some readers at a time, in PyTorch"
+    return Attended(name, node.op.body[id].span, chosen, how, (("gradient", "none"),))
 
 
 def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
@@ -56,7 +71,9 @@ def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
         if attend.decode is not None:
             more = tuple(line for line in more if line[0] != "few readers") + _few(attend)
         how = told(attend, node, fold)
-        yield Attended(name, node.span, node.name, how, more, kernels, attend)
+        (result, *others) = attend.body.outputs
+        called = node.name or (result if not others else None)
+        yield Attended(name, node.span, called, how, more, kernels, attend)
 
 
 def _few(attend: ir.Attend) -> tuple[tuple[str, str], ...]:

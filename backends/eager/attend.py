@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import sympy
 from archc.backends.eager import carry
+from archc.backends.eager.choosing import by_tokens, lists, with_truth_values
 from archc.backends.eager.naming import region_name
 from archc.backends.eager.region import (
     argument_list,
@@ -17,12 +18,13 @@ from archc.backends.eager.region import (
     wanted_results,
 )
 from archc.backends.eager.scope import Scope, write_sizes
-from archc.backends.eager.value import DATA, KIND_OF, NUMBER, Value
+from archc.backends.eager.value import DATA, KIND_OF, NUMBER, PLACES, Value
 from archc.backends.expression import ATOM, Text, whole
 from archc.backends.index import permuted
 from archc.backends.writer import INDENT, Names, Writer, identifier
 
 from archc.ir import layer as ir
+from archc.ir.chooses import chooses
 from archc.ir.decode import decode_pays
 from archc.ir.graph import Graph, Node
 
@@ -53,7 +55,8 @@ class AttendFunction:
         self.take_borders({id: each.operands for id, each in body.fused.items()})
         self._name_streams(axes)
         for name, inner in inputs.items():
-            kind = NUMBER if self.values[name].kind == NUMBER else KIND_OF[inner.type.dtype]
+            kind = self.values[name].kind
+            kind = kind if kind in (NUMBER, PLACES) else KIND_OF[inner.type.dtype]
             self._enter(inner, Value(Text(self.arguments[name]), self.layouts[name], kind))
 
     def take_borders(self, done: Mapping[int, Sequence[int]]) -> None:
@@ -227,19 +230,24 @@ def _of_one_token(graph: Graph, node: Node, streams: set[str]) -> bool:
 def attend(scope: Scope, node: Node) -> Value:
     """`o = memory(q, k, v, pos)`; where there are several forms, the one that takes less."""
     values = _entering(scope, node)
-    first = AttendFunction(scope, node, values)
+    plain = with_truth_values(scope, values)
+    first = AttendFunction(scope, node, plain)
     first.write()
-    targets = first.targets()
+    targets, none = first.targets(), Value(Text("None"), (), DATA)
+    listed = lists(scope, node, first, targets)
+    if listed is not None:
+        scope.results[node.id] = listed
+        return none
     by_folds = scope.file.by_folds
     folded = by_folds(scope, node, values, first.name) if by_folds is not None else None
     if folded is None:
-        scope.results[node.id] = _called(scope, node, values, first, targets)
-        return Value(Text("None"), (), DATA)
+        scope.results[node.id] = _called(scope, node, plain, first, targets)
+        return none
     with scope.writer.block(f"if {folded.test}:"):
         folded.call(targets)
     with scope.writer.block("else:"):
-        scope.results[node.id] = _called(scope, node, values, first, targets)
-    return Value(Text("None"), (), DATA)
+        scope.results[node.id] = _called(scope, node, plain, first, targets)
+    return none
 
 
 def _called(
@@ -290,6 +298,8 @@ def _entering(scope: Scope, node: Node) -> dict[str, Value]:
         else carry.read(scope, node, operands[name])
         for name in names
     }
+    if chooses(node.op):
+        return {name: by_tokens(value, node.op) for name, value in found.items()}
     return {name: _by_tokens(scope, value) for name, value in found.items()}
 
 

@@ -11,6 +11,9 @@ NUMBER, INT, BOOL, DATA, WIDE = "number", "int", "bool", "data", "wide"
 """Kinds: a Python number; tensors of integers, of truth values, of reals in the inputs' dtype,
 and of reals made from positions alone, which keep at least float32 until they meet data."""
 
+PLACES = "places"
+"""The kind of truth values that are given as lists: along one dim, the places that hold."""
+
 KIND_OF = {"int": INT, "bool": BOOL, "real": DATA}
 """The kind of a tensor by the dtype of its type."""
 

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 from archc.backends.eager.file import File
 from archc.backends.triton.fold_op import WIDE, FoldOp, Make
+from archc.backends.triton.program_launch import ProgramLaunch, Strided, write_program
 from archc.backends.writer import Writer, quoted
 
-from archc.attention.row_heads import rows_of
+from archc.attention.row_heads import heads_beside, rows_of
 from archc.attention.weighted_sum import Choice, Source, WeightedSum
 from archc.lowering.attention import clean, numbers_of
 from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen
+from archc.lowering.attention_singly import entries_name, of_entries, totals
 from archc.tile.language import Buffer, Program
 
 LISTS = ("listed", "count", "order", "begins")
@@ -19,8 +21,8 @@ LISTS = ("listed", "count", "order", "begins")
 
 
 class ChoiceOp(FoldOp):
-    """The ops of one fold with a choice. The choice enters after the sources, as truth values, and
-    after all numbers how many blocks a reader has chosen at most."""
+    """The ops of one fold with a choice. The choice enters after the sources, as lists of places,
+    and after all numbers how long these are."""
 
     def __init__(self, file: File, fold: WeightedSum, title: str):
         super().__init__(file, fold, title, few=False)
@@ -40,14 +42,13 @@ class ChoiceOp(FoldOp):
         return self.arguments[self.choice.source.name]
 
     def _blocks_of_choices(self) -> str:
-        """How many blocks there are."""
-        names = [*self.choice.source.type.names]
-        return f"{self._chosen()}.shape[{names.index(self.choice.blocks.name)}]"
+        """How many blocks have tokens that are read."""
+        return f"-(-(start + S) // {self._size()})"
 
     def _sizes(self) -> dict[str, str]:
         found = super()._sizes()
         for place, axis in enumerate(self.choice.source.type.axes):
-            if axis.kind == "dim":
+            if axis.kind == "dim" and axis != self.choice.blocks:
                 found.setdefault(f"N_{clean(axis.name)}", f"{self._chosen()}.shape[{place}]")
         found |= {"PARTS": "parts", "ENTRIES": "order.shape[-1]"}
         return found | {"LISTS": self._blocks_of_choices()}
@@ -99,7 +100,7 @@ class ChoiceOp(FoldOp):
         text = self._chosen()
         if order != sorted(order):
             text += f".permute({', '.join(map(str, order))})"
-        writer.line(f"listed, count = chosen_places({text}, most)")
+        writer.line(f"listed, count = filled({text})")
 
     def _forward(self) -> None:
         program, writer = self._program(by_choice, ""), Writer()
@@ -118,16 +119,61 @@ class ChoiceOp(FoldOp):
     def _kinds(self, writer: Writer) -> Iterator[tuple[Make, str]]:
         self._list(writer)
         yield of_choosers, "readers"
+        if self.choice.single:
+            return
         blocks = self._blocks_of_choices()
         writer.line(f"order, begins = readers_of(listed, count, {blocks})")
         groups = [f"N_{clean(name)}" for name in self._groups()]
         writer.line(f"parts = choice_parts({' * '.join(['B', blocks, *groups])}, listed.device)")
         yield of_chosen, "tokens"
 
+    def _more_gradients(self, writer: Writer, sizes: dict[str, str]) -> None:
+        """Of tokens chosen one by one: entries of so many readers at a time as there is room for,
+        which are added up for each token."""
+        wanted = [s for n in self.fold.learned if (s := self.fold.source(n)).role == "read"]
+        if not self.choice.single or not wanted:
+            return
+        beside = [f"N_{clean(name)}" for name in self._groups()]
+        wide = [f"N_{clean(s.dim.name)}" if s.dim is not None else "1" for s in wanted]
+        heads = " * ".join(beside) or "1"
+        for source, dim in zip(wanted, wide, strict=True):
+            like, shape = self.arguments[source.name], ", ".join(["B", "S", *beside, dim])
+            writer.line(f"d_{like} = {like}.new_zeros(({shape}), dtype={WIDE})")
+        self._blocks(writer, "entries")
+        numbers = " * ".join(["B", "most", *beside, f"({' + '.join(wide)})"])
+        writer.line(f"step = readers_at_once({numbers})")
+        with writer.block("for first in range(0, tokens, step):"):
+            writer.line("readers = min(step, tokens - first)")
+            own = "[:, first : first + readers]"
+            lists = [f"listed{own}", f"count{own}", "S", heads]
+            writer.call("order, begins = entries_of(", lists, ")")
+            self._entries(writer, sizes, wanted, wide, heads)
+
+    def _entries(
+        self, writer: Writer, sizes: dict[str, str], wanted: list[Source], wide: list[str],
+        heads: str,
+    ) -> None:  # fmt: skip
+        """Lines that make entries of some readers, and add them up."""
+        program = self._program(of_entries, "_entries")
+        for source, dim in zip(wanted, wide, strict=True):
+            shape = ", ".join(["B", "readers", "most", heads, dim])
+            like = self.arguments[source.name]
+            writer.line(f"{entries_name(source)} = d_{like}.new_empty(({shape}))")
+        self._launch(writer, program, sizes | {"READERS": "readers", "FIRST": "first"})
+        program = totals(f"{self.title}_totals_kernel")
+        for source, dim in zip(wanted, wide, strict=True):
+            buffers: dict[str, str | Strided] = {
+                "order": "order", "begins": "begins", "entries": entries_name(source),
+                "total": f"d_{self.arguments[source.name]}",
+            }  # fmt: skip
+            known = {"B": "B", "S": "S", "X": heads, "D": dim, "ENTRIES": "order.shape[-1]"}
+            known = {symbol.name: known[symbol.name] for symbol in program.sizes}
+            constants = {"BLOCK_T": "16", "BLOCK_D": f"block_of({dim})"}
+            write_program(self.file, writer, program, ProgramLaunch(buffers, known, constants))
+
     def _groups(self) -> list[str]:
         """The axes of heads along which programs of tokens read differ."""
-        others = [head.name for head in self.fold.heads if head != self.rows.head]
-        return [*([self.rows.groups] if self.rows.groups is not None else []), *others]
+        return heads_beside(self.fold)
 
     def _own(self, source: Source) -> str:
         """A gradient as that of a value; of a token read it is the sum of several parts."""
@@ -137,6 +183,8 @@ class ChoiceOp(FoldOp):
         names = ["batch", *(axis.name for axis in source.type.axes if axis.kind == "stream")]
         names += [*self._groups(), *([source.dim.name] if source.dim is not None else [])]
         text = f"d_{name}.sum(0).flatten(1, 2)[:, start : start + S]"
+        if self.choice.single:
+            text = f"d_{name}" if source.dim is not None else f"d_{name}[..., 0]"
         gone = [i for i, n in enumerate(names) if n not in source.type.names]
         if gone:
             text += f".sum(({', '.join(map(str, gone))}{',' * (len(gone) == 1)}))"

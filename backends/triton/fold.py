@@ -13,7 +13,7 @@ from archc.backends.eager.fused import Fused
 from archc.backends.eager.fusion import fuse
 from archc.backends.eager.packed import in_one_run
 from archc.backends.eager.scope import Scope
-from archc.backends.eager.value import DATA, NUMBER, Value
+from archc.backends.eager.value import DATA, NUMBER, PLACES, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import permuted
 from archc.backends.triton.choice_op import ChoiceOp
@@ -29,7 +29,7 @@ from archc.ir.value_names import cotangent
 from archc.lowering.attention import numbers_of
 
 WIDEST, WIDEST_OF_FEW = 256, 512
-"""The longest vector that kernels hold, and those of few readers alone."""
+"""The longest vector that kernels hold, and those of few readers, or of one, alone."""
 
 Folds = Callable[[ir.Attend], tuple[WeightedSum | Refusal, ...]]
 
@@ -51,7 +51,7 @@ class FoldFunction(AttendFunction):
             op = self._op(fold, f"{title}_sum")
             op.write()
             operands = tuple(dict.fromkeys(source.node for source in _entering(fold)))
-            emit = partial(_summed, op=op, most=_most(scope, node, fold))
+            emit = partial(_summed, op=op, most=most_of_choice(scope, node, fold))
             self.body.fused[fold.node] = Fused(operands, emit, "summed")
         self.body.uses = self.body._count_uses()
         self.test = self._test()
@@ -73,7 +73,8 @@ class FoldFunction(AttendFunction):
         entering = ", ".join(tensors)
         vectors = [s.dim for fold in self.folds for s in fold.sources if s.dim is not None]
         lengths = dict.fromkeys(str(scope.size(axis.size)) for axis in vectors)
-        most = WIDEST if self.many else WIDEST_OF_FEW
+        single = all(fold.choice is not None and fold.choice.single for fold in self.folds)
+        most = WIDEST if self.many and not single else WIDEST_OF_FEW
         fits = [f"{length} <= {most}" for length in lengths if not length.isdigit()]
         if not self.many:
             alone = [f"{scope.cu_seqlens} is None"] if scope.cu_seqlens else []
@@ -103,7 +104,7 @@ def _entering(fold: WeightedSum) -> list[Source]:
     return [*fold.sources, *([fold.choice.source] if fold.choice is not None else [])]
 
 
-def _most(scope: Scope, node: Node, fold: WeightedSum) -> sympy.Expr | None:
+def most_of_choice(scope: Scope, node: Node, fold: WeightedSum) -> sympy.Expr | None:
     """How many blocks a reader has chosen at most, as the layer has it."""
     if fold.choice is None:
         return None
@@ -123,6 +124,7 @@ def by_folds(
     heads also where torch could do them, which would copy what is read to lay it side by side."""
     if not many:
         return _of_few(folds, scope, node, values, name)
+    node = replace(node, op=for_choices(folds, node.op))
     found: list[WeightedSum] = []
     body = node.op.body
     for each, fold in zip(sums(node.op), folds(node.op), strict=True):
@@ -140,6 +142,21 @@ def by_folds(
     made = FoldFunction(scope, node, values, found, name, many)
     made.write()
     return made
+
+
+def for_choices(folds: Folds, op: ir.Attend) -> ir.Attend:
+    """An attend, with the form for few readers in place of the other where that has kernels for
+    tokens chosen one by one: there all heads read the same vectors."""
+    if op.decode is None:
+        return op
+    found = [folds(replace(op, body=body, decode=None)) for body in (op.body, op.decode)]
+    single = [all(_is_single(fold) for fold in each) and bool(each) for each in found]
+    return replace(op, body=op.decode, decode=None) if single == [False, True] else op
+
+
+def _is_single(fold: WeightedSum | Refusal) -> bool:
+    """Whether there are kernels for tokens that each reader has chosen one by one."""
+    return isinstance(fold, WeightedSum) and fold.choice is not None and fold.choice.single
 
 
 def _of_few(
@@ -196,8 +213,11 @@ def told(attend: ir.Attend, node: Node, fold: WeightedSum | Refusal) -> str:
         return f"all pairs at once: {fold.reason}"
     what = "softmax of a score" if fold.softmax else "weights as they are"
     learned = f", without a gradient ({fold.unlearned})" if fold.slopes is None else ""
-    chosen = " that each reader has chosen" if fold.choice is not None else ""
-    return f"a fold over blocks of `{attend.read.name}`{chosen}, {what}{learned}"
+    over = f"blocks of `{attend.read.name}`"
+    if fold.choice is not None:
+        over = f"each `{attend.read.name}`" if fold.choice.single else over
+        over += " that each reader has chosen"
+    return f"a fold over {over}, {what}{learned}"
 
 
 def how_packed(layer: ir.Layer, attend: ir.Attend, found: Sequence[WeightedSum | Refusal]) -> str:
@@ -227,8 +247,11 @@ def _summed(scope: Scope, node: Node, op: FoldOp, most: sympy.Expr | None) -> Va
     borders = [scope.cu_seqlens] * fold.packed
     if fold.choice is not None:
         place = fold.choice.source.type.names.index(fold.choice.blocks.name)
-        there = f"{given[-1].at(ATOM)}.shape[{place}]"
-        numbers.append(there if most is None else f"min({scope.size(most)}, {there})")
+        if scope.value(fold.choice.source.node).kind != PLACES:
+            there = f"{given[-1].at(ATOM)}.shape[{place}]"
+            there = there if most is None else f"min({scope.size(most)}, {there})"
+            given[-1] = call("listed_along", given[-1], there, str(place))
+        numbers.append(f"{given[-1].at(ATOM)}.shape[{place}]")
     text = call(op.title, *given, *borders, tokens, *starts, *numbers)
     if fold.softmax:
         text = Text(f"{text.at(ATOM)}[0]")

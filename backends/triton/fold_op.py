@@ -296,6 +296,7 @@ class FoldOp:
                     writer.line(f"{self._named(buffer)} = {self._new_tensor(buffer)}")
                     made.add(buffer.name)
             self._launch(writer, program, sizes)
+        self._more_gradients(writer, sizes)
         self._give(writer, [self._own(source) for source in learned])
         self.file.sections.append(writer.text())
 
@@ -305,6 +306,9 @@ class FoldOp:
         yield by_tokens, "tokens"
         if self.fold.learned_lookups:
             yield by_distances, "tables"
+
+    def _more_gradients(self, writer: Writer, sizes: dict[str, str]) -> None:
+        """Lines for gradients that take more than one launch of each program."""
 
     def _alone(self, learned: list[Source]) -> str:
         """Whether no vector is shared by heads after all; empty where none can be."""

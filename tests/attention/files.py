@@ -19,6 +19,8 @@ from torch import Tensor
 
 import archc
 from archc.compile import slots_text_of, text_of
+from archc.runtime.choices import listed_along
+from archc.runtime.layers import top_of
 from archc.runtime.packed import one_by_one
 
 Shapes = dict[str, tuple[int, ...]]
@@ -121,7 +123,7 @@ def compared_slots(spec: str) -> dict[str, float]:
     return apart([], runs, drawn, [False] * 3)
 
 
-def compared_choice(most: int = 3, pick: int = 16, tokens: int = 75) -> dict[str, float]:
+def compared_choice(most: int, pick: int = 16, tokens: int = 75) -> dict[str, float]:
     """The same of blocks that readers have chosen."""
     module: Any = loaded(text_of(archc.load("nsa").layer, "triton"), "nsa")
     generator = torch.Generator().manual_seed(0)
@@ -131,8 +133,38 @@ def compared_choice(most: int = 3, pick: int = 16, tokens: int = 75) -> dict[str
     best = torch.rand(2, tokens, blocks, 2, generator=generator).argsort(2)[:, :, :most]
     drawn.append(torch.zeros(2, tokens, blocks, 2, dtype=torch.bool).scatter(2, best, True))
     plain = partial(module.nsa_memory_o_slc, pick=pick, pos=0)
-    runs = [partial(module.nsa_memory_o_slc_fold, pick=pick, pos=0, n=most), plain]
-    return apart([*shapes], runs, drawn, [x.is_floating_point() for x in drawn])
+    folded = partial(module.nsa_memory_o_slc_fold, pick=pick, pos=0)
+
+    def by_lists(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor) -> Tensor:
+        return folded(q, k, v, listed_along(chosen, most, 2))
+
+    return apart([*shapes], [by_lists, plain], drawn, [x.is_floating_point() for x in drawn])
+
+
+def compared_singly(most: int, past: int = 5, tokens: int = 37) -> dict[str, float]:
+    """The same of tokens that readers have chosen one by one, which all heads read."""
+    module: Any = loaded(text_of(archc.load("dsa").layer, "triton"), "dsa")
+    module.readers_at_once = lambda numbers: 15
+    generator = torch.Generator().manual_seed(0)
+    seen, heads = tokens + past, 18
+    shapes = {
+        "c": (2, seen, 40), "q_c": (2, tokens, heads, 20), "q_r": (2, tokens, heads, 16),
+        "k_r": (2, seen, 16), "chosen": (2, tokens, seen), "W_UK": (40, heads, 20),
+        "W_UV": (40, heads, 12),
+    }  # fmt: skip
+    drawn = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    s, t = torch.arange(seen), past + torch.arange(tokens)
+    drawn["chosen"] = top_of(drawn["chosen"].where(s <= t[:, None], -torch.inf), most, 2)
+    plain = partial(module.dsa_memory_o, pos=past)
+    folded = partial(module.dsa_memory_o_fold, pos=past)
+
+    def by_lists(*given: Tensor) -> Tensor:
+        known = [x if x.is_floating_point() else listed_along(x, most, 2) for x in given]
+        return folded(*known)
+
+    learned = [x.is_floating_point() for x in drawn.values()]
+    names = [name for name in shapes if name != "chosen"]
+    return apart(names, [by_lists, plain], [*drawn.values()], learned)
 
 
 def apart(
@@ -158,12 +190,13 @@ def main() -> int:
     """How far every output is off; 1 if one is too far."""
     wrong = False
     slots = ["capped_attention, slots", "attention, slots"]
-    for spec in sys.argv[1:] or [*SPECS, *slots, "nsa"]:
+    for spec in sys.argv[1:] or [*SPECS, *slots, "nsa, 3", "dsa, 20", "dsa, 50"]:
         title, _, way = spec.partition(", ")
         if way == "slots":
             found = compared_slots(title)
         else:
-            found = compared_choice() if spec == "nsa" else compared(spec)
+            run = {"nsa": compared_choice, "dsa": compared_singly}.get(title)
+            found = run(*map(int, way.split())) if run is not None else compared(spec)
         wrong |= not max(found.values()) < 1e-5
         print(f"{spec}: {found}{' TOO FAR' if wrong else ''}", flush=True)
     return int(wrong)

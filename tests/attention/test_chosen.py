@@ -16,7 +16,7 @@ from archc.attention.weighted_sum import WeightedSum
 from archc.compile import lowered, slopes_of
 from archc.ir import layer as ir
 from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen
-from archc.runtime.choices import chosen_places, readers_of
+from archc.runtime.choices import filled, places_of, readers_of
 from archc.tile.language import Program
 from archc.verify.fold_trial import distance
 from tests.attention.cases import Launch
@@ -62,7 +62,7 @@ class Chosen(Launch):
         heads = [n for n in names if n not in ("batch", "t", self.fold.choice.blocks.name)]
         order = ["batch", "t", *heads, self.fold.choice.blocks.name]
         chosen = chosen.permute([names.index(n) for n in order])
-        listed, count = chosen_places(chosen.bool(), self.more["MOST"])
+        listed, count = filled(places_of(chosen.bool(), int(self.more["MOST"])))
         order, begins = readers_of(listed, count, chosen.shape[-1])
         return {"listed": listed, "count": count, "order": order, "begins": begins}
 
@@ -124,7 +124,7 @@ def test_values_and_gradients(score: str, most: int, size: int):
 def test_lists_of_choices():
     chosen = torch.rand(2, 5, 3, 11, generator=torch.Generator().manual_seed(0)) < 0.3
     most = int(chosen.sum(-1).max())
-    listed, count = chosen_places(chosen, most)
+    listed, count = filled(places_of(chosen, most))
     order, begins = readers_of(listed, count, 11)
     for b in range(2):
         for h in range(3):

@@ -1,0 +1,155 @@
+"""An attend that makes choices becomes lines that make lists of them, some readers at a time.
+
+A truth value for each pair of tokens takes T x T of them; a list has as many places as a reader
+chooses. What reads a list and can only use truth values is given these, made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import sympy
+from archc.backends.eager.region import extra_arguments
+from archc.backends.eager.scope import Scope
+from archc.backends.eager.value import BOOL, PLACES, Value
+from archc.backends.expression import ATOM, Text, call
+from archc.backends.index import permuted
+from archc.backends.writer import Names
+
+from archc.attention.bounds import bound, conjuncts, up_to_the_reader
+from archc.dims import T_SEEN, TIME
+from archc.ir import layer as ir
+from archc.ir.chooses import chooses
+from archc.ir.graph import Node
+
+if TYPE_CHECKING:
+    from archc.backends.eager.attend import AttendFunction
+
+
+def lists(
+    scope: Scope, node: Node, first: AttendFunction, targets: dict[str, str]
+) -> dict[str, Value] | None:
+    """Write the lines that list what readers choose, by the function that makes truth values of
+    it; None where these are made at once."""
+    op = node.op
+    if not chooses(op) or scope.file.by_folds is None or scope.file.slots or scope.cu_seqlens:
+        return None
+    if len(first.results) != 1 or not _read_by_attends_alone(scope, node):
+        return None
+    (name,), own = first.results, op.source == op.reader.name
+    made = op.body[op.body.outputs[name]]
+    asked, given = extra_arguments(scope, first.body)
+    length = _length(node, first, made)
+    if not length or _told_lengths(op) or (own and not ("pos" in asked and _of_past(op, made))):
+        return None
+    roles = dict(op.captures)
+    readers = [n for n, v in first.values.items() if roles[n] == "reader" and _along(v, op)]
+    read = [n for n, v in first.values.items() if roles[n] == "read" and own]
+    inner = Names(given)
+    along = {n: inner.fresh(first.arguments[n]) for n in (*readers, *read)}
+    pos = inner.fresh("pos")
+    passed = [along.get(n, value.text.text) for n, value in first.values.items()]
+    passed += [pos if n == "pos" else text for n, text in zip(asked, given, strict=True)]
+    choose = f"lambda {', '.join([*along.values(), pos])}: {first.name}({', '.join(passed)})"
+    start = scope.ask(scope.starts.get(op.reader.name, "0"))
+    entering = [_tuple(first.values[n] for n in names) for names in (readers, read)]
+    most = f"min({scope.size(made.op.count)}, {length})"
+    place = str(made.type.names.index(made.op.axis))
+    arguments = [choose, *entering, start, _numbers(scope, node, first), most, place]
+    scope.writer.call(f"{targets[name]} = chosen_by_readers(", arguments, ")")
+    scope.place_lengths[targets[name]] = (made.op.axis, length)
+    return {name: Value(Text(targets[name]), made.type.names, PLACES)}
+
+
+def with_truth_values(scope: Scope, values: Mapping[str, Value]) -> dict[str, Value]:
+    """What enters an attend, with truth values in place of lists."""
+    found = dict(values)
+    for name, value in values.items():
+        if value.kind == PLACES:
+            axis, length = scope.place_lengths[value.text.text]
+            text = call("at_places", value.text, length, str(value.layout.index(axis)))
+            found[name] = replace(value, text=text, kind=BOOL)
+    return found
+
+
+def by_tokens(value: Value, op: ir.Attend) -> Value:
+    """What enters for each token, with its dims in the order [B, T, ...]: parts of it are taken."""
+    stream = next((n for n in (op.reader.name, op.source) if n in value.layout), None)
+    if stream is None or "batch" not in value.layout:
+        return value
+    order = ["batch", stream, *(n for n in value.layout if n not in ("batch", stream))]
+    return Value(permuted(value.text, value.layout, order), tuple(order), value.kind)
+
+
+def _along(value: Value, op: ir.Attend) -> bool:
+    """Whether a value is one of each reader."""
+    return value.layout[:2] == ("batch", op.reader.name)
+
+
+def _tuple(values: Iterable[Value]) -> str:
+    """Some values as a tuple."""
+    texts = [value.text.text for value in values]
+    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
+
+
+def _read_by_attends_alone(scope: Scope, node: Node) -> bool:
+    """Whether choices are read by attends, of the same readers, and by nothing else."""
+    graph = scope.graph
+    results = graph.users(node.id)
+    users = [(result, graph[user]) for result in results for user in graph.users(result)]
+    if {*results} & {*graph.outputs.values()}:
+        return False
+    for result, user in users:
+        if not isinstance(user.op, ir.Attend) or user.op.reader != node.op.reader:
+            return False
+        pairs = zip(user.op.captures, user.operands, strict=True)
+        if any(role != "reader" for (_, role), operand in pairs if operand == result):
+            return False
+    return True
+
+
+def _told_lengths(op: ir.Attend) -> bool:
+    """Whether a number of the body depends on how many tokens there are."""
+    numbers = (node.op.value for node in op.body if isinstance(node.op, ir.Constant))
+    return any(number.free_symbols & {TIME.size, T_SEEN} for number in numbers)
+
+
+def _of_past(op: ir.Attend, made: Node) -> bool:
+    """Whether readers choose among the tokens up to their own alone: others have -inf."""
+    score = op.body[made.operands[0]]
+    if score.op != ir.Elementwise("where") or made.op.axis != op.read.name:
+        return False
+    mask, _, rest = (op.body[operand] for operand in score.operands)
+    if rest.op != ir.Constant(-sympy.oo):
+        return False
+    found = (bound(op.body, c, op.reader.name, op.read.name) for c in conjuncts(op.body, mask))
+    return up_to_the_reader(tuple(each for each in found if each is not None))
+
+
+def _length(node: Node, first: AttendFunction, made: Node) -> str:
+    """How long the dim is that is chosen along; empty where nothing that enters tells."""
+    op = node.op
+    axis = op.source if made.op.axis == op.read.name else made.op.axis
+    role = "read" if made.op.axis == op.read.name else "reader"
+    for name, each in op.captures:
+        layout = first.values[name].layout
+        if each == role and axis in layout:
+            return f"{first.values[name].text.at(ATOM)}.shape[{layout.index(axis)}]"
+    return ""
+
+
+def _numbers(scope: Scope, node: Node, first: AttendFunction) -> str:
+    """How many numbers are made of one reader: of the largest value of pairs, and all sequences."""
+    op, reader, read = node.op, node.op.reader.name, node.op.read.name
+    pairs = [n.type for n in op.body if {reader, read} <= {*n.type.names}]
+    sizes = [[axis for axis in type.axes if axis.kind == "dim"] for type in pairs]
+    wide = {str(scope.size(sympy.Mul(*(axis.size for axis in axes)))) for axes in sizes}
+    source = next(n for n, role in op.captures if role == "read")
+    value = first.values[source]
+    text, layout = value.text.at(ATOM), value.layout
+    lengths = [f"{text}.shape[{layout.index(n)}]" for n in ("batch", op.source)]
+    found = sorted(wide - {"1"})
+    most = found[0] if len(found) == 1 else f"max({', '.join(found)})"
+    return " * ".join([*lengths, *([most] if found else [])])

@@ -1,0 +1,213 @@
+"""Tokens that each reader has chosen one by one: programs against the reference and autograd."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+import archc
+from archc.attention.recognise import folds
+from archc.attention.row_heads import heads_beside
+from archc.attention.weighted_sum import Refusal, WeightedSum
+from archc.compile import lowered, slopes_of
+from archc.ir import layer as ir
+from archc.lowering.attention_chosen import by_choice, of_choosers
+from archc.lowering.attention_singly import entries_name, of_entries, totals
+from archc.runtime.choices import at_places, chosen_by_readers, entries_of, filled, places_of
+from archc.runtime.layers import top_of
+from archc.tile.language import Program
+from archc.verify.fold_trial import FoldTrial, distance, drawn
+
+T, B = 40, 2
+SIZES = {"H": 5, "G": 1, "K": 6, "V": 10, "n": 20}
+LAYER = """
+layer Picked(H, G, K, V, n):
+    input q[H, K], k[{keys}K], v[{keys}V], u[{own}K], w[{own}K]
+    {params}
+    index s <= t:
+        I = {index}
+    chosen = top(n, I)
+    attend {range} in chosen over H{grouped}:
+        o = softmax({score}{sink}) @ v[s]
+    output o
+"""
+SHARED = {"keys": "", "own": "", "index": "sum[K](u[t] * w[s])", "grouped": ""}
+GROUPED = {"keys": "G, ", "own": "G, ", "index": "sum[K](u[t] * w[s])", "grouped": " grouped G"}
+ONE_FOR_ALL = GROUPED | {"own": ""}
+PLAIN = {"params": "", "range": "s <= t", "score": "q[t].T @ k[s] / sqrt(K)", "sink": ""}
+OTHER = PLAIN | {
+    "params": "param rate[H], sink[H]", "range": "t - 9 < s <= t", "sink": ", sink",
+    "score": "softcap(q[t].T @ k[s], 3) - rate * (t - s)",
+}  # fmt: skip
+
+
+@cache
+def attend_of(text: str) -> ir.Attend:
+    """The attend of a layer that reads what is chosen."""
+    graph = lowered(archc.parse(text).layer).graph
+    attends = [node.op for node in graph if isinstance(node.op, ir.Attend)]
+    return next(a for a in attends if any(name == "chosen" for name, _ in a.captures))
+
+
+class Picked(FoldTrial):
+    """A launch of the programs of what is chosen; the list enters with the rest."""
+
+    more: dict[str, float]
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        return {**super().sizes, **self.more}
+
+    def interpreted(self, program: Program, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        known = {n: given[n] for n in (b.name for b in program.buffers) if n in given}
+        return super().interpreted(program, known)
+
+    def lists(self) -> tuple[Tensor, Tensor]:
+        """The tokens of each reader, and how many they are."""
+        assert self.fold.choice is not None
+        (chosen,) = self.values(self.fold.choice.source.node)
+        names = [*self.fold.choice.source.type.names]
+        heads = [n for n in names if n not in ("batch", "t", "s")]
+        chosen = chosen.permute([names.index(n) for n in ("batch", "t", *heads, "s")])
+        return filled(places_of(chosen.bool(), int(self.more["MOST"])))
+
+
+def launched(text: str, **sizes: int) -> Picked:
+    """A launch on normal numbers, of which some readers choose fewer than they may."""
+    attend = attend_of(text)
+    (fold,) = folds(attend, slopes_of)
+    assert isinstance(fold, WeightedSum), fold
+    known = {"T#": T, "T_seen#": T, "batch": B, **SIZES, **sizes}
+    inputs = {n: x for n, x in drawn(attend, known, torch.float64).items() if n != "chosen"}
+    (chosen,) = (n for n in attend.body if isinstance(n.op, ir.Input) and n.op.name == "chosen")
+    lengths = {"batch": B, "t": T, "s": T, **known}
+    shape = [int(lengths[axis.name]) for axis in chosen.type.axes]
+    score = torch.randn(shape, generator=torch.Generator().manual_seed(0)).double()
+    inputs["chosen"] = top_of(score, int(known["n"]), chosen.type.names.index("s"))
+    case = Picked(fold, attend, known, inputs, block=16)
+    most = min(int(known["n"]), T)
+    case.more = {"MOST": most, "READERS": T, "FIRST": 0, "ENTRIES": T * most}
+    return case
+
+
+CASES = [
+    (SHARED | PLAIN, {}), (SHARED | PLAIN, {"n": 50, "H": 18}), (SHARED | OTHER, {"n": 7}),
+    (GROUPED | PLAIN, {"G": 3, "H": 6}), (ONE_FOR_ALL | OTHER, {"G": 2, "H": 12, "n": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("parts", "sizes"), CASES)
+def test_values_and_gradients(parts: dict[str, str], sizes: dict[str, int]):
+    case = launched(LAYER.format(**parts), **sizes)
+    (wanted,) = case.values(case.fold.node)
+    listed, count = case.lists()
+    known = {**case.sources(), "listed": listed, "count": count}
+    known |= case.interpreted(by_choice(case.fold), known)
+    groups = case.fold.choice is not None and "n_group" in axes_of(by_choice(case.fold), "o")
+    assert distance(_flat(known["o"], groups, 2), wanted.detach()) < 1e-12
+    d_o = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1)).double()
+    known["d_o"] = d_o.view(known["o"].shape)
+    known |= case.interpreted(of_choosers(case.fold), known)
+    known |= {n: _flat(known[n], groups, 2) for n in ("o", "d_o")}
+    known |= {n: _flat(known[n], groups, 1) for n in ("lse", "delta")}
+    found = of_tokens(case, known)
+    for name in case.fold.learned:
+        if name not in found:
+            found[name] = _flat(known[f"d_{name}"], groups, 2 if name == "q" else 1)
+    inputs = {n: x for n, x in case.inputs.items() if x.requires_grad}
+    slopes = torch.autograd.grad(wanted, [*inputs.values()], d_o)
+    for name, slope in zip(inputs, slopes, strict=True):
+        d = found[name].sum((0, 2)) if name in ("rate", "sink") else found[name]
+        assert distance(d, slope) < 1e-11, name
+
+
+def axes_of(program: Program, name: str) -> list[str]:
+    """The axes of a buffer."""
+    return [axis for b in program.buffers if b.name == name for axis, _ in b.axes]
+
+
+def _flat(x: Tensor, groups: bool, place: int) -> Tensor:
+    """Heads of all groups as one axis."""
+    return x.flatten(place, place + 1) if groups else x
+
+
+def of_tokens(case: Picked, known: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The gradients of what is of the token read, of a few readers at a time."""
+    step, program, made = 17, of_entries(case.fold), {}
+    for first in range(0, T, step):
+        readers = min(step, T - first)
+        case.more |= {"FIRST": first, "READERS": readers}
+        each = case.interpreted(program, known)
+        lists = [known[n][:, first : first + readers] for n in ("listed", "count")]
+        beside = math.prod(int(case.sizes[f"N_{n}"]) for n in heads_beside(case.fold))
+        order, begins = entries_of(lists[0], lists[1], T, beside)
+        for name in case.fold.learned:
+            source = case.fold.source(name)
+            if source.role != "read":
+                continue
+            entries = each[entries_name(source)]
+            entries = entries.reshape(B, entries.shape[1] * entries.shape[2], beside, -1)
+            shape = (B, T, beside, entries.shape[-1])
+            total = made.setdefault(name, torch.zeros(shape).double())
+            sizes = {"B": B, "S": T, "X": beside, "D": shape[-1], "ENTRIES": entries.shape[1]}
+            case.more |= sizes
+            add(case, {"entries": entries, "total": total, "order": order, "begins": begins})
+    return {n: x.view(case.inputs[n].shape) for n, x in made.items()}
+
+
+def add(case: Picked, given: dict[str, Tensor]) -> None:
+    """Add entries to totals."""
+    from archc.tile.interpreter import run
+
+    constants = {"BLOCK_T": 16, "BLOCK_D": 16}
+    run(totals(), given, case.more, constants, exact=True)
+
+
+def test_places_and_back():
+    score = torch.randn(2, 5, 3, 11, generator=torch.Generator().manual_seed(0))
+    chosen = top_of(score.where(score > -1, -torch.inf), 4, -1)
+    listed = places_of(chosen, 4)
+    assert torch.equal(at_places(listed, 11, -1), chosen)
+    for own, places in zip(chosen.view(-1, 11), listed.view(-1, 4), strict=True):
+        assert places[places >= 0].tolist() == own.nonzero()[:, 0].tolist()
+    assert torch.equal(at_places(listed.movedim(-1, 1), 11, 1), chosen.movedim(-1, 1))
+
+
+@pytest.mark.parametrize("past", [0, 6])
+def test_readers_choose_a_few_at_a_time(past: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("archc.runtime.choices.AT_ONCE", 30)
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 9, 4, generator=generator), torch.randn(2, 9 + past, 4)
+
+    def choose(q: Tensor, k: Tensor, pos: int) -> Tensor:
+        t, s = pos + torch.arange(q.shape[1]), torch.arange(k.shape[1])
+        assert k.shape[1] == pos + q.shape[1]
+        score = torch.einsum("btk,bsk->bts", q, k).where(s <= t[:, None], -torch.inf)
+        return top_of(score, 3, -1)
+
+    listed = chosen_by_readers(choose, (q,), (k,), past, 8, 3, -1)
+    assert torch.equal(at_places(listed, 9 + past, -1), choose(q, k, past))
+
+
+def test_choices_that_differ_among_heads_are_refused():
+    parts = SHARED | PLAIN | {"own": "H, "}
+    (found,) = folds(attend_of(LAYER.format(**parts)), slopes_of)
+    assert isinstance(found, Refusal)
+    assert "no heads share what a reader has chosen" in found.reason
+
+
+def test_latent_is_gathered_once_for_all_heads():
+    """Queries go through the weights of keys, so that all heads read the one vector of a token."""
+    text = (archc.api.Path("specs") / "dsa.arch").read_text(encoding="utf-8")
+    graph = lowered(archc.parse(text).layer).graph
+    attends = [node.op for node in graph if isinstance(node.op, ir.Attend)]
+    (attend,) = (a for a in attends if a.decode is not None)
+    (fold,) = folds(replace(attend, body=attend.decode, decode=None), slopes_of)
+    assert isinstance(fold, WeightedSum)
+    assert all(not s.shares for s in fold.sources if s.role == "read")
