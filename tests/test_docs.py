@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -150,10 +151,25 @@ def test_who_may_import_whom_is_what_is_checked() -> None:
     assert "\n".join(contracts[0]["layers"]) + "\n" in blocks(text)
 
 
+def test_commits_of_recipes_are_in_the_history() -> None:
+    if not (ROOT / ".git").exists() or not shutil.which("git"):
+        pytest.skip("no history here")
+    git = ["git", "-C", str(ROOT)]
+    whole = [*git, "rev-parse", "--is-shallow-repository"]
+    if subprocess.run(whole, capture_output=True, check=False).stdout.strip() != b"false":
+        pytest.skip("no whole history here")
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    commits = set(re.findall(r"\b(?=[a-f]*\d)[0-9a-f]{7}\b", text))
+    assert len(commits) >= 8
+    for commit in sorted(commits):
+        there = [*git, "merge-base", "--is-ancestor", commit, "HEAD"]
+        assert subprocess.run(there, capture_output=True, check=False).returncode == 0, commit
+
+
 @pytest.mark.parametrize("paper", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_papers_name_files_and_tables_that_exist(paper: str) -> None:
     """A path in backticks is there from the root; a name alone, in a folder of the same paper. A
-    name in capitals, in a row of a table, is a table of a file in that row."""
+    name in capitals, in a row of a table or before "of" a file, is a table of that file."""
     text = re.sub(r"```.*?```", "", (ROOT / paper).read_text(encoding="utf-8"), flags=re.DOTALL)
     quoted = set(re.findall(r"`([^`\s]+)`", text))
     named = {each for each in quoted if re.fullmatch(r"[\w./-]+(/|\.(py|md|toml|lark|arch))", each)}
@@ -165,6 +181,9 @@ def test_papers_name_files_and_tables_that_exist(paper: str) -> None:
         source = "\n".join(each.read_text(encoding="utf-8") for each in files if each.is_file())
         tables = re.findall(r"`([A-Z_]{4,})`", row)
         missing += [each for each in tables if not re.search(rf"^{each}\b", source, re.MULTILINE)]
+    for name, path in re.findall(r"`([A-Z_]{4,})`[\s\w]* of\s+`([\w/.]+\.py)`", text):
+        source = (ROOT / path).read_text(encoding="utf-8")
+        missing += [] if re.search(rf"^{name}\b", source, re.MULTILINE) else [f"{name} of {path}"]
     assert not missing, missing
 
 

@@ -15,8 +15,12 @@ functions want.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
+from archc.backends.triton.elementwise import TEXT
+
+from archc.functions.definitions import FUNCTIONS
 from archc.tile.hints import unnamed
 from archc.tile.language import (
     Apply,
@@ -44,13 +48,12 @@ from archc.tile.language import (
     kind,
 )
 
-LEVELS = {
-    "add": 1, "sub": 1, "mul": 2, "div": 2, "neg": 3,
-    **dict.fromkeys(
-        ("exp", "exp2", "log", "sqrt", "rsqrt", "abs", "floor", "sin", "cos", "erf", "sigmoid",
-         "relu", "real", "max", "min", "where"), 9,
-    ),
-}  # fmt: skip
+CALL = re.compile(r"(tl\.\w+|\(x\)\.to)\([^()]*\)")
+"""The text of a function that is one call."""
+
+LEVELS = {"add": 1, "sub": 1, "mul": 2, "div": 2, "neg": 3} | {
+    name: 9 for name, fn in FUNCTIONS.items() if CALL.fullmatch(TEXT[name](*"xyz"[: fn.arity]))
+}
 """How tightly the text of a function holds together: sums 1, products 2, signs 3, calls 9; the
 others, which compare or are several functions, 0."""
 
@@ -58,8 +61,7 @@ WITHIN = {"add": (1, 2), "sub": (1, 2), "mul": (2, 3), "div": (2, 3)}
 """How tightly what stands left and right of a sign must hold together to need no brackets. Within a
 call nothing needs them, beside what compares sums need none."""
 
-ONCE = (*WITHIN, *(name for name, level in LEVELS.items() if level == 9), "neg", "and", "or", "eq",
-        "ne", "lt", "le", "gt", "ge", "not")  # fmt: skip
+ONCE = (*LEVELS, "and", "or", "eq", "ne", "lt", "le", "gt", "ge", "not")
 """Functions whose text names each operand once."""
 
 ENDS = ("lt", "le", "gt", "ge")

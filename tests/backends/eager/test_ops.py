@@ -9,9 +9,11 @@ from textwrap import dedent
 
 import pytest
 import torch
+from archc.backends.eager.elementwise import IN_FLOAT32
 from torch import Tensor, nn
 
 import archc
+from archc.functions.definitions import FUNCTIONS
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
 from archc.ir.meaning import evaluate
@@ -343,3 +345,12 @@ def test_one_of_two_numbers_is_as_wide_as_the_data(dtype: torch.dtype) -> None:
     torch.testing.assert_close(
         y[0], chosen @ module.w, rtol=1e-15 if y.dtype.itemsize > 2 else 0.02, atol=0
     )
+
+
+def test_functions_that_autocast_does_in_float32_are_those_of_torch() -> None:
+    """As torch has registered them for a GPU, on a machine without one too."""
+    cast = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
+    cast = {each.removeprefix("aten::").partition(".")[0] for each in cast}
+    called = {"logsigmoid": "log_sigmoid", "floordiv": "floor_divide", "softplus": "softplus"}
+    found = {name for name, fn in FUNCTIONS.items() if called.get(name, fn.torch) in cast}
+    assert found == set(IN_FLOAT32)
