@@ -8,6 +8,9 @@ passes that PyTorch makes: a group that saves none stays where it is, and says s
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import lru_cache
+
+import sympy
 
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
@@ -36,14 +39,22 @@ def regions(
         made = _region(graph, members, stream)
         ratio = made.passes / max(made.least, 1e-9)
         if ratio < WORTH:
-            reason = f"PyTorch moves {ratio:.1f} times its bytes, which no kernel is worth"
-            found += [Left(made.name, members, reason)] if made.passes else []
+            found += [_left(graph, made, ratio)] if made.passes else []
         elif not _learns(made):
             reason = "it reads nothing but whole numbers, truths and positions, which have no dtype"
             found.append(Left(made.name, members, reason))
         else:
             found.append(made)
     return found
+
+
+def _left(graph: Graph, region: TokenRegion, ratio: float) -> Left:
+    """A region that stays in PyTorch, with what its passes move."""
+    every = sum(
+        (_moved(graph, graph[id], region.stream) for id in region.members), sympy.Integer(0)
+    )
+    moved = f"{sympy.expand(2 * every)} bytes a token in 16 bits, {ratio:.1f} times its own"
+    return Left(region.name, region.members, f"PyTorch moves {moved}, which no kernel is worth")
 
 
 # --- groups -------------------------------------------------------------------------------------
@@ -114,9 +125,9 @@ def _region(graph: Graph, members: frozenset[int], stream: str) -> TokenRegion:
         name = _after(graph, first)
     body = Body(graph, members, stream)
     body.fill(name)
-    least = sum(numbers(graph[id].type, stream) for id in (*body.reads.values(),))
-    least += sum(numbers(graph[id].type, stream) for id in body.makes.values())
-    passes = sum(_moved(graph, graph[id], stream) for id in members)
+    ends = (*body.reads.values(), *body.makes.values())
+    least = sum(_sampled(numbers(graph[id].type, stream)) for id in ends)
+    passes = sum(_sampled(_moved(graph, graph[id], stream)) for id in members)
     tables = frozenset(name for name, id in body.reads.items() if learns_nothing(graph, id, stream))
     return TokenRegion(
         name, stream, members, body.graph, body.reads, body.makes, body.pasts, tables, passes, least
@@ -145,25 +156,27 @@ def _after(graph: Graph, id: int) -> str:
     return "value"
 
 
-def numbers(type: Type, stream: str) -> float:
+def numbers(type: Type, stream: str) -> sympy.Expr:
     """The numbers of a value for a token; none if it is the same for all."""
     if not is_token_type(type, stream):
-        return 0.0
-    count = 1.0
-    for axis in type.axes:
-        if axis.kind == "dim":
-            count *= float(axis.size) if axis.size.is_Integer else SAMPLE
-    return count
+        return sympy.Integer(0)
+    return sympy.Mul(*(axis.size for axis in type.axes if axis.kind == "dim"))
 
 
-def _moved(graph: Graph, node: Node, stream: str) -> float:
+@lru_cache(maxsize=256)
+def _sampled(count: sympy.Expr) -> float:
+    """A number of numbers where sizes are not told."""
+    return float(count.subs(dict.fromkeys(count.free_symbols, SAMPLE)))
+
+
+def _moved(graph: Graph, node: Node, stream: str) -> sympy.Expr:
     """How many numbers PyTorch reads and writes for a node, a token."""
     if isinstance(node.op, ir.Window) or _is_half_of_silu(graph, node):
-        return 0.0
+        return sympy.Integer(0)
     made = numbers(node.type, stream)
     if any(isinstance(graph[o].op, ir.Window) for o in node.operands):
         return TAPS * 3 * made
-    return made + sum(numbers(graph[o].type, stream) for o in {*node.operands})
+    return sympy.Add(made, *(numbers(graph[o].type, stream) for o in {*node.operands}))
 
 
 def _is_half_of_silu(graph: Graph, node: Node) -> bool:
