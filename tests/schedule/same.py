@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
+from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph
@@ -18,7 +21,7 @@ def check_same(layer: ir.Layer, moved: ir.Layer) -> None:
     sizes = next(examples(layer, 4))
     x = torch.randn(2, 9, sizes["d"], dtype=torch.float64)
     params = {
-        op.name: torch.randn([sizes.get(str(a.size), 4) for a in op.axes], dtype=torch.float64)
+        op.name: torch.randn([length(a, sizes) for a in op.axes], dtype=torch.float64)
         for op in (n.op for n in layer.graph)
         if isinstance(op, ir.Param)
     }
@@ -26,6 +29,11 @@ def check_same(layer: ir.Layer, moved: ir.Layer) -> None:
     assert [*before] == [*after]
     for name, value in before.items():
         torch.testing.assert_close(after[name], value, rtol=1e-12, atol=1e-12)
+
+
+def length(axis: Axis, sizes: Mapping[str, int]) -> int:
+    """How long an axis of a parameter is."""
+    return int(axis.size) if axis.size.is_Integer else sizes.get(str(axis.size), 4)
 
 
 def check_same_form(before: ChunkForm, after: ChunkForm) -> None:
