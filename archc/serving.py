@@ -14,6 +14,7 @@ a state for each slot, and read one sequence after the other.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from archc import slots as own_slots
 from archc.runtime.kept_states import kept_by
+from archc.runtime.paged import PAGE
 from archc.sampling import Choice, at_shares, reading, share, text_model, to_continue
 
 
@@ -70,19 +72,38 @@ class Lanes(Protocol):
         """Forget what a slot holds."""
         ...
 
+    def lacking(self, lengths: Mapping[int, int], leaving: Collection[int] = ()) -> str:
+        """Why there is no room in slots for so many tokens each, once others have left; "" where
+        there is."""
+        ...
+
 
 class Pool:
     """Sequences that a model continues together; each as `archc.generate` continues it alone."""
 
-    def __init__(self, model: nn.Module, slots: int, capacity: int | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        slots: int,
+        capacity: int | None = None,
+        pages: int | None = None,
+    ) -> None:
         """`slots` sequences at once, each of at most `capacity` tokens that are read (its prompt,
         and all that is drawn but for the last): memory for these is taken at once. Without it there
-        is room for more whenever a sequence needs it, in memory that is taken then."""
-        for name, value in (("slots", slots), ("capacity", 1 if capacity is None else capacity)):
+        is room for more whenever a sequence needs it, in memory that is taken then.
+
+        With `pages` sequences share so many pages of 64 tokens, each of which one takes when it
+        gets so long, and gives back at its end: what attentions keep takes as much memory as all
+        sequences are long together, and not `slots` times the longest."""
+        given = {"slots": slots, "capacity": capacity, "pages": pages}
+        for name, value in given.items():
+            if value is None and name != "slots":
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"`{name}` must be a whole number, at least 1, got {value!r}")
         self.model, self.kind = model, text_model(model)
-        bounds = [each for each in (capacity, self.kind.limit) if each is not None]
+        whole = None if pages is None else pages * PAGE
+        bounds = [each for each in (capacity, self.kind.limit, whole) if each is not None]
         self.capacity, self.most = capacity, min(bounds, default=None)
         self.free = list(range(slots))[::-1]
         self._live: dict[int, Sequence] = {}
@@ -90,9 +111,12 @@ class Pool:
         self._next = 0
         steady = _steady(model)
         self.alone = None if steady else own_slots.alone(model)
+        if pages is not None and (steady or self.alone is not None):
+            why = self.alone or f"{self.kind.name} keeps nothing of every token"
+            raise ValueError(f"there is nothing to be in `pages`: {why}")
         with reading(model):
             self.lanes: Lanes = (
-                Together(model, self.kind, slots, self.most, steady)
+                Together(model, self.kind, slots, self.most, steady, pages or 0)
                 if self.alone is None
                 else Alone(model, self.kind, slots)
             )
@@ -118,7 +142,8 @@ class Pool:
         from now on. It ends behind `count` tokens, or as many as there is room for, and behind
         `eos`; options are those of `archc.generate`.
 
-        Raises ValueError where no slot is free, and for a prompt that is empty or has no room.
+        Raises ValueError where no slot is free, or too few pages, and for a prompt that is empty or
+        has no room.
         """
         if not self.free:
             slots = len(self._live)
@@ -127,6 +152,8 @@ class Pool:
             raise ValueError(f"`prompt` must be [T] with T >= 1, got {list(prompt.shape)}")
         choice = Choice(temperature, top, top_p, seed=seed)
         left = self._room(len(prompt), count)
+        if lacking := self.lanes.lacking({self.free[-1]: len(prompt)}):
+            raise ValueError(f"the pool has no room for a prompt of {len(prompt)}: {lacking}")
         text = to_continue(self.model, prompt[None], 0, state=self._first_state(), chunk=chunk)
         with reading(self.model):
             logits = text.next_logits()
@@ -146,9 +173,11 @@ class Pool:
 
     def step(self) -> dict[int, int]:
         """One token more of every live sequence, by its number. A sequence that ends with it leaves
-        its slot free. Raises ValueError where logits are NaN, before any token is drawn."""
+        its slot free. Raises ValueError where logits are NaN, or pages are lacking, before any
+        token is drawn."""
         if not self._live:
             return {}
+        self._refuse_full()
         order, chosen = self._chosen()
         seen = self.lanes.seen()
         told = torch.cat([seen.flatten(), *chosen]).tolist()  # read from the device once
@@ -227,6 +256,18 @@ class Pool:
             raise ValueError(f"{of} for {self.most} tokens, too few for {wanted}")
         return room if count is None else count
 
+    def _refuse_full(self) -> None:
+        """Refuse a step that not all sequences have room for."""
+        longer, leaving = dict[int, int](), list[int]()
+        for each in self._live.values():
+            if each.left == 1:
+                leaving.append(each.slot)
+            else:
+                longer[each.slot] = len(each.tokens) + len(each.new) + 1
+        if lacking := self.lanes.lacking(longer, leaving):
+            how = "pool.remove(...) lets the others go on"
+            raise ValueError(f"the pool has no room for a token more of each: {lacking}; {how}")
+
     def _refuse_nan(self, wrong: list[int]) -> None:
         """Refuse to draw from what are no numbers."""
         for number, each in self._live.items():
@@ -266,14 +307,21 @@ LEAST_ROOM = 64
 class Together:
     """States of all slots in one batch. A step reads one token in every slot, also where there is
     no sequence: its tensors are the same in every step. `capacity`: how many tokens of a sequence
-    there will be room for, None for as many as there are; `steady`: nothing needs room."""
+    there will be room for, None for as many as there are; `steady`: nothing needs room; `pages`: in
+    how many pages the tokens of all are, 0 for room in each slot."""
 
     def __init__(
-        self, model: nn.Module, kind: Any, slots: int, capacity: int | None, steady: bool
+        self,
+        model: nn.Module,
+        kind: Any,
+        slots: int,
+        capacity: int | None,
+        steady: bool,
+        pages: int = 0,
     ) -> None:
         self.kind = kind
         self.slots = own_slots.Slots(
-            model, slots, LEAST_ROOM if capacity is None else capacity, steady
+            model, slots, LEAST_ROOM if capacity is None else capacity, steady, pages
         )
         self.logits = _blank_logits(model, kind, slots)
         place = self.logits.device
@@ -290,6 +338,10 @@ class Together:
         self.slots.clear(slot)
         self.logits[slot] = 0
         self.about[:, slot] = 0
+
+    def lacking(self, lengths: Mapping[int, int], leaving: Collection[int] = ()) -> str:
+        table = self.slots.table
+        return "" if table is None else table.lacking(lengths, leaving)
 
     def seen(self) -> Tensor:
         return self.about
@@ -357,6 +409,9 @@ class Alone:
     def clear(self, slot: int) -> None:
         self.states[slot] = None
         self.logits[slot] = 0
+
+    def lacking(self, lengths: Mapping[int, int], leaving: Collection[int] = ()) -> str:
+        return ""
 
     def seen(self) -> Tensor:
         return _seen(self.logits)

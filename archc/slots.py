@@ -7,7 +7,7 @@ of a call has a shape or an address that depends on a sequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from archc.backends.writer import snake
 from archc.compile import slots_text_of
 from archc.ir.own_positions import unready
 from archc.origin import backend_here, origin_of
+from archc.runtime.paged import NOBODY, PAGE, Pages
 
 
 def alone(model: nn.Module) -> str | None:
@@ -63,15 +64,80 @@ def _share(made: nn.Module, model: nn.Module, code: str) -> None:
         vars(made)[kind] = vars(model)[kind]
 
 
+class Table:
+    """Which pages each of some slots has: `pages` in all, and `table` [slots, N] on a device, for
+    sequences of at most `most` tokens."""
+
+    def __init__(self, slots: int, pages: int, most: int, device: torch.device) -> None:
+        self.pages, self.free = pages, [*range(NOBODY + pages, NOBODY, -1)]
+        self.held: list[list[int]] = [[] for _ in range(slots)]
+        shape = (slots, -(-most // PAGE))
+        self.table = torch.full(shape, NOBODY, dtype=torch.int32, device=device)
+
+    def wanted(self, slot: int, length: int) -> int:
+        """How many pages a slot needs to hold so many tokens, besides those that it has."""
+        return max(0, -(-length // PAGE) - len(self.held[slot]))
+
+    def lacking(self, lengths: Mapping[int, int], leaving: Collection[int] = ()) -> str:
+        """Why there is no room in slots for so many tokens each, once others have left; "" where
+        there is."""
+        wanted = sum(self.wanted(*each) for each in lengths.items())
+        free = len(self.free) + sum(len(self.held[slot]) for slot in leaving)
+        if wanted <= free:
+            return ""
+        need = "1 page is needed" if wanted == 1 else f"{wanted} pages are needed"
+        return f"{need}, of {PAGE} tokens, and {free} of {self.pages} are free"
+
+    def hold(self, lengths: Mapping[int, int]) -> None:
+        """Give slots pages for so many tokens each. Raises ValueError, and changes nothing, where
+        there are not enough."""
+        if lacking := self.lacking(lengths):
+            raise ValueError(lacking)
+        rows, columns, pages = list[int](), list[int](), list[int]()
+        for slot, length in lengths.items():
+            for _ in range(self.wanted(slot, length)):
+                rows.append(slot)
+                columns.append(len(self.held[slot]))
+                pages.append(self.free.pop())
+                self.held[slot].append(pages[-1])
+        if pages:
+            at = torch.tensor([rows, columns, pages], device=self.table.device)
+            self.table[at[0], at[1]] = at[2].int()
+
+    def release(self, slot: int) -> list[int]:
+        """Take its pages from a slot."""
+        pages, self.held[slot] = self.held[slot], []
+        self.free += pages
+        self.table[slot] = NOBODY
+        return pages
+
+
 class Slots:
     """Sequences of different lengths, of each of which a call reads one token. `room`: for how many
-    tokens of each there is memory at first; `steady`: the model's states need none."""
+    tokens of each there is memory at first; `steady`: the model's states need none. With `pages`
+    what is kept of every token is in so many pages, and no sequence gets longer than `room`."""
 
-    def __init__(self, model: nn.Module, count: int, room: int, steady: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, count: int, room: int, steady: bool = False, pages: int = 0
+    ) -> None:
         self.model: Any = model if steady else in_slots(model)
         self.count, self.room, self.steady = count, room, steady
         self.lengths = [0] * count
+        self.table: Table | None = None
+        if pages:
+            device = next(model.parameters()).device
+            self.table, self.room = Table(count, pages, room, device), self._longest_ring()
         self.state, self.first = self._blank(count), self._blank(1)
+        if self.table is not None:
+            self.room = room
+            self.state = paged(self.state, pages, self.table.table)
+            if not any(how == "paged" for _, how, _ in parts(self.state)):
+                raise ValueError("`pages` are for what is kept of every token, and nothing is here")
+
+    def _longest_ring(self) -> int:
+        """How many tokens those caches have room for that keep the latest, at least 1."""
+        shapes = () if self.steady else parts(self.model.initial_state(1, self.room, "meta"))
+        return max([1, *(x.shape[1] for _, how, x in shapes if how == "ring")])
 
     def _blank(self, count: int) -> Any:
         """The state of so many sequences before their first token."""
@@ -80,8 +146,11 @@ class Slots:
 
     def put(self, slot: int, state: Any) -> bool:
         """Let a slot hold a sequence that has been read, as a state of any module of archc has it;
-        whether memory is another one now."""
-        self.lengths[slot] = tokens_seen(state)
+        whether memory is another one now. Raises ValueError where pages are lacking."""
+        length = tokens_seen(state)
+        if self.table is not None:
+            self.table.hold({slot: length})
+        self.lengths[slot] = length
         anew = self.make_room()
         put(self.state, state, slot)
         return anew
@@ -90,10 +159,18 @@ class Slots:
         """Forget what a slot holds."""
         self.lengths[slot] = 0
         clear(self.state, self.first, slot)
+        if self.table is not None:
+            pages = self.table.release(slot)
+            for _, how, x in parts(self.state):
+                if how == "paged":
+                    x.memory[pages] = 0  # nothing stays that is no number
 
     def make_room(self) -> bool:
-        """More room for every sequence where one has none left: twice as much, or what it needs.
-        Whether memory is another one now."""
+        """More room for every sequence where one has none left: twice as much, or what it needs; or
+        a page for each that needs one. Whether memory is another one now."""
+        if self.table is not None:
+            self.table.hold(dict(enumerate(self.lengths)))
+            return False
         if self.steady or max(self.lengths) <= self.room:
             return False
         self.room = max(2 * self.room, *self.lengths)
@@ -112,10 +189,10 @@ class Slots:
 # --- states -------------------------------------------------------------------------------------
 
 
-def parts(state: Any, path: str = "") -> Iterator[tuple[str, str, Tensor]]:
+def parts(state: Any, path: str = "") -> Iterator[tuple[str, str, Any]]:
     """The tensors of a state by their paths in it, and how each keeps what it does: "cache" (room
-    for every token), "ring" (for the latest, in turn), "count" (how many tokens there were),
-    "shared" (no row for each sequence) or "row"."""
+    for every token), "paged" (such a cache, in `Pages`), "ring" (room for the latest, in turn),
+    "count" (how many tokens there were), "shared" (no row for each sequence) or "row"."""
     kind = type(state)
     names = getattr(kind, "_fields", range(len(state)))
     marks = {"_grows": "cache", "_rings": "ring", "_shared": "shared"}
@@ -124,8 +201,25 @@ def parts(state: Any, path: str = "") -> Iterator[tuple[str, str, Tensor]]:
             how = "count" if name == "pos" else "row"
             how = next((mark for key, mark in marks.items() if name in getattr(kind, key)), how)
             yield f"{path}.{name}", how, part
+        elif isinstance(part, Pages):
+            yield f"{path}.{name}", "paged", part
         elif isinstance(part, tuple):
             yield from parts(part, f"{path}.{name}")
+
+
+def paged(state: Any, pages: int, table: Tensor) -> Any:
+    """A state of slots, what it keeps of every token in so many pages, which a table names."""
+    kind = type(state)
+    if not hasattr(kind, "_fields"):
+        return tuple(paged(part, pages, table) for part in state)
+
+    def field(name: str, part: Any) -> Any:
+        if isinstance(part, Tensor) and name in kind._grows:
+            memory = part.new_zeros(NOBODY + 1 + pages, PAGE, *part.shape[2:])
+            return Pages(memory, table)
+        return paged(part, pages, table) if isinstance(part, tuple) else part
+
+    return kind(*(field(name, part) for name, part in zip(kind._fields, state, strict=True)))
 
 
 def tokens_seen(state: Any) -> int:
@@ -149,6 +243,8 @@ def put_part(into: Any, state: Any, name: str, part: Any, slot: int) -> None:
             put(inner, own, slot)
     elif name == "pos":
         part[slot] = given
+    elif isinstance(part, Pages):
+        part.write(slot, given[0])
     elif name in kind._grows:
         part[slot, : given.shape[1]] = given[0]
     elif name in kind._rings:
@@ -164,7 +260,7 @@ def clear(into: Any, first: Any, slot: int) -> None:
     for (_, how, x), (_, _, y) in zip(parts(into), parts(first), strict=True):
         if how in ("cache", "ring"):
             x[slot] = 0
-        elif how != "shared":
+        elif how not in ("shared", "paged"):
             x[slot] = y[0]
 
 
@@ -174,7 +270,7 @@ def advance(into: Any, after: Any, live: Tensor) -> None:
     changed = [
         (how, x, y)
         for (_, how, x), (_, _, y) in zip(parts(into), parts(after), strict=True)
-        if x.data_ptr() != y.data_ptr() or x.shape != y.shape
+        if how != "paged" and (x.data_ptr() != y.data_ptr() or x.shape != y.shape)
     ]
     written = {x.untyped_storage().data_ptr() for _, x, _ in changed}
     found = [
@@ -187,7 +283,7 @@ def advance(into: Any, after: Any, live: Tensor) -> None:
 
 def changed(state: Any) -> list[Tensor]:
     """The tensors of a state that a call changes elsewhere than at the place of its token."""
-    return [x for _, how, x in parts(state) if how not in ("cache", "ring", "shared")]
+    return [x for _, how, x in parts(state) if how in ("row", "count")]
 
 
 def moved(into: Any, state: Any) -> None:
@@ -213,6 +309,8 @@ def _taken_part(state: Any, name: str, slot: int, like: Any) -> Any:
         return taken(part, slot, like)
     if name == "pos":
         return int(part[slot])
+    if isinstance(part, Pages):
+        return part.of(slot, int(state.pos[slot]))
     if not isinstance(part, Tensor) or name in kind._shared:
         return part
     if name in kind._grows:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import archc
 from archc.runtime.kept_states import each_tensor
-from archc.slots import alone, clear, in_slots, put
+from archc.slots import Slots, advance, alone, clear, in_slots, parts, put, taken
 from tests.specs.cases import SMALL, inputs
 from tests.specs.references.weights import randomise
 
@@ -87,3 +87,44 @@ def test_what_is_kept_in_two_ways_is_read_one_by_one() -> None:
     assert reason is not None and "some is kept for a window" in reason
     both = archc.parse(TWO_WINDOWS.format(4, "v")).module(H=2, K=3)
     assert alone(both) is None and in_slots(both).initial_state(2, 5) is not None
+
+
+PAGED = ("attention", "alibi", "window_attention", "mla", "fox", "lm", "lfm2")
+
+
+@pytest.mark.parametrize("name", PAGED)
+@torch.no_grad()
+def test_each_in_pages_is_as_if_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of 4 tokens, so that sequences grow into more of them, and hold those of others that
+    are gone, whose numbers were none."""
+    for module in ("archc.runtime.paged", "archc.slots"):
+        monkeypatch.setattr(f"{module}.PAGE", 4)
+    layer, values = built(name)
+    try:
+        slots = Slots(layer, 3, max(LENGTHS) + MORE, pages=12)
+    except ValueError as error:
+        assert name == "window_attention" and "nothing" in str(error)
+        return
+    assert name != "window_attention"
+    whole = first(layer(**values))
+    for slot, length in enumerate(LENGTHS):
+        prompt = {key: x[slot : slot + 1, :length] for key, x in values.items()}
+        _, own = layer(**prompt, return_state=True)
+        slots.put(slot, each_tensor(own, lambda x, wide, shared: x * torch.nan))
+        slots.clear(slot)
+        slots.put(slot, own)
+    for more in range(MORE):
+        slots.lengths = [length + more + 1 for length in LENGTHS]
+        slots.make_room()
+        at = torch.tensor(LENGTHS) + more
+        given = {key: x[torch.arange(3), at][:, None] for key, x in values.items()}
+        made, state = slots.model(**given, state=slots.state, return_state=True)
+        advance(slots.state, state, torch.ones(3, dtype=torch.bool))
+        wanted = whole[torch.arange(3), at]
+        assert (first(made)[:, 0] - wanted).abs().max() < 1e-9 * wanted.abs().max(), more
+    assert slots.table is not None and len(slots.table.free) == 12 - 3 - 2 - 4
+    _, like = layer(**{key: x[:1, :3] for key, x in values.items()}, return_state=True)
+    again = taken(slots.state, 2, like)
+    _, own = layer(**{key: x[2:, :15] for key, x in values.items()}, return_state=True)
+    for (path, _, x), (_, _, y) in zip(parts(again), parts(own), strict=True):
+        assert x.shape == y.shape and (x - y).abs().max() < 1e-9, path

@@ -113,7 +113,8 @@ class WeightedSum:
     is none. `choice`: where a reader reads but blocks that it has chosen. `sink` is a source
     that enters the softmax's total alone. Without `values` the weights themselves are summed.
     `packed`: kernels take packed sequences, which read their own tokens. `ragged`: sequences
-    have first positions of their own, which kernels of few readers load."""
+    have first positions of their own, which kernels of few readers load; `paged`: what is read of
+    a sequence lies in pages, which a table names."""
 
     node: int
     reader: Axis
@@ -132,6 +133,7 @@ class WeightedSum:
     unlearned: str = ""
     packed: bool = False
     ragged: bool = False
+    paged: bool = False
 
     def source(self, name: str) -> Source:
         """The source of that name."""

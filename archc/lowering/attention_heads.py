@@ -16,9 +16,12 @@ import sympy
 from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.dims import Axis
-from archc.lowering.attention import NEVER, READER, Part, Sweep, Tokens, clean, summed
-from archc.tile.compose import Composer, Tile, ceil_div
+from archc.lowering.attention import NEVER, READ, READER, Part, Sweep, Tokens, clean, summed
+from archc.tile.compose import Composer, Tile, ceil_div, size
 from archc.tile.language import Buffer, Dim, Program
+
+ROOM = "ROOM"
+"""How many tokens all pages have room for."""
 
 
 class HeadRows(Sweep):
@@ -87,6 +90,40 @@ class _Part(HeadRows):
         super().__init__(fold, name, doc, READER, 4, 3)
         (self.PARTS,) = self.k.sizes("PARTS", varying=True)
         self.own_pos = self.k.memory("own_pos", {"b": self.B}, "i32") if fold.ragged else None
+        self.pages = self._pages() if fold.paged else None
+
+    def _pages(self) -> Buffer:
+        """The table of the pages that each sequence has, one after the other."""
+        _, (pages,) = self.k.sizes(ROOM, varying=True), self.k.sizes("PAGES", varying=True)
+        (self.PAGE,) = self.k.lengths("BLOCK_PAGE")
+        return self.k.memory("pages", {"b": self.B, "page": pages}, "i32")
+
+    def _size(self, source: Source, axis: Axis) -> sympy.Expr:
+        if self.fold.paged and source.role == READ and axis.kind != "dim":
+            return sympy.Integer(1) if axis.kind == "batch" else size(ROOM)
+        return super()._size(source, axis)
+
+    def index(
+        self, source: Source, tokens: Tokens | None, part: int = 0, at_table: Tile | int = 0
+    ) -> list[Tile | int]:
+        """Pages of all sequences lie one after the other, as if they were of one."""
+        found = super().index(source, tokens, part, at_table)
+        if self.pages is not None and source.role == READ:
+            kinds = [axis.kind for axis in source.type.axes]
+            if "batch" in kinds:
+                found[kinds.index("batch")] = 0
+        return found
+
+    def tokens(self, first: Tile, role: str) -> Tokens:
+        """A block of what is read lies in one page, whose length it divides."""
+        if self.pages is None or role != READ:
+            return super().tokens(first, role)
+        k = self.k
+        number = first // self.PAGE
+        page = k.load(self.pages, self.b, number).named("page")
+        own = k.iota("s", self.BLOCK[READ])
+        inside = (first - number * self.PAGE).named("in_page")
+        return Tokens((first + own).named("s"), (page * self.PAGE + inside).named("s_begin") + own)
 
     def stand(self) -> None:
         """The grid: parts of what is read, sequences, groups of heads, and blocks of rows."""
@@ -186,10 +223,10 @@ class _Join:
         self.lse = k.memory("lse", by_heads) if softmax else None
         self.o = k.memory("o", {**rows, **own} if own else by_heads, IO if own else "f32")
         self.b, self.t = k.program("b", B), k.program("t", T)
-        self.heads = [k.program(axis[2:], size) for axis, size in heads.items()]
+        self.heads = [k.program(axis[2:], length) for axis, length in heads.items()]
         self.part = k.iota("part", block)
         self.there = (self.part < PARTS).named("there")
         self.places, self.inside = list[Tile](), list[Tile]()
-        for axis, size in own.items():
+        for axis, length in own.items():
             place = k.iota(axis, k.lengths(f"BLOCK_{axis[2:]}")[0])
-            self.places, self.inside = [place], [(place < size).named(f"in_{axis[2:]}")]
+            self.places, self.inside = [place], [(place < length).named(f"in_{axis[2:]}")]

@@ -2,11 +2,13 @@
 kept of each has room for all that it may become, in a slot of its own."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from archc.runtime.layers import softmax_attention
+from archc.runtime.paged import Pages
 
 
 def check_one_token(layer: str, x: Tensor) -> None:
@@ -35,9 +37,10 @@ def positions_of_ring(pos: Tensor, places: int) -> Tensor:
     return torch.where(found < 0, pos[:, None] + 1, found)
 
 
-def kept_in_slots(cache: Tensor, new: Tensor, pos: Tensor, ring: bool = False) -> Tensor:
-    """The cache [B, S, ...] with a token new [B, 1, ...] of each sequence at its place pos [B],
-    written where it stands; with `ring` in the place of the oldest once it is full.
+def kept_in_slots(cache: Any, new: Tensor, pos: Tensor, ring: bool = False) -> Any:
+    """The cache [B, S, ...], which may be in pages, with a token new [B, 1, ...] of each sequence
+    at its place pos [B], written where it stands; with `ring` in the place of the oldest once it is
+    full.
 
     A cache that is full is refused: on a GPU, where nothing is waited for, by torch as an index
     that is out of bounds.
@@ -45,6 +48,9 @@ def kept_in_slots(cache: Tensor, new: Tensor, pos: Tensor, ring: bool = False) -
     if not ring and pos.device.type == "cpu" and bool((pos >= cache.shape[1]).any()):
         row = int((pos >= cache.shape[1]).int().argmax())
         raise ValueError(f"the cache of sequence {row} is full: it has {cache.shape[1]} tokens")
+    if isinstance(cache, Pages):
+        cache.keep(new, pos)
+        return cache
     place = pos % cache.shape[1] if ring else pos
     cache[torch.arange(len(pos), device=pos.device), place] = new[:, 0].to(cache.dtype)
     return cache

@@ -9,6 +9,7 @@ from dataclasses import replace
 import sympy
 from archc.backends.eager import carry
 from archc.backends.eager.choosing import by_tokens, lists, with_truth_values
+from archc.backends.eager.memory import in_pages
 from archc.backends.eager.naming import region_name
 from archc.backends.eager.region import (
     argument_list,
@@ -92,6 +93,22 @@ class AttendFunction:
             body.lengths[op.path.name] = read
             body.starts[op.path.name] = body.starts.get(op.read.name, "0")
 
+    def paged(self) -> dict[str, str]:
+        """What is read of caches that may be in pages: its arguments, by the names of captures."""
+        memory, found = self.scope.memory, dict[str, str]()
+        if not self.scope.file.slots or memory is None:
+            return found
+        for (name, role), operand in zip(self.op.captures, self.node.operands, strict=True):
+            field = memory.field("seen", operand)
+            if role != "reader" and field is not None and in_pages(field):
+                found[name] = self.arguments[name]
+        return found
+
+    def _in_order(self) -> None:
+        """The line that copies what is read out of its pages."""
+        if caches := ", ".join(self.paged().values()):
+            self.body.head.insert(0, f"{caches} = in_order({caches})")
+
     def _kept(self, read: str) -> tuple[str, str]:
         """The function that tells the positions of what is read, of the places of its cache: all
         tokens of each sequence are in it, or the latest."""
@@ -164,6 +181,7 @@ class AttendFunction:
     def text(self) -> str:
         """The whole function."""
         body, outputs = self.body, self.op.body.outputs
+        self._in_order()
         body.statements()
         returned = [self._returned(outputs[name]) for name in self.results]
         parameters, _ = extra_arguments(self.scope, body)

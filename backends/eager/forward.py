@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archc.backends.eager.joint_products import join_products
-from archc.backends.eager.memory import Field, stream_of
+from archc.backends.eager.memory import Field, in_pages, stream_of
 from archc.backends.eager.packed import (
     ARGUMENT,
     CONTINUED,
@@ -326,7 +326,9 @@ class Forward:
         named = [f"{kind}={quoted(' '.join(names))}" for kind, names in sorted(found.items())]
         tensors = f"{{{', '.join(shapes)}}}"
         title, like = quoted(self.parts.name), self._like()
-        return [title, "state", self.parts.state, like, tensors, *named]
+        paged = self.parts.file.slots and any(map(in_pages, self.memory.fields))
+        state = "alike_tensors(state)" if paged else "state"
+        return [title, state, self.parts.state, like, tensors, *named]
 
     def _shape_of(self, field: Field) -> str:
         """How long the dims of a tensor in a state are; what it keeps all of may be any."""

@@ -197,6 +197,11 @@ class Memory:
         }
 
 
+def in_pages(field: Field) -> bool:
+    """Whether a field of slots may be in pages: all tokens are kept in it."""
+    return field.kind == "seen" and field.count is None
+
+
 @lru_cache(maxsize=256)
 def memory_of(layer: ir.Layer) -> Memory:
     """The memory of a layer, found once."""

@@ -47,20 +47,51 @@ class FoldFunction(AttendFunction):
         self.take_borders({**by_torch, **taking_borders(folds)} if many else {})
         self.unpacked = not many
         self.folds = [replace(fold, packed=self.packed) for fold in folds]
+        self.table = self.body.names.fresh("table") if self._reads_pages() else ""
         for fold in self.folds:
             op = self._op(fold, f"{title}_sum")
             op.write()
             operands = tuple(dict.fromkeys(source.node for source in _entering(fold)))
-            emit = partial(_summed, op=op, most=most_of_choice(scope, node, fold))
+            most = most_of_choice(scope, node, fold)
+            emit = partial(_summed, op=op, most=most, table=self.table)
             self.body.fused[fold.node] = Fused(operands, emit, "summed")
         self.body.uses = self.body._count_uses()
         self.test = self._test()
+
+    def _reads_pages(self) -> bool:
+        """Whether kernels read all that may be in pages, and nothing else does."""
+        body = self.op.body
+        caches = {n.id for n in body if isinstance(n.op, ir.Input) and n.op.name in self.paged()}
+        read = {s.node for fold in self.folds for s in fold.sources if s.role == "read"}
+        if not caches or read != caches:
+            return False
+        folds = {fold.node: {s.node for s in fold.sources} for fold in self.folds}
+        waiting, seen = [*body.outputs.values()], set[int]()
+        while waiting:
+            id = waiting.pop()
+            if id in seen:
+                continue
+            seen.add(id)
+            by_torch = self.body.fused.get(id)
+            made_of = by_torch.operands if by_torch is not None else body[id].operands
+            if id not in folds and caches & {id, *made_of}:
+                return False
+            waiting += [each for each in folds.get(id, made_of) if each not in caches]
+        return True
+
+    def _in_order(self) -> None:
+        """The line that finds the pages for kernels, where these read all that is in them."""
+        if not self.table:
+            super()._in_order()
+            return
+        caches = ", ".join(self.paged().values())
+        self.body.head.insert(0, f"{caches}, {self.table} = with_table({caches})")
 
     def _op(self, fold: WeightedSum, title: str) -> FoldOp:
         """The ops of a fold."""
         file = self.scope.file
         if file.slots:
-            return SlotOp(file, fold, title)
+            return SlotOp(file, replace(fold, paged=bool(self.table)), title)
         if fold.choice is not None:
             return ChoiceOp(file, fold, title)
         return FoldOp(file, fold, title, self.op.decode is None, self.many)
@@ -68,7 +99,11 @@ class FoldFunction(AttendFunction):
     def _test(self) -> str:
         """Whether kernels can do it, as the caller asks."""
         scope = self.scope
-        tensors = [v.text.text for v in self.values.values() if v.kind != NUMBER]
+        kept = self.paged()
+        tensors = [
+            f"memory_of({v.text.text})" if name in kept else v.text.text
+            for name, v in self.values.items() if v.kind != NUMBER
+        ]  # fmt: skip
         readers = scope.ask(scope.lengths[self.op.reader.name])
         entering = ", ".join(tensors)
         vectors = [s.dim for fold in self.folds for s in fold.sources if s.dim is not None]
@@ -230,7 +265,9 @@ def how_packed(layer: ir.Layer, attend: ir.Attend, found: Sequence[WeightedSum |
     return f"one length after the other: {why}" if why else "one launch of each kernel"
 
 
-def _summed(scope: Scope, node: Node, op: FoldOp, most: sympy.Expr | None) -> Value:
+def _summed(
+    scope: Scope, node: Node, op: FoldOp, most: sympy.Expr | None, table: str
+) -> Value:
     """`o = memory_sum(q, k, v, T, pos, ...)`."""
     fold = op.fold
     reader, read = fold.reader.name, fold.read.name
@@ -244,7 +281,7 @@ def _summed(scope: Scope, node: Node, op: FoldOp, most: sympy.Expr | None) -> Va
         str(scope.size(number)) if symbol.is_integer else f"float({scope.number(number)})"
         for number, symbol in known.values()
     ]
-    borders = [scope.cu_seqlens] * fold.packed
+    borders = [scope.cu_seqlens] * fold.packed + [table] * fold.paged
     if fold.choice is not None:
         place = fold.choice.source.type.names.index(fold.choice.blocks.name)
         if scope.value(fold.choice.source.node).kind != PLACES:

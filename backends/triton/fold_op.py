@@ -22,7 +22,7 @@ LOCALS = (
     "B", "S", "data", "shared", "o", "lse", "d_o", "delta", "output", "inputs", "given", "made",
     "rows", "columns", "parts", "options", "tokens", "pos", "start", "cu_seqlens", "borders",
     "blocks", "most", "listed", "count", "order", "begins",
-    "own_pos",
+    "own_pos", "table",
 )  # fmt: skip
 FEW = 16
 """Fewer readers than these share a program with heads."""
@@ -48,7 +48,7 @@ class FoldOp:
         self.wholes = {symbol.name for symbol in numbers_of(fold).values() if symbol.is_integer}
         self.values = fold.source(fold.values) if fold.values else None
         self.vectors = [s for s in fold.sources if s.dim is not None]
-        self.borders = ["cu_seqlens"] * fold.packed
+        self.borders = ["cu_seqlens"] * fold.packed + ["table"] * fold.paged
 
     def _axes(self, fold: WeightedSum) -> list[str]:
         found = [head.name for head in fold.heads]
@@ -159,7 +159,7 @@ class FoldOp:
         wanted = {symbol.name: sizes[symbol.name] for symbol in program.sizes}
         constants = {"IO": "data", "PRECISION": '"tf32x3"'}
         constants |= {"BLOCK_T": "rows", "BLOCK_S": "columns", "SHARED": "shared"}
-        constants |= {"BLOCK_PARTS": "block_of(parts)"}
+        constants |= {"BLOCK_PARTS": "block_of(parts)", "BLOCK_PAGE": "PAGE"}
         for name in program.constants:
             if name not in constants:
                 constants[name] = f"block_of(N_{name.removeprefix('BLOCK_')})"
@@ -223,9 +223,13 @@ class FoldOp:
         program = self._program(by_parts, "_part")
         for buffer in self._made(program):
             writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
-        self._launch(writer, program, sizes | {"PARTS": "parts"})
+        self._launch_parts(writer, program, sizes | {"PARTS": "parts"})
         program = self._program(joined, "_join")
         self._launch(writer, program, sizes | {"PARTS": "parts"}, options="")
+
+    def _launch_parts(self, writer: Writer, program: Program, sizes: dict[str, str]) -> None:
+        """Lines that launch the program of parts."""
+        self._launch(writer, program, sizes)
 
     def _made(self, program: Program) -> list[Buffer]:
         """The results of a program."""

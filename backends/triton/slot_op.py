@@ -6,18 +6,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from archc.backends.eager.file import File
-from archc.backends.triton.fold_op import FoldOp
+from archc.backends.triton.fold_op import FoldOp, Make
 from archc.backends.writer import Writer
 
 from archc.attention.bounds import up_to_the_reader
 from archc.attention.weighted_sum import WeightedSum
 from archc.lowering.attention import forward
+from archc.lowering.attention_heads import ROOM, by_parts
 from archc.tile.language import Buffer, Program
 
 
 class SlotOp(FoldOp):
     """The op of a fold whose `pos` is a tensor [B]: how many tokens of each sequence come before
-    its reader. Behind the reader's own, a cache may hold anything. It has no gradient."""
+    its reader. Behind the reader's own, a cache may hold anything. With a `table` what is read lies
+    in pages, one after the other in a batch of 1. It has no gradient."""
 
     place = "Tensor pos"
 
@@ -26,10 +28,31 @@ class SlotOp(FoldOp):
         super().__init__(file, alone, title)
 
     def _sizes(self) -> dict[str, str]:
-        return {**super()._sizes(), "POS": "0"}
+        found = {**super()._sizes(), "POS": "0", "B": "pos.shape[0]"}
+        if self.fold.paged:
+            room = found["S"]
+            found |= {ROOM: room, "PAGES": "table.shape[1]"}
+            found["S"] = f"{room} if table is None else table.shape[1] * PAGE"
+        return found
 
     def _made(self, program: Program) -> list[Buffer]:
-        return [buffer for buffer in super()._made(program) if buffer.name != "own_pos"]
+        return [b for b in super()._made(program) if b.name not in ("own_pos", "pages")]
+
+    def _named(self, buffer: Buffer) -> str:
+        return "table" if buffer.name == "pages" else super()._named(buffer)
+
+    def _program(self, make: Make, suffix: str) -> Program:
+        """Programs of what is in no pages, but for that of `_launch_parts`."""
+        return make(replace(self.fold, paged=False), f"{self.title}{suffix}_kernel")
+
+    def _launch_parts(self, writer: Writer, program: Program, sizes: dict[str, str]) -> None:
+        if not self.fold.paged:
+            super()._launch_parts(writer, program, sizes)
+            return
+        with writer.block("if table is None:"):
+            self._launch(writer, program, sizes)
+        with writer.block("else:"):
+            self._launch(writer, by_parts(self.fold, f"{self.title}_pages_kernel"), sizes)
 
     def _forward(self) -> None:
         program, writer = self._program(forward, ""), Writer()

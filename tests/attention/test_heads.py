@@ -137,3 +137,40 @@ def test_sequences_of_different_lengths(name: str):
     made = few.interpreted(by_parts(few.fold), given)
     found = few.interpreted(joined(few.fold), made)["o"][:, 0]
     assert distance(found, wanted.detach()[torch.arange(2), at]) < 1e-12
+
+
+PAGE = 16
+"""Tokens of a page, which a block of the launches here divides."""
+
+
+@pytest.mark.parametrize("name", ["capped", "sloped"])
+def test_sequences_in_pages(name: str):
+    """What is read lies in pages in any order, of which others hold numbers that are none."""
+    text, sizes = SCORES[name]
+    case = launch(text, 40, **SIZES, **sizes)
+    (wanted,) = case.values(case.fold.node)
+    at = torch.tensor([17, 39])
+    table = torch.tensor([[5, 2, 0], [1, 7, 4]], dtype=torch.int32)  # 0 is nobody's
+    given = case.sources() | {"own_pos": at.int(), "pages": table}
+    fold = replace(case.fold, ragged=True, paged=True)
+    for source in fold.sources:
+        x = given[source.name]
+        if source.role == "reader":
+            given[source.name] = x[torch.arange(2), at][:, None]
+        elif source.role == "read":
+            given[source.name] = in_pages(x, table)
+    few = _Few(fold, case.attend, {**case.known, "T#": 1, "S": 48}, case.inputs)
+    few.more = {"POS": 0, "PARTS": 2, "S": 48, "ROOM": 8 * PAGE, "PAGES": 3, "BLOCK_PAGE": PAGE}
+    made = few.interpreted(by_parts(fold), given)
+    found = few.interpreted(joined(fold), made)["o"][:, 0]
+    assert distance(found, wanted.detach()[torch.arange(2), at]) < 1e-12
+
+
+def in_pages(x: Tensor, table: Tensor) -> Tensor:
+    """Values of tokens [B, S, ...] in pages as a table [B, N] names them: [1, tokens, ...]."""
+    padded = torch.nn.functional.pad(x, [0, 0] * (x.dim() - 2) + [0, 48 - x.shape[1]])
+    memory = x.new_full((8, PAGE, *x.shape[2:]), torch.nan)
+    for own, pages in zip(padded, table.tolist(), strict=True):
+        for place, page in enumerate(pages):
+            memory[page] = own[place * PAGE : (place + 1) * PAGE] if page else torch.nan
+    return memory.flatten(0, 1)[None]
