@@ -22,6 +22,7 @@ from archc.compile import slots_text_of, text_of
 from archc.runtime.choices import listed_along
 from archc.runtime.layers import top_of
 from archc.runtime.packed import one_by_one
+from archc.runtime.paged import PAGE, Pages
 
 Shapes = dict[str, tuple[int, ...]]
 SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
@@ -109,8 +110,9 @@ def each_alone(run: Callable[..., Tensor], own: int, borders: Tensor, *given: Te
     return one_by_one(of_each, borders, [*given[:own]], [])[0]
 
 
-def compared_slots(spec: str) -> dict[str, float]:
-    """The same of one token of each of two sequences of different lengths, without gradients."""
+def compared_slots(spec: str, pages: bool = False) -> dict[str, float]:
+    """The same of one token of each of two sequences of different lengths, without gradients; with
+    `pages` from caches that are in some, in any order."""
     module: Any = loaded(slots_text_of(archc.load(spec).layer, "triton"), f"{spec}_slots")
     module.processors_of = lambda device: 4  # parts for it
     generator = torch.Generator().manual_seed(0)
@@ -120,7 +122,22 @@ def compared_slots(spec: str) -> dict[str, float]:
     numbers = {"cap": 3.0} if spec == "capped_attention" else {}
     runs = [partial(getattr(module, f), pos=torch.tensor([90, 150]), **numbers)
             for f in (f"{name}_fold", name)]  # fmt: skip
+    if pages:
+        runs[0] = partial(from_pages, runs[0])
     return apart([], runs, drawn, [False] * 3)
+
+
+def from_pages(run: Callable[..., Tensor], q: Tensor, *caches: Tensor) -> Tensor:
+    """`run` of caches [2, 200, ...] in pages, of which none is for tokens that are read by nobody;
+    other pages hold numbers that are none."""
+    table = torch.tensor([[7, 2, 0, 0], [4, 1, 5, 0]], dtype=torch.int32)
+    given = []
+    for x in caches:
+        pages = Pages(x.new_full((8, PAGE, *x.shape[2:]), torch.nan), table)
+        for slot, own in enumerate(x):
+            pages.write(slot, own[: PAGE * int((table[slot] != 0).sum())])
+        given.append(pages)
+    return run(q, *given)
 
 
 def compared_choice(most: int, pick: int = 16, tokens: int = 75) -> dict[str, float]:
@@ -189,11 +206,12 @@ def apart(
 def main() -> int:
     """How far every output is off; 1 if one is too far."""
     wrong = False
-    slots = ["capped_attention, slots", "attention, slots"]
+    slots = [f"{spec}, {way}" for spec in ("capped_attention", "attention")
+             for way in ("slots", "pages")]  # fmt: skip
     for spec in sys.argv[1:] or [*SPECS, *slots, "nsa, 3", "dsa, 20", "dsa, 50"]:
         title, _, way = spec.partition(", ")
-        if way == "slots":
-            found = compared_slots(title)
+        if way in ("slots", "pages"):
+            found = compared_slots(title, way == "pages")
         else:
             run = {"nsa": compared_choice, "dsa": compared_singly}.get(title)
             found = run(*map(int, way.split())) if run is not None else compared(spec)

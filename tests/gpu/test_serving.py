@@ -28,15 +28,17 @@ SIZES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("pages", [None, 4])
 @pytest.mark.parametrize("spec", SIZES)
-def test_sequences_are_as_if_alone(spec: str) -> None:
+def test_sequences_are_as_if_alone(spec: str, pages: int | None) -> None:
     torch.manual_seed(0)
     model = archc.load(spec).module(device="cuda", **SIZES[spec]).eval()
     prompts = [torch.randint(0, 64, (n,), device="cuda") for n in (3, 40, 17, 5)]
-    pool, numbers, waiting = Pool(model, slots=3), dict[int, int](), [*enumerate(prompts)]
+    pool, numbers = Pool(model, slots=3, pages=pages), dict[int, int]()
+    waiting = [*enumerate(prompts)]
     assert isinstance(pool.lanes, Together) and pool.lanes.graph is not None
     while waiting or pool.live:
-        while waiting and pool.free:
+        while waiting and len(pool.live) < (3 if pages is None else 2):
             at, prompt = waiting.pop(0)
             numbers[at] = pool.add(prompt, 60, temperature=0)
         pool.step()
