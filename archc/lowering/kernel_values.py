@@ -17,7 +17,6 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir.graph import Node
 from archc.ir.kernel import NARROW, SUMMED, Buffer, Kernel
-from archc.ir.value_names import is_saved
 from archc.lowering.about import about
 from archc.lowering.blocks import product_by_blocks
 from archc.lowering.exact import in_two_parts
@@ -342,10 +341,9 @@ class KernelValues(Values):
                 axis_name(axis.name): self._extent(name, axis, node)
                 for axis in self._kept(name, node)
             }
-            strided = name not in self.memory.buffers and not is_saved(name)
             title = self._names[name]
             dtype = self._dtype(name, node, title)
-            self.tensors[name] = self.k.memory(title, axes, dtype, strided)
+            self.tensors[name] = self.k.memory(title, axes, dtype)
             self.nodes[name] = node.id
         return self.tensors[name]
 

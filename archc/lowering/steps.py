@@ -170,7 +170,7 @@ class Steps(Values):
         for name in _only(loads, self.after):
             self._argument(name, names[name], loads[name])
         which = INDICES if self.pools else ()
-        self.rows_of = [k.buffer(n, "i32", True, "rows", True, batch=self.B) for n in which]
+        self.rows_of = [k.buffer(n, "i32", False, "rows", True, batch=self.B) for n in which]
 
     def _argument(self, name: str, called: str, node: Node) -> None:
         """What is read: a number, a pool with rows of its own, or another tensor."""
@@ -184,13 +184,13 @@ class Steps(Values):
         self.tensors[name] = self._tensor(called, node, rows)
 
     def _tensor(self, called: str, node: Node, rows: sympy.Expr | None) -> Buffer:
-        """A buffer: any view where it is read or a pool; else it is new, and contiguous."""
+        """A buffer: contiguous, but for the rows of a pool, which may lie apart."""
         sizes = {axis_name(axis.name): self.size(axis.size) for axis in node.type.axes}
+        batch = axis_name(self.kernel.grid[0].name)
         if rows is not None:
-            batch = axis_name(self.kernel.grid[0].name)
             sizes = {axis: rows if axis == batch else size for axis, size in sizes.items()}
-        dtype, axes = DTYPES[node.type.dtype], tuple(sizes.items())
-        return self.k.declare(Buffer(called, axes, dtype, rows is not None))
+        dtype, pool = DTYPES[node.type.dtype], rows not in (None, self.B)
+        return self.k.memory(called, sizes, dtype, rows=batch if pool else "")
 
     def constant(self, symbol: sympy.Basic, name: str = "") -> None:
         """Call a size or an option of the graph by a name that no argument has."""

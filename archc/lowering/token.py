@@ -168,13 +168,16 @@ class TokenProgram(Values):
     # --- what a launch is given ---
 
     def _given(self, node: Node) -> Buffer:
-        """The memory of an input, which may be any view."""
-        dtype = {"real": IO, "int": "i64", "bool": "bool"}[node.type.dtype]
-        return self._buffer(node.op.name, node, dtype, strided=True)
+        """The memory of an input: contiguous, but that tokens of what enters may lie apart."""
+        name, dtype = node.op.name, {"real": IO, "int": "i64", "bool": "bool"}[node.type.dtype]
+        enters = name in self.region.reads or primal(name) in self.region.makes
+        first = [axis.kind for axis in node.type.axes[:2]] == ["batch", "stream"]
+        apart = enters and first and self.edge(name) is None
+        return self._buffer(name, node, dtype, plain(self.stream) if apart else "")
 
-    def _buffer(self, name: str, node: Node, dtype: str, strided: bool = False) -> Buffer:
+    def _buffer(self, name: str, node: Node, dtype: str, rows: str = "") -> Buffer:
         axes = {plain(axis.name): self._length(name, axis) for axis in node.type.axes}
-        return self.k.memory(plain(name), axes, dtype, strided)
+        return self.k.memory(plain(name), axes, dtype, rows=rows)
 
     def _length(self, name: str, axis: Axis) -> sympy.Expr:
         """How long an axis of a tensor is."""

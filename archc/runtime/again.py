@@ -73,6 +73,8 @@ def remember_launch(kernel: Any, launched: tuple | None, given: tuple, *rest: An
             rooms.append((place, x.shape, x.dtype, x.device))
         if isinstance(x, Tensor):
             arguments[place] = None
+    if waiting:  # one was copied for the kernel, and would be each time
+        return
     known = vars(kernel).setdefault("known_calls", {})
     if len(known) == 1024:  # strides may be of any number of tokens
         known.clear()

@@ -84,6 +84,11 @@ def knows_borders(chunk: int | None, *tensors: Tensor) -> bool:
     return compiling or by_kernels(chunk, *tensors)
 
 
+def contiguous(*tensors: Tensor | None) -> list:
+    """The tensors as kernels read them: one row after the other, copied where they are not."""
+    return [None if x is None else x.contiguous() for x in tensors]
+
+
 def own(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The values in memory that is nobody else's, one row after the other."""
     return x.to(dtype).clone(memory_format=torch.contiguous_format)

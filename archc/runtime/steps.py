@@ -138,6 +138,21 @@ def check_pool(op: str, name: str, pool: Tensor, state: Tensor, like: Tensor) ->
         raise ValueError(f"{op}: `{name}`, a pool, {wanted}, got {list(pool.shape)}")
 
 
+def dense_rows(pool: Tensor) -> Tensor:
+    """A pool as kernels read it, each of its rows contiguous: copied where they are not."""
+    dense = pool.is_contiguous() or (len(pool) > 0 and pool[0].is_contiguous())
+    return pool if dense else pool.contiguous()
+
+
+def check_dense(op: str, name: str, pool: Tensor) -> None:
+    """Refuse a pool that a kernel cannot write: one row of which is not contiguous."""
+    if dense_rows(pool) is not pool:
+        raise ValueError(
+            f"{op}: each row of `{name}`, a pool, must be contiguous for a kernel to write it, got"
+            f" strides {list(pool.stride())} of shape {list(pool.shape)}"
+        )
+
+
 def check_rows(
     op: str, name: str, index: Tensor | None, pool: str, states: Tensor, like: Tensor
 ) -> None:

@@ -66,6 +66,24 @@ def token_kind(wide: bool, *tensors: Tensor) -> torch.dtype:
     return kind
 
 
+def in_rows(*tensors: Tensor) -> list[Tensor]:
+    """Tensors [B, T, ...] as kernels of tokens read them, copied where they are not so: the numbers
+    of a token one after the other, and all tokens equally far apart, as in a part of a wider
+    tensor."""
+    return [x if _is_in_rows(x) else x.contiguous() for x in tensors]
+
+
+def _is_in_rows(x: Tensor) -> bool:
+    if x.is_contiguous():
+        return True
+    step, (batch, tokens, *sizes), (first, second, *strides) = 1, x.shape, x.stride()
+    for size, stride in zip(sizes[::-1], strides[::-1], strict=True):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return batch == 1 or first == tokens * second
+
+
 def sum_of_programs(sums: Tensor, axes: int, like: Tensor) -> Tensor:
     """The sum of what programs summed, which stand along the first axes."""
     return sums.flatten(0, axes - 1).sum(0).to(like.dtype)

@@ -194,11 +194,11 @@ class Composer:
 
     def memory(
         self, name: str, axes: Mapping[str, Length], dtype: str = "f32", strided: bool = False,
-        doc: str = "", optional: bool = False,
+        doc: str = "", optional: bool = False, rows: str = "",
     ) -> Buffer:  # fmt: skip
         """Memory with named axes of any name, as those of a spec may have."""
         sized = tuple((axis, as_size(n)) for axis, n in axes.items())
-        return self.declare(Buffer(name, sized, dtype, strided, doc, optional))
+        return self.declare(Buffer(name, sized, dtype, strided, doc, optional, rows))
 
     def declare(self, buffer: Buffer) -> Buffer:
         """Memory whose axes may have any name."""

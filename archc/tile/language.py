@@ -82,9 +82,11 @@ class Value:
 @dataclass(frozen=True)
 class Buffer:
     """Memory that a launch is given: named axes with their sizes, in the order of the tensor's
-    dims, and a dtype. `strided`: the tensor may be any view, and its strides are arguments; else
-    it is contiguous in the order of the axes. `optional`: it may be missing at launch, and is
-    touched in a branch on `Given` alone."""
+    dims, and a dtype. `strided`: the tensor may be any view, and its strides are arguments.
+    `rows`: the one axis whose stride is an argument, as slices of a wider tensor have it; of the
+    axes before it strides follow from that one, and those after it are contiguous. Else it is
+    contiguous in the order of the axes. `optional`: it may be missing at launch, and is touched in
+    a branch on `Given` alone."""
 
     name: str
     axes: tuple[tuple[str, sympy.Expr], ...]
@@ -92,6 +94,12 @@ class Buffer:
     strided: bool = False
     doc: str = ""
     optional: bool = False
+    rows: str = ""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The axes whose strides are arguments."""
+        return tuple(axis for axis, _ in self.axes if self.strided or axis == self.rows)
 
 
 # --- ops: values without operands ---------------------------------------------------------------

@@ -72,7 +72,8 @@ def _buffer(buffer: Buffer) -> str:
 
 
 def _kind(buffer: Buffer) -> str:
-    return f"{', strided' if buffer.strided else ''}{', optional' if buffer.optional else ''}"
+    apart = f", {buffer.rows} apart" if buffer.rows else ", strided" * buffer.strided
+    return f"{apart}{', optional' if buffer.optional else ''}"
 
 
 class _Lister:

@@ -242,7 +242,7 @@ def _copied(s: Statement, integers: Integers, dtypes: Mapping[str, str]) -> Iter
     buffer: Buffer = s.op.buffer
     width = WIDTH[dtypes.get(buffer.dtype, buffer.dtype)]
     row = integers.size(buffer.axes[-1][1]) * width
-    if len(buffer.axes) > 1 and not buffer.strided and row % COPIED:
+    if len(buffer.axes) > 1 and not buffer.steps and row % COPIED:
         reason = f"a row of `{buffer.name}` has {row} bytes, no multiple of {COPIED}"
         yield Refusal(_name(s), f"{reason}: the copy engine cannot read it", s.span)
     lengths = [integers.size(dim.length) for _, dim in s.op.dims]

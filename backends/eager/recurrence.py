@@ -99,7 +99,7 @@ class RecurrenceFunction:
             with writer.block(f"if {alone}by_steps({tensors}):"):
                 if self.stepping.once is not None:
                     self.stepping.once.call(writer)
-                rooms = [f"torch.empty_like({state})" for state in states]
+                rooms = [f"{state}.new_empty({state}.shape)" for state in states]
                 into = f"into=({', '.join(rooms)}{',' * (len(rooms) == 1)})"
                 more = [*self.stepping.extra, into]
                 writer.call(f"return {self.stepping.name}(", [*given, *more], ")")

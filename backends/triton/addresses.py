@@ -46,8 +46,17 @@ def _value_names(block: Block) -> Iterator[str]:
 
 def _widened(buffer: Buffer, places: dict[str, Value]) -> list[Value]:
     """The scalars of an address that stand in 64 bits: what a stride is multiplied by, or the first
-    term of the place in a contiguous buffer."""
-    return [*places.values()] if buffer.strided else [*places.values()][:1]
+    term of the place in what is contiguous."""
+    if buffer.strided:
+        return [*places.values()]
+    parts = ([places[axis] for axis, _ in part if axis in places] for part in _parts(buffer))
+    return [value for part in parts for value in part[:1]]
+
+
+def _parts(buffer: Buffer) -> list[tuple[tuple[str, sympy.Expr], ...]]:
+    """The axes as far as the one whose stride is given, and those after it; or all of them."""
+    count = [axis for axis, _ in buffer.axes].index(buffer.rows) + 1 if buffer.rows else 0
+    return [part for part in (buffer.axes[:count], buffer.axes[count:]) if part]
 
 
 Leading = tuple[tuple[sympy.Expr, Value], ...]
@@ -59,7 +68,7 @@ def _leading(buffer: Buffer, places: dict[str, Value]) -> list[Leading]:
     two, three and so on."""
     axes = itertools.takewhile(lambda axis: axis[0] in places, buffer.axes)
     found = tuple((size, places[axis]) for axis, size in axes)
-    return [found[:count] for count in range(2, len(found) + 1) if not buffer.strided]
+    return [found[:count] for count in range(2, len(found) + 1) if not buffer.steps]
 
 
 class Names:
@@ -250,14 +259,29 @@ class Names:
 
     def _offset(self, buffer: Buffer, places: dict[str, Value], lines: list[str]) -> list[str]:
         """How far it is to an element, as addends: of a strided buffer one an axis, else
-        `(b * T + t) * H + h`. The first term is in 64 bits, and so is what is added to it; what
-        several buffers begin with is named in `lines`."""
+        `(b * T + t) * H + h`, or `(b * T + t) * x_t + h * K`. The first term of each is in 64 bits,
+        and so is what is added to it; what several buffers begin with is named in `lines`."""
         if buffer.strided:
             return [f"{self._wide(v)} * {self._stride(buffer, a)}" for a, v in places.items()]
+        found = []
+        for part in _parts(buffer):
+            text, level = self._place(buffer, part, places, lines)
+            if text and part[-1][0] == buffer.rows:
+                text = f"({text})" if level else text
+                text = f"{text} * {self._stride(buffer, buffer.rows)}"
+            found += [text] * bool(text)
+        return found
+
+    def _place(
+        self, buffer: Buffer, axes: Sequence[tuple[str, sympy.Expr]], places: dict[str, Value],
+        lines: list[str],
+    ) -> tuple[str, int]:  # fmt: skip
+        """A place among axes of which each is as long as all of the next ones, and whether that is
+        a sum."""
         text, level, shared = "", 0, self._shared(buffer, places)
-        for place, (axis, size) in enumerate(buffer.axes):
+        for place, (axis, size) in enumerate(axes):
             if place and place == shared:
-                title = "_".join(name for name, _ in buffer.axes[:place])
+                title = "_".join(name for name, _ in axes[:place])
                 more, text = self._called(f"at_{title}", text, [text])
                 lines += more
                 level = 0
@@ -268,7 +292,7 @@ class Names:
                 text, level = f"{text} + {self.bound(places[axis], 2)}", 1
             elif axis in places:
                 text = self._wide(places[axis])
-        return [text] if text else []
+        return text, level
 
     def _shared(self, buffer: Buffer, places: dict[str, Value]) -> int:
         """How many axes most other addresses begin with too; 0 where none does."""
@@ -300,8 +324,10 @@ class Names:
 
     def _stride(self, buffer: Buffer, axis: str) -> str:
         """From one place along an axis to the next: given, or the sizes of the axes after it."""
-        if buffer.strided:
+        if axis in buffer.steps:
             return self.names.strides[buffer.name, axis]
         names = [name for name, _ in buffer.axes]
-        after = [size for _, size in buffer.axes[names.index(axis) + 1 :]]
-        return size_text(sympy.Mul(*after))
+        place, rows = names.index(axis), names.index(buffer.rows) if buffer.rows else -1
+        last = rows + 1 if place < rows else None
+        after = size_text(sympy.Mul(*(size for _, size in buffer.axes[place + 1 : last])))
+        return f"({after} * {self.names.strides[buffer.name, buffer.rows]})" if last else after

@@ -22,7 +22,7 @@ def likeness(program: Program) -> Hashable:
     values: dict[Value, int] = {}
     head = (
         tuple(
-            (tuple(size for _, size in b.axes), b.dtype, b.strided, b.optional)
+            (tuple(size for _, size in b.axes), b.dtype, b.steps, b.optional)
             for b in program.buffers
         ),
         program.sizes, program.constants, program.grid, program.cooperative, program.varying,

@@ -58,7 +58,7 @@ def arguments(program: Program) -> Arguments:
     strides = {
         (buffer.name, axis): free(f"{buffer.name}_{axis}")
         for buffer in program.buffers
-        for axis, _ in buffer.axes
+        for axis in buffer.steps
     }
     return Arguments(places, strides, _copies(program, free), frozenset(used))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from archc.backends.eager.file import File
 from archc.backends.triton.fold_op import WIDE, FoldOp, Make
-from archc.backends.triton.program_launch import ProgramLaunch, Strided, write_program
+from archc.backends.triton.program_launch import ProgramLaunch, write_program
 from archc.backends.writer import Writer, quoted
 
 from archc.attention.row_heads import heads_beside, rows_of
@@ -162,7 +162,7 @@ class ChoiceOp(FoldOp):
         self._launch(writer, program, sizes | {"READERS": "readers", "FIRST": "first"})
         program = totals(f"{self.title}_totals_kernel")
         for source, dim in zip(wanted, wide, strict=True):
-            buffers: dict[str, str | Strided] = {
+            buffers: dict[str, str] = {
                 "order": "order", "begins": "begins", "entries": entries_name(source),
                 "total": f"d_{self.arguments[source.name]}",
             }  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from archc.backends.eager.file import File
 from archc.backends.eager.library import DIGEST
 from archc.backends.eager.literals import literals
-from archc.backends.triton.program_launch import ProgramLaunch, Strided, write_program
+from archc.backends.triton.program_launch import ProgramLaunch, write_program
 from archc.backends.writer import COLUMNS, INDENT, Names, Writer, quoted
 
 from archc.attention.row_heads import rows_of
@@ -155,7 +155,7 @@ class FoldOp:
         self, writer: Writer, program: Program, sizes: dict[str, str], options: str = "options"
     ) -> None:
         """Lines that launch a program."""
-        buffers: dict[str, str | Strided] = {b.name: self._named(b) for b in program.buffers}
+        buffers: dict[str, str] = {b.name: self._named(b) for b in program.buffers}
         wanted = {symbol.name: sizes[symbol.name] for symbol in program.sizes}
         constants = {"IO": "data", "PRECISION": '"tf32x3"'}
         constants |= {"BLOCK_T": "rows", "BLOCK_S": "columns", "SHARED": "shared"}

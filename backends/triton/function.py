@@ -10,6 +10,7 @@ from archc.backends.eager.graph_function import GraphFunction
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import BOOL, DATA, INT, NUMBER, Value
 from archc.backends.expression import UNARY, Text
+from archc.backends.triton.dense import dense, laid_out
 from archc.backends.triton.kernel_program import KernelProgram, launch_kernel_program
 from archc.backends.triton.launch import filled
 from archc.backends.triton.naming import pointer
@@ -17,8 +18,8 @@ from archc.backends.triton.packed import read_by_chunks, why_alone
 from archc.backends.triton.program_launch import add_program
 from archc.backends.triton.schedule import Schedule, written
 from archc.backends.triton.segments import Launch, launch_walk
+from archc.backends.writer import Writer
 
-from archc.diagnostics import InternalError
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
@@ -54,6 +55,8 @@ class KernelFunction(GraphFunction):
         self.buffers = {buffer.name: buffer for buffer in self.plan.buffers}
         self.body.dtype = "torch.float32"
         self.made: set[str] = set()
+        self.dense = {text for name, text in self.arguments.items() if is_saved(name)}
+        self.entering: list[str] = []
         self.alone = why_alone(self.graph, self.plan, stream)
         self.gaps = read_by_chunks(self.graph, self.plan)
         self.sequences = self.body.names.fresh("sequences")
@@ -143,7 +146,7 @@ class KernelFunction(GraphFunction):
         self.scope.file.notes += lines
 
     def _head(self, used: Collection[str]) -> list[str]:
-        """The dtype of the data before the counts of chunks."""
+        """The dtype of the data, and what enters contiguous, before the counts of chunks."""
         self.body.asked.discard("data")
         real = {
             name: self.arguments[name] for name, node in self.inputs.items()
@@ -151,6 +154,9 @@ class KernelFunction(GraphFunction):
         }  # fmt: skip
         data = [text for name, text in real.items() if not is_end(name)] or real.values()
         head = [f"data = narrowest({', '.join(data)})"]
+        lines = Writer()
+        dense(lines, self.entering)
+        head += lines.lines
         head += super()._head(used)
         return [*head, *self._packed_head(used)] if self.packed else head
 
@@ -176,16 +182,14 @@ class KernelFunction(GraphFunction):
         ]
 
     def _arguments(self, made: KernelProgram) -> dict[str, str]:
-        """Tensors with their strides by name, after the lines that make room for results."""
+        """Tensors by name, after the lines that make room for results."""
         kernel = made.kernel
         written = {**kernel.stores, **{name: self.nodes[name] for name in kernel.ends.values()}}
         arguments = {}
         for name, node in made.arguments.items():
             if name in written:
                 self._buffer(self.buffers[name], written[name])
-            arguments[name] = self._argument(node.id)
-            if is_saved(name) and self.layout_of(node.id) != node.type.names:
-                raise InternalError(f"`{name}` is not in the order that kernels know it in")
+            arguments[name] = self._dense(node.id)
         return arguments
 
     def layout_of(self, id: int) -> tuple[str, ...]:
@@ -215,16 +219,16 @@ class KernelFunction(GraphFunction):
             stream = [axis for axis in node.type.axes if axis.kind == "stream"]
             if walked and stream and len(dims) + (stream[0].name == self.stream.name) == 2:
                 rows = ["chunk"] if stream[0].name == self.stream.name else []
-                each = f"{launch.tensor(name)}.element_size()"
+                each = f"{launch.arguments[name]}.element_size()"
                 found.append(" * ".join([*rows, *(self._block(made, a) for a in dims), each]))
         return found
 
     def _loaded_of_parts(self, made: KernelProgram, launch: Launch) -> list[str]:
         """The bytes of each value of rows that is loaded part by part."""
         part = f"block_of({self.size(made.lowered.parts[DIMS.name])}, {DIMS_OF_A_PART})"
-        loaded = (launch.tensor(n) for n in made.arguments if n not in made.kernel.stores)
+        loaded = (launch.arguments[n] for n in made.arguments if n not in made.kernel.stores)
         matrices = {
-            launch.tensor(n) for n, node in made.arguments.items() if self._is_rows(made, node)
+            launch.arguments[n] for n, node in made.arguments.items() if self._is_rows(made, node)
         }
         return [f"chunk * {part} * {x}.element_size()" for x in loaded if x in matrices]
 
@@ -248,15 +252,22 @@ class KernelFunction(GraphFunction):
         most = f", {self.most(made)}" if split is not None and axis.name == split.name else ""
         return f"block_of({self.size(axis.size)}{most})"
 
-    def _argument(self, id: int) -> str:
-        """A tensor and its strides along the axes of its type; 0 along those it lacks."""
-        value = self._tensor(id)
-        names = self.graph[id].type.names
-        if value.layout == names:
-            return f"{value.text}, *{value.text}.stride()"
-        places = [value.layout.index(n) if n in value.layout else None for n in names]
-        strides = ["0" if at is None else f"{value.text}.stride({at})" for at in places]
-        return ", ".join([str(value.text), *strides])
+    def _dense(self, id: int) -> str:
+        """A tensor that is contiguous in the order of its type: what enters is so since the head,
+        and what kernels make from the first."""
+        body, value, type = self.body, self._tensor(id), self.graph[id].type
+        own, text = value.layout == type.names, str(value.text)
+        if own and text in self.made | self.dense:
+            return text
+        if own and text in self.arguments.values():
+            self.entering.append(text)
+            self.dense.add(text)
+        else:
+            text = body.names.fresh(text)
+            body.writer.line(f"{text} = {laid_out(body, value.text, value.layout, type)}")
+            self.dense.add(text)
+            body.values[id] = Value(Text(text), type.names, value.kind)
+        return text
 
     def _tensor(self, id: int) -> Value:
         """A value as a tensor with a name."""

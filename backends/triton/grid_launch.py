@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from archc.backends.eager.scope import Scope
-from archc.backends.triton.program_launch import ProgramLaunch, Strided, launch_program
+from archc.backends.triton.program_launch import ProgramLaunch, launch_program
 from archc.backends.triton.step_launch import Given, StepLaunch, Walk
 from archc.backends.writer import Writer
 
@@ -65,7 +65,7 @@ class GridLaunch(StepLaunch):
         dtype = f"step_dtype({given.data})"
         writer.line(f"exchange = torch.empty({shape}, device={like}.device, dtype={dtype})")
         writer.line(f"counter = torch.zeros(1, device={like}.device, dtype=torch.int32)")
-        buffers: dict[str, str | Strided] = {
+        buffers: dict[str, str] = {
             **self._buffers(given), "exchange": "exchange", "counter": "counter",
         }  # fmt: skip
         launch = ProgramLaunch(buffers, self._sizes(given), self._constants(given))

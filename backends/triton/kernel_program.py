@@ -79,8 +79,7 @@ def launch_kernel_program(
         if name is None:
             tensors.append(launch.rows)
         else:
-            given = launch.arguments[name] if buffer.strided else launch.tensor(name)
-            tensors.append(given)
+            tensors.append(launch.arguments[name])
     sizes, constants = _sizes(function, made, launch), _constants(function, made)
     known = mentioned(lowered.program)
     write_launch(

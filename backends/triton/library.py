@@ -89,7 +89,7 @@ class KernelOps(Ops):
             with writer.block(f"if by_steps({fits}):"):
                 once.call(writer)
                 states = owner.states.values()
-                rooms = ", ".join(f"torch.empty_like({state})" for state in states)
+                rooms = ", ".join(f"{state}.new_empty({state}.shape)" for state in states)
                 into = f"into=({rooms}{',' * (len(states) == 1)})"
                 given = [*(owner.inputs[name] for name in once.inputs), *once.made.extra]
                 one = "[0]" if len(states) + len(owner.results) == 1 else ""

@@ -118,10 +118,11 @@ def _head(program: Program, names: Arguments, known: Collection[str]) -> list[st
         if buffer.strided:
             lines += filled(plain)
             plain = []
-            strides = (names.strides[buffer.name, axis] for axis, _ in buffer.axes)
+        strides = [names.strides[buffer.name, axis] for axis in buffer.steps]
+        if buffer.strided:
             lines += filled([pointer(buffer), *strides])
         else:
-            plain.append(pointer(buffer))
+            plain += [pointer(buffer), *strides]
     sizes = [symbol.name for symbol in program.sizes if symbol.name in known]
     fixed = [f"{name}: tl.constexpr" for name in program.constants if name in known]
     lines += [*filled(plain), *filled([*sizes, *fixed])]

@@ -1,7 +1,7 @@
 """Tile programs in a generated file: their kernels, and the lines that launch them.
 
     launch = ProgramLaunch(
-        buffers={"x": "x", "y": Strided("y", ("y.stride(1)", "y.stride(0)")), "z": "z"},
+        buffers={"x": "x", "y": "y", "z": "z"},
         sizes={"B": "x.shape[0]", "T": "tokens"},
         constants={"BLOCK_T": "64", "BLOCK_K": "block_of(x.shape[2])", "IO": "x.dtype"},
     )
@@ -11,7 +11,7 @@ appends the kernel to the file, once whatever number of launches it has, and wri
 
     launch_kernel(
         scaled_rows, x.shape[0] * -(-tokens // 64),
-        [x, y, y.stride(1), y.stride(0), z], [x.shape[0], tokens],
+        [x, *x.stride(), y, y.stride(1), z], [x.shape[0], tokens],
         compiled_for(BLOCK_T=64, BLOCK_K=block_of(x.shape[2]), IO=x.dtype),
         {"num_warps": 4, "num_stages": 3},
     )
@@ -23,7 +23,7 @@ Where the same kernel is launched in several places, `add_program` gives its nam
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import sympy
@@ -41,34 +41,18 @@ WHOLE = re.compile(r"\w+(\.\w+|\[\w+\]|\([^()]*\))*")
 
 
 @dataclass(frozen=True)
-class Strided:
-    """A tensor with its stride along each axis of the buffer that it is: of one whose dims stand in
-    another order, or that lacks some, where the stride is 0."""
-
-    tensor: str
-    strides: tuple[str, ...]
-
-
-def strided(tensor: str, layout: Sequence[str], axes: Sequence[str]) -> Strided:
-    """A tensor whose dims are `layout`, for a buffer of these axes."""
-    found = (f"{tensor}.stride({layout.index(a)})" if a in layout else "0" for a in axes)
-    return Strided(tensor, tuple(found))
-
-
-@dataclass(frozen=True)
 class ProgramLaunch:
     """The arguments of a launch of a program, as Python expressions by the program's own names.
 
-    `buffers`: tensors. One of a buffer that is not `strided` must be contiguous in the order of the
-    axes; of one that is, its strides are those of the tensor, in that order, unless a `Strided`
-    says otherwise. An optional one may be `None`, or a name that is None at times.
+    `buffers`: tensors, contiguous in the order of the axes where a buffer has no `steps`; where it
+    has, these are the tensor's strides. An optional one may be `None`, or be so at times.
     `sizes`: numbers. `constants`: numbers, precisions (`'"tf32"'`), and dtypes of torch.
     Sizes and constants that the text of the program does not mention are not given to the kernel.
     `told`: the name of what `launch_kernel` returns. `warps`: how many, where it is found out when
     it runs; `options`: the same of all that a launch says.
     """
 
-    buffers: Mapping[str, str | Strided]
+    buffers: Mapping[str, str]
     sizes: Mapping[str, str]
     constants: Mapping[str, str]
     told: str = ""
@@ -124,17 +108,16 @@ def launch_program(writer: Writer, title: str, program: Program, launch: Program
     )  # fmt: skip
 
 
-def _tensor(buffer: Buffer, given: str | Strided) -> str:
+def _tensor(buffer: Buffer, given: str) -> str:
     """A tensor, with its strides if the kernel is given any."""
-    if isinstance(given, Strided):
-        if not buffer.strided or len(given.strides) != len(buffer.axes):
-            raise ValueError(f"`{buffer.name}` does not take the strides {given.strides}")
-        return ", ".join([given.tensor, *given.strides])
-    if not buffer.strided:
+    if not buffer.steps:
         return given
-    none = ", ".join("0" for _ in buffer.axes)
+    none = ", ".join("0" for _ in buffer.steps)
     if given == "None":
         return f"None, {none}"
+    if buffer.rows:
+        place = [axis for axis, _ in buffer.axes].index(buffer.rows)
+        return f"{given}, {given}.stride({place})"
     if buffer.optional:
         return f"{given}, *(({none},) if {given} is None else {given}.stride())"
     return f"{given}, *{given}.stride()"

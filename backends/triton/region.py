@@ -13,7 +13,7 @@ but for names calls the other's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import sympy
@@ -43,6 +43,7 @@ from archc.ir.token_region import TokenRegion
 from archc.ir.value_names import cotangent
 from archc.lowering.token import BLOCK_T, BORDERS, EACH, IO, Lowered, RegionKernels
 from archc.lowering.token_borders import SEQUENCES
+from archc.tile.language import Buffer
 
 PART = 256
 """The longest block of a dim that need not be whole."""
@@ -282,6 +283,7 @@ class RegionFunction:
         body, lines = self._body(self.graph, {}), Writer()
         made = [*variant.outputs.values()]
         tensors = {**self.arguments, **variant.outputs}
+        self._in_rows(lines, [variant.made.values], self.arguments)
         self._launch(body, lines, variant, variant.made.values, tensors)
         lines.returns(made) if len(made) > 1 else lines.line(f"return {made[0]}")
         doc = [f"{listed(variant)} by a kernel{self._of_packed(variant)}."]
@@ -296,6 +298,7 @@ class RegionFunction:
         body, lines, made = self._body(self.graph, {}), Writer(), variant.made
         wanted = {name: self.ds[name] for name in self.wanted}
         given = {**self.arguments, **{cotangent(n): d for n, d in variant.slopes.items()}}
+        self._in_rows(lines, made.gradient, given)
         given |= {cotangent(name): d for name, d in wanted.items()}
         for name, type in made.between.items():
             given[name] = body.names.fresh("moved")
@@ -353,6 +356,23 @@ class RegionFunction:
         launch = ProgramLaunch(buffers, sizes, constants, warps=warps)
         program = replace(made.program, name=f"{variant.title}_{kind}_kernel")
         write_program(self.file, lines, program, launch)
+
+    def _in_rows(
+        self, lines: Writer, stages: Sequence[Lowered], given: Mapping[str, str]
+    ) -> None:  # fmt: skip
+        """The lines that copy what is not as kernels read it: contiguous, or tokens apart."""
+        buffers = {n: b for stage in stages for n, b in self._buffers(stage).items()}
+        apart = [text for name, text in given.items() if name in buffers and buffers[name].rows]
+        rest = [t for n, t in given.items() if n in buffers and not buffers[n].rows]
+        for names, made in ((apart, "in_rows"), (rest, "contiguous")):
+            if names:
+                left = ", ".join(names) + "," * (len(names) == 1)
+                lines.call(f"{left} = {made}(", names, ")")
+
+    def _buffers(self, made: Lowered) -> dict[str, Buffer]:
+        """The buffers of a program by what they hold."""
+        known = {buffer.name: buffer for buffer in made.program.buffers}
+        return {name: known[own] for name, own in made.buffers.items()}
 
     def _table(self, body: Scope, lines: Writer, made: Lowered) -> dict[str, str]:
         """Where packed sequences begin and end, of each row of a program."""

@@ -13,7 +13,6 @@ The walk reads where its chunks are from a table, as that of packed sequences do
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,7 +34,7 @@ which there is room for one, as the schedule has it."""
 
 @dataclass(frozen=True)
 class Launch:
-    """What a kernel is launched with: tensors with their strides, by the names it has for them, the
+    """What a kernel is launched with: tensors by the names it has for them, the
     table of its sequences, how many these are, if they are not the batch, and how many bytes it
     loads at every chunk, if that is not for the kernel to say. `segments` says how many these are,
     for what has a row for each."""
@@ -45,10 +44,6 @@ class Launch:
     batch: str = ""
     loaded: Sequence[str] | None = None
     segments: str = ""
-
-    def tensor(self, name: str) -> str:
-        """A tensor without its strides."""
-        return self.arguments[name].partition(",")[0]
 
 
 def launch_walk(
@@ -92,7 +87,7 @@ class _Segments:
                 function.launch(self.made, self.title, whole)
             return
         for name, buffer in self.redirected.items():
-            writer.line(f"{self.names[buffer]} = {whole.tensor(name)}")
+            writer.line(f"{self.names[buffer]} = {whole.arguments[name]}")
         writer.line(f"{self.rows}, {self.walks} = {whole.rows}, {sequences}")
         with writer.block(f"if {self.segment}:"):
             self._join(sequences)
@@ -104,8 +99,7 @@ class _Segments:
 
     def _redirected(self) -> dict[str, str]:
         """What the walk of a segment is given in the place of states of sequences."""
-        names = {name: self.names[buffer] for name, buffer in self.redirected.items()}
-        return {name: f"{each}, *{each}.stride()" for name, each in names.items()}
+        return {name: self.names[buffer] for name, buffer in self.redirected.items()}
 
     def _decide(self, sequences: str) -> None:
         """The line that says how long segments are."""
@@ -153,11 +147,11 @@ class _Segments:
         owner = self.fresh("owner")
         self.writer.line(f"{owner} = sequence_of_segment({self.rows}, {self.joined})")
         for name in sorted(self.found.rows):
-            text, tensor = self.whole.arguments[name], self.whole.tensor(name)
+            tensor = self.whole.arguments[name]
             place = self.function.layout_of(self.made.arguments[name].id).index("batch")
             each = self.fresh(f"{tensor}_each")
             self.writer.line(f"{each} = {tensor}.index_select({place}, {owner})")
-            self.chosen[name] = re.sub(rf"\b{tensor}\b", each, text)
+            self.chosen[name] = each
 
     def _made(self, kernel: Kernel) -> KernelProgram:
         """A kernel of segments, with its program."""
@@ -168,10 +162,5 @@ class _Segments:
 
     def _given(self, made: KernelProgram) -> dict[str, str]:
         """What a kernel of segments is given: they stand one after the other, in no batch."""
-        given = dict(self.whole.arguments)
-        for name, node in made.arguments.items():
-            if name in self.names:
-                text = self.names[name]
-                along = any(axis.kind == "stream" for axis in node.type.axes)
-                given[name] = f"{text}, {'0, ' * along}*{text}.stride()"
-        return given
+        own = {name: self.names[name] for name in made.arguments if name in self.names}
+        return {**self.whole.arguments, **own}

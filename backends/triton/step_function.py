@@ -14,6 +14,7 @@ from archc.backends.eager.required import conditions, told_length
 from archc.backends.eager.scope import Scope, write_sizes
 from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import Text
+from archc.backends.triton.dense import dense, laid_out
 from archc.backends.triton.grid_launch import GridLaunch, grid_launch
 from archc.backends.triton.schedule import Schedule
 from archc.backends.triton.step_gradient import StepGradient, step_gradient
@@ -293,9 +294,23 @@ class StepFunction(Again):
                 self._by_the_loop(writer)
             with writer.block(f"if not {room}:"):
                 self._on_the_grid(writer, self.spread)
+        self._in_rows(writer)
         writes = self._writes()
         self._rooms(writer, writes)
         self.launch.write(writer, writes)
+
+    def _in_rows(self, writer: Writer) -> None:
+        """The lines that copy what is not contiguous, as the kernel reads it."""
+        named = {n: self.arguments[n] for n in self.recurrence.arguments if not self.is_number(n)}
+        for name, text in named.items():
+            have, type = self.layout(name), self.inputs[name].type
+            if have != type.names:
+                writer.line(f"{text} = {laid_out(self.body, Text(text), have, type)}")
+        dense(writer, [*named.values(), *INDICES])
+        for place, after in enumerate(self.after.values()):
+            writer.line(f'check_dense({quoted(self.name)}, "into[{place}]", {after})')
+        for state in self.states.values():
+            writer.line(f"{state} = dense_rows({state})")
 
     def _rooms(self, writer: Writer, writes: Given) -> None:
         """New memory for results."""
@@ -308,6 +323,7 @@ class StepFunction(Again):
     def _on_the_grid(self, writer: Writer, spread: GridLaunch) -> None:
         """The lines that spread it over the GPU, or take the eager loop where that cannot be."""
         data, writes = self._data(), self._writes()
+        self._in_rows(writer)
         writer.line(f"spread = {spread.split(f'{data}.dtype', f'{data}.device')}")
         with writer.block("if spread is None:"):
             self._by_the_loop(writer)
@@ -319,10 +335,9 @@ class StepFunction(Again):
     def _writes(self) -> Given:
         """What the kernel is given."""
         results = {name: self._result_name(name) for name in self.recurrence.results}
-        layouts = {name: self.layout(name) for name in self.recurrence.arguments}
         return Given(
-            self.arguments, self.states, self.after, results, layouts,
-            f"{self._data()}.dtype", INDICES, "launched",
+            self.arguments, self.states, self.after, results, f"{self._data()}.dtype", INDICES,
+            "launched",
         )  # fmt: skip
 
     def _data(self) -> str:

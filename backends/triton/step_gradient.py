@@ -18,6 +18,7 @@ from archc.backends.eager.region import wanted_results
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, KIND_OF, NUMBER, Value
 from archc.backends.expression import Text
+from archc.backends.triton.dense import dense, laid_out
 from archc.backends.triton.function import TORCH
 from archc.backends.triton.grid_launch import GridLaunch, grid_launch
 from archc.backends.triton.schedule import Schedule
@@ -73,8 +74,7 @@ class WalkFunction(GraphFunction):
             body.writer.line(f"{text} = {room}")
         launch.write_sizes(body.writer)
         texts = {name: str(value.text) for name, value in captures.items()}
-        layouts = {name: value.layout for name, value in captures.items()}
-        given = Given(texts, before, after, made, layouts, "data")
+        given = Given(texts, before, after, made, "data")
         self._launched(launch, spread, given, body.device)
         for state in op.states:
             layout = tuple(axis.name for axis in state.axes)
@@ -112,6 +112,13 @@ class WalkFunction(GraphFunction):
             if isinstance(op, ir.Input):
                 own = Text(self.arguments[op.name])
                 found[name] = Value(own, found[name].layout, found[name].kind)
+        for name, operand in zip(node.op.captures, node.operands, strict=False):
+            value, type = found[name], self.graph[operand].type
+            if value.kind != NUMBER and value.layout != type.names:
+                text = body.names.fresh(name)
+                body.writer.line(f"{text} = {laid_out(body, value.text, value.layout, type)}")
+                found[name] = Value(Text(text), type.names, value.kind)
+        dense(body.writer, [str(x.text) for x in found.values() if x.kind != NUMBER])
         return found
 
     def _states(self, node: Node) -> tuple[dict[str, str], dict[str, str]]:
@@ -121,7 +128,7 @@ class WalkFunction(GraphFunction):
         for state, operand in zip(node.op.states, starts, strict=True):
             first = before[state.name] = body.names.fresh(f"{state.name}_first")
             last = after[state.name] = body.names.fresh(f"{state.name}_last")
-            body.writer.line(f"{first} = {carry.initial(body, operand, state.axes)}")
+            body.writer.line(f"{first} = {carry.initial(body, operand, state.axes)}.contiguous()")
             body.writer.line(f"{last} = torch.empty_like({first})")
         return before, after
 

@@ -11,10 +11,8 @@ from archc.backends.triton.function import TORCH
 from archc.backends.triton.printer import mentioned
 from archc.backends.triton.program_launch import (
     ProgramLaunch,
-    Strided,
     add_program,
     launch_program,
-    strided,
 )
 from archc.backends.triton.schedule import Schedule
 from archc.backends.writer import Writer
@@ -24,7 +22,6 @@ from archc.ir import layer as ir
 from archc.ir.chunk import final, start
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.kernel import Kernel
-from archc.lowering.names import axis_name
 from archc.lowering.steps import BLOCK, INDICES, Stepping, stepping
 from archc.lowering.values import Refusal
 from archc.tile import language as tile
@@ -38,15 +35,14 @@ LOCALS = (
 
 @dataclass(frozen=True)
 class Given:
-    """The tensors of a launch, as they are written: captures, states before and after, results.
-    `layouts`: the order of a capture's dims where it is not that of its type; `indices`: which rows
-    of the pools. `data`: the dtype of the products. `told`: the name of what a launch returns."""
+    """The tensors of a launch, as they are written: captures, states before and after, results, all
+    contiguous, but that rows of pools may lie apart. `indices`: which rows of these. `data`: the
+    dtype of the products. `told`: the name of what a launch returns."""
 
     captures: Mapping[str, str]
     before: Mapping[str, str]
     after: Mapping[str, str]
     results: Mapping[str, str]
-    layouts: Mapping[str, tuple[str, ...]]
     data: str
     indices: tuple[str, ...] = ()
     told: str = ""
@@ -164,14 +160,12 @@ class StepLaunch:
         )
         launch_program(writer, self.title, made.program, launch)
 
-    def _buffers(self, given: Given) -> dict[str, str | Strided]:
+    def _buffers(self, given: Given) -> dict[str, str]:
         """The tensors of a launch, by the names of the program's buffers."""
-        buffers, tensors = dict[str, str | Strided](), {**given.tensors, **given.results}
+        buffers, tensors = dict[str, str](), {**given.tensors, **given.results}
         for name, buffer in self.made.tensors.items():
-            buffers[buffer.name] = self._tensor(buffer, name, tensors[name], given.layouts)
-        for name, text in zip(INDICES, given.indices, strict=False):
-            buffers[name] = Strided(text, (f"1 if {text} is None else {text}.stride(0)",))
-        return buffers
+            buffers[buffer.name] = tensors[name]
+        return {**buffers, **dict(zip(INDICES, given.indices, strict=False))}
 
     def _sizes(self, given: Given) -> dict[str, str]:
         """The numbers of a launch."""
@@ -210,14 +204,6 @@ class StepLaunch:
             return ""
         pairs = [(given.after[s], given.before[s]) for s in sorted(self.made.whole_states)]
         return " or ".join(f"shares_memory({after}, {old})" for after, old in pairs)
-
-    def _tensor(
-        self, buffer: tile.Buffer, name: str, text: str, layouts: Mapping[str, tuple[str, ...]]
-    ) -> str | Strided:
-        """A tensor; 0 is the stride along an axis that it lacks."""
-        axes = [axis for axis, _ in buffer.axes]
-        layout = [axis_name(axis) for axis in layouts.get(name, ())]
-        return text if name not in layouts or layout == axes else strided(text, layout, axes)
 
 
 def total(tiles: list[list[str]]) -> str:

@@ -65,7 +65,7 @@ class StepOp(GraphFunction):
         writer.docstring([doc])
         names = quoted(" ".join(self.states))
         writer.call("check_tensors(", [quoted(self.name), names, *self.states], ")")
-        rooms = "".join(f"torch.empty_like({state}), " for state in self.states)
+        rooms = "".join(f"{state}.new_empty({state}.shape), " for state in self.states)
         into = f"into=({rooms.rstrip(', ')}{',' * (len(self.states) == 1)})"
         one = "[0]" if len(self.states) + len(self.owner.results) == 1 else ""
         writer.call(f"return {self.made.name}(", [*self.every, into], f"){one}")
@@ -79,7 +79,7 @@ class StepOp(GraphFunction):
             shape += "," * (len(type.axes) == 1)
             dtype = DTYPES.get(type.dtype, f"{self.data}.dtype")
             made.append(f"{self.data}.new_empty(({shape}), dtype={dtype})")
-        made += [f"torch.empty_like({state})" for state in self.states]
+        made += [f"{state}.new_empty({state}.shape)" for state in self.states]
         writer = Writer()
         writer.call(f"def {self.name}_fake(", self.every, "):")
         writer.depth += 1

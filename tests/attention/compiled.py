@@ -96,7 +96,7 @@ def arguments(program: Program) -> tuple[dict[str, str], dict[str, Any], list[st
     for buffer in program.buffers:
         signature[f"{buffer.name}_p"] = POINTERS.get(buffer.dtype, "*fp32")
         even.append(f"{buffer.name}_p")
-        for axis, _ in buffer.axes if buffer.strided else ():
+        for axis in buffer.steps:
             name = strides[buffer.name, axis]
             signature[name] = "i32"
             if axis == "part" or axis.startswith("d_"):

@@ -51,8 +51,7 @@ def compiled(case: Case, capability: int = 90, **options: Any) -> Any:
         if tensor is None:
             fixed[f"{buffer.name}_p"] = None
         signature[f"{buffer.name}_p"] = "constexpr" if tensor is None else POINTER[tensor.dtype]
-        if buffer.strided:
-            signature |= {strides[buffer.name, axis]: "i32" for axis, _ in buffer.axes}
+        signature |= {strides[buffer.name, axis]: "i32" for axis in buffer.steps}
     signature |= {s.name: "i32" if s.is_integer else "fp32" for s in program.sizes}
     signature |= dict.fromkeys(program.constants, "constexpr")
     fixed = {name: value for name, value in fixed.items() if name in kernel.arg_names}

@@ -61,7 +61,8 @@ def launcher(
     for buffer in program.buffers:
         tensor = tensors.get(buffer.name)
         strides = [0] * len(buffer.axes) if tensor is None else tensor.stride()
-        given += [tensor, *(strides if buffer.strided else ())]
+        axes = [axis for axis, _ in buffer.axes]
+        given += [tensor, *(strides[axes.index(axis)] for axis in buffer.steps)]
     known = mentioned(program)
     given += [sizes[symbol.name] for symbol in program.sizes if symbol.name in known]
     fixed = {n: x for n, x in compiled_in(program, constants).items() if n in known}

@@ -14,7 +14,7 @@ import torch
 from archc.backends.assembly import assembled
 from archc.backends.eager.file import File
 from archc.backends.load import load
-from archc.backends.triton.program_launch import ProgramLaunch, Strided, write_program
+from archc.backends.triton.program_launch import ProgramLaunch, write_program
 from archc.backends.writer import Writer
 
 from archc.tile.compose import Composer, ceil_div
@@ -57,7 +57,7 @@ def file_of(program: Program, launch: ProgramLaunch, arguments: str) -> tuple[An
 
 
 ROWS = ProgramLaunch(
-    {"x": "x", "z": "z", "y": Strided("y", ("y.stride(1)", "y.stride(0)"))},
+    {"x": "x", "z": "z", "y": "y.T"},
     {"T": "x.shape[0]", "C": "x.shape[1]"},
     {"BLOCK_R": "4", "BLOCK_C": "8", "IO": "x.dtype"},
 )

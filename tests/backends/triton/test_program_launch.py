@@ -14,10 +14,8 @@ from archc.backends.load import load
 from archc.backends.triton.printer import mentioned, to_triton
 from archc.backends.triton.program_launch import (
     ProgramLaunch,
-    Strided,
     add_program,
     programs_text,
-    strided,
     write_program,
 )
 from archc.backends.writer import Writer
@@ -30,7 +28,7 @@ from tests.tile.programs import gated_rmsnorm
 
 LINES = (
     "launch_kernel(scaled_rows, -(-x.shape[0] // 4), "
-    "[x, *x.stride(), z, *((0,) if z is None else z.stride()), y, y.stride(1), y.stride(0)], "
+    "[x, *x.stride(), z, *((0,) if z is None else z.stride()), y.T, *y.T.stride()], "
     "[x.shape[0], x.shape[1]], compiled_for(IO=x.dtype, BLOCK_R=4, BLOCK_C=8), "
     '{"num_warps": 4, "num_stages": 3})'
 )
@@ -115,7 +113,6 @@ def test_real_sizes_are_floats_whatever_is_given():
         (replace(ROWS, sizes={"T": "1"}), "scaled_rows has sizes"),
         (replace(ROWS, buffers={"x": "x"}), "scaled_rows has buffers"),
         (replace(ROWS, constants={}), "scaled_rows has constants"),
-        (replace(ROWS, buffers={**ROWS.buffers, "x": Strided("x", ("1",))}), "`x` does not take"),
     ],
 )
 def test_expressions_that_are_not_those_of_the_program(launch: ProgramLaunch, said: str):
@@ -123,9 +120,24 @@ def test_expressions_that_are_not_those_of_the_program(launch: ProgramLaunch, sa
         lines(scaled_rows(), launch)
 
 
-def test_the_strides_of_a_tensor_in_another_order():
-    found = strided("x", ("t", "batch", "K"), ("batch", "t", "H", "K"))
-    assert found.strides == ("x.stride(1)", "x.stride(0)", "0", "x.stride(2)")
+def test_one_stride_of_rows_that_lie_apart():
+    """Of what stands before them strides follow; what stands after them is contiguous."""
+    k = Composer("moved", "y = the tokens of x.")
+    B, T, K = k.sizes("B", "T", "K")
+    (BLOCK,) = k.lengths("BLOCK")
+    x = k.memory("x", {"b": B, "t": T, "h": 2, "c": K}, rows="t")
+    y = k.buffer("y", b=B, t=T, h=2, c=K)
+    b, t = k.program("b", B), k.program("t", T)
+    c = k.iota("c", BLOCK)
+    k.store(y, b, t, 1, c, value=k.load(x, b, t, 1, c, where=(c < K,)), where=(c < K,))
+    program = k.done()
+    assert x.steps == ("t",)
+    given = {"B": "b", "T": "t", "K": "c"}
+    found = lines(program, ProgramLaunch({"x": "x", "y": "y"}, given, {"BLOCK": "4"}))
+    assert "[x, x.stride(1), y], [" in found[0]
+    text = to_triton(program)
+    assert "\n    x_p, x_t, y_p,\n" in text
+    assert "(p_b_64 * T + p_t) * x_t + tl.cast(1, tl.int64) * K" in text
 
 
 def test_programs_in_files_against_float64():

@@ -1,0 +1,68 @@
+"""How many arguments kernels have, and how what they read lies in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from archc.backends.triton.printer import mentioned
+
+import archc
+from archc.compile import programs_of
+from archc.runtime.steps import check_dense, dense_rows
+from archc.runtime.tokens import in_rows
+
+MOST = 48
+SPECS = sorted(path.stem for path in (Path(__file__).parents[3] / "specs").glob("*.arch"))
+LARGEST = ("fox", "mlstm", "mom", "nsa", "rwkv7", "slstm", "xlstm")
+
+
+@pytest.mark.parametrize(
+    "spec", [pytest.param(s, marks=() if s in LARGEST else pytest.mark.slow) for s in SPECS]
+)
+def test_no_kernel_has_more_arguments_than_a_reader_takes_in(spec: str) -> None:
+    for name, program in programs_of(archc.load(spec).layer).items():
+        strides = sum(len(buffer.steps) for buffer in program.buffers)
+        assert len(program.buffers) + strides + len(mentioned(program)) <= MOST, name
+
+
+WIDE = torch.randn(2, 5, 40)
+VIEWS = {
+    "whole": WIDE,
+    "a part of a wider tensor": WIDE[..., 8:20].unflatten(-1, (3, 4)),
+    "every other token": WIDE[:1, ::2],
+    "one number for all tokens": torch.ones(2, 1, 1, 3).expand(2, 5, 1, 3)[:, :, 0],
+    "heads first": torch.randn(2, 3, 5, 4).transpose(1, 2),
+    "heads that share": torch.randn(2, 5, 1, 4).expand(2, 5, 3, 4),
+    "tokens after the first": WIDE[:, 1:],
+    "one token of each": WIDE[:, 2:3],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_tokens_are_read_where_they_are(view: str) -> None:
+    """An address is that of a token, by one stride, and a place in it."""
+    x = VIEWS[view]
+    (y,) = in_rows(x)
+    (batch, tokens), inner = y.shape[:2], y.shape[2:]
+    rows = torch.as_strided(
+        y, (batch * tokens, inner.numel()), (y.stride(1), 1), y.storage_offset()
+    )
+    assert torch.equal(rows.reshape(y.shape), x)
+
+
+def test_what_is_read_as_it_is_has_no_copy() -> None:
+    for name in ("whole", "a part of a wider tensor", "every other token"):
+        assert in_rows(VIEWS[name])[0] is VIEWS[name], name
+
+
+def test_a_pool_is_written_in_whole_rows() -> None:
+    pool = torch.zeros(6, 2, 3, 4)
+    apart = pool[::2]
+    assert dense_rows(apart) is apart
+    check_dense("decode", "into[0]", pool[1:])
+    turned = pool.transpose(1, 2)
+    assert dense_rows(turned).is_contiguous()
+    with pytest.raises(ValueError, match=r"each row of `into\[0\]`, a pool, must be contiguous"):
+        check_dense("decode", "into[0]", turned)
