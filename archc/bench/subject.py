@@ -19,6 +19,7 @@ from archc.diagnostics import InternalError
 from archc.file_check import rewritten
 from archc.ir import layer as ir
 from archc.ir.sizes import Number, evaluate, resolve_sizes
+from archc.ir.value_names import gate_of
 from archc.specfile import read, split
 
 LIMIT = 1e-9
@@ -112,7 +113,7 @@ def _enters(memory: ir.Layer) -> tuple[Entering, ...]:
     found = []
     for _, op in memory.inputs:
         dims = [axis for axis in op.type.axes if axis.kind == "dim"]
-        gate = op.name.startswith("log_") or len(dims) < 2
+        gate = gate_of(op.name) is not None or len(dims) < 2
         found.append(Entering(op.name, stays_wide(op), gate))
     return tuple(found)
 

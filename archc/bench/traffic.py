@@ -17,6 +17,7 @@ from archc.ir import layer as ir
 from archc.ir.count import cost
 from archc.ir.graph import Type
 from archc.ir.sizes import Number, evaluate
+from archc.ir.value_names import gate_of
 
 WIDE = 4
 """Bytes of a number of a state, and of a gate that is given as its logarithm."""
@@ -48,7 +49,7 @@ def compulsory(
 
 def stays_wide(entering: ir.Input) -> bool:
     """Whether an input is float32 beside narrower ones: a decay's logarithm, a weight."""
-    return entering.name.startswith("log_") or "t" not in entering.type.names
+    return gate_of(entering.name) is not None or "t" not in entering.type.names
 
 
 def _bytes(type: Type, known: Mapping[str, Number], width: int) -> float:

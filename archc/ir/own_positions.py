@@ -31,11 +31,13 @@ def unready(layer: ir.Layer) -> str | None:
         if reason is None and isinstance(node.op, ir.Attend):
             bodies = (node.op.body, node.op.decode or node.op.body)
             reason = next((r for body in bodies for each in body if (r := _looks(each))), None)
-        if reason is None and isinstance(node.op, ir.Call) and node.op.callee.kind != "argument":
-            reason = unready(node.op.callee)
         if reason is not None:
             called = f"`{node.name}` of " if node.name else ""
-            return reason if reason.endswith(")") else f"{reason} ({called}{layer.name})"
+            return f"{reason} ({called}{layer.name})"
+        if isinstance(node.op, ir.Call) and node.op.callee.kind != "argument":
+            reason = unready(node.op.callee)
+            if reason is not None:
+                return reason
     return None
 
 

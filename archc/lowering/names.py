@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import sympy
 
-from archc.dims import OWN, in_words
+from archc.dims import counts_tokens, in_words
 from archc.ir.kernel import Kernel
 
 RESERVED = frozenset({
@@ -31,7 +31,7 @@ def axis_name(axis: str) -> str:
     """What a program calls an axis of a tensor: its stride is not the pointer `x_p`, and no number
     of rows; `segment` is the compiler's own."""
     name = plain(axis)
-    taken = name.rstrip("_") in ("p", "rows", "segment") and not axis.endswith(OWN)
+    taken = name.rstrip("_") in ("p", "rows", "segment") and not counts_tokens(axis)
     return f"{name}_" if taken else name
 
 
@@ -46,7 +46,7 @@ def size_name(symbol: sympy.Basic, reserved: Collection[str] = ()) -> str:
         or keyword.iskeyword(stem)
         or stem.split("_")[0] in ("p", "B", "T")
     )
-    return f"{name}_size" if taken and not str(symbol).endswith(OWN) else name
+    return f"{name}_size" if taken and not counts_tokens(str(symbol)) else name
 
 
 def buffer_names(kernel: Kernel, reserved: Collection[str] = ()) -> dict[str, str]:

@@ -30,17 +30,18 @@ from archc.ir.decode import decode_pays
 from archc.ir.graph import Graph, Node
 
 DECODE = "_decode"
-"""How the name of a form ends that is made for few readers."""
+"""What is behind the name of a form for few readers."""
 
 
 class AttendFunction:
     """The function of one attention: its arguments are the captures, then what positions need.
-    `packed`: it takes all packed sequences at once; `unpacked`: it is not called with any."""
+    `packed`: it takes all packed sequences at once; `unpacked`: it is not called with any; `few`:
+    it is the form for few readers."""
 
     def __init__(self, scope: Scope, node: Node, values: dict[str, Value], suffix: str = ""):
         self.scope, self.node, self.op, self.values = scope, node, node.op, values
         self.arguments = {name: identifier(name) for name in self.values}
-        self.results = wanted_results(scope, node)
+        self.results, self.few = wanted_results(scope, node), suffix == DECODE
         name = region_name(scope.layer, scope.graph, node)
         self.name = scope.file.names.fresh(name + suffix)
         inputs = {n.op.name: n for n in self.op.body if isinstance(n.op, ir.Input)}
@@ -208,8 +209,8 @@ class AttendFunction:
         results = ", ".join(f"`{name}`" for name in self.results)
         reader, read = self.op.reader.name, self.op.read.name
         title = f"{results} of each token `{reader}`, from what it may read along `{read}`"
-        few = ": products in the order that is best where few tokens read many."
-        title += few if self.name.endswith(DECODE) else "."
+        few = ": products in the order that is best where few tokens read many"
+        title += f"{few}." if self.few else "."
         shapes = {self.arguments[name]: self.layouts[name] for name in self.values}
         known = argument_list(shapes)
         if "pos" in parameters:

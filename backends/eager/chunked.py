@@ -51,8 +51,9 @@ class ChunkedFunction(RecurrenceFunction):
     """The functions of one recurrence; the one that does the steps is a `FoldFunction`'s."""
 
     def __init__(self, scope: Scope, node: Node):
-        self.title = scope.file.names.fresh(region_name(scope.layer, scope.graph, node))
-        super().__init__(scope, node, f"{self.title}_steps")
+        title = scope.file.names.fresh(region_name(scope.layer, scope.graph, node))
+        super().__init__(scope, node, f"{title}_steps")
+        self.title = title
         self.steps_alone = True
         self.form: ChunkForm = node.op.chunked
         self.inputs = {name: self.arguments[name] for name in self.arguments}

@@ -40,7 +40,7 @@ class RecurrenceFunction:
         self.states = {state.name: identifier(state.name) for state in node.op.states}
         self.results = wanted_results(scope, node)
         name = name or scope.region or region_name(scope.layer, scope.graph, node)
-        self.name = scope.file.names.fresh(name)
+        self.title = self.name = scope.file.names.fresh(name)
         types = {name: scope.graph[operands[name]].type for name in captures}
         axes = {n: [types[n].axis(axis) for axis in v.layout] for n, v in self.values.items()}
         axes |= {state.name: state.axes for state in node.op.states}
@@ -73,15 +73,14 @@ class RecurrenceFunction:
 
     def call(self) -> dict[str, Value]:
         """Write the function and the line that calls it; the results by name."""
-        title = self.name
         if self.scope.file.by_steps is not None and not self.scope.region:
-            self.name = self.scope.file.names.fresh(f"{title}_steps")
+            self.name = self.scope.file.names.fresh(f"{self.title}_steps")
         text = self.text()
         self.scope.file.sections.append(text)
         needed = dict(zip(*extra_arguments(self.scope, self.body), strict=True))
         self.stepping = self.steps_in_kernel(needed)
         if self.stepping is not None:
-            needed = self._choose_steps(title, needed)
+            needed = self._choose_steps(self.title, needed)
         return self.write_call(list(needed.values()))
 
     def steps_in_kernel(self, needed: Mapping[str, str]) -> Any:

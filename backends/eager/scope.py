@@ -18,7 +18,7 @@ from archc.backends.expression import ATOM, Text, call, number, whole
 from archc.backends.index import aligned, permuted
 from archc.backends.writer import Names, Writer
 
-from archc.dims import OWN, TIME, Axis, in_words
+from archc.dims import TIME, Axis, counts_tokens, in_words
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir import roles
@@ -330,7 +330,7 @@ class Scope:
             taken = {*self.lengths.values(), *self.handed}
             if size == str(TIME.size) and "t" in self.lengths:
                 self.sizes[size] = self.lengths["t"]
-            elif size in taken or size.endswith(OWN):
+            elif size in taken or counts_tokens(size):
                 local = self.names.fresh(in_words(size))
                 while local in taken | self.asked:
                     local = self.names.fresh(in_words(size))

@@ -52,7 +52,7 @@ def step_function(
     """The function for a recurrence whose eager loop is given, or why there is none."""
     if not recurrence.tokens:
         return "no argument tells how many tokens there are"
-    home, title = recurrence.scope.graph, recurrence.name.removesuffix("_steps")
+    home, title = recurrence.scope.graph, recurrence.title
     numbers = [name for name, value in recurrence.values.items() if value.kind == NUMBER]
     walk = walk_of(
         schedule, home, recurrence.node, f"{title}_step", recurrence.results, numbers, True
@@ -77,8 +77,7 @@ class StepFunction(Again):
         for state in recurrence.op.states:
             given[start(state.name)] = Value(Text(""), tuple(a.name for a in state.axes), DATA)
         order = [*recurrence.arguments, *map(start, recurrence.states)]
-        title = recurrence.name.removesuffix("_steps")
-        name = recurrence.scope.file.names.fresh(f"{title}_decode")
+        name = recurrence.scope.file.names.fresh(f"{recurrence.title}_decode")
         super().__init__(recurrence.scope, walk.graph, name, given, order, recurrence.op.stream)
         self.states = {state: self.arguments[start(state)] for state in recurrence.states}
         self.after = {state: self.body.names.fresh(f"{state}_after") for state in recurrence.states}

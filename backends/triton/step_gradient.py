@@ -45,7 +45,7 @@ class WalkFunction(GraphFunction):
         given: Mapping[str, Value], order: Sequence[str],
     ):  # fmt: skip
         self.schedule = schedule
-        file, self.title = recurrence.scope.file, f"{recurrence.name.removesuffix('_steps')}_{kind}"
+        file, self.title = recurrence.scope.file, f"{recurrence.title}_{kind}"
         name = file.names.fresh(self.title)
         super().__init__(recurrence.scope, graph, name, given, order, recurrence.op.stream)
         self.body.emitters = {**recurrence.scope.emitters, ir.Recurrence: self._recurrence}
@@ -178,7 +178,7 @@ class LoopFunction(GraphFunction):
         self, recurrence: RecurrenceFunction, graph: Graph, kind: str, given: Mapping[str, Value],
         order: Sequence[str],
     ):  # fmt: skip
-        name = recurrence.scope.file.names.fresh(f"{recurrence.name.removesuffix('_steps')}_{kind}")
+        name = recurrence.scope.file.names.fresh(f"{recurrence.title}_{kind}")
         super().__init__(recurrence.scope, graph, name, given, order, recurrence.op.stream)
 
 
@@ -219,7 +219,7 @@ class StepGradient:
         graph: Graph, form: ChunkForm,
     ):  # fmt: skip
         self.recurrence, self.form, self.schedule, self.make = recurrence, form, schedule, ops
-        self.scope, self.title = recurrence.scope, recurrence.name.removesuffix("_steps")
+        self.scope, self.title = recurrence.scope, recurrence.title
         self.states, self.results = recurrence.states, recurrence.results
         self.inputs = {name: recurrence.arguments[name] for name in recurrence.arguments}
         self.inputs |= {start(name): text for name, text in recurrence.states.items()}
