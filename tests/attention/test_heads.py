@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from archc.backends.triton.fold_op import FEW
 from torch import Tensor
 
 from archc.attention.row_heads import rows_of
 from archc.lowering.attention_heads import by_parts, joined
+from archc.runtime import folds
 from archc.tile.language import Program
 from archc.verify.fold_trial import distance
 from tests.attention.cases import Launch, launch, spec
@@ -174,3 +176,10 @@ def in_pages(x: Tensor, table: Tensor) -> Tensor:
         for place, page in enumerate(pages):
             memory[page] = own[place * PAGE : (place + 1) * PAGE] if page else torch.nan
     return memory.flatten(0, 1)[None]
+
+
+def test_files_call_few_readers_what_their_writer_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folds, "by_folds", lambda *tensors: True)
+    assert folds.by_few_folds(FEW - 1) and not folds.by_few_folds(FEW)
+    with pytest.raises(RuntimeError, match=f"fewer than {FEW} tokens"):
+        folds.no_second_gradient_of_fold(None)
