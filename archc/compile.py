@@ -17,8 +17,7 @@ from archc.algebra.absorb import absorb
 from archc.algebra.scales import scaled_queries
 from archc.algebra.separate import separate
 from archc.algebra.simplify import simplify
-from archc.attention.recognise import folds
-from archc.attention.weighted_sum import Refusal, WeightedSum
+from archc.attention.recognise import Found, folds
 from archc.autodiff.gradient_builder import NoGradient
 from archc.autodiff.reverse import gradient
 from archc.backends.eager import emit as eager
@@ -133,7 +132,7 @@ def slopes_of(graph: Graph, wanted: Sequence[str]) -> Graph | str:
     return slopes
 
 
-def folded(attend: ir.Attend) -> tuple[WeightedSum | Refusal, ...]:
+def folded(attend: ir.Attend) -> tuple[Found, ...]:
     """What each sum over the tokens read of an attend is, with its derivative."""
     return folds(attend, slopes_of)
 

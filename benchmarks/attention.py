@@ -57,6 +57,29 @@ def gates(tokens: int) -> list[Any]:
     return [torch.nn.functional.logsigmoid(torch.randn(B, tokens, H, device="cuda") + 4)]
 
 
+def matrices(tokens: int) -> list[Any]:
+    """A direction and a rate for each token and head: of a reflection and what is between it and
+    the identity."""
+    w = torch.randn(B, tokens, H, D, device="cuda")
+    w = torch.nn.functional.normalize(w, dim=-1).to(torch.bfloat16)
+    return [w, 2 * torch.rand(B, tokens, H, device="cuda")]
+
+
+def gated_matrices(tokens: int) -> list[Any]:
+    """The same, and the log of a gate."""
+    return [*matrices(tokens), *gates(tokens)]
+
+
+def turning(tokens: int) -> Callable[..., Tensor]:
+    """fla's attention through products of Householder matrices."""
+    from fla.ops.path_attn import parallel_path_attn
+
+    def call(q: Tensor, k: Tensor, v: Tensor, w: Tensor, *more: Tensor) -> Tensor:
+        return parallel_path_attn(q, k, v, w.float(), *more)[0]
+
+    return call
+
+
 def sinks(tokens: int) -> list[Any]:
     """A sink for each head."""
     return [torch.zeros(H, device="cuda")]
@@ -130,6 +153,8 @@ ROWS = {
     "window": Row("window_attention", sinks, {"w": WINDOW}, 3, windowed),
     "biased": Row(BIASED, biases, {}, 4, biased),
     "fox": Row("fox", gates, {}, 4, forgetting),
+    "path": Row("path", matrices, {}, 5, turning),
+    "path_fox": Row("path_fox", gated_matrices, {}, 6, turning),
 }
 
 

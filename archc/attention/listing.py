@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import sympy
 
+from archc.attention.between import SPAN, Between
 from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Bound, WeightedSum
 from archc.ir import layer as ir
@@ -42,6 +43,25 @@ def bound_text(bound: Bound, reader: str, read: str) -> str:
     """`s <= t`, `s >= t + 1 - w`."""
     limit = bound.slope * sympy.Symbol(reader) + bound.offset
     return f"{read} {'<=' if bound.most else '>='} {limit}"
+
+
+def lines_between(between: Between) -> Iterator[tuple[str, str]]:
+    """The lines about a weighted sum through matrices of the tokens between."""
+    whole, dot = between.whole, between.dot
+    path = whole.source(dot.read).type.axes[1].name
+    outer = " ".join(
+        f"{'-' if rank.sign < 0 else '+'} {rank.u.name} {rank.w.name}'" for rank in between.ranks
+    )
+    through = f"{dot.read}' M[{path} + 1] ... M[{whole.reader.name}] {dot.reader}, M = I {outer}"
+    for title, text in lines(whole):
+        if title == dot.name:
+            yield title, through
+            yield "spans", f"of {SPAN} tokens, then twice as long: later ones read earlier ones"
+            beside = f"{between.left.name} . {between.right.name}"
+            yield "inside", f"{dot.name} = {dot.reader} . {dot.read} - {beside}, of a chunk"
+            yield "borders", f"{dot.reader} and {dot.read} are brought to the border of two spans"
+        elif title != "few readers":
+            yield title, text
 
 
 def lines(fold: WeightedSum) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import sympy
 
+from archc.attention.between import Between, Rank, Through, in_spans, through
 from archc.attention.bounds import always, bound, conjuncts, of_distance, up_to_the_reader
 from archc.attention.grouped import grouped
 from archc.attention.row_heads import not_by_choice
@@ -46,7 +47,12 @@ class NotWeightedSum(Exception):
         self.refusal = Refusal(reason, node.span)
 
 
-def folds(attend: ir.Attend, slopes: Slopes) -> tuple[WeightedSum | Refusal, ...]:
+Found = WeightedSum | Between | Refusal
+"""What a sum over the tokens read is: a fold, one through matrices of the tokens between, or why it
+is none."""
+
+
+def folds(attend: ir.Attend, slopes: Slopes) -> tuple[Found, ...]:
     """What each sum over the tokens read is, in the order of the body."""
     return tuple(fold_of(attend, node, slopes) for node in sums(attend))
 
@@ -63,7 +69,7 @@ def sums(attend: ir.Attend) -> Iterator[Node]:
             yield node
 
 
-def fold_of(attend: ir.Attend, node: Node, slopes: Slopes) -> WeightedSum | Refusal:
+def fold_of(attend: ir.Attend, node: Node, slopes: Slopes) -> Found:
     """The fold that one sum is, or why it is none."""
     try:
         return _Reading(attend, node).fold(slopes)
@@ -85,6 +91,7 @@ class _Reading:
         self.names: set[str] = {*RESERVED}
         self.bounds: list[Bound] = []
         self.choice: Choice | None = None
+        self.between: tuple[Dot, tuple[Rank, ...]] | None = None
         self.heads: tuple[Axis, ...] = ()
         self.pairs_axes: tuple[Axis, ...] = ()
 
@@ -93,7 +100,7 @@ class _Reading:
 
     # --- the whole ---
 
-    def fold(self, slopes: Slopes) -> WeightedSum:
+    def fold(self, slopes: Slopes) -> Found:
         weights, values = self._operands()
         softmax = isinstance(weights.op, ir.Softmax)
         self.heads = tuple(axis for axis in weights.type.axes if axis.kind == "dim")
@@ -124,7 +131,16 @@ class _Reading:
         )  # fmt: skip
         if self.choice is not None and (reason := not_by_choice(found)):
             raise self.refuse(reason, self.node)
-        return _learned(found, slopes)
+        return _learned(found, slopes) if self.between is None else self._tree(found, slopes)
+
+    def _tree(self, found: WeightedSum, slopes: Slopes) -> Between | Refusal:
+        """The fold as those of a tree of spans, as matrices of the tokens between are in it."""
+        assert self.between is not None
+        made = in_spans(found, *self.between)
+        if isinstance(made, Refusal):
+            raise self.refuse(made.reason, self.node)
+        inside, across = (_learned(fold, slopes) for fold in (made.inside, made.across))
+        return replace(made, whole=_learned(found, slopes), inside=inside, across=across)
 
     def _forget_unread(self) -> None:
         """Drop products that the formula does not read."""
@@ -323,6 +339,8 @@ class _Reading:
         called = node.name or next(
             (self.body[o].name for o in node.operands if self.body[o].name), None
         )
+        if role == "path":
+            called = node.name or "u"
         base = called or {"reader": "u", "read": "w"}.get(role, "c")
         if summed:
             base = f"sum_{base}_{'to' if role == 'reader' else 'before'}"
@@ -332,8 +350,9 @@ class _Reading:
         """A product of vectors; numbers that a vector is scaled by are taken out of it."""
         operands = [self.body[operand] for operand in node.operands]
         sides = [self._side(operand) for operand in operands]
-        if sorted(sides) != ["read", "reader"]:
-            raise self.refuse("pairs of positions are summed over another dim", node)
+        of_pairs = [{self.reader.name, self.read.name} <= {*o.type.names} for o in operands]
+        if any(of_pairs) or sorted(sides) != ["read", "reader"]:
+            return self._through(node)
         labels = [
             dict(zip(o.type.names, names, strict=True))
             for o, names in zip(operands, node.op.ins, strict=True)
@@ -352,10 +371,37 @@ class _Reading:
             found[side] = self.source(vector, dim).name
         dot = Dot(self._fresh("product"), found["reader"], found["read"])
         self.dots.append(dot)
+        return self._scaled(dot, factors)
+
+    def _scaled(self, dot: Dot, factors: list[tuple[str, ir.Constant]]) -> int:
+        """A product with the numbers that its vectors were scaled by."""
         id = self._input(dot.name, "real")
         for fn, number in factors:
             id = Builder(self.graph).fn(fn, id, self.graph.add(number))
         return id
+
+    def _through(self, node: Node) -> int:
+        """A product of vectors through matrices of the tokens between."""
+        found = through(self.body, node, self.reader.name, self.read.name)
+        if not isinstance(found, Through):
+            raise self.refuse(found or "pairs of positions are summed over another dim", node)
+        if self.between is not None:
+            raise self.refuse("a second product of matrices of the tokens between", node)
+        peeled = [self._peeled(self.body[id], dim) for id, dim in (found.reader, found.read)]
+        sides = zip(peeled, (found.reader[1], found.read[1]), strict=True)
+        ends = [self.source(vector, dim) for (vector, _), dim in sides]
+        dot = Dot(self._fresh("product"), ends[0].name, ends[1].name)
+        self.dots.append(dot)
+        known = dict(self.sources)
+        ranks = [
+            Rank(
+                self.source(self.body[outer.u], outer.rows, "path"),
+                self.source(self.body[outer.w], outer.columns, "path"), outer.sign,
+            )
+            for outer in found.outers
+        ]  # fmt: skip
+        self.sources, self.between = known, (dot, tuple(ranks))
+        return self._scaled(dot, [each for _, scale in peeled for each in scale])
 
     def _side(self, node: Node) -> str:
         """Whether a value is of the reader or of the token read."""

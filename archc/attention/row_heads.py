@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import sympy
 
+from archc.attention.between import Between
 from archc.attention.weighted_sum import Refusal, WeightedSum
 from archc.dims import Axis
 
@@ -78,7 +79,7 @@ def not_by_choice(fold: WeightedSum) -> str:
     return ""
 
 
-def all_by_rows(found: Sequence[WeightedSum | Refusal]) -> list[WeightedSum]:
+def all_by_rows(found: Sequence[WeightedSum | Between | Refusal]) -> list[WeightedSum]:
     """The sums of an attend's form for few readers, if programs whose rows are heads do all of
     them; else none."""
     able = [

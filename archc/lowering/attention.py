@@ -501,10 +501,12 @@ def forward(fold: WeightedSum, name: str = "attend") -> Program:
     return w.k.done()
 
 
-def summed(w: Sweep, values: Source | None, first: Tile | None = None) -> list[Tile]:
+def summed(
+    w: Sweep, values: Source | None, first: Tile | None = None, before: Sequence[Tile] = ()
+) -> list[Tile]:
     """What a program of readers finds: the sum of the values that it walks, and of a softmax the
     largest score and the sum of weights before it. `first`: whether what enters a softmax's total
-    alone is counted here, where it is not always."""
+    alone is counted here, where it is not always. `before`: what was found of other tokens."""
     k, fold = w.k, w.fold
     w.stand_at()
     fixed = w.loaded("same", None, ())
@@ -516,6 +518,7 @@ def summed(w: Sweep, values: Source | None, first: Tile | None = None) -> list[T
     if fold.softmax:
         sink = None if fold.sink is None else tile({**fixed, **mine}[fold.sink]).over(w.rows)
         carried = [*_begin(w, sink, first), *carried]
+    carried = [*before] or carried
 
     def turn(s: Tokens, masked: bool, before: tuple[Tile, ...]) -> Sequence[Tile]:
         in_s = w.inside_of(s, READ)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from archc.attention.listing import lines
+from archc.attention.between import Between
+from archc.attention.listing import lines, lines_between
 from archc.attention.recognise import sums
 from archc.attention.row_heads import all_by_rows, rows_of
 from archc.attention.weighted_sum import WeightedSum
@@ -68,6 +69,8 @@ def _sums(attend: ir.Attend, name: str, layer: ir.Layer) -> Iterator[Attended]:
         kernels = fold if isinstance(fold, WeightedSum) and not by_torch else None
         if kernels is not None:
             more = (*lines(kernels), ("packed", how_packed(layer, attend, found)))
+        if isinstance(fold, Between):
+            more = (*lines_between(fold), ("packed", how_packed(layer, attend, found)))
         if attend.decode is not None:
             more = tuple(line for line in more if line[0] != "few readers") + _few(attend)
         how = told(attend, node, fold)

@@ -16,11 +16,13 @@ from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, PLACES, Value
 from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import permuted
+from archc.backends.triton.between_op import BetweenOp
 from archc.backends.triton.choice_op import ChoiceOp
 from archc.backends.triton.fold_op import FEW, FoldOp
 from archc.backends.triton.slot_op import SlotOp, by_slots
 
-from archc.attention.recognise import sums
+from archc.attention.between import SPAN, Between
+from archc.attention.recognise import Found, sums
 from archc.attention.row_heads import all_by_rows
 from archc.attention.weighted_sum import Refusal, Source, WeightedSum
 from archc.ir import layer as ir
@@ -28,33 +30,36 @@ from archc.ir.graph import Node
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import numbers_of
 
-WIDEST, WIDEST_OF_FEW = 256, 512
-"""The longest vector that kernels hold, and those of few readers, or of one, alone."""
+WIDEST, WIDEST_OF_FEW, WIDEST_BETWEEN = 256, 512, 128
+"""The longest vector that kernels hold, those of few readers, or of one, alone, and those between
+which matrices stand."""
 
-Folds = Callable[[ir.Attend], tuple[WeightedSum | Refusal, ...]]
+Folds = Callable[[ir.Attend], tuple[Found, ...]]
 
 
 class FoldFunction(AttendFunction):
     """The function of an attend whose `folds` are ops."""
 
     def __init__(
-        self, scope: Scope, node: Node, values: dict[str, Value], folds: list[WeightedSum],
-        title: str, many: bool,
+        self, scope: Scope, node: Node, values: dict[str, Value],
+        folds: Sequence[WeightedSum | Between], title: str, many: bool,
     ):  # fmt: skip
         super().__init__(scope, node, values, "_fold")
         self.many = many
         by_torch = {id: each.operands for id, each in self.body.fused.items()}
         self.take_borders({**by_torch, **taking_borders(folds)} if many else {})
         self.unpacked = not many
-        self.folds = [replace(fold, packed=self.packed) for fold in folds]
+        plain = [fold.whole if isinstance(fold, Between) else fold for fold in folds]
+        self.folds = [replace(fold, packed=self.packed) for fold in plain]
+        self.trees = [fold for fold in folds if isinstance(fold, Between)]
         self.table = self.body.names.fresh("table") if self._reads_pages() else ""
-        for fold in self.folds:
-            op = self._op(fold, f"{title}_sum")
+        for each in folds:
+            op = self._op(each, f"{title}_sum")
             op.write()
-            operands = tuple(dict.fromkeys(source.node for source in _entering(fold)))
-            most = most_of_choice(scope, node, fold)
+            operands = tuple(dict.fromkeys(source.node for source in _entering(op.fold)))
+            most = most_of_choice(scope, node, op.fold)
             emit = partial(_summed, op=op, most=most, table=self.table)
-            self.body.fused[fold.node] = Fused(operands, emit, "summed")
+            self.body.fused[op.fold.node] = Fused(operands, emit, "summed")
         self.body.uses = self.body._count_uses()
         self.test = self._test()
 
@@ -87,9 +92,12 @@ class FoldFunction(AttendFunction):
         caches = ", ".join(self.paged().values())
         self.body.head.insert(0, f"{caches}, {self.table} = with_table({caches})")
 
-    def _op(self, fold: WeightedSum, title: str) -> FoldOp:
+    def _op(self, fold: WeightedSum | Between, title: str) -> FoldOp:
         """The ops of a fold."""
         file = self.scope.file
+        if isinstance(fold, Between):
+            return BetweenOp(file, fold, title)
+        fold = replace(fold, packed=self.packed)
         if file.slots:
             return SlotOp(file, replace(fold, paged=bool(self.table)), title)
         if fold.choice is not None:
@@ -110,6 +118,7 @@ class FoldFunction(AttendFunction):
         lengths = dict.fromkeys(str(scope.size(axis.size)) for axis in vectors)
         single = all(fold.choice is not None and fold.choice.single for fold in self.folds)
         most = WIDEST if self.many and not single else WIDEST_OF_FEW
+        most = WIDEST_BETWEEN if self.trees else most
         fits = [f"{length} <= {most}" for length in lengths if not length.isdigit()]
         if not self.many:
             alone = [f"{scope.cu_seqlens} is None"] if scope.cu_seqlens else []
@@ -121,16 +130,27 @@ class FoldFunction(AttendFunction):
             tests.append(f"{readers} >= {FEW}")
         if any(fold.slopes is None for fold in self.folds):
             tests.append(f"not {learns}")
+        elif self.trees:
+            tests += [f"{readers} >= {FEW}", f"{readers} == {self._tokens_read()}"]
         elif self.op.decode is None:
             tests.append(f"({readers} >= {FEW} or not {learns})")
         return " and ".join(tests)
 
 
-def taking_borders(folds: Sequence[WeightedSum]) -> dict[int, tuple[int, ...]]:
+    def _tokens_read(self) -> str:
+        """How many tokens are read, as the caller knows it."""
+        op = self.op
+        read = next(n for n, role in op.captures
+                    if role == "read" and op.source in self.values[n].layout)  # fmt: skip
+        place = self.values[read].layout.index(op.source)
+        return f"{self.values[read].text.at(ATOM)}.shape[{place}]"
+
+
+def taking_borders(folds: Sequence[WeightedSum | Between]) -> dict[int, tuple[int, ...]]:
     """The sums whose kernels take packed sequences, and the values that each is made of."""
     return {
         fold.node: tuple(dict.fromkeys(source.node for source in fold.sources))
-        for fold in folds if fold.choice is None
+        for fold in folds if isinstance(fold, WeightedSum) and fold.choice is None
     }  # fmt: skip
 
 
@@ -160,18 +180,20 @@ def by_folds(
     if not many:
         return _of_few(folds, scope, node, values, name)
     node = replace(node, op=for_choices(folds, node.op))
-    found: list[WeightedSum] = []
+    found: list[WeightedSum | Between] = []
     body = node.op.body
     for each, fold in zip(sums(node.op), folds(node.op), strict=True):
         line = f"    {name}: {told(node.op, each, fold)}"
         by_torch = attention(body, each) is not None
-        known = by_torch or isinstance(fold, WeightedSum)
+        known = by_torch or not isinstance(fold, Refusal)
         into = scope.file.attends if known else scope.file.refused
         if line not in into:
             into.append(line)
         wanted = not by_torch if not scope.file.slots else _in_slots(scope, node, fold)
         if isinstance(fold, WeightedSum) and wanted:
             found.append(_of_what_is_learned(scope, node, fold))
+        elif isinstance(fold, Between) and wanted:
+            found.append(fold)
     if not found:
         return None
     made = FoldFunction(scope, node, values, found, name, many)
@@ -189,7 +211,7 @@ def for_choices(folds: Folds, op: ir.Attend) -> ir.Attend:
     return replace(op, body=op.decode, decode=None) if single == [False, True] else op
 
 
-def _is_single(fold: WeightedSum | Refusal) -> bool:
+def _is_single(fold: Found) -> bool:
     """Whether there are kernels for tokens that each reader has chosen one by one."""
     return isinstance(fold, WeightedSum) and fold.choice is not None and fold.choice.single
 
@@ -208,11 +230,11 @@ def _of_few(
     return made
 
 
-def _in_slots(scope: Scope, node: Node, fold: WeightedSum | Refusal) -> bool:
+def _in_slots(scope: Scope, node: Node, fold: Found) -> bool:
     """Whether sequences of different lengths have a kernel of a fold: that of torch for plain
     softmax would be given a mask, and read what is behind their ends. Where only the latest tokens
     are kept, in turn, or there is a form for few readers, PyTorch does it."""
-    if isinstance(fold, Refusal) or node.op.decode is not None:
+    if not isinstance(fold, WeightedSum) or node.op.decode is not None:
         return False
     memory = scope.memory
     fields = [memory.field("seen", operand) for operand in node.operands] if memory else []
@@ -240,14 +262,20 @@ def _of_what_is_learned(scope: Scope, node: Node, fold: WeightedSum) -> Weighted
     return replace(fold, slopes=slopes)
 
 
-def told(attend: ir.Attend, node: Node, fold: WeightedSum | Refusal) -> str:
+def told(attend: ir.Attend, node: Node, fold: Found) -> str:
     """A sentence on how a kernel computes a sum over the tokens that are read."""
     if attention(attend.body, node) is not None:
         return "scaled_dot_product_attention of torch"
     if isinstance(fold, Refusal):
         return f"all pairs at once: {fold.reason}"
+    if isinstance(fold, Between):
+        return (
+            f"a fold over spans of `{attend.read.name}` in a tree, softmax of a score through "
+            f"matrices of the tokens between, joined from {SPAN} tokens on; of a part of a sequence"
+            f"{_unlearned(fold.whole)}, all pairs at once"
+        )
     what = "softmax of a score" if fold.softmax else "weights as they are"
-    learned = f", without a gradient ({fold.unlearned})" if fold.slopes is None else ""
+    learned = _unlearned(fold)
     over = f"blocks of `{attend.read.name}`"
     if fold.choice is not None:
         over = f"each `{attend.read.name}`" if fold.choice.single else over
@@ -255,7 +283,12 @@ def told(attend: ir.Attend, node: Node, fold: WeightedSum | Refusal) -> str:
     return f"a fold over {over}, {what}{learned}"
 
 
-def how_packed(layer: ir.Layer, attend: ir.Attend, found: Sequence[WeightedSum | Refusal]) -> str:
+def _unlearned(fold: WeightedSum) -> str:
+    """A phrase on why a fold has no gradient; empty where it has."""
+    return f", without a gradient ({fold.unlearned})" if fold.slopes is None else ""
+
+
+def how_packed(layer: ir.Layer, attend: ir.Attend, found: Sequence[Found]) -> str:
     """A phrase on how packed sequences go through the kernels of an attend."""
     if not in_one_run(layer):
         return "one length after the other, as through all of the layer"
@@ -271,8 +304,7 @@ def _summed(
     """`o = memory_sum(q, k, v, T, pos, ...)`."""
     fold = op.fold
     reader, read = fold.reader.name, fold.read.name
-    running: dict[int, str] = {}
-    given = [_given(scope, fold, source, running) for source in _entering(fold)]
+    given = [_given(scope, fold, source, op.running) for source in _entering(fold)]
     tokens = scope.ask(scope.lengths[reader])
     starts = [scope.ask(scope.starts.get(name, "0")) for name in (reader, read)]
     starts = [starts[0], "0"] if fold.ragged else starts

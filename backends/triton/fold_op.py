@@ -33,12 +33,14 @@ Make = Callable[[WeightedSum, str], Program]
 
 class FoldOp:
     """The ops of one fold under construction. `numbers` are what only a call knows, by the names of
-    the arguments. `few`: whether there are kernels for few readers; `many`: for more of them."""
+    the arguments. `few`: whether there are kernels for few readers; `many`: for more of them.
+    `running`: the names of the running sums that the line which calls it has had made."""
 
     def __init__(
         self, file: File, fold: WeightedSum, title: str, few: bool = True, many: bool = True
     ):
         self.few, self.many = few, many
+        self.running: dict[int, str] = {}
         self.file, self.fold, self.title = file, fold, file.names.fresh(title)
         names = Names((*LOCALS, *(f"N_{clean(axis)}" for axis in self._axes(fold))))
         self.arguments = {source.name: names.fresh(source.name) for source in fold.sources}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from archc.backends.triton.kernel_program import KernelProgram, memory_of
 
-from archc.attention.weighted_sum import Refusal, WeightedSum
+from archc.attention.recognise import Found
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm
@@ -41,7 +41,7 @@ class Schedule:
     fitting: Callable[[Sequence[Kernels]], tuple[Mapping[str, int], Mapping[tuple[int, ...], int]]]
     segments: Callable[[Kernel, Axis], Segments | str]
     is_checkpointed: Callable[[ir.Recurrence], bool]
-    folds: Callable[[ir.Attend], tuple[WeightedSum | Refusal, ...]]
+    folds: Callable[[ir.Attend], tuple[Found, ...]]
     regions: Callable[[ir.Layer, Collection[int]], Sequence[RegionKernels]]
     packed: Callable[[TokenRegion], RegionKernels | str]
 

@@ -45,6 +45,10 @@ SPECS: dict[str, tuple[Shapes, dict[str, float]]] = {
         {**dict.fromkeys("qkrm", (1, 40, 2, 20)), "v": (1, 40, 2, 24), "g": (1, 40, 2),
          "b": (1, 40, 2)}, {},
     ),
+    "path": ({**dict.fromkeys("qkvw", (2, 150, 2, 20)), "beta": (2, 150, 2)}, {}),
+    "path_fox": (
+        {**dict.fromkeys("qkvw", (1, 270, 2, 20)), **dict.fromkeys(("beta", "f"), (1, 270, 2))}, {},
+    ),
     "fox, packed": ({**dict.fromkeys("qkv", (1, 40, 2, 20)), "f": (1, 40, 2)}, {}),
     "biased, packed": ({**dict.fromkeys("qkv", (1, 40, 2, 20)), "b": (40, 2)}, {}),
 }  # fmt: skip
@@ -94,6 +98,8 @@ def compared(spec: str) -> dict[str, float]:
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(shape, generator=generator) for shape in shapes.values()]
     drawn[3:] = [-x.abs() / 4 for x in drawn[3:]]
+    if "beta" in shapes:  # of matrices that turn: reflections, and less
+        drawn[3:5] = [drawn[3] / drawn[3].norm(dim=-1, keepdim=True), -4 * drawn[4].clamp(min=-0.5)]
     folded = getattr(module, f"{name}_fold")
     runs = [partial(folded, cu_seqlens=borders) if packed else folded, getattr(module, name)]
     runs = [partial(run, pos=pos, **numbers) for run in runs]

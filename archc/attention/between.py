@@ -1,0 +1,315 @@
+"""A score through the product of matrices of the tokens between -> folds without that product.
+
+    score(t, s) = k[s]' M[s+1] ... M[t] q[t] + ...,    M[i] = I + sign u[i] w[i]' + ...
+
+No inverse of M need exist, so there is no running product to divide by. The tokens are a tree
+instead: spans of `SPAN` tokens, of twice as many, and so on. A reader in the later half of a span
+reads all of the earlier half, and between the two stands a border: with q' = M[border] ... M[t]
+q[t] and k' = k[s]' M[s+1] ... M[border - 1] the score is k' q', which is a fold as any other
+(`across`). From one level to the next, q' of later halves and k' of earlier ones are multiplied by
+the matrix of the other half once; each pair of tokens is of one level.
+
+Within the smallest spans the product is that of a chunk of the delta rule, whose factors (WY) come
+out of a triangular system, with a row of U and of W for each outer product of each token and
+"stril" for what is of earlier tokens:  A = (I - sign stril(U W'))^-1,
+
+    score = Q K' + sign tril(Q W') A stril(U K')        a second product of vectors (`inside`)
+    q'    = Q + sign tril(Q W') A U
+    k'    = K + sign stril(U K')' A' W
+    M     = I + sign U' A' W                            of all of the span
+
+source: Bischof and Van Loan 1987 for products of reflections; the tree is that of hierarchical
+matrices, Hackbusch 1999.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import sympy
+
+from archc.attention.bounds import S, T, affine, up_to_the_reader
+from archc.attention.weighted_sum import Dot, Refusal, Source, WeightedSum
+from archc.dims import Axis
+from archc.ir import layer as ir
+from archc.ir.builder import Builder
+from archc.ir.graph import Graph, Node
+
+SPAN = 64
+"""Tokens of the smallest spans."""
+
+
+@dataclass(frozen=True)
+class Outer:
+    """sign u w', an outer product of the matrix of a token: the nodes of u and w, and their
+    dims."""
+
+    u: int
+    w: int
+    rows: str
+    columns: str
+    sign: int
+
+
+@dataclass(frozen=True)
+class Through:
+    """A product of vectors through matrices: the vector read and the reader's, each a node and its
+    dim, and the outer products that the matrix of a token has beside the identity."""
+
+    read: tuple[int, str]
+    reader: tuple[int, str]
+    outers: tuple[Outer, ...]
+
+
+@dataclass(frozen=True)
+class Rank:
+    """sign u w' of the matrix of each token between."""
+
+    u: Source
+    w: Source
+    sign: int
+
+
+@dataclass(frozen=True, eq=False)
+class Between:
+    """A softmax whose score goes through matrices of the tokens between. `whole` has all that
+    enters and the score with the name of that product; `inside` is the fold of a span of `SPAN`
+    tokens, which has two sources more, `left` and `right`; `across` that of the readers of a span
+    and the tokens of the one before. Both have the axis `spans` as one of their heads."""
+
+    whole: WeightedSum
+    inside: WeightedSum
+    across: WeightedSum
+    dot: Dot
+    left: Source
+    right: Source
+    ranks: tuple[Rank, ...]
+    spans: Axis
+
+
+# --- what a product is ---------------------------------------------------------------------------
+
+Term = tuple[Node, tuple[str, ...]]
+
+
+def through(body: Graph, node: Node, reader: str, read: str) -> Through | str | None:
+    """What a product of pairs is that goes through matrices; why it has no kernels; None where no
+    matrices are in it."""
+    terms = _terms(body, node)
+    matrices = [term for term in terms if isinstance(term[0].op, ir.Segment)]
+    if len(matrices) != 1 or len(terms) != 3:
+        return None
+    (matrix, labels), op = matrices[0], matrices[0][0].op
+    if op.kind != "product" or op.row is None or op.col is None:
+        return None
+    row, column = (labels[matrix.type.names.index(name)] for name in (op.row, op.col))
+    out = {label for label, _ in node.op.out}
+    found: dict[str, tuple[int, str]] = {}
+    for vector, own in terms:
+        if vector is not matrix:
+            summed = [label for label in own if label not in out]
+            if len(summed) != 1 or summed[0] not in (row, column) or row == column:
+                return "a product of matrices between is summed over more than one dim"
+            found[summed[0]] = (vector.id, vector.type.names[own.index(summed[0])])
+    if {*found} != {row, column}:
+        return "a product of matrices between does not go from a token to a reader"
+    first, last = (body[found[label][0]].type.names for label in (row, column))
+    if read not in first or reader in first or reader not in last or read in last:
+        return "a product of matrices between goes from the reader to a token"
+    if not _same_names(terms, dict(node.op.out)):
+        return "a dim of a product changes its name"
+    each = body[matrix.operands[0]]
+    if reader in each.type.names:
+        return "a matrix between depends on the reader"
+    made = outers(body, each, op.row, op.col)
+    if isinstance(made, str):
+        return made
+    return Through(found[row], found[column], made)
+
+
+def _same_names(terms: Sequence[Term], out: dict[str, Axis]) -> bool:
+    """Whether no dim that stays has another name afterwards."""
+    return all(
+        label not in out or out[label].name == name
+        for node, labels in terms for name, label in zip(node.type.names, labels, strict=True)
+    )  # fmt: skip
+
+
+def _terms(body: Graph, node: Node) -> list[Term]:
+    """The factors of a product with the labels that they have in it: those of a product inside of
+    it, which goes through a segment, too."""
+    found: list[Term] = []
+    for operand, labels in zip(node.operands, node.op.ins, strict=True):
+        each = body[operand]
+        if isinstance(each.op, ir.Contract) and _has_segment(body, each):
+            outer = dict(zip((label for label, _ in each.op.out), labels, strict=True))
+            for own, names in zip(each.operands, each.op.ins, strict=True):
+                renamed = tuple(outer.get(label, f"{each.id} {label}") for label in names)
+                found.append((body[own], renamed))
+        else:
+            found.append((each, labels))
+    return found
+
+
+def _has_segment(body: Graph, node: Node) -> bool:
+    return any(isinstance(body[operand].op, ir.Segment) for operand in node.operands)
+
+
+MORE = "a matrix between is more than the identity with outer products of vectors"
+
+
+def outers(body: Graph, node: Node, row: str, col: str) -> tuple[Outer, ...] | str:
+    """The outer products that a matrix [row, col] is the identity with; or why it has none."""
+    found: list[Outer] = []
+    identities = 0
+    waiting = [(node, 1)]
+    while waiting:
+        each, sign = waiting.pop()
+        if isinstance(each.op, ir.Delta):
+            identities += sign
+        elif isinstance(each.op, ir.Elementwise) and each.op.fn in ("add", "sub", "neg"):
+            last = -sign if each.op.fn != "add" else sign
+            first = last if each.op.fn == "neg" else sign
+            signs = (first, last)[: len(each.operands)]
+            waiting += [(body[id], s) for id, s in zip(each.operands, signs, strict=True)]
+        else:
+            outer = _outer(body, each, row, col, sign)
+            if outer is None:
+                return MORE
+            found.append(outer)
+    if identities != 1 or not found:
+        return MORE
+    return tuple(sorted(found, key=lambda outer: (outer.u, outer.w)))
+
+
+def _outer(body: Graph, node: Node, row: str, col: str, sign: int) -> Outer | None:
+    """A matrix u w' of two vectors of the token."""
+    if not isinstance(node.op, ir.Contract) or len(node.operands) != 2:
+        return None
+    out, found = dict(node.op.out), {}
+    for operand, labels in zip(node.operands, node.op.ins, strict=True):
+        own = body[operand]
+        if any(label not in out for label in labels):
+            return None
+        for name, label in zip(own.type.names, labels, strict=True):
+            if out[label].name in (row, col):
+                found[out[label].name] = (operand, name)
+            elif out[label].name != name:
+                return None
+    if {*found} != {row, col}:
+        return None
+    return Outer(found[row][0], found[col][0], found[row][1], found[col][1], sign)
+
+
+# --- the folds of the tree -----------------------------------------------------------------------
+
+
+def in_spans(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> Between | Refusal:
+    """The folds that a sum is whose score has such a product; `whole` takes it for one of q and
+    k."""
+    if reason := _why_not(whole, dot, ranks):
+        return Refusal(reason)
+    names = {axis.name for source in whole.sources for axis in source.type.axes}
+    spans = Axis(_unused("span", names), sympy.Symbol("spans", integer=True))
+    apart = tuple(_in_span(source, spans) for source in whole.sources)
+    heads = (spans, *whole.heads)
+    across = replace(whole, heads=heads, sources=apart, sink=None)
+    inner = Axis(_unused("inner", names), sympy.Integer(SPAN * len(ranks)))
+    used = {source.name for source in whole.sources}
+    left, right = (
+        _beside(_in_span(whole.source(name), spans), _unused(title, used), inner)
+        for name, title in ((dot.reader, "left"), (dot.read, "right"))
+    )
+    second = Dot(_unused("between", {d.name for d in whole.dots}), left.name, right.name)
+    pairs = _with_second(whole.pairs, dot.name, second.name)
+    inside = replace(
+        whole, heads=heads, sources=(*apart, left, right), dots=(*whole.dots, second), pairs=pairs
+    )
+    return Between(whole, inside, across, dot, left, right, ranks, spans)
+
+
+def _unused(name: str, names: set[str]) -> str:
+    while name in names:
+        name += "_"
+    return name
+
+
+def _in_span(source: Source, spans: Axis) -> Source:
+    """A source of the tokens of a span: each of them is one of its heads."""
+    if source.role == "same":
+        return source
+    batch, stream, *rest = source.type.axes
+    type = replace(source.type, axes=(batch, spans, stream, *rest))
+    shares = ((spans.name, spans.name, sympy.Integer(1)), *source.shares)
+    return replace(source, type=type, shares=shares)
+
+
+def _beside(source: Source, name: str, inner: Axis) -> Source:
+    """A vector beside that of a source: a number for each rank of the tokens of a span."""
+    axes = tuple(inner if axis == source.dim else axis for axis in source.type.axes)
+    return replace(source, name=name, type=replace(source.type, axes=axes), dim=inner)
+
+
+def _with_second(pairs: Graph, product: str, second: str) -> Graph:
+    """The score with one product less the other."""
+    made = pairs.copy()
+    (old,) = (n for n in made if isinstance(n.op, ir.Input) and n.op.name == product)
+    new = made.add(ir.Input(second, old.type), name=second)
+    marker = made.add(ir.Input(f"{product} alone", old.type))
+    total = Builder(made).fn("sub", marker, new)
+    made.substitute(old.id, total)
+    made.substitute(marker, made.add(old.op, name=old.name))
+    made.prune()
+    return made
+
+
+def _why_not(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> str:
+    """Why the tree has no kernels for a sum; empty where it has."""
+    if not whole.softmax or whole.values is None:
+        return "matrices between are in kernels of a softmax of values alone"
+    if whole.choice is not None or whole.lookups:
+        return "matrices between stand beside a choice, or beside a table"
+    if not up_to_the_reader(whole.bounds):
+        return "matrices between, and tokens after the reader are read"
+    if any(bound.slope != 1 for bound in whole.bounds):
+        return "matrices between, and what is read is not bounded by the distance"
+    if not all(_by_distance(whole, node) for node in map(whole.pairs.__getitem__, _roots(whole))):
+        return "matrices between, and a position itself is in the score"
+    heads = [head.name for head in whole.heads]
+    turned = [whole.source(dot.reader), whole.source(dot.read)]
+    turned += [each for rank in ranks for each in (rank.u, rank.w)]
+    for source in turned:
+        assert source.dim is not None
+        wanted = [source.type.axes[1].name, *heads, source.dim.name]
+        if [a.name for a in source.type.axes[1:]] != wanted or source.type.axes[0].kind != "batch":
+            return "vectors around matrices between, not each with a place for every head"
+        if any(share != 1 for _, _, share in source.shares):
+            return "vectors around matrices between are shared by heads"
+    for source in whole.sources:
+        if source.role != "same" and [a.kind for a in source.type.axes[:2]] != ["batch", "stream"]:
+            return f"`{source.name}` has no batch and tokens in front"
+        if source.role == "same" and "batch" in source.type.names:
+            return f"`{source.name}` is of a sequence"
+    return ""
+
+
+def _roots(whole: WeightedSum) -> list[int]:
+    """What the formula of pairs gives."""
+    return [*whole.pairs.outputs.values()]
+
+
+def _by_distance(whole: WeightedSum, node: Node) -> bool:
+    """Whether a value of pairs knows no position but by the distance of two tokens."""
+    graph, names = whole.pairs, (whole.reader.name, whole.read.name)
+    if isinstance(node.op, ir.Input | ir.Constant):
+        return True
+    if isinstance(node.op, ir.Position):
+        return node.op.axis.name not in names
+    operands = [graph[operand] for operand in node.operands]
+    if isinstance(node.op, ir.Elementwise) and node.op.fn in ("lt", "le", "gt", "ge", "sub"):
+        sides = [affine(graph, operand, *names) for operand in operands]
+        if sides[0] is not None and sides[1] is not None:
+            rest = sympy.expand(sides[0] - sides[1])
+            return bool(rest.coeff(T) + rest.coeff(S) == 0)
+    return all(_by_distance(whole, operand) for operand in operands)

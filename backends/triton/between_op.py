@@ -1,0 +1,151 @@
+"""One sum over the tokens read whose score goes through matrices of the tokens between, as an op of
+torch: kernels of the spans of a tree, and the op that calls them level by level."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from archc.backends.eager.file import File
+from archc.backends.triton.fold_op import FoldOp, Make
+from archc.backends.writer import Writer
+
+from archc.attention.between import Between
+from archc.attention.weighted_sum import Source, WeightedSum
+from archc.lowering.attention import numbers_of
+from archc.lowering.attention_spans import another_span, first_span, span_readers, span_tokens
+from archc.tile.language import Program
+
+GIVEN = ("d_o", "o", "lse", "delta")
+"""What arrives at kernels of the gradient."""
+
+
+class SpanOp(FoldOp):
+    """The functions that launch the kernels of one fold of the tree, that of `first` spans or that
+    of those before; results are given, as views. Numbers enter in the order of `whole`."""
+
+    def __init__(self, file: File, fold: WeightedSum, whole: WeightedSum, title: str, first: bool):
+        super().__init__(file, fold, title, few=False)
+        self.first, known = first, numbers_of(fold)
+        self.given = [self.numbers[known[number].name] for number in numbers_of(whole)]
+
+    def write_functions(self, learned: list[str]) -> None:
+        """The function of the values, and those of the gradient, which are given views of what is
+        `learned`, where there is any."""
+        make = first_span if self.first else another_span
+        self._function(make, "forward", "launch", ["o", "lse"])
+        if learned:
+            given = [*GIVEN, *(f"d_{self.arguments[name]}" for name in learned)]
+            self._function(span_readers, "readers", "readers", given)
+            self._function(span_tokens, "tokens", "tokens", given)
+
+    def _function(self, make: Make, kind: str, suffix: str, made: list[str]) -> None:
+        """A function that launches one program."""
+        program, writer = self._program(make, f"_{suffix}"), Writer()
+        numbers = ["tokens", "pos", "start", *self.given]
+        arguments = [*self.arguments.values(), *made, *numbers]
+        where = "the spans themselves" if self.first else "spans before"
+        doc = f"Launch the kernel of {kind if kind != 'forward' else 'values'}, of {where}."
+        self._define(writer, f"{self.title}_{suffix}", arguments, doc)
+        self._prepare(writer)
+        sizes = self._write_sizes(writer, self._lengths())
+        self._blocks(writer, kind)
+        writer.line("rows, columns = min(rows, 64), min(columns, 64)")
+        self._launch(writer, program, sizes)
+        self.file.sections.append(writer.text())
+
+
+class BetweenOp(FoldOp):
+    """The ops of a sum through matrices between. What their ranks are made of enters behind the
+    other sources."""
+
+    def __init__(self, file: File, between: Between, title: str):
+        self.between = between
+        paths = {each.name: each for rank in between.ranks for each in (rank.u, rank.w)}
+        self.paths = [*paths.values()]
+        whole = between.whole
+        super().__init__(file, replace(whole, sources=(*whole.sources, *self.paths)), title, False)
+        self.inside = SpanOp(file, between.inside, whole, f"{title}_inside", True)
+        self.across = SpanOp(file, between.across, whole, f"{title}_across", False)
+
+    def _slots(self) -> dict[str, str]:
+        """The gradient of each source that has one, and of what ranks are made of."""
+        learned = [*self.fold.learned, *(source.name for source in self.paths)]
+        return {name: f"d_{self.arguments[name]}" for name in learned}
+
+    def _ranks(self) -> list[Source]:
+        """u and w of each rank, in order."""
+        return [each for rank in self.between.ranks for each in (rank.u, rank.w)]
+
+    def _given(self, writer: Writer) -> None:
+        """The line that gathers what enters."""
+        whole, dot = self.between.whole, self.between.dot
+        names = [source.name for source in whole.sources]
+        ranks = [
+            f"({self.arguments[rank.u.name]}, {self.arguments[rank.w.name]})"
+            for rank in self.between.ranks
+        ]
+        roles = str(tuple(source.role for source in whole.sources)).replace("'", '"')
+        vectors = str(tuple(source.dim is not None for source in whole.sources))
+        signs = str(tuple(rank.sign for rank in self.between.ranks))
+        writer.call("given = Given(", [
+            f"[{', '.join(self.arguments[name] for name in names)}]",
+            roles, vectors,
+            f"({names.index(dot.reader)}, {names.index(dot.read)})",
+            str(names.index(whole.values or "")), f"[{', '.join(ranks)}]",
+            signs, f"[{', '.join(self.numbers.values())}]",
+        ], ")")  # fmt: skip
+
+    def _forward(self) -> None:
+        learned = [] if self.fold.slopes is None else [*self.fold.learned]
+        for op in (self.inside, self.across):
+            beside = [self.between.left.name, self.between.right.name] if op.first else []
+            op.write_functions([*learned, *beside] if learned else [])
+        writer = Writer()
+        doc = f"`{self.title}` by spans: within each, then what each reads of the one before."
+        self._define(writer, f"{self.title}_launch", self.parameters, doc, op=True)
+        self._prepare(writer)
+        self._given(writer)
+        both = f"{self.inside.title}_launch, {self.across.title}_launch"
+        writer.line(f"o, lse = between_forward({both}, given)")
+        writer.line("return o.to(data).contiguous(), lse")
+        self.file.sections.append(writer.text())
+
+    def _backward(self) -> None:
+        writer = Writer()
+        doc = f"The gradient of `{self.title}`: down the levels of its spans."
+        self._define(
+            writer, f"{self.title}_backward", [*self._arriving(), *self.parameters], doc, op=True
+        )
+        learned = [self.fold.source(name) for name in self._slots()]
+        for source in learned:
+            name = self.arguments[source.name]
+            writer.line(f"{name}_dtype = {name}.dtype")
+        self._prepare(writer)
+        self._write_sizes(writer, [n for n in self._lengths() if n.startswith("N_")])
+        self._given(writer)
+        writer.line("d_o = d_o.to(data)")
+        names = [source.name for source in self.between.whole.sources]
+        places = ", ".join(str(names.index(name)) for name in self.fold.learned)
+        kernels = [f"({op.title}_readers, {op.title}_tokens)" for op in (self.inside, self.across)]
+        given = [*kernels, f"[{places}]", "given", "d_o", "o", "lse"]
+        writer.call("made = between_backward(", given, ")")
+        own = [f"d_{self.arguments[name]}" for name in self.fold.learned]
+        writer.line(f"{', '.join(own)}, *ranks = made")
+        ranks = self._ranks()
+        for source in self.paths:
+            found = [f"ranks[{i}]" for i, each in enumerate(ranks) if each == source]
+            writer.line(f"d_{self.arguments[source.name]} = {' + '.join(found)}")
+        self._give(writer, [self._own_or_path(source) for source in learned])
+        self.file.sections.append(writer.text())
+
+    def _own_or_path(self, source: Source) -> str:
+        """A gradient as that of a value that enters."""
+        if source in self.paths:
+            name = self.arguments[source.name]
+            return f"d_{name}.to({name}_dtype).contiguous()"
+        text = self._own(source)
+        return text if source.summed else f"{text}.contiguous()"
+
+    def _program(self, make: Make, suffix: str) -> Program:
+        """A program of all that enters but ranks, which tells what results are like."""
+        return make(self.between.whole, f"{self.title}{suffix}_kernel")

@@ -1,0 +1,225 @@
+"""Sums whose score goes through matrices of the tokens between: what is recognised, and the tree of
+spans, with its tile programs, against the reference semantics and autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from archc.attention.between import SPAN, Between, Rank
+from archc.attention.recognise import folds
+from archc.attention.weighted_sum import Source, WeightedSum
+from archc.compile import slopes_of
+from archc.ir.sizes import evaluate
+from archc.lowering.attention import numbers_of
+from archc.lowering.attention_spans import another_span, first_span, span_readers, span_tokens
+from archc.runtime.between import Given, Part, between_backward, between_forward, parts_of
+from archc.tile.interpreter import run
+from archc.tile.language import Program
+from archc.tile.verifier import verify
+from archc.verify.fold_trial import FoldTrial, distance, drawn
+from tests.attention.cases import pair_of, refusals
+
+ONE = "I - w[i] @ w[i].T"
+SCORE = "k[s].T @ P @ q[t] / sqrt(K)"
+
+
+def spec(
+    matrix: str = ONE, score: str = SCORE, range: str = "s <= t", inputs: str = "",
+    params: str = "", sizes: str = "", path: str = "i in (s, t]",
+) -> str:  # fmt: skip
+    """A layer that is one attend with a product of matrices."""
+    lines = [
+        f"layer Turned(H, K, V{sizes and ', '}{sizes}):",
+        f"    input q[H, K], k[H, K], v[H, V], w[H, K]{inputs and ', '}{inputs}",
+        *([f"    param {params}"] if params else []),
+        f"    attend {range} over H:",
+        f"        P = product {path}: {matrix}",
+        f"        o = softmax({score}) @ v[s]",
+        "    output o",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+KINDS = {
+    "one": (spec(), 70, {}),
+    "another sign": (spec("I + u[i] @ w[i].T", inputs="u[H, K]"), 70, {}),
+    "two ranks": (
+        spec("(I - w[i] @ w[i].T) @ (I + u[i] @ r[i].T)", inputs="u[H, K], r[H, K]"), 70, {},
+    ),
+    "gates": (spec(score=f"{SCORE} + sum r in (s, t]: g[r]", inputs="g[H]"), 130, {}),
+    "capped, sloped": (
+        spec(score=f"softcap({SCORE}, 3) - slope * (t - s)", params="slope[H]"), 70, {},
+    ),
+    "window, sink": (
+        spec(score=f"{SCORE}, sink", range="t - n < s <= t", params="sink[H]", sizes="n"), 90,
+        {"n": 30},
+    ),
+    "before the reader": (spec(range="s < t"), 66, {}),
+    "another product": (
+        spec(score=f"{SCORE} + p[t].T @ m[s]", inputs="p[H, R], m[R]", sizes="R"), 70, {"R": 5},
+    ),
+}  # fmt: skip
+
+
+def between_of(text: str) -> Between:
+    """What the one sum of a spec is."""
+    (found,) = folds(pair_of(text), slopes_of)
+    assert isinstance(found, Between), found
+    return found
+
+
+class Trial(FoldTrial):
+    """Programs of a fold on views, in the interpreter."""
+
+    def launch(
+        self, make: Callable[[WeightedSum], Program], order: Sequence[str], *given: object
+    ) -> None:
+        """Run a program on tensors in that order, and three numbers."""
+        program = make(self.fold)
+        assert not verify(program), [*map(str, verify(program))]
+        tensors = dict(zip(order, given, strict=False))
+        tokens, pos, start, *_ = given[len(order) :]
+        known = {
+            name: next(x.shape[i] for s in self.fold.sources for i, a in enumerate(s.type.axes)
+                       if a.name == name and (x := tensors[s.name]) is not None)
+            for name in {a.name for s in self.fold.sources for a in s.type.axes if a.kind == "dim"}
+        }  # fmt: skip
+        read = next(s for s in self.fold.sources if s.role == "read")
+        sizes = {**self.plain, **{f"N_{name}": n for name, n in known.items()}}
+        sizes |= {"T": tokens, "S": tensors[read.name].shape[2], "POS": pos, "START": start}
+        lengths = {f"BLOCK_{s.dim.name}": max(16, 1 << (known[s.dim.name] - 1).bit_length())
+                   for s in self.fold.sources if s.dim is not None}  # fmt: skip
+        constants = {"IO": "f64", "PRECISION": "ieee", "BLOCK_T": 64, "BLOCK_S": 64, **lengths}
+        run(program, {b.name: tensors[b.name] for b in program.buffers}, sizes, constants, True)
+
+    @property
+    def plain(self) -> dict[str, float]:
+        """The numbers that only a launch knows."""
+        found = {s.name: evaluate(n, self.known) for n, s in numbers_of(self.fold).items()}
+        return {"B": self.known["batch"], **found}
+
+
+def given_of(case: FoldTrial, between: Between) -> Given:
+    """What enters an attention, of the reference semantics."""
+    whole = between.whole
+    sources = [case.sources()[source.name] for source in whole.sources]
+    names = [source.name for source in whole.sources]
+    ranks = [
+        tuple(case.values(each.node)[0].detach() for each in (f.u, f.w)) for f in between.ranks
+    ]
+    return Given(
+        sources, tuple(s.role for s in whole.sources),
+        tuple(s.dim is not None for s in whole.sources),
+        (names.index(between.dot.reader), names.index(between.dot.read)),
+        names.index(whole.values or ""), ranks, tuple(f.sign for f in between.ranks), [],
+    )  # fmt: skip
+
+
+def kernels(between: Between, case: FoldTrial, makes: dict[str, Callable]) -> list[Callable]:
+    """The two functions of one program each, for `inside` and `across`."""
+    found = []
+    for fold, make in zip((between.inside, between.across), makes.values(), strict=True):
+        trial = Trial(fold, case.attend, case.known, case.inputs)
+        order = [source.name for source in fold.sources]
+        beside = [between.left.name, between.right.name] if fold is between.inside else []
+        learned = [f"d_{name}" for name in (*between.whole.learned, *beside)]
+        if make in (span_readers, span_tokens):
+            order += ["d_o", "o", "lse", "delta", *learned]
+        else:
+            order += ["o", "lse"]
+        found.append(partial(trial.launch, make, order))
+    return found
+
+
+def of_node(case: FoldTrial, node: int, d: Tensor) -> list[Tensor | None]:
+    """The gradients of what enters the body from that of a value of it."""
+    (value,) = case.values(node)
+    d = d.reshape(value.shape) if d.numel() == value.numel() else d.sum(0).reshape(value.shape)
+    return [*torch.autograd.grad(value, [*case.inputs.values()], d, allow_unused=True)]
+
+
+def own(case: FoldTrial, source: Source, d: Tensor) -> Tensor:
+    """A gradient a head of the pairs as that of a value."""
+    found = case.of_own(source, d)
+    return found.flip(1).cumsum(1).flip(1) if source.summed else found
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_values_and_gradients(name: str):
+    text, T, sizes = KINDS[name]
+    between, attend = between_of(text), pair_of(text)
+    known = {"T#": T, "T_seen#": T, "batch": 1, "H": 2, "K": 6, "V": 5, **sizes}
+    inputs = drawn(attend, known)
+    with torch.no_grad():
+        for vector in "wur":
+            if vector in inputs:  # as matrices of a length about 1 are
+                inputs[vector] *= 0.4
+        if "g" in inputs:
+            inputs["g"].copy_(-inputs["g"].abs())
+    case = FoldTrial(between.whole, attend, known, inputs)
+    (wanted,) = case.values(between.whole.node)
+    d_o = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1)).double()
+    learned = [*inputs.values()]
+    slopes = torch.autograd.grad(wanted, learned, d_o, allow_unused=True)
+    given = given_of(case, between)
+    first, further = kernels(between, case, {"inside": first_span, "across": another_span})
+    o, lse = between_forward(first, further, given, torch.float64)
+    assert distance(o, case.as_made(wanted.detach())) < 1e-11
+    pairs = [kernels(between, case, {"a": make, "b": make}) for make in (span_readers, span_tokens)]
+    both = [*zip(*pairs, strict=True)]
+    names = [source.name for source in between.whole.sources]
+    places = [names.index(name) for name in between.whole.learned]
+    made = between_backward(
+        *both, places, given, case.as_made(d_o).contiguous(), o, lse, torch.float64
+    )
+    found = [torch.zeros_like(x) for x in learned]
+    ranks = [each for rank in between.ranks for each in (rank.u, rank.w)]
+    of_sources = [case.fold.source(name) for name in between.whole.learned]
+    for source, d in zip([*of_sources, *ranks], made, strict=True):
+        of_value = d if source in ranks else own(case, source, d)
+        every = of_node(case, source.node, of_value)
+        found = [x if more is None else x + more for x, more in zip(found, every, strict=True)]
+    for input, x, slope in zip(inputs, found, slopes, strict=True):
+        right = torch.zeros_like(x) if slope is None else slope
+        assert float((x - right).norm()) / max(float(right.norm()), 1e-3) < 1e-10, input
+
+
+@pytest.mark.parametrize("tokens", [64, 128, 192, 320, 448, 1024])
+def test_every_pair_of_spans_is_of_one_part(tokens: int):
+    seen = torch.zeros(tokens, tokens, dtype=torch.int64)
+    place, size = torch.arange(tokens), SPAN
+    while size < tokens:
+        for part in parts_of(tokens, size):
+            assert isinstance(part, Part)
+            late, early = (part.cut(place, 0, later).flatten(0, 0) for later in (True, False))
+            for readers, read in zip(late, early, strict=True):
+                seen[readers[:, None], read] += 1
+        size *= 2
+    block = torch.arange(tokens) // SPAN
+    assert torch.equal(seen, (block[:, None] > block).long())
+
+
+def test_what_a_matrix_is_made_of():
+    between = between_of(KINDS["two ranks"][0])
+    assert [type(rank) for rank in between.ranks] == [Rank, Rank]
+    assert sorted((f.u.name, f.sign) for f in between.ranks) == [("u_2", 1), ("w", -1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (spec("diag(w[i]) @ (I - w[i] @ w[i].T)"), "more than the identity"),
+        (spec(score="q[t].T @ P @ k[s]"), "goes from the reader to a token"),
+        (spec(range="all s"), "tokens after the reader"),
+        (spec(score=f"{SCORE} + log(1 + t)"), "a position itself"),
+        (spec(score="q[t].T @ P @ q[t]"), "goes from the reader to a token"),
+    ],
+)
+def test_what_has_no_tree(text: str, reason: str):
+    (found,) = refusals(text)
+    assert reason in found
