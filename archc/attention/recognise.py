@@ -72,12 +72,12 @@ def sums(attend: ir.Attend) -> Iterator[Node]:
 def fold_of(attend: ir.Attend, node: Node, slopes: Slopes) -> Found:
     """The fold that one sum is, or why it is none."""
     try:
-        return _Reading(attend, node).fold(slopes)
+        return Reading(attend, node).fold(slopes)
     except NotWeightedSum as found:
         return found.refusal
 
 
-class _Reading:
+class Reading:
     """One sum that is looked at: the formula of pairs so far, its sources and its products."""
 
     def __init__(self, attend: ir.Attend, node: Node):

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from archc.runtime.kernels import block_of, processors_of
 
-AT_ONCE = 1 << 27
-"""So many numbers of pairs, or of entries of a gradient, are in memory at once."""
+PAIRS, ENTRIES = 1 << 26, 1 << 28
+"""So many numbers of pairs, and of entries of a gradient, are in memory at once."""
 
 
-def readers_at_once(numbers: int) -> int:
+def readers_at_once(numbers: int, most: int = ENTRIES) -> int:
     """Of how many readers something is in memory at once, where one has so many numbers of it."""
-    return max(1, AT_ONCE // max(1, numbers))
+    return max(1, most // max(1, numbers))
 
 
 def places_of(chosen: Tensor, most: int) -> Tensor:
@@ -49,7 +49,7 @@ def chosen_by_readers(
     once that there is room for the `numbers` that are made of one of them.
     """
     T, made = readers[0].shape[1], []
-    step = readers_at_once(numbers)
+    step = readers_at_once(numbers, PAIRS)
     with torch.no_grad():
         for first in range(0, max(T, 1), step):
             last = min(first + step, T)

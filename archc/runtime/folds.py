@@ -137,6 +137,8 @@ def fold_blocks(program: str, dtype: torch.dtype, *dims: int) -> tuple[int, int,
     """How many readers and how many tokens read are in a block of an attention's kernel, and how it
     is launched; `dims` are the lengths of its vectors."""
     wide = max(block_of(size) for size in dims)
+    if program == "scores" and dtype.itemsize == 2:
+        return 64, 128 if wide <= 128 else 64, {"num_warps": 4, "num_stages": 3}
     if dtype.itemsize == 4:
         rows = 32 if wide > 128 or program == "tables" else 64
         return rows, 32, {"num_warps": 4, "num_stages": 1}

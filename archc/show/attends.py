@@ -10,6 +10,7 @@ from archc.attention.between import Between
 from archc.attention.listing import lines, lines_between
 from archc.attention.recognise import sums
 from archc.attention.row_heads import all_by_rows, rows_of
+from archc.attention.scores import scores_of
 from archc.attention.weighted_sum import WeightedSum
 from archc.backends.eager.attention import attention
 from archc.backends.triton.fold import for_choices, how_packed, told
@@ -57,7 +58,9 @@ def _choices(node: Node, name: str) -> Attended:
     """Choices that an attend makes."""
     (chosen, id), *_ = node.op.body.outputs.items()
     along = node.op.body[id].op.axis
-    how = f"lists of places along `{along}`, from all pairs of some readers at a time, in PyTorch"
+    scores = scores_of(node.op)
+    by = f"by a kernel that sums over `{scores.over}`" if scores else "all pairs in PyTorch"
+    how = f"lists of places along `{along}`, of some readers at a time; scores {by}"
     return Attended(name, node.op.body[id].span, chosen, how, (("gradient", "none"),))
 
 

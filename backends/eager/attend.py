@@ -248,6 +248,7 @@ def _of_one_token(graph: Graph, node: Node, streams: set[str]) -> bool:
 
 def attend(scope: Scope, node: Node) -> Value:
     """`o = memory(q, k, v, pos)`; where there are several forms, the one that takes less."""
+    node = _of_what_is_read(scope, node)
     values = _entering(scope, node)
     plain = with_truth_values(scope, values)
     first = AttendFunction(scope, node, plain)
@@ -267,6 +268,22 @@ def attend(scope: Scope, node: Node) -> Value:
     with scope.writer.block("else:"):
         scope.results[node.id] = _called(scope, node, plain, first, targets)
     return none
+
+
+def _of_what_is_read(scope: Scope, node: Node) -> Node:
+    """An attend without the results that nothing reads, and what only these are made of."""
+    wanted, op = wanted_results(scope, node), node.op
+    if len(wanted) == len(op.body.outputs):
+        return node
+    bodies = [op.body, *([op.decode] if op.decode is not None else [])]
+    made = []
+    for body in bodies:
+        own = body.copy()
+        own.outputs = {name: id for name, id in body.outputs.items() if name in wanted}
+        own.prune(own.ids(ir.Input))
+        made.append(own)
+    body, decode = made[0], made[1] if len(made) > 1 else None
+    return replace(node, op=replace(op, body=body, decode=decode))
 
 
 def _called(

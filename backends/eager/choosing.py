@@ -32,35 +32,62 @@ def lists(
     scope: Scope, node: Node, first: AttendFunction, targets: dict[str, str]
 ) -> dict[str, Value] | None:
     """Write the lines that list what readers choose, by the function that makes truth values of
-    it; None where these are made at once."""
-    op = node.op
-    if not chooses(op) or scope.file.by_folds is None or scope.file.slots or scope.cu_seqlens:
+    it, or by one whose scores are made by a kernel; None where truth values are made at once."""
+    by_folds = scope.file.by_folds
+    if not chooses(node.op) or by_folds is None or not _can_be_listed(scope, node, first):
         return None
-    if len(first.results) != 1 or not _read_by_attends_alone(scope, node):
-        return None
-    (name,), own = first.results, op.source == op.reader.name
-    made = op.body[op.body.outputs[name]]
-    asked, given = extra_arguments(scope, first.body)
-    length = _length(node, first, made)
-    if not length or _told_lengths(op) or (own and not ("pos" in asked and _of_past(op, made))):
-        return None
-    roles = dict(op.captures)
-    readers = [n for n, v in first.values.items() if roles[n] == "reader" and _along(v, op)]
-    read = [n for n, v in first.values.items() if roles[n] == "read" and own]
-    inner = Names(given)
-    along = {n: inner.fresh(first.arguments[n]) for n in (*readers, *read)}
-    pos = inner.fresh("pos")
-    passed = [along.get(n, value.text.text) for n, value in first.values.items()]
-    passed += [pos if n == "pos" else text for n, text in zip(asked, given, strict=True)]
-    choose = f"lambda {', '.join([*along.values(), pos])}: {first.name}({', '.join(passed)})"
-    start = scope.ask(scope.starts.get(op.reader.name, "0"))
-    entering = [_tuple(first.values[n] for n in names) for names in (readers, read)]
-    most = f"min({scope.size(made.op.count)}, {length})"
-    place = str(made.type.names.index(made.op.axis))
-    arguments = [choose, *entering, start, _numbers(scope, node, first), most, place]
-    scope.writer.call(f"{targets[name]} = chosen_by_readers(", arguments, ")")
+    (name,) = first.results
+    made, length = _made(node.op), _length(node, first)
+    folded = by_folds(scope, node, first.values, first.name)
+    if folded is None:
+        _list(scope, node, first, targets[name], None)
+    else:
+        with scope.writer.block(f"if {folded.test}:"):
+            _list(scope, node, folded, targets[name], folded.made)
+        with scope.writer.block("else:"):
+            _list(scope, node, first, targets[name], None)
     scope.place_lengths[targets[name]] = (made.op.axis, length)
     return {name: Value(Text(targets[name]), made.type.names, PLACES)}
+
+
+def _made(op: ir.Attend) -> Node:
+    """The one choice that an attend makes."""
+    (id,) = op.body.outputs.values()
+    return op.body[id]
+
+
+def _can_be_listed(scope: Scope, node: Node, first: AttendFunction) -> bool:
+    """Whether choices may be made of some readers at a time, and are read as lists."""
+    op = node.op
+    if scope.file.slots or scope.cu_seqlens or len(op.body.outputs) != 1:
+        return False
+    if not _read_by_attends_alone(scope, node) or not _length(node, first) or _told_lengths(op):
+        return False
+    asked, _ = extra_arguments(scope, first.body)
+    return op.source != op.reader.name or ("pos" in asked and _of_past(op, _made(op)))
+
+
+def _list(
+    scope: Scope, node: Node, function: AttendFunction, target: str, scores: int | None
+) -> None:
+    """The line that lists choices by a function; `scores` is the node that a kernel makes."""
+    op, values, made = node.op, function.values, _made(node.op)
+    asked, given = extra_arguments(scope, function.body)
+    roles, own = dict(op.captures), op.source == op.reader.name
+    readers = [n for n, v in values.items() if roles[n] == "reader" and _along(v, op)]
+    read = [n for n in values if roles[n] == "read" and own]
+    inner = Names(given)
+    along = {n: inner.fresh(function.arguments[n]) for n in (*readers, *read)}
+    pos = inner.fresh("pos")
+    passed = [along.get(n, value.text.text) for n, value in values.items()]
+    passed += [pos if n == "pos" else text for n, text in zip(asked, given, strict=True)]
+    choose = f"lambda {', '.join([*along.values(), pos])}: {function.name}({', '.join(passed)})"
+    start = scope.ask(scope.starts.get(op.reader.name, "0"))
+    entering = [_tuple(values[n] for n in names) for names in (readers, read)]
+    most = f"min({scope.size(made.op.count)}, {_length(node, function)})"
+    place = str(made.type.names.index(made.op.axis))
+    arguments = [choose, *entering, start, _numbers(scope, node, function, scores), most, place]
+    scope.writer.call(f"{target} = chosen_by_readers(", arguments, ")")
 
 
 def with_truth_values(scope: Scope, values: Mapping[str, Value]) -> dict[str, Value]:
@@ -128,9 +155,9 @@ def _of_past(op: ir.Attend, made: Node) -> bool:
     return up_to_the_reader(tuple(each for each in found if each is not None))
 
 
-def _length(node: Node, first: AttendFunction, made: Node) -> str:
+def _length(node: Node, first: AttendFunction) -> str:
     """How long the dim is that is chosen along; empty where nothing that enters tells."""
-    op = node.op
+    op, made = node.op, _made(node.op)
     axis = op.source if made.op.axis == op.read.name else made.op.axis
     role = "read" if made.op.axis == op.read.name else "reader"
     for name, each in op.captures:
@@ -140,14 +167,19 @@ def _length(node: Node, first: AttendFunction, made: Node) -> str:
     return ""
 
 
-def _numbers(scope: Scope, node: Node, first: AttendFunction) -> str:
-    """How many numbers are made of one reader: of the largest value of pairs, and all sequences."""
+def _numbers(
+    scope: Scope, node: Node, function: AttendFunction, scores: int | None
+) -> str:
+    """How many numbers are made of one reader: of the largest value of pairs, and all sequences.
+    With a kernel of scores, what these are made of is not in memory."""
     op, reader, read = node.op, node.op.reader.name, node.op.read.name
-    pairs = [n.type for n in op.body if {reader, read} <= {*n.type.names}]
+    after = None if scores is None else {scores, *op.body.descendants(scores)}
+    pairs = [n.type for n in op.body if {reader, read} <= {*n.type.names}
+             and (after is None or n.id in after)]  # fmt: skip
     sizes = [[axis for axis in type.axes if axis.kind == "dim"] for type in pairs]
     wide = {str(scope.size(sympy.Mul(*(axis.size for axis in axes)))) for axes in sizes}
     source = next(n for n, role in op.captures if role == "read")
-    value = first.values[source]
+    value = function.values[source]
     text, layout = value.text.at(ATOM), value.layout
     lengths = [f"{text}.shape[{layout.index(n)}]" for n in ("batch", op.source)]
     found = sorted(wide - {"1"})

@@ -19,6 +19,7 @@ from archc.backends.index import permuted
 from archc.backends.triton.between_op import BetweenOp
 from archc.backends.triton.choice_op import ChoiceOp
 from archc.backends.triton.fold_op import FEW, FoldOp
+from archc.backends.triton.score_op import ScoreFunction, by_scores
 from archc.backends.triton.slot_op import SlotOp, by_slots
 
 from archc.attention.between import SPAN, Between
@@ -26,6 +27,7 @@ from archc.attention.recognise import Found, sums
 from archc.attention.row_heads import all_by_rows
 from archc.attention.weighted_sum import Refusal, Source, WeightedSum
 from archc.ir import layer as ir
+from archc.ir.chooses import chooses
 from archc.ir.graph import Node
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import numbers_of
@@ -173,10 +175,12 @@ def most_of_choice(scope: Scope, node: Node, fold: WeightedSum) -> sympy.Expr | 
 
 def by_folds(
     folds: Folds, scope: Scope, node: Node, values: dict[str, Value], name: str, many: bool = True
-) -> FoldFunction | None:
+) -> FoldFunction | ScoreFunction | None:
     """The function that launches kernels; None where no sum is a fold. What becomes of each sum is
     noted. Not `many`: the form for few readers, whose sums are done by kernels of rows that are
     heads also where torch could do them, which would copy what is read to lay it side by side."""
+    if chooses(node.op):
+        return by_scores(scope, node, values, name)
     if not many:
         return _of_few(folds, scope, node, values, name)
     node = replace(node, op=for_choices(folds, node.op))
@@ -351,6 +355,6 @@ def _given(scope: Scope, fold: WeightedSum, source: Source, running: dict[int, s
     return call("last_tokens", name, scope.ask(scope.lengths[fold.reader.name]))
 
 
-def written(folds: Folds) -> Callable[..., FoldFunction | None]:
+def written(folds: Folds) -> Callable[..., FoldFunction | ScoreFunction | None]:
     """Who writes the functions of attends, for a file."""
     return partial(by_folds, folds)

@@ -190,6 +190,18 @@ def compared_singly(most: int, past: int = 5, tokens: int = 37) -> dict[str, flo
     return apart(names, [by_lists, plain], [*drawn.values()], learned)
 
 
+def compared_index(most: int, past: int = 5, tokens: int = 37) -> dict[str, float]:
+    """How many choices differ whose scores are by a kernel, in float32, and in PyTorch."""
+    module: Any = loaded(text_of(archc.load("dsa").layer, "triton"), "dsa")
+    generator = torch.Generator().manual_seed(0)
+    seen, heads = tokens + past, 5
+    shapes = [(2, tokens, heads, 20), (2, seen, 20), (2, tokens, heads)]
+    drawn = [torch.randn(shape, generator=generator) for shape in shapes]
+    found = module.dsa_memory_chosen_fold(*drawn, n=most, pos=past)
+    wanted = module.dsa_memory_chosen(*(x.double() for x in drawn), n=most, pos=past)
+    return {"chosen": float((found != wanted).double().mean())}
+
+
 def apart(
     names: list[str], runs: list[Callable[..., Tensor]], drawn: list[Tensor], learned: list[bool]
 ) -> dict[str, float]:
@@ -209,17 +221,24 @@ def apart(
     }
 
 
+OF_CHOICES: dict[str, Callable[..., dict[str, float]]] = {
+    "nsa": compared_choice, "dsa": compared_singly, "index": compared_index,
+}  # fmt: skip
+"""What is compared of choices, each given how many there are at most."""
+
+
 def main() -> int:
     """How far every output is off; 1 if one is too far."""
     wrong = False
     slots = [f"{spec}, {way}" for spec in ("capped_attention", "attention")
              for way in ("slots", "pages")]  # fmt: skip
-    for spec in sys.argv[1:] or [*SPECS, *slots, "nsa, 3", "dsa, 20", "dsa, 50"]:
+    chosen = ["nsa, 3", "dsa, 20", "dsa, 50", "index, 9"]
+    for spec in sys.argv[1:] or [*SPECS, *slots, *chosen]:
         title, _, way = spec.partition(", ")
         if way in ("slots", "pages"):
             found = compared_slots(title, way == "pages")
         else:
-            run = {"nsa": compared_choice, "dsa": compared_singly}.get(title)
+            run = OF_CHOICES.get(title)
             found = run(*map(int, way.split())) if run is not None else compared(spec)
         wrong |= not max(found.values()) < 1e-5
         print(f"{spec}: {found}{' TOO FAR' if wrong else ''}", flush=True)

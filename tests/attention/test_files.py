@@ -41,7 +41,7 @@ def test_the_plan_says_what_becomes_of_each_attend():
     assert told["o_win"] == "a fold over blocks of `s`, softmax of a score"
     assert told["o_slc"].startswith("a fold over blocks of `s` that each reader has chosen")
     latent = {each.name: each for each in attends_of(archc.load("dsa").layer)}
-    assert latent["chosen"].how.startswith("lists of places along `s`, from all pairs of some")
+    assert latent["chosen"].how.endswith("at a time; scores by a kernel that sums over `HI`")
     assert latent["o"].how.startswith("a fold over each `s` that each reader has chosen")
     assert dict(latent["o"].more)["rows"].startswith("all of `H`, which read the same vectors")
     (plain,) = attends_of(archc.load("mla").layer)

@@ -12,17 +12,22 @@ import torch
 from torch import Tensor
 
 import archc
+from archc.api import parse as parsed
 from archc.attention.recognise import folds
 from archc.attention.row_heads import heads_beside
+from archc.attention.scores import scores_of
 from archc.attention.weighted_sum import Refusal, WeightedSum
 from archc.compile import lowered, slopes_of
 from archc.ir import layer as ir
 from archc.lowering.attention_chosen import by_choice, of_choosers
+from archc.lowering.attention_scores import of_pairs
 from archc.lowering.attention_singly import entries_name, of_entries, totals
 from archc.runtime.choices import at_places, chosen_by_readers, entries_of, filled, places_of
 from archc.runtime.layers import top_of
+from archc.tile.interpreter import run
 from archc.tile.language import Program
 from archc.verify.fold_trial import FoldTrial, distance, drawn
+from tests.schedule.test_choosing import choosing, moved
 
 T, B = 40, 2
 SIZES = {"H": 5, "G": 1, "K": 6, "V": 10, "n": 20}
@@ -35,6 +40,16 @@ layer Picked(H, G, K, V, n):
     chosen = top(n, I)
     attend {range} in chosen over H{grouped}:
         o = softmax({score}{sink}) @ v[s]
+    output o
+"""
+INDEX = """
+layer Index(H, K, n):
+    input q[H, K], k[K], u[H, K], w[H], v[K]
+    index s <= t:
+        I = {index}
+    chosen = top(n, I)
+    attend s <= t in chosen over H:
+        o = softmax(q[t].T @ k[s]) @ v[s]
     output o
 """
 SHARED = {"keys": "", "own": "", "index": "sum[K](u[t] * w[s])", "grouped": ""}
@@ -163,8 +178,6 @@ def of_tokens(case: Picked, known: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def add(case: Picked, given: dict[str, Tensor]) -> None:
     """Add entries to totals."""
-    from archc.tile.interpreter import run
-
     constants = {"BLOCK_T": 16, "BLOCK_D": 16}
     run(totals(), given, case.more, constants, exact=True)
 
@@ -181,7 +194,7 @@ def test_places_and_back():
 
 @pytest.mark.parametrize("past", [0, 6])
 def test_readers_choose_a_few_at_a_time(past: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("archc.runtime.choices.AT_ONCE", 30)
+    monkeypatch.setattr("archc.runtime.choices.PAIRS", 30)
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 9, 4, generator=generator), torch.randn(2, 9 + past, 4)
 
@@ -193,6 +206,23 @@ def test_readers_choose_a_few_at_a_time(past: int, monkeypatch: pytest.MonkeyPat
 
     listed = chosen_by_readers(choose, (q,), (k,), past, 8, 3, -1)
     assert torch.equal(at_places(listed, 9 + past, -1), choose(q, k, past))
+
+
+@pytest.mark.parametrize(
+    "index",
+    ["sum[H](w[t] * relu(u[t] @ k[s]))", "sum[H](tanh(q[t] @ v[s]) * (t - s))",
+     "sum[H](w[t] * softcap(u[t] @ k[s], 2))"],
+)  # fmt: skip
+def test_scores_are_sums_over_heads(index: str):
+    """Of a block of pairs, head after head; what heads share is loaded once."""
+    (attend,) = choosing(moved(parsed(INDEX.format(index=index)).layer))
+    scores = scores_of(attend)
+    assert scores is not None and scores.over == "H"
+    known = {"T#": T, "T_seen#": T, "batch": B, "H": 3, "K": 6, "n": 4}
+    case = FoldTrial(scores.fold, attend, known, drawn(attend, known, torch.float64))
+    (wanted,) = case.values(scores.fold.node)
+    found = case.interpreted(of_pairs(scores), case.sources())
+    assert distance(found["o"], wanted.detach()) < 1e-12
 
 
 def test_choices_that_differ_among_heads_are_refused():

@@ -1,0 +1,111 @@
+"""Scores of pairs that choices are made of: an op of torch, and the function that calls it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from archc.backends.eager.attend import AttendFunction
+from archc.backends.eager.file import File
+from archc.backends.eager.fused import Fused
+from archc.backends.eager.scope import Scope
+from archc.backends.eager.value import DATA, NUMBER, Value
+from archc.backends.expression import Text, call
+from archc.backends.index import permuted
+from archc.backends.triton.fold_op import FoldOp, Make
+from archc.backends.writer import Writer
+
+from archc.attention.scores import Scores, scores_of
+from archc.attention.weighted_sum import WeightedSum
+from archc.ir.graph import Node
+from archc.lowering.attention import numbers_of
+from archc.lowering.attention_scores import of_pairs
+from archc.tile.language import Program
+
+WIDEST = 256
+"""The longest vector that kernels of scores hold."""
+
+
+class ScoreOp(FoldOp):
+    """The op of scores: values alone, as choices have no gradient."""
+
+    def __init__(self, file: File, scores: Scores, title: str):
+        super().__init__(file, scores.fold, title, few=False)
+        self.scores = scores
+
+    @property
+    def kernel(self) -> Make:
+        """What makes the program of the scores."""
+
+        def make(fold: WeightedSum, name: str) -> Program:
+            return of_pairs(self.scores, name)
+
+        return make
+
+    def _forward(self) -> None:
+        program, writer = self._program(self.kernel, ""), Writer()
+        doc = f"`{self.title}` by one kernel: blocks of pairs, all heads in turn."
+        self._define(writer, f"{self.title}_launch", self.parameters, doc, op=True)
+        self._prepare(writer)
+        sizes = self._write_sizes(writer, self._lengths())
+        for buffer in self._made(program):
+            writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
+        self._blocks(writer, "scores")
+        self._launch(writer, program, sizes)
+        writer.line("return o")
+        self.file.sections.append(writer.text())
+
+
+class ScoreFunction(AttendFunction):
+    """The function of an attend that makes choices, whose scores are by a kernel; `made` is the
+    node of the scores."""
+
+    def __init__(
+        self, scope: Scope, node: Node, values: dict[str, Value], scores: Scores, title: str
+    ):
+        super().__init__(scope, node, values, "_fold")
+        self.made = scores.fold.node
+        op = ScoreOp(scope.file, scores, f"{title}_scores")
+        op.write()
+        operands = tuple(dict.fromkeys(source.node for source in scores.fold.sources))
+        self.body.fused[self.made] = Fused(operands, partial(_scored, op=op), "scores")
+        self.body.uses = self.body._count_uses()
+        tensors = [v.text.text for v in values.values() if v.kind != NUMBER]
+        vectors = [s.dim for s in scores.fold.sources if s.dim is not None]
+        lengths = dict.fromkeys(str(scope.size(axis.size)) for axis in vectors)
+        fits = [f"{length} <= {WIDEST}" for length in lengths]
+        self.test = " and ".join([f"by_folds({', '.join(tensors)})", *fits])
+
+
+def by_scores(
+    scope: Scope, node: Node, values: dict[str, Value], title: str
+) -> ScoreFunction | None:
+    """The function that makes choices of scores by a kernel; None where these are made in
+    PyTorch."""
+    scores = scores_of(node.op)
+    how = "lists of what each reader chooses, of some readers at a time, their scores by"
+    if scores is None:
+        scope.file.attends.append(f"    {title}: {how} all pairs at once")
+        return None
+    scope.file.attends.append(f"    {title}: {how} a kernel that sums over `{scores.over}`")
+    made = ScoreFunction(scope, node, values, scores, title)
+    made.write()
+    return made
+
+
+def _scored(scope: Scope, node: Node, op: ScoreOp) -> Value:
+    """`I = memory_scores(qi, ki, wi, T, pos, ...)`."""
+    fold = op.fold
+    values = ((source, scope.value(source.node)) for source in fold.sources)
+    given = [permuted(value.text, value.layout, source.type.names) for source, value in values]
+    tokens = scope.ask(scope.lengths[fold.reader.name])
+    starts = [scope.ask(scope.starts.get(axis.name, "0")) for axis in (fold.reader, fold.read)]
+    known = {symbol.name: (number, symbol) for number, symbol in numbers_of(fold).items()}
+    numbers: list[str | Text] = [
+        str(scope.size(number)) if symbol.is_integer else f"float({scope.number(number)})"
+        for number, symbol in known.values()
+    ]
+    text = call(op.title, *given, tokens, *starts, *numbers)
+    others = [head.name for head in fold.heads if head.name != op.scores.over]
+    layout = scope.node_layout(node)
+    have = ["batch", *others, fold.reader.name, fold.read.name]
+    return Value(permuted(text, have, layout), layout, DATA)
