@@ -14,7 +14,7 @@ a state for each slot, and read one sequence after the other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,12 +23,13 @@ from torch import Tensor, nn
 
 from archc import slots as own_slots
 from archc.runtime.kept_states import kept_by
+from archc.runtime.packed import row_of_state
 from archc.runtime.paged import PAGE
 from archc.sampling import Choice, at_shares, reading, share, text_model, to_continue
 
 
 @dataclass
-class Sequence:
+class Continued:
     """One sequence of a pool: its tokens, how more are drawn, and how many more there may be."""
 
     slot: int
@@ -106,8 +107,8 @@ class Pool:
         bounds = [each for each in (capacity, self.kind.limit, whole) if each is not None]
         self.capacity, self.most = capacity, min(bounds, default=None)
         self.free = list(range(slots))[::-1]
-        self._live: dict[int, Sequence] = {}
-        self._done: dict[int, Sequence] = {}
+        self._live: dict[int, Continued] = {}
+        self._done: dict[int, Continued] = {}
         self._next = 0
         steady = _steady(model)
         self.alone = None if steady else own_slots.alone(model)
@@ -145,29 +146,99 @@ class Pool:
         Raises ValueError where no slot is free, or too few pages, and for a prompt that is empty or
         has no room.
         """
-        if not self.free:
-            slots = len(self._live)
-            raise ValueError(f"the pool is full: all of its {slots} slots hold a sequence")
-        if prompt.dim() != 1 or len(prompt) == 0:
-            raise ValueError(f"`prompt` must be [T] with T >= 1, got {list(prompt.shape)}")
         choice = Choice(temperature, top, top_p, seed=seed)
-        left = self._room(len(prompt), count)
-        if lacking := self.lanes.lacking({self.free[-1]: len(prompt)}):
-            raise ValueError(f"the pool has no room for a prompt of {len(prompt)}: {lacking}")
-        text = to_continue(self.model, prompt[None], 0, state=self._first_state(), chunk=chunk)
-        with reading(self.model):
-            logits = text.next_logits()
-        slot = self.free[-1]
-        with torch.no_grad():
-            self.lanes.put(slot, text.state, logits)
-        number, self._next = self._next, self._next + 1
-        self._live[number] = Sequence(slot, prompt.tolist(), choice, left, eos)
-        self.free.pop()
+        (number,) = self._add([prompt], count, choice, eos, chunk)
         return number
+
+    def add_all(
+        self,
+        prompts: Sequence[Tensor],
+        count: int | None = None,
+        *,
+        temperature: float = 1.0,
+        top: int | None = None,
+        top_p: float | None = None,
+        eos: int | None = None,
+        seed: int | None = None,
+        chunk: int | None = None,
+    ) -> list[int]:
+        """Read prompts [T] of any lengths, and the numbers of their sequences: what `add` makes of
+        one after the other, but packed, so that the model reads as many at once as have `chunk`
+        tokens in all, or all of them. A longer prompt is read by itself, in pieces.
+
+        Raises ValueError as `add` does, before any prompt is read.
+        """
+        choice = Choice(temperature, top, top_p, seed=seed)
+        return self._add(prompts, count, choice, eos, chunk)
+
+    def _add(
+        self,
+        prompts: Sequence[Tensor],
+        count: int | None,
+        choice: Choice,
+        eos: int | None,
+        chunk: int | None,
+    ) -> list[int]:
+        """Read prompts, and give each a slot."""
+        for prompt in prompts:
+            if prompt.dim() != 1 or len(prompt) == 0:
+                raise ValueError(f"`prompt` must be [T] with T >= 1, got {list(prompt.shape)}")
+        if len(prompts) > len(self.free):
+            self._refuse_slots(len(prompts))
+        left = [self._room(len(prompt), count) for prompt in prompts]
+        lengths = dict(zip(self.free[::-1], map(len, prompts), strict=False))
+        if lacking := self.lanes.lacking(lengths):
+            what = f"a prompt of {len(prompts[0])}"
+            if len(prompts) > 1:
+                what = f"{len(prompts)} prompts of {sum(lengths.values())} tokens"
+            raise ValueError(f"the pool has no room for {what}: {lacking}")
+        numbers = []
+        for group in _groups(prompts, chunk):
+            for prompt, state, logits in self._read(group, chunk):
+                slot = self.free[-1]
+                with torch.no_grad():
+                    self.lanes.put(slot, state, logits)
+                number, self._next = self._next, self._next + 1
+                room = left[len(numbers)]
+                self._live[number] = Continued(slot, prompt.tolist(), choice, room, eos)
+                numbers.append(number)
+                self.free.pop()
+        return numbers
+
+    def _refuse_slots(self, wanted: int) -> None:
+        """Refuse more prompts than slots are free."""
+        held, slots = len(self._live), len(self._live) + len(self.free)
+        if not self.free:
+            raise ValueError(f"the pool is full: all of its {slots} slots hold a sequence")
+        raise ValueError(f"{wanted} prompts need a slot each: {held} of {slots} hold a sequence")
+
+    def _read(
+        self, prompts: Sequence[Tensor], chunk: int | None
+    ) -> Iterator[tuple[Tensor, Any, Tensor]]:
+        """Each prompt of a group with its state after it, and the logits [1, vocab] behind it."""
+        if len(prompts) == 1:
+            (prompt,) = prompts
+            text = to_continue(self.model, prompt[None], 0, state=self._first_state(), chunk=chunk)
+            with reading(self.model):
+                logits = text.next_logits()
+            yield prompt, text.state, logits
+            return
+        lengths = torch.tensor([0, *map(len, prompts)], device=prompts[0].device)
+        borders = lengths.cumsum(0)
+        with reading(self.model):
+            made, states = self.model(
+                torch.cat([*prompts])[None], cu_seqlens=borders, return_state=True
+            )
+            logits = self.kind.logits(made)[0, borders[1:] - 1]
+        for row, prompt in enumerate(prompts):
+            yield prompt, self._reserved(row_of_state(states, row)), logits[row : row + 1]
 
     def _first_state(self) -> Any:
         """The state that a prompt is read from."""
-        state = self.model.initial_state(1)  # type: ignore[operator]
+        return self._reserved(self.model.initial_state(1))  # type: ignore[operator]
+
+    def _reserved(self, state: Any) -> Any:
+        """A state with as much room as a sequence may need, where it is kept as it is."""
         grows = self.alone is None or self.capacity is None
         return state if grows else state.reserve(self.capacity)
 
@@ -233,7 +304,7 @@ class Pool:
             self.lanes.clear(each.slot)
         self.free.append(each.slot)
 
-    def _found(self, number: int) -> Sequence:
+    def _found(self, number: int) -> Continued:
         found = self._live.get(number) or self._done.get(number)
         if found is None:
             was = (
@@ -275,6 +346,19 @@ class Pool:
                 how = "pool.remove(...) lets the others go on"
                 what = f"logits of sequence {number} are NaN"
                 raise ValueError(f"{self.kind.name}: {what}: {how}")
+
+
+def _groups(prompts: Sequence[Tensor], chunk: int | None) -> Iterator[list[Tensor]]:
+    """Prompts that are read at once, in order: as many as have `chunk` tokens, or one."""
+    group, tokens = list[Tensor](), 0
+    for prompt in prompts:
+        if group and chunk is not None and tokens + len(prompt) > chunk:
+            yield group
+            group, tokens = [], 0
+        group.append(prompt)
+        tokens += len(prompt)
+    if group:
+        yield group
 
 
 NO_TOKEN = -1

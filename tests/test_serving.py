@@ -286,3 +286,28 @@ def test_pages_are_refused_where_there_is_nothing_to_be_in_them() -> None:
     pool.add(prompt(3))
     with pytest.raises(ValueError, match="no room for a prompt of 2: 1 page is needed, of 64 tok"):
         pool.add(prompt(2))
+
+
+@pytest.mark.parametrize("chunk", [None, 8])
+@pytest.mark.parametrize("spec", SIZES)
+def test_prompts_that_are_read_together_are_as_if_alone(spec: str, chunk: int | None) -> None:
+    """Packed, as many as have `chunk` tokens; one is longer, and read by itself, in pieces."""
+    layer = model(spec)
+    lengths = [3, 1, 9, 4, 4, 2]
+    prompts = [prompt(length, seed) for seed, length in enumerate(lengths)]
+    calls = list[int]()
+    handle = layer.register_forward_pre_hook(lambda _, given: calls.append(given[0].shape[1]))
+    pool = Pool(layer, slots=7, pages=None if spec == "xlstm" else 8)
+    calls.clear()
+    numbers = pool.add_all(prompts, 4, temperature=0, chunk=chunk)
+    handle.remove()
+    assert calls == ([23] if chunk is None else [4, 8, 1, 8, 2])
+    with pytest.raises(ValueError, match="2 prompts need a slot each: 6 of 7 hold a sequence"):
+        pool.add_all(prompts[:2])
+    with pytest.raises(ValueError, match=r"`prompt` must be \[T\] with T >= 1, got \[0\]"):
+        pool.add_all([prompts[0][:0]])
+    assert len(pool.free) == 1 and pool.add_all([]) == []
+    while pool.live:
+        pool.step()
+    for number, given in zip(numbers, prompts, strict=True):
+        assert torch.equal(pool.remove(number), alone(layer, given, 4, None))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import archc
-from archc.runtime.kept_states import each_tensor
+from archc.runtime.kept_states import each_tensor, state_rows
 from archc.slots import Slots, advance, alone, clear, in_slots, parts, put, taken
 from tests.specs.cases import SMALL, inputs
 from tests.specs.references.weights import randomise
@@ -128,3 +128,40 @@ def test_each_in_pages_is_as_if_alone(name: str, monkeypatch: pytest.MonkeyPatch
     _, own = layer(**{key: x[2:, :15] for key, x in values.items()}, return_state=True)
     for (path, _, x), (_, _, y) in zip(parts(again), parts(own), strict=True):
         assert x.shape == y.shape and (x - y).abs().max() < 1e-9, path
+
+
+WHOLE = ("cross_attention", "linear_attention_full")
+"""Another sequence of each enters, or tokens that come later are read: there is no state."""
+
+TOGETHER = ("lm", "gemma3", "kimi_linear", "window_attention")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in TOGETHER else [pytest.mark.slow])
+     for n in SMALL if n not in WHOLE],
+)  # fmt: skip
+@torch.no_grad()
+def test_packed_sequences_leave_the_state_of_each(name: str) -> None:
+    """Outputs, states and what comes next are those of each sequence alone."""
+    spec, lengths = archc.load(name, **SMALL[name]), [5, 1, 8, 5]
+    layer = randomise(spec.module(dtype=torch.float64), seed=0).eval()
+    asked = {op.name: op for _, op in spec.layer.inputs if not op.optional}
+    drawn = [inputs(spec.layer, SMALL[name], 1, n, seed) for seed, n in enumerate(lengths)]
+    given = [{key: each[key] for key in asked} for each in drawn]
+    packed = {
+        key: torch.cat([each[key] for each in given], int("t" in op.type.names))
+        for key, op in asked.items()
+    }
+    borders = [0, *torch.tensor(lengths).cumsum(0).tolist()]
+    made, state = layer(**packed, cu_seqlens=torch.tensor(borders), return_state=True)
+    for row, each in enumerate(given):
+        wanted, own = layer(**each, return_state=True)
+        found = state_rows(name, state, [row], len(lengths))
+        pairs = [(first(made)[:, borders[row] : borders[row + 1]], first(wanted))]
+        for (path, _, x), (_, _, y) in zip(parts(found), parts(own), strict=True):
+            assert x.shape == y.shape, path
+            pairs.append((x, y))
+        more = {key: x[:, :1] if "t" in asked[key].type.names else x for key, x in each.items()}
+        pairs.append((first(layer(**more, state=found)), first(layer(**more, state=own))))
+        assert max(float((x - y).abs().max()) for x, y in pairs if x.numel()) < 1e-10

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from archc.runtime.chunks import moved, placed, to_chunks
+from archc.runtime.growing import last_tokens
 from archc.runtime.kept_states import RaggedState, joined_states, kept_by, state_rows
 from archc.runtime.layers import extreme_of, once_for, told_by
 
@@ -81,6 +82,44 @@ def run_packed(
             outputs[i] = state_rows(layer, made, [row], len(members))
             states[i] = state_rows(layer, after, [row], len(members))
     return outputs_in_order(outputs, rows), joined_states([states[i] for i in range(count)])
+
+
+def state_of_each(state: Any, cu_seqlens: Tensor, x: Tensor, seen: dict) -> Any:
+    """The states of packed sequences that were done at once, x [1, T, ...]: one of a batch where
+    they keep equally much, else a ragged one. `seen` has by their names values of all tokens
+    [1, T, ...] that are kept, and how many of the latest each sequence keeps, or None; other fields
+    of `state` have a row for each sequence."""
+    bounds, kind = bounds_of(cu_seqlens, x), type(state)
+    cut = {name: each_sequence(value, bounds) for name, (value, _) in seen.items()}
+    alike, states = getattr(kind, "_shared", ()), []
+    for i, (start, end) in enumerate(pairwise(bounds)):
+        own = {}
+        for name, part in zip(kind._fields, state, strict=True):
+            if name in seen:
+                most = seen[name][1]
+                own[name] = cut[name][i] if most is None else last_tokens(cut[name][i], most)
+            elif name == "pos":
+                own[name] = end - start
+            else:
+                own[name] = part if name in alike else row_of_state(part, i)
+        states.append(kind(**own))
+    return joined_states(states)
+
+
+def row_of_state(value: Any, row: int) -> Any:
+    """What a state keeps of one sequence, of its own layer or of those inside it."""
+    if isinstance(value, RaggedState):
+        return value.rows[row]
+    if isinstance(value, Tensor):
+        return value[row : row + 1]
+    if not isinstance(value, tuple):
+        return value
+    kind: Any = type(value)
+    if not hasattr(kind, "_fields"):
+        return tuple(row_of_state(part, row) for part in value)
+    alike = getattr(kind, "_shared", ())
+    named = zip(kind._fields, value, strict=True)
+    return kind(*(part if n in alike else row_of_state(part, row) for n, part in named))
 
 
 def outputs_in_order(outputs: dict, rows: tuple) -> Any:

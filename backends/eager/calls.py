@@ -57,7 +57,8 @@ def _borders(scope: Scope) -> list[str]:
 
 
 def _with_state(scope: Scope, node: Node, left: str, field: str, arguments: list[str]) -> None:
-    """The lines that call a layer which remembers; of packed sequences, if it must, without."""
+    """The lines that call a layer which remembers. One that takes new packed sequences alone begins
+    anew, and leaves no states that nobody asks for: it would cut out what each keeps."""
     target, writer = "self." + reach(node.op.path), scope.writer
     state = scope.kept[field] = scope.names.fresh(f"{field}_state")
     line = f"{left}, {state} = {target}("
@@ -65,15 +66,16 @@ def _with_state(scope: Scope, node: Node, left: str, field: str, arguments: list
     if not _new_alone(scope, node):
         writer.call(line, continued, ")")
         return
-    with writer.block(f"if {scope.cu_seqlens} is not None:"):
+    with writer.block(f"if {scope.cu_seqlens} is not None and not return_state:"):
         writer.call(f"{left} = {target}(", arguments, ")")
         writer.line(f"{state} = None")
     with writer.block("else:"):
-        writer.call(line, continued, ")")
+        past = f"state=state.{field} if {scope.cu_seqlens} is None else None"
+        writer.call(line, [*arguments, past, "return_state=True"], ")")
 
 
 def _new_alone(scope: Scope, node: Node) -> bool:
-    """Whether a layer inside takes packed sequences without their states alone."""
+    """Whether a layer inside takes packed sequences at once only if they are new."""
     return bool(scope.cu_seqlens) and new_alone(node.op.callee)
 
 
@@ -132,17 +134,20 @@ def _stack(scope: Scope, chain: Chain) -> None:
 def _stack_with_states(
     scope: Scope, chain: Chain, field: str, left: str, arguments: list[str]
 ) -> None:
-    """The loop over layers that remember; of packed sequences, if one must, without."""
+    """The loop over layers that remember; as `_with_state` has it of packed sequences, if one takes
+    new ones alone."""
     writer, kept = scope.writer, scope.names.fresh(f"{field}_state")
     scope.kept[field] = f"tuple({kept})"
     writer.line(f"{kept} = []")
     with writer.block(
         f"for layer, past in zip(self.{reach(chain.path)}, state.{field}, strict=True):"
     ):
+        past = "past"
         if any(_new_alone(scope, scope.graph[call]) for call in chain.calls):
-            with writer.block(f"if {scope.cu_seqlens} is not None:"):
+            with writer.block(f"if {scope.cu_seqlens} is not None and not return_state:"):
                 writer.call(f"{left} = layer(", arguments, ")")
                 writer.line("continue")
-        more = ["state=past", "return_state=True"]
+            past = f"past if {scope.cu_seqlens} is None else None"
+        more = [f"state={past}", "return_state=True"]
         writer.call(f"{left}, past = layer(", [*arguments, *more], ")")
         writer.line(f"{kept}.append(past)")

@@ -418,7 +418,20 @@ class Forward:
         if not items:
             return f"{self.parts.state}()"
         writer.call(f"state = {self.parts.state}(", items, ")")
+        if self.scope.cu_seqlens and new_alone(self.layer):
+            self._of_each(writer)
         return "state"
+
+    def _of_each(self, writer: Writer) -> None:
+        """The lines that cut the state of each of some packed sequences out of that of all."""
+        seen = []
+        for field in self.memory.fields:
+            if field.kind == "seen":
+                count = "None" if field.count is None else str(self.scope.size(field.count))
+                seen.append(f"{quoted(field.name)}: ({self.scope.seen[field.node]}, {count})")
+        with writer.block("if cu_seqlens is not None and return_state:"):
+            given = ["state", "cu_seqlens", self.first, f"{{{', '.join(seen)}}}"]
+            writer.call("state = state_of_each(", given, ")")
 
 
 def joined(outputs: list[str]) -> str:

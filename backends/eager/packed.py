@@ -4,7 +4,7 @@ A layer takes them in one run where everything in it is done token by token, or 
 between them: recurrences, shifts and windows of tokens, and attentions to the layer's own tokens.
 Where anything else looks along tokens (a sum over all of them), where values are one a sequence, or
 where another sequence enters, it runs once for each sequence. So do sequences that go on from a
-state, or leave one, where each keeps as much as it has seen.
+state, where each keeps as much as it has seen.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def in_one_run(layer: ir.Layer) -> bool:
 
 @lru_cache(maxsize=256)
 def new_alone(layer: ir.Layer) -> bool:
-    """Whether packed sequences go through a layer in one run only if none of them has a state, and
-    none is asked for."""
+    """Whether packed sequences go through a layer in one run only if none of them has a state. The
+    states that they leave are cut out of what all have kept."""
     return in_one_run(layer) and not joinable(memory_of(layer))
 
 
@@ -154,7 +154,7 @@ def write_packed(writer: Writer, forward: Forward, run: str, kept: bool) -> None
     ragged = "isinstance(state, RaggedState)"
     test = " or ".join([*whens, *[ragged] * (continued and bool(forward.memory.fields))])
     if forward.scope.cu_seqlens:  # new ones are done in one run
-        writer.line(f"if {ragged} or (state is not None or return_state) and (")
+        writer.line(f"if {ragged} or state is not None and (")
         writer.line(f"{INDENT}{' or '.join(whens)}")
         test = ""
     with writer.block(f"if {test}:" if test else "):"):
