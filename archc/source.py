@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -76,3 +77,12 @@ class Span:
     def to(self, other: Span) -> Span:
         """The stretch from this span's start to the other's end."""
         return Span(self.source, self.start, max(self.end, other.end))
+
+
+def lines_of(spans: Iterable[Span]) -> list[str]:
+    """The lines of specs that spans begin in, in order: `kda.arch:15  beta = sigmoid(...)`."""
+    found = dict[tuple[str, int], str]()
+    for span in spans:
+        text = span.text.partition("\n")[0].partition("#")[0]
+        found[span.source.name, span.line] = f"{span.where}  {text.strip()}"
+    return [found[place] for place in sorted(found)]

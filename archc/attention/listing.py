@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import sympy
 
@@ -11,6 +11,8 @@ from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Bound, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.graph import Graph
+from archc.ir.value_names import cotangent
+from archc.source import lines_of
 
 INFIX = {
     "or": ("or", 0), "and": ("and", 1), "eq": ("==", 2), "ne": ("!=", 2), "lt": ("<", 2),
@@ -95,3 +97,62 @@ def lines(fold: WeightedSum) -> Iterator[tuple[str, str]]:
     yield "gradient", f"of {readers} by readers, of {', '.join(own['read'])} by tokens read"
     if fold.softmax:
         yield "kept", "what is made, and of each reader and head the log of the sum of weights"
+
+
+# --- the docstrings of kernels ---
+
+
+def equations(fold: WeightedSum) -> list[str]:
+    """What a kernel makes of a weighted sum: a formula each with its dims, then the places in the
+    spec that scores come from."""
+    reader, read = fold.reader.name, fold.read.name
+    batch = fold.sources[0].type.axes[0].name
+    heads = [axis.name for axis in fold.heads]
+    found = [f"{dot.name} = {_product(fold, dot.reader, dot.read)}" for dot in fold.dots]
+    pair = " ".join([batch, reader, *heads, read])
+    found.append(f"score = {formula(fold.pairs, fold.pairs.outputs['score'])}  [{pair}]")
+    where = [bound_text(each, reader, read) for each in fold.bounds]
+    if "visible" in fold.pairs.outputs:
+        where.append(formula(fold.pairs, fold.pairs.outputs["visible"]))
+    if fold.choice is not None:
+        where.append(f"{read} in what {reader} has chosen")
+    alone = f", {fold.sink} in the total alone" if fold.sink else ""
+    weight = f"softmax[{read}](score{alone})" if fold.softmax else "score"
+    summed = f"{weight} * {fold.values}" if fold.values else weight
+    dim = fold.source(fold.values).dim if fold.values else None
+    made = " ".join([batch, reader, *heads, *([dim.name] if dim is not None else [])])
+    only = f" where {' and '.join(where)}" if where else ""
+    return [*found, f"o = sum[{read}]({summed}){only}  [{made}]", *places(fold)]
+
+
+def slopes(fold: WeightedSum, roles: Collection[str]) -> list[str]:
+    """The same of the gradients of sources of some roles."""
+    assert fold.slopes is not None
+    dim = fold.source(fold.values).dim if fold.values else None
+    arriving = f"sum[{dim.name}](d.o * {fold.values})" if dim is not None else "d.o"
+    if fold.softmax:
+        found = [f"d.score = exp(score - lse) * ({arriving} - delta), delta = sum of d.o * o"]
+    else:
+        found = [f"d.score = {arriving}"]
+    for name, id in fold.slopes.outputs.items():
+        found.append(f"{name} = {formula(fold.slopes, id)}")
+    along = fold.read.name if "read" not in roles else fold.reader.name
+    sums: dict[str, list[str]] = {}
+    for dot in fold.dots:
+        own, other = (dot.reader, dot.read) if "read" not in roles else (dot.read, dot.reader)
+        if own in fold.learned and cotangent(dot.name) in fold.slopes.outputs:
+            sums.setdefault(own, []).append(f"{cotangent(dot.name)} * {other}")
+    if "read" in roles and fold.values in fold.learned:
+        weight = "exp(score - lse)" if fold.softmax else "score"
+        sums.setdefault(fold.values or "", []).append(f"{weight} * d.o")
+    return found + [f"d.{own} = sum[{along}]({' + '.join(of)})" for own, of in sums.items()]
+
+
+def _product(fold: WeightedSum, reader: str, read: str) -> str:
+    dim = fold.source(reader).dim
+    return f"sum[{dim.name}]({reader} * {read})" if dim is not None else f"{reader} * {read}"
+
+
+def places(fold: WeightedSum) -> list[str]:
+    """The lines of a spec that a sum comes from, in order."""
+    return lines_of([*([fold.span] if fold.span else []), *(n.span for n in fold.pairs if n.span)])

@@ -127,7 +127,7 @@ class Reading:
         found = WeightedSum(
             self.node.id, self.reader, self.read, self.heads, tuple(self.sources.values()),
             tuple(self.dots), self.graph, tuple(self.bounds), softmax, summed, sink,
-            tuple(self.lookups), self.choice,
+            tuple(self.lookups), self.choice, span=self.node.span or weights.span,
         )  # fmt: skip
         if self.choice is not None and (reason := not_by_choice(found)):
             raise self.refuse(reason, self.node)

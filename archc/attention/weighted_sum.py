@@ -114,7 +114,7 @@ class WeightedSum:
     that enters the softmax's total alone. Without `values` the weights themselves are summed.
     `packed`: kernels take packed sequences, which read their own tokens. `ragged`: sequences
     have first positions of their own, which kernels of few readers load; `paged`: what is read of
-    a sequence lies in pages, which a table names."""
+    a sequence lies in pages, which a table names. `span`: where the spec says it."""
 
     node: int
     reader: Axis
@@ -134,6 +134,7 @@ class WeightedSum:
     packed: bool = False
     ragged: bool = False
     paged: bool = False
+    span: Span | None = None
 
     def source(self, name: str) -> Source:
         """The source of that name."""

@@ -11,6 +11,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Kernel
 from archc.ir.text import op_text
+from archc.source import lines_of
 
 SAME = (ck.Chunks, ck.Tokens)
 """Ops that lay values out by chunks or by tokens."""
@@ -49,12 +50,7 @@ def about_tokens(graph: Graph) -> str:
 
 def _places(nodes: Iterable[Node]) -> list[str]:
     """The lines of a spec that nodes come from, in order."""
-    spans = dict[tuple[str, int], str]()
-    for node in nodes:
-        if node.span is not None:
-            text = node.span.text.partition("\n")[0].partition("#")[0]
-            spans[node.span.source.name, node.span.line] = f"{node.span.where}  {text.strip()}"
-    return [spans[place] for place in sorted(spans)]
+    return lines_of(node.span for node in nodes if node.span is not None)
 
 
 def _sources(kernel: Kernel) -> list[Node]:

@@ -19,6 +19,7 @@ from typing import Any
 import sympy
 
 from archc.attention.bounds import up_to_the_reader
+from archc.attention.listing import equations
 from archc.attention.weighted_sum import Bound, Source, WeightedSum
 from archc.dims import Axis
 from archc.ir import layer as ir
@@ -82,7 +83,7 @@ class Sweep:
 
     def __init__(self, fold: WeightedSum, name: str, doc: str, held: str, warps: int, ahead: int):
         self.fold, self.held, self.walked = fold, held, READ if held == READER else READER
-        self.k = k = Composer(name, doc, warps, ahead)
+        self.k = k = Composer(name, "\n".join([doc, *self.equations(fold)]), warps, ahead)
         (self.IO,), (self.PRECISION,) = k.dtypes("IO"), k.precisions("PRECISION")
         (self.B,) = k.sizes("B")
         self.T, self.S = k.sizes("T", "S", varying=True)
@@ -99,6 +100,10 @@ class Sweep:
         self.base: Tile | None = None
         self.ahead: Tile | None = None
         self.lengths = {READER: k.lift(self.T), READ: k.lift(self.S)}
+
+    def equations(self, fold: WeightedSum) -> list[str]:
+        """The formulas of the docstring."""
+        return equations(fold)
 
     def _axes(self) -> list[str]:
         """The dims whose sizes a launch tells."""

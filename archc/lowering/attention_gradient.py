@@ -14,6 +14,7 @@ from typing import Any
 
 import sympy
 
+from archc.attention.listing import slopes
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir import layer as ir
 from archc.ir.value_names import cotangent
@@ -43,6 +44,11 @@ class Gradient(Sweep):
             if source.role in own and source.table is None
         ]  # fmt: skip
         self.results = {source.name: self._result(source) for source in self.wanted}
+
+    def equations(self, fold: WeightedSum) -> list[str]:
+        """The formulas of the docstring, with those of the gradients."""
+        roles = (READER, "same") if self.held == READER else (READ,)
+        return [*slopes(fold, roles), *super().equations(fold)]
 
     def _result(self, source: Source) -> Buffer:
         """Memory for a gradient: for each head of the pairs, whoever shares the value."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import sympy
 
+from archc.attention.listing import places
 from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.dims import Axis
@@ -206,7 +207,11 @@ class _Join:
     """The memory of a program that joins parts, and where it stands: at one reader and head."""
 
     def __init__(self, fold: WeightedSum, name: str):
-        self.k = k = Composer(name, "The sums of all parts of what a reader and head read.", 1, 1)
+        doc = ["The sums of all parts of what a reader and head read."]
+        weight = "softmax[part](part_lse) * " if fold.softmax else ""
+        doc += [f"o = sum[part]({weight}part_o)"]
+        doc += ["lse = log(sum[part](exp(part_lse)))"] if fold.softmax else []
+        self.k = k = Composer(name, "\n".join([*doc, *places(fold)]), 1, 1)
         (IO,), (B,) = k.dtypes("IO"), k.sizes("B")
         PARTS, T = k.sizes("PARTS", "T", varying=True)
         heads: dict[str, Any]

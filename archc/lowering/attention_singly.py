@@ -126,7 +126,8 @@ def of_entries(fold: WeightedSum, name: str = "attend_singly_entries") -> Progra
 def totals(name: str = "attend_singly_totals") -> Program:
     """total[b, s, x] + the sum of the entries of the token, in the order of a list: `begins` says
     where the list of each token begins and ends; x stands for all heads that share nothing."""
-    k = Composer(name, "The entries of each token, added in their order to what there is.", 4, 2)
+    doc = "The entries of each token, added in their order to what there is."
+    k = Composer(name, f"{doc}\ntotal = total + sum[entry of s](entries)  [b s x d]", 4, 2)
     B, S, X, D = k.sizes("B", "S", "X", "D")
     (ENTRIES,), (block, vector) = k.sizes("ENTRIES", varying=True), k.lengths("BLOCK_T", "BLOCK_D")
     order = k.memory("order", {"b": B, "x": X, "entry": ENTRIES}, "i32")
