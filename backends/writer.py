@@ -15,6 +15,7 @@ from importlib import resources
 
 from archc.backends.lines import broken
 
+from archc.ir.free_names import numbered
 from archc.ir.paths import snake as in_snake_case
 from archc.source import Span
 
@@ -95,11 +96,7 @@ class Names:
 
     def fresh(self, hint: str) -> str:
         """`q`, or `q_2` where `q` is in use."""
-        base = identifier(hint)
-        name, count = base, 1
-        while name in self.taken:
-            count += 1
-            name = f"{base}_{count}"
+        name = numbered(identifier(hint), self.taken)
         self.taken.add(name)
         return name
 

@@ -20,6 +20,7 @@ from archc.algebra.rules import distribute, reassociate
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.decode import operations_more
+from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.rewrite import Rule, rewrite_graph
 from archc.ir.typing import layer_graph
@@ -40,10 +41,7 @@ class Handed:
         for (name, known), other in zip(self.captures, self.operands, strict=True):
             if (known, other) == (role, operand):
                 return name
-        taken, name, count = {name for name, _ in self.captures}, hint, 1
-        while name in taken:
-            count += 1
-            name = f"{hint}_{count}"
+        name = numbered(hint, {name for name, _ in self.captures})
         self.captures.append((name, role))
         self.operands.append(operand)
         return name

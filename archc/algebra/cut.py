@@ -15,6 +15,7 @@ from typing import Protocol
 
 from archc.ir import layer as ir
 from archc.ir.chunk_section import Bound
+from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node
 from archc.ir.typing import layer_graph
 from archc.source import Source
@@ -179,10 +180,7 @@ class _Names:
 
     def fresh(self, hint: str) -> str:
         """The hint, or `hint_2`."""
-        name, count = hint, 1
-        while name in self.taken:
-            count += 1
-            name = f"{hint}_{count}"
+        name = numbered(hint, self.taken)
         self.taken.add(name)
         return name
 

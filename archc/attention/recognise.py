@@ -30,6 +30,7 @@ from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.chooses import chooses
+from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.typing import layer_graph
 
@@ -283,10 +284,7 @@ class Reading:
         return self.graph.add(ir.Input(name, type), name=name)
 
     def _fresh(self, name: str) -> str:
-        found, count = name, 1
-        while found in self.names:
-            count += 1
-            found = f"{name}_{count}"
+        found = numbered(name, self.names)
         self.names.add(found)
         return found
 

@@ -25,6 +25,7 @@ from archc.dims import T_SEEN, TIME, Axis, counts_tokens
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK_OPS
 from archc.ir.count import operations_of
+from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node, Type, cheapest_cut
 from archc.ir.roles import held
 from archc.ir.shapes import elements
@@ -181,13 +182,8 @@ def _names(graph: Graph, chosen: Iterable[int], taken: set[str]) -> dict[int, st
     `saved.q`, `saved.scores.2`."""
     names: dict[int, str] = {}
     for id in chosen:
-        first = saved_name(held(graph, id))
-        name, number = first, 1
-        while name in taken:
-            number += 1
-            name = f"{first}.{number}"
-        taken.add(name)
-        names[id] = name
+        names[id] = numbered(saved_name(held(graph, id)), taken, ".")
+        taken.add(names[id])
     return names
 
 

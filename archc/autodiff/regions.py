@@ -15,6 +15,7 @@ from archc.autodiff.products import Term, take_out, total
 from archc.ir import builder
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.free_names import marked
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.value_names import cotangent, state_before
 
@@ -168,7 +169,7 @@ def _streams(b: Builder, node: Node, body: Any) -> dict[str, int]:
     put_out: dict[str, str] = {}
     for name, id in needed.items():
         known = [output for output, made in forward.outputs.items() if made == id]
-        put_out[name] = known[0] if known else _free(name, forward)
+        put_out[name] = known[0] if known else marked(name, forward.outputs)
         forward.outputs[put_out[name]] = id
     b.graph.replace_op(node.id, replace(op, body=forward))
     captures = dict(zip(op.captures, node.operands, strict=False))
@@ -177,13 +178,6 @@ def _streams(b: Builder, node: Node, body: Any) -> dict[str, int]:
 
 def _names(op: ir.Recurrence) -> list[str]:
     return [state.name for state in op.states]
-
-
-def _free(name: str, graph: Graph) -> str:
-    """The name, with primes if an output has it."""
-    while name in graph.outputs:
-        name += "'"
-    return name
 
 
 def _reversed_body(backward: Graph, flow: _Flow, given: Given) -> Graph:

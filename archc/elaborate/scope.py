@@ -26,6 +26,7 @@ from archc.dims import MAX_SIZE, TIME, Axis, Undefined, at, exact
 from archc.elaborate.values import Frame, FunctionRef, LayerRef, Lazy, Option, Tensor, Value
 from archc.ir import layer as ir
 from archc.ir.chunk_section import NO_RULES, ChunkRules
+from archc.ir.free_names import numbered
 from archc.source import Source, Span
 from archc.syntax import habits, tree
 
@@ -154,10 +155,7 @@ class Context:
 
     def path(self, name: str) -> str:
         """A name for a sub-layer, unique in this layer: `swiglu`, `swiglu_2`."""
-        made, count = name, 1
-        while made in self.paths:
-            count += 1
-            made = f"{name}_{count}"
+        made = numbered(name, self.paths)
         self.paths.add(made)
         return made
 

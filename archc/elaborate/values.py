@@ -14,6 +14,7 @@ import sympy
 
 from archc.diagnostics import Refused
 from archc.dims import Axis
+from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Type
 from archc.source import Span
 from archc.syntax import tree
@@ -112,11 +113,7 @@ class Frame:
 
     def enter(self, name: str, role: str, outer: Tensor) -> str:
         """Record a capture under a name that is unique in this frame."""
-        taken = {entry[0] for entry in self.entries}
-        unique, count = name, 1
-        while unique in taken:
-            count += 1
-            unique = f"{name}_{count}"
+        unique = numbered(name, {entry[0] for entry in self.entries})
         self.entries.append((unique, role, outer))
         return unique
 

@@ -19,6 +19,7 @@ import sympy
 from archc.dims import Axis, exact, in_words
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK_OPS, ChunkOp
+from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node, Type
 from archc.source import Span
 from archc.tables import complete
@@ -40,7 +41,7 @@ def called_layers(layer: ir.Layer) -> dict[ir.Layer, str]:
     while waiting:
         each = waiting.pop(0)
         if each not in found:
-            found[each] = _unique(each.name, set(found.values()))
+            found[each] = numbered(each.name, {*found.values()}, ".")
             waiting += [call.callee for _, call in each.calls]
     return found
 
@@ -54,7 +55,7 @@ def value_names(graph: Graph[ir.Op]) -> dict[int, str]:
         given = node.op.name if isinstance(node.op, (ir.Input, ir.Param)) else node.name
         if given is None:
             given, count = f"%{count}", count + 1
-        names[node.id] = _unique(given, taken)
+        names[node.id] = numbered(given, taken, ".")
         taken.add(names[node.id])
     return names
 
@@ -113,14 +114,6 @@ def arg_text(arg: ir.Arg) -> str:
     """A size or option and its default, as the spec's header has it."""
     required = arg.symbol is not None and arg.default is None
     return arg.name if required else f"{arg.name} = {option_text(arg.default)}"
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    number, unique = 1, name
-    while unique in taken:
-        number += 1
-        unique = f"{name}.{number}"
-    return unique
 
 
 # --- one line an op ----------------------------------------------------------------------------

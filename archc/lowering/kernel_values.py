@@ -15,6 +15,7 @@ import sympy
 
 from archc.dims import Axis
 from archc.ir import chunk as ck
+from archc.ir.free_names import marked
 from archc.ir.graph import Node
 from archc.ir.kernel import NARROW, SUMMED, Buffer, Kernel
 from archc.lowering.about import about
@@ -77,10 +78,7 @@ class Memory:
 def row_label(kernel: Kernel) -> str:
     """The name of the dim of tokens that a program stores."""
     axes = {axis for node in kernel.graph for axis in node.type.axes}
-    others, label = {axis.name for axis in axes if axis.size != ck.CHUNK}, ROW
-    while label in others:
-        label += "_"
-    return label
+    return marked(ROW, {axis.name for axis in axes if axis.size != ck.CHUNK}, "_")
 
 
 class KernelValues(Values):

@@ -16,6 +16,7 @@ import sympy
 
 from archc.dims import Axis
 from archc.ir import layer as ir
+from archc.ir.free_names import marked
 from archc.ir.graph import Node
 from archc.ir.kernel import Kernel
 from archc.lowering.about import about
@@ -253,10 +254,7 @@ class Steps(Values):
 
     def _free_axis(self, name: str) -> str:
         """A name of an axis of the grid that no head has."""
-        taken = {axis for axis, _ in self.k.grid}
-        while name in taken:
-            name += "_"
-        return name
+        return marked(name, {axis for axis, _ in self.k.grid}, "_")
 
     def _choose_rows(self) -> None:
         """The rows of the pools, before and after; where one is negative, none is touched."""

@@ -24,6 +24,7 @@ import sympy
 
 from archc.dims import Axis
 from archc.ir import layer as ir
+from archc.ir.free_names import marked
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.token_region import Gradient, Past, TokenRegion, is_token_type
 from archc.ir.value_names import cotangent, primal
@@ -154,9 +155,7 @@ class TokenProgram(Values):
 
     def _pack(self) -> None:
         """Be told where packed sequences begin and end."""
-        name, taken = TABLE, {plain(primal(each) or each) for each in self.names()}
-        while name in taken:
-            name += "_"
+        name = marked(TABLE, {plain(primal(each) or each) for each in self.names()}, "_")
         tokens = self.size(self.axes[self.stream].size)
         self.packed = Borders(self.k, tokens, self.before, name)
         self.rows_in_all = self.packed.rows

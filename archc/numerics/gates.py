@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from archc.ir import layer as ir
+from archc.ir.free_names import marked
 from archc.ir.graph import Graph, Node
 from archc.ir.rewrite import rewrite
 from archc.ir.value_names import log_name
@@ -72,9 +73,7 @@ def log_capture(graph: Graph, node_id: int, capture_name: str, known: Known) -> 
     log = log_of(graph, gate.id, known)
     if isinstance(log, NoLog):
         return log
-    name = log_name(capture_name)
-    while name in op.captures:
-        name += "'"
+    name = marked(log_name(capture_name), op.captures)
     for new in range(fresh, graph.fresh):
         graph.rename(new, graph[new].name, gate.span)
     if graph[log].name is None:

@@ -17,6 +17,7 @@ import sympy
 from archc.algebra.cut import promises
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
+from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.typing import layer_graph
 from archc.numerics.stated import stated
@@ -215,11 +216,8 @@ def _entering(graph: Graph, name: str, node: Node) -> int:
 def _fresh(node: Node, taken: set[str]) -> str:
     """A name for an input, each once."""
     op = node.op
-    base = op.name if isinstance(op, ir.Input | ir.Param) else (node.name or "value")
-    name, count = base, 1
-    while name in taken:
-        count += 1
-        name = f"{base}_{count}"
+    given = op.name if isinstance(op, ir.Input | ir.Param) else (node.name or "value")
+    name = numbered(given, taken)
     taken.add(name)
     return name
 

@@ -9,6 +9,7 @@ import sympy
 
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
+from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node
 from archc.ir.token_region import Past
 from archc.ir.typing import layer_graph
@@ -75,12 +76,7 @@ class Body:
 
     def _fresh(self, name: str) -> str:
         """A name that no input, output or past has."""
-        taken = {*self.reads, *self.makes, *self.pasts}
-        found, count = name, 1
-        while found in taken:
-            count += 1
-            found = f"{name}_{count}"
-        return found
+        return numbered(name, {*self.reads, *self.makes, *self.pasts})
 
 
 def leaves(home: Graph, members: Collection[int], id: int) -> bool:

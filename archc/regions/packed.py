@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from archc.ir import layer as ir
+from archc.ir.free_names import marked
 from archc.ir.graph import Graph
 from archc.ir.token_region import TokenRegion
 
@@ -16,9 +17,8 @@ def packed(region: TokenRegion) -> TokenRegion:
     for past in region.pasts:
         looked = looked_at(graph, past)
         if not isinstance(graph[looked].op, ir.Input):
-            name = f"{past}_next"
-            while name in region.reads or name in region.pasts or name in graph.outputs:
-                name += "_"
+            taken = {*region.reads, *region.pasts, *graph.outputs}
+            name = marked(f"{past}_next", taken, "_")
             graph.outputs[name] = looked
             tails[name] = past
     return replace(region, graph=graph, packed=True, tails=tails)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from archc.ir import layer as ir
+from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node
 
 OF_POSITIONS = (ir.Constant, ir.Position, ir.Delta, ir.Elementwise)
@@ -123,10 +124,7 @@ class _Moving:
         """A value of the graph as one that the body is given."""
         if self.owner.op.read.name in node.type.names:
             return None
-        name, count = node.name or "given", 1
-        while name in self.names:
-            count += 1
-            name = f"{node.name or 'given'}_{count}"
+        name = numbered(node.name or "given", self.names)
         self.names.add(name)
         self.captured[name] = node.id
         return self.body.add(ir.Input(name, node.type), name=name)

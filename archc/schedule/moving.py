@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from archc.ir import layer as ir
+from archc.ir.free_names import marked
 from archc.ir.graph import Graph, Node
 
 
@@ -33,8 +34,7 @@ def in_words(graph: Graph, id: int) -> str:
 
 
 def fresh(name: str, taken: set[str]) -> str:
-    """A name that nothing has yet."""
-    while name in taken:
-        name += "'"
+    """A name that nothing has yet, which is taken then."""
+    name = marked(name, taken)
     taken.add(name)
     return name

@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Mapping
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node
 from archc.ir.kernel import Buffer, Kernel, Kernels
 from archc.ir.roles import OUTPUT, PREPARE, SCAN, SCORES, SOLVE, SYSTEM, held
@@ -68,11 +69,7 @@ class _Partition:
         taken |= {unsaved(name) for name in [*self.graph.outputs, *taken]}
         names: dict[int, str] = {}
         for id in dict.fromkeys([*self.kept.ids, *self.levels.fallback]):
-            first = unsaved(held(self.graph, id))
-            name, count = first, 1
-            while name in taken:
-                count += 1
-                name = f"{first}.{count}"
+            name = numbered(unsaved(held(self.graph, id)), taken, ".")
             names[id] = own.get(id, name) if id in self.kept.ids else name
             taken.add(names[id])
         return names

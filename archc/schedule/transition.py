@@ -13,6 +13,7 @@ from dataclasses import replace
 from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
+from archc.ir.free_names import marked
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.kernel import Kernel
 from archc.ir.roles import TRANSITION, of_segments
@@ -74,10 +75,7 @@ def _state(kernel: Kernel, recurrence: Node) -> tuple[ir.State, Axis]:
 def _unused(graph: Graph, body: Graph, axis: Axis) -> str:
     """A name for columns that no axis has."""
     taken = {each.name for part in (graph, body) for node in part for each in node.type.axes}
-    name = f"{axis.base}_from"
-    while name in taken:
-        name += "_"
-    return name
+    return marked(f"{axis.base}_from", taken, "_")
 
 
 class _Alone:

@@ -14,6 +14,7 @@ import sympy
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.free_names import marked
 from archc.recurrence.chunk.frame import Frame
 from archc.recurrence.chunk.scan import Carried, along_rows, carried, cut, in_last_row, starts
 
@@ -119,7 +120,4 @@ def _gathered(frame: Frame, axis: Axis, ids: Sequence[int | None]) -> int | None
 
 def fresh(base: str, axes: Collection[Axis], size: sympy.Expr) -> Axis:
     """A dim with a name that none of the axes has."""
-    taken, name = {axis.name for axis in axes}, base
-    while name in taken:
-        name += "'"
-    return Axis(name, size)
+    return Axis(marked(base, {axis.name for axis in axes}), size)

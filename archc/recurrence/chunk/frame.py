@@ -16,6 +16,7 @@ from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.builder import Builder, Sharing
+from archc.ir.free_names import marked
 from archc.ir.graph import Graph, Type
 from archc.ir.typing import layer_graph
 
@@ -154,14 +155,9 @@ def frame_of(recurrence: ir.Recurrence) -> Frame:
     for graph in (graph for law in recurrence.laws for graph in (law.merge, law.apply)):
         taken |= {axis.name for node in graph for axis in node.type.axes}
 
-    def fresh(name: str) -> str:
-        while name in taken:
-            name += "_"
-        return name
-
     count = sympy.ceiling(recurrence.stream.size / ck.CHUNK)
-    row = Axis(fresh("i"), ck.CHUNK)
+    row = Axis(marked("i", taken, "_"), ck.CHUNK)
     return Frame(
-        layer_graph(), recurrence.stream, Axis(fresh("n"), count, "stream"), row,
-        row.renamed(fresh("j")), tuple(recurrence.heads),
+        layer_graph(), recurrence.stream, Axis(marked("n", taken, "_"), count, "stream"), row,
+        row.renamed(marked("j", taken, "_")), tuple(recurrence.heads),
     )  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.free_names import marked
 from archc.ir.graph import Graph, Type
 from archc.ir.typing import layer_graph
 from archc.ir.value_names import state_at_start
@@ -52,7 +53,7 @@ def _body(recurrence: ir.Recurrence, states: Sequence[str]) -> tuple[Graph, dict
             continue
         enters = node.id not in inside and bool(set(old.users(node.id)) & inside)
         if enters and not isinstance(node.op, ir.Constant):
-            name = _free(node.name or f"value{node.id}", captured)
+            name = marked(node.name or f"value{node.id}", captured)
             captured[name] = node.id
             copies[node.id] = new.add(ir.Input(name, node.type), name=name, span=node.span)
         elif node.id in inside or isinstance(node.op, ir.Constant):
@@ -66,10 +67,3 @@ def _body(recurrence: ir.Recurrence, states: Sequence[str]) -> tuple[Graph, dict
             new.outputs[state.name] = copies[after[state.name]]
             new.outputs[state_at_start(state.name)] = begin
     return new, captured
-
-
-def _free(name: str, taken: Mapping[str, int]) -> str:
-    """The name, or one like it that is not taken."""
-    while name in taken:
-        name += "'"
-    return name
