@@ -86,6 +86,8 @@ class _Walk:
         self._check_borders()
         self.body = self.op.body.copy()
         self.matrix = self._matrix()
+        if self.matrix and len(self.op.states) > 1:
+            raise Whole("several states meet in products of matrices")
         found = {state.name: self._carried(state) for state in self.op.states}
         self.rules = {name: rule for name, (rule, _) in found.items()}
         self.factors = {name: factor for name, (_, factor) in found.items()}

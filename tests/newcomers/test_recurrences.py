@@ -209,3 +209,43 @@ def test_a_step_on_the_latest_tokens_at_once() -> None:
         return back(loop(x.new_zeros(2, 2, 3, 2), 5, step), p["W_o"])
 
     held("omega_rule", reference, X, d=4, H=2, K=3, V=2)
+
+
+def test_a_memory_with_momentum() -> None:
+    """A surprise that lasts is written to a memory that forgets: both are one system in a chunk."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        q, k = (unit(heads(x, p[name])) for name in ("W_q", "W_k"))
+        v = heads(x, p["W_v"])
+        alpha, eta, theta = (
+            (x @ p[name]).sigmoid()[..., None, None] for name in ("w_a", "w_e", "w_t")
+        )
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            memory, surprise = state
+            wrong = torch.einsum("bhkv,bhk->bhv", memory, k[:, t]) - v[:, t]
+            slope = k[:, t, ..., None] * wrong[:, :, None]
+            surprise = eta[:, t] * surprise - theta[:, t] * slope
+            memory = (1 - alpha[:, t]) * memory + surprise
+            o = torch.einsum("bhkv,bhk->bhv", memory, q[:, t])
+            return torch.stack([memory, surprise]), o
+
+        return back(loop(x.new_zeros(2, 2, 2, 3, 2), 5, step), p["W_o"])
+
+    held("titans", reference, X, d=4, H=2, K=3, V=2)
+
+
+def test_a_memory_that_moves_at_the_end_of_blocks() -> None:
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        q, k, v = heads(x, p["W_q"]), unit(heads(x, p["W_k"])), heads(x, p["W_v"])
+        state, rows = x.new_zeros(2, 2, 3, 2), list[Tensor]()
+        for first in range(0, 5, 2):
+            own = slice(first, first + 2)
+            rows.append(torch.einsum("bthk,bhkv->bthv", q[:, own], state))
+            wrong = v[:, own] - torch.einsum("bthk,bhkv->bthv", k[:, own], state)
+            state = state + torch.einsum("bthk,bthv->bhkv", k[:, own], wrong)
+        return back(torch.cat(rows, 1), p["W_o"])
+
+    held("block_memory", reference, X, d=4, H=2, K=3, V=2, C=2)

@@ -70,6 +70,31 @@ layer Example(H, K, V):
         o = S[t].T @ q - P[t].T @ k
     output o
 """,
+    # Three matrices in a row: each has its own decay, and what is written to the first and the
+    # last, by different numbers, is what the last two fail to recall.
+    "a momentum of a momentum": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], u[H, K], v[H, V], a[H], b[H]
+    f = sigmoid(a)
+    uk = l2norm[K](k)
+    recurrence S[K, V], P[K, V], M[K, V] over H:
+        e = v - M[t-1].T @ uk - f * (P[t-1].T @ u)
+        S[t] = 0.3 * b * S[t-1] + f * uk @ e.T
+        P[t] = 0.5 * P[t-1] - S[t]
+        M[t] = f * M[t-1] + b * P[t] + uk @ e.T
+        o = M[t].T @ q - tanh(S[t-1].T @ u) + e
+    output o
+""",
+    # A matrix that only adds up another one: it is never stored for each token.
+    "a sum of what a memory was": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], v[H, V], a[H], b[H]
+    recurrence S[K, V], M[K, V] over H:
+        S[t] = sigmoid(a) * S[t-1] + k @ v.T
+        M[t] = M[t-1] + b * S[t-1]
+        o = M[t].T @ q - S[t].T @ k
+    output o
+""",
     # The same of a number: no dim is left beside the matrix that turns it.
     "a number two steps back": """
 layer Example(H):

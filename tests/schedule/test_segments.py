@@ -98,6 +98,8 @@ def test_a_walk_that_makes_its_first_state_is_written_again() -> None:
 
 def test_what_goes_whole_says_why() -> None:
     assert "no dim of these is free of it" in str(walks("ssm")["h"][1])
+    linked = walks(str(OWN.parents[2] / "newcomers/titans.arch"))
+    assert "several states meet" in str(linked["M S"][1])
     cascade = walks(str(OWN / "cascade.arch"))
     assert "does not walk chunks" in str(cascade["S"][1])
 

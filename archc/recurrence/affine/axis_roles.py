@@ -153,12 +153,12 @@ def _separable(table: Table, roles: Roles, steps: Sequence[Raw]) -> bool:
         if _parted(table, roles, raw.decay) is None:
             return False
         for term in sympy.Add.make_args(raw.written):
-            if any(_side(table, roles, s) == "both" for s in table.symbols(term)):
+            if any(side_of(table, roles, s) == "both" for s in table.symbols(term)):
                 return False
     return True
 
 
-def _side(table: Table, roles: Roles, symbol: sympy.Symbol) -> str:
+def side_of(table: Table, roles: Roles, symbol: sympy.Symbol) -> str:
     """key, value, both, or scalar: what a symbol varies along."""
     names = set(table.atoms[symbol].names)
     key, value = bool(names & roles.key), bool(names & roles.value)
@@ -167,14 +167,14 @@ def _side(table: Table, roles: Roles, symbol: sympy.Symbol) -> str:
 
 def _parted(table: Table, roles: Roles, decay: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr] | None:
     """A decay as the product of its key side (scalars with it) and its value side."""
-    held = {_side(table, roles, s) for s in table.symbols(decay)}
+    held = {side_of(table, roles, s) for s in table.symbols(decay)}
     if "both" in held:
         return None
     if not {"key", "value"} <= held or not isinstance(decay, sympy.Add):
         return _lone(table, roles, decay, held)
     sorts: dict[str, sympy.Expr] = {"key": ONE, "value": ONE}
     for factor in sympy.Mul.make_args(factored(table, decay)):
-        sort = {_side(table, roles, s) for s in table.symbols(factor)}
+        sort = {side_of(table, roles, s) for s in table.symbols(factor)}
         if {"key", "value"} <= sort:
             return None
         sorts["value" if "value" in sort else "key"] *= factor
@@ -213,7 +213,7 @@ def _lone(
     if isinstance(decay, sympy.Add):
         return ONE, decay
     number, factors = table.split(decay)
-    value = {s: p for s, p in factors.items() if _side(table, roles, s) == "value"}
+    value = {s: p for s, p in factors.items() if side_of(table, roles, s) == "value"}
     key = {s: p for s, p in factors.items() if s not in value}
     return product(number, key), product(1, value)
 
@@ -248,12 +248,12 @@ def _step(table: Table, roles: Roles, raw: Raw) -> Step:
         raise _two_sided()
     rows: dict[sympy.Expr, list[sympy.Expr]] = {}
     for term in sympy.Add.make_args(raw.written) if raw.written != 0 else ():
-        x, rest = _write(table, roles, term)
+        x, rest = written_apart(table, roles, term)
         rows.setdefault(x, [ZERO, ZERO])[0] += rest
     for each in raw.corrections:
         for term in sympy.Add.make_args(each.scale):
-            x, rest = _write(table, roles, term)
-            if any(_side(table, roles, s) == "value" for s in table.symbols(rest)):
+            x, rest = written_apart(table, roles, term)
+            if any(side_of(table, roles, s) == "value" for s in table.symbols(rest)):
                 raise Refused("a correction is scaled along the value side")
             rows.setdefault(x, [ZERO, ZERO])[1] += table.times(rest, each.covector)
     groups = _merged(table, roles, [(x, c, w) for x, (c, w) in rows.items()])
@@ -261,12 +261,12 @@ def _step(table: Table, roles: Roles, raw: Raw) -> Step:
     return Step(raw.decay, key, value, tuple(sorted(terms, key=lambda t: table.text(t.x))))
 
 
-def _write(table: Table, roles: Roles, term: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
+def written_apart(table: Table, roles: Roles, term: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
     """A product as what varies along the key axes, and the rest."""
     number, factors = table.split(term)
     key: Factors = {}
     for symbol, power in factors.items():
-        side = _side(table, roles, symbol)
+        side = side_of(table, roles, symbol)
         if side == "both":
             raise Refused("what is written to a corrected state is no product of two sides")
         if side == "key":
@@ -283,18 +283,18 @@ def _merged(
     for x, c, w in rows:
         if c == 0 and w == 0:
             continue
-        scale = _content(table, roles, c if c != 0 else w, (c, w))
+        scale = content(table, roles, c if c != 0 else w, (c, w))
         bare = (sympy.expand(c / scale), sympy.expand(w / scale))
         found.setdefault(bare, []).append((x, scale))
     merged = []
     for (c, w), members in found.items():
         x = total(sympy.expand(own * scale) for own, scale in members)
-        scale = _content(table, roles, x, (x,))
+        scale = content(table, roles, x, (x,))
         merged.append((sympy.expand(x / scale), sympy.expand(c * scale), sympy.expand(w * scale)))
     return merged
 
 
-def _content(
+def content(
     table: Table, roles: Roles, lead: sympy.Expr, exprs: Sequence[sympy.Expr]
 ) -> sympy.Expr:
     """The scalars that all products of expressions share, with the number of the first product of
@@ -305,7 +305,7 @@ def _content(
     shared = {
         s: min(own.get(s, 0) for _, own in terms)
         for s in factors
-        if _side(table, roles, s) == "scalar"
+        if side_of(table, roles, s) == "scalar"
     }
     return product(number, {s: p for s, p in shared.items() if p})
 

@@ -20,6 +20,7 @@ from archc.dims import Axis
 from archc.recurrence.affine.atoms import Atoms, Table
 
 MATRIX, DIAGONAL, DENSE = "matrix", "diagonal", "dense"
+LINKED = "linked"
 MAX_PLUS, SEQUENTIAL = "max-plus", "sequential"
 
 BEFORE, AFTER, WRITTEN = "before", "after", "written"
@@ -112,13 +113,57 @@ class StateForm:
 
 
 @dataclass(frozen=True)
+class LinkedTerm:
+    """`x * (c + the sum over j of reads[j] . S_j[t-1])`, of which state i gets `writes[i]` times: x
+    and reads on the key axes, c on the value axes, writes numbers."""
+
+    x: sympy.Expr
+    c: sympy.Expr
+    reads: tuple[sympy.Expr, ...]
+    writes: tuple[sympy.Expr, ...]
+
+
+@dataclass(frozen=True)
+class LinkedPart:
+    """`scale` times the sum over the key axes of covector * state number `state`, after the token
+    if `written`, else before it."""
+
+    state: int
+    written: bool
+    covector: sympy.Expr
+    scale: sympy.Expr
+
+
+@dataclass(frozen=True)
+class LinkedRead:
+    """A value of the body that reads linked states: node = sum of `parts` + `free`."""
+
+    node: int
+    parts: tuple[LinkedPart, ...]
+    free: sympy.Expr
+
+
+@dataclass(frozen=True)
+class Links:
+    """Matrix states with the same axes that scale one another by numbers (`NormalForm.blocks`),
+    what is written to them, and what reads them. `whole` are nodes that take one as it is."""
+
+    key: tuple[Axis, ...]
+    value: tuple[Axis, ...]
+    terms: tuple[LinkedTerm, ...]
+    reads: tuple[LinkedRead, ...]
+    whole: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class NormalForm:
     """A group of states that one derivation serves: one component, or several states whose decays,
     x and w are equal, so that they are columns of one matrix (their forms differ in c and reads).
 
     kind: matrix (rank-one writes), diagonal (elementwise, whatever the writes are), dense (a matrix
     along an axis: `Step.matrix`; or coupled states: `blocks[i][j]` scales state j into state i, and
-    the steps hold the writes), max-plus, sequential (then `refusal` says why).
+    the steps hold the writes), linked (matrices that scale one another and are corrected together:
+    `blocks` and `links`, no forms), max-plus, sequential (then `refusal` says why).
     """
 
     kind: str
@@ -127,11 +172,28 @@ class NormalForm:
     atoms: Atoms
     refusal: Refusal | None = None
     blocks: tuple[tuple[sympy.Expr, ...], ...] = ()
+    links: Links | None = None
 
     def key(self) -> str:
         """Canonical text of the update: equal for two spellings of one update. Axes are named by
         their roles, values by the captures they come from; reads are not part of it."""
-        return "\n".join([self.kind, *(line for form in self.forms for line in _lines(self, form))])
+        lines = [line for form in self.forms for line in _lines(self, form)]
+        return "\n".join([self.kind, *lines, *_linked_lines(self)])
+
+
+def _linked_lines(whole: NormalForm) -> list[str]:
+    """The updates of linked states, canonically."""
+    if whole.links is None:
+        return []
+    table, links = Table(whole.atoms), whole.links
+    roles = {axis.name: axis.renamed(f"key{i}") for i, axis in enumerate(links.key)}
+    roles |= {axis.name: axis.renamed(f"value{i}") for i, axis in enumerate(links.value)}
+
+    def text(*exprs: sympy.Expr) -> str:
+        return " | ".join(table.text(table.rename(expr, roles)) for expr in exprs)
+
+    terms = sorted(f"term {text(t.x, t.c, *t.reads, *t.writes)}" for t in links.terms)
+    return [*(f"from {text(*row)}" for row in whole.blocks), *terms]
 
 
 def _lines(whole: NormalForm, form: StateForm) -> list[str]:

@@ -10,6 +10,9 @@ from archc.recurrence.affine.form import (
     DENSE,
     MAX_PLUS,
     WRITTEN,
+    LinkedRead,
+    LinkedTerm,
+    Links,
     NormalForm,
     Part,
     Read,
@@ -34,6 +37,8 @@ def as_text(form: NormalForm) -> str:
         at = f" (node {form.refusal.node})" if form.refusal.node is not None else ""
         return f"{', '.join(form.states)}: sequential, {form.refusal.reason}{at}"
     writer = _Writer(form)
+    if form.links is not None:
+        return "\n".join(writer.linked(form.links))
     return "\n".join(line for each in form.forms for line in writer.state(each))
 
 
@@ -69,6 +74,40 @@ class _Writer:
             before = f"{form.state}[t-1]" if number == 0 else form.state
             lines += [f"  {line}" for line in self._step(form.state, before, step)]
         return lines + [f"  {self._read(form, read)}" for read in form.reads]
+
+    def linked(self, links: Links) -> list[str]:
+        """States that scale one another: their axes, what is written to them, updates and reads."""
+        names = self.form.states
+        axes = f"key {', '.join(map(str, links.key))}; value {', '.join(map(str, links.value))}"
+        lines = [f"{', '.join(names)}: linked, {axes}"]
+        writes: list[list[str]] = [[] for _ in names]
+        for number, term in enumerate(links.terms):
+            lines.append(f"  Y{number} = {self._linked_row(term)}")
+            for place, scale in enumerate(term.writes):
+                if scale != 0:
+                    writes[place].append(f"{self._factor(scale)}{self._factor(term.x)}Y{number}")
+        for name, row, own in zip(names, self.form.blocks, writes, strict=True):
+            pairs = zip(row, names, strict=True)
+            parts = [f"{self._factor(scale)}{old}[t-1]" for scale, old in pairs if scale != 0]
+            lines.append(f"  {name} = {_sum([*parts, *own])}")
+        return [*lines, *(f"  {self._linked_read(read)}" for read in links.reads)]
+
+    def _linked_row(self, term: LinkedTerm) -> str:
+        parts = [self.expr(term.c)] if term.c != 0 else []
+        for name, read in zip(self.form.states, term.reads, strict=True):
+            if read != 0:
+                negative = self._minus(read)
+                text = f"({self.expr(-read if negative else read)} . {name}[t-1])"
+                parts.append(f"-{text}" if negative else text)
+        return _sum(parts)
+
+    def _linked_read(self, read: LinkedRead) -> str:
+        parts = []
+        for part in read.parts:
+            name = self.form.states[part.state] + ("" if part.written else "[t-1]")
+            parts.append(f"{self._factor(part.scale)}({self.expr(part.covector)} . {name})")
+        parts += [self.expr(read.free)] if read.free != 0 else []
+        return f"%{read.node} = {_sum(parts)}"
 
     def _coupled(self, form: StateForm) -> str:
         row = self.form.blocks[self.form.states.index(form.state)]

@@ -24,6 +24,7 @@ from archc.recurrence.affine.form import (
     StateForm,
     Step,
 )
+from archc.recurrence.affine.linked import linked
 from archc.recurrence.affine.maximum import tropical
 from archc.recurrence.affine.reads import finished, reads_of
 from archc.recurrence.analysis.degree import OTHER, Degree, degrees, reads, updates
@@ -33,7 +34,7 @@ def normal_forms(recurrence: ir.Recurrence) -> tuple[NormalForm, ...]:
     """The normal forms of a Recurrence's states, each after those whose values it needs."""
     graph = {state.name: reads(recurrence, state.name) for state in recurrence.states}
     found = [component(recurrence, tuple(group)) for group in components(graph)]
-    return tuple(_merged(recurrence, found))
+    return tuple(_merged(recurrence, _taken_together(recurrence, found)))
 
 
 def component(recurrence: ir.Recurrence, states: tuple[str, ...]) -> NormalForm:
@@ -48,13 +49,26 @@ def component(recurrence: ir.Recurrence, states: tuple[str, ...]) -> NormalForm:
         return sequential(states, Refusal(broken[0].culprit, broken[0].why, help, "E0601"))
     try:
         if len(states) > 1:
-            return coupled(recurrence, linear, states)
+            return _several(recurrence, linear, states)
         return _linear(recurrence, linear, next(iter(states)))
     except Refused as refused:
         return sequential(states, refused.refusal)
     except TooLong:
         reason = "the update is a sum of too many products"
         return sequential(states, Refusal(None, reason, "keep its factors apart, or name parts"))
+
+
+def _several(
+    recurrence: ir.Recurrence, linear: Mapping[int, Degree], states: tuple[str, ...]
+) -> NormalForm:
+    """The form of states that feed one another: element by element, or else as matrices."""
+    try:
+        return coupled(recurrence, linear, states)
+    except Refused as refused:
+        try:
+            return linked(recurrence, linear, states)
+        except (Refused, TooLong):
+            raise refused from None
 
 
 def sequential(states: tuple[str, ...], refusal: Refusal) -> NormalForm:
@@ -84,6 +98,33 @@ def _linear(recurrence: ir.Recurrence, linear: Mapping[int, Degree], name: str) 
 
 
 # --- groups --------------------------------------------------------------------------------------
+
+
+def _taken_together(recurrence: ir.Recurrence, forms: Sequence[NormalForm]) -> Sequence[NormalForm]:
+    """A matrix that the update of another one takes whole, and that one, as linked states: what is
+    written to the second is then no value for each of its elements at every token."""
+    for later in forms:
+        for form in forms:
+            states = (*form.states, *later.states)
+            fits = form.kind == MATRIX and form is not later and len(states) == 2
+            if not fits or not form.forms[0].whole or not _next(recurrence, *states):
+                continue
+            try:
+                joined = linked(recurrence, degrees(recurrence, states), states)
+            except (Refused, TooLong):
+                continue
+            if joined.links is not None and not joined.links.whole:
+                rest = [each for each in forms if each not in (form, later)]
+                return [*rest, joined]
+    return forms
+
+
+def _next(recurrence: ir.Recurrence, first: str, second: str) -> bool:
+    """Whether a state feeds another one, and none between the two."""
+    needed = reads(recurrence, second) - {first, second}
+    return first in reads(recurrence, second) and not any(
+        first in _feeding(recurrence, name) for name in needed
+    )
 
 
 def _merged(recurrence: ir.Recurrence, forms: Sequence[NormalForm]) -> list[NormalForm]:

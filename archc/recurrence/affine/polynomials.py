@@ -10,6 +10,7 @@ products of corrections stay factored, one micro-step each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import sympy
 
@@ -31,6 +32,7 @@ class Reading:
     `versions` are the polynomials that versions 1, 2, ... of the state begin as, each over the
     version before; `found` is one more that turned out to be needed: then start again with it.
     Nodes in `broken` are linear, but not in a way that a polynomial says; each has the reason.
+    `written` are nodes that stand for themselves: version 1 of the states whose values they are.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Reading:
         degrees: Mapping[int, Degree],
         table: Table,
         versions: Sequence[sympy.Expr] = (),
+        written: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self.body = recurrence.body
         self.recurrence = recurrence
@@ -48,6 +51,7 @@ class Reading:
         self.after = {id: name for name, id in updates(recurrence).items()}
         self.own = {s for id, s in self.old.items() if degrees[id].kind == LINEAR}
         self.axes = {state.name: state.axes for state in recurrence.states}
+        self.written = written
         self.versions = {form: i + 1 for i, form in enumerate(versions)}
         self.values: dict[int, sympy.Expr] = {}
         self.broken: dict[int, str] = {}
@@ -181,6 +185,8 @@ class Reading:
         """The polynomial of a linear node; None if there is none."""
         if node.id in self.old:
             return self.version(0, self.old[node.id])
+        if node.id in self.written:
+            return self.version(1, self.written[node.id])
         if any(o in self.broken for o in node.operands):
             self.broken[node.id] = next(self.broken[o] for o in node.operands if o in self.broken)
             return None

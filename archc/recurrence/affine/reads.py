@@ -31,7 +31,7 @@ def reads_of(
     recurrence: ir.Recurrence, state: ir.State, found: Chain, table: Table
 ) -> tuple[list[RawRead], list[int]]:
     """What reads the state for a result or for another state, and what takes it whole."""
-    walk = _Walk(recurrence, state, found, table)
+    walk = Walk(recurrence, state, found, table)
     after = updates(recurrence)
     for name, id in recurrence.body.outputs.items():
         if name != state.name and id == after[state.name]:
@@ -43,7 +43,7 @@ def reads_of(
     return sorted(walk.reads, key=lambda read: read.node), sorted(set(walk.whole))
 
 
-class _Walk:
+class Walk:
     """From what is needed back to the reads of a state; every node once."""
 
     def __init__(

@@ -27,8 +27,10 @@ from archc.recurrence.affine.build import build
 from archc.recurrence.affine.form import (
     DENSE,
     DIAGONAL,
+    LINKED,
     MATRIX,
     MAX_PLUS,
+    LinkedRead,
     NormalForm,
     Part,
     Read,
@@ -46,6 +48,7 @@ from archc.recurrence.chunk.derived import Derived, Kept, NotChunked
 from archc.recurrence.chunk.frame import frame_of, input_of
 from archc.recurrence.chunk.implicit import System, systems
 from archc.recurrence.chunk.lift import Lifted, StateNeeded
+from archc.recurrence.chunk.linked_matrices import LinkedForm, TokenLink
 from archc.recurrence.chunk.matrix import MatrixForm, TokenStep, TokenTerm
 from archc.recurrence.chunk.scan import Carried, diagonal
 from archc.recurrence.chunk.stepwise import stepwise
@@ -275,6 +278,48 @@ class Derivation:
                 make = partial(self._read, form, made, k, read)
                 self.lifted.note_made(read.node, make)
 
+    def linked(self, form: NormalForm) -> None:
+        """Matrices that scale one another by numbers."""
+        links, states = form.links, [self.states[name] for name in form.states]
+        assert links is not None, "linked states have links"
+        self._check_whole(form.states, links.whole)
+        blocks = [[self._some(form, entry) for entry in row] for row in form.blocks]
+        terms = [
+            TokenLink(
+                self._value(form, term.x),
+                self._some(form, term.c),
+                tuple(self._some(form, read) for read in term.reads),
+                tuple(self._some(form, number) for number in term.writes),
+            )
+            for term in links.terms
+        ]
+        starts = [self.starts[state.name] for state in states]
+        made = LinkedForm(self.frame, links.key, states, blocks, terms, starts)
+        for name, final in zip(form.states, made.final, strict=True):
+            self.finals[name] = final
+        for read in links.reads:
+            self.lifted.note_made(read.node, partial(self._linked_read, form, made, read))
+
+    def _linked_read(self, form: NormalForm, made: LinkedForm, read: LinkedRead) -> int:
+        """A read of linked states along tokens, with the axes of the body's node."""
+        parts = [self._some(form, read.free)]
+        for part in read.parts:
+            value = made.of_state(part.state, self._value(form, part.covector), part.written)
+            parts.append(self.frame.times(value, self._factor(form, part.scale)))
+        total = self.frame.total(parts)
+        assert total is not None, "a read has parts"
+        return self.frame.expanded(total, self.body[read.node].type.axes)
+
+    def _check_whole(self, states: Sequence[str], whole: Sequence[int]) -> None:
+        """No result needs all of a state at every token."""
+        own = [self.after[name] for name in states]
+        own = [id for id in own if any(self.body.outputs[wanted] == id for wanted in self.wanted)]
+        for node in (*whole, *own):
+            raise NotChunked(
+                "every element of states that feed one another is used at every token",
+                "read them by products with vectors", node, "E0604",
+            )  # fmt: skip
+
     def _systems(self, form: NormalForm, each: StateForm) -> tuple[System, ...]:
         """The systems that take a state whole, if there are any."""
         if not any(self._solved(node) for node in each.whole):
@@ -398,6 +443,7 @@ GROUPS = {
     MATRIX: Derivation.matrix,
     DIAGONAL: Derivation.diagonal,
     DENSE: Derivation.dense,
+    LINKED: Derivation.linked,
     MAX_PLUS: Derivation.running_max,
 }
 """How a group of each kind is derived."""

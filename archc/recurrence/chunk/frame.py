@@ -58,6 +58,14 @@ class Frame(Sharing):
     def _heads(self, id: int) -> set[str]:
         return {*self.outer} & {*self.names(id)}
 
+    def with_heads(self, id: int, other: int) -> int:
+        """A value with the heads of another, which stand before its rows."""
+        heads = [a for a in self.graph[other].type.axes if a.name in self._heads(other)]
+        if all(axis.name in self.names(id) for axis in heads):
+            return id
+        wide = self.expanded(id, heads)
+        return self._contract((wide,), self.graph[wide].type.axes)
+
     def total(self, ids: Sequence[int | None]) -> int | None:
         """The sum of those values that there are; None if there is none."""
         found = [id for id in ids if id is not None]

@@ -22,7 +22,14 @@ from archc.functions.interval import Interval
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
-from archc.recurrence.affine.form import DENSE, DIAGONAL, MAX_PLUS, SEQUENTIAL, NormalForm
+from archc.recurrence.affine.form import (
+    DENSE,
+    DIAGONAL,
+    LINKED,
+    MAX_PLUS,
+    SEQUENTIAL,
+    NormalForm,
+)
 from archc.recurrence.affine.form import MATRIX as MATRIX_FORM
 from archc.recurrence.affine.normalize import normal_forms
 from archc.recurrence.analysis.degree import reads
@@ -121,6 +128,8 @@ class _Summaries(Derivation):
         if form.kind == SEQUENTIAL:
             assert form.refusal is not None, "a refusal says why"
             raise NoLaw(form.states, form.refusal.reason, form.refusal.help, form.refusal.node)
+        if form.kind == LINKED:
+            raise NoLaw(form.states, "matrices that scale one another are summarised by no law")
         gauge, sign = _scale(self.recurrence, form, gauges)
         try:
             return KINDS[form.kind](self, form, gauge, sign)

@@ -1,0 +1,221 @@
+"""Matrix states that scale one another by numbers, and are corrected and read by vectors, as one
+form.
+
+A memory with momentum is one: S[t] = eta S[t-1] - k (M[t-1]^T k - v)^T, M[t] = alpha M[t-1] + S[t].
+Over the states before the token, S_i = sum over j of blocks[i][j] S_j[t-1] + what is written, and
+all that is written is a sum of products x * (c + sum over j of w_j . S_j[t-1]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sympy
+
+from archc.ir import layer as ir
+from archc.recurrence.affine.atoms import Table, TooLong, total
+from archc.recurrence.affine.axis_roles import Roles, content, side_of, written_apart
+from archc.recurrence.affine.chain import Chain, Refused, StateSum, read_body, state_sums
+from archc.recurrence.affine.form import (
+    LINKED,
+    LinkedPart,
+    LinkedRead,
+    LinkedTerm,
+    Links,
+    NormalForm,
+)
+from archc.recurrence.affine.polynomials import Reading, coefficient
+from archc.recurrence.affine.reads import Walk
+from archc.recurrence.analysis.degree import OTHER, Degree, updates
+
+ONE, ZERO = sympy.Integer(1), sympy.Integer(0)
+
+HELP = "let each state feed the next one only, or run it token by token"
+
+Row = tuple[sympy.Expr, list[sympy.Expr]]
+"""c, and a covector of each state."""
+
+
+@dataclass(frozen=True)
+class _Update:
+    """A state after the token: numbers times states before it, sums against them, and the rest."""
+
+    blocks: tuple[sympy.Expr, ...]
+    sums: tuple[StateSum, ...]
+    written: sympy.Expr
+
+
+def linked(
+    recurrence: ir.Recurrence, linear: Mapping[int, Degree], states: tuple[str, ...]
+) -> NormalForm:
+    """The form of states that scale one another by numbers. Raises Refused, and TooLong."""
+    table = Table()
+    every = {state.name: state for state in recurrence.states}
+    own = [every[name] for name in states]
+    first = own[0]
+    if any(state.axes != first.axes for state in own):
+        raise Refused("states of different axes feed one another", HELP)
+    reading = read_body(recurrence, linear, table, None)
+    rows = [_update(recurrence, reading, own, state) for state in own]
+    reads, whole = _reads(recurrence, linear, table, own)
+    sums = [each for row in rows for each in row.sums]
+    sums += [each for _, found, _ in reads for each in found]
+    roles = _roles(recurrence, first, sums)
+    _check_numbers(table, roles, [entry for row in rows for entry in row.blocks])
+    terms = _terms(table, roles, rows, [f"{name}@0" for name in states])
+    links = Links(
+        tuple(axis for axis in first.axes if axis.name in roles.key),
+        tuple(axis for axis in first.axes if axis.name in roles.value),
+        tuple(terms),
+        tuple(_read(states, *read) for read in reads),
+        tuple(whole),
+    )
+    blocks = tuple(row.blocks for row in rows)
+    return NormalForm(LINKED, states, (), table.atoms, None, blocks, links)
+
+
+def _update(
+    recurrence: ir.Recurrence, reading: Reading, own: Sequence[ir.State], state: ir.State
+) -> _Update:
+    """The update of one state, over the states before the token."""
+    table, id = reading.table, recurrence.body.outputs[state.name]
+    degree = reading.degrees[id]
+    if degree.kind == OTHER:
+        raise Refused(degree.why, HELP, degree.culprit)
+    if id in reading.broken:
+        raise Refused(reading.broken[id], HELP, id)
+    value = reading.constant(id)
+    symbols = [table.state(f"{each.name}@0", each.axes) for each in own]
+    if [s for s in reading.whole(value) if s not in symbols]:
+        raise Refused("the state enters its update with its axes turned", "", id)
+    sums, renamed = state_sums(table, value, state)
+    if renamed or any(each.column is not None for each in sums):
+        raise Refused("states that feed one another are mixed along an axis of theirs", HELP, id)
+    blocks = tuple(coefficient(table, value, symbol) for symbol in symbols)
+    return _Update(blocks, sums, coefficient(table, value, None))
+
+
+def _reads(
+    recurrence: ir.Recurrence,
+    linear: Mapping[int, Degree],
+    table: Table,
+    own: Sequence[ir.State],
+) -> tuple[list[tuple[int, tuple[StateSum, ...], sympy.Expr]], list[int]]:
+    """The sums against states that other values of the body are, before the token and after it, and
+    the nodes that take a state whole."""
+    body, names = recurrence.body, {state.name for state in own}
+    after = {id: name for name, id in updates(recurrence).items() if name in names}
+    reading = Reading(recurrence, linear, table, written=after)
+    reading.run()
+    known = tuple(f"{name}@{version}" for name in sorted(names) for version in (0, 1))
+    walk = Walk(recurrence, own[0], Chain(reading, (), known), table)
+    every = {state.name for state in recurrence.states}
+    for name, id in body.outputs.items():
+        if name in names:
+            continue
+        if id in after:
+            walk.whole.append(id)
+        elif name in every:
+            walk.update(id)
+        else:
+            walk.visit(id)
+    if any(read.renamed for read in walk.reads):
+        raise Refused("states that feed one another are read along other axes than theirs", HELP)
+    found = sorted(walk.reads, key=lambda read: read.node)
+    return [(read.node, read.queries, read.free) for read in found], sorted(set(walk.whole))
+
+
+def _roles(recurrence: ir.Recurrence, state: ir.State, sums: Sequence[StateSum]) -> Roles:
+    """The axes that sums go along are key axes, the other ones that are no heads value axes."""
+    keys = {frozenset(each.axes) for each in sums}
+    if len(keys) != 1:
+        raise Refused("states that feed one another are read along different axes", HELP)
+    (key,) = keys
+    own = [a.name for a in state.axes if a.kind == "dim" and a.name not in recurrence.heads]
+    value = frozenset(own) - key
+    if not key <= frozenset(own) or not value:
+        raise Refused("states that feed one another are read by a sum in their updates", HELP)
+    return Roles(key, value)
+
+
+def _check_numbers(table: Table, roles: Roles, entries: Sequence[sympy.Expr]) -> None:
+    """What scales a state is a number for each head."""
+    if any(side_of(table, roles, s) != "scalar" for e in entries for s in table.symbols(e)):
+        raise Refused("states that are corrected scale one another element by element", HELP)
+
+
+# --- terms ---------------------------------------------------------------------------------------
+
+
+def _terms(
+    table: Table, roles: Roles, rows: Sequence[_Update], names: Sequence[str]
+) -> list[LinkedTerm]:
+    """What is written to all states, by product: those of several states that differ by a number
+    are one."""
+    found: dict[tuple[sympy.Expr, ...], dict[int, sympy.Expr]] = {}
+    for place, row in enumerate(rows):
+        for x, (c, reads) in _written(table, roles, row, names).items():
+            parts = (c, *reads)
+            lead = next((part for part in parts if part != 0), None)
+            if lead is None:
+                continue
+            scale = content(table, roles, lead, parts)
+            bare = tuple(sympy.expand(part / scale) for part in parts)
+            found.setdefault((x, *bare), {})[place] = scale
+    return [_term(table, key, scales, len(rows)) for key, scales in found.items()]
+
+
+def _term(
+    table: Table, parts: tuple[sympy.Expr, ...], scales: Mapping[int, sympy.Expr], count: int
+) -> LinkedTerm:
+    """A term, with a number that all states have in common in the row that they are written."""
+    x, c, *reads = parts
+    common = ONE
+    if len(set(scales.values())) == 1:
+        common = next(iter(scales.values()))
+        scales = dict.fromkeys(scales, ONE)
+    return LinkedTerm(
+        x,
+        table.times(common, c),
+        tuple(table.times(common, read) for read in reads),
+        tuple(scales.get(place, ZERO) for place in range(count)),
+    )
+
+
+def _written(
+    table: Table, roles: Roles, row: _Update, names: Sequence[str]
+) -> dict[sympy.Expr, Row]:
+    """What is written to one state, by what it is written along."""
+    found: dict[sympy.Expr, Row] = {}
+
+    def at(x: sympy.Expr) -> Row:
+        return found.setdefault(x, (ZERO, [ZERO] * len(names)))
+
+    for term in sympy.Add.make_args(row.written) if row.written != 0 else ():
+        x, rest = written_apart(table, roles, term)
+        c, reads = at(x)
+        found[x] = (c + rest, reads)
+    for each in row.sums:
+        for term in sympy.Add.make_args(each.scale):
+            x, rest = written_apart(table, roles, term)
+            if any(side_of(table, roles, s) == "value" for s in table.symbols(rest)):
+                raise Refused("a correction is scaled along the value side")
+            reads = at(x)[1]
+            place = names.index(each.version)
+            reads[place] = total([reads[place], table.times(rest, each.covector)])
+    return found
+
+
+def _read(
+    states: Sequence[str], node: int, sums: Sequence[StateSum], free: sympy.Expr
+) -> LinkedRead:
+    """A read, with the states by their places."""
+    parts = []
+    for each in sums:
+        name, version = each.version.rsplit("@", 1)
+        parts.append(LinkedPart(states.index(name), version == "1", each.covector, each.scale))
+    return LinkedRead(node, tuple(parts), free)
+
+
+__all__ = ["TooLong", "linked"]

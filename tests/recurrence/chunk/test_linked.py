@@ -1,0 +1,65 @@
+"""Matrix states that scale one another by numbers: which ones are one form, and which stay loops.
+Their numbers are those of `tests/recurrence/test_inventions.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from archc.compile import before_chunks
+from archc.ir import layer as ir
+from archc.recurrence.affine.normalize import normal_forms
+from archc.recurrence.chunk.loops import loops
+from tests.elaborate.specs import layer
+
+HEAD = """layer L(H, K, V):
+    input q[H, K], k[H, K], v[H, V], w[H, K], a[H], b[H]
+    recurrence S[K, V], P[K, V] over H:
+        """
+
+CORRECTED = "S[t] = a * S[t-1] + k @ (v - P[t-1].T @ k).T"
+
+
+def made(*lines: str) -> ir.Layer:
+    """A layer with two matrices."""
+    return before_chunks(layer(f"{HEAD}{(chr(10) + ' ' * 8).join(lines)}\n    output o\n"))
+
+
+def kinds(of: ir.Layer) -> list[str]:
+    (recurrence,) = (node.op for node in of.graph if isinstance(node.op, ir.Recurrence))
+    return [form.kind for form in normal_forms(recurrence)]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (CORRECTED, "P[t] = b * P[t-1] + S[t]", "o = P[t].T @ q"),
+        (CORRECTED, "P[t] = b * P[t-1] + S[t]", "o = (P[t] + S[t-1]).T @ q"),
+        ("S[t] = a * S[t-1] + k @ v.T", "P[t] = b * P[t-1] + S[t]", "o = P[t].T @ q"),
+        ("S[t] = a * S[t-1] + k @ v.T", "P[t] = P[t-1] - w @ (P[t-1].T @ k).T + b * S[t-1]",
+         "o = P[t].T @ q + S[t].T @ k"),
+    ],
+)  # fmt: skip
+def test_numbers_between_matrices_link_them(lines: tuple[str, ...]) -> None:
+    found = made(*lines)
+    assert kinds(found) == ["linked"]
+    assert not loops(found)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (("S[t] = a * S[t-1] + k @ (v - P[t-1].T @ k).T - b * P[t-1]", "P[t] = P[t-1] + S[t]",
+          "o = P[t].T @ q"), "in a circle"),
+        ((CORRECTED, "P[t] = b * P[t-1] + S[t]", "o = tanh(S[t]).T @ q + P[t].T @ q"),
+         "every element"),
+    ],
+)  # fmt: skip
+def test_what_is_no_number_or_goes_round_stays_a_loop(lines: tuple[str, ...], reason: str) -> None:
+    found = made(*lines)
+    assert any(reason in str(finding) for finding in loops(found)), loops(found)
+
+
+def test_a_matrix_that_a_function_takes_whole_is_not_linked() -> None:
+    first, read = "S[t] = a * S[t-1] + k @ v.T", "o = P[t].T @ q"
+    found = made(first, "P[t] = 0.5 * P[t-1] + tanh(S[t])", read)
+    assert "linked" not in kinds(found)
