@@ -265,7 +265,7 @@ def dropout_factor(x: Tensor, p: float, training: bool) -> Tensor:
     """The factor of dropout in the shape of x; outside of training ones, which take no memory."""
     if not training or p == 0:
         return x.new_ones(()).expand(x.shape)
-    return F.dropout(torch.ones_like(x), p)
+    return F.dropout(x.new_ones(()).expand(x.shape), p)
 
 
 def rows_of_sequences(cu_seqlens: Tensor, tokens: int, before: int) -> Tensor:

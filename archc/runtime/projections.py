@@ -16,7 +16,15 @@ def products_of(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
     read again by an addition."""
     if one_gradient_for(x, weights):
         return tuple(ProductsOf.apply(x, *weights))
-    return tuple(torch.tensordot(x, weight, 1) for weight in weights)
+    return tuple(times(x, weight) for weight in weights)
+
+
+def times(x: Tensor, weight: Tensor) -> Tensor:
+    """x [..., d] times a weight [d, ...]: a view around a product, for which the host needs a third
+    of what an einsum takes it."""
+    if weight.dim() < 3:
+        return x @ weight
+    return (x @ weight.flatten(1)).unflatten(-1, weight.shape[1:])
 
 
 def one_gradient_for(x: Tensor, weights: tuple[Tensor, ...]) -> bool:
@@ -43,7 +51,7 @@ class ProductsOf(torch.autograd.Function):
         """The products."""
         ctx.save_for_backward(x, *weights)
         ctx.set_materialize_grads(False)
-        return tuple(torch.tensordot(x, weight, 1) for weight in weights)
+        return tuple(times(x, weight) for weight in weights)
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
