@@ -11,7 +11,6 @@ from archc.dims import Axis, at
 from archc.elaborate import ops
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import LayerRef, Tensor, Value
-from archc.ir import layer as ir
 from archc.syntax import habits, tree
 
 
@@ -118,9 +117,7 @@ def _agree(
             f"{axis.size}",
             node.span,
         )
-    condition = sympy.Eq(given, axis.size)
-    text = f"{given} == {axis.size}"
-    scope.context.requirements.append(ir.Requirement(condition, text, node.span))
+    scope.require(sympy.Eq(given, axis.size), f"{given} == {axis.size}", node.span)
 
 
 def _differences(one: sympy.Expr, other: sympy.Expr) -> set[sympy.Expr]:

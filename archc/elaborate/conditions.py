@@ -8,7 +8,6 @@ import sympy
 
 from archc.elaborate.scope import Scope
 from archc.elaborate.values import Option
-from archc.ir import layer as ir
 from archc.syntax import tree
 
 
@@ -20,9 +19,8 @@ def require(scope: Scope, stmt: tree.Require, exported: set[str]) -> None:
         if not holds:
             raise scope.error("E0401", f"`{stmt.condition.span.text}` does not hold", stmt.span)
     elif isinstance(condition, sympy.Basic) and not isinstance(condition, sympy.Expr):
-        at = scope.site or stmt.span
         text = _requirement_text(scope, stmt.condition.span.text)
-        scope.context.requirements.append(ir.Requirement(condition, text, at))
+        scope.require(condition, text, scope.site or stmt.span)
     else:
         raise scope.error(
             "E0403",

@@ -46,11 +46,7 @@ def heads_of(
 def require_groups(scope: Scope, heads: Axis, groups: Axis, span: Span) -> None:
     """Groups of heads are of one size: no head is left over."""
     condition = apply(sympy.Eq, apply(sympy.Mod, heads.size, groups.size), sympy.Integer(0))
-    text = f"{heads.size} % {groups.size} == 0"
-    if condition is sympy.false:
-        raise scope.error("E0401", f"`{text}` does not hold", span, "groups of one size")
-    if condition is not sympy.true:
-        scope.context.requirements.append(ir.Requirement(condition, text, span))
+    scope.hold(condition, f"{heads.size} % {groups.size} == 0", span, "groups of one size")
 
 
 def _no_dim(scope: Scope, node: tree.Recurrence | tree.Attend, word: str, name: str) -> Refused:

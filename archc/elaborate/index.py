@@ -91,8 +91,8 @@ def _steps(scope: Scope, item: tree.Binary, steps: sympy.Expr) -> int:
             helps=["further back: a state, or a `shortconv`"],
         )
     if not steps.is_number:
-        condition, text = sympy.Eq(steps, known), f"{item.right.span.text} == {known}"
-        scope.context.requirements.append(ir.Requirement(condition, text, item.span, settled=True))
+        text = f"{item.right.span.text} == {known}"
+        scope.require(sympy.Eq(steps, known), text, item.span, settled=True)
     return int(known)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import sympy
 
 from archc.elaborate.scope import Scope
-from archc.ir.layer import Init, Requirement
+from archc.ir.layer import Init
 from archc.syntax import tree
 
 DISTRIBUTIONS = {"normal": 2, "uniform": 2, "loguniform": 2}
@@ -25,8 +25,7 @@ def initial(scope: Scope, node: tree.Expr | None) -> Init:
             text = " ".join(node.span.text.split())
             raise scope.error("E0218", f"`{text}` is no initial value: {rule}", node.span)
         if condition != sympy.true:
-            text = f"{node.span.text}: {rule}"
-            scope.context.requirements.append(Requirement(condition, text, node.span))
+            scope.require(condition, f"{node.span.text}: {rule}", node.span)
     return found
 
 

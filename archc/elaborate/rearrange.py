@@ -140,12 +140,7 @@ def usage(scope: Scope, node: tree.Call, func: tree.Expr) -> Exception:
 
 def same_size(scope: Scope, one: sympy.Expr, other: sympy.Expr, span: Span) -> None:
     """What is cut or joined has as many entries before as after."""
-    condition = apply(sympy.Eq, one, other)
-    text = f"{one} == {other}"
-    if condition is sympy.false:
-        raise scope.error("E0401", f"`{text}` does not hold", span, "as many entries as before")
-    if condition is not sympy.true:
-        scope.context.requirements.append(ir.Requirement(condition, text, span))
+    scope.hold(apply(sympy.Eq, one, other), f"{one} == {other}", span, "as many entries as before")
 
 
 def _own(scope: Scope, value: Tensor, item: tree.Expr) -> Axis:

@@ -80,10 +80,8 @@ def stack(
             "E0205", f"`{stmt.count.span.text}` is {known}, not a number of layers", stmt.count.span
         )
     if isinstance(count, sympy.Expr) and not count.is_number:
-        condition = sympy.Eq(count, known)
-        scope.context.requirements.append(
-            ir.Requirement(condition, f"{stmt.count.span.text} == {known}", stmt.span, settled=True)
-        )
+        text = f"{stmt.count.span.text} == {known}"
+        scope.require(sympy.Eq(count, known), text, stmt.span, settled=True)
     values = {name: scope.lookup(name, stmt.span) for name in carried}
     in_place = scope.frame.region or scope.site is not None
     if in_place and not any(isinstance(s, tree.Param) for s in stmt.body):

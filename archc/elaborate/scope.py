@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 import sympy
@@ -239,43 +240,34 @@ class Scope:
 
     # --- names ---
 
-    def find(self, name: str) -> Lazy | Value | None:
-        """What a name is bound to, here or in an enclosing scope; not yet computed."""
+    def around(self) -> Iterator[Scope]:
+        """This scope and those that enclose it, the nearest first."""
         scope: Scope | None = self
         while scope is not None:
-            if name in scope.names:
-                return scope.names[name]
+            yield scope
             scope = scope.parent
-        return None
+
+    def find(self, name: str) -> Lazy | Value | None:
+        """What a name is bound to, here or in an enclosing scope; not yet computed."""
+        return next((scope.names[name] for scope in self.around() if name in scope.names), None)
 
     def index(self, name: str) -> Along | None:
         """The index variable of that name, unless a nearer scope binds the name to a value."""
-        scope: Scope | None = self
-        while scope is not None:
+        for scope in self.around():
             if name in scope.indices:
                 return scope.indices[name]
             if name in scope.names:
                 return None
-            scope = scope.parent
         return None
 
     def state(self, name: str) -> Any:
         """The state of that name of the recurrence around this place, or None."""
-        scope: Scope | None = self
-        while scope is not None and scope.frame is self.frame:
-            if name in scope.states:
-                return scope.states[name]
-            scope = scope.parent
-        return None
+        return self.states_here().get(name)
 
     def states_here(self) -> dict[str, Any]:
         """The states of the recurrence around this place, by name."""
-        found: dict[str, Any] = {}
-        scope: Scope | None = self
-        while scope is not None and scope.frame is self.frame:
-            found |= scope.states
-            scope = scope.parent
-        return found
+        inside = takewhile(lambda scope: scope.frame is self.frame, self.around())
+        return {name: state for scope in inside for name, state in scope.states.items()}
 
     def state_dims(self) -> set[str]:
         """The dims of those states."""
@@ -284,12 +276,8 @@ class Scope:
 
     def known(self) -> set[str]:
         """Every visible name, for did-you-mean."""
-        names: set[str] = set(self.module.decls) | set(self.session.library)
-        scope: Scope | None = self
-        while scope is not None:
-            names |= set(scope.names)
-            scope = scope.parent
-        return names
+        own = {name for scope in self.around() for name in scope.names}
+        return own | set(self.module.decls) | set(self.session.library)
 
     def lookup(self, name: str, span: Span) -> Value:
         """The value of a name; an undeclared one is an error, never a new parameter."""
@@ -352,13 +340,11 @@ class Scope:
 
     def axis_named(self, name: str) -> tuple[Axis, ...] | None:
         """The axes a dim name stands for (a function's axis argument may stand for several)."""
-        scope: Scope | None = self
         base = name.rstrip("'")
         primes = name[len(base) :]
-        while scope is not None:
+        for scope in self.around():
             if base in scope.dims:
                 return tuple(axis.renamed(axis.name + primes) for axis in scope.dims[base])
-            scope = scope.parent
         return None
 
     def axes(self, items: tuple[tree.Expr, ...]) -> tuple[Axis, ...]:
@@ -419,12 +405,7 @@ class Scope:
 
     def dim_names(self) -> set[str]:
         """Dims that are visible here."""
-        names: set[str] = set()
-        scope: Scope | None = self
-        while scope is not None:
-            names |= set(scope.dims)
-            scope = scope.parent
-        return names
+        return {name for scope in self.around() for name in scope.dims}
 
     def visible(self, tensor: Tensor) -> tuple[Axis, ...]:
         """The axes that `@`, `.T` and shapes see: dims, without heads and the like."""
@@ -467,8 +448,20 @@ class Scope:
             )
         holds = outcome is sympy.true
         kept = condition if holds else sympy.Not(condition)
-        self.context.requirements.append(ir.Requirement(kept, span.text, span, settled=True))
+        self.require(kept, span.text, span, settled=True)
         return holds
+
+    def require(self, condition: Any, text: str, span: Span, settled: bool = False) -> None:
+        """Record a condition on sizes, checked when they are known; `settled`, if code is written
+        for the sizes with which it holds."""
+        self.context.requirements.append(ir.Requirement(condition, text, span, settled=settled))
+
+    def hold(self, condition: Any, text: str, span: Span, label: str) -> None:
+        """Refuse a condition on sizes that is false, and record one that depends on them."""
+        if condition is sympy.false:
+            raise self.error("E0401", f"`{text}` does not hold", span, label)
+        if condition is not sympy.true:
+            self.require(condition, text, span)
 
 
 def option(value: Any) -> Value:

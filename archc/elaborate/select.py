@@ -42,8 +42,8 @@ def _count(scope: Scope, node: tree.Expr) -> sympy.Expr:
     ):
         raise scope.error("E0205", f"`{node.span.text}` is not a number of tokens", node.span)
     if not value.is_number and not value.is_Symbol:
-        condition, text = sympy.Ge(value, 1, evaluate=False), f"{node.span.text} >= 1"
-        scope.context.requirements.append(ir.Requirement(condition, text, node.span))
+        condition = sympy.Ge(value, 1, evaluate=False)
+        scope.require(condition, f"{node.span.text} >= 1", node.span)
     return value
 
 
