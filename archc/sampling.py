@@ -344,8 +344,8 @@ def to_continue(
 ) -> Text:
     """What is to be continued; ValueError for what cannot be."""
     kind = text_model(model)
-    if tokens.dim() != 2 or tokens.shape[1] == 0:
-        raise ValueError(f"`tokens` must be [B, T] with T >= 1, got {list(tokens.shape)}")
+    if tokens.dim() != 2 or 0 in tokens.shape:
+        raise ValueError(f"`tokens` must be [B, T] with B >= 1, T >= 1, got {list(tokens.shape)}")
     if count < 0:
         raise ValueError(f"`count` must not be negative, got {count}")
     if chunk is not None and chunk < 1:
@@ -364,4 +364,17 @@ def to_continue(
         raise ValueError(
             f"{has}, and a prompt has {longest}: give its latest `tokens[:, -{kind.limit}:]`"
         )
+    check_vocabulary(kind, tokens.masked_fill(~kept, 0))
     return Text(model, kind, tokens, kept, state, chunk, rest=state is not None)
+
+
+def check_vocabulary(kind: TextModel, tokens: Tensor) -> None:
+    """Refuse tokens that the model does not know: on a GPU a look at the embedding of one would
+    end the process. Raises ValueError, and TypeError for what are no whole numbers."""
+    if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
+        raise TypeError(f"tokens must be whole numbers (torch.int64), got {tokens.dtype}")
+    unknown = tokens[(tokens < 0) | (tokens >= kind.vocab)]
+    if len(unknown):
+        raise ValueError(
+            f"{kind.name} has {kind.vocab} tokens, from 0 on, and is given {int(unknown[0])}"
+        )

@@ -25,7 +25,15 @@ from archc import slots as own_slots
 from archc.runtime.kept_states import kept_by
 from archc.runtime.packed import row_of_state
 from archc.runtime.paged import PAGE
-from archc.sampling import Choice, at_shares, reading, share, text_model, to_continue
+from archc.sampling import (
+    Choice,
+    at_shares,
+    check_vocabulary,
+    reading,
+    share,
+    text_model,
+    to_continue,
+)
 
 
 @dataclass
@@ -181,8 +189,7 @@ class Pool:
     ) -> list[int]:
         """Read prompts, and give each a slot."""
         for prompt in prompts:
-            if prompt.dim() != 1 or len(prompt) == 0:
-                raise ValueError(f"`prompt` must be [T] with T >= 1, got {list(prompt.shape)}")
+            self._check_prompt(prompt)
         if len(prompts) > len(self.free):
             self._refuse_slots(len(prompts))
         left = [self._room(len(prompt), count) for prompt in prompts]
@@ -204,6 +211,14 @@ class Pool:
                 numbers.append(number)
                 self.free.pop()
         return numbers
+
+    def _check_prompt(self, prompt: Tensor) -> None:
+        """Refuse what is no prompt, or has tokens that the model does not know."""
+        if not isinstance(prompt, Tensor):
+            raise TypeError(f"`prompt` must be a tensor [T], got {type(prompt).__name__}")
+        if prompt.dim() != 1 or len(prompt) == 0:
+            raise ValueError(f"`prompt` must be [T] with T >= 1, got {list(prompt.shape)}")
+        check_vocabulary(self.kind, prompt)
 
     def _refuse_slots(self, wanted: int) -> None:
         """Refuse more prompts than slots are free."""

@@ -226,6 +226,9 @@ LONG = torch.zeros(1, 9, dtype=torch.int64)
 REFUSED = [
     ({"tokens": torch.zeros(3, dtype=torch.int64)}, "must be"),
     ({"tokens": torch.zeros(1, 0, dtype=torch.int64)}, "T >= 1"),
+    ({"tokens": torch.zeros(0, 2, dtype=torch.int64)}, "B >= 1"),
+    ({"tokens": torch.tensor([[0, 99]])}, "GPT has [0-9]+ tokens, from 0 on, and is given 99"),
+    ({"tokens": torch.tensor([[0, -1]])}, "and is given -1"),
     ({"count": -1}, "count"),
     ({"temperature": -1.0}, "temperature"),
     ({"top": 0}, "top"),

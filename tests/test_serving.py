@@ -155,6 +155,7 @@ def test_what_has_no_place_is_refused() -> None:
     for given, says in [
         ({"prompt": prompt(0)}, "T >= 1"),
         ({"prompt": prompt(4)[None]}, "T >= 1"),
+        ({"prompt": prompt(4) + 17}, "GPT has 17 tokens, from 0 on, and is given"),
         ({"prompt": prompt(7)}, "a slot has room for 6 tokens, too few for a prompt of 7"),
         ({"prompt": prompt(4), "count": 4}, "too few for a prompt of 4 and 4 more"),
         ({"prompt": prompt(4), "count": 0}, "at least 1"),
@@ -164,6 +165,10 @@ def test_what_has_no_place_is_refused() -> None:
         with pytest.raises(ValueError, match=says):
             pool.add(**given)
         assert pool.free == [0]
+    with pytest.raises(TypeError, match=r"`prompt` must be a tensor \[T\], got list"):
+        pool.add([1, 2])
+    with pytest.raises(TypeError, match=r"must be whole numbers .*, got torch.float32"):
+        pool.add(prompt(4).float())
     number = pool.add(prompt(4))
     with pytest.raises(ValueError, match="full: all of its 1 slots"):
         pool.add(prompt(1))

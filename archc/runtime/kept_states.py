@@ -1,6 +1,8 @@
 """States as objects: named tuples that are moved, copied, reordered, and kept in files."""
 
+import os
 import sys
+import zipfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -79,12 +81,23 @@ class StateMethods:
         return with_capacity(self, capacity)
 
     def save(self, path: Any) -> None:
-        """Keep the state in a file, for `load`: tensors and numbers by their names, no code."""
-        torch.save(as_plain(self), path)
+        """Keep the state in a file, for `load`: tensors and numbers by their names, no code. The
+        file is replaced when the new one is whole."""
+        new = f"{os.fspath(path)}.new"
+        torch.save(as_plain(self), new)
+        os.replace(new, path)
 
     @classmethod
     def load(cls, path: Any, device: Any = None) -> Any:
         """The state that `save` kept of a layer of the same kind: `layer.State.load(path)`."""
+        with open(path, "rb") as file:
+            try:
+                with zipfile.ZipFile(file) as whole:
+                    torn = whole.testzip()  # torch does not look at the check sums
+            except zipfile.BadZipFile as error:
+                torn = str(error)
+        if torn:
+            raise ValueError(f"{path} is torn, or no state that was saved: {torn}")
         kept = torch.load(path, map_location=device, weights_only=True)
         if not isinstance(kept, dict) or kept.get("state") not in (cls.__name__, "RaggedState"):
             found = kept.get("state") if isinstance(kept, dict) else type(kept).__name__

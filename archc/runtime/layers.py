@@ -100,8 +100,9 @@ def check_state(
     numbers, those in `optional` may be None; `layers` are the fields with states of layers.
     """
     if not isinstance(state, kind):
-        wanted = f"an instance of {kind.__name__}"
-        raise TypeError(f"{layer}: `state` must be {wanted}, got {type(state).__name__}")
+        wanted, got = f"an instance of {kind.__name__}", type(state).__name__
+        got += ", that of another model" * (got == kind.__name__)
+        raise TypeError(f"{layer}: `state` must be {wanted}, got {got}")
     for name in layers.split():
         value = getattr(state, name)
         lacks = type(value) is tuple and any(each is None for each in value)

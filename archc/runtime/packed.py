@@ -234,6 +234,21 @@ def check_packed(layer: str, cu_seqlens: Tensor, x: Tensor) -> None:
         vars(cu_seqlens)["_checked"] = seen
 
 
+def check_positions(
+    layer: str, table: str, rows: int, tokens: int, cu_seqlens: Any = None, x: Any = None
+) -> None:
+    """Refuse sequences that are longer than a table of positions; of packed ones, each alone."""
+    if torch.compiler.is_compiling():
+        return
+    if cu_seqlens is not None:
+        if cu_seqlens.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        tokens = max(end - start for start, end in pairwise(bounds_of(cu_seqlens, x)))
+    if tokens > rows:
+        has = f"`{table}` has positions for {rows} tokens"
+        raise ValueError(f"{layer}: {has}, and a sequence has {tokens} with those seen before")
+
+
 def each_sequence(x: Tensor, bounds: list[int]) -> tuple[Tensor, ...]:
     """Packed sequences, each by itself: one op, whose gradient goes through x once and not once for
     each of them."""

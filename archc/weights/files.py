@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from torch import Tensor
 from archc.diagnostics import fail
 
 WHOLE, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+UNDER_WAY = ".new"
+"""How a file is called in addition, as long as it is not whole."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ def save(
     folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any], shard_bytes: int
 ) -> None:
     """Write a folder as Hugging Face keeps it; files are of at most `shard_bytes`, but for a tensor
-    that is larger by itself."""
+    that is larger by itself. What the folder has is replaced when all is written."""
     folder.mkdir(parents=True, exist_ok=True)
     shards: list[dict[str, Tensor]] = [{}]
     size = 0
@@ -104,16 +107,36 @@ def save(
         size += tensor.nbytes
     names = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
     names = names if len(shards) > 1 else [WHOLE]
-    for old in folder.glob("model*.safetensors*"):
-        old.unlink()
-    for name, shard in zip(names, shards, strict=True):
-        save_file(shard, folder / name, metadata={"format": "pt"})
-    if len(shards) > 1:
-        where = {each: name for name, shard in zip(names, shards, strict=True) for each in shard}
-        total = sum(tensor.nbytes for tensor in tensors.values())
-        index = {"metadata": {"total_size": total}, "weight_map": where}
-        (folder / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    with _replacing(folder, "model*.safetensors*") as new:
+        for name, shard in zip(names, shards, strict=True):
+            save_file(shard, new(name), metadata={"format": "pt"})
+        if len(shards) > 1:
+            where = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
+            total = sum(tensor.nbytes for tensor in tensors.values())
+            index = {"metadata": {"total_size": total}, "weight_map": where}
+            new(INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+        new(CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _replacing(folder: Path, olds: str = "") -> Iterator[Callable[[str], Path]]:
+    """Where to write files of a folder: they take their names, and the places of old ones, when all
+    are written. Where one cannot be, the folder stays as it was."""
+    new = dict[str, Path]()
+
+    def path(name: str) -> Path:
+        return new.setdefault(name, folder / f"{name}{UNDER_WAY}")
+
+    try:
+        yield path
+        for old in folder.glob(olds) if olds else ():
+            if not old.name.endswith(UNDER_WAY):
+                old.unlink()
+        for name, made in new.items():
+            made.replace(folder / name)
+    finally:
+        for made in new.values():
+            made.unlink(missing_ok=True)
 
 
 def own(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -128,7 +151,9 @@ def own(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def save_own(path: Path, values: Mapping[str, Tensor], sizes: Mapping[str, Any]) -> None:
     """Write parameters by their own names, with the sizes of the spec."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(dict(values), path, metadata={"format": "pt", "sizes": json.dumps(sizes)})
+    with _replacing(path.parent) as new:
+        told = {"format": "pt", "sizes": json.dumps(sizes)}
+        save_file(dict(values), new(path.name), metadata=told)
 
 
 def _unreadable(path: Path, why: str) -> Exception:

@@ -296,6 +296,20 @@ class Forward:
             self._from_given(writer)
         if any(field.kind == "pos" for field in memory.fields):
             writer.line("pos = state.pos")
+            self._check_tables(writer)
+
+    def _check_tables(self, writer: Writer) -> None:
+        """Lines that refuse more tokens than tables of positions have rows for."""
+        graph, tokens = self.layer.graph, self.scope.lengths["t"]
+        for node in graph if not self.parts.file.slots else ():
+            if not isinstance(node.op, ir.Gather):
+                continue
+            table, at = (graph[operand] for operand in node.operands)
+            if isinstance(table.op, ir.Param) and at.op == ir.Position(TIME):
+                rows = self.scope.length(table.type.axis(node.op.axis)).text
+                given = [quoted(self.parts.name), quoted(table.op.name), rows, f"pos + {tokens}"]
+                given += ["cu_seqlens", self.first] if self.scope.cu_seqlens else []
+                writer.call("check_positions(", given, ")")
 
     def _from_given(self, writer: Writer) -> None:
         """Lines that take the state that is given, or the first."""

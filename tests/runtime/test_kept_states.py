@@ -333,3 +333,21 @@ def test_sequences_of_other_lengths_are_written_in_place_too() -> None:
     for row, length in enumerate((3, 2, 1)):
         whole = attention()(torch.cat([x[row : row + 1, :length], x[row : row + 1, 3:]], 1))
         torch.testing.assert_close(made[row, 0], whole[0, -1], rtol=0, atol=1e-12)
+
+
+def test_a_torn_file_of_a_state(tmp_path: Path) -> None:
+    """Cut off, empty, or with a bit that another one was: refused; saving replaces a whole file."""
+    layer = archc.load("attention").module(d=8, H=2)
+    _, state = layer(torch.randn(1, 40, 8), return_state=True)
+    path = tmp_path / "state.pt"
+    state.save(path)
+    whole = path.read_bytes()
+    at = whole.index(state.k.detach().numpy().tobytes()) + 5
+    flipped = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+    for torn in (whole[: len(whole) // 2], b"", flipped):
+        path.write_bytes(torn)
+        with pytest.raises(ValueError, match=r"state.pt is torn, or no state that was saved"):
+            type(state).load(path)
+    state.save(path)
+    assert torch.equal(type(state).load(path).k, state.k)
+    assert [each.name for each in tmp_path.iterdir()] == ["state.pt"]

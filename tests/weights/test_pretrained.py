@@ -199,3 +199,33 @@ def test_a_wrong_table_is_refused(text: str, says: str, tmp_path: Path):
         archc.load(tmp_path / "mine.arch").from_pretrained(tmp_path)
     (diagnostic,) = found.value.diagnostics
     assert diagnostic.code == "E0040" and any(says in note for note in diagnostic.notes)
+
+
+def test_a_folder_stays_as_it_was_where_the_next_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full at the third shard, and then it is not."""
+    modules = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        modules.append(archc.load("lm", L=2).module(vocab=20, d=16, H=2, f=16))
+    archc.save_pretrained(modules[0], tmp_path / "kept")
+    before, written = sorted(each.name for each in (tmp_path / "kept").iterdir()), []
+
+    def full(*given: Any, **rest: Any) -> None:
+        written.append(given[1])
+        if len(written) == 3:
+            raise OSError("No space left on device")
+        save_file(*given, **rest)
+
+    monkeypatch.setattr("archc.weights.files.save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        archc.save_pretrained(modules[1], tmp_path / "kept", shard_bytes=3000)
+    assert sorted(each.name for each in (tmp_path / "kept").iterdir()) == before
+    again = archc.load("lm", L=2).from_pretrained(tmp_path / "kept")
+    assert all(map(torch.equal, again.parameters(), modules[0].parameters()))
+    archc.save_pretrained(modules[1], tmp_path / "kept", shard_bytes=3000)
+    again = archc.load("lm", L=2).from_pretrained(tmp_path / "kept")
+    assert all(map(torch.equal, again.parameters(), modules[1].parameters()))
+    assert not [*(tmp_path / "kept").glob("*.new")]
+    assert "model.safetensors" not in {each.name for each in (tmp_path / "kept").iterdir()}

@@ -165,3 +165,27 @@ def test_tokens_go_through_in_one_run_like_vectors() -> None:
         output y = h
     """
     assert in_one_run(archc.parse(dedent(text)).layer)
+
+
+def test_more_tokens_than_a_table_has_positions_for() -> None:
+    """Of packed sequences each has positions of its own; those that were seen count."""
+    text = HEAD + "    param P[K, d]\n    output y[d] = x + P[t]\n"
+    made, x = archc.parse(text).module(d=3, K=6), torch.randn(1, 10, 3)
+    borders = torch.tensor([0, 4, 10])
+    assert made(x, cu_seqlens=borders).shape == (1, 10, 3)
+    _, state = made(x[:, :4], return_state=True)
+    told = r"Made: `P` has positions for 6 tokens, and a sequence has {} with those seen before"
+    for given, seen in (
+        ({"x": x}, 10), ({"x": x[:, :3], "state": state}, 7),
+        ({"x": x, "cu_seqlens": torch.tensor([0, 3, 10])}, 7),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=told.format(seen)):
+            made(**given)
+
+
+def test_a_state_of_a_model_of_the_same_name() -> None:
+    one, other = (archc.load("lm", L=n).module(vocab=5, d=4, H=1, f=4) for n in (1, 2))
+    tokens = torch.zeros(1, 2, dtype=torch.int64)
+    _, state = other(tokens, return_state=True)
+    with pytest.raises(TypeError, match="an instance of LMState, got LMState, that of another mod"):
+        one(tokens, state=state)
