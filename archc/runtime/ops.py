@@ -29,12 +29,14 @@ def new_op(
     it keeps. It is called by the function that comes back, whose `op` it is."""
     title, _, _ = schema.partition("(")
     name = f"{space.ns}::{title}"
+    schema, order = in_a_list(schema)
     space.define(schema, tags=torch.Tag.pt2_compliant_tag)
-    space.impl(title, function, "CompositeExplicitAutograd")
-    torch.library.register_fake(name, fake, lib=space)
-    op = getattr(getattr(torch.ops, space.ns), title).default
-    learning, alone = learning_of(op, gradient, keep), len(op._schema.returns) == 1
-    space.impl(title, with_autograd(op, learning, alone), "Autograd")
+    space.impl(title, spread_out(function, order), "CompositeExplicitAutograd")
+    torch.library.register_fake(name, spread_out(fake, order), lib=space)
+    listed = getattr(getattr(torch.ops, space.ns), title).default
+    op = listed if order is None else lambda *given: listed(*in_front(given, order))
+    learning, alone = learning_of(op, gradient, keep), len(listed._schema.returns) == 1
+    space.impl(title, spread_out(with_autograd(op, learning, alone), order), "Autograd")
 
     def call(*given):
         if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
@@ -42,7 +44,42 @@ def new_op(
         made = learning.apply(*given)  # torch.func knows functions of autograd, no ops
         return made[0] if alone else made
 
-    vars(call)["op"] = op
+    vars(call)["op"] = listed
+    return call
+
+
+MOST_ARGUMENTS = 64
+"""What an op of torch takes."""
+
+
+def in_a_list(schema: str) -> tuple[str, list[int] | None]:
+    """A schema with its tensors as one list where it has more arguments than an op takes, and the
+    places of these tensors; None where it may stay as it is."""
+    head, _, rest = schema.partition("(")
+    given, _, results = rest.rpartition(") -> ")
+    arguments = given.split(", ")
+    if len(arguments) <= MOST_ARGUMENTS:
+        return schema, None
+    tensors = [i for i, each in enumerate(arguments) if each.split(" ")[0] in ("Tensor", "Tensor?")]
+    others = [each for i, each in enumerate(arguments) if i not in tensors]
+    return f"{head}({', '.join(['Tensor?[] tensors', *others])}) -> {results}", tensors
+
+
+def in_front(given: tuple, order: list[int]) -> tuple:
+    """Arguments with the tensors at some places as a list in front."""
+    return [given[i] for i in order], *(x for i, x in enumerate(given) if i not in order)
+
+
+def spread_out(function: Callable, order: list[int] | None) -> Callable:
+    """A function of arguments, as one of a list of tensors and the others."""
+    if order is None:
+        return function
+
+    def call(tensors, *others):
+        there, left = dict(zip(order, tensors, strict=True)), iter(others)
+        count = len(tensors) + len(others)
+        return function(*(there[i] if i in there else next(left) for i in range(count)))
+
     return call
 
 

@@ -85,6 +85,22 @@ layer Example(H, K, V):
         o = M[t].T @ q - tanh(S[t-1].T @ u) + e
     output o
 """,
+    # The same with a write to each, and reads of all: its gradient keeps more values than an op of
+    # torch has arguments.
+    "more values than an op takes": """
+layer Example(H, K, V):
+    input q[H, K], k[H, K], u[H, K], v[H, V], z[H, V], a[H], b[H]
+    f = sigmoid(a)
+    g = 0.3 * b
+    uk = l2norm[K](k)
+    recurrence S[K, V], P[K, V], M[K, V] over H:
+        e = v - M[t-1].T @ uk - f * (P[t-1].T @ u)
+        S[t] = g * S[t-1] + f * uk @ e.T
+        P[t] = 0.5 * P[t-1] - S[t] + u @ z.T
+        M[t] = f * M[t-1] + b * P[t] + 2 * uk @ e.T
+        o = M[t].T @ q + b * (S[t-1].T @ u) - tanh(P[t].T @ k) + e
+    output o
+""",
     # A matrix that only adds up another one: it is never stored for each token.
     "a sum of what a memory was": """
 layer Example(H, K, V):
