@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from archc.runtime.kernels import block_of, processors_of
+from archc.runtime.layers import top_of
 
 PAIRS, ENTRIES = 1 << 26, 1 << 28
 """So many numbers of pairs, and of entries of a gradient, are in memory at once."""
@@ -38,13 +40,26 @@ def at_places(listed: Tensor, length: int, dim: int) -> Tensor:
     return made[..., :length].movedim(-1, dim)
 
 
+def largest_places(score: Tensor, most: int) -> Tensor:
+    """The places of the `most` largest along the last dim, in order and -1 behind them; of equals
+    the first, never of -inf: [..., N] -> [..., most]."""
+    return places_of(top_of(score, most, -1), most)
+
+
+def least_of_largest(score: Tensor, most: int) -> Tensor:
+    """The least of the `most` largest along the last dim; what is no number counts as infinite."""
+    values = score.topk(max(1, min(most, score.shape[-1])), -1, sorted=False).values
+    return values.masked_fill(values.isnan(), math.inf).amin(-1)
+
+
 def chosen_by_readers(
     choose: Callable[..., Tensor], readers: tuple[Tensor, ...], read: tuple[Tensor, ...], pos: int,
-    numbers: int, most: int, dim: int,
+    numbers: int, most: int, dim: int, largest: Callable[..., Tensor] = largest_places,
 ) -> Tensor:  # fmt: skip
-    """The places that readers choose along a dim, in order and -1 behind them, `most` of each.
+    """The places along a dim that readers choose, those of their `most` largest scores, as
+    `largest` lists them.
 
-    `choose` makes truth values of some readers: values [B, T, ...] of these, values [B, S, ...] of
+    `choose` makes the scores of some readers: of values [B, T, ...] of these, values [B, S, ...] of
     the tokens up to the last of them, and the position of the first. So many readers are taken at
     once that there is room for the `numbers` that are made of one of them.
     """
@@ -55,8 +70,8 @@ def chosen_by_readers(
             last = min(first + step, T)
             own = [x[:, first:last] for x in readers]
             seen = [x[:, : x.shape[1] - T + last] for x in read]
-            chosen = choose(*own, *seen, pos + first)
-            made.append(listed_along(chosen, most, dim))
+            score = choose(*own, *seen, pos + first).movedim(dim, -1)
+            made.append(largest(score, most).movedim(-1, dim))
     return made[0] if len(made) == 1 else torch.cat(made, 1)
 
 

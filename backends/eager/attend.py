@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import sympy
 from archc.backends.eager import carry
-from archc.backends.eager.choosing import by_tokens, lists, with_truth_values
+from archc.backends.eager.choosing import by_tokens, lists, scoring, with_truth_values
 from archc.backends.eager.memory import in_pages
 from archc.backends.eager.naming import region_name
 from archc.backends.eager.region import (
@@ -250,13 +250,12 @@ def attend(scope: Scope, node: Node) -> Value:
     """`o = memory(q, k, v, pos)`; where there are several forms, the one that takes less."""
     node = _of_what_is_read(scope, node)
     values = _entering(scope, node)
-    plain = with_truth_values(scope, values)
-    first = AttendFunction(scope, node, plain)
+    plain, scores = with_truth_values(scope, values), scoring(scope, node, values)
+    first = AttendFunction(scope, node if scores is None else scores, plain)
     first.write()
     targets, none = first.targets(), Value(Text("None"), (), DATA)
-    listed = lists(scope, node, first, targets)
-    if listed is not None:
-        scope.results[node.id] = listed
+    if scores is not None:
+        scope.results[node.id] = lists(scope, node, scores, first, targets)
         return none
     by_folds = scope.file.by_folds
     folded = by_folds(scope, node, values, first.name) if by_folds is not None else None

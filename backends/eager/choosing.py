@@ -28,22 +28,39 @@ if TYPE_CHECKING:
     from archc.backends.eager.attend import AttendFunction
 
 
-def lists(
-    scope: Scope, node: Node, first: AttendFunction, targets: dict[str, str]
-) -> dict[str, Value] | None:
-    """Write the lines that list what readers choose, by the function that makes truth values of
-    it, or by one whose scores are made by a kernel; None where truth values are made at once."""
-    by_folds = scope.file.by_folds
-    if not chooses(node.op) or by_folds is None or not _can_be_listed(scope, node, first):
+def scoring(scope: Scope, node: Node, values: Mapping[str, Value]) -> Node | None:
+    """An attend that makes choices, as one that makes the scores that are chosen by; None where
+    choices may not be made of some readers at a time, or are not read as lists."""
+    op = node.op
+    if not chooses(op) or scope.file.by_folds is None or scope.file.slots or scope.cu_seqlens:
         return None
-    (name,) = first.results
-    made, length = _made(node.op), _length(node, first)
-    folded = by_folds(scope, node, first.values, first.name)
+    if len(op.body.outputs) != 1 or not _read_by_attends_alone(scope, node):
+        return None
+    flows = scope.starts.get(op.reader.name, "0") != "0"
+    if op.source == op.reader.name and not (flows and _of_past(op, _made(op))):
+        return None
+    if not _length(op, values) or _told_lengths(op):
+        return None
+    ((name, id),) = op.body.outputs.items()
+    body = op.body.copy()
+    body.outputs = {name: body[id].operands[0]}
+    body.prune(body.ids(ir.Input))
+    return replace(node, op=replace(op, body=body, decode=None))
+
+
+def lists(
+    scope: Scope, node: Node, scores: Node, first: AttendFunction, targets: dict[str, str]
+) -> dict[str, Value]:
+    """Write the lines that list what readers choose by scores, which PyTorch makes or a kernel."""
+    (name,), by_folds = first.results, scope.file.by_folds
+    assert by_folds is not None
+    made, length = _made(node.op), _length(node.op, first.values)
+    folded = by_folds(scope, scores, first.values, first.name, scores=True)
     if folded is None:
         _list(scope, node, first, targets[name], None)
     else:
         with scope.writer.block(f"if {folded.test}:"):
-            _list(scope, node, folded, targets[name], folded.made)
+            _list(scope, node, folded, targets[name], folded.made, folded.places)
         with scope.writer.block("else:"):
             _list(scope, node, first, targets[name], None)
     scope.place_lengths[targets[name]] = (made.op.axis, length)
@@ -56,21 +73,12 @@ def _made(op: ir.Attend) -> Node:
     return op.body[id]
 
 
-def _can_be_listed(scope: Scope, node: Node, first: AttendFunction) -> bool:
-    """Whether choices may be made of some readers at a time, and are read as lists."""
-    op = node.op
-    if scope.file.slots or scope.cu_seqlens or len(op.body.outputs) != 1:
-        return False
-    if not _read_by_attends_alone(scope, node) or not _length(node, first) or _told_lengths(op):
-        return False
-    asked, _ = extra_arguments(scope, first.body)
-    return op.source != op.reader.name or ("pos" in asked and _of_past(op, _made(op)))
-
-
 def _list(
-    scope: Scope, node: Node, function: AttendFunction, target: str, scores: int | None
-) -> None:
-    """The line that lists choices by a function; `scores` is the node that a kernel makes."""
+    scope: Scope, node: Node, function: AttendFunction, target: str, scores: int | None,
+    places: str = "",
+) -> None:  # fmt: skip
+    """The line that lists choices by a function of scores; `scores` is the node that a kernel
+    makes, and `places` what lists the places of the largest, if that is a kernel."""
     op, values, made = node.op, function.values, _made(node.op)
     asked, given = extra_arguments(scope, function.body)
     roles, own = dict(op.captures), op.source == op.reader.name
@@ -84,9 +92,10 @@ def _list(
     choose = f"lambda {', '.join([*along.values(), pos])}: {function.name}({', '.join(passed)})"
     start = scope.ask(scope.starts.get(op.reader.name, "0"))
     entering = [_tuple(values[n] for n in names) for names in (readers, read)]
-    most = f"min({scope.size(made.op.count)}, {_length(node, function)})"
+    most = f"min({scope.size(made.op.count)}, {_length(op, values)})"
     place = str(made.type.names.index(made.op.axis))
     arguments = [choose, *entering, start, _numbers(scope, node, function, scores), most, place]
+    arguments += [places] * bool(places)
     scope.writer.call(f"{target} = chosen_by_readers(", arguments, ")")
 
 
@@ -155,15 +164,15 @@ def _of_past(op: ir.Attend, made: Node) -> bool:
     return up_to_the_reader(tuple(each for each in found if each is not None))
 
 
-def _length(node: Node, first: AttendFunction) -> str:
+def _length(op: ir.Attend, values: Mapping[str, Value]) -> str:
     """How long the dim is that is chosen along; empty where nothing that enters tells."""
-    op, made = node.op, _made(node.op)
+    made = _made(op)
     axis = op.source if made.op.axis == op.read.name else made.op.axis
     role = "read" if made.op.axis == op.read.name else "reader"
     for name, each in op.captures:
-        layout = first.values[name].layout
+        layout = values[name].layout
         if each == role and axis in layout:
-            return f"{first.values[name].text.at(ATOM)}.shape[{layout.index(axis)}]"
+            return f"{values[name].text.at(ATOM)}.shape[{layout.index(axis)}]"
     return ""
 
 

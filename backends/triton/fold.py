@@ -27,7 +27,6 @@ from archc.attention.recognise import Found, sums
 from archc.attention.row_heads import all_by_rows
 from archc.attention.weighted_sum import Refusal, Source, WeightedSum
 from archc.ir import layer as ir
-from archc.ir.chooses import chooses
 from archc.ir.graph import Node
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import numbers_of
@@ -174,12 +173,13 @@ def most_of_choice(scope: Scope, node: Node, fold: WeightedSum) -> sympy.Expr | 
 
 
 def by_folds(
-    folds: Folds, scope: Scope, node: Node, values: dict[str, Value], name: str, many: bool = True
+    folds: Folds, scope: Scope, node: Node, values: dict[str, Value], name: str, many: bool = True,
+    scores: bool = False,
 ) -> FoldFunction | ScoreFunction | None:
     """The function that launches kernels; None where no sum is a fold. What becomes of each sum is
     noted. Not `many`: the form for few readers, whose sums are done by kernels of rows that are
     heads also where torch could do them, which would copy what is read to lay it side by side."""
-    if chooses(node.op):
+    if scores:
         return by_scores(scope, node, values, name)
     if not many:
         return _of_few(folds, scope, node, values, name)

@@ -12,13 +12,15 @@ from archc.backends.eager.value import DATA, NUMBER, Value
 from archc.backends.expression import Text, call
 from archc.backends.index import permuted
 from archc.backends.triton.fold_op import FoldOp, Make
-from archc.backends.writer import Writer
+from archc.backends.triton.program_launch import ProgramLaunch, write_program
+from archc.backends.writer import Writer, quoted
 
 from archc.attention.scores import Scores, scores_of
 from archc.attention.weighted_sum import WeightedSum
 from archc.ir.graph import Node
 from archc.lowering.attention import numbers_of
 from archc.lowering.attention_scores import of_pairs
+from archc.lowering.places import places
 from archc.tile.language import Program
 
 WIDEST = 256
@@ -55,9 +57,40 @@ class ScoreOp(FoldOp):
         self.file.sections.append(writer.text())
 
 
+def write_places(file: File, title: str) -> str:
+    """The op that lists the places of the largest numbers of rows; its name."""
+    name, program = file.names.fresh(title), places(f"{title}_kernel")
+    writer = Writer()
+    writer.line("@as_op")
+    writer.line(f"def {name}_launch(score, most):")
+    writer.depth += 1
+    writer.docstring(["The places of the `most` largest of each row, in order, by one kernel."])
+    writer.line("rows = score.float().reshape(-1, score.shape[-1]).contiguous()")
+    writer.line("least = least_of_largest(rows, most)")
+    writer.line("listed = rows.new_full((rows.shape[0], most), -1, dtype=torch.int32)")
+    sizes = {"ROWS": "rows.shape[0]", "S": "rows.shape[1]", "MOST": "most"}
+    buffers = {"score": "rows", "least": "least", "listed": "listed"}
+    launch = ProgramLaunch(buffers, sizes, {"BLOCK_S": "1024"})
+    write_program(file, writer, program, launch)
+    writer.line("return listed.view(*score.shape[:-1], most)")
+    file.sections.append(writer.text())
+    writer = Writer()
+    writer.line(f"def {name}_fake(score, most):")
+    writer.depth += 1
+    writer.docstring(["What the places are like, without their values."])
+    writer.line("return score.new_empty((*score.shape[:-1], most), dtype=torch.int32)")
+    file.sections.append(writer.text())
+    writer = Writer()
+    schema = quoted(f"{name}(Tensor score, SymInt most) -> Tensor")
+    writer.call(f"{name} = new_op(", ["SPACE", schema, f"{name}_launch", f"{name}_fake",
+                "no_gradient"], ")")  # fmt: skip
+    file.sections.append(writer.text())
+    return name
+
+
 class ScoreFunction(AttendFunction):
     """The function of an attend that makes choices, whose scores are by a kernel; `made` is the
-    node of the scores."""
+    node of the scores, `places` the op that lists the places of the largest."""
 
     def __init__(
         self, scope: Scope, node: Node, values: dict[str, Value], scores: Scores, title: str
@@ -66,6 +99,7 @@ class ScoreFunction(AttendFunction):
         self.made = scores.fold.node
         op = ScoreOp(scope.file, scores, f"{title}_scores")
         op.write()
+        self.places = write_places(scope.file, f"{title}_places")
         operands = tuple(dict.fromkeys(source.node for source in scores.fold.sources))
         self.body.fused[self.made] = Fused(operands, partial(_scored, op=op), "scores")
         self.body.uses = self.body._count_uses()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import archc
 from archc.compile import slots_text_of, text_of
-from archc.runtime.choices import listed_along
+from archc.runtime.choices import largest_places, listed_along
 from archc.runtime.layers import top_of
 from archc.runtime.packed import one_by_one
 from archc.runtime.paged import PAGE, Pages
@@ -197,9 +197,14 @@ def compared_index(most: int, past: int = 5, tokens: int = 37) -> dict[str, floa
     seen, heads = tokens + past, 5
     shapes = [(2, tokens, heads, 20), (2, seen, 20), (2, tokens, heads)]
     drawn = [torch.randn(shape, generator=generator) for shape in shapes]
-    found = module.dsa_memory_chosen_fold(*drawn, n=most, pos=past)
-    wanted = module.dsa_memory_chosen(*(x.double() for x in drawn), n=most, pos=past)
-    return {"chosen": float((found != wanted).double().mean())}
+    score = module.dsa_memory_chosen_fold(*drawn, pos=past)
+    wanted = module.dsa_memory_chosen(*(x.double() for x in drawn), pos=past)
+    seen_ones = wanted > -torch.inf
+    assert torch.equal(seen_ones, score > -torch.inf)
+    far = (score.double() - wanted)[seen_ones].norm() / wanted[seen_ones].norm()
+    found = module.dsa_memory_chosen_places(score, most)
+    differ = found != largest_places(wanted, most)
+    return {"score": float(far), "chosen": float(differ.double().mean())}
 
 
 def apart(

@@ -22,10 +22,20 @@ from archc.ir import layer as ir
 from archc.lowering.attention_chosen import by_choice, of_choosers
 from archc.lowering.attention_scores import of_pairs
 from archc.lowering.attention_singly import entries_name, of_entries, totals
-from archc.runtime.choices import at_places, chosen_by_readers, entries_of, filled, places_of
+from archc.lowering.places import places
+from archc.runtime.choices import (
+    at_places,
+    chosen_by_readers,
+    entries_of,
+    filled,
+    largest_places,
+    least_of_largest,
+    places_of,
+)
 from archc.runtime.layers import top_of
 from archc.tile.interpreter import run
 from archc.tile.language import Program
+from archc.tile.verifier import verify, verify_launch
 from archc.verify.fold_trial import FoldTrial, distance, drawn
 from tests.schedule.test_choosing import choosing, moved
 
@@ -187,8 +197,8 @@ def test_places_and_back():
     chosen = top_of(score.where(score > -1, -torch.inf), 4, -1)
     listed = places_of(chosen, 4)
     assert torch.equal(at_places(listed, 11, -1), chosen)
-    for own, places in zip(chosen.view(-1, 11), listed.view(-1, 4), strict=True):
-        assert places[places >= 0].tolist() == own.nonzero()[:, 0].tolist()
+    for own, found in zip(chosen.view(-1, 11), listed.view(-1, 4), strict=True):
+        assert found[found >= 0].tolist() == own.nonzero()[:, 0].tolist()
     assert torch.equal(at_places(listed.movedim(-1, 1), 11, 1), chosen.movedim(-1, 1))
 
 
@@ -202,10 +212,10 @@ def test_readers_choose_a_few_at_a_time(past: int, monkeypatch: pytest.MonkeyPat
         t, s = pos + torch.arange(q.shape[1]), torch.arange(k.shape[1])
         assert k.shape[1] == pos + q.shape[1]
         score = torch.einsum("btk,bsk->bts", q, k).where(s <= t[:, None], -torch.inf)
-        return top_of(score, 3, -1)
+        return score
 
     listed = chosen_by_readers(choose, (q,), (k,), past, 8, 3, -1)
-    assert torch.equal(at_places(listed, 9 + past, -1), choose(q, k, past))
+    assert torch.equal(at_places(listed, 9 + past, -1), top_of(choose(q, k, past), 3, -1))
 
 
 @pytest.mark.parametrize(
@@ -223,6 +233,25 @@ def test_scores_are_sums_over_heads(index: str):
     (wanted,) = case.values(scores.fold.node)
     found = case.interpreted(of_pairs(scores), case.sources())
     assert distance(found["o"], wanted.detach()) < 1e-12
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_program_lists_the_places_of_the_largest(seed: int):
+    """Equals, infinities and what is no number; rows shorter than the list."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, length, most = 5, (7, 16, 40, 70)[seed % 4], (1, 9, 33)[seed % 3]
+    score = torch.randint(-3, 4, (rows, length), generator=generator).float()
+    drawn = torch.rand(rows, length, generator=generator)
+    score[drawn < 0.2] = -math.inf
+    score[drawn > 0.97] = math.inf
+    score[(drawn > 0.92) & (drawn < 0.97)] = math.nan if seed % 2 else 3.0
+    listed = torch.full((rows, most), -1, dtype=torch.int32)
+    given = {"score": score, "least": least_of_largest(score, most), "listed": listed}
+    sizes, constants = {"ROWS": rows, "S": length, "MOST": most}, {"BLOCK_S": 16}
+    program = places()
+    assert not verify(program) and not verify_launch(program, {**sizes, **constants})
+    run(program, given, sizes, constants)
+    assert torch.equal(listed, largest_places(score, most))
 
 
 def test_choices_that_differ_among_heads_are_refused():
