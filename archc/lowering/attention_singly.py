@@ -27,9 +27,8 @@ class _OfOneReader(Listed):
 
     def __init__(self, fold: WeightedSum, name: str, doc: str, held: str, warps: int, ahead: int):
         super().__init__(fold, name, doc, held, warps, ahead)
-        (self.READERS,), (self.FIRST,) = (
-            self.k.sizes("READERS", varying=True), self.k.integers("FIRST")
-        )  # fmt: skip
+        (self.READERS,) = self.k.sizes("READERS", varying=True)
+        (self.FIRST,), (self.ENTRY,) = self.k.integers("FIRST"), self.k.dtypes("ENTRY")
 
 
 class _Entries(Gradient, _OfOneReader):
@@ -39,7 +38,7 @@ class _Entries(Gradient, _OfOneReader):
         """Memory for the entries of a gradient: of each reader and place in its list."""
         axes: dict[str, Any] = {"b": self.B, "reader": self.READERS, "most": self.MOST}
         beside = axes_beside(self, source)
-        return self.k.memory(entries_name(source), axes | beside)
+        return self.k.memory(entries_name(source), axes | beside, self.ENTRY)
 
     def stand(self) -> None:
         """The grid: sequences, groups of heads, readers, and blocks of what they have chosen."""
@@ -132,7 +131,8 @@ def totals(name: str = "attend_singly_totals") -> Program:
     (ENTRIES,), (block, vector) = k.sizes("ENTRIES", varying=True), k.lengths("BLOCK_T", "BLOCK_D")
     order = k.memory("order", {"b": B, "x": X, "entry": ENTRIES}, "i32")
     begins = k.memory("begins", {"b": B, "x": X, "place": S + 1}, "i32")
-    entries = k.memory("entries", {"b": B, "entry": ENTRIES, "x": X, "d": D})
+    (dtype,) = k.dtypes("ENTRY")
+    entries = k.memory("entries", {"b": B, "entry": ENTRIES, "x": X, "d": D}, dtype)
     total = k.memory("total", {"b": B, "s": S, "x": X, "d": D})
     b, x, s = k.program("b", B), k.program("x", X), k.program("s", S)
     d = k.iota("d", vector)

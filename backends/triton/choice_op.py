@@ -140,6 +140,7 @@ class ChoiceOp(FoldOp):
             like, shape = self.arguments[source.name], ", ".join(["B", "S", *beside, dim])
             writer.line(f"d_{like} = {like}.new_zeros(({shape}), dtype={WIDE})")
         self._blocks(writer, "entries")
+        writer.line(f"entry = torch.bfloat16 if data == torch.bfloat16 else {WIDE}")
         numbers = " * ".join(["B", "most", *beside, f"({' + '.join(wide)})"])
         writer.line(f"step = readers_at_once({numbers})")
         with writer.block("for first in range(0, tokens, step):"):
@@ -158,7 +159,7 @@ class ChoiceOp(FoldOp):
         for source, dim in zip(wanted, wide, strict=True):
             shape = ", ".join(["B", "readers", "most", heads, dim])
             like = self.arguments[source.name]
-            writer.line(f"{entries_name(source)} = d_{like}.new_empty(({shape}))")
+            writer.line(f"{entries_name(source)} = d_{like}.new_empty(({shape}), dtype=entry)")
         self._launch(writer, program, sizes | {"READERS": "readers", "FIRST": "first"})
         program = totals(f"{self.title}_totals_kernel")
         for source, dim in zip(wanted, wide, strict=True):
@@ -168,7 +169,7 @@ class ChoiceOp(FoldOp):
             }  # fmt: skip
             known = {"B": "B", "S": "S", "X": heads, "D": dim, "ENTRIES": "order.shape[-1]"}
             known = {symbol.name: known[symbol.name] for symbol in program.sizes}
-            constants = {"BLOCK_T": "16", "BLOCK_D": f"block_of({dim})"}
+            constants = {"ENTRY": "entry", "BLOCK_T": "16", "BLOCK_D": f"block_of({dim})"}
             write_program(self.file, writer, program, ProgramLaunch(buffers, known, constants))
 
     def _groups(self) -> list[str]:

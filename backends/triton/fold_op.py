@@ -21,7 +21,7 @@ from archc.tile.language import Buffer, Program
 LOCALS = (
     "B", "S", "data", "shared", "o", "lse", "d_o", "delta", "output", "inputs", "given", "made",
     "rows", "columns", "parts", "options", "tokens", "pos", "start", "cu_seqlens", "borders",
-    "blocks", "most", "listed", "count", "order", "begins",
+    "blocks", "most", "listed", "count", "order", "begins", "entry", "step", "first", "readers",
     "own_pos", "table",
 )  # fmt: skip
 FEW = 16
@@ -161,6 +161,7 @@ class FoldOp:
         wanted = {symbol.name: sizes[symbol.name] for symbol in program.sizes}
         constants = {"IO": "data", "PRECISION": '"tf32x3"'}
         constants |= {"BLOCK_T": "rows", "BLOCK_S": "columns", "SHARED": "shared"}
+        constants["ENTRY"] = "entry"
         constants |= {"BLOCK_PARTS": "block_of(parts)", "BLOCK_PAGE": "PAGE"}
         for name in program.constants:
             if name not in constants:

@@ -89,6 +89,10 @@ class Picked(FoldTrial):
     def sizes(self) -> dict[str, float]:
         return {**super().sizes, **self.more}
 
+    @property
+    def constants(self) -> dict[str, int | str]:
+        return {**super().constants, "ENTRY": "f64" if self.dtype == torch.float64 else "f32"}
+
     def interpreted(self, program: Program, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         known = {n: given[n] for n in (b.name for b in program.buffers) if n in given}
         return super().interpreted(program, known)
@@ -188,7 +192,7 @@ def of_tokens(case: Picked, known: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def add(case: Picked, given: dict[str, Tensor]) -> None:
     """Add entries to totals."""
-    constants = {"BLOCK_T": 16, "BLOCK_D": 16}
+    constants = {"BLOCK_T": 16, "BLOCK_D": 16, "ENTRY": "f64"}
     run(totals(), given, case.more, constants, exact=True)
 
 
