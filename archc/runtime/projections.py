@@ -13,7 +13,11 @@ def products_of(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
 
     Each is a product of torch. Where autograd alone looks on, the gradient of x is made by one
     function, whose products add to the sum so far: each gradient of its own would be written, and
-    read again by an addition."""
+    read again by an addition. Autocast would make a copy of x for each product: here it is one."""
+    device = x.device.type
+    if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
+        kind = torch.get_autocast_dtype(device)
+        x, weights = x.to(kind), tuple(weight.to(kind) for weight in weights)
     if one_gradient_for(x, weights):
         return tuple(ProductsOf.apply(x, *weights))
     return tuple(times(x, weight) for weight in weights)
@@ -28,11 +32,9 @@ def times(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def one_gradient_for(x: Tensor, weights: tuple[Tensor, ...]) -> bool:
-    """Whether x has a gradient, and nothing but autograd looks at its products: no autocast, no
-    tensor of a kind of its own (of several devices, of a quantiser), no compiler, no transform."""
-    if not (torch.is_grad_enabled() and x.requires_grad):
-        return False
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type):
+    """Whether x has a gradient, and nothing but autograd looks at its products: no tensor of a kind
+    of its own (of several devices, of a quantiser), no compiler, no transform."""
+    if not (torch.is_grad_enabled() and x.requires_grad) or torch.compiler.is_compiling():
         return False
     if type(x) not in PLAIN or any(type(weight) not in PLAIN for weight in weights):
         return False

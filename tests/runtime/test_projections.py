@@ -101,7 +101,7 @@ def test_hooks_and_checkpoints_see_what_they_see_of_torch() -> None:
     torch.testing.assert_close(x.grad, sum(w.flatten(1).sum(1) for w in weights).expand_as(x))
 
 
-def test_a_transform_autocast_and_the_compiler_see_products_of_torch() -> None:
+def test_a_transform_and_the_compiler_see_products_of_torch() -> None:
     x, weights = drawn(2, 3)
 
     def loss(x: Tensor, *weights: Tensor) -> Tensor:
@@ -114,9 +114,32 @@ def test_a_transform_autocast_and_the_compiler_see_products_of_torch() -> None:
     compiled = torch.compile(loss, backend="eager", fullgraph=True)
     (made,) = torch.autograd.grad(compiled(x, *weights), x)
     torch.testing.assert_close(made, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_autocast_makes_one_copy_of_x(dtype: torch.dtype) -> None:
+    """The numbers are those of autocast alone; gradients have the dtypes of what they are of."""
+    x, weights = drawn(2, 3)
+    x = x.detach().to(dtype).requires_grad_()
+    weights = [nn.Parameter(w.detach().float()) for w in weights]
     with torch.autocast("cpu", torch.bfloat16):
-        half = products_of(x.float(), *(w.float() for w in weights))
-    assert {y.dtype for y in half} == {torch.bfloat16}
+        wanted = by_einsum(x, weights)
+        with Calls() as seen:
+            made = products_of(x, *weights)
+    assert seen.count["aten._to_copy"] == len(weights) + (dtype == torch.float32)
+    assert {y.dtype for y in made} == {torch.bfloat16}
+    for own, other in zip(made, wanted, strict=True):
+        torch.testing.assert_close(own, other, rtol=0, atol=0)
+    pairs = zip(gradients([*made], x, weights), gradients(wanted, x, weights), strict=True)
+    for own, other in pairs:
+        assert own.dtype == other.dtype
+        torch.testing.assert_close(own, other, rtol=0.02, atol=0.1)
+
+
+def test_autocast_leaves_float64_alone() -> None:
+    x, weights = drawn(2, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert {y.dtype for y in products_of(x, *weights)} == {torch.float64}
 
 
 def test_without_gradients_nothing_is_kept() -> None:
