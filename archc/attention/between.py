@@ -215,7 +215,7 @@ def in_spans(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> Between |
     apart = tuple(_in_span(source, spans) for source in whole.sources)
     heads = (spans, *whole.heads)
     across = replace(whole, heads=heads, sources=apart, sink=None)
-    inner = Axis(_unused("inner", names), sympy.Integer(SPAN * len(ranks)))
+    inner = Axis(_unused("inner", names), sympy.Integer(SPAN * rows_of_token(len(ranks))))
     used = {source.name for source in whole.sources}
     left, right = (
         _beside(_in_span(whole.source(name), spans), _unused(title, used), inner)
@@ -227,6 +227,11 @@ def in_spans(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> Between |
         whole, heads=heads, sources=(*apart, left, right), dots=(*whole.dots, second), pairs=pairs
     )
     return Between(whole, inside, across, dot, left, right, ranks, spans)
+
+
+def rows_of_token(ranks: int) -> int:
+    """The rows of U and W that a token has: a power of two, of which some may be 0."""
+    return 1 << (ranks - 1).bit_length()
 
 
 def _unused(name: str, names: set[str]) -> str:

@@ -3,16 +3,19 @@ torch: kernels of the spans of a tree, and the op that calls them level by level
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from archc.backends.eager.file import File
 from archc.backends.triton.fold_op import FoldOp, Make
+from archc.backends.triton.program_launch import ProgramLaunch, write_program
 from archc.backends.writer import Writer
 
-from archc.attention.between import Between
+from archc.attention.between import Between, rows_of_token
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.lowering.attention import numbers_of
 from archc.lowering.attention_spans import another_span, first_span, span_readers, span_tokens
+from archc.lowering.span_borders import borders, of_borders
 from archc.tile.language import Program
 
 GIVEN = ("d_o", "o", "lse", "delta")
@@ -67,6 +70,26 @@ class BetweenOp(FoldOp):
         self.inside = SpanOp(file, between.inside, whole, f"{title}_inside", True)
         self.across = SpanOp(file, between.across, whole, f"{title}_across", False)
 
+    @property
+    def spans(self) -> tuple[SpanOp, SpanOp]:
+        """The kernels of both kinds of folds."""
+        return self.inside, self.across
+
+    def _borders(self, make: Callable[[int, str], Program], suffix: str) -> None:
+        """The function that launches a kernel of what is at the borders of spans."""
+        title = f"{self.title}_{suffix}"
+        program, writer = make(rows_of_token(len(self.between.ranks)), f"{title}_kernel"), Writer()
+        names = [buffer.name for buffer in program.buffers]
+        doc = "Launch the kernel of what is at the borders of the smallest spans."
+        doc = doc if make is borders else "Launch the kernel of its gradient."
+        self._define(writer, title, [*names, "tokens"], doc)
+        sizes = {"B": "q.shape[0]", "T": "tokens", "N_H": "q.shape[2]", "N_K": "q.shape[3]"}
+        constants = {"IO": "q.dtype", "PRECISION": '"tf32x3"', "SOLVE": "solve_of(q.dtype)"}
+        constants["BLOCK_K"] = "block_of(q.shape[3])"
+        launch = ProgramLaunch({name: name for name in names}, sizes, constants)
+        write_program(self.file, writer, program, launch)
+        self.file.sections.append(writer.text())
+
     def _slots(self) -> dict[str, str]:
         """The gradient of each source that has one, and of what ranks are made of."""
         learned = [*self.fold.learned, *(source.name for source in self.paths)]
@@ -97,7 +120,10 @@ class BetweenOp(FoldOp):
 
     def _forward(self) -> None:
         learned = [] if self.fold.slopes is None else [*self.fold.learned]
-        for op in (self.inside, self.across):
+        self._borders(borders, "borders")
+        if learned:
+            self._borders(of_borders, "of_borders")
+        for op in self.spans:
             beside = [self.between.left.name, self.between.right.name] if op.first else []
             op.write_functions([*learned, *beside] if learned else [])
         writer = Writer()
@@ -105,8 +131,8 @@ class BetweenOp(FoldOp):
         self._define(writer, f"{self.title}_launch", self.parameters, doc, op=True)
         self._prepare(writer)
         self._given(writer)
-        both = f"{self.inside.title}_launch, {self.across.title}_launch"
-        writer.line(f"o, lse = between_forward({both}, given)")
+        kernels = [f"{self.title}_borders", *(f"{op.title}_launch" for op in self.spans)]
+        writer.call("o, lse = between_forward(", [*kernels, "given"], ")")
         writer.line("return o.to(data).contiguous(), lse")
         self.file.sections.append(writer.text())
 
@@ -126,7 +152,8 @@ class BetweenOp(FoldOp):
         writer.line("d_o = d_o.to(data)")
         names = [source.name for source in self.between.whole.sources]
         places = ", ".join(str(names.index(name)) for name in self.fold.learned)
-        kernels = [f"({op.title}_readers, {op.title}_tokens)" for op in (self.inside, self.across)]
+        kernels = [f"({self.title}_borders, {self.title}_of_borders)"]
+        kernels += [f"({op.title}_readers, {op.title}_tokens)" for op in self.spans]
         given = [*kernels, f"[{places}]", "given", "d_o", "o", "lse"]
         writer.call("made = between_backward(", given, ")")
         own = [f"d_{self.arguments[name]}" for name in self.fold.learned]

@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from archc.attention.between import SPAN, Between, Rank
+from archc.attention.between import SPAN, Between, Rank, rows_of_token
 from archc.attention.recognise import folds
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.compile import slopes_of
 from archc.ir.sizes import evaluate
 from archc.lowering.attention import numbers_of
 from archc.lowering.attention_spans import another_span, first_span, span_readers, span_tokens
+from archc.lowering.span_borders import borders, of_borders
 from archc.runtime.between import Given, Part, between_backward, between_forward, parts_of
 from archc.tile.interpreter import run
 from archc.tile.language import Program
@@ -136,6 +137,23 @@ def kernels(between: Between, case: FoldTrial, makes: dict[str, Callable]) -> li
     return found
 
 
+def borders_of(between: Between, make: Callable[[int], Program]) -> Callable:
+    """The function of the kernel of what is at borders, or of its gradient."""
+    program = make(rows_of_token(len(between.ranks)))
+    assert not verify(program), [*map(str, verify(program))]
+
+    def launch(*given: object) -> None:
+        *tensors, tokens = given
+        buffers = dict(zip([b.name for b in program.buffers], tensors, strict=True))
+        B, _, h, K = tensors[0].shape
+        sizes = {"B": B, "N_H": h, "N_K": K, "T": tokens}
+        constants = {"IO": "f64", "PRECISION": "ieee", "SOLVE": "f32"}
+        constants["BLOCK_K"] = max(16, 1 << (K - 1).bit_length())
+        run(program, buffers, sizes, constants, True)
+
+    return launch
+
+
 def of_node(case: FoldTrial, node: int, d: Tensor) -> list[Tensor | None]:
     """The gradients of what enters the body from that of a value of it."""
     (value,) = case.values(node)
@@ -167,15 +185,16 @@ def test_values_and_gradients(name: str):
     learned = [*inputs.values()]
     slopes = torch.autograd.grad(wanted, learned, d_o, allow_unused=True)
     given = given_of(case, between)
+    at_borders = [borders_of(between, make) for make in (borders, of_borders)]
     first, further = kernels(between, case, {"inside": first_span, "across": another_span})
-    o, lse = between_forward(first, further, given, torch.float64)
+    o, lse = between_forward(at_borders[0], first, further, given, torch.float64)
     assert distance(o, case.as_made(wanted.detach())) < 1e-11
     pairs = [kernels(between, case, {"a": make, "b": make}) for make in (span_readers, span_tokens)]
     both = [*zip(*pairs, strict=True)]
     names = [source.name for source in between.whole.sources]
     places = [names.index(name) for name in between.whole.learned]
     made = between_backward(
-        *both, places, given, case.as_made(d_o).contiguous(), o, lse, torch.float64
+        at_borders, *both, places, given, case.as_made(d_o).contiguous(), o, lse, torch.float64
     )
     found = [torch.zeros_like(x) for x in learned]
     ranks = [each for rank in between.ranks for each in (rank.u, rank.w)]
