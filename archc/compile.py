@@ -89,21 +89,32 @@ def in_chunks(layer: ir.Layer) -> ir.Layer:
 
 
 def for_kernels(layer: ir.Layer) -> ir.Layer:
-    """Chunked forms as kernels do best: no product that another one makes needless; and token
-    regions that no dropout cuts in two; and choices where they are scored."""
-    return rewrite(inner_sums(again_for_kernels(layer)), [drawn_before, choices_within])
+    """Chunked forms as kernels do best, with what enters and leaves them as it is."""
+    return _through(FOR_KERNELS, layer)
 
 
-def again_for_kernels(layer: ir.Layer) -> ir.Layer:
-    """The same with gradients anew: products of matrices take kernels less than memory does."""
+def _again(
+    graph: Graph, wanted: Sequence[str], given: Sequence[str], never: Collection[int] = ()
+) -> Differentiated:
+    """A gradient anew: products of matrices take kernels less than memory does."""
+    return differentiate(graph, wanted, given, (ir.Contract,), never)
 
-    def again(
-        graph: Graph, wanted: Sequence[str], given: Sequence[str], never: Collection[int] = ()
-    ) -> Differentiated:
-        return differentiate(graph, wanted, given, (ir.Contract,), never)
 
-    ready = wide_scans_again(within_budget(layer), differentiate)
-    return quotients_again(inverses_last(ready, again), again)
+def _wide_scans(layer: ir.Layer) -> ir.Layer:
+    return wide_scans_again(layer, differentiate)
+
+
+def _inverses(layer: ir.Layer) -> ir.Layer:
+    return inverses_last(layer, _again)
+
+
+def _quotients(layer: ir.Layer) -> ir.Layer:
+    return quotients_again(layer, _again)
+
+
+def _placed(layer: ir.Layer) -> ir.Layer:
+    """Token regions that no dropout cuts in two, and choices where they are scored."""
+    return rewrite(layer, [drawn_before, choices_within])
 
 
 def differentiate(
@@ -155,6 +166,30 @@ PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
 
 DERIVING = [name for name, _ in PASSES].index("chunk")
 """Where in the order chunked forms are derived."""
+
+
+def with_prologues(layer: ir.Layer) -> ir.Layer:
+    """The layer, its recurrences with the gates that they are given."""
+    return prologues(layer, differentiate)
+
+
+def with_epilogues(layer: ir.Layer) -> ir.Layer:
+    """The layer, its recurrences with what their outputs are made into."""
+    return epilogues(layer, differentiate)
+
+
+FOR_KERNELS: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
+    ("budget", within_budget),
+    ("wide_scans", _wide_scans),
+    ("inverses", _inverses),
+    ("quotients", _quotients),
+    ("inner_sums", inner_sums),
+    ("places", _placed),
+)
+"""Layer IR -> layer IR for kernels alone, in order: what enters and leaves recurrences stays."""
+
+KERNEL_PASSES = (("epilogues", with_epilogues), ("prologues", with_prologues), *FOR_KERNELS)
+"""The same with what leaves recurrences and what enters them."""
 
 
 def with_gradient(graph: Graph) -> ChunkForm | None:
@@ -259,16 +294,6 @@ def programs_of(layer: ir.Layer) -> dict[str, Program]:
     return triton.programs_in(Plan(ready, runtime="import"), SCHEDULE)
 
 
-def with_prologues(layer: ir.Layer) -> ir.Layer:
-    """The layer, its recurrences with the gates that they are given."""
-    return prologues(layer, differentiate)
-
-
-def with_epilogues(layer: ir.Layer) -> ir.Layer:
-    """The layer, its recurrences with what their outputs are made into."""
-    return epilogues(layer, differentiate)
-
-
 def in_kernels(plan: Plan) -> eager.Code:
     """The code whose chunked recurrences launch kernels on a GPU."""
     return triton.code_of(replace(plan, layer=for_kernels(plan.layer)), SCHEDULE)
@@ -277,7 +302,7 @@ def in_kernels(plan: Plan) -> eager.Code:
 @lru_cache(KEPT)
 def whole_for_kernels(layer: ir.Layer) -> ir.Layer:
     """Chunked forms as kernels do best, with what enters and what leaves them."""
-    return for_kernels(with_prologues(with_epilogues(layer)))
+    return _through(KERNEL_PASSES, layer)
 
 
 def whole_in_kernels(plan: Plan) -> eager.Code:
@@ -386,6 +411,8 @@ def file_of(
     """The file of an elaborated layer, with its self-check."""
     version = metadata.version("archc")
     plan = Plan(lowered(layer, dump), version, command, runtime=style.runtime)
+    if dump is not unseen and BACKENDS[backend] is whole_in_kernels:
+        _through(KERNEL_PASSES, plan.layer, dump)
     text = checked(plan, layer, BACKENDS[backend](plan).text, style.check)
     dump("source", text)
     return text

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from archc.commands import writing
 from archc.commands.show import DERIVED, kernels_text, plan_text
-from archc.ir.layer import Layer
-from archc.ir.text import as_text
+from archc.ir.layer import Layer, Recurrence
+from archc.ir.text import as_text, called_layers, graph_text
 from archc.syntax import text as tree_text
 from archc.syntax.tree import File
 
@@ -27,7 +28,7 @@ class Stages:
             case File():
                 self.texts[stage] = tree_text.as_text(value)
             case Layer():
-                self.texts[stage] = as_text(value)
+                self.texts[stage] = as_text(value) + "".join(_forms(value))
             case str():
                 self.texts[stage] = value
 
@@ -42,3 +43,15 @@ class Stages:
             ending = "py" if stage == "source" else "txt"
             writing.write(str(folder / f"{number:02}-{stage}.{ending}"), text)
         return len({**passes, **derived, **source})
+
+
+def _forms(layer: Layer) -> Iterator[str]:
+    """The chunked form of each recurrence and its gradient, which passes for kernels change."""
+    for each, name in called_layers(layer).items():
+        for node in each.graph:
+            form = node.op.chunked if isinstance(node.op, Recurrence) else None
+            if form is not None:
+                states = ", ".join(state.name for state in node.op.states)
+                yield f"\nchunked form of {states} in {name}\n{graph_text(form.forward)}"
+                if form.backward is not None:
+                    yield f"\nits gradient\n{graph_text(form.backward)}"

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import archc
+from archc import compile as pipeline
+from archc.diagnostics import InternalError
+from archc.ir import layer as ir
 from archc.verify import measures as forms
 from tests.console import BAD, run
 
@@ -94,6 +99,37 @@ def test_compile_dumps_every_stage(tmp_path: Path):
         (name,) = (name for name in found if name.endswith(f"-{stage}.txt"))
         assert found[name] == run("show", "gla", "--stage", stage).stdout, stage
     assert found["13-source.py"] == (tmp_path / "gla.py").read_text("utf-8")
+
+
+def test_a_dump_has_every_pass_for_kernels(tmp_path: Path):
+    """In their order, with the chunked forms that they change: the inverse of a chunk goes where
+    the state is read."""
+    done = run("compile", "delta", "-o", "delta.py", "--backend", "triton", "--dump", "stages")
+    assert done.exit_code == 0
+    found = sorted(path.name for path in (tmp_path / "stages").iterdir())
+    names = [name for name, _ in pipeline.KERNEL_PASSES]
+    stages = [name.partition("-")[2].removesuffix(".txt") for name in found]
+    assert [stage for stage in stages if stage in names] == names
+    texts = {s: (tmp_path / "stages" / n).read_text() for s, n in zip(stages, found, strict=True)}
+    for stage in names:
+        assert "chunked form of S in Delta" in texts[stage] and "its gradient" in texts[stage]
+    assert "recurrence[n](inverse = " not in texts["wide_scans"]
+    assert "recurrence[n](inverse = " in texts["inverses"]
+
+
+def test_every_pass_for_kernels_is_verified(monkeypatch: pytest.MonkeyPatch):
+    """A pass that leaves a function of one number with two of them."""
+
+    def wrong(layer: ir.Layer) -> ir.Layer:
+        graph = layer.graph.copy()
+        id = next(node.id for node in graph if len(node.operands) == 2)
+        graph.replace_op(id, ir.Elementwise("neg"))
+        return replace(layer, graph=graph)
+
+    passes = (*pipeline.FOR_KERNELS, ("wrong", wrong))
+    monkeypatch.setattr(pipeline, "FOR_KERNELS", passes)
+    with pytest.raises(InternalError):
+        pipeline.for_kernels(pipeline.lowered(archc.load("delta").layer))
 
 
 @pytest.mark.parametrize(
