@@ -264,8 +264,8 @@ SCHEDULE = Schedule(
 
 @dataclass(frozen=True)
 class Kernels:
-    """What a layer's code can do on a GPU, in words: functions that launch kernels, a line each,
-    and recurrences that PyTorch does, with the reason."""
+    """The kernels of a layer's code, in words: functions that launch kernels, a line each, and
+    recurrences that PyTorch does, with the reason."""
 
     launched: tuple[str, ...]
     refused: tuple[str, ...]

@@ -190,7 +190,7 @@ def _shaky(found: Instance) -> bool:
 def _with_gradients(
     made: Tensor | tuple[Tensor, ...], values: Sequence[Tensor]
 ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
-    """What a module made, and the gradients of its fixed sum."""
+    """The outputs of a module, and the gradients of a fixed sum of them."""
     outputs = made if isinstance(made, tuple) else (made,)
     return outputs, _check().gradients_of(outputs, values)
 
@@ -224,8 +224,8 @@ def best(
 def _candidates(
     layer: ir.Layer, lengths: Sequence[int]
 ) -> Iterator[tuple[Mapping[str, Number], int, bool]]:
-    """Sizes and lengths to try, and whether every choice leaves something out there: those first,
-    of the others one is as good as another."""
+    """Sizes and lengths to try, and whether each choice of the layer has to leave something out
+    there. Such sizes come first, as they try what is chosen; then any small ones."""
     for tokens in lengths:
         for sizes in islice(examples(layer, SMALL, tokens), TRIES):
             yield sizes, tokens, True

@@ -35,7 +35,7 @@ class TextModel:
 
 
 def text_model(module: nn.Module) -> TextModel:
-    """What a module reads and gives; ValueError for one that makes no logits from tokens alone."""
+    """The inputs and outputs of a module; ValueError if it makes no logits from tokens alone."""
     origin = origin_of(module)
     graph, name = origin.layer.graph, origin.layer.name
     needed = [op for _, op in origin.layer.inputs if not op.optional]
@@ -342,7 +342,7 @@ def to_continue(
     state: Any = None,
     chunk: int | None = None,
 ) -> Text:
-    """What is to be continued; ValueError for what cannot be."""
+    """The sequences to continue, and the memory of them; ValueError if arguments are wrong."""
     kind = text_model(model)
     if tokens.dim() != 2 or 0 in tokens.shape:
         raise ValueError(f"`tokens` must be [B, T] with B >= 1, T >= 1, got {list(tokens.shape)}")

@@ -135,7 +135,7 @@ class Slots:
                 raise ValueError("`pages` are for what is kept of every token, and nothing is here")
 
     def _longest_ring(self) -> int:
-        """How many tokens those caches have room for that keep the latest, at least 1."""
+        """The tokens that the largest cache of the latest tokens alone has room for; at least 1."""
         shapes = () if self.steady else parts(self.model.initial_state(1, self.room, "meta"))
         return max([1, *(x.shape[1] for _, how, x in shapes if how == "ring")])
 

@@ -450,7 +450,7 @@ class Reading:
         return make.fn("where", before, total, nothing)
 
     def _values(self, node: Node) -> Source:
-        """What is weighted and summed: a vector for each token read."""
+        """The values that are weighted and summed: a vector for each token read."""
         labels = dict(zip(node.type.names, self._labels(node), strict=True))
         out = dict(self.node.op.out)
         if self._side(node) != "read" or self.reader.name in labels:

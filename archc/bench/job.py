@@ -90,7 +90,7 @@ class Job:
 
     @staticmethod
     def read(path: str | Path) -> Job:
-        """What `write` wrote."""
+        """The job of a folder that `write` wrote."""
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         for name in ("shape", "outputs", "states", "what", "batches", "against"):
             data[name] = tuple(data[name])

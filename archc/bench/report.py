@@ -128,7 +128,7 @@ class Report:
 
 
 def report(outcomes: Sequence[Outcome]) -> Report:
-    """What the rows of all jobs say."""
+    """The report on the rows of all jobs."""
     cases, remarks, broken, first, machine, ceilings = [], {}, [], {}, {}, {}
     for outcome in outcomes:
         title = title_of(outcome.job)
@@ -159,7 +159,7 @@ def recorded(data: Mapping[str, Any]) -> Report:
 
 
 def title_of(job: Job) -> str:
-    """What a job is called in a report: its spec, shape and dtype."""
+    """The title of a job in a report: its spec, shape and dtype."""
     kind = "layer " if job.whole else ""
     return f"{job.title} {kind}{'x'.join(map(str, job.shape))} {job.dtype}"
 

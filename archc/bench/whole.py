@@ -104,7 +104,7 @@ def run_of(module: nn.Module, names: bool) -> Run:
 
 
 def calls_of(run: Run, module: nn.Module, inputs: Mapping[str, Tensor], what: str) -> Call:
-    """What is timed: a forward, or that and all gradients."""
+    """The calls that are timed: a forward, or a forward and all gradients."""
     if what == LAYER:
 
         def forward() -> object:

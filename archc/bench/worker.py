@@ -38,7 +38,7 @@ FILL = 2048
 
 
 def calls_of(peer: Peer, inputs: dict[str, Tensor], what: str) -> Call:
-    """What is timed of a whole sequence."""
+    """The calls on a whole sequence that are timed."""
     if peer.sequence is None:
         raise Unavailable("has no form for a whole sequence")
     sequence = peer.sequence
@@ -211,7 +211,7 @@ def _step(peer: Peer, inputs: dict[str, Tensor], states: list[Tensor]) -> Call:
 
 
 def machine(job: Job) -> dict[str, str]:
-    """What the numbers were taken on."""
+    """The machine on which the numbers were taken."""
     found = {"python": sys.version.split()[0], "torch": torch.__version__}
     if job.device.startswith("cuda"):
         found["device"] = torch.cuda.get_device_name()

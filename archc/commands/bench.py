@@ -220,7 +220,7 @@ def _measured(
 def _jobs(
     specs: Sequence[str], options: dict[str, Any], folder: Path, console: Console
 ) -> list[Job]:
-    """What is to be measured, each in a folder of its own."""
+    """The jobs to measure, each in a folder of its own."""
     import torch
 
     from archc.algebra.cut import NoMemory

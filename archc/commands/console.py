@@ -39,7 +39,7 @@ class Console:
             click.echo(("\n" if number else "") + coloured(finding.render()), err=True)
 
     def warnings(self, diagnostics: Iterable[Diagnostic]) -> None:
-        """What is right but may not be meant; `--quiet` leaves it out."""
+        """The warnings, of what is right but may not be meant; `--quiet` leaves them out."""
         if not self.quiet:
             self.findings(diagnostics)
 

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Status(IntEnum):
-    """What a run of `archc` ended as; `archc --help` lists them."""
+    """The exit statuses of `archc`; `archc --help` lists them."""
 
     FINE = 0
     REFUSED = 1

@@ -163,7 +163,7 @@ def _layers(law: GivenLaw, body: Graph) -> Iterator[Formula]:
 
 
 def _checked(telling: Telling) -> Step:
-    """What the chunks cost beside the loop, the form in full, and its checks."""
+    """The costs of chunks beside those of the loop, the form in full, and its checks."""
     form = telling.study.derived.graph
     assert form is not None, "there is a form"
     loop, chunks = operations(telling.trial.step), operations(form)

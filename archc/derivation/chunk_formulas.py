@@ -112,7 +112,7 @@ class ChunkFormulas:
         return row(*scales, ratio, a, right.vector)
 
     def whole(self, at: str, state: Math) -> Math:
-        """What is left of a state of the chunk's start at a row."""
+        """A state of the chunk's start as it has decayed until a row."""
         key = self.gamma(at) if self.rows.decays else None
         value = self.delta(at) if self.rows.value_decays else None
         left = function("Diag", key) if key is not None and self.rows.key_wide else key

@@ -116,7 +116,7 @@ class Spelled:
         return self._factor(slot.term.c, row)
 
     def q(self, covector: sympy.Expr, row: str) -> Factor:
-        """What an output reads with."""
+        """The vector that an output reads a state with."""
         return self._factor(covector, row)
 
     def _factor(self, expr: sympy.Expr, row: str) -> Factor:
@@ -168,7 +168,7 @@ class Lettered:
         return Factor(False, None, Name(self.letters.of(name), (*slot.sub, row)))
 
     def q(self, covector: sympy.Expr, row: str) -> Factor:
-        """What an output reads with."""
+        """The vector that an output reads a state with."""
         found = self.at(row).value(covector)
         own = found if isinstance(found, Name) else Name(self.letters.of("q"), (row,))
         return Factor(False, None, own)

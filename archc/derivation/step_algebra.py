@@ -17,7 +17,7 @@ from archc.recurrence.analysis.classify import classify
 
 
 def algebra(layer: ir.Layer) -> Chapter:
-    """What the layer remembers, and every choice between ways to compute the same."""
+    """The memory of a layer, and every choice between ways to compute the same."""
     simpler = simplify(layer)
     steps = [_memories(simpler), *(_decision(layer, made) for made in decisions(simpler))]
     return Chapter("The layer as a whole", tuple(steps), layer.span)

@@ -138,7 +138,8 @@ def _solution(telling: Telling) -> Iterator[Block]:
 
 
 def _outputs(telling: Telling) -> Iterator[Block]:
-    """What the spec makes of the reads, where that is more than a read."""
+    """The outputs that a token makes of its reads, in the words of the spec; a read itself is
+    told elsewhere."""
     body, forms = telling.study.recurrence.body, telling.forms
     reads = {read.node for form in forms for own in form.forms for read in own.reads}
     for name, id in body.outputs.items():
@@ -172,7 +173,7 @@ def _side(telling: Telling, own: StateForm) -> Iterator[Block]:
 
 
 def classed(telling: Telling) -> Step:
-    """What kind of recurrence each group of states is, and what that allows."""
+    """The class of each group of states, and the forms that it allows."""
     blocks: list[Block] = []
     found = {
         name: each for each in recurrence_classes(telling.study.recurrence) for name in each.states

@@ -80,7 +80,7 @@ class Walk:
     # --- names ---
 
     def query(self, at: str = "i") -> Math:
-        """What a read is made with: by its own name, if all are made with one value."""
+        """The vector of a read: by its own name, if all reads are made with one value."""
         if self.covector is not None:
             found = self.rows.at(at).value(self.covector)
             if isinstance(found, Name):

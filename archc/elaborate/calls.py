@@ -88,7 +88,7 @@ def rearranged(scope: Scope, node: tree.Call, name: str) -> Tensor:
 
 
 def _instead_of_call(node: tree.Call, target: Value) -> str:
-    """What to write where something is called that cannot be."""
+    """The help for a call of something that cannot be called: what to write instead."""
     func = node.func
     if isinstance(func, tree.Transpose):
         return "`.T` stands without brackets behind it"

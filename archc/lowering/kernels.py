@@ -212,7 +212,8 @@ class _Kernel:
         v.store(v.tensor(name, node), x, v.in_memory(node, place), self._one_of(node))
 
     def _one_of(self, node: Node) -> list[Tile]:
-        """Which program stores what several have; nothing if none has what another has."""
+        """Conditions that hold in one of the programs that have a value alike, so that it alone
+        stores it; none where every program has a value of its own."""
         v, names = self.v, node.type.names
         streams = any(axis.kind == "stream" for axis in node.type.axes)
         lacks = [

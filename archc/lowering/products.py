@@ -99,7 +99,7 @@ def _is_pointwise(v: Values, id: int) -> bool:
 
 
 def term(v: Values, node: Node, place: Place, axis: Axis, index: Index) -> Made:
-    """What one index of a dim adds to a sum over it."""
+    """The addend of one index of a dim in a sum over it."""
     found = _places(v, node, {label: place[each.name] for label, each in node.op.out})
     if isinstance(found, Refusal):
         return found

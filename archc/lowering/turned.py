@@ -127,7 +127,7 @@ def _at(v: Values, axis: Axis, each: Stored, index: Index) -> Made:
 
 
 def _terms(v: Values, turned: Turned, index: Index) -> list[Made]:
-    """What each sum adds at one index."""
+    """The addend of each sum at one index."""
     return [_term(v, node, place, turned.axis, index) for node, place in turned.wanted.values()]
 
 

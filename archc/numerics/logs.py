@@ -239,7 +239,7 @@ def _segment(logs: _Logs, node: Node) -> Found:
 
 
 def _result(logs: _Logs, node: Node) -> Found:
-    """What a region has made may be an exponential, whose argument is not seen from here."""
+    """The reason for a result of a region: it may be an exponential, whose argument is inside."""
     if logs.interval(node.id).low > 0:
         return None
     text = f"{_described(node)} comes from inside a layer, recurrence or attend"

@@ -63,7 +63,7 @@ class Body:
         return self.ids[id]
 
     def _after_past(self, node: Node, x: int) -> int:
-        """What an op that looks back reads: before the first token, what was kept."""
+        """The value that an op reads which looks back: before the first token, the tokens kept."""
         type = self.graph[x].type
         steps = node.op.steps if isinstance(node.op, ir.Shift) else node.op.width.size - 1
         name = self._fresh(f"{input_name(self.home, node.operands[0], self.members)}_past")

@@ -186,7 +186,7 @@ def _count(program: Program, step: Step) -> float:
 
 
 def _lengths(program: Program) -> dict[str, sympy.Expr]:
-    """What a program has of each axis."""
+    """The number of indices that a program has of each axis."""
     return {name: sympy.Integer(length) for name, length in program.lengths.items()}
 
 

@@ -113,8 +113,9 @@ def _longest(
 def longest(
     tiles: Sequence[Sized], sizes: Sizes, dtype: str, budget: Budget = REFERENCE.budget
 ) -> int | None:
-    """The longest chunk with which every program fits, or None. It is the shortest where float32
-    is multiplied in blocks: tiles of more rows do not fit into registers beside these."""
+    """The longest chunk with which every program fits, or None if none does. Where a program
+    multiplies float32 in blocks it is the shortest of all: registers hold no taller tile beside
+    the blocks."""
     for chunk in CHUNKS:
         lengths: dict[object, int] = {}
         given = {**sizes, ck.CHUNK.name: chunk}

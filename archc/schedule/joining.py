@@ -97,7 +97,7 @@ class Join:
         return known[name]
 
     def _copied(self, id: int) -> int:
-        """What the walk makes of what it loads."""
+        """The value of a node of the walk, computed here from the same loads."""
         node = self.walk.graph[id]
         if id in self.walk.loads:
             return self._load(self.walk.loads[id], node.type.axes)

@@ -93,7 +93,7 @@ class Kept:
     # --- from memory, or made again ---
 
     def _from_memory(self, id: int) -> list[int]:
-        """What a kernel of another level reads for a value: it, or what it is made from again."""
+        """The values that a kernel of another level loads for one: it, or those it is made from."""
         if id in self.levels.recomputed:
             return []
         return [o for o in self._read(id, {}) if not isinstance(self.graph[o].op, ir.Input)]

@@ -20,7 +20,8 @@ class Entering:
 
 
 def entering(graph: Graph, recurrence: Node) -> Iterator[Entering]:
-    """What becomes of each input of a recurrence, in a layer before any moves."""
+    """For each input of a recurrence, whether its kernels make it themselves, and the reason; of a
+    layer before any moves."""
     if recurrence.op.chunked is None:
         return
     for found in considered(graph, recurrence):

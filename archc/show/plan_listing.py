@@ -192,7 +192,7 @@ def _operations(cost: Cost) -> list[str]:
 
 
 def _of_kernel(plan: Planned, part: Part, kernel: Kernel) -> Iterator[str]:
-    """What a kernel reads and writes, and why it is one."""
+    """The lines about a kernel: its loads and stores, and the reason why it is one."""
     (cost,) = (each for each in part.cost.kernels if each.name == kernel.name)
     cut, split = of_kernel(part.kernels, kernel)
     yield ""

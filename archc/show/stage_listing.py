@@ -59,7 +59,7 @@ def _verdict(study: Study) -> Iterator[str]:
 
 
 def decisions_text(layer: ir.Layer) -> str:
-    """What algebra decided about a whole layer; nothing if it had no choice."""
+    """The decisions of the algebra about a whole layer; "" if it had no choice."""
     made = decisions(simplify(layer))
     if not made:
         return ""

@@ -208,7 +208,7 @@ class Launch:
         return max(made, key=lambda value: self.bytes_of(value.type))
 
     def _is_staged(self, s: Statement) -> bool:
-        """Whether a load of a loop is issued ahead: it is of a tile."""
+        """Whether the loads of a loop are issued ahead of their use: those of tiles are."""
         if isinstance(s.op, LoadBlock):
             return True
         return isinstance(s.op, Load) and bool(s.results[0].type.dims)

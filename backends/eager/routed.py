@@ -320,7 +320,8 @@ class RoutedMemory(RoutedRegion):
                 self._enter_result(result, names[result.op.name])
 
     def _enter_result(self, node: Node, name: str) -> None:
-        """A result of the call, as one of pairs."""
+        """A result of the memory's call as a value of pairs: without the batch and the places,
+        which are one there."""
         layout = self.scope.node_layout(node)
         ones = (BATCH.name, self.route.axis)
         dims = ", ".join(str(layout.index(each)) for each in ones)

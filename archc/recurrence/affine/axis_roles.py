@@ -62,7 +62,7 @@ def sides(
 
 
 def _two_sided() -> Refused:
-    """Why a decay of the values does not go with corrections along the keys."""
+    """The refusal of a decay along the values beside corrections along the keys."""
     return Refused(
         "the decay varies along the value side, and corrections read the key side: every value "
         "would need its own triangular system",

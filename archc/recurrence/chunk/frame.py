@@ -49,8 +49,8 @@ class Frame(Sharing):
     # --- elementwise ---
 
     def fn(self, fn: str, *operands: int) -> int:
-        """An elementwise function. Heads stand before rows, also of what all heads share: a program
-        has one of them, and finds its rows together in memory."""
+        """An elementwise function, its operands in an order by which heads stand before rows in the
+        result: a program has one head, and finds the rows of it side by side in memory."""
         if fn in ("add", "mul") and not self._heads(operands[1]) <= self._heads(operands[0]):
             operands = operands[::-1]
         return super().fn(fn, *operands)

@@ -138,7 +138,7 @@ class MatrixForm:
     # --- between rows ---
 
     def _gram(self, a: int, b: int, strict: bool, exclusive: bool) -> int:
-        """What row i reads with a of what row j wrote with b."""
+        """The scores of pairs of rows: row i reads with a, row j has written with b."""
         known = (a, b, strict, exclusive)
         if known not in self.grams:
             self.grams[known] = self._new_gram(a, b, strict, exclusive)
@@ -265,7 +265,7 @@ class MatrixForm:
         return self._sum(parts)
 
     def _free(self, unknown: Sequence[Slot], row: Sequence[int], k: int) -> int | None:
-        """What a slot writes into state k where the carried state is 0."""
+        """The writes of a slot into state k where the carried state is 0."""
         rights = [self._right(slot, k) for slot in unknown]
         if all(right is None for right in rights):
             return None
