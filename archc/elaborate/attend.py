@@ -79,7 +79,7 @@ def _export(inner: Scope, node: tree.Attend, variable: str, name: str) -> None:
 
 
 def _targets(node: tree.Attend) -> dict[str, tree.Target]:
-    """What the statements of a block name."""
+    """The names that the statements of a block define."""
     stmts = (stmt for stmt in node.body if isinstance(stmt, tree.Assign) and not stmt.by)
     return {target.name: target for stmt in stmts for target in stmt.targets}
 
@@ -300,7 +300,7 @@ def along(scope: Scope, node: tree.Along) -> Tensor:
 
 
 def _of_both(scope: Scope, node: tree.Along, attend: AttendScope) -> Refused:
-    """What is added between two tokens is of the tokens between, and of the reader."""
+    """The refusal of a sum between two tokens whose addend is of the token read."""
     r, s = node.index, attend.read.name
     words = "summed" if node.kind == "sum" else "multiplied"
     example = f"(sum {r} in ({s}, t]: a[{r}] * k[{r}]).T @ k[{s}]"

@@ -169,7 +169,7 @@ def define(scope: Scope, stmts: Sequence[tree.Stmt], exported: set[str]) -> Scop
 
 
 def refused() -> Value:
-    """What stands for a name whose statement was refused: using it is no further mistake."""
+    """The value of a name whose statement was refused: to use it is no further mistake."""
     raise Refused
 
 

@@ -88,7 +88,7 @@ def _other_axis(
     value: Tensor,
     found: tuple[str, Axis, Axis],
 ) -> Refused:
-    """What comes in has another dim where an earlier value has one: dims come by their places."""
+    """The refusal of a value with another dim where an earlier one has its: dims go by places."""
     name, earlier, axis = found
     return scope.error(
         "E0311",

@@ -195,7 +195,7 @@ class _Loader:
 
 
 def _identity(source: Source) -> tuple[str, str]:
-    """What makes two sources one: a bundled spec may have the name of a file beside this one."""
+    """The key by which sources are one: a bundled spec may be called as a file beside this one."""
     return source.name, source.sha256
 
 

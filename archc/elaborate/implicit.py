@@ -87,12 +87,12 @@ def solved(scope: Scope, name: str, made: Mapping[str, Tensor], read: Axis, span
 
 
 def weights_of(name: str) -> str:
-    """What a value is of itself at each earlier token."""
+    """The name of the weights by which a value reads itself at earlier tokens."""
     return f"{name}@weights"
 
 
 def right_of(name: str) -> str:
-    """What a value is without itself."""
+    """The name of the part of a value that does not read itself."""
     return f"{name}@right"
 
 

@@ -271,7 +271,7 @@ def gather(scope: Scope, node: tree.Index, base: Tensor) -> Tensor:
 
 
 def _indices(node: tree.Index, axes: Sequence[Axis]) -> list[str]:
-    """What stands in brackets; integers of a token are declared as such."""
+    """The help on indices: they stand in brackets, integers of a token are declared as such."""
     known = "`[t-1]` is an earlier token, `[s]` a token read, `E[tokens]` a row of a table"
     item = node.items[0]
     if not isinstance(item, tree.Name) or not axes:

@@ -64,7 +64,7 @@ MOST_EXPONENT = 700
 
 
 def _rules(init: Init) -> Iterator[Rule]:
-    """What must hold so that every number drawn is finite."""
+    """The conditions under which every number drawn is finite."""
     for value in (arg for arg in init.args if isinstance(arg, sympy.Expr)):
         yield from _finite(value)
     low, high = _ends(init.args[0]) if init.fn in FUNCTIONS else (sympy.nan, sympy.nan)

@@ -78,7 +78,7 @@ def check_laws(scope: Scope) -> None:
 def wrong(
     scope: Scope, node: tree.Node, message: str, help: str = "", other: tree.Node | None = None
 ) -> Refused:
-    """What is wrong with a law; `other` is a further place that has to do with it."""
+    """The refusal of a law; `other` is a further place that has to do with it."""
     others = [(other.span, "see here")] if other is not None else []
     return scope.error("E0224", message, node.span, others=others, helps=[help] if help else [])
 

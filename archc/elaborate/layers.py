@@ -290,7 +290,7 @@ def _close(
 
 
 def _key(value: Value) -> object:
-    """What makes two settled arguments the same."""
+    """The key by which two settled arguments are the same."""
     if isinstance(value, LayerRef):
         return (id(value.decl), tuple((n, _key(v)) for n, v in value.sizes))
     return repr(value.value) if isinstance(value, Option) else repr(value)

@@ -169,7 +169,7 @@ def _of_groups(scope: Scope, left: Sequence[Axis], right: Sequence[Axis]) -> lis
 def _instead(
     scope: Scope, left: Tensor, axes: Sequence[Axis], spans: tuple[Span, Span]
 ) -> list[str]:
-    """What to write for a product with a scalar, or with a value of more than two dims."""
+    """The help for a product with a scalar, or with a value of more than two dims."""
     if axes:
         return [*_of_heads(scope, axes), "name the sum: `sum[K](a * b)`"]
     if scope.attend is not None and scope.attend.read.name in left.type.names:
@@ -236,7 +236,7 @@ def _origins(
 
 
 def _no_row(axis: Axis) -> list[str]:
-    """What is written in place of a row, where there is none."""
+    """The help where there is no row: what is written in place of one."""
     return [
         "outside of `recurrence` and `attend`, no value is a row: leave `.T` out",
         f"products of all pairs have a second name for the dim: `x * split[{axis} as J](x)`",

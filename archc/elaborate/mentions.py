@@ -47,7 +47,7 @@ def names_defined(stmts: Iterable[tree.Stmt]) -> list[str]:
 
 
 def names_given(stmts: Sequence[tree.Stmt]) -> list[str]:
-    """The same, and what loops among them carry on."""
+    """The names that statements define, and those that loops among them carry on."""
     loops = [name for s in stmts if isinstance(s, tree.Repeat) for name in names_given(s.body)]
     return [*dict.fromkeys([*names_defined(stmts), *loops])]
 

@@ -378,7 +378,7 @@ def arranged(out: list[tuple[str, Axis]]) -> tuple[tuple[str, Axis], ...]:
 def relabel(
     scope: Scope, value: Tensor, visible: Sequence[tuple[Axis, Axis]], span: Span
 ) -> Tensor:
-    """The same numbers with the visible axes in another order and under other names (old, new)."""
+    """A value with the visible axes in another order and under other names (old, new)."""
     value = scope.frame.bring(value)
     rest = [(axis.name, axis) for axis in fixed(scope, value)]
     out = arranged([*rest, *((old.name, new) for old, new in visible)])

@@ -31,7 +31,7 @@ def check_placement(scope: Scope, decl: tree.Decl) -> None:
 
 
 def _instead(stmt: tree.Stmt, function: bool) -> list[str]:
-    """What to write for a misplaced statement, and where."""
+    """The help for a misplaced statement: what to write, and where."""
     if isinstance(stmt, tree.Return) and not function:
         return [f"write `output y = {stmt.value.span.text}`: a layer has outputs"]
     if isinstance(stmt, tree.Output) and function:

@@ -64,7 +64,7 @@ def reads_past_alone(inner: Scope, node: tree.Attend, variable: str) -> bool:
 
 
 def _bounds(inner: Scope, range: tree.Compare, variable: str) -> Iterator[Linear]:
-    """What the comparisons of a chain say to be at most 0."""
+    """The forms that are at most 0 by the comparisons of a chain."""
     for left, op, right in zip(range.terms, range.ops, range.terms[1:], strict=False):
         one, other = (_linear(inner, term, variable) for term in (left, right))
         if one is None or other is None:

@@ -18,7 +18,7 @@ from archc.syntax import tree
 
 
 def parts(scope: Scope, stmt: tree.Assign, value: Tensor) -> list[Tensor]:
-    """What the names of `a, b = value by N, [H, K]` stand for: runs of the last dim, in order."""
+    """The values of the names of `a, b = value by N, [H, K]`: runs of the last dim, in order."""
     axes = scope.visible(value)
     pieces = [_piece(scope, item) for item in stmt.by]
     if len(pieces) != len(stmt.targets) or not axes:
@@ -96,7 +96,7 @@ def merge(scope: Scope, node: tree.Call, values: Sequence[Tensor], func: tree.In
 def _recount(
     scope: Scope, node: tree.Call, values: Sequence[Tensor], func: tree.Index, fewer: bool
 ) -> Tensor:
-    """The same entries, counted by other dims."""
+    """The entries of a value, counted by other dims."""
     made = scope.axes(func.into)
     one = made if fewer else func.items
     if len(values) != 1 or len(one) != 1 or not func.items or not made:
@@ -139,7 +139,7 @@ def usage(scope: Scope, node: tree.Call, func: tree.Expr) -> Exception:
 
 
 def same_size(scope: Scope, one: sympy.Expr, other: sympy.Expr, span: Span) -> None:
-    """What is cut or joined has as many entries before as after."""
+    """Have as many entries after a cut, or a join, as before."""
     scope.hold(apply(sympy.Eq, one, other), f"{one} == {other}", span, "as many entries as before")
 
 
@@ -161,7 +161,7 @@ def _own(scope: Scope, value: Tensor, item: tree.Expr) -> Axis:
 
 
 def _check_fresh(scope: Scope, made: Sequence[Axis], rest: Sequence[Axis], span: Span) -> None:
-    """What is made has no dim twice, and none of the heads of a block."""
+    """Refuse a result with one dim twice, or with the heads of a block."""
     names = [*(axis.name for axis in rest), *scope.hidden]
     for axis in made:
         if axis.name in names:

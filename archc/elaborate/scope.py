@@ -137,7 +137,7 @@ class Session:
 
 @dataclass(eq=False)
 class Context:
-    """What one layer collects while its body is elaborated."""
+    """The facts that one layer collects while its body is elaborated."""
 
     name: str
     frame: Frame
@@ -248,7 +248,7 @@ class Scope:
             scope = scope.parent
 
     def find(self, name: str) -> Lazy | Value | None:
-        """What a name is bound to, here or in an enclosing scope; not yet computed."""
+        """The value of a name, of this scope or an enclosing one; not yet computed."""
         return next((scope.names[name] for scope in self.around() if name in scope.names), None)
 
     def index(self, name: str) -> Along | None:

@@ -61,7 +61,7 @@ def _mentions(node: Any) -> Counter[str]:
 
 
 def bound(scope: Scope, name: str, value: Value) -> Value:
-    """What a name is bound to: a layer that is applied more than once is one set of weights."""
+    """The value that a name gets: a layer that is applied more than once is one set of weights."""
     if not isinstance(value, LayerRef) or not value.called or name not in scope.several:
         return value
     return value if value.instance else replace(value, instance=Instance(name, scope))

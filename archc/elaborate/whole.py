@@ -38,7 +38,7 @@ def made_whole(scope: Scope, node: tree.Expr) -> list[str]:
 
 
 def _facts(conditions: Iterable[sympy.Basic]) -> Iterator[tuple[Any, Any]]:
-    """What conditions say of sizes: (K, 2 j) for `K % 2 == 0`, (d, H K) for `d == H * K`."""
+    """The sizes that conditions fix: (K, 2 j) for `K % 2 == 0`, (d, H K) for `d == H * K`."""
     for condition in conditions:
         if isinstance(condition, sympy.And):
             yield from _facts(condition.args)

@@ -52,7 +52,7 @@ class Builder:
 
 
 class Sharing(Builder):
-    """The same; an op on values that the graph has already is not added a second time."""
+    """A builder that adds no op on values a second time, where the graph has it already."""
 
     def add(self, op: Any, *operands: int) -> int:
         """The node of an op on operands: that of the graph if it has one."""

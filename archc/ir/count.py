@@ -84,7 +84,7 @@ def _multiplies_by_weights(graph: Graph, node: Node) -> bool:
 
 
 def in_symbols_of_the_caller(call: ir.Call) -> dict[sympy.Symbol, sympy.Expr]:
-    """What each size of a called layer, and the length of its sequence, is where it is called."""
+    """The sizes of a called layer, and the length of its sequence, in symbols of its caller."""
     given = dict(call.sizes)
     found = {a.symbol: given[a.name] for a in call.callee.args if a.symbol is not None}
     if isinstance(TIME.size, sympy.Symbol):
@@ -128,7 +128,7 @@ class _Count:
 
 
 def _optional(graph: Graph) -> set[int]:
-    """What depends on an input that may be left out."""
+    """The nodes that depend on an input that may be left out."""
     inputs = [n.id for n in graph if isinstance(n.op, ir.Input) and n.op.optional]
     return {*inputs, *(after for id in inputs for after in graph.descendants(id))}
 

@@ -60,7 +60,7 @@ def _kept_unlike(graph: Graph) -> set[int]:
 
 
 def _unready(node: Node) -> str | None:
-    """The same of one node of a layer's graph."""
+    """Why one node of a layer's graph is of one length alone; None if it is not."""
     op = node.op
     if isinstance(op, ir.Input) and any(a.kind == "stream" and a != TIME for a in op.type.axes):
         return "another sequence enters"

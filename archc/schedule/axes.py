@@ -41,7 +41,7 @@ def reduction_dims(graph: Graph, node: Node) -> tuple[str, ...]:
 
 
 def _contract(graph: Graph, node: Node) -> tuple[str, ...]:
-    """What is summed, by both its names, and what comes out by another name."""
+    """The axes that are summed, by both their names, and those that come out by another name."""
     kept, found = dict(node.op.out), list[str]()
     for labels, operand in zip(node.op.ins, node.operands, strict=True):
         for label, axis in zip(labels, graph[operand].type.axes, strict=True):

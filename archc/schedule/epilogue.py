@@ -108,7 +108,7 @@ def _move(
 
 
 def _names(graph: Graph, recurrence: Node, moves: list[Epilogue]) -> dict[int, str]:
-    """What the values that the ops read are called inside: as they are where they enter already."""
+    """The names inside of the values that the ops read: their own where they enter already."""
     names = dict(zip(recurrence.operands, recurrence.op.captures, strict=False))
     taken = {
         *names.values(),
@@ -125,7 +125,7 @@ def _names(graph: Graph, recurrence: Node, moves: list[Epilogue]) -> dict[int, s
 
 
 def _output(recurrence: Node, move: Epilogue, names: dict[int, str]) -> str:
-    """What the recurrence calls what it gives in place of an output."""
+    """The recurrence's name for the value that it gives in place of an output."""
     states = (state.name for state in recurrence.op.states)
     taken = {*names.values(), *states, *recurrence.op.body.outputs}
     return fresh(move.last.name or f"{move.output.op.name}_out", taken)

@@ -114,7 +114,7 @@ def _term(graph: Graph, id: int, dim: str) -> _Term:
 
 
 def _guarded(graph: Graph, node: Node, dim: str) -> _Term | None:
-    """What a choice is that gives 0 where a factor of it is 0: the product in any case."""
+    """The product in a choice that gives 0 where a factor of the product is 0."""
     condition, zero, value = (graph[each] for each in node.operands)
     compared = isinstance(condition.op, ir.Elementwise) and condition.op.fn == "eq"
     if not compared or not _is_zero(zero) or not _is_zero(graph[condition.operands[1]]):
@@ -165,7 +165,7 @@ def _addends(graph: Graph, value: int) -> tuple[Node | None, list[int]]:
 
 
 def _in_chunks(graph: Graph, id: int) -> list[int]:
-    """The same value by chunks."""
+    """The nodes that cut a value into chunks."""
     users = (graph[user] for user in graph.users(id))
     return [n.id for n in users if isinstance(n.op, ck.Chunks) and n.op.steps is None]
 

@@ -156,7 +156,7 @@ class Kept:
     # --- bytes ---
 
     def width(self, id: int) -> str:
-        """What only enters products of matrices is as narrow as the inputs."""
+        """The dtype of a value: as narrow as the inputs if only products of matrices read it."""
         if id not in self._widths:
             node = self.graph[id]
             summed = isinstance(node.op, ck.Sums) and node.op.gates

@@ -115,7 +115,7 @@ class Tiles:
 
     @property
     def setting(self) -> Setting:
-        """That of the program, which may get another."""
+        """The setting of the program, which may get another."""
         return self.program.setting
 
     def moved_to(self, setting: Setting, known: dict[object, int]) -> None:
@@ -124,7 +124,7 @@ class Tiles:
         self._tiles = {}
 
     def _kept(self) -> None:
-        """What is stored, and states, live to the end."""
+        """Have values that are stored, and states, live to the end."""
         program, end = self.program, len(self.order)
         if program.recurrence is not None:
             for id in program.recurrence.op.body.outputs.values():
@@ -243,7 +243,7 @@ class Tiles:
 
     @cached_property
     def special(self) -> list[Step]:
-        """What is done in products of its own."""
+        """The steps that take products of their own: pairs that decay, inverses and solves."""
         kinds = (*PAIRED, ck.Inverse, ck.Conjugate)
         return [s for s in self.order if s.load is None and isinstance(s.node.op, kinds)]
 
@@ -275,7 +275,7 @@ class Tiles:
         return math.prod(x for each in lengths for x in each) if len(lengths) == 2 else 0
 
     def _ahead(self) -> set[Key]:
-        """What a walk loads at every chunk that a product is made from, but for vectors."""
+        """The values, but for vectors, that a walk loads at every chunk for a product."""
         found: set[Key] = set()
         waiting = [key for s in self.order if s.each and self._multiplies(s) for key in s.operands]
         seen: set[Key] = set()
@@ -384,7 +384,7 @@ class Tiles:
         return exact * self.setting.data * area
 
     def _solving(self, step: Step) -> int:
-        """What a solve multiplies with again and again, beside what comes before and after it."""
+        """Bytes that a solve multiplies with again and again, beside those before and after it."""
         if step.load is not None or not isinstance(step.node.op, ck.Conjugate):
             return 0
         areas = [self._area(key) // self._share(key) for key in step.operands]

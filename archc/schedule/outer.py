@@ -183,7 +183,7 @@ def _shared(body: Graph, read: Collection[int]) -> set[int]:
 
 
 def _name_of(body: Graph, id: int) -> str:
-    """What an input of a body is called; "" for anything else."""
+    """The name of an input of a body; "" for any other node."""
     op = body[id].op
     return op.name if isinstance(op, ir.Input) else ""
 

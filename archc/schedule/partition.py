@@ -63,7 +63,7 @@ class _Partition:
         self.titles: dict[str, int] = {}
 
     def _names(self) -> dict[int, str]:
-        """What is materialised by the names of buffers: an output's own, else what it holds."""
+        """The names of buffers of values that are stored: an output's own, else what it holds."""
         own = {id: name for name, id in reversed(self.graph.outputs.items())}
         taken = {n.op.name for n in self.graph if isinstance(n.op, ir.Input)} | {*own.values()}
         taken |= {unsaved(name) for name in [*self.graph.outputs, *taken]}
@@ -92,7 +92,7 @@ class _Partition:
         return f"{self.name}_{word}" + (f"_{count}" if count > 1 else "")
 
     def _role(self, level: int, nodes: Iterable[Node], first: bool) -> str:
-        """What a kernel of a level between walks is called; `first`: before any walk."""
+        """The role of a kernel of a level between walks; `first`: before any walk."""
         if kind_of(level) == PAIRS:
             return SCORES
         if any(isinstance(node.op, ck.Conjugate) for node in nodes):

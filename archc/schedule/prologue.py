@@ -153,7 +153,7 @@ def _moved(
 
 
 def _entering(capture: str, moves: list[Prologue], names: Mapping[int, str]) -> list[str]:
-    """What enters for a capture: itself, or what it is made of."""
+    """The values that enter for a capture: itself, or those it is made from."""
     found = [move for move in moves if move.capture == capture]
     return [names[id] for id in found[0].reads] if found else [capture]
 

@@ -54,7 +54,7 @@ def exact_states(graph: Graph) -> frozenset[int]:
 
 
 def _quotients(graph: Graph) -> list[Node]:
-    """What is divided by what a state gives."""
+    """The quotients whose divisor comes from a state."""
     every = [n for n in graph if isinstance(n.op, ir.Elementwise) and n.op.fn == "div"]
     return [n for n in every if _states(graph, n.operands[1], (ir.Input, ir.Result))]
 

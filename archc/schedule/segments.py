@@ -58,7 +58,7 @@ def chunks_of_segment(
 
 @dataclass(frozen=True)
 class Carried:
-    """What a value has of a state: times a factor, which is a node of the body; None: as it is."""
+    """A state's share of a value: times a factor, which is a node of the body; None: as it is."""
 
     state: str
     factor: int | None = None
@@ -181,7 +181,7 @@ class _Walk:
             raise Whole(f"`{state.name}` is scaled along more axes than it has")
 
     def _of(self, id: int, rule: Rule) -> Carried | None:
-        """What a value of the body has of a state; None if nothing."""
+        """A state's share of a value of the body; None if it has none."""
         node = self.body[id]
         if isinstance(node.op, ir.Input):
             names = {state.before: state.name for state in self.op.states}

@@ -99,7 +99,7 @@ class _Alone:
         return self.made
 
     def _part(self, id: int) -> int | None:
-        """What of a value comes from the state; None if nothing does."""
+        """The part of a value that comes from the state; None if nothing does."""
         if id not in self.parts:
             self.parts[id] = self._found(self.old_body[id])
         return self.parts[id]

@@ -206,7 +206,7 @@ class Table:
         return 1 / expr
 
     def rename(self, expr: sympy.Expr, new: Mapping[str, Axis]) -> sympy.Expr:
-        """The same value with axes renamed; two that get one name become the diagonal."""
+        """A value with axes renamed; two that get one name become the diagonal."""
         moved = {name for name, axis in new.items() if axis.name != name}
         if not moved:
             return expr

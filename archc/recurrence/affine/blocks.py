@@ -41,7 +41,7 @@ def coupled(
 def _row(
     recurrence: ir.Recurrence, reading: Reading, declared: Mapping[str, ir.State], name: str
 ) -> tuple[tuple[sympy.Expr, ...], sympy.Expr]:
-    """What scales each state into the update of one, and what is written to it."""
+    """The factor of each state in the update of one, and the write to it."""
     table, id = reading.table, recurrence.body.outputs[name]
     if id not in reading.values and reading.degrees[id].kind != CONSTANT:
         raise Refused(reading.broken[id], HELP, id)

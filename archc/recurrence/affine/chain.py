@@ -164,7 +164,7 @@ def _summed(table: Table, atom: Atom, head: str, form: sympy.Expr, state: ir.Sta
 
 
 def inside(table: Table, atom: Atom, head: str) -> tuple[sympy.Expr, Atom]:
-    """What a sum multiplies a version of the state with, and the version."""
+    """The factor of a version of the state in a sum, and the version."""
     _, factors = table.split(atom.args[0])
     symbol = next(s for s in factors if table.atoms[s].kind == "state")
     return atom.args[0] / symbol, table.atoms[symbol]

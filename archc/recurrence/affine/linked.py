@@ -140,7 +140,7 @@ def _roles(recurrence: ir.Recurrence, state: ir.State, sums: Sequence[StateSum])
 
 
 def _check_numbers(table: Table, roles: Roles, entries: Sequence[sympy.Expr]) -> None:
-    """What scales a state is a number for each head."""
+    """Refuse factors of states that are not a number for each head."""
     if any(side_of(table, roles, s) != "scalar" for e in entries for s in table.symbols(e)):
         raise Refused("states that are corrected scale one another element by element", HELP)
 
@@ -186,7 +186,7 @@ def _term(
 def _written(
     table: Table, roles: Roles, row: _Update, names: Sequence[str]
 ) -> dict[sympy.Expr, Row]:
-    """What is written to one state, by what it is written along."""
+    """The rows that are written to one state, by the vectors that they are written along."""
     found: dict[sympy.Expr, Row] = {}
 
     def at(x: sympy.Expr) -> Row:

@@ -30,7 +30,7 @@ class RawRead:
 def reads_of(
     recurrence: ir.Recurrence, state: ir.State, found: Chain, table: Table
 ) -> tuple[list[RawRead], list[int]]:
-    """What reads the state for a result or for another state, and what takes it whole."""
+    """The reads of a state for results and other states, and the nodes that take it whole."""
     walk = Walk(recurrence, state, found, table)
     after = updates(recurrence)
     for name, id in recurrence.body.outputs.items():

@@ -124,7 +124,7 @@ def _holds(
 
 
 class _Walk:
-    """What becomes of each value of the body; None where no rule says it."""
+    """The change of each value of the body under a gauge; None where no rule says it."""
 
     def __init__(
         self, recurrence: ir.Recurrence, own: ir.State, states: Mapping[str, Weight]

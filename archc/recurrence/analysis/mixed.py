@@ -180,7 +180,7 @@ def _elsewhere(flow: Flow) -> Flow:
 
 
 def _either(a: Flow, b: Flow) -> Flow:
-    """What holds of a value that is one or the other; also of the sum of both."""
+    """The flow of a value that is one of two, or the sum of both."""
     if a.kind == ZERO or a == b:
         return b
     if b.kind == ZERO:

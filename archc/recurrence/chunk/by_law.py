@@ -124,7 +124,7 @@ def folded(frame: Frame, law: GivenLaw, along: Axis, given: Mapping[str, int]) -
 
 
 def here(name: str) -> str:
-    """What enters at the row, or the chunk, at hand: no name that anything else has."""
+    """The name of an input at the row, or the chunk, at hand: one that nothing else has."""
     return f"{name} here"
 
 

@@ -118,7 +118,7 @@ class _Product:
         return frame.fn("where", there, total, p)
 
     def _arranged(self, id: int, like: int) -> int:
-        """The same value with its axes in another's order."""
+        """A value with its axes in the order of another's."""
         axes = self.frame.graph[like].type.axes
         if self.frame.names(id) == tuple(axis.name for axis in axes):
             return id
@@ -127,7 +127,7 @@ class _Product:
 
 
 def cut_out(graph: Graph, query: int, product: int) -> tuple[Graph, dict[str, int]]:
-    """What makes `product` of `query`, as a body of its own, and the values that enter it."""
+    """The ops from `query` to `product` as a body of its own, and the values that enter it."""
     inside = (graph.descendants(query) & graph.ancestors(product)) | {query, product}
     needed = sorted({o for id in inside for o in graph[id].operands} - inside)
     body, captured = layer_graph(), dict[str, int]()

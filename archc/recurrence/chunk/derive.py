@@ -203,7 +203,7 @@ class Derivation:
         return None if expr == 1 else self._value(form, expr)
 
     def _write(self, form: NormalForm, step: Step) -> int | None:
-        """What a micro-step adds that reads nothing."""
+        """The write of a micro-step that reads nothing."""
         parts = [self._some(form, sympy.expand(term.x * term.c)) for term in step.terms]
         return self.frame.total(parts)
 
@@ -347,7 +347,7 @@ class Derivation:
         return any(isinstance(self.body[user].op, ir.Solve) for user in after)
 
     def _user(self, each: StateForm) -> int:
-        """What uses the whole of a state, as far as it is something else than the state."""
+        """The node that uses the whole of a state, and is not the state itself."""
         reads = {read.node for read in each.reads}
         users = (user for id in each.whole for user in self.body.users(id))
         return next((user for user in users if user not in reads), each.whole[0])

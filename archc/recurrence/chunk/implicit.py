@@ -31,7 +31,7 @@ class Scale:
     factors: tuple[tuple[str, int], ...] = ()
 
     def by(self, fn: str, node: int) -> Scale:
-        """The same with one more factor."""
+        """This scale with one more factor."""
         return replace(self, factors=(*self.factors, (fn, node)))
 
     def interval(self, value: Interval, known: Mapping[int, Interval]) -> Interval:

@@ -146,7 +146,7 @@ class LinkedForm(MatrixForm):
         return self._scanned(given)
 
     def _left_of(self, slot: Slot) -> list[int | None]:
-        """What is left of the numbers by which a term writes."""
+        """The shares of the numbers by which a term writes that are left at later rows."""
         return next(left for each, left in zip(self.slots, self.left, strict=True) if each == slot)
 
     def _until(self, x: int, number: int | None) -> int | None:
@@ -215,7 +215,7 @@ class LinkedForm(MatrixForm):
         return self.frame.total(parts)
 
     def _written_to(self, p: int) -> int | None:
-        """What the terms that read nothing leave in state p after the chunk."""
+        """The writes into state p, as they are after the chunk, of terms that read nothing."""
         parts = []
         for slot, left in zip(self.slots, self.left, strict=True):
             x, row = self._until(slot.x, left[p]), slot.rows[0]
@@ -254,7 +254,7 @@ class LinkedForm(MatrixForm):
         self._note_results(unknown, frame.graph.add(op, *captured.values(), *self.initial))
 
     def _rows(self, body: Frame, values: Mapping[str, int], before: Sequence[int], u: int) -> int:
-        """What a term writes at every row."""
+        """The writes of a term, of every row."""
         parts = [values.get(f"U{u}.0")]
         for q, old in enumerate(before):
             if f"W{u}.{q}" in values:

@@ -190,7 +190,7 @@ class MatrixForm:
         return unknown, inverse
 
     def _read_by(self, reader: Slot, writer: Slot) -> int:
-        """What a slot's covectors read of another slot's writes in the chunk."""
+        """The scores of a slot's covectors with another slot's writes in the chunk."""
         assert reader.w is not None, "the slot reads"
         return self._gram(reader.w, writer.x, True, not reader.after)
 
@@ -287,7 +287,7 @@ class MatrixForm:
         return self.frame.fn("mul", x, self.frame.sums(gate, reverse=True, exclusive=True))
 
     def _written_by_known(self, k: int) -> int | None:
-        """What the slots that read nothing leave in state k after the chunk."""
+        """The writes into state k, as they are after the chunk, of slots that read nothing."""
         frame, parts = self.frame, []
         for slot in self.slots:
             row = slot.rows[k]
@@ -327,7 +327,7 @@ class MatrixForm:
         return laid
 
     def read(self, k: int, query: int, when: str) -> int:
-        """What rows read of state k, summed over the key axes: a value of rows."""
+        """The reads of state k by rows, summed over the key axes: a value of rows."""
         frame, exclusive, strict = self.frame, when == BEFORE, when != WRITTEN
         q = frame.times(query, self._decay(self.key_gate, exclusive))
         assert q is not None, "a read has a covector"

@@ -89,7 +89,7 @@ def differences_first(frame: Frame, log: int, maxima: Sequence[tuple[int, int]])
 
 
 def _addends(frame: Frame, id: int, sign: int, whole: Set[int]) -> list[tuple[int, int]]:
-    """What a value is the sum of: signs and nodes; those of `whole` are not taken apart."""
+    """The addends of a value: signs and nodes; those of `whole` are not taken apart."""
     node = frame.graph[id]
     fn = node.op.fn if isinstance(node.op, ir.Elementwise) else ""
     if fn == "neg":

@@ -156,7 +156,7 @@ def _refuted(
 def _example(
     graph: Graph, equation: Equation, values: Mapping[str, Tensor], place: tuple[int, ...]
 ) -> Iterator[str]:
-    """What both sides were made from, if that is one number each, for this element."""
+    """The numbers that both sides were made from at an element, where that is one number each."""
 
     def names(output: str) -> tuple[str, ...]:
         return graph[graph.outputs[output]].type.names
