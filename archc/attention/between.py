@@ -205,7 +205,7 @@ def _outer(body: Graph, node: Node, row: str, col: str, sign: int) -> Outer | No
 # --- the folds of the tree -----------------------------------------------------------------------
 
 
-def in_spans(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> Between | Refusal:
+def by_spans(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> Between | Refusal:
     """The folds that a sum is whose score has such a product; `whole` takes it for one of q and
     k."""
     if reason := _why_not(whole, dot, ranks):

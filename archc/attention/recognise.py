@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import sympy
 
-from archc.attention.between import Between, Rank, Through, in_spans, through
+from archc.attention.between import Between, Rank, Through, by_spans, through
 from archc.attention.bounds import always, bound, conjuncts, of_distance, up_to_the_reader
 from archc.attention.grouped import grouped
 from archc.attention.row_heads import not_by_choice
@@ -137,7 +137,7 @@ class Reading:
     def _tree(self, found: WeightedSum, slopes: Slopes) -> Between | Refusal:
         """The fold as those of a tree of spans, as matrices of the tokens between are in it."""
         assert self.between is not None
-        made = in_spans(found, *self.between)
+        made = by_spans(found, *self.between)
         if isinstance(made, Refusal):
             raise self.refuse(made.reason, self.node)
         inside, across = (_learned(fold, slopes) for fold in (made.inside, made.across))

@@ -24,7 +24,7 @@ def products_of(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
 
 
 def times(x: Tensor, weight: Tensor) -> Tensor:
-    """x [..., d] times a weight [d, ...]: a view around a product, for which the host needs a third
+    """x [..., d] times a weight [d, ...]: a view around a product, for which Python needs a third
     of what an einsum takes it."""
     if weight.dim() < 3:
         return x @ weight

@@ -230,7 +230,7 @@ class Reading:
         return self._total([table.times(chosen[0], a), table.times(chosen[1], b)])
 
     def _factored(self, op: ir.Reduce, node: Node) -> sympy.Expr:
-        """The addend of a sum. In sum(q * S) the state is read by q: S is looked at before q enters."""
+        """The addend of a sum. In sum(q * S) q reads the state: S is looked at before q enters."""
         inner = self.body[node.operands[0]]
         if not isinstance(inner.op, ir.Elementwise) or inner.op.fn != "mul":
             return self._readable(self.values[inner.id], op.axes)
