@@ -127,7 +127,8 @@ def save(module: nn.Module, folder: Path, shard_bytes: int) -> None:
         tensors = convert.tensors(convert.targets(table, values), values, known)
     except Misfit as misfit:
         raise _unfit(folder, misfit) from None
-    sizes = {**dict(origin.recipe.given), **origin.sizes}
+    settled = {arg.name: arg.default for arg in origin.layer.args if arg.symbol is None}
+    sizes = {**settled, **dict(origin.recipe.given), **origin.sizes}
     dtype = str(next(iter(values.values())).dtype).removeprefix("torch.")
     config = {"model_type": table.model_type, "architectures": [table.architecture],
               "dtype": dtype, **_nested(_config(table, sizes))}  # fmt: skip
