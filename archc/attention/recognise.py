@@ -143,6 +143,19 @@ class Reading:
         inside, across = (_learned(fold, slopes) for fold in (made.inside, made.across))
         return replace(made, whole=_learned(found, slopes), inside=inside, across=across)
 
+    def of_weights(self, weights: Node) -> int:
+        """The node of the formula for weights by themselves, those of a softmax before it; what
+        else of a mask there is than bounds is an output."""
+        self.heads = tuple(axis for axis in weights.type.axes if axis.kind == "dim")
+        self.pairs_axes = weights.type.axes
+        if not isinstance(weights.op, ir.Softmax):
+            return self.formula(weights)
+        score, mask = self._score(weights)
+        visible = [] if mask is None else self._mask(mask)
+        if visible:
+            self.graph.outputs["visible"] = self._all([self.formula(each) for each in visible])
+        return self.formula(score)
+
     def _forget_unread(self) -> None:
         """Drop products that the formula does not read."""
         read = {node.op.name for node in self.graph if isinstance(node.op, ir.Input)}

@@ -1,14 +1,17 @@
 """Layer IR -> scores: a number of each pair that is a sum over heads, as kernels make it.
 
-    I[t, s] = sum over h of f(t, s, h)
+    I[t, s] = sum over h of f(t, s, h)        p[t, s, g] = sum over the h of a group g of f(t, s, h)
 
-where f is a formula of pairs as in a weighted sum, such as w[t, h] relu(q[t, h] . k[s]). In memory
-are the sums alone, and not a number for each pair and head.
+where f is a formula of pairs as in a weighted sum, such as w[t, h] relu(q[t, h] . k[s]), or a
+softmax of one along the tokens read. In memory are the sums alone, and not a number for each pair
+and head.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import sympy
 
 from archc.attention.recognise import NotWeightedSum, Reading
 from archc.attention.weighted_sum import WeightedSum
@@ -19,27 +22,62 @@ from archc.ir.graph import Node
 
 @dataclass(frozen=True)
 class Scores:
-    """A sum over heads: `fold` has the formula and what enters, its `node` the sum; `over` is the
-    axis of heads that is summed."""
+    """A sum over heads: `fold` has the formula and what enters, its `node` the sum. Its weights are
+    what is summed, those of a softmax too. `over` is the axis of heads that is summed over, all of
+    it, or `share` heads at a time, of which each is a place of `groups`."""
 
     fold: WeightedSum
     over: str
+    groups: str | None = None
+    share: sympy.Expr = sympy.S.One
 
 
 def scores_of(attend: ir.Attend) -> Scores | None:
     """The sum over heads that choices are made of, the last one; None where kernels make none."""
-    body, found = attend.body, None
-    for node in body:
-        if _summed(attend, node):
-            found = _read(attend, node) or found
+    found = None
+    for node in attend.body:
+        if {"batch", attend.reader.name, attend.read.name} <= {*node.type.names}:
+            found = _of_groups(attend, node) or _of_all(attend, node) or found
     return found
+
+
+def _of_groups(attend: ir.Attend, node: Node) -> Scores | None:
+    """A sum over the heads of each group, as a scatter by h // share is."""
+    body = attend.body
+    if not isinstance(node.op, ir.Scatter):
+        return None
+    wide, index = (body[operand] for operand in node.operands)
+    if index.op != ir.Elementwise("floordiv"):
+        return None
+    place, share = (body[operand].op for operand in index.operands)
+    if not isinstance(place, ir.Position) or place.axis.name != node.op.axis:
+        return None
+    groups = node.op.into
+    if not isinstance(share, ir.Constant) or share.value != sympy.floor(
+        place.axis.size / groups.size
+    ):
+        return None
+    fold = _read(attend, node, wide, [])
+    if fold is None or share.value not in {n for s in fold.sources for _, _, n in s.shares}:
+        return None
+    return Scores(fold, node.op.axis, groups.name, share.value)
+
+
+def _of_all(attend: ir.Attend, node: Node) -> Scores | None:
+    """A sum over all heads, of numbers that may be weighted."""
+    over = _summed(attend, node)
+    if not over:
+        return None
+    pairs, body = {attend.reader.name, attend.read.name}, attend.body
+    (wide,) = (body[o] for o in node.operands if pairs <= {*body[o].type.names})
+    others = [body[o] for o in node.operands if o != wide.id]
+    fold = _read(attend, node, wide, others)
+    return None if fold is None else Scores(fold, over)
 
 
 def _summed(attend: ir.Attend, node: Node) -> str:
     """The axis of heads that a node sums numbers of pairs over; empty where it does not."""
     body, pairs = attend.body, {"batch", attend.reader.name, attend.read.name}
-    if not pairs <= {*node.type.names}:
-        return ""
     if isinstance(node.op, ir.Reduce):
         own = node.op.axes[0] if node.op == ir.Reduce("sum", node.op.axes[:1]) else ""
         return own if own not in pairs else ""
@@ -58,28 +96,25 @@ def _summed(attend: ir.Attend, node: Node) -> str:
     return gone.pop()
 
 
-def _read(attend: ir.Attend, node: Node) -> Scores | None:
+def _read(attend: ir.Attend, node: Node, wide: Node, others: list[Node]) -> WeightedSum | None:
     """The formula of what is summed; None where a part of it is none of pairs."""
-    body, reading, over = attend.body, Reading(attend, node), _summed(attend, node)
-    pairs = {attend.reader.name, attend.read.name}
-    (wide,) = (body[o] for o in node.operands if pairs <= {*body[o].type.names})
-    reading.heads = tuple(axis for axis in wide.type.axes if axis.kind == "dim")
-    reading.pairs_axes = wide.type.axes
+    reading = Reading(attend, node)
+    softmax = isinstance(wide.op, ir.Softmax)
+    if softmax and (others or len(wide.operands) != 2):
+        return None
     try:
-        score = reading.formula(wide)
-        for operand in map(body.__getitem__, node.operands):
-            if operand.id != wide.id:
-                score = Builder(reading.graph).fn("mul", reading.formula(operand), score)
+        score = reading.of_weights(wide)
+        for operand in others:
+            score = Builder(reading.graph).fn("mul", reading.formula(operand), score)
     except NotWeightedSum:
         return None
     reading.graph.outputs["score"] = score
     reading.graph.prune()
     sources = tuple(reading.sources.values())
     beside = reading.lookups or any(source.summed or not source.real for source in sources)
-    if beside or len(reading.dots) < 1:
+    if beside or not reading.dots or reading.choice is not None:
         return None
-    fold = WeightedSum(
+    return WeightedSum(
         node.id, attend.reader, attend.read, reading.heads, sources, tuple(reading.dots),
-        reading.graph, (), softmax=False, values=None, sink=None,
+        reading.graph, tuple(reading.bounds), softmax, values=None, sink=None,
     )  # fmt: skip
-    return Scores(fold, over)

@@ -1,15 +1,18 @@
 """Scores of pairs that are sums over heads -> a tile program: a block of pairs, all heads in turn.
 
-Vectors that heads share are loaded once. Nothing is masked: what may not be read is left out where
-choices are made of the scores.
+Vectors that heads share are loaded once. Nothing is masked but the weights of a softmax, of which
+another program finds the log of the sum for each reader and head before: what else may not be read
+is left out where choices are made of the scores.
 """
 
 from __future__ import annotations
 
+import sympy
+
 from archc.attention.scores import Scores
-from archc.attention.weighted_sum import Source
+from archc.attention.weighted_sum import Source, WeightedSum
 from archc.dims import Axis
-from archc.lowering.attention import READ, READER, Sweep, Tokens, clean
+from archc.lowering.attention import LOG2E, NEVER, READ, READER, Sweep, Tokens, clean, summed
 from archc.lowering.formula import Known
 from archc.tile.compose import Tile, ceil_div
 from archc.tile.language import Program
@@ -20,20 +23,37 @@ class _Scores(Sweep):
 
     def __init__(self, scores: Scores, name: str):
         doc = "Scores of a block of pairs: the sum over heads of a number of each."
-        super().__init__(scores.fold, name, doc, READER, 4, 3)
-        self.over = next(head for head in self.fold.heads if head.name == scores.over)
+        self.scores, fold = scores, scores.fold
+        super().__init__(fold, name, doc, READER, 4, 3)
+        self.over = next(head for head in fold.heads if head.name == scores.over)
+        self.lse = self.made("lse", READER, None) if fold.softmax else None
+        self.count: sympy.Expr = self.N[self.over.name]
         others = {f"n_{clean(head.name)}": self.N[head.name] for head in self.others()}
+        if scores.groups is not None:
+            self.count = self._known(scores.share)
+            if scores.groups not in self.N:
+                self.N[scores.groups] = self.k.sizes(f"N_{clean(scores.groups)}")[0]
+            others[f"n_{clean(scores.groups)}"] = self.N[scores.groups]
         self.o = self.k.memory("o", {"b": self.B, **others, "t": self.T, "s": self.S})
+
+    def equations(self, fold: WeightedSum) -> list[str]:
+        """The formulas of the docstring."""
+        of = self.scores.over + (f" of a {self.scores.groups}" if self.scores.groups else "")
+        weight = "exp(score - lse)" if fold.softmax else "score"
+        return _instead(super().equations(fold), f"o = sum[{of}]({weight})")
 
     def others(self) -> list[Axis]:
         """The heads that are not summed over."""
         return [head for head in self.fold.heads if head != self.over]
 
     def stand_among_heads(self) -> None:
-        """The grid of sequences and of the heads that are not summed over."""
+        """The grid of sequences, of the heads that are not summed over, and of groups."""
         k = self.k
         self.b = k.program("b", self.B)
         self.heads = {h.name: k.program(clean(h.name), self.N[h.name]) for h in self.others()}
+        self.group: Tile | None = None
+        if self.scores.groups is not None:
+            self.group = k.program("group", self.N[self.scores.groups])
         self.stand_along_vectors()
 
     def stand(self) -> None:
@@ -46,6 +66,17 @@ class _Scores(Sweep):
         self.seen = self.tokens((place * self.BLOCK[READ]).named("first_s"), READ)
         self.in_seen = self.inside_of(self.seen, READ)
 
+    def place_of(self, source: Source, head: str, share: sympy.Expr) -> Tile:
+        """Where a source is read along an axis of its own: one place where a group shares it."""
+        if self.group is not None and self._of_group(head, share):
+            return self.group
+        return super().place_of(source, head, share)
+
+    def _of_group(self, head: str, share: sympy.Expr) -> bool:
+        """Whether all heads that a program sums over read one place."""
+        grouped = self.scores.groups is not None and share == self.scores.share
+        return grouped and head == self.over.name
+
     def every(self, own: bool) -> dict[str, Known]:
         """The sources that differ along the heads that are summed, or those that do not."""
         tokens: dict[str, tuple[Tokens | None, list[Tile]]] = {
@@ -57,23 +88,71 @@ class _Scores(Sweep):
 
     def _of_each(self, source: Source) -> bool:
         """Whether a source differs along the heads that are summed."""
-        return any(at == self.over.name for _, at, _ in source.shares)
+        own = [(at, share) for _, at, share in source.shares if at == self.over.name]
+        return any(not self._of_group(*each) for each in own)
+
+    def head(self, index: Tile) -> Tile:
+        """One of the heads that a program sums over."""
+        return index if self.group is None else self.group * self.k.lift(self.count) + index
+
+    def number(self, inputs: dict[str, Known]) -> Tile:
+        """What is summed, of one head."""
+        k, fold = self.k, self.fold
+        formula = self.formula(fold.pairs, inputs, self.seen)
+        score = formula.value(fold.pairs.outputs["score"]).over(self.rows, self.columns)
+        if self.lse is None:
+            return score
+        index = [self.b, *self.among_heads(), self.mine.at]
+        lse = k.load(self.lse, *index, where=[self.in_mine])
+        p = k.apply("exp2", score * LOG2E - lse * LOG2E).named("p")
+        seen = self.visible(self.seen, formula, True)
+        return p if seen is None else k.where(seen, p, 0.0)
+
+
+class _LogSums(Sweep):
+    """A program of a block of readers."""
+
+    def equations(self, fold: WeightedSum) -> list[str]:
+        """The formulas of the docstring."""
+        return _instead(super().equations(fold), f"lse = log(sum[{fold.read.name}](exp(score)))")
+
+
+def _instead(lines: list[str], made: str) -> list[str]:
+    """Formulas of a weighted sum, with another one of what is made."""
+    head = "o = "
+    return [made + line[line.find(" where") :] * (" where" in line) if line.startswith(head)
+            else line for line in lines]  # fmt: skip
 
 
 def of_pairs(scores: Scores, name: str = "attend_scores") -> Program:
-    """o[b, t, s], for each of the heads that are not summed over."""
+    """o[b, t, s], for each of the heads that are not summed over, and each group of those that
+    are."""
     w = _Scores(scores, name)
-    k, fold = w.k, w.fold
+    k = w.k
     w.stand()
+    w.edges()
     shared, standing = w.every(False), w.heads
     start = k.full(0.0, w.rows, w.columns).named("sum")
-    with k.loop(0, w.N[w.over.name], start, index=clean(w.over.name)) as loop:
-        w.heads = {**standing, w.over.name: loop.index}
+    with k.loop(0, w.count, start, index=clean(w.over.name)) as loop:
+        w.heads = {**standing, w.over.name: w.head(loop.index)}
+        w.heads = {head.name: w.heads[head.name] for head in w.fold.heads}
         inputs = {**shared, **w.every(True)}
         inputs |= w.products(inputs, inputs)
-        formula = w.formula(fold.pairs, inputs, w.seen)
-        score = formula.value(fold.pairs.outputs["score"]).over(w.rows, w.columns)
-        loop.next(loop.carried[0] + score)
-    places = [*(standing[head.name] for head in w.others()), w.mine.at, w.seen.at]
-    k.store(w.o, w.b, *places, value=loop.results[0], where=[w.in_mine, w.in_seen])
+        loop.next(loop.carried[0] + w.number(inputs))
+    places = [*(standing[head.name] for head in w.others()), *([w.group] if w.group else [])]
+    where = [w.in_mine, w.in_seen]
+    k.store(w.o, w.b, *places, w.mine.at, w.seen.at, value=loop.results[0], where=where)
     return k.done()
+
+
+def log_sums(fold: WeightedSum, name: str = "attend_log_sums") -> Program:
+    """lse[b, h, t]: the log of the sum of a softmax's weights, 0 where nothing is read."""
+    doc = "The log of the sum of weights of a block of readers."
+    w = _LogSums(fold, name, doc, READER, 8, 3)
+    lse = w.made("lse", READER, None)
+    w.stand()
+    m, total, _ = summed(w, None)
+    read = (m > NEVER).named("read", "whether a reader read anything")
+    log = m + w.k.apply("log", w.k.where(read, total, 1.0))
+    w.keep(lse, None, w.k.where(read, log, 0.0))
+    return w.k.done()

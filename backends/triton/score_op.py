@@ -9,7 +9,7 @@ from archc.backends.eager.file import File
 from archc.backends.eager.fused import Fused
 from archc.backends.eager.scope import Scope
 from archc.backends.eager.value import DATA, NUMBER, Value
-from archc.backends.expression import Text, call
+from archc.backends.expression import ATOM, Text, call
 from archc.backends.index import permuted
 from archc.backends.triton.fold_op import FoldOp, Make
 from archc.backends.triton.program_launch import ProgramLaunch, write_program
@@ -17,9 +17,10 @@ from archc.backends.writer import Writer, quoted
 
 from archc.attention.scores import Scores, scores_of
 from archc.attention.weighted_sum import WeightedSum
+from archc.ir import layer as ir
 from archc.ir.graph import Node
 from archc.lowering.attention import numbers_of
-from archc.lowering.attention_scores import of_pairs
+from archc.lowering.attention_scores import log_sums, of_pairs
 from archc.lowering.places import places
 from archc.tile.language import Program
 
@@ -43,14 +44,26 @@ class ScoreOp(FoldOp):
 
         return make
 
+    @property
+    def results(self) -> list[str]:
+        """The result of the op."""
+        return ["o"]
+
     def _forward(self) -> None:
         program, writer = self._program(self.kernel, ""), Writer()
         doc = f"`{self.title}` by one kernel: blocks of pairs, all heads in turn."
         self._define(writer, f"{self.title}_launch", self.parameters, doc, op=True)
         self._prepare(writer)
         sizes = self._write_sizes(writer, self._lengths())
+        if self.fold.softmax:
+            before = self._program(log_sums, "_log_sums")
+            for buffer in self._made(before):
+                writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
+            self._blocks(writer, "forward")
+            self._launch(writer, before, sizes)
         for buffer in self._made(program):
-            writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
+            if buffer.name in self.results:
+                writer.line(f"{buffer.name} = {self._new_tensor(buffer)}")
         self._blocks(writer, "scores")
         self._launch(writer, program, sizes)
         writer.line("return o")
@@ -140,6 +153,10 @@ def _scored(scope: Scope, node: Node, op: ScoreOp) -> Value:
     ]
     text = call(op.title, *given, tokens, *starts, *numbers)
     others = [head.name for head in fold.heads if head.name != op.scores.over]
+    others += [op.scores.groups] if op.scores.groups is not None else []
     layout = scope.node_layout(node)
     have = ["batch", *others, fold.reader.name, fold.read.name]
+    after = (scope.graph[id].op for id in scope.graph.descendants(node.id))
+    if not all(isinstance(each, ir.Elementwise | ir.Top) for each in after):
+        text = call(f"{text.at(ATOM)}.to", scope.dtype)
     return Value(permuted(text, have, layout), layout, DATA)

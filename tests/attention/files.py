@@ -207,6 +207,25 @@ def compared_index(most: int, past: int = 5, tokens: int = 37) -> dict[str, floa
     return {"score": float(far), "chosen": float(differ.double().mean())}
 
 
+def compared_blocks(most: int, tokens: int = 45, past: int = 19) -> dict[str, float]:
+    """The same of blocks of tokens, by weights that the heads of a group sum."""
+    module: Any = loaded(text_of(archc.load("nsa").layer, "triton"), "nsa")
+    generator = torch.Generator().manual_seed(0)
+    numbers = {"pick": 8, "pos": past, "size": 4, "stride": 2}
+    blocks = (tokens + past - 4) // 2 + 1
+    drawn = [torch.randn(2, tokens, 6, 20, generator=generator)]
+    drawn += [torch.randn(2, blocks, 2, 20, generator=generator)]
+    picks = torch.arange(-(-(tokens + past) // 8))
+    score = module.nsa_memory_chosen_fold(*drawn, picks, **numbers)
+    wanted = module.nsa_memory_chosen(*(x.double() for x in drawn), picks, **numbers)
+    finite = wanted.isfinite()
+    assert torch.equal(score[~finite].double(), wanted[~finite])
+    far = (score.double() - wanted)[finite].norm() / wanted[finite].norm()
+    found = module.nsa_memory_chosen_places(score.movedim(2, -1), most)
+    differ = found != largest_places(wanted.movedim(2, -1), most)
+    return {"score": float(far), "chosen": float(differ.double().mean())}
+
+
 def apart(
     names: list[str], runs: list[Callable[..., Tensor]], drawn: list[Tensor], learned: list[bool]
 ) -> dict[str, float]:
@@ -228,6 +247,7 @@ def apart(
 
 OF_CHOICES: dict[str, Callable[..., dict[str, float]]] = {
     "nsa": compared_choice, "dsa": compared_singly, "index": compared_index,
+    "blocks": compared_blocks,
 }  # fmt: skip
 """What is compared of choices, each given how many there are at most."""
 
@@ -237,7 +257,7 @@ def main() -> int:
     wrong = False
     slots = [f"{spec}, {way}" for spec in ("capped_attention", "attention")
              for way in ("slots", "pages")]  # fmt: skip
-    chosen = ["nsa, 3", "dsa, 20", "dsa, 50", "index, 9"]
+    chosen = ["nsa, 3", "dsa, 20", "dsa, 50", "index, 9", "blocks, 4"]
     for spec in sys.argv[1:] or [*SPECS, *slots, *chosen]:
         title, _, way = spec.partition(", ")
         if way in ("slots", "pages"):

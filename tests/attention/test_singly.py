@@ -20,7 +20,7 @@ from archc.attention.weighted_sum import Refusal, WeightedSum
 from archc.compile import lowered, slopes_of
 from archc.ir import layer as ir
 from archc.lowering.attention_chosen import by_choice, of_choosers
-from archc.lowering.attention_scores import of_pairs
+from archc.lowering.attention_scores import log_sums, of_pairs
 from archc.lowering.attention_singly import entries_name, of_entries, totals
 from archc.lowering.places import places
 from archc.runtime.choices import (
@@ -237,6 +237,34 @@ def test_scores_are_sums_over_heads(index: str):
     (wanted,) = case.values(scores.fold.node)
     found = case.interpreted(of_pairs(scores), case.sources())
     assert distance(found["o"], wanted.detach()) < 1e-12
+
+
+@pytest.mark.parametrize("sizes", [{"H": 6, "G": 3}, {"H": 4, "G": 1}, {"H": 20, "G": 2}])
+def test_weights_of_a_softmax_are_summed_over_the_heads_of_a_group(sizes: dict[str, int]):
+    """By the log of their sum, which another program finds before; blocks that end later are 0."""
+    (attend,) = choosing(moved(lowered(archc.load("nsa").layer)))
+    scores = scores_of(attend)
+    assert scores is not None and (scores.over, scores.groups) == ("H", "G")
+    blocks = (T - 4) // 2 + 1
+    known = {"T#": T, "T_seen#": T, "batch": B, "K": 6, "size": 4, "stride": 2, **sizes}
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"q": (B, T, sizes["H"], 6), "k_c": (B, blocks, sizes["G"], 6)}
+    inputs = {n: torch.randn(s, generator=generator).double() for n, s in shapes.items()}
+    inputs["given"] = torch.arange(3)
+    case = Summed(scores.fold, attend, known | {"pick": 16, "n": 2}, inputs)
+    (wanted,) = case.values(scores.fold.node)
+    given = case.sources()
+    given |= case.interpreted(log_sums(scores.fold), given)
+    found = case.interpreted(of_pairs(scores), given)["o"]
+    assert distance(found.permute(0, 2, 3, 1), wanted) < 1e-12
+
+
+class Summed(FoldTrial):
+    """A launch that reads blocks, which are fewer than tokens."""
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        return {**super().sizes, "S": self.inputs["k_c"].shape[1]}
 
 
 @pytest.mark.parametrize("seed", range(12))
