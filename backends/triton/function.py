@@ -57,6 +57,7 @@ class KernelFunction(GraphFunction):
         self.made: set[str] = set()
         self.dense = {text for name, text in self.arguments.items() if is_saved(name)}
         self.entering: list[str] = []
+        self.settings: dict[tuple[str, ...], str] = {}
         self.alone = why_alone(self.graph, self.plan, stream)
         self.gaps = read_by_chunks(self.graph, self.plan)
         self.sequences = self.body.names.fresh("sequences")
@@ -204,8 +205,17 @@ class KernelFunction(GraphFunction):
     def launch(self, made: KernelProgram, title: str, launch: Launch) -> None:
         """The lines that launch a kernel."""
         loaded = self.loaded(made, launch) if launch.loaded is None else launch.loaded
-        settings = "settings_of(", ["data", str(made.lowered.warps), *loaded], ")"
+        given = ("data", str(made.lowered.warps), *loaded)
+        known = self.settings.get(given)
+        settings = (known, [], "") if known else ("settings_of(", [*given], ")")
         launch_kernel_program(self, made, title, launch, settings)
+
+    def name_settings(self, made: KernelProgram, loaded: Sequence[str]) -> None:
+        """The line that names how several kernels are launched, where that is long."""
+        given = ("data", str(made.lowered.warps), *loaded)
+        if loaded and given not in self.settings:
+            name = self.settings[given] = self.body.names.fresh("settings")
+            self.body.writer.call(f"{name} = settings_of(", [*given], ")")
 
     def loaded(self, made: KernelProgram, launch: Launch) -> list[str]:
         """The bytes of each matrix that an inter-chunk scan loads at every chunk, and another

@@ -79,6 +79,7 @@ class _Segments:
         function, writer, whole = self.function, self.writer, self.whole
         sequences = function.length(self._batch(), False)
         self._decide(sequences)
+        function.name_settings(self.made, self.loaded)
         if self.found.again is not None:
             with writer.block(f"if {self.segment}:"):
                 self._join(sequences)
