@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,13 @@ from archc.numerics.stated import stated
 SIZES = {"batch": 2, "t": 37, "H": 2, "K": 4, "V": 3, "D": 5}
 """The length of an axis by its name without primes; others are 2."""
 
-SPECS = ["linear_attention_simple", "gla", "kda", "gated_delta_product", "rwkv7", "mamba", "mlstm"]
+MOMENTUM = str(Path(__file__).parent / "newcomers" / "titans.arch")
+"""Two matrices, of which one scales the other and is corrected by what that gives."""
+
+SPECS = [
+    "linear_attention_simple", "gla", "kda", "gated_delta_product", "rwkv7", "mamba", "mlstm",
+    MOMENTUM,
+]  # fmt: skip
 
 CASCADE = """
 layer Cascade(H, K = 4, V = 3):

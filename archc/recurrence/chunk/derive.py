@@ -283,22 +283,34 @@ class Derivation:
         links, states = form.links, [self.states[name] for name in form.states]
         assert links is not None, "linked states have links"
         self._check_whole(form.states, links.whole)
-        blocks = [[self._some(form, entry) for entry in row] for row in form.blocks]
-        terms = [
-            TokenLink(
-                self._value(form, term.x),
-                self._some(form, term.c),
-                tuple(self._some(form, read) for read in term.reads),
-                tuple(self._some(form, number) for number in term.writes),
-            )
-            for term in links.terms
-        ]
-        starts = [self.starts[state.name] for state in states]
-        made = LinkedForm(self.frame, links.key, states, blocks, terms, starts)
+        made = self._linked_form(form, states, [self.starts[state.name] for state in states])
         for name, final in zip(form.states, made.final, strict=True):
             self.finals[name] = final
         for read in links.reads:
             self.lifted.note_made(read.node, partial(self._linked_read, form, made, read))
+
+    def _linked_form(
+        self,
+        form: NormalForm,
+        states: Sequence[ir.State],
+        starts: Sequence[int],
+        alone: bool = False,
+    ) -> LinkedForm:
+        """Linked states in chunks; `alone`: nothing is written but what is read of them."""
+        links = form.links
+        assert links is not None, "linked states have links"
+        blocks = [[self._some(form, entry) for entry in row] for row in form.blocks]
+        terms = [
+            TokenLink(
+                self._value(form, term.x),
+                None if alone else self._some(form, term.c),
+                tuple(self._some(form, read) for read in term.reads),
+                tuple(self._some(form, number) for number in term.writes),
+            )
+            for term in links.terms
+            if not alone or any(read != 0 for read in term.reads)
+        ]
+        return LinkedForm(self.frame, links.key, states, blocks, terms, starts)
 
     def _linked_read(self, form: NormalForm, made: LinkedForm, read: LinkedRead) -> int:
         """A read of linked states along tokens, with the axes of the body's node."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import sympy
 
@@ -140,14 +141,16 @@ def _blocks(
 ) -> dict[str, int]:
     """States that feed one another: each from all of them."""
     make = Builder(graph)
-    (row,), (column,) = group.rows, group.copies
+    (row, *rows), (column, *copies) = group.rows, group.copies
+    kind = MATRIX if rows else FACTOR
+    inner = replace(group, kind=kind, rows=tuple(rows), copies=tuple(copies))
     after = {}
     for i, state in enumerate(group.states):
         total = run[addition(state.name)]
         mine = graph.add(ck.Select(row.name, i), transition)
         for j, other in enumerate(group.states):
             entry = graph.add(ck.Select(column.name, j), mine)
-            total = make.fn("add", total, make.fn("mul", entry, before[other.name]))
+            total = make.fn("add", total, _applied(graph, inner, entry, before[other.name]))
         after[state.name] = total
     return after
 

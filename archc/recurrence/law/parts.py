@@ -3,7 +3,8 @@
 FACTOR      S_end = P * S_start + Q                  P elementwise: a product of decays
 RESCALED    the same, divided by exp(m) at every token, m a running maximum: `log P` is a sum
 MATRIX      S_end = P @ S_start + Q                  P a matrix between `rows` and `copies`
-BLOCKS      S_end[i] = sum over j of P[i, j] * S_start[j] + Q[i]    several states
+BLOCKS      S_end[i] = sum over j of P[i, j] * S_start[j] + Q[i]    several states; with more axes
+            in `rows` and `copies` than the states', each P[i, j] is a matrix
 MAXIMUM     S_end = max(P + S_start, Q)              P a sum of shifts
 """
 

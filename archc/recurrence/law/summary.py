@@ -128,8 +128,6 @@ class _Summaries(Derivation):
         if form.kind == SEQUENTIAL:
             assert form.refusal is not None, "a refusal says why"
             raise NoLaw(form.states, form.refusal.reason, form.refusal.help, form.refusal.node)
-        if form.kind == LINKED:
-            raise NoLaw(form.states, "matrices that scale one another are summarised by no law")
         gauge, sign = _scale(self.recurrence, form, gauges)
         try:
             return KINDS[form.kind](self, form, gauge, sign)
@@ -140,7 +138,9 @@ class _Summaries(Derivation):
         """The group's states at every token, for later rounds."""
         self._group(form)
         states = [id for name in form.states for id in self._ids(name)]
-        known = [*states, *(read.node for each in form.forms for read in each.reads)]
+        reads = [read.node for each in form.forms for read in each.reads]
+        reads += [] if form.links is None else [read.node for read in form.links.reads]
+        known = [*states, *reads]
         for id in (id for id in known if id in self.lifted.known or id in self.lifted.waiting):
             for values in (self.alone, self.plain):
                 values.note_made(id, partial(self.lifted.__getitem__, id))
@@ -288,6 +288,45 @@ class _Summaries(Derivation):
         finals = {s.name: each.final for s, each in zip(states, alone, strict=True)}
         return self._note(Group(BLOCKS, states, (row,), (column,)), transition, finals, axes)
 
+    def matrices(self, form: NormalForm, gauge: str, sign: int) -> Group:
+        """Matrices that scale one another: P is what becomes of the identity in each of them."""
+        if gauge:
+            raise NotChunked("states that scale one another are rescaled by a running maximum")
+        states, links, zero = self._states(form), form.links, self.frame.number(0)
+        assert links is not None, "linked states have links"
+        size, first = sympy.Integer(len(states)), states[0]
+        row = fresh("part", first.axes, size)
+        column = fresh("part", [*first.axes, row], size)
+        copies = tuple(_copy(axis, [*first.axes, row, column]) for axis in links.key)
+        shared = tuple(a for a in first.axes if a not in links.key + links.value)
+        squares = [ir.State(f"P{i}", (*shared, *links.key, *copies)) for i in range(len(states))]
+        transition = self._identities(form, squares, row, column)
+        alone = self._linked_form(form, states, [zero] * len(states))
+        finals = dict(zip(form.states, alone.final, strict=True))
+        group = Group(BLOCKS, states, (row, *links.key), (column, *copies))
+        return self._note(group, transition, finals, (*shared, row, column, *links.key, *copies))
+
+    def _identities(
+        self, form: NormalForm, squares: Sequence[ir.State], row: Axis, column: Axis
+    ) -> int:
+        """What linked states become that are the identity, one after the other, the others 0."""
+        frame, zero = self.frame, self.frame.number(0)
+        assert form.links is not None, "linked states have links"
+        axes = zip(form.links.key, squares[0].axes[-len(form.links.key) :], strict=True)
+        unit = frame.times(*(frame.add(ir.Delta(a, b)) for a, b in axes))
+        assert unit is not None, "a matrix has a key"
+        entries = []
+        for j in range(len(squares)):
+            begin = [unit if i == j else zero for i in range(len(squares))]
+            for i, final in enumerate(self._linked_form(form, squares, begin, True).final):
+                entries.append(frame.add(ck.Place(row, i), frame.add(ck.Place(column, j), final)))
+        found = frame.total(entries)
+        assert found is not None, "there are states"
+        return found
+
+    def _states(self, form: NormalForm) -> tuple[ir.State, ...]:
+        return tuple(self.states[name] for name in form.states)
+
     def maximum(self, form: NormalForm, gauge: str, sign: int) -> Group:
         """A running maximum; where it is a gauge, its values in this run and as 0."""
         if gauge:
@@ -324,6 +363,7 @@ KINDS = {
     MATRIX_FORM: _Summaries.corrected,
     DIAGONAL: _Summaries.decayed,
     DENSE: _Summaries.mixed,
+    LINKED: _Summaries.matrices,
     MAX_PLUS: _Summaries.maximum,
 }
 """How a group of each kind is summarised."""

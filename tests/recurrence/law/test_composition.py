@@ -52,6 +52,11 @@ KINDS = {
     "dense": ("S[K]", "S[t] = M @ S[t-1] + k"),
     "coupled": ("S[K], R[K]", "S[t] = exp(g) * S[t-1] - x * R[t-1] + k\n"
                 "        R[t] = x * S[t-1] + exp(g) * R[t-1]"),
+    "linked": (
+        "S[K, V], R[K, V]",
+        "S[t] = exp(f) * S[t-1] + k @ (v - R[t-1].T @ k).T\n"
+        "        R[t] = exp(a - 9) * R[t-1] + b * S[t]",
+    ),
     "a maximum": ("S[K] = -inf", "S[t] = max(g + S[t-1], k)"),
     "rescaled": (
         "S[K, V], m[] = -inf",
@@ -176,7 +181,7 @@ def test_the_identity_changes_no_summary(kind: str) -> None:
 
 @given(seed=st.integers(0, 99))
 @settings(max_examples=20, deadline=None)
-@pytest.mark.parametrize("kind", ["channel", "correction", "dense", "coupled"])
+@pytest.mark.parametrize("kind", ["channel", "correction", "dense", "coupled", "linked"])
 def test_the_merge_of_any_three_pairs_is_associative(kind: str, seed: int) -> None:
     """Whatever the numbers are, also those that no run of tokens gives."""
     example, generator = Example(kind, 4), torch.Generator().manual_seed(seed)
