@@ -13,7 +13,7 @@ from archc.ir.free_names import numbered
 from archc.ir.graph import Graph, Node
 from archc.ir.token_region import Past
 from archc.ir.typing import layer_graph
-from archc.regions.token_ops import is_free
+from archc.regions.token_ops import is_free, is_of_parameters
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Body:
         if id in self.ids:
             return self.ids[id]
         node = self.home[id]
-        if is_free(self.home, id):
+        if is_free(self.home, id) or is_of_parameters(self.home, id):
             operands = [self.value(operand) for operand in node.operands]
             self.ids[id] = self.graph.add(node.op, *operands, name=node.name, span=node.span)
         else:

@@ -131,6 +131,14 @@ layer Cut(H, K, R, N):
     output y[H, K] = join[R, N as K](rope_half[R](q_t, 100), q_p)
 '''
 
+GAINED = '''
+layer Gained(H, K):
+    """Functions of parameters, of all dims, of one and of none."""
+    input x[H, K]
+    param g[K]; h[H]; m[H, K]; z[]
+    output y[H, K] = rmsnorm[K](x) * softplus(g) * tanh(h) + x * exp(-exp(m)) * sigmoid(z)
+'''
+
 
 @pytest.mark.parametrize(
     ("text", "sizes"),
@@ -141,6 +149,7 @@ layer Cut(H, K, R, N):
         (COMPARED, {"p": 3, "P": 2, "W": 2}),
         (BROAD, {"H": 2, "K": 4, "M": 2, "N": 3}),
         (CUT, {"H": 2, "K": 7, "R": 4, "N": 3}),
+        (GAINED, {"H": 3, "K": 5}),
     ],
 )
 def test_odd_layers(text: str, sizes: dict[str, int]) -> None:
@@ -161,6 +170,7 @@ def test_what_surrounds_a_memory_is_five_regions() -> None:
     reads = {each.name: tuple(each.reads) for each in found}
     assert reads["q"] == ("q_raw", "c_q")
     assert reads["y_in"] == ("g_raw", "o", "gain")
+    assert reads["log_alpha"] == ("log_alpha_raw", "dt_bias", "A_log"), "-exp(A_log) takes no pass"
     assert [*found[0].pasts] == ["q_raw_past"]
 
 
