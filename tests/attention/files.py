@@ -133,6 +133,23 @@ def compared_slots(spec: str, pages: bool = False) -> dict[str, float]:
     return apart([], runs, drawn, [False] * 3)
 
 
+def compared_latents() -> dict[str, float]:
+    """The same of latents that are in pages, which the form for few readers reads."""
+    module: Any = loaded(slots_text_of(archc.load("mla").layer, "triton"), "mla_slots")
+    module.processors_of = lambda device: 4  # parts for it
+    generator = torch.Generator().manual_seed(0)
+    C, R, H, K = 24, 8, 4, 12
+    shapes = [(2, 200, C), (2, 200, R), (2, 1, H, K), (2, 1, H, R), (C, H, K), (C, H, K)]
+    drawn = [torch.randn(shape, generator=generator) for shape in shapes]
+    pos = torch.tensor([90, 150])
+
+    def folded(c: Tensor, k: Tensor, *rest: Tensor) -> Tensor:
+        run = partial(module.mla_memory_fold, pos=pos)
+        return from_pages(lambda _, *caches: run(*caches, *rest), c, c, k)
+
+    return apart([], [folded, partial(module.mla_memory, pos=pos)], drawn, [False] * len(drawn))
+
+
 def from_pages(run: Callable[..., Tensor], q: Tensor, *caches: Tensor) -> Tensor:
     """`run` of caches [2, 200, ...] in pages, of which none is for tokens that are read by nobody;
     other pages hold numbers that are none."""
@@ -256,11 +273,13 @@ def main() -> int:
     """How far every output is off; 1 if one is too far."""
     wrong = False
     slots = [f"{spec}, {way}" for spec in ("capped_attention", "attention")
-             for way in ("slots", "pages")]  # fmt: skip
+             for way in ("slots", "pages")] + ["mla, pages"]  # fmt: skip
     chosen = ["nsa, 3", "dsa, 20", "dsa, 50", "index, 9", "blocks, 4"]
     for spec in sys.argv[1:] or [*SPECS, *slots, *chosen]:
         title, _, way = spec.partition(", ")
-        if way in ("slots", "pages"):
+        if title == "mla":
+            found = compared_latents()
+        elif way in ("slots", "pages"):
             found = compared_slots(title, way == "pages")
         else:
             run = OF_CHOICES.get(title)
