@@ -36,6 +36,52 @@ class Given(NamedTuple):
     numbers: list[float]
 
 
+class Share(NamedTuple):
+    """Sequences and heads that are done at a time: of no other does anything come in between."""
+
+    sequence: int
+    sequences: int
+    head: int
+    heads: int
+
+    def of(self, x: Tensor, dim: int = 2) -> Tensor:
+        """What there is of them; `dim` is that of the heads."""
+        x = x.narrow(0, self.sequence, self.sequences)
+        return x.narrow(dim, self.head, self.heads) if self.heads else x
+
+    def given(self, every: Given) -> Given:
+        """What enters of them."""
+        pairs = zip(every.sources, every.roles, strict=True)
+        sources = [x if role == "same" else self.of(x) for x, role in pairs]
+        ranks = [(self.of(u), self.of(w)) for u, w in every.ranks]
+        return every._replace(sources=sources, ranks=ranks)
+
+
+MANY = 1 << 17
+"""Tokens of heads, of all together, that keep a GPU busy: half of them read at once at the top of
+the tree, in blocks of 64 or 128."""
+
+
+def shares_of(given: Given) -> list[Share]:
+    """The sequences and heads, so many at a time as keep a GPU busy. Heads are apart where there is
+    one axis of them and all that enters has it."""
+    first = given.sources[given.ends[0]]
+    (B, T), heads = first.shape[:2], first.shape[2:-1]
+    most = max(1, MANY // max(T, 1))
+    every = 1
+    for n in heads:
+        every *= n
+    alike = len(heads) == 1 and all(
+        role != "same" and x.shape[2] == heads[0]
+        for x, role in zip(given.sources, given.roles, strict=True)
+    )
+    if not alike or every <= most:
+        count = max(1, most // every)
+        return [Share(b, min(count, B - b), 0, 0) for b in range(0, B, count)]
+    starts = range(0, every, most)
+    return [Share(b, 1, h, min(most, every - h)) for b in range(B) for h in starts]
+
+
 class Part(NamedTuple):
     """Spans of one length side by side, in pairs: `first` is the first token, `pairs` how many
     there are, `size` the tokens of each earlier span, `late` those of each later one."""
@@ -186,13 +232,28 @@ class Tree:
 
 
 def between_forward(
-    borders: Callable, inside: Callable, across: Callable, given: Given,
-    wide: torch.dtype = torch.float32,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """o [B, T, heads ..., V] in float32 and the log of the sum of weights [B, heads ..., T]: the
+    borders: Callable, inside: Callable, across: Callable, given: Given
+) -> tuple[Tensor, Tensor]:
+    """o [B, T, heads ..., V], and the log of the sum of weights [B, heads ..., T] in float32: the
     smallest spans by the kernels `borders` and `inside`, what is in spans before by `across`."""
-    tree = Tree(borders, given)
-    B, last = tree.shape[0], given.sources[given.values].shape[-1]
+    first, last = given.sources[given.ends[0]], given.sources[given.values].shape[-1]
+    (B, T), heads = first.shape[:2], first.shape[2:-1]
+    wide = torch.promote_types(first.dtype, torch.float32)
+    o, lse = first.new_empty((B, T, *heads, last)), first.new_empty((B, *heads, T), dtype=wide)
+    for share in shares_of(given):
+        tree = Tree(borders, share.given(given))
+        own_o, own_lse = values_of(tree, inside, across, last, wide)
+        share.of(o).copy_(own_o[:, :T])
+        share.of(lse, 1).copy_(own_lse.masked_fill_(own_lse == -torch.inf, 0.0)[..., :T])
+    return o, lse
+
+
+def values_of(
+    tree: Tree, inside: Callable, across: Callable, last: int, wide: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """o and the log of the sum of weights of all tokens of whole spans, -inf where nothing is
+    read."""
+    B = tree.shape[0]
     o = tree.q.new_empty((B, tree.tokens, *tree.heads, last), dtype=wide)
     lse = tree.q.new_empty((B, *tree.heads, tree.tokens), dtype=wide)
     made = tree.made(None, o, True), tree.numbers(None, lse, True)
@@ -203,8 +264,7 @@ def between_forward(
             made = tree.made(part, o, True), tree.numbers(part, lse, True)
             across(*tree.sources(part), *tree.call(part, *made))
         tree.climb(size)
-    T = tree.shape[1]
-    return o[:, :T], lse.masked_fill_(lse == -torch.inf, 0.0)[..., :T].contiguous()
+    return o, lse
 
 
 class Level(NamedTuple):
@@ -285,35 +345,66 @@ class Slopes:
         self.P = d_P
 
 
+class Room(NamedTuple):
+    """Where gradients come to: of the sources that learn and of u and w, as kernels have them, each
+    with the dim of its heads."""
+
+    tensors: list[Tensor]
+    dims: list[int]
+
+    def take(self, share: Share, found: list[Tensor]) -> None:
+        """Those of some sequences and heads."""
+        for room, dim, x in zip(*self, found, strict=True):
+            share.of(room, dim).copy_(x)
+
+
+def room_of(given: Given, learned: Sequence[int], wide: torch.dtype) -> Room:
+    """Room for every gradient: vectors in their own dtype if no heads share them."""
+    first = given.sources[given.ends[0]]
+    (B, T), heads = first.shape[:2], first.shape[2:-1]
+    tensors, dims = [], []
+    for place in learned:
+        x = given.sources[place]
+        if given.vectors[place]:
+            shape = (B, T, *heads, x.shape[-1])
+            tensors.append(x.new_empty(shape, dtype=x.dtype if x.shape == shape else wide))
+        else:
+            tensors.append(x.new_empty((B, *heads, T), dtype=wide))
+        dims.append(2 if given.vectors[place] else 1)
+    rows = [torch.empty_like(x) for pair in given.ranks for x in pair]
+    return Room([*tensors, *rows], [*dims, *[2] * len(rows)])
+
+
 def between_backward(
     borders: Sequence[Callable], inside: Sequence[Callable], across: Sequence[Callable],
     learned: Sequence[int], given: Given, d_o: Tensor, o: Tensor, lse: Tensor,
-    wide: torch.dtype = torch.float32,
 ) -> list[Tensor]:  # fmt: skip
     """The gradients of the sources `learned`, as kernels have them, a head each; then those of u
     and of w, one outer product after the other. `borders` are its kernel and that of its gradient,
     `inside` and `across` kernels of readers and of tokens read."""
-    tree = Tree(borders[0], given)
-    levels, slopes = levels_of(tree), Slopes(tree, learned, wide)
-    arriving = [padded(d_o, tree.tokens), padded(o, tree.tokens)]
-    lse = F.pad(lse, (0, tree.tokens - lse.shape[-1]))
-    numbers = [lse, torch.zeros_like(lse)]
-    while levels:
-        level = levels.pop()
-        if 2 * level.size < tree.tokens:
-            slopes.descend(level)
-        for i, part in enumerate(parts_of(tree.tokens, level.size)):
-            for place, x, q in ((0, tree.q, level.q[i]), (1, tree.k, level.k[i])):
-                part.cut(x, 2, not place).copy_(q)
-            entering = tree.sources(part)
-            made = [tree.made(part, x, True) for x in arriving]
-            made += [tree.numbers(part, x, True) for x in numbers]
-            views = slopes.views(part, slopes.q, slopes.k)
-            for kernel in across:
-                kernel(*entering, *tree.call(part, *made, *views))
-    made = [tree.made(None, x, True) for x in arriving]
-    made += [tree.numbers(None, x, True) for x in numbers]
-    return slopes_inside(borders[1], inside, tree, slopes, made)
+    room = room_of(given, learned, lse.dtype)
+    for share in shares_of(given):
+        tree = Tree(borders[0], share.given(given))
+        levels, slopes = levels_of(tree), Slopes(tree, learned, lse.dtype)
+        vectors = [padded(share.of(x), tree.tokens) for x in (d_o, o)]
+        known = F.pad(share.of(lse, 1), (0, tree.tokens - lse.shape[-1]))
+        numbers = [known, torch.zeros_like(known)]
+        while levels:
+            level = levels.pop()
+            if 2 * level.size < tree.tokens:
+                slopes.descend(level)
+            for i, part in enumerate(parts_of(tree.tokens, level.size)):
+                for place, x, q in ((0, tree.q, level.q[i]), (1, tree.k, level.k[i])):
+                    part.cut(x, 2, not place).copy_(q)
+                made = [tree.made(part, x, True) for x in vectors]
+                made += [tree.numbers(part, x, True) for x in numbers]
+                views = slopes.views(part, slopes.q, slopes.k)
+                for kernel in across:
+                    kernel(*tree.sources(part), *tree.call(part, *made, *views))
+        made = [tree.made(None, x, True) for x in vectors]
+        made += [tree.numbers(None, x, True) for x in numbers]
+        room.take(share, slopes_inside(borders[1], inside, tree, slopes, made))
+    return room.tensors
 
 
 def slopes_inside(
@@ -338,13 +429,19 @@ def slopes_inside(
     for place in slopes.learned:
         if place in given.ends:
             x = q if place == given.ends[0] else k
-            found.append(x.transpose(1, 2)[:, :T].reshape(given.sources[place].shape))
+            found.append(by_tokens(x[:, :, :T], given.sources[place]))
         elif given.vectors[place]:
             found.append(slopes.others[place][:, :T])
         else:
             found.append(slopes.others[place][..., :T])
     for i, sign in enumerate(given.signs):
         for d, x, scale in zip(rows, given.ranks[i], (-sign, 1), strict=True):
-            own = d.unflatten(2, (-1, count))[:, :, :T, i] * scale
-            found.append(own.transpose(1, 2).reshape(x.shape))
+            own = by_tokens(d.unflatten(2, (-1, count))[:, :, :T, i], x)
+            found.append(own if scale == 1 else -own)
     return found
+
+
+def by_tokens(x: Tensor, like: Tensor) -> Tensor:
+    """[B, h, T, K] as [B, T, heads ..., K], a view."""
+    x = x.transpose(1, 2)
+    return x.unflatten(2, like.shape[2:-1]) if like.dim() > 3 else x.squeeze(2)

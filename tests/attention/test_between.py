@@ -18,6 +18,7 @@ from archc.ir.sizes import evaluate
 from archc.lowering.attention import numbers_of
 from archc.lowering.attention_spans import another_span, first_span, span_readers, span_tokens
 from archc.lowering.span_borders import borders, of_borders
+from archc.runtime import between as between_module
 from archc.runtime.between import Given, Part, between_backward, between_forward, parts_of
 from archc.tile.interpreter import run
 from archc.tile.language import Program
@@ -57,7 +58,7 @@ KINDS = {
         spec(score=f"softcap({SCORE}, 3) - slope * (t - s)", params="slope[H]"), 70, {},
     ),
     "window, sink": (
-        spec(score=f"{SCORE}, sink", range="t - n < s <= t", params="sink[H]", sizes="n"), 90,
+        spec(score=f"{SCORE}, sink", range="t - n < s <= t", params="sink[H]", sizes="n"), 70,
         {"n": 30},
     ),
     "before the reader": (spec(range="s < t"), 66, {}),
@@ -92,7 +93,7 @@ class Trial(FoldTrial):
         }  # fmt: skip
         read = next(s for s in self.fold.sources if s.role == "read")
         sizes = {**self.plain, **{f"N_{name}": n for name, n in known.items()}}
-        sizes |= {"T": tokens, "S": tensors[read.name].shape[2], "POS": pos, "START": start}
+        sizes |= {"B": tensors[read.name].shape[0], "T": tokens, "S": tensors[read.name].shape[2], "POS": pos, "START": start}
         lengths = {f"BLOCK_{s.dim.name}": max(16, 1 << (known[s.dim.name] - 1).bit_length())
                    for s in self.fold.sources if s.dim is not None}  # fmt: skip
         constants = {"IO": "f64", "PRECISION": "ieee", "BLOCK_T": 64, "BLOCK_S": 64, **lengths}
@@ -101,8 +102,7 @@ class Trial(FoldTrial):
     @property
     def plain(self) -> dict[str, float]:
         """The numbers that only a launch knows."""
-        found = {s.name: evaluate(n, self.known) for n, s in numbers_of(self.fold).items()}
-        return {"B": self.known["batch"], **found}
+        return {s.name: evaluate(n, self.known) for n, s in numbers_of(self.fold).items()}
 
 
 def given_of(case: FoldTrial, between: Between) -> Given:
@@ -169,9 +169,22 @@ def own(case: FoldTrial, source: Source, d: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_values_and_gradients(name: str):
+    check(name, 1)
+
+
+@pytest.mark.parametrize(("name", "many"), [("one", 1), ("capped, sloped", 140)])
+def test_some_sequences_and_heads_after_others(
+    name: str, many: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(between_module, "MANY", many)
+    check(name, 2)
+
+
+def check(name: str, batch: int) -> None:
+    """Values and gradients are those of the reference semantics."""
     text, T, sizes = KINDS[name]
     between, attend = between_of(text), pair_of(text)
-    known = {"T#": T, "T_seen#": T, "batch": 1, "H": 2, "K": 6, "V": 5, **sizes}
+    known = {"T#": T, "T_seen#": T, "batch": batch, "H": 2, "K": 6, "V": 5, **sizes}
     inputs = drawn(attend, known)
     with torch.no_grad():
         for vector in "wur":
@@ -187,14 +200,14 @@ def test_values_and_gradients(name: str):
     given = given_of(case, between)
     at_borders = [borders_of(between, make) for make in (borders, of_borders)]
     first, further = kernels(between, case, {"inside": first_span, "across": another_span})
-    o, lse = between_forward(at_borders[0], first, further, given, torch.float64)
+    o, lse = between_forward(at_borders[0], first, further, given)
     assert distance(o, case.as_made(wanted.detach())) < 1e-11
     pairs = [kernels(between, case, {"a": make, "b": make}) for make in (span_readers, span_tokens)]
     both = [*zip(*pairs, strict=True)]
     names = [source.name for source in between.whole.sources]
     places = [names.index(name) for name in between.whole.learned]
     made = between_backward(
-        at_borders, *both, places, given, case.as_made(d_o).contiguous(), o, lse, torch.float64
+        at_borders, *both, places, given, case.as_made(d_o).contiguous(), o, lse
     )
     found = [torch.zeros_like(x) for x in learned]
     ranks = [each for rank in between.ranks for each in (rank.u, rank.w)]
