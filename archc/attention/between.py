@@ -214,7 +214,7 @@ def by_spans(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> Between |
     spans = Axis(_unused("span", names), sympy.Symbol("spans", integer=True))
     apart = tuple(_in_span(source, spans) for source in whole.sources)
     heads = (spans, *whole.heads)
-    across = replace(whole, heads=heads, sources=apart, sink=None)
+    across = replace(whole, heads=heads, sources=apart, sink=None, counted=spans.name)
     inner = Axis(_unused("inner", names), sympy.Integer(SPAN * rows_of_token(len(ranks))))
     used = {source.name for source in whole.sources}
     left, right = (
@@ -224,8 +224,9 @@ def by_spans(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> Between |
     second = Dot(_unused("between", {d.name for d in whole.dots}), left.name, right.name)
     pairs = _with_second(whole.pairs, dot.name, second.name)
     inside = replace(
-        whole, heads=heads, sources=(*apart, left, right), dots=(*whole.dots, second), pairs=pairs
-    )
+        whole, heads=heads, sources=(*apart, left, right), dots=(*whole.dots, second), pairs=pairs,
+        counted=spans.name,
+    )  # fmt: skip
     return Between(whole, inside, across, dot, left, right, ranks, spans)
 
 

@@ -114,7 +114,8 @@ class WeightedSum:
     that enters the softmax's total alone. Without `values` the weights themselves are summed.
     `packed`: kernels take packed sequences, which read their own tokens. `ragged`: sequences
     have first positions of their own, which kernels of few readers load; `paged`: what is read of
-    a sequence lies in pages, which a table names. `span`: where the spec says it."""
+    a sequence lies in pages, which a table names. `span`: where the spec says it.
+    `counted`: the axis of heads that counts spans of tokens: each launch has its own number."""
 
     node: int
     reader: Axis
@@ -133,6 +134,7 @@ class WeightedSum:
     unlearned: str = ""
     packed: bool = False
     ragged: bool = False
+    counted: str = ""
     paged: bool = False
     span: Span | None = None
 

@@ -88,7 +88,10 @@ class Sweep:
         (self.B,) = k.sizes("B")
         self.T, self.S = k.sizes("T", "S", varying=True)
         self.POS, self.START = k.integers("POS", "START")
-        self.N = {axis: k.sizes(f"N_{clean(axis)}")[0] for axis in self._axes()}
+        self.N = {
+            axis: k.sizes(f"N_{clean(axis)}", varying=axis == fold.counted)[0]
+            for axis in self._axes()
+        }
         self.numbers = numbers_of(fold)
         k.numbers += [*self.numbers.values()]
         vectors = list(dict.fromkeys(s.dim.name for s in fold.sources if s.dim is not None))

@@ -93,7 +93,8 @@ class Trial(FoldTrial):
         }  # fmt: skip
         read = next(s for s in self.fold.sources if s.role == "read")
         sizes = {**self.plain, **{f"N_{name}": n for name, n in known.items()}}
-        sizes |= {"B": tensors[read.name].shape[0], "T": tokens, "S": tensors[read.name].shape[2], "POS": pos, "START": start}
+        B, _, S = tensors[read.name].shape[:3]
+        sizes |= {"B": B, "T": tokens, "S": S, "POS": pos, "START": start}
         lengths = {f"BLOCK_{s.dim.name}": max(16, 1 << (known[s.dim.name] - 1).bit_length())
                    for s in self.fold.sources if s.dim is not None}  # fmt: skip
         constants = {"IO": "f64", "PRECISION": "ieee", "BLOCK_T": 64, "BLOCK_S": 64, **lengths}
