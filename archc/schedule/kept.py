@@ -99,9 +99,9 @@ class Kept:
         return [o for o in self._read(id, {}) if not isinstance(self.graph[o].op, ir.Input)]
 
     def _read(self, id: int, known: dict[int, list[int]]) -> list[int]:
-        """The same with inputs. A light value is made again, and a product of matrices that is
-        larger than its factors, unless to write it and to read it is less than to read those.
-        `known`: what was found so far, as values are made from the same ones in many ways."""
+        """Those values, and inputs. A value of few operations is computed again, and so is a
+        product of matrices that is larger than its factors, unless it is fewer bytes to write it
+        and read it than to read those. `known`: the results so far, as many values share some."""
         if id not in known:
             known[id] = self._read_anew(id, known)
         return known[id]

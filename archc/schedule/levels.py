@@ -36,7 +36,7 @@ def kind_of(level: int) -> int:
 
 class Levels:
     """`of` each node its level; the nodes of `fallback` with the reason, the states in the end in
-    `ends` (of which Recurrence, and which state), and what is `cheap` from inputs on.
+    `ends` (of which Recurrence, and which state), and those `recomputed` from inputs on.
 
     `fused`: what follows on a walk is made by it, where its programs can: `walk` says in which.
     Nothing of the states then goes through memory, which is for when no gradient needs them.
