@@ -14,7 +14,6 @@ import sympy
 from archc.dims import Axis
 from archc.functions.definitions import FUNCTIONS
 from archc.ir import builder
-from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Node, Type
 from archc.ir.value_names import cotangent
@@ -105,11 +104,6 @@ class Builder(builder.Builder):
         missing = [axis.size for axis in gone if axis.name not in self.names(d)]
         d = self.reduce(d, [axis.name for axis in gone])
         return self.mul(d, self.number(sympy.Mul(*missing))) if missing else d
-
-    def full(self, d: int, axes: Iterable[Axis]) -> int:
-        """A value with all of the axes, in any order."""
-        missing = tuple(axis for axis in axes if axis.name not in self.names(d))
-        return self.add(ck.Expand(missing), d) if missing else d
 
     def exactly(self, d: int, type: Type) -> int:
         """A value with the axes of a type, in its order."""

@@ -11,6 +11,7 @@ from archc.commands import writing
 from archc.commands.console import Console
 from archc.commands.parameters import Spec, json_option
 from archc.commands.profile import CONDITIONS, Profile, in_short, profile
+from archc.derivation.html import linked
 from archc.ir.picture import as_svg
 from archc.specfile import bundled, read, split
 
@@ -115,7 +116,7 @@ def section(found: Profile) -> str:
     kept += [f"{in_short(found.cache, 'B')} for each token"] if found.cache else []
     rows = {
         "class": escape(found.memory),
-        "source": _linked(escape(found.source, quote=False)),
+        "source": linked(escape(found.source, quote=False)),
         "parameters": f"{found.parameters:,}" if found.parameters else "",
         "a token": f"{in_short(found.flops, 'flops')}" + (f" ({chosen})" if chosen else ""),
         "kept": ", ".join(kept) or "nothing",
@@ -132,11 +133,6 @@ def section(found: Profile) -> str:
 def _anchor(found: Profile) -> str:
     """The name of a section: that of the spec, as far as it can stand in an address."""
     return re.sub(r"[^\w.-]+", "-", found.name)
-
-
-def _linked(source: str) -> str:
-    """A source in which the numbers of papers are links."""
-    return re.sub(r"\b\d{4}\.\d{4,5}\b", r'<a href="https://arxiv.org/abs/\g<0>">\g<0></a>', source)
 
 
 def _text(found: Profile) -> str:

@@ -74,7 +74,7 @@ class Formulas:
         """A polynomial over values."""
         parts: list[Math] = []
         for term in self._ordered(sympy.Add.make_args(expr)):
-            negative = self.is_negative(term)
+            negative = self.table.is_negative(term)
             if parts or negative:
                 parts.append((MINUS if parts else NEGATIVE) if negative else PLUS)
             parts.append(self._product(-term if negative else term))
@@ -88,12 +88,7 @@ class Formulas:
         return Fence(found) if isinstance(expr, sympy.Add) else found
 
     def _ordered(self, terms: Sequence[sympy.Expr]) -> list[sympy.Expr]:
-        return sorted(terms, key=lambda term: (self.is_negative(term), self.table.text(term)))
-
-    def is_negative(self, expr: sympy.Expr) -> bool:
-        """Whether every term of a polynomial has a minus sign."""
-        terms = sympy.Add.make_args(expr)
-        return all(self.table.split(t)[0].could_extract_minus_sign() for t in terms)
+        return sorted(terms, key=lambda term: (self.table.is_negative(term), self.table.text(term)))
 
     def is_vector(self, symbol: sympy.Symbol) -> bool:
         """Whether a value has an axis of the state's matrix."""
@@ -227,7 +222,7 @@ class Formulas:
             return self._plain_write(form, term)
         common, c, w = self.shared(term)
         parts: list[Math] = [self.value(c)] if c != 0 else []
-        negative = self.is_negative(w)
+        negative = self.table.is_negative(w)
         read = self.read_by(form, -w if negative else w, state)
         x = self.vector_of(term.x)
         if not parts:

@@ -123,7 +123,7 @@ class Spelled:
         formulas = self.at(row)
         if expr == 0:
             return Factor(False, None, Number("0"))
-        negative = formulas.is_negative(expr)
+        negative = formulas.table.is_negative(expr)
         scale, vector = formulas.split(sympy.expand(-expr) if negative else expr)
         return Factor(negative, formulas.factor(scale), formulas.vector_of(vector))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any
 
 import sympy
 
+from archc.dims import Axis
+from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Graph, Type
 from archc.source import Span
@@ -45,6 +47,11 @@ class Builder:
     def chain(self, fn: str, ids: Sequence[int]) -> int:
         """At least one value, joined by a function of two, from the first on."""
         return reduce(lambda one, other: self.fn(fn, one, other), ids)
+
+    def full(self, id: int, axes: Iterable[Axis]) -> int:
+        """A value with all of the axes, in any order."""
+        missing = tuple(axis for axis in axes if axis.name not in self.names(id))
+        return self.add(ck.Expand(missing), id) if missing else id
 
     def real(self, id: int) -> int:
         """A value as real numbers."""

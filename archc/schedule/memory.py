@@ -19,6 +19,7 @@ from archc.ir import layer as ir
 from archc.ir.graph import Type
 from archc.ir.kernel import BLOCK, POINTWISE, WHOLE, Kernel, warps
 from archc.schedule.devices import REFERENCE, Budget
+from archc.schedule.levels import is_renamed
 from archc.schedule.operands import PAIRED, is_product, summed, tile_of_rows
 from archc.schedule.program import OUTER, STATE, WIDE, Key, Program, Setting, Step
 
@@ -144,7 +145,7 @@ class Tiles:
         op = step.node.op
         if step.load is not None:
             return False
-        return isinstance(op, VIEWS) or (isinstance(op, ir.Contract) and _renames(op))
+        return isinstance(op, VIEWS) or (isinstance(op, ir.Contract) and is_renamed(op))
 
     def _type(self, key: Key) -> Type:
         step = self.program.steps.get(key)
@@ -403,7 +404,3 @@ class Tiles:
         products at a time."""
         copies = 2 if self._is_exact else 1
         return copies * WIDE * (a + b)
-
-
-def _renames(op: ir.Contract) -> bool:
-    return len(op.ins) == 1 and len(set(op.ins[0])) == len(op.ins[0]) == len(op.out)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from archc.backends.triton.turned import DOTS, turned_products
+from archc.backends.triton.turned import DOTS, called, turned_products
 
 Version = tuple[int, ...]
 
@@ -74,13 +74,6 @@ def kernels_of(tree: ast.Module) -> Iterator[ast.FunctionDef]:
             names = {ast.unparse(each).partition("(")[0] for each in node.decorator_list}
             if names & {"kernel", "triton.jit"}:
                 yield node
-
-
-def called(node: ast.Call) -> str:
-    """The last name of what is called: `dot` of `tl.dot(a, b)`."""
-    if isinstance(node.func, ast.Attribute):
-        return node.func.attr
-    return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
 def _calls(node: ast.AST) -> Iterator[ast.Call]:

@@ -42,7 +42,7 @@ class _Values:
         for call in ast.walk(value):
             if (
                 isinstance(call, ast.Call)
-                and _name(call) in DOTS
+                and called(call) in DOTS
                 and self._is_turned(call.args[0])
             ):
                 self.places.append(ast.unparse(call))
@@ -67,9 +67,9 @@ class _Values:
             return value.id in self.turned
         if not isinstance(value, ast.Call):
             return False
-        if _name(value) == "to" and isinstance(value.func, ast.Attribute):
+        if called(value) == "to" and isinstance(value.func, ast.Attribute):
             return self._is_turned(value.func.value)
-        return _name(value) == "trans" and self._from_product(value.args[0])
+        return called(value) == "trans" and self._from_product(value.args[0])
 
     def _from_product(self, value: ast.expr) -> bool:
         """Whether a value is a product, or made from one element by element."""
@@ -81,7 +81,7 @@ class _Values:
             return self._from_product(value.operand)
         if not isinstance(value, ast.Call):
             return False
-        name = _name(value)
+        name = called(value)
         if name == "to" and isinstance(value.func, ast.Attribute):
             return self._from_product(value.func.value)
         if name in CALLED:  # laid out as its operands are
@@ -89,8 +89,8 @@ class _Values:
         return name in DOTS
 
 
-def _name(call: ast.Call) -> str:
-    """`dot` of `tl.dot(a, b)`."""
+def called(call: ast.Call) -> str:
+    """The last name of what is called: `dot` of `tl.dot(a, b)`."""
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""

@@ -153,6 +153,11 @@ class Table:
         """The versions of states that an expression holds."""
         return frozenset(h for s in self.symbols(expr) for h in self.atoms[s].states)
 
+    def is_negative(self, expr: sympy.Expr) -> bool:
+        """Whether every term of a polynomial has a minus sign."""
+        terms = sympy.Add.make_args(expr)
+        return all(self.split(term)[0].could_extract_minus_sign() for term in terms)
+
     def split(self, term: sympy.Expr) -> tuple[sympy.Expr, Factors]:
         """A product as its number (sizes included) and the powers of its symbols, by name."""
         number: sympy.Expr = sympy.Integer(1)

@@ -96,7 +96,7 @@ class _Writer:
         parts = [self.expr(term.c)] if term.c != 0 else []
         for name, read in zip(self.form.states, term.reads, strict=True):
             if read != 0:
-                negative = self._minus(read)
+                negative = self.table.is_negative(read)
                 text = f"({self.expr(-read if negative else read)} . {name}[t-1])"
                 parts.append(f"-{text}" if negative else text)
         return _sum(parts)
@@ -136,7 +136,7 @@ class _Writer:
     def _term(self, term: Term, state: str) -> str:
         if term.w == 0:
             return self._scaled(term.x, term.c)
-        negative = self._minus(term.w)
+        negative = self.table.is_negative(term.w)
         read = f"({self.expr(-term.w if negative else term.w)} . {state})"
         if term.c == 0:
             return f"{'-' if negative else ''}{self._factor(term.x)}{read}"
@@ -145,13 +145,9 @@ class _Writer:
 
     def _scaled(self, x: sympy.Expr, c: sympy.Expr) -> str:
         """x times c, the sign in front."""
-        if self._minus(c):
+        if self.table.is_negative(c):
             return f"-{self._scaled(x, -c)}"
         return f"{self._factor(x)}{self._factor(c)}".strip() or "1"
-
-    def _minus(self, expr: sympy.Expr) -> bool:
-        terms = sympy.Add.make_args(expr)
-        return all(self.table.split(term)[0].could_extract_minus_sign() for term in terms)
 
     def _read(self, form: StateForm, read: Read) -> str:
         parts = [self._part(form, part) for part in read.parts]

@@ -97,7 +97,7 @@ def in_chunks(frame: Frame, law: GivenLaw, parts: Sequence[int]) -> dict[str, in
     there = frame.fn("ne", frame.cut(frame.number(1)), frame.number(0))
     rows = {}
     for (name, type), id in zip(law.types.items(), parts, strict=True):
-        row = frame.cut(frame.expanded(id, type.axes))
+        row = frame.cut(frame.full(id, type.axes))
         first = frame.add(ck.Select(frame.row.name, 0), row)
         rows[name] = frame.fn("where", there, row, first)
     later = frame.fn("gt", frame.add(ir.Position(frame.row)), frame.number(0))

@@ -41,7 +41,7 @@ def conjugate(
         lifted[node]  # what is missing is found out before anything is added
     batch = [axis for axis in type.axes if axis.kind == "batch"]
     dims = [axis for axis in type.axes if axis.kind != "batch"]
-    right = frame.expanded(lifted[system.right], (*batch, frame.stream, *dims))
+    right = frame.full(lifted[system.right], (*batch, frame.stream, *dims))
     rows = frame.cut(right)
     kept = [node.id for node in frame.graph]
     query = frame.graph.add(ir.Input(QUERY, frame.graph[rows].type))

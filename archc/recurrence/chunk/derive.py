@@ -128,9 +128,9 @@ class Derivation:
         graph = self.frame.graph
         for name in self.wanted:
             value = self.lifted[self.body.outputs[name]]
-            graph.outputs[name] = self.frame.expanded(value, self._axes_of(name))
+            graph.outputs[name] = self.frame.full(value, self._axes_of(name))
         for name, id in self.finals.items():
-            graph.outputs[ck.final(name)] = self.frame.expanded(id, self.states[name].axes)
+            graph.outputs[ck.final(name)] = self.frame.full(id, self.states[name].axes)
         graph.prune([node.id for node in graph if isinstance(node.op, ir.Input)])
         return Derived(
             graph, tuple(forms), tuple(self.kept), tuple(self.notes), self.recurrence.laws
@@ -320,7 +320,7 @@ class Derivation:
             parts.append(self.frame.times(value, self._factor(form, part.scale)))
         total = self.frame.total(parts)
         assert total is not None, "a read has parts"
-        return self.frame.expanded(total, self.body[read.node].type.axes)
+        return self.frame.full(total, self.body[read.node].type.axes)
 
     def _check_whole(self, states: Sequence[str], whole: Sequence[int]) -> None:
         """No result needs all of a state at every token."""
@@ -430,7 +430,7 @@ class Derivation:
         if total is None:  # everything that it weighs the state with is 0
             total = self.frame.real(self.frame.number(0))
         total = self.frame.renamed(total, dict(read.renamed)) if read.renamed else total
-        return self.frame.expanded(total, self.body[read.node].type.axes)
+        return self.frame.full(total, self.body[read.node].type.axes)
 
     @staticmethod
     def _sides(form: NormalForm, part: Part, key: Set[str]) -> tuple[sympy.Expr, sympy.Expr] | None:

@@ -63,7 +63,7 @@ class Frame(Sharing):
         heads = [a for a in self.graph[other].type.axes if a.name in self._heads(other)]
         if all(axis.name in self.names(id) for axis in heads):
             return id
-        wide = self.expanded(id, heads)
+        wide = self.full(id, heads)
         return self._contract((wide,), self.graph[wide].type.axes)
 
     def total(self, ids: Sequence[int | None]) -> int | None:
@@ -75,11 +75,6 @@ class Frame(Sharing):
         """The product of values; None stands for 1."""
         found = [id for id in ids if id is not None]
         return self.chain("mul", found) if found else None
-
-    def expanded(self, id: int, axes: Sequence[Axis]) -> int:
-        """A value that has these axes, too."""
-        missing = tuple(axis for axis in axes if axis.name not in self.names(id))
-        return self.add(ck.Expand(missing), id) if missing else id
 
     # --- products ---
 
@@ -113,7 +108,7 @@ class Frame(Sharing):
         """A value along tokens in chunks; one that is the same at every token is repeated, so that
         what fills the last chunk is `fill` for it as well."""
         if self.stream.name not in self.names(id):
-            id = self.expanded(id, (self.stream,))
+            id = self.full(id, (self.stream,))
         op = ck.Chunks(self.stream.name, self.chunk, self.row, fill, steps, self.outer)
         return self.add(op, id)
 

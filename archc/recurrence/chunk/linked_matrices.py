@@ -88,7 +88,7 @@ class LinkedForm(MatrixForm):
         writes = tuple(None if id is None else frame.cut(id) for id in term.writes)
         row = None if term.row is None else frame.cut(term.row)
         w = next((id for id in reads if id is not None), None)
-        x = frame.cut(frame.expanded(term.x, self.keys))
+        x = frame.cut(frame.full(term.x, self.keys))
         return LinkedSlot(x, (row,), w, False, reads, writes)
 
     # --- numbers between rows -------------------------------------------------------------------
@@ -180,7 +180,7 @@ class LinkedForm(MatrixForm):
         """0 for each pair of rows."""
         frame = self.frame
         axes = (frame.row, frame.col)
-        return frame.expanded(frame.real(frame.number(0)), axes)
+        return frame.full(frame.real(frame.number(0)), axes)
 
     def _carry(self) -> None:
         frame, count = self.frame, range(len(self.states))

@@ -126,7 +126,7 @@ class MatrixForm:
 
     def _slot(self, group: Mapping[int, TokenTerm]) -> Slot:
         """One slot in chunks."""
-        x = self._lay({p: self.frame.expanded(t.x, self.keys) for p, t in group.items()})
+        x = self._lay({p: self.frame.full(t.x, self.keys) for p, t in group.items()})
         assert x is not None, "a term writes somewhere"
         rows = tuple(
             self._lay({p: term.rows[k] for p, term in group.items()})

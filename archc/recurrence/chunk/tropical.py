@@ -137,9 +137,9 @@ def _as_gauge(
     states change. The initial value is given, and the final one is a result, the largest of all
     values with the shifts after them: theirs are gradients like any others."""
     stream = frame.stream
-    total, later = initial, frame.expanded(value, (stream,))
+    total, later = initial, frame.full(value, (stream,))
     if shift is not None:
-        along = frame.expanded(shift, (stream,))
+        along = frame.full(shift, (stream,))
         total = frame.fn("add", frame.add(ir.Reduce("sum", (stream.name,)), along), initial)
         sums_after = ck.Sums(stream.name, reverse=True, exclusive=True)
         later = frame.fn("add", frame.add(sums_after, along), later)

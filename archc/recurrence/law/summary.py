@@ -356,7 +356,7 @@ class _Summaries(Derivation):
 
     def _over(self, id: int, fn: str) -> int:
         stream = self.frame.stream
-        return self.frame.add(ir.Reduce(fn, (stream.name,)), self.frame.expanded(id, (stream,)))
+        return self.frame.add(ir.Reduce(fn, (stream.name,)), self.frame.full(id, (stream,)))
 
 
 KINDS = {
