@@ -90,7 +90,8 @@ def record_rows(
 
 def timed(call: Callable[[], Any], rep: int = 150) -> float:
     """Milliseconds: the median of some tens of calls, in `rep` milliseconds."""
-    return triton.testing.do_bench(call, warmup=20, rep=rep, return_mode="median")
+    found: Any = triton.testing.do_bench(call, warmup=20, rep=rep, return_mode="median")
+    return found
 
 
 def peak(call: Callable[[], Any]) -> float:
