@@ -1,6 +1,6 @@
 """Kernels of attends as machine code for sm_90, ahead of time, without a GPU:
 
-python -m tests.attention.compiled capped sloped chosen
+python -m tests.attention.compiled capped sloped chosen latent
 
 Prints registers, bytes spilled and shared memory of each; 1 if one has no room.
 """
@@ -24,22 +24,36 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 from triton.compiler import compile as compiled_for
 
+from archc.api import load as load_layer
+from archc.attention.recognise import folds
+from archc.attention.scores import scores_of
+from archc.attention.weighted_sum import WeightedSum
+from archc.compile import lowered, slopes_of
+from archc.ir import layer as ir
+from archc.ir.chooses import chooses
+from archc.ir.rewrite import rewrite
 from archc.lowering.attention import BORDERS, forward
 from archc.lowering.attention_chosen import by_choice, of_choosers, of_chosen
 from archc.lowering.attention_gradient import by_readers, by_tokens
 from archc.lowering.attention_heads import by_parts
+from archc.lowering.attention_scores import of_pairs
+from archc.lowering.attention_singly import of_entries
 from archc.runtime.choices import choice_blocks
 from archc.runtime.folds import fold_blocks, part_blocks
+from archc.schedule.choosing import choices_within
 from archc.tile.language import Program
+from archc.verify.fold_trial import FoldTrial
 from tests.attention.cases import Launch, launch
 from tests.attention.test_chosen import SCORE, launched
 from tests.attention.test_folds import SCORES
+from tests.attention.test_singly import Picked
 from tests.tile.launched import HEAD, compiled_in
 
 PROGRAMS = {"forward": forward, "readers": by_readers, "tokens": by_tokens, "parts": by_parts}
 CHOSEN = {
     "chosen forward": by_choice, "chosen readers": of_choosers, "chosen tokens": of_chosen,
 }  # fmt: skip
+LATENT = {"forward": by_choice, "readers": of_choosers, "entries": of_entries}
 ROOM, SPILLED = 232_448, 1024
 POINTERS = {"IO": "*bf16", "i32": "*i32"}
 
@@ -63,8 +77,31 @@ def compiled(score: str, kind: str, wide: int = 128, packed: bool = False) -> di
     return assembled_for(program, case, rows, columns, options, packed)
 
 
+def compiled_latent(kind: str, heads: int) -> dict[str, int]:
+    """The same of tokens that readers of a layer of latent attention have chosen one by one, of
+    its own sizes, and of the scores that they choose by."""
+    graph = rewrite(lowered(load_layer("dsa").layer), [choices_within]).graph
+    attends = [node.op for node in graph if isinstance(node.op, ir.Attend)]
+    known = {"T#": 64, "T_seen#": 64, "batch": 1, "H": heads, "n": 2048, "HI": 64, "KI": 128}
+    known |= {"K": 128, "R": 64, "V": 128, "C": 512}
+    if kind == "scores":
+        (op,) = (op for op in attends if chooses(op))
+        scores = scores_of(op)
+        assert scores is not None
+        trial = FoldTrial(scores.fold, op, known, {}, dtype=torch.bfloat16)
+        return assembled_for(of_pairs(scores), trial, *fold_blocks("scores", torch.bfloat16, 128))
+    (op,) = (op for op in attends if op.decode is not None)
+    op = replace(op, body=op.decode, decode=None)
+    (fold,) = folds(op, slopes_of)
+    assert isinstance(fold, WeightedSum)
+    case = Picked(fold, op, known, {}, dtype=torch.bfloat16)
+    case.more = {"MOST": 2048}
+    blocks = choice_blocks(kind, torch.bfloat16, heads, 1, 512, 64)
+    return assembled_for(LATENT[kind](fold), case, *blocks)
+
+
 def assembled_for(
-    program: Program, case: Launch, rows: int, columns: int, options: dict[str, int],
+    program: Program, case: FoldTrial, rows: int, columns: int, options: dict[str, int],
     packed: bool = False,
 ) -> dict[str, int]:  # fmt: skip
     """What machine code of a program takes."""
@@ -104,7 +141,7 @@ def arguments(program: Program) -> tuple[dict[str, str], dict[str, Any], list[st
             elif buffer.dtype == "IO":
                 even.append(name)
     signature |= {s.name: "i32" if s.is_integer else "fp32" for s in program.sizes}
-    even += [s.name for s in program.sizes if s.name in ("N_K", "N_V")]
+    even += [s.name for s in program.sizes if s.name in ("N_K", "N_V", "N_C", "N_R", "N_KI")]
     return signature | dict.fromkeys(program.constants, "constexpr"), fixed, even
 
 
@@ -123,7 +160,13 @@ def main() -> int:
     """Every program of every score that is asked for."""
     wrong = False
     kinds = [*product(PROGRAMS, (False,)), ("forward", True), ("tokens", True)]
-    for score in sys.argv[1:] or ["capped", "chosen"]:
+    names = sys.argv[1:] or ["capped", "chosen", "latent"]
+    for kind, heads in product((*LATENT, "scores"), (16, 128) if "latent" in names else ()):
+        found = compiled_latent(kind, heads)
+        far = found["shared"] > ROOM or found["spilled"] > SPILLED
+        wrong |= far
+        print(f"latent, {kind}, {heads} heads: {found}{' TOO MUCH' if far else ''}", flush=True)
+    for score in [name for name in names if name != "latent"]:
         for kind, packed in kinds if score in SCORES else product(CHOSEN, (False,)):
             found = compiled(score, kind, packed=packed)
             far = found["shared"] > ROOM or found["spilled"] > SPILLED
