@@ -56,7 +56,8 @@ class Formulas:
 
     def __init__(self, study: Study, form: NormalForm, at: str = "t") -> None:
         self.study, self.form, self.table, self.at = study, form, Table(form.atoms), at
-        self.vector = {axis.name for each in form.forms for axis in (*each.key, *each.value)}
+        sides = form.forms if form.links is None else (form.links,)
+        self.vector = {axis.name for each in sides for axis in (*each.key, *each.value)}
         self.letter = Letters(study).of("r")
         stream = study.recurrence.stream.name
         self.steady = {

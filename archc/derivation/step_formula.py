@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from archc.derivation import linked_formulas
 from archc.derivation.as_written import formulas
 from archc.derivation.formula import Formulas
 from archc.derivation.letters import Letters
@@ -17,6 +18,7 @@ from archc.recurrence.affine.form import (
     BEFORE,
     DENSE,
     DIAGONAL,
+    LINKED,
     MATRIX,
     MAX_PLUS,
     NormalForm,
@@ -112,6 +114,9 @@ def normal(telling: Telling) -> Step:
     ]
     for form in telling.forms:
         formulas = Formulas(telling.study, form)
+        if form.links is not None:
+            blocks += [Formula(math, "update") for math in linked_formulas.updates(formulas)]
+            blocks += [Formula(math, "read") for math in linked_formulas.reads(formulas)]
         for own in form.forms:
             lines = formulas.update(own)
             notes = (
@@ -199,6 +204,9 @@ MEANS = {
     " matrices.",
     DIAGONAL: "Every element of the state goes its own way: it is scaled and added to. So a chunk"
     " of tokens does to an element what one multiplication and one addition do.",
+    LINKED: "What is written is a column times a row, states are read by products with vectors, and"
+    " one state is scaled into another by a number. So the numbers between all rows of a chunk are"
+    " made first, and then many tokens are taken at once, as with one state.",
     DENSE: "A matrix mixes the elements of the state. Products of these matrices say what many"
     " tokens do at once.",
     MAX_PLUS: "With the maximum in place of the sum, and the sum in place of the product, this is a"

@@ -28,7 +28,7 @@ from archc.ir import chunk as ck
 from archc.ir.value_names import state_before
 from archc.recurrence.affine.atoms import Atom
 from archc.recurrence.affine.atoms import Table as Atoms
-from archc.recurrence.affine.form import DENSE, DIAGONAL, MAX_PLUS, NormalForm
+from archc.recurrence.affine.form import DENSE, DIAGONAL, LINKED, MAX_PLUS, NormalForm
 from archc.verify.checks import safe_checks
 from archc.verify.study import Study
 
@@ -197,6 +197,11 @@ def _others(telling: Telling) -> Iterator[Block]:
             " any other."
         )
         yield from _factors(telling)
+    if LINKED in kinds:
+        yield para(
+            "The numbers between states are multiplied and added up in the order of the tokens, and"
+            " never divided by: a decay of 0, or a negative one, is as good as any other."
+        )
     if DENSE in kinds:
         yield para(
             "The products of the matrix have no exponential and no quotient in them. Whether they"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from archc.derivation import linked_formulas
 from archc.derivation.chunk_formulas import ChunkFormulas
 from archc.derivation.dependence import dependence
 from archc.derivation.formula import Formulas
@@ -39,7 +40,9 @@ def scan_chunks(telling: Telling, form: NormalForm, first: bool = True) -> Step:
     """A chunk of a state that is scaled and added to, mixed by a matrix, or a running maximum."""
     letters = Letters(telling.study)
     blocks: list[Block] = [_cut(letters, first)]
-    if form.blocks:
+    if form.links is not None:
+        blocks += linked_formulas.chunk(form, letters)
+    elif form.blocks:
         blocks += _several(form, letters)
     else:
         for each in form.forms:

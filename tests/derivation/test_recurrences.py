@@ -49,6 +49,13 @@ CASES = {
          "o = x[t] + y[t]"),
         "Π_i = B_i Π_[i-1]",
     ),
+    "matrices that scale one another": (
+        "S[K, V], M[K, V]",
+        ("S[t] = sigmoid(a) * S[t-1] + k @ (v - M[t-1].T @ k).T",
+         "M[t] = 0.9 * M[t-1] + S[t] - k @ v.T", "o = M[t].T @ q - S[t-1].T @ k"),
+        "M_t = (9 / 10) M_[t-1] + σ(a_t) S_[t-1] + k_t(−M_[t-1]ᵀ k_t)ᵀ    (update)\n"
+        "    S_t = σ(a_t) S_[t-1] + k_t(v_t − M_[t-1]ᵀ k_t)ᵀ    (update)",
+    ),
     "a cascade": (
         "S[K, V], z[V]",
         ("S[t] = sigmoid(a) * S[t-1] + k @ v.T", "z[t] = 0.9 * z[t-1] + tanh(S[t].T @ q)",
