@@ -56,8 +56,8 @@ def test_colour_is_for_terminals():
 
 
 GROWS = (
-    "layer Forget(d, H, K):\n    input q[H, K], k[H, K], a[H]\n    recurrence S[K, K'] over H:\n"
-    "        S[t] = exp(a) * S[t-1] + k @ k.T\n        o    = S[t].T @ q\n    output o\n"
+    "layer Forget(d, H, K):\n    input q[H, K], k[H, K], a[H, K]\n    recurrence S[K, K'] over H:\n"
+    "        S[t] = diag(exp(a)) @ S[t-1] + k @ k.T\n        o    = S[t].T @ q\n    output o\n"
 )
 
 

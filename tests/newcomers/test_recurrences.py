@@ -249,3 +249,23 @@ def test_a_memory_that_moves_at_the_end_of_blocks() -> None:
         return back(torch.cat(rows, 1), p["W_o"])
 
     held("block_memory", reference, X, d=4, H=2, K=3, V=2, C=2)
+
+
+def test_a_decay_that_may_be_negative() -> None:
+    """It has no logarithm, and is a number for each head: products of decays stay products."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"]
+        q, k = (unit(heads(x, p[name])) for name in ("W_q", "W_k"))
+        v, a = heads(x, p["W_v"]), (x @ p["w_a"]).tanh()[..., None, None]
+        beta = (x @ p["w_b"]).sigmoid()[..., None]
+
+        def step(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            known = torch.einsum("bhkv,bhk->bhv", state, k[:, t])
+            write = beta[:, t] * (v[:, t] - a[:, t, ..., 0] * known)
+            state = a[:, t] * state + k[:, t, ..., None] * write[:, :, None]
+            return state, torch.einsum("bhkv,bhk->bhv", state, q[:, t])
+
+        return back(loop(x.new_zeros(2, 2, 3, 2), 5, step), p["W_o"])
+
+    held("signed_decay", reference, X, d=4, H=2, K=3, V=2)

@@ -47,19 +47,20 @@ CHAIN = "\n        ".join(f"R{i + 1} = R{i} - k @ (R{i}.T @ k).T" for i in range
 
 LOOPS = {
     "a gate without a bound": Case(
-        matrix("S[t] = a * S[t-1] + k @ v.T"), "E0602", "S", "a[H]", "no logarithm"),
+        matrix("S[t] = diag(x) @ S[t-1] + k @ v.T"), "E0602", "S", "x[H, K]", "no logarithm"),
     "a gate that grows": Case(
-        matrix("S[t] = exp(a) * S[t-1] + k @ v.T"), "E0602", "S", "exp(a)", "may grow"),
+        matrix("S[t] = diag(exp(x)) @ S[t-1] + k @ v.T"), "E0602", "S", "exp(x)", "may grow"),
     "a gate above 1": Case(
-        matrix("S[t] = 1.5 * S[t-1] + k @ v.T"), "E0602", "S",
-        "S[t] = 1.5 * S[t-1] + k @ v.T", "may grow"),
+        matrix("S[t] = diag(1.5 * sigmoid(x)) @ S[t-1] + k @ v.T"), "E0602", "S",
+        "sigmoid(x)", "may grow"),
     "a gate of a sum": Case(
         matrix("S[t] = diag(sigmoid(x) + sigmoid(a)) @ S[t-1] + k @ v.T"), "E0602", "S",
         "sigmoid(x) + sigmoid(a)", "may grow"),
     "a gate below 0": Case(
-        matrix("S[t] = tanh(a) * S[t-1] + k @ v.T"), "E0602", "S", "tanh(a)", "no logarithm"),
+        matrix("S[t] = diag(tanh(x)) @ S[t-1] + k @ v.T"), "E0602", "S", "tanh(x)",
+        "no logarithm"),
     "a gate that may be exactly 0": Case(
-        matrix("S[t] = min(relu(a), 1) * S[t-1] + k @ v.T"), "E0602", "S", "min(relu(a), 1)",
+        matrix("S[t] = diag(min(relu(x), 1)) @ S[t-1] + k @ v.T"), "E0602", "S", "min(relu(x), 1)",
         "may be exactly 0"),
     "a cell": Case(
         matrix("S[t] = tanh(S[t-1]) + k @ v.T"), "E0601", "S", "tanh(S[t-1])", "`tanh` of a state"),
@@ -160,7 +161,7 @@ def test_a_share_of_a_sum_is_a_decay(gate: str) -> None:
 def test_an_option_is_a_decay() -> None:
     """Of what is required of it."""
     head = HEAD.replace("V):\n", "V, p = 0.5):\n    require p > 0\n    require p < 1\n")
-    text = matrix("S[t] = p * S[t-1] + (1 - p) * k @ v.T").replace(HEAD, head)
+    text = matrix("S[t] = diag(p * sigmoid(x)) @ S[t-1] + k @ v.T").replace(HEAD, head)
     assert not loops(before_chunks(layer(text)))
     assert "say `require p > 0`" in found(text.replace("    require p > 0\n", "")).notes[0]
 

@@ -18,12 +18,15 @@ from archc.recurrence.affine.atoms import Table, TooLong, total
 from archc.recurrence.affine.axis_roles import Roles, content, side_of, written_apart
 from archc.recurrence.affine.chain import Chain, Refused, StateSum, read_body, state_sums
 from archc.recurrence.affine.form import (
+    AFTER,
     LINKED,
+    WRITTEN,
     LinkedPart,
     LinkedRead,
     LinkedTerm,
     Links,
     NormalForm,
+    Read,
 )
 from archc.recurrence.affine.polynomials import Reading, coefficient
 from archc.recurrence.affine.reads import Walk
@@ -207,6 +210,47 @@ def _written(
     return found
 
 
+def by_numbers(form: NormalForm) -> NormalForm | None:
+    """Matrices that a number for each head scales, as linked states: then the number need have no
+    logarithm, and may be negative or more than 1. None if they are not only scaled so."""
+    table, first = Table(form.atoms), form.forms[0]
+    sides = Roles(frozenset(a.name for a in first.key), frozenset(a.name for a in first.value))
+    decay, count = first.steps[0].decay, len(form.forms)
+    if len(first.steps) > 1 or any(
+        side_of(table, sides, s) != "scalar" for s in table.symbols(decay)
+    ):
+        return None
+    terms, reads = list[LinkedTerm](), list[LinkedRead]()
+    for place, each in enumerate(form.forms):
+        found = [_number_read(table, sides, place, decay, read) for read in each.reads]
+        if any(read is None for read in found):
+            return None
+        reads += [read for read in found if read is not None]
+        for term in each.steps[0].terms:
+            w = table.times(decay, term.w) if term.after else term.w
+            own = [w if other == place else ZERO for other in range(count)]
+            writes = [ONE if other == place else ZERO for other in range(count)]
+            if term.c != 0 or w != 0:
+                terms.append(LinkedTerm(term.x, term.c, tuple(own), tuple(writes)))
+    whole = tuple(node for each in form.forms for node in each.whole)
+    links = Links(first.key, first.value, tuple(terms), tuple(reads), whole)
+    blocks = [[decay if p == q else ZERO for q in range(count)] for p in range(count)]
+    return NormalForm(LINKED, form.states, (), table.atoms, None, tuple(map(tuple, blocks)), links)
+
+
+def _number_read(
+    table: Table, sides: Roles, place: int, decay: sympy.Expr, read: Read
+) -> LinkedRead | None:
+    """A read of a state that a number scales; None if it sums over more than the key axes."""
+    if read.renamed or any(frozenset(part.axes) != sides.key for part in read.parts):
+        return None
+    parts = []
+    for part in read.parts:
+        scale = table.times(decay, part.scale) if part.when == AFTER else part.scale
+        parts.append(LinkedPart(place, part.when == WRITTEN, part.covector, scale))
+    return LinkedRead(read.node, tuple(parts), read.free)
+
+
 def _read(
     states: Sequence[str], node: int, sums: Sequence[StateSum], free: sympy.Expr
 ) -> LinkedRead:
@@ -218,4 +262,4 @@ def _read(
     return LinkedRead(node, tuple(parts), free)
 
 
-__all__ = ["TooLong", "linked"]
+__all__ = ["TooLong", "by_numbers", "linked"]

@@ -38,6 +38,7 @@ from archc.recurrence.affine.form import (
     StateForm,
     Step,
 )
+from archc.recurrence.affine.linked import by_numbers
 from archc.recurrence.affine.normalize import normal_forms
 from archc.recurrence.analysis.degree import before, updates
 from archc.recurrence.analysis.gauge import proved
@@ -259,7 +260,14 @@ class Derivation:
         solves = {each.state: self._systems(form, each) for each in form.forms}
         for each in form.forms:
             self._check_reads(form, each, solves[each.state])
-        steps = [self._token_step(form, p) for p in range(len(form.forms[0].steps))]
+        try:
+            steps = [self._token_step(form, p) for p in range(len(form.forms[0].steps))]
+        except NotChunked:
+            numbers = None if any(solves.values()) else by_numbers(form)
+            if numbers is None:
+                raise
+            self.linked(numbers)
+            return
         states = [self.states[each.state] for each in form.forms]
         turns = {e.state: (e.key[0], e.value[0]) for e in form.forms if solves[e.state]}
 

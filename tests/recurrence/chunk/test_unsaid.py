@@ -17,10 +17,11 @@ def warnings(gate: str, args: str = "", said: str = "", decay: str = "f") -> tup
     """What is said about a memory that decays by a gate."""
     text = (
         f"layer Forget(d, H, K, V{args}):\n"
-        "    input x[d], q[H, K], k[H, K], v[H, V], a[H], g[H]\n"
-        "    param W[d, H]; A[H]\n" + "".join(f"    {line}\n" for line in (said, gate) if line)
+        "    input x[d], q[H, K], k[H, K], v[H, V], a[H, K], g[H, K]\n"
+        "    param W[d, H, K]; A[H, K]\n"
+        + "".join(f"    {line}\n" for line in (said, gate) if line)
         + "    recurrence S[K, V] over H:\n"
-        f"        S[t] = {decay} * S[t-1] + k @ v.T\n"
+        f"        S[t] = diag({decay}) @ S[t-1] + k @ v.T\n"
         "        o    = S[t].T @ q\n"
         "    output o\n    output y = x @ W * A\n"
     )  # fmt: skip
@@ -51,9 +52,9 @@ def warnings(gate: str, args: str = "", said: str = "", decay: str = "f") -> tup
         ),
         ("f = 2 * sigmoid(x @ W)", "", "", "chunk: bound f <= 1", "f = 2 * sigmoid(x @ W)"),
         ("f = tanh(x @ W)", "", "", "chunk: bound f > 0, bound f <= 1", "f = tanh(x @ W)"),
-        ("f = a", "", "", "chunk: bound a > 0, bound a <= 1", "a[H]"),
-        ("f = exp(g)", "", "", "chunk: bound g <= 0", "g[H]"),
-        ("f = exp(A)", "", "", "chunk: bound A <= 0", "A[H]"),
+        ("f = a", "", "", "chunk: bound a > 0, bound a <= 1", "a[H, K]"),
+        ("f = exp(g)", "", "", "chunk: bound g <= 0", "g[H, K]"),
+        ("f = exp(A)", "", "", "chunk: bound A <= 0", "A[H, K]"),
     ],
 )  # fmt: skip
 def test_saying_what_is_not_known_is_enough(
