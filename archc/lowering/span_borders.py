@@ -179,9 +179,8 @@ def of_borders(ranks: int, name: str = "span_borders_gradient") -> Program:
     p.add(d_k, p.s, made)
     arriving = k.load(given["d_q_moved"], *p.row_index(p.t), p.d, where=[p.in_d])
     p.add(d_q, p.t, back.of_begin(arriving, k.load(d_left, *p.row_index(p.t), p.j)))
-    back.of_system()
     at = p.n * (SPAN * ranks)
-    for buffer, row, made in ((d_u, p.j, back.u), (d_w, p.i, back.w)):
+    for buffer, row, made in zip((d_u, d_w), (p.j, p.i), back.of_system(), strict=True):
         k.store(buffer, p.b, p.h, at + row, p.d, value=made, where=[p.in_d])
     return k.done()
 
@@ -228,14 +227,14 @@ class _Back:
         self.w = p.dot(x.q, d_G, self.w)
         return p.dot(x.w, d_G, d_q.ordered("d", "t"))
 
-    def of_system(self) -> None:
-        """From that of A: through L, whose own is turned around too, [r, c] of earlier rows r and
-        later rows c."""
+    def of_system(self) -> tuple[Tile, Tile]:
+        """Those of U and W, with that of A: through L, whose own is turned around too, [r, c] of
+        earlier rows r and later rows c."""
         p, x = self.p, self.p.x
         assert self.N is not None and self.u is not None and self.w is not None
         first, last = p.A.along(i="r"), p.A.along(j="c")
         L = -p.dot(p.dot(first, self.N), last)
         r, c = (p.own["i"].along(i=name) for name in "rc")
         L = p.k.where(c.over(*L.dims) > r.over(*L.dims), L, 0.0)
-        self.u = p.dot(x.w.along(i="r"), L, self.u.along(j="c")).along(c="j")
-        self.w = p.dot(x.u.along(j="c"), L, self.w.along(i="r")).along(r="i")
+        u = p.dot(x.w.along(i="r"), L, self.u.along(j="c")).along(c="j")
+        return u, p.dot(x.u.along(j="c"), L, self.w.along(i="r")).along(r="i")

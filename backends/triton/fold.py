@@ -82,7 +82,7 @@ class FoldFunction(AttendFunction):
             made_of = by_torch.operands if by_torch is not None else body[id].operands
             if id not in folds and caches & {id, *made_of}:
                 return False
-            waiting += [each for each in folds.get(id, made_of) if each not in caches]
+            waiting += {*folds.get(id, {*made_of})} - caches
         return True
 
     def _in_order(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -79,7 +80,7 @@ class Trial(FoldTrial):
     """Programs of a fold on views, in the interpreter."""
 
     def launch(
-        self, make: Callable[[WeightedSum], Program], order: Sequence[str], *given: object
+        self, make: Callable[[WeightedSum], Program], order: Sequence[str], *given: Any
     ) -> None:
         """Run a program on tensors in that order, and three numbers."""
         program = make(self.fold)
@@ -112,7 +113,8 @@ def given_of(case: FoldTrial, between: Between) -> Given:
     sources = [case.sources()[source.name] for source in whole.sources]
     names = [source.name for source in whole.sources]
     ranks = [
-        tuple(case.values(each.node)[0].detach() for each in (f.u, f.w)) for f in between.ranks
+        (case.values(rank.u.node)[0].detach(), case.values(rank.w.node)[0].detach())
+        for rank in between.ranks
     ]
     return Given(
         sources, tuple(s.role for s in whole.sources),
@@ -143,13 +145,13 @@ def borders_of(between: Between, make: Callable[[int], Program]) -> Callable:
     program = make(rows_of_token(len(between.ranks)))
     assert not verify(program), [*map(str, verify(program))]
 
-    def launch(*given: object) -> None:
+    def launch(*given: Any) -> None:
         *tensors, tokens = given
         buffers = dict(zip([b.name for b in program.buffers], tensors, strict=True))
         B, _, h, K = tensors[0].shape
         sizes = {"B": B, "N_H": h, "N_K": K, "T": tokens}
-        constants = {"IO": "f64", "PRECISION": "ieee", "SOLVE": "f32"}
-        constants["BLOCK_K"] = max(16, 1 << (K - 1).bit_length())
+        block = max(16, 1 << (K - 1).bit_length())
+        constants = {"IO": "f64", "PRECISION": "ieee", "SOLVE": "f32", "BLOCK_K": block}
         run(program, buffers, sizes, constants, True)
 
     return launch
@@ -204,11 +206,11 @@ def check(name: str, batch: int) -> None:
     o, lse = between_forward(at_borders[0], first, further, given)
     assert distance(o, case.as_made(wanted.detach())) < 1e-11
     pairs = [kernels(between, case, {"a": make, "b": make}) for make in (span_readers, span_tokens)]
-    both = [*zip(*pairs, strict=True)]
+    inside, across = zip(*pairs, strict=True)
     names = [source.name for source in between.whole.sources]
     places = [names.index(name) for name in between.whole.learned]
     made = between_backward(
-        at_borders, *both, places, given, case.as_made(d_o).contiguous(), o, lse
+        at_borders, inside, across, places, given, case.as_made(d_o).contiguous(), o, lse
     )
     found = [torch.zeros_like(x) for x in learned]
     ranks = [each for rank in between.ranks for each in (rank.u, rank.w)]
