@@ -172,6 +172,12 @@ def part_blocks(
     return block, columns, max(1, parts), options
 
 
+def by_addresses(options: dict) -> dict:
+    """How a kernel is launched that loads where to read: Triton shares the stages among what is
+    read and its addresses, so that as much is loaded ahead with as many stages for each."""
+    return {**options, "num_stages": 2 * options["num_stages"] - 1}
+
+
 def fold_programs(
     program: str, cu_seqlens: Tensor | None, tokens: int, read: int, rows: int, columns: int
 ) -> tuple[Tensor | None, int]:

@@ -52,7 +52,8 @@ class SlotOp(FoldOp):
         with writer.block("if table is None:"):
             self._launch(writer, program, sizes)
         with writer.block("else:"):
-            self._launch(writer, by_parts(self.fold, f"{self.title}_pages_kernel"), sizes)
+            program = by_parts(self.fold, f"{self.title}_pages_kernel")
+            self._launch(writer, program, sizes, options="by_addresses(options)")
 
     def _forward(self) -> None:
         program, writer = self._program(forward, ""), Writer()

@@ -39,7 +39,8 @@ from archc.lowering.attention_heads import by_parts
 from archc.lowering.attention_scores import of_pairs
 from archc.lowering.attention_singly import of_entries
 from archc.runtime.choices import choice_blocks
-from archc.runtime.folds import fold_blocks, part_blocks
+from archc.runtime.folds import by_addresses, fold_blocks, part_blocks
+from archc.runtime.paged import PAGE
 from archc.schedule.choosing import choices_within
 from archc.tile.language import Program
 from archc.verify.fold_trial import FoldTrial
@@ -68,11 +69,15 @@ def compiled(score: str, kind: str, wide: int = 128, packed: bool = False) -> di
         return assembled_for(CHOSEN[kind](case.fold), case, *blocks)
     text, sizes = SCORES[score]
     case = launch(text, 256, B=1, dtype=torch.bfloat16, H=4, K=wide, V=wide, **sizes)
-    if kind == "parts":
+    if kind in ("parts", "slots", "pages"):
         cpu = torch.device("cpu")
         rows, columns, _, options = part_blocks(torch.bfloat16, 8, 1, 8192, cpu, wide)
     else:
         rows, columns, options = fold_blocks(kind, torch.bfloat16, wide)
+    if kind in ("slots", "pages"):
+        fold = replace(case.fold, ragged=True, paged=kind == "pages")
+        options = by_addresses(options) if fold.paged else options
+        return assembled_for(by_parts(fold), case, rows, columns, options, packed=True)
     program = PROGRAMS[kind](replace(case.fold, packed=True))
     return assembled_for(program, case, rows, columns, options, packed)
 
@@ -107,7 +112,7 @@ def assembled_for(
     """What machine code of a program takes."""
     program = replace(program, warps=options["num_warps"])
     kernel = getattr(load(HEAD + printer.to_triton(program), program.name), program.name)
-    lengths = {**case.constants, "BLOCK_T": rows, "BLOCK_S": columns}
+    lengths = {**case.constants, "BLOCK_T": rows, "BLOCK_S": columns, "BLOCK_PAGE": PAGE}
     signature, fixed, even = arguments(program)
     if not packed:
         signature[f"{BORDERS}_p"], fixed[f"{BORDERS}_p"] = "constexpr", None
@@ -160,6 +165,7 @@ def main() -> int:
     """Every program of every score that is asked for."""
     wrong = False
     kinds = [*product(PROGRAMS, (False,)), ("forward", True), ("tokens", True)]
+    kinds += [("slots", True), ("pages", True)]
     names = sys.argv[1:] or ["capped", "chosen", "latent"]
     for kind, heads in product((*LATENT, "scores"), (16, 128) if "latent" in names else ()):
         found = compiled_latent(kind, heads)
