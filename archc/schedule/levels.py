@@ -29,6 +29,11 @@ ANYWHERE = (ck.Sums, ck.Move, ck.Select, ir.Reduce, *RECOMPUTED)
 """Ops that stand as well in a kernel with pairs."""
 
 
+MOST_PRODUCTS = 12
+"""Products of matrices that one kernel makes: with 20 it spilled 3,000 bytes of a thread; what is
+bundled has at most 10."""
+
+
 def kind_of(level: int) -> int:
     """CHUNKS, PAIRS or WALKS."""
     return level % 3
@@ -77,6 +82,7 @@ class Levels:
         self.late = self._wanted_late()
         self.of = self._levels() if self.sums or self.late else self.of
         self._delay_pairs()
+        self._cut_long()
         self.count = max(self.of.values(), default=0) + 1
 
     def _delay_pairs(self) -> None:
@@ -90,6 +96,32 @@ class Levels:
         later = self._levels()
         if max(later.values(), default=0) == max(self.of.values(), default=0):
             self.of = later
+
+    def _cut_long(self) -> None:
+        """Cut levels with so many products that a kernel would hold far more than registers do: of
+        products that follow on one another there, the later half is a level more."""
+        level = 0
+        while level <= max(self.of.values(), default=0):
+            depth = self._depth(level)
+            products = [id for id in depth if self._multiplies(self.graph[id])]
+            half = max(depth.values(), default=0) // 2
+            if len(products) > MOST_PRODUCTS and half:
+                self.least |= {id: level + 3 for id in products if depth[id] > half}
+                self.of = self._levels()
+            level += 3
+
+    def _depth(self, level: int) -> dict[int, int]:
+        """How many products of a level follow on one another up to each of its nodes."""
+        depth: dict[int, int] = {}
+        for node in (n for n in self.graph if self.of[n.id] == level):
+            before = max((depth.get(o, 0) for o in node.operands), default=0)
+            depth[node.id] = before + self._multiplies(node)
+        return depth
+
+    def _multiplies(self, node: Node) -> bool:
+        """Whether an op is a product of matrices that a kernel makes."""
+        product = isinstance(node.op, ir.Contract) and len(node.operands) == 2
+        return product and node.id not in self.fallback and bool(reduction_dims(self.graph, node))
 
     def recurrences(self, level: int) -> list[Node]:
         """The walks of a level."""

@@ -278,3 +278,14 @@ def test_what_follows_on_a_number_does_not_wait_for_its_turn() -> None:
     kernels = next(part.kernels for part in plan.parts if part.title == "inference").kernels
     walks = [kernel for kernel in kernels if kernel.walk is not None]
     assert set(walks[0].stores) == {"m@start"}
+
+
+def test_a_kernel_with_too_many_products_is_cut_where_half_of_them_have_followed() -> None:
+    """The gradient of a memory with momentum: 22 products after the walk, four of them in a row."""
+    file = str(Path(__file__).parents[1] / "newcomers" / "titans.arch")
+    layer = with_epilogues(for_kernels(lowered(archc.load(file).layer)))
+    (recurrence,) = (n.op for n in layer.graph if isinstance(n.op, ir.Recurrence))
+    given = recurrence.chunked.backward, "memory", recurrence.stream, recurrence.heads, {}
+    names = [each.name for each in partition(*given).kernels]
+    assert names == ["memory_chunk_prepare", "memory_inter_chunk_scan", "memory_chunk_output",
+                     "memory_chunk_output_2"]  # fmt: skip
