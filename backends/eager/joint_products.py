@@ -24,7 +24,9 @@ def join_products(scope: Scope, params: Collection[int], away: Collection[int]) 
     groups: dict[int, list[int]] = {}
     for node in graph:
         place = _place_of_weight(graph, node, params)
-        if place is not None and node.id in scope.uses and not {node.id, *node.operands} & taken:
+        if place is None or node.id not in scope.uses or node.id in taken:
+            continue
+        if node.operands[place] not in taken:
             groups.setdefault(node.operands[1 - place], []).append(node.id)
     found = [JointProducts(scope, x, made) for x, made in groups.items() if len(made) > 1]
     if found:
