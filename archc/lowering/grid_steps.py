@@ -23,7 +23,7 @@ from archc.ir.kernel import Kernel
 from archc.lowering.names import axis_name
 from archc.lowering.products import contract
 from archc.lowering.step_rules import STEP_RULES
-from archc.lowering.steps import Spread, Stepping, Steps
+from archc.lowering.steps import Spread, Stepping, Steps, stepping
 from archc.lowering.values import Made, Padded, Place, Refusal, Values
 from archc.tile.compose import size
 from archc.tile.handle import Tile
@@ -49,15 +49,7 @@ def over_grid(
     spread = _spread_dim(kernel)
     if isinstance(spread, Refusal):
         return spread
-    clean: dict[str, frozenset[str]] = {}
-    while True:
-        made = GridSteps(replace(kernel, split=spread), numbers, pools, clean)
-        refusal = made.write()
-        if refusal is not None:
-            return refusal
-        if made.clean == made.first_clean:
-            return made.done()
-        clean = made.clean
+    return stepping(replace(kernel, split=spread), numbers, pools, GridSteps)
 
 
 def _spread_dim(kernel: Kernel) -> Axis | Refusal:

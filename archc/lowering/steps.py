@@ -80,15 +80,19 @@ class Spread:
 
 
 def stepping(
-    kernel: Kernel, numbers: Collection[str] = (), pools: bool = True
+    kernel: Kernel,
+    numbers: Collection[str] = (),
+    pools: bool = True,
+    kind: type[Steps] | None = None,
 ) -> Stepping | Refusal:
     """The program of a kernel of `archc.schedule.token_walks`. `numbers`: captures given by
-    value; `pools`: states are in rows of pools that indices choose, else each in its sequence's.
+    value; `pools`: states are in rows of pools that indices choose, else each in its sequence's;
+    `kind`: other steps than `Steps`.
 
     It is made anew where a state turns out not to stay 0 off its axes."""
     clean: dict[str, frozenset[str]] = {}
     while True:
-        made = Steps(kernel, numbers, pools, clean)
+        made = (kind or Steps)(kernel, numbers, pools, clean)
         refusal = made.write()
         if refusal is not None:
             return refusal
