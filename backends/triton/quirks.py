@@ -158,10 +158,14 @@ def _old_assembler(tree: ast.Module) -> Iterator[str]:
                 yield node.name
 
 
+UNSEEN = ("ProductsOf",)
+"""Functions of autograd that torch.compile never sees: `one_gradient_for` hands it plain products."""
+
+
 def _in_place(tree: ast.Module) -> Iterator[str]:
-    """Methods such as `x.add_(y)` in what tells autograd of a gradient."""
+    """Methods such as `x.add_(y)` in what tells autograd of a gradient, and the compiler sees."""
     for node in ast.walk(tree):
-        is_class = isinstance(node, ast.ClassDef)
+        is_class = isinstance(node, ast.ClassDef) and node.name not in UNSEEN
         if is_class and any("autograd.Function" in ast.unparse(base) for base in node.bases):
             for call in _calls(node):
                 name = called(call)
