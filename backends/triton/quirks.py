@@ -159,7 +159,7 @@ def _old_assembler(tree: ast.Module) -> Iterator[str]:
 
 
 UNSEEN = ("ProductsOf",)
-"""Functions of autograd that torch.compile never sees: `one_gradient_for` hands it plain products."""
+"""Functions of autograd that torch.compile never sees: `one_gradient_for` keeps them from it."""
 
 
 def _in_place(tree: ast.Module) -> Iterator[str]:
