@@ -59,6 +59,7 @@ from archc.schedule.outer import with_sums_of_rows, without_outer_sums
 from archc.schedule.partition import partition
 from archc.schedule.prologue import prologues
 from archc.schedule.quotients import quotients_again
+from archc.schedule.row_scales import with_plain_rows
 from archc.schedule.segments import segments
 from archc.schedule.token_walks import is_checkpointed, steps, tokenwise
 from archc.schedule.wide_scans import wide_scans_again, with_sums_of_blocks
@@ -210,7 +211,7 @@ def with_gradient(graph: Graph) -> ChunkForm | None:
 def prepared(graph: Graph, heads: Collection[str]) -> Graph:
     """A chunked form as kernels do it best."""
     graph = with_sums_of_rows(without_outer_sums(graph, heads), heads)
-    return with_sums(with_sums_of_blocks(graph, heads), heads)
+    return with_plain_rows(with_sums(with_sums_of_blocks(graph, heads), heads), heads)
 
 
 def token_regions(layer: ir.Layer, away: Collection[int] = ()) -> list[RegionKernels | Left]:

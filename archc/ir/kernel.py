@@ -114,6 +114,33 @@ class Kernels:
     fallback: Mapping[int, str] = field(default_factory=dict)
 
 
+def loaded_by_walk(kernel: Kernel, id: int) -> tuple[int, list[Axis]] | None:
+    """How many matrices of a value the walk of a kernel loads at each chunk, one for each capture
+    of it, and the axes of one but for the grid: rows, their steps, a dim. None if it loads none."""
+    node, grid = kernel.graph[id], {axis.name for axis in kernel.grid}
+    walk = None if kernel.walk is None else kernel.graph[kernel.walk]
+    streams = [axis for axis in node.type.axes if axis.kind == "stream"]
+    if walk is None or not streams or id in kernel.stores.values():
+        return None
+    steps = {n.op.steps for n in kernel.graph if isinstance(n.op, ck.Chunks)}
+    rows = [axis for axis in streams if not axis.size.has(ck.CHUNK)]
+    dims = [a for a in node.type.axes if a.kind == "dim" and a.name not in grid]
+    if len(rows) + sum(axis.name not in steps for axis in dims) != 2:
+        return None
+    count = sum(_entering(kernel.graph, each) == id for each in walk.operands)
+    return max(1, count), [*rows, *dims]
+
+
+def _entering(graph: Graph, id: int) -> int:
+    """What a value is in chunks, or under other names."""
+    node = graph[id]
+    while isinstance(node.op, ck.Chunks) or (
+        isinstance(node.op, ir.Contract) and len(node.operands) == 1
+    ):
+        node = graph[node.operands[0]]
+    return node.id
+
+
 def warps(kernel: Kernel, read: Iterable[Type], parts: bool) -> int:
     """How many warps a program has that reads values of these types: more where it has much to
     hold. That is a walk back the state and its gradient, or a matrix in float32 or in `parts`, and

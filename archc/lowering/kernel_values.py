@@ -45,9 +45,13 @@ VARYING = (BATCH, SEQUENCES, SEGMENTS, TOKENS, CHUNKS)
 """Sizes that change from call to call: rows of the batch, rows of the table of sequences (or of
 what stands once for a sequence), segments, tokens, and chunks."""
 
+STAGES = "STAGES"
+"""The constant that says how many chunks ahead a walk loads."""
+
 NUMBERS = Numbers("DOT", "PRECISION", "SUMS", "SOLVE")
 WORDS = frozenset(
-    {"CHUNK", "BLOCK", "LEVELS", "DIMS", "STRONG_DIMS", "DOT", "PRECISION", "SUMS", "SOLVE"}
+    {"CHUNK", "BLOCK", "LEVELS", "DIMS", "STRONG_DIMS", "STAGES"}
+    | {"DOT", "PRECISION", "SUMS", "SOLVE"}
     | {str(symbol) for symbol in VARYING}
 )  # fmt: skip
 """Constants and sizes of kernels, which no size of a spec may be called."""
@@ -110,7 +114,7 @@ class KernelValues(Values):
         """Sizes and constants, the grid, and what a program knows of its sequence."""
         k = self.k
         k.sizes(*map(str, VARYING), varying=True)
-        k.fixed(CHUNK, size("LEVELS"))
+        k.fixed(CHUNK, size("LEVELS"), size(STAGES))
         k.dtypes("DOT", "SUMS", "SOLVE")
         k.precisions("PRECISION")
         self.symbols |= {ck.CHUNK: CHUNK}

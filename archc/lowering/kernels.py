@@ -19,10 +19,11 @@ from archc.ir.graph import Node, Type
 from archc.ir.kernel import NEAR, WHOLE, Kernel, warps
 from archc.lowering.blocks import part_by_part
 from archc.lowering.chunk_rules import CHUNK_RULES
-from archc.lowering.kernel_values import CHUNKS, KernelValues, Memory, made_here
+from archc.lowering.kernel_values import CHUNKS, STAGES, KernelValues, Memory, made_here
 from archc.lowering.paired import DIMS
 from archc.lowering.turned import Turned, store_in_turn, sums_over
 from archc.lowering.values import Frame, Index, Made, Padded, Place, Refusal, Rules
+from archc.tile.early import early
 from archc.tile.handle import Tile
 from archc.tile.language import Program
 from archc.tile.unread import swept
@@ -85,7 +86,7 @@ class _Kernel:
                 refused = self._store_all()
         if refused is not None:
             return refused
-        v, program = self.v, swept(self.v.k.done())
+        v, program = self.v, swept(early(self.v.k.done()))
         program = replace(program, buffers=tuple(sorted(program.buffers, key=v.is_table)))
         names = {buffer.name: name for name, buffer in v.tensors.items()}
         nodes = {buffer.name: v.nodes[name] for name, buffer in v.tensors.items()}
@@ -241,7 +242,7 @@ class _Kernel:
                 return made
             starts.append(made)
         low, high = v.borders(op.stream)
-        with v.k.loop(0, high - low, *starts, index="step") as turn, v.inner():
+        with v.k.loop(0, high - low, *starts, index="step", ahead=STAGES) as turn, v.inner():
             at = high - 1 - turn.index if op.reverse else low + turn.index
             title = op.stream.name if op.stream.name == self.tokens else "n"
             v.indices[op.stream.name] = Index(v.title(at, title))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from archc.runtime.optional import triton
-from archc.runtime.together import NotCompiled, code_that_fits
+from archc.runtime.together import NotCompiled, code_that_fits, staged
 
 
 def launch_kernel(
@@ -23,7 +23,7 @@ def launch_kernel(
     """
     flat = isinstance(kernel, triton.JITFunction) and torch.version.hip is None
     if not flat or torch.compiler.is_compiling():
-        kernel[(programs,)](*given, *counts, **fixed, **options)
+        kernel[(programs,)](*given, *counts, **staged(fixed, options), **options)
         return None
     device = given[0].device
     if device.type == "cuda" and device.index != torch.cuda.current_device():

@@ -26,6 +26,11 @@ class NotCompiled(Exception):
         raise cls
 
 
+def staged(fixed: dict, options: dict) -> dict:
+    """The constants of a kernel: a walk loads as many chunks ahead as the options say."""
+    return {**fixed, "STAGES": options["num_stages"]} if "STAGES" in fixed else fixed
+
+
 def code_that_fits(
     kernel: Any, programs: int, given: list, counts: list, fixed: dict, options: dict
 ) -> Any:
@@ -35,7 +40,8 @@ def code_that_fits(
     active = triton.runtime.driver.active
     room = active.utils.get_device_properties(active.get_current_device())["max_shared_mem"]
     while True:
-        made = kernel.warmup(*given, *counts, grid=(programs,), **fixed, **options)
+        known = staged(fixed, options)
+        made = kernel.warmup(*given, *counts, grid=(programs,), **known, **options)
         stages = options.get("num_stages", 1)
         if made.metadata.shared <= room or stages == 1:
             return made

@@ -17,7 +17,7 @@ from functools import cached_property
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.graph import Type
-from archc.ir.kernel import BLOCK, POINTWISE, WHOLE, Kernel, warps
+from archc.ir.kernel import BLOCK, POINTWISE, WHOLE, Kernel, loaded_by_walk, warps
 from archc.schedule.devices import REFERENCE, Budget
 from archc.schedule.levels import is_renamed
 from archc.schedule.operands import PAIRED, is_product, summed, tile_of_rows
@@ -265,15 +265,11 @@ class Tiles:
 
     def _matrix(self, step: Step) -> int:
         """How many numbers of a matrix a walk loads at each chunk; 0 for any other step."""
-        axes, kernel = step.node.type.axes, self.program.kernel
-        streams = [axis for axis in axes if axis.kind == "stream"]
-        if step.load in kernel.stores or not streams:
+        found = loaded_by_walk(self.program.kernel, step.node.id)
+        if found is None:
             return 0
-        grid = {axis.name for axis in kernel.grid}
-        dims = [axis for axis in axes if axis.kind == "dim" and axis.name not in grid]
-        rows = [axis for axis in streams if not axis.size.has(ck.CHUNK)]
-        lengths = [self.program.tile([axis]) for axis in [*rows, *dims]]
-        return math.prod(x for each in lengths for x in each) if len(lengths) == 2 else 0
+        count, axes = found
+        return count * math.prod(self.program.tile(axes))
 
     def _ahead(self) -> set[Key]:
         """The values, but for vectors, that a walk loads at every chunk for a product."""

@@ -417,7 +417,7 @@ class Composer:
         stop: Tile | Number,
         *carried: Tile,
         index: str = "n",
-        ahead: int | None = None,
+        ahead: int | str | None = None,
         unrolled: bool = False,
     ) -> Iterator[Loop]:
         """A loop; what it carries is named as what enters it."""

@@ -329,10 +329,12 @@ class Barrier:
 class For:
     """A loop: operands are the first index, the one after the last, then what is carried into the
     first turn. Its block takes the index (of the wider dtype of both bounds) and what is carried,
-    and yields what the next turn gets. `ahead` is how many turns loads may be issued ahead (None:
-    the compiler's choice). `unrolled`: its bounds are constants, and machine code has no loop."""
+    and yields what the next turn gets. `ahead` is how many turns all loads may be issued
+    ahead, a number or a constant of the program (None: the compiler's choice, which loads factors
+    of products alone ahead). `unrolled`: its bounds are constants, and machine code has no
+    loop."""
 
-    ahead: int | None = None
+    ahead: int | str | None = None
     unrolled: bool = False
 
 

@@ -170,7 +170,8 @@ class Launch:
         most = 0
         for statement in self.done:
             if isinstance(statement.op, For):
-                ahead = statement.op.ahead or self.program.ahead
+                said = statement.op.ahead
+                ahead = said if isinstance(said, int) else self.program.ahead
                 (body,) = statement.blocks
                 loads = [s for s in body.statements if self._is_staged(s)]
                 if statement.op.ahead is None:

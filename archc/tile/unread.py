@@ -132,6 +132,8 @@ def _words(program: Program) -> set[str]:
             words.add(op.precision)
         if isinstance(op, Chosen):
             words.add(op.constant)
+        if isinstance(op, For) and isinstance(op.ahead, str):
+            words.add(op.ahead)
         inner = [value for block in statement.blocks for value in block.arguments]
         for value in (*statement.results, *inner):
             words.add(value.type.dtype)

@@ -25,7 +25,7 @@ from archc.ir import chunk as ck
 from archc.ir import layer as ir
 from archc.ir.chunk import CHUNK, is_end
 from archc.ir.graph import Graph, Node
-from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Buffer
+from archc.ir.kernel import FEW, NARROW, NEAR, SUMMED, Buffer, loaded_by_walk
 from archc.ir.value_names import is_saved, primal
 from archc.lowering.paired import DIMS, DIMS_OF_A_PART
 
@@ -224,14 +224,20 @@ class KernelFunction(GraphFunction):
             return self._loaded_of_parts(made, launch)
         found = []
         for name, node in made.arguments.items():
-            walked = made.kernel.walk is not None and name not in made.kernel.stores
-            dims = [a for a in node.type.axes if a.name not in made.grid and a.kind == "dim"]
-            stream = [axis for axis in node.type.axes if axis.kind == "stream"]
-            if walked and stream and len(dims) + (stream[0].name == self.stream.name) == 2:
-                rows = ["chunk"] if stream[0].name == self.stream.name else []
+            matrices = loaded_by_walk(made.kernel, node.id)
+            if matrices is not None:
+                count, axes = matrices
+                sizes = [self._loaded_length(made, axis) for axis in axes]
                 each = f"{launch.arguments[name]}.element_size()"
-                found.append(" * ".join([*rows, *(self._block(made, a) for a in dims), each]))
+                found += count * [" * ".join([*sizes, each])]
         return found
+
+    def _loaded_length(self, made: KernelProgram, axis: Axis) -> str:
+        """How long a matrix is along an axis that a walk loads it along."""
+        if axis.kind == "stream":
+            return "chunk"
+        steps = {n.op.steps for n in made.kernel.graph if isinstance(n.op, ck.Chunks)}
+        return self.size(axis.size) if axis.name in steps else self._block(made, axis)
 
     def _loaded_of_parts(self, made: KernelProgram, launch: Launch) -> list[str]:
         """The bytes of each value of rows that is loaded part by part."""

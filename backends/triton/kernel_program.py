@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 NUMBERS = {
     "CHUNK": "chunk", "LEVELS": "chunk.bit_length() - 1", "DOT": "data", "SUMS": "sums_of(data)",
-    "PRECISION": '"tf32x3"', "SOLVE": "solve_of(data)",
+    "PRECISION": '"tf32x3"', "SOLVE": "solve_of(data)", "STAGES": "3",
 }  # fmt: skip
-"""How kernels count, where `data` is the dtype of the data."""
+"""How kernels count, where `data` is the dtype of the data; `STAGES` is the most (`staged`)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -144,7 +144,7 @@ def constants(found: Planned, kernel: Kernel, made: Lowered) -> dict[str, int | 
     chunk = found.sizes["chunk"]
     known: dict[str, int | str] = {
         "CHUNK": chunk, "LEVELS": chunk.bit_length() - 1, "DOT": "f32", "SUMS": "f64",
-        "PRECISION": "ieee", "SOLVE": "f32",
+        "PRECISION": "ieee", "SOLVE": "f32", "STAGES": 3,
     }  # fmt: skip
     for name, size in made.sizes.items():
         known.setdefault(name, number(size, found.sizes))

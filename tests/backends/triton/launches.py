@@ -30,6 +30,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+from archc.runtime.together import staged
+
 TYPES = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64",
     torch.bool: "*i1", torch.int32: "*i32", torch.int64: "*i64",
@@ -198,7 +200,8 @@ def machine_code(launch: Launch, capability: int = 90) -> MachineCode:
     stages = launch.options.get("num_stages", 1)
     if made.metadata.shared > ROOM[capability] and stages > 1:  # as a file does at a launch
         options = {**launch.options, "num_stages": stages - 1}
-        return machine_code(replace(launch, options=options), capability)
+        given = staged(dict(launch.given), options)
+        return machine_code(replace(launch, given=given, options=options), capability)
     seconds = time.perf_counter() - begun
     usage = resources(made.asm["cubin"])
     return MachineCode(

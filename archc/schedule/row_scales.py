@@ -1,0 +1,193 @@
+"""Chunk IR -> chunk IR: a walk reads rows as they entered, and scales what its products make.
+
+    X = k[i, K] * s[i];  along the chunks  X @ S, X.T @ Y
+        ->  along the chunks  s[i] * (k @ S), k.T @ (s[i] * Y)
+
+X is then neither written nor read, a walk that reads k under several scales loads it once, and k is
+not rounded again before a product. This is for rows that the caller has: others have to be made in
+any case, and are as well made scaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.builder import Sharing
+from archc.ir.graph import Graph, Node
+
+MUL, NEG = ir.Elementwise("mul"), ir.Elementwise("neg")
+
+
+def with_plain_rows(graph: Graph, heads: Collection[str]) -> Graph:
+    """The graph whose walks read rows without their scales; itself if none can."""
+    new = graph.copy()
+    walks = [node for node in graph if isinstance(node.op, ir.Recurrence)]
+    places: dict[int, float] = {}
+    changed = [_Walk(new, new[walk.id], heads, places).rewritten() for walk in walks]
+    if not any(changed):
+        return graph
+    new.prune([node.id for node in new if isinstance(node.op, ir.Input)])
+    return new.renumbered(lambda id: places.get(id, id))
+
+
+def factors(b: Sharing, id: int, heads: Collection[str]) -> tuple[int, int | None]:
+    """Rows and their scale, of which a value is the product; a scale lacks a dim of the rows, and
+    rows may be the same for all heads. The value itself and None where it is no such product."""
+    node = b.graph[id]
+    if node.op == MUL:
+        for rows, scale in (node.operands, node.operands[::-1]):
+            if {*b.names(scale)} - {*heads} < {*b.names(rows)} - {*heads}:
+                inner, other = factors(b, rows, heads)
+                return inner, scale if other is None else b.add(MUL, other, scale)
+    if node.op == NEG or isinstance(node.op, ck.Chunks) or _renames(node):
+        inner, scale = factors(b, node.operands[0], heads)
+        moved = None if scale is None else _through(b, node, scale)
+        if moved is not None:
+            return inner if node.op == NEG else _again(b, node, inner), moved
+    return id, None
+
+
+def _renames(node: Node) -> bool:
+    """Whether a node gives axes other names, or another order, and does nothing else."""
+    op = node.op
+    if not isinstance(op, ir.Contract) or len(op.ins) != 1:
+        return False
+    return sorted(op.ins[0]) == sorted(label for label, _ in op.out)
+
+
+def _through(b: Sharing, node: Node, scale: int) -> int | None:
+    """The scale of what a node makes of rows, from theirs."""
+    op, names = node.op, b.names(scale)
+    if op == NEG:
+        return b.add(NEG, scale)
+    if isinstance(op, ck.Chunks):
+        along = op.stream in names and (op.steps is None or op.steps in names)
+        return b.add(op, scale) if along and not op.fill else None
+    return _again(b, node, scale)
+
+
+def _again(b: Sharing, node: Node, part: int) -> int:
+    """An op on a part of its operand, which may lack axes of it."""
+    if not isinstance(node.op, ir.Contract):
+        return b.add(node.op, part)
+    label_of = dict(zip(b.names(node.operands[0]), node.op.ins[0], strict=True))
+    labels = tuple(label_of[name] for name in b.names(part))
+    return b.add(ir.Contract((labels,), tuple(e for e in node.op.out if e[0] in labels)), part)
+
+
+def _enters(graph: Graph, id: int) -> bool:
+    """Whether rows are those that the caller has, in chunks."""
+    node = graph[id]
+    while _renames(node):
+        node = graph[node.operands[0]]
+    return isinstance(node.op, ck.Chunks) and isinstance(graph[node.operands[0]].op, ir.Input)
+
+
+class _Walk:
+    """One walk of a graph, with a body of its own. What is new stands in the `places` of what it is
+    there for, so that kernels make all else in the order in which they did."""
+
+    def __init__(
+        self, graph: Graph, recurrence: Node, heads: Collection[str], places: dict[int, float]
+    ) -> None:
+        self.graph, self.recurrence, self.op = graph, recurrence, recurrence.op
+        self.heads, self.places, self.first = heads, places, graph.fresh
+        self.outside = Sharing(graph, recurrence.span)
+        self.body = recurrence.op.body.copy()
+        self.inside = Sharing(self.body, recurrence.span)
+        self.inputs = {n.op.name: n.id for n in self.body if isinstance(n.op, ir.Input)}
+        self.captured = dict(zip(self.op.captures, recurrence.operands, strict=False))
+
+    def rewritten(self) -> bool:
+        """Put another walk in the place of this one, if it reads scaled rows."""
+        changed = [self._rows(name) for name in [*self.captured] if name in self.inputs]
+        if any(changed):
+            self._put()
+        return any(changed)
+
+    def _input(self, name: str, outside: int) -> int:
+        """An input of the body for a value along the chunks, under a new name."""
+        while name in self.captured:
+            name += "_"
+        self.captured[name] = outside
+        type = self.graph[outside].type
+        axes = tuple(axis for axis in type.axes if axis.name != self.op.stream.name)
+        self.inputs[name] = self.body.add(ir.Input(name, replace(type, axes=axes)))
+        return self.inputs[name]
+
+    def _rows(self, name: str) -> bool:
+        """Rows without their scale, if products alone read them."""
+        rows, scale = factors(self.outside, self.captured[name], self.heads)
+        if scale is None or not _enters(self.graph, rows):
+            return False
+        old = self.inputs[name]
+        used = [self.body[user] for user in self.body.users(old)]
+        stream = {self.op.stream.name}
+        names = {*self.graph[scale].type.names} - stream
+        left = {*self.graph[rows].type.names} - stream
+        if old in self.body.outputs.values() or not all(
+            _scales(self.body, user, old, left, names) for user in used
+        ):
+            return False
+        plain = self._input(f"{name}_rows", rows)
+        factor = self._input(f"{name}_scale", scale)
+        for user in used:
+            self.body.substitute(user.id, self._scaled(user, old, plain, factor))
+        return True
+
+    def _scaled(self, user: Node, old: int, plain: int, factor: int) -> int:
+        """A product of scaled rows, as one of the rows."""
+        b, place = self.inside, user.operands.index(old)
+        kept = {label for label, _ in user.op.out}
+        labels = dict(zip(b.names(old), user.op.ins[place], strict=True))
+        operands = [plain if o == old else o for o in user.operands]
+        ins = list(user.op.ins)
+        ins[place] = tuple(labels[name] for name in b.names(plain))
+        product = replace(user.op, ins=tuple(ins))
+        if all(labels[name] in kept for name in b.names(factor)):
+            return b.add(MUL, b.add(product, *operands), factor)
+        operands[1 - place] = b.add(MUL, operands[1 - place], factor)
+        return b.add(product, *operands)
+
+    def _put(self) -> None:
+        """The walk with what is captured now."""
+        graph, recurrence, body = self.graph, self.recurrence, self.body
+        body.prune()
+        known = {node.op.name for node in body if isinstance(node.op, ir.Input)}
+        captured = {name: id for name, id in self.captured.items() if name in known}
+        starts = recurrence.operands[len(self.op.captures) :]
+        op = replace(self.op, captures=tuple(captured), body=body.renumbered(lambda id: id))
+        before = range(self.first, graph.fresh)
+        self.places |= dict.fromkeys(before, recurrence.id - 0.5)
+        new = graph.add(op, *captured.values(), *starts, name=recurrence.name, span=recurrence.span)
+        self.places[new] = recurrence.id
+        for user in graph.users(recurrence.id):
+            result = graph[user]
+            made = graph.add(result.op, new, name=result.name, span=result.span)
+            graph.substitute(user, made)
+            self.places[made] = user
+
+
+def _scales(graph: Graph, user: Node, scaled: int, rows: set[str], names: set[str]) -> bool:
+    """Whether a node is a product of `scaled` and something else, whose result or whose other side
+    can be scaled along the axes of these names instead; `rows` are the axes that are left then."""
+    op = user.op
+    product = isinstance(op, ir.Contract) and len(user.operands) == 2
+    if not product or user.operands.count(scaled) != 1:
+        return False
+    place = user.operands.index(scaled)
+    mine, other = (
+        dict(zip(graph[operand].type.names, labels, strict=True))
+        for operand, labels in (
+            (user.operands[at], op.ins[at]) for at in (place, 1 - place)
+        )
+    )  # fmt: skip
+    kept = {label: axis.name for label, axis in op.out}
+    if any(other.get(name) != mine[name] for name in mine.keys() - rows):
+        return False
+    if all(mine[name] in kept for name in names):
+        return all(kept[mine[name]] == name for name in names)
+    return all(other.get(name) == mine[name] for name in names)

@@ -1,0 +1,176 @@
+"""Loads that stand in no row of memory are issued a turn early.
+
+    for n from 0 below N                  b0 = load beta[0] where 0 < N
+      b = load beta[n]              ->    for n from 0 below N
+      ...                                   carry b from b0
+                                            b1 = load beta[n + 1] where n + 1 < N
+                                            ...
+                                            next b1
+
+A compiler copies what lies side by side to shared memory turns ahead. It cannot copy numbers of 16
+bits that lie apart, as one number a head of every token does, and a turn would wait for memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from archc.tile.language import (
+    PURE,
+    Apply,
+    Block,
+    For,
+    Full,
+    Load,
+    Program,
+    Statement,
+    Store,
+    Type,
+    Value,
+    statements,
+)
+
+
+def early(program: Program) -> Program:
+    """The program whose loops that load ahead do so of vectors that lie apart in memory as well."""
+    body = _block(program.body, _Names(program))
+    return replace(program, body=body)
+
+
+class _Names:
+    """Makes values of names that a program does not have yet."""
+
+    def __init__(self, program: Program) -> None:
+        made = [program.body.arguments]
+        for each in statements(program.body):
+            made += [each.results, *(block.arguments for block in each.blocks)]
+        self.taken = {value.name for values in made for value in values}
+
+    def like(self, value: Value) -> Value:
+        """A value of a type that is there."""
+        return self.new(value.name, value.type)
+
+    def new(self, name: str, type: Type) -> Value:
+        """A value of that name, or nearly."""
+        found, count = name, 1
+        while found in self.taken:
+            count += 1
+            found = f"{name}_{count}"
+        self.taken.add(found)
+        return Value(found, type)
+
+
+def _block(block: Block, names: _Names) -> Block:
+    """A block with its loops, and those within them, rewritten."""
+    made: list[Statement] = []
+    for each in block.statements:
+        found = replace(each, blocks=tuple(_block(part, names) for part in each.blocks))
+        made += _Loop(found, names).rewritten() if _loads_ahead(each) else [found]
+    return Block(block.arguments, made, block.yields)
+
+
+def _loads_ahead(statement: Statement) -> bool:
+    """Whether a statement is a loop of a program that says how far ahead it loads."""
+    return isinstance(statement.op, For) and isinstance(statement.op.ahead, str)
+
+
+@dataclass
+class _Loop:
+    """A loop over `start`, ..., `stop - 1`."""
+
+    loop: Statement
+    names: _Names
+
+    def __post_init__(self) -> None:
+        (self.body,) = self.loop.blocks
+        self.start, self.stop = self.loop.operands[:2]
+        self.made_by = {v: each for each in self.body.statements for v in each.results}
+        inside = [*statements(self.body)]
+        self.written = {each.op.buffer for each in inside if isinstance(each.op, Store)}
+
+    def rewritten(self) -> list[Statement]:
+        """What stands before the loop, and the loop."""
+        loads = [each for each in self.body.statements if self._is_early(each)]
+        if not loads:
+            return [self.loop]
+        before, first = self._copied(loads, self.start, [])
+        ahead, following = self._copied(loads, *self._next())
+        rest = [each for each in self.body.statements if each not in loads]
+        arrived = tuple(load.results[0] for load in loads)
+        body = Block(
+            (*self.body.arguments, *arrived), [*ahead, *rest], (*self.body.yields, *following)
+        )
+        left = tuple(self.names.like(value) for value in arrived)
+        return [
+            *before,
+            replace(
+                self.loop, operands=(*self.loop.operands, *first),
+                results=(*self.loop.results, *left), blocks=(body,),
+            ),
+        ]  # fmt: skip
+
+    # --- which loads ---
+
+    def _is_early(self, statement: Statement) -> bool:
+        """Whether a statement loads a vector whose numbers lie apart, from a place that a turn
+        knows by its number alone."""
+        op = statement.op
+        if not isinstance(op, Load) or op.buffer in self.written:
+            return False
+        last = statement.operands[len(op.buffer.axes) - 1]
+        apart = len(statement.results[0].type.dims) == 1 and not last.type.dims
+        return apart and self._needed([statement]) is not None
+
+    def _needed(self, loads: Sequence[Statement]) -> list[Statement] | None:
+        """The statements of a turn that places and masks are made by, in order; None if one of them
+        is more than arithmetic, or made of what the turns hand on."""
+        found: set[Value] = set()
+        stack = [value for load in loads for value in load.operands]
+        while stack:
+            value = stack.pop()
+            if value in self.body.arguments[1:]:
+                return None
+            made = self.made_by.get(value)
+            if made is None or value in found:
+                continue
+            if not isinstance(made.op, PURE):
+                return None
+            found |= {*made.results}
+            stack += made.operands
+        return [each for each in self.body.statements if found & {*each.results}]
+
+    # --- the same of another turn ---
+
+    def _next(self) -> tuple[Value, list[Statement]]:
+        """The number of the next turn, and the lines that make it."""
+        index = self.body.arguments[0]
+        one, following = self.names.new("one", index.type), self.names.new("following", index.type)
+        lines = [
+            Statement(Full(1, index.type), (), (one,)),
+            Statement(Apply("add"), (index, one), (following,)),
+        ]
+        return following, lines
+
+    def _copied(
+        self, loads: Sequence[Statement], turn: Value, lines: list[Statement]
+    ) -> tuple[list[Statement], list[Value]]:
+        """Lines that load the same at another turn, if there is one, and what they load."""
+        there = self.names.new("there_is", Type("bool"))
+        made = [*lines, Statement(Apply("lt"), (turn, self.stop), (there,))]
+        known = {self.body.arguments[0]: turn}
+        for each in self._needed(loads) or []:
+            made.append(self._again(each, known))
+        found = []
+        for load in loads:
+            again = self._again(load, known)
+            made.append(replace(again, operands=(*again.operands, there)))
+            found.append(again.results[0])
+        return made, found
+
+    def _again(self, statement: Statement, known: dict[Value, Value]) -> Statement:
+        """A statement of other values, with results of its own."""
+        operands = tuple(known.get(value, value) for value in statement.operands)
+        results = tuple(self.names.like(value) for value in statement.results)
+        known |= dict(zip(statement.results, results, strict=True))
+        return replace(statement, operands=operands, results=results)

@@ -1,0 +1,47 @@
+"""Walks that read rows without their scales."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import archc
+from archc.compile import for_kernels, lowered
+from archc.ir import chunk as ck
+from archc.ir import layer as ir
+from archc.ir.graph import Graph
+from archc.schedule.row_scales import with_plain_rows
+from tests.schedule.same import check_same_form
+from tests.schedule.test_delayed_solve import form_of
+
+
+def captured(graph: Graph) -> list[str]:
+    """What the walk of a graph captures as the caller has it, under any name."""
+    (walk,) = (node for node in graph if isinstance(node.op, ir.Recurrence))
+    found = []
+    for id in walk.operands:
+        node = graph[id]
+        while isinstance(node.op, ck.Chunks | ir.Contract) and len(node.operands) == 1:
+            node = graph[node.operands[0]]
+        found += [node.op.name] if isinstance(node.op, ir.Input) else []
+    return found
+
+
+@pytest.mark.parametrize("spec", ["delta", "gated_delta", "gated_delta_product"])
+def test_keys_are_read_as_they_are_under_every_scale(spec: str) -> None:
+    layer = for_kernels(lowered(archc.load(spec).layer))
+    form = form_of(layer)
+    assert form.backward is not None
+    heads = ("H",)
+    forward, backward = (with_plain_rows(g, heads) for g in (form.forward, form.backward))
+    assert captured(form.forward).count("k") < 2
+    assert captured(forward).count("k") == captured(backward).count("k") == 2
+    if spec != "gated_delta_product":  # whose steps a token are no size to draw
+        check_same_form(form, replace(form, forward=forward, backward=backward))
+
+
+@pytest.mark.parametrize("spec", ["kda", "gla", "linear_attention_simple"])
+def test_rows_that_are_made_in_any_case_stay(spec: str) -> None:
+    form = form_of(for_kernels(lowered(archc.load(spec).layer)))
+    assert with_plain_rows(form.forward, ("H",)) is form.forward
