@@ -24,6 +24,7 @@ from archc.backends.expression import ATOM, Text, whole
 from archc.backends.index import permuted
 from archc.backends.writer import INDENT, Names, Writer, identifier
 
+from archc.dims import Axis
 from archc.ir import layer as ir
 from archc.ir.chooses import chooses
 from archc.ir.decode import decode_pays
@@ -48,6 +49,7 @@ class AttendFunction:
         types = {name: inputs[name].type for name in self.values if name in inputs}
         self.layouts = {name: self._inner_layout(name, role) for name, role in node.op.captures}
         axes = {n: [t.axis(axis) for axis in self.layouts[n]] for n, t in types.items()}
+        axes |= {n: self._listed(n, own) for n, own in axes.items() if values[n].kind == PLACES}
         real = [n for n, t in types.items() if t.dtype == "real" and self.values[n].kind != NUMBER]
         like = self.arguments[(real or list(types))[0]]
         self.body = body = body_scope(scope, node, like, axes)
@@ -65,6 +67,12 @@ class AttendFunction:
         """Take all packed sequences at once, if that is right where `done` is told of borders."""
         self.packed = bool(self.scope.cu_seqlens) and not why_alone(self.op, done)
         self.body.cu_seqlens = "cu_seqlens" if self.packed else ""
+
+    def _listed(self, name: str, axes: list[Axis]) -> list[Axis]:
+        """The axes of a list of places: that which it is along is as long as the list."""
+        along, _ = self.scope.place_lengths[self.values[name].text.text]
+        listed = Axis(f"places of {along}", sympy.S.Zero, "stream")
+        return [listed if axis.name == along else axis for axis in axes]
 
     def _inner_layout(self, name: str, role: str) -> tuple[str, ...]:
         """A capture's dims under their names in the body."""

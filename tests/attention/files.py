@@ -207,6 +207,35 @@ def compared_singly(most: int, past: int = 5, tokens: int = 37) -> dict[str, flo
     return apart(names, [by_lists, plain], [*drawn.values()], learned)
 
 
+GROUPED = """layer Grouped(H, G, K, n):
+    input q[H, K], k[G, K], v[G, K], i[G, K], j[G, K]
+    index s <= t:
+        I = sum[K](i[t] * j[s])
+    chosen = top(n, I)
+    attend t - 19 < s <= t in chosen over H grouped G:
+        o = softmax(softcap(q[t].T @ k[s], 3)) @ v[s]
+    output o
+"""
+
+
+def compared_grouped(most: int, past: int = 5, tokens: int = 33) -> dict[str, float]:
+    """The same of tokens that the heads of a group have chosen, within a window."""
+    module: Any = loaded(text_of(archc.parse(GROUPED).layer, "triton"), "grouped")
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, tokens, 6, 20), *[(2, tokens + past, 2, 20)] * 2, (2, tokens, tokens + past, 2)]
+    drawn = [torch.randn(shape, generator=generator) for shape in shapes]
+    s, t = torch.arange(tokens + past), past + torch.arange(tokens)
+    seen = (s <= t[:, None])[..., None]
+    drawn[3] = top_of(drawn[3].where(seen, -torch.inf), most, 2)
+    folded = partial(module.grouped_memory_o_fold, pos=past)
+    plain = partial(module.grouped_memory_o, pos=past)
+
+    def by_lists(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor) -> Tensor:
+        return folded(q, k, v, listed_along(chosen, most, 2))
+
+    return apart(["q", "k", "v"], [by_lists, plain], drawn, [True, True, True, False])
+
+
 def compared_index(most: int, past: int = 5, tokens: int = 37) -> dict[str, float]:
     """How many choices differ whose scores are by a kernel, in float32, and in PyTorch."""
     module: Any = loaded(text_of(archc.load("dsa").layer, "triton"), "dsa")
@@ -264,7 +293,7 @@ def apart(
 
 OF_CHOICES: dict[str, Callable[..., dict[str, float]]] = {
     "nsa": compared_choice, "dsa": compared_singly, "index": compared_index,
-    "blocks": compared_blocks,
+    "blocks": compared_blocks, "grouped": compared_grouped,
 }  # fmt: skip
 """What is compared of choices, each given how many there are at most."""
 
@@ -274,7 +303,7 @@ def main() -> int:
     wrong = False
     slots = [f"{spec}, {way}" for spec in ("capped_attention", "attention")
              for way in ("slots", "pages")] + ["mla, pages"]  # fmt: skip
-    chosen = ["nsa, 3", "dsa, 20", "dsa, 50", "index, 9", "blocks, 4"]
+    chosen = ["nsa, 3", "dsa, 20", "dsa, 50", "index, 9", "blocks, 4", "grouped, 8"]
     for spec in sys.argv[1:] or [*SPECS, *slots, *chosen]:
         title, _, way = spec.partition(", ")
         if title == "mla":

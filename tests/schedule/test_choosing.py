@@ -11,6 +11,7 @@ from archc.ir.chooses import chooses
 from archc.ir.rewrite import rewrite
 from archc.schedule.choosing import choices_within
 from archc.source import Source
+from tests.attention.files import GROUPED
 from tests.schedule.same import check_same
 
 INDEXED = """
@@ -71,6 +72,13 @@ def test_what_is_of_the_reader_enters_with_the_choice(between: str):
 def test_a_layer_without_choices_stays_as_it_is():
     layer = lowered(archc.load("mla").layer)
     assert moved(layer) is layer
+
+
+def test_how_many_tokens_are_read_is_not_read_off_a_list():
+    """A list is as long as what is chosen."""
+    text = text_of(archc.parse(GROUPED).layer, "triton")
+    folded = text.partition("def grouped_memory_o_fold(")[2].partition("return")[0]
+    assert "S, G = k.shape[1:3]" in folded
 
 
 def test_lists_are_made_of_what_is_read_by_attends_alone():
