@@ -2,8 +2,10 @@
 device needs for them.
 
 A kernel's floor is the time in which its device could move each tensor once, or do its operations,
-whichever is longer. What it is expected to take counts a tensor as often as programs read it, idle
-processors where programs are few, and the launch. Nothing here is measured.
+whichever is longer. What it is expected to take adds up its bytes, what programs read again, its
+products and other operations, and the chunks that a walk waits for; then idle processors where
+programs are few, and the launch. Three numbers are fitted to times of kernels of six recurrences
+on an H200 (`benchmarks/results/predicted.json`); nothing else is measured.
 """
 
 from __future__ import annotations
@@ -26,6 +28,15 @@ from archc.schedule.memory import OnChip, on_chip
 from archc.schedule.operands import PAIRED, is_product
 from archc.schedule.program import Key, Program, Setting, Step
 from archc.schedule.step_memory import of_steps, walks_tokens
+
+AGAIN = 10.0
+"""How much faster than memory the second cache gives what programs read again."""
+
+SUSTAINED = 0.28
+"""What operations outside products reach of their peak: their operands wait for one another."""
+
+TURN = 0.78e-6
+"""Seconds that a walk waits at each chunk where what it does with a state follows on the last."""
 
 
 @dataclass(frozen=True)
@@ -122,12 +133,32 @@ def cost(kernel: Kernel, setting: Setting, device: Device) -> Cost:
     times = {"memory": bytes / device.bandwidth} | _times(work, device, setting.dtype)
     limit = max(times, key=lambda name: times[name])
     waves = math.ceil(count / device.processors) * device.processors / max(count, 1)
-    busy = max(times[limit], moved / device.bandwidth) * waves
+    turns = program.often(True) if _waits(kernel) else 0
+    each = bytes + max(0, moved - bytes) / AGAIN
+    others = times["arithmetic"] / SUSTAINED + turns * TURN
+    busy = max(times[limit], each / device.bandwidth + times["products"] + others) * waves
     chip = of_steps(kernel, setting) if walks_tokens(kernel) else on_chip(program)
     return Cost(
         kernel.name, count, reads, writes, work, chip, times[limit], limit,
         LAUNCH + busy,
     )  # fmt: skip
+
+
+def _waits(kernel: Kernel) -> bool:
+    """Whether a walk along chunks does more with a state than add to it, which waits for what was
+    done at the chunk before."""
+    if kernel.walk is None or walks_tokens(kernel):
+        return False
+    op = kernel.graph[kernel.walk].op
+    inputs = {node.op.name: node.id for node in op.body if isinstance(node.op, ir.Input)}
+    for state in op.states:
+        last = op.body.outputs[state.name]
+        if state.before in inputs:
+            after = op.body.descendants(inputs[state.before])
+            between = [n for n in after if n == last or last in op.body.descendants(n)]
+            if any(op.body[n].op != ir.Elementwise("add") for n in between):
+                return True
+    return False
 
 
 def _times(work: Work, device: Device, dtype: str) -> dict[str, float]:
