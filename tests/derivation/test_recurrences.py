@@ -64,7 +64,7 @@ CASES = {
     ),
     "a gate that may grow": (
         "S[K, V]",
-        ("S[t] = exp(a) * S[t-1] + k @ v.T", "o = S[t].T @ q"),
+        ("S[t] = diag(exp(b)) @ S[t-1] + k @ v.T", "o = S[t].T @ q"),
         "S stays a loop over the tokens: `S` may grow",
     ),
 }  # fmt: skip
