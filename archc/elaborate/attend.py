@@ -9,7 +9,7 @@ import sympy
 
 from archc.diagnostics import Refused
 from archc.dims import T_SEEN, TIME, Axis, stream
-from archc.elaborate import expr, implicit, ops
+from archc.elaborate import distances, expr, implicit, ops
 from archc.elaborate.clashes import check_index, index_of
 from archc.elaborate.heads import Define, heads_of, live_entries, node_name
 from archc.elaborate.mentions import free_names
@@ -46,10 +46,10 @@ def attend(
     for name in [name for name in assigned if name in exported]:
         _export(inner, node, variable, name)
     implicit.check_alone(inner, node, frame.graph.outputs)
+    window, causal = _reach(inner, node, variable, source)
     frame.graph.prune()
     entries = live_entries(frame)
     _check_reads(scope, node, variable, frame)
-    window, causal = _reach(inner, node, variable, source)
     captures = tuple((name, role) for name, role, _ in entries)
     op = ir.Attend(TIME, axis, source, captures, frame.graph, attend.path, window, causal)
     made = ops.node(scope, op, *(outer for _, _, outer in entries), span=node.span)
@@ -100,7 +100,8 @@ def _reach(
     inner: Scope, node: tree.Attend, variable: str, source: str
 ) -> tuple[sympy.Expr | None, bool]:
     """The window, and whether no token read lies ahead; of the layer's own tokens, a spec says
-    where it is meant that one does."""
+    where it is meant that one does. Of tokens that are not, no distance is left that a function
+    has no value for."""
     _, blocks = inner.context.streams.get(variable, (None, None))
     blocks = None if source == "t" else blocks
     window, causal = reach(inner, node, variable, blocks)
@@ -118,6 +119,9 @@ def _reach(
                 " the whole sequence at once",
             ],
         )
+    attend = inner.attend
+    if causal and source == "t" and attend is not None and attend.allowed is not None:
+        distances.settle(inner.frame.graph, TIME, attend.axis, attend.allowed.node)
     return window, causal
 
 

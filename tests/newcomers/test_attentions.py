@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from tests.newcomers.agreement import held
 
@@ -145,3 +146,35 @@ def test_attention_without_queries_and_keys() -> None:
         return (q.sigmoid() * o) @ p["W_o"]
 
     held("aft", reference, {"x": [2, 5, 4]}, d=4, D=3, length=6, r=2)
+
+
+def distances(tokens: int, least: int) -> Tensor:
+    """t - s of every pair of tokens, at least a number."""
+    t = torch.arange(tokens, dtype=torch.float64)
+    return (t[:, None] - t).clamp(min=least)
+
+
+def test_a_bias_by_the_logarithm_of_the_distance() -> None:
+    """It is no number for tokens ahead, which are not read: nor is a gradient made of it."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        q, k, v = (heads(inputs["x"], p[name]) for name in ("W_q", "W_k", "W_v"))
+        rates = (softplus(p[name])[:, None, None] for name in ("r_1", "r_2"))
+        scale, rate = rates
+        bias = scale * (1 + rate * distances(5, 0)).log()
+        return back(causal(q @ k.mT / 3**0.5 - bias) @ v, p["W_o"])
+
+    held("kerple", reference, {"x": [2, 5, 4]}, d=4, H=2, K=3)
+
+
+def test_weights_by_the_inverse_of_the_distance() -> None:
+    """A token does not read itself, at a distance of 0."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        v, gap = heads(inputs["x"], p["W_v"]), distances(5, 1)
+        score = p["c"][:, None, None] / gap - p["p"][:, None, None] * gap.log()
+        weights = causal(score[:, 1:, :-1])
+        o = torch.cat([torch.zeros_like(v[:, :, :1]), weights @ v[:, :, :-1]], 2)
+        return back(o, p["W_o"])
+
+    held("inverse_distance", reference, {"x": [2, 5, 4]}, d=4, H=2, K=3)
