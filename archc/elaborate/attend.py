@@ -120,8 +120,8 @@ def _reach(
             ],
         )
     attend = inner.attend
-    if causal and source == "t" and attend is not None and attend.allowed is not None:
-        distances.settle(inner.frame.graph, TIME, attend.axis, attend.allowed.node)
+    if causal and source == "t" and attend is not None:
+        distances.settle(inner.frame.graph, TIME, attend.read, attend.mask.node)
     return window, causal
 
 
