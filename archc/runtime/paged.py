@@ -64,8 +64,8 @@ class Pages:
 def in_order(*caches: Any) -> Any:
     """Caches as tensors [B, S, ...], those in pages copied out of them; 0 where a sequence has no
     page. Of one cache it is that, of several a tuple."""
-    found = tuple(_in_order(x) if isinstance(x, Pages) else x for x in caches)
-    return found if len(found) > 1 else found[0]
+    found = [_in_order(x) if isinstance(x, Pages) else x for x in caches]
+    return tuple(found) if len(found) > 1 else found[0]
 
 
 def _in_order(pages: Pages) -> Tensor:
