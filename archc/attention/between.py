@@ -36,8 +36,8 @@ from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
 
-SPAN = 64
-"""Tokens of the smallest spans."""
+SPAN, MOST_RANKS = 64, 4
+"""Rows of U in the smallest spans: tokens, if each has one; and how many a token may have."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def by_spans(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> Between |
     apart = tuple(_in_span(source, spans) for source in whole.sources)
     heads = (spans, *whole.heads)
     across = replace(whole, heads=heads, sources=apart, sink=None, counted=spans.name)
-    inner = Axis(_unused("inner", names), sympy.Integer(SPAN * rows_of_token(len(ranks))))
+    inner = Axis(_unused("inner", names), sympy.Integer(SPAN))
     used = {source.name for source in whole.sources}
     left, right = (
         _beside(_in_span(whole.source(name), spans), _unused(title, used), inner)
@@ -252,7 +252,7 @@ def _in_span(source: Source, spans: Axis) -> Source:
 
 
 def _beside(source: Source, name: str, inner: Axis) -> Source:
-    """A vector beside that of a source: a number for each rank of the tokens of a span."""
+    """A vector beside that of a source: a number for each row of U in a span."""
     axes = tuple(inner if axis == source.dim else axis for axis in source.type.axes)
     return replace(source, name=name, type=replace(source.type, axes=axes), dim=inner)
 
@@ -274,6 +274,8 @@ def _why_not(whole: WeightedSum, dot: Dot, ranks: tuple[Rank, ...]) -> str:
     """Why the tree has no kernels for a sum; empty where it has."""
     if not whole.softmax or whole.values is None:
         return "matrices between are in kernels of a softmax of values alone"
+    if len(ranks) > MOST_RANKS:
+        return f"a matrix between has more than {MOST_RANKS} outer products"
     if whole.choice is not None or whole.lookups:
         return "matrices between stand beside a choice, or beside a table"
     if not up_to_the_reader(whole.bounds):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import sympy
 
-from archc.attention.between import SPAN, Between
+from archc.attention.between import SPAN, Between, rows_of_token
 from archc.attention.row_heads import rows_of
 from archc.attention.weighted_sum import Bound, WeightedSum
 from archc.ir import layer as ir
@@ -58,7 +58,8 @@ def lines_between(between: Between) -> Iterator[tuple[str, str]]:
     for title, text in lines(whole):
         if title == dot.name:
             yield title, through
-            yield "spans", f"of {SPAN} tokens, then twice as long: later ones read earlier ones"
+            tokens = SPAN // rows_of_token(len(between.ranks))
+            yield "spans", f"of {tokens} tokens, then twice as long: later ones read earlier ones"
             beside = f"{between.left.name} . {between.right.name}"
             yield "inside", f"{dot.name} = {dot.reader} . {dot.read} - {beside}, of a chunk"
             yield "borders", f"{dot.reader} and {dot.read} are brought to the border of two spans"

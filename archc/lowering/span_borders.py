@@ -1,8 +1,8 @@
 """Spans of tokens between which matrices stand -> tile programs: what is at the borders of each
 span, and its gradient. A program has one span of one head.
 
-With rows of U and W for the outer products of tokens, so many `ranks` a token, M = I - U' W of one
-token, and masks by tokens:
+A span has `SPAN` rows of U and of W, of which a token has so many `ranks`, one for each outer
+product; M = I - U' W of one token, and masks by tokens:
 
     A     = (I + L)^-1,  L = stril(U W')         G = tril(Q W'),  H = stril(U K')
     left  = G A          q' = Q - left U         right = H'
@@ -41,7 +41,7 @@ class Borders:
     """A program under construction: its buffers, where it stands, and the small matrices."""
 
     def __init__(self, ranks: int, name: str, doc: str):
-        self.ranks, self.k = ranks, Composer(name, doc, 8, 1)
+        self.ranks, self.span, self.k = ranks, SPAN // ranks, Composer(name, doc, 8, 1)
         k = self.k
         (self.IO,), (self.PRECISION,), (self.SOLVE,) = (
             k.dtypes("IO"), k.precisions("PRECISION"), k.dtypes("SOLVE"),
@@ -49,7 +49,7 @@ class Borders:
         self.B, self.N_H, self.N_K = k.sizes("B", "N_H", "N_K")
         (self.T,) = k.sizes("T", varying=True)
         (self.BLOCK_K,) = k.lengths("BLOCK_K")
-        self.spans = sympy.ceiling(self.T / sympy.Integer(SPAN))
+        self.spans = sympy.ceiling(self.T / sympy.Integer(self.span))
         self.inputs = {
             name: k.memory(
                 name, {"b": self.B, "t": self.T * count, "h": self.N_H, "d_K": self.N_K}, "IO",
@@ -60,12 +60,12 @@ class Borders:
 
     def rows(self, name: str, dtype: str = "IO") -> Buffer:
         """Vectors of all tokens of whole spans, [b, h, token, K]."""
-        axes = {"b": self.B, "h": self.N_H, "t": self.spans * SPAN, "d_K": self.N_K}
+        axes = {"b": self.B, "h": self.N_H, "t": self.spans * self.span, "d_K": self.N_K}
         return self.k.memory(name, axes, dtype)
 
     def beside(self, name: str, dtype: str = "IO") -> Buffer:
         """A number of each token for each row of U."""
-        axes = {"b": self.B, "h": self.N_H, "t": self.spans * SPAN, "d_inner": SPAN * self.ranks}
+        axes = {"b": self.B, "h": self.N_H, "t": self.spans * self.span, "d_inner": SPAN}
         return self.k.memory(name, axes, dtype)
 
     def matrices(self, name: str) -> Buffer:
@@ -75,10 +75,10 @@ class Borders:
 
     def stand(self) -> None:
         """The grid, places, and what is loaded of the span."""
-        k, steps = self.k, SPAN * self.ranks
+        k, steps = self.k, self.span * self.ranks
         self.b, self.h = k.program("b", self.B), k.program("h", self.N_H)
         self.n = k.program("span", self.spans)
-        self.t, self.s = (k.iota(name, SPAN) for name in "ts")
+        self.t, self.s = (k.iota(name, self.span) for name in "ts")
         self.i, self.j = (k.iota(name, steps) for name in "ij")
         self.d, self.e = (k.iota(name, self.BLOCK_K) for name in "de")
         self.in_d, self.in_e = self.d < self.N_K, self.e < self.N_K
@@ -90,7 +90,7 @@ class Borders:
 
     def vectors(self, name: str, row: Tile, count: int) -> Tile:
         """Rows of the span, 0 behind the last token."""
-        at = self.n * (SPAN * count) + row
+        at = self.n * (self.span * count) + row
         where = [at < self.T * count, self.in_d]
         return self.k.load(
             self.inputs[name], self.b, at, self.h, self.d, where=where, wide=False
@@ -98,7 +98,7 @@ class Borders:
 
     def row_index(self, row: Tile) -> list[Tile]:
         """The index of rows of results."""
-        return [self.b, self.h, self.n * SPAN + row]
+        return [self.b, self.h, self.n * self.span + row]
 
     def io(self, x: Tile) -> Tile:
         """A factor of a product."""
@@ -167,7 +167,7 @@ def of_borders(ranks: int, name: str = "span_borders_gradient") -> Program:
     d_matrix = p.matrices("d_matrix")
     d_left, d_right = p.beside("d_left", "f32"), p.beside("d_right", "f32")
     d_q, d_k = p.rows("d_q", "f32"), p.rows("d_k", "f32")
-    axes = {"b": p.B, "h": p.N_H, "i": p.spans * SPAN * ranks, "d_K": p.N_K}
+    axes = {"b": p.B, "h": p.N_H, "i": p.spans * SPAN, "d_K": p.N_K}
     d_u, d_w = k.memory("d_u", axes), k.memory("d_w", axes)
     p.stand()
     p.small()
@@ -179,7 +179,7 @@ def of_borders(ranks: int, name: str = "span_borders_gradient") -> Program:
     p.add(d_k, p.s, made)
     arriving = k.load(given["d_q_moved"], *p.row_index(p.t), p.d, where=[p.in_d])
     p.add(d_q, p.t, back.of_begin(arriving, k.load(d_left, *p.row_index(p.t), p.j)))
-    at = p.n * (SPAN * ranks)
+    at = p.n * SPAN
     for buffer, row, made in zip((d_u, d_w), (p.j, p.i), back.of_system(), strict=True):
         k.store(buffer, p.b, p.h, at + row, p.d, value=made, where=[p.in_d])
     return k.done()

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 SHORTEST = 64
-"""Tokens of the smallest spans."""
+"""Tokens of the smallest spans, where each has one outer product; of more, as many fewer."""
 
 
 class Given(NamedTuple):
@@ -112,9 +112,9 @@ def parts_of(tokens: int, size: int) -> Iterator[Part]:
         yield Part(2 * pairs * size, 1, size, rest - size)
 
 
-def sizes_of(tokens: int) -> list[int]:
+def sizes_of(tokens: int, shortest: int) -> list[int]:
     """The lengths of spans whose later halves read the earlier ones, from the smallest on."""
-    found, size = [], SHORTEST
+    found, size = [], shortest
     while size < tokens:
         found.append(size)
         size *= 2
@@ -158,7 +158,8 @@ class Tree:
         self.given = given
         first = given.sources[given.ends[0]]
         self.shape, self.heads = first.shape, first.shape[2:-1]
-        self.tokens = -(-first.shape[1] // SHORTEST) * SHORTEST
+        self.short = SHORTEST // ranks_of(len(given.ranks))
+        self.tokens = -(-first.shape[1] // self.short) * self.short
         signs = zip(given.ranks, given.signs, strict=True)
         u = of_ranks([by_rows(u if sign < 0 else -u) for (u, _), sign in signs])
         w = of_ranks([by_rows(w) for _, w in given.ranks])
@@ -167,9 +168,9 @@ class Tree:
             x if role == "same" else padded(x, self.tokens)
             for x, role in zip(given.sources, given.roles, strict=True)
         ]
-        (B, _, h, K), inner = self.rows[0].shape, ranks_of(len(given.ranks)) * SHORTEST
+        (B, _, h, K), inner = self.rows[0].shape, SHORTEST
         self.q, self.k = (first.new_empty((B, h, self.tokens, K)) for _ in range(2))
-        self.P = first.new_empty((B, h, self.tokens // SHORTEST, K, K))
+        self.P = first.new_empty((B, h, self.tokens // self.short, K, K))
         self.left, self.right = (first.new_empty((B, h, self.tokens, inner)) for _ in range(2))
         borders(*self.rows, self.q, self.k, self.P, self.left, self.right, self.shape[1])
 
@@ -194,7 +195,7 @@ class Tree:
 
     def spans(self, part: Part | None, x: Tensor, dim: int, later: bool) -> Tensor:
         """[..., T, ...] as the spans and the tokens of each."""
-        return x.unflatten(dim, (-1, SHORTEST)) if part is None else part.cut(x, dim, later)
+        return x.unflatten(dim, (-1, self.short)) if part is None else part.cut(x, dim, later)
 
     def vectors(self, part: Part | None, x: Tensor, later: bool) -> Tensor:
         """[B, h, T, K] as [B, n, tokens, heads ..., K]."""
@@ -213,7 +214,7 @@ class Tree:
 
     def call(self, part: Part | None, *rest: Any) -> tuple[Any, ...]:
         """The numbers that a launch is told behind its tensors."""
-        tokens, pos = (SHORTEST, 0) if part is None else (part.late, part.size)
+        tokens, pos = (self.short, 0) if part is None else (part.late, part.size)
         return (*rest, tokens, pos, 0, *self.given.numbers)
 
     def climb(self, size: int) -> None:
@@ -259,7 +260,7 @@ def values_of(
     made = tree.made(None, o, True), tree.numbers(None, lse, True)
     inside(*tree.first_sources(), *tree.call(None, *made))
     del tree.left, tree.right
-    for size in sizes_of(tree.tokens):
+    for size in sizes_of(tree.tokens, tree.short):
         for part in parts_of(tree.tokens, size):
             made = tree.made(part, o, True), tree.numbers(part, lse, True)
             across(*tree.sources(part), *tree.call(part, *made))
@@ -280,7 +281,7 @@ class Level(NamedTuple):
 def levels_of(tree: Tree) -> list[Level]:
     """Every level of a tree, which is at the last one then."""
     found = []
-    for size in sizes_of(tree.tokens):
+    for size in sizes_of(tree.tokens, tree.short):
         parts = [*parts_of(tree.tokens, size)]
         q = [part.cut(tree.q, 2, True).clone() for part in parts]
         k = [part.cut(tree.k, 2, False).clone() for part in parts]

@@ -22,7 +22,7 @@ from archc.backends.triton.fold_op import FEW, FoldOp
 from archc.backends.triton.score_op import ScoreFunction, by_scores
 from archc.backends.triton.slot_op import SlotOp, by_slots
 
-from archc.attention.between import SPAN, Between
+from archc.attention.between import SPAN, Between, rows_of_token
 from archc.attention.recognise import Found, sums
 from archc.attention.row_heads import all_by_rows
 from archc.attention.weighted_sum import Refusal, Source, WeightedSum
@@ -273,9 +273,10 @@ def told(attend: ir.Attend, node: Node, fold: Found) -> str:
     if isinstance(fold, Refusal):
         return f"all pairs at once: {fold.reason}"
     if isinstance(fold, Between):
+        shortest = SPAN // rows_of_token(len(fold.ranks))
         return (
             f"a fold over spans of `{attend.read.name}` in a tree, softmax of a score through "
-            f"matrices of the tokens between, joined from {SPAN} tokens on; of a part of a sequence"
+            f"matrices of the tokens between, joined from {shortest} tokens on; of a part of a sequence"
             f"{_unlearned(fold.whole)}, all pairs at once"
         )
     what = "softmax of a score" if fold.softmax else "weights as they are"

@@ -251,6 +251,13 @@ def test_what_a_matrix_is_made_of():
         (spec("diag(w[i]) @ (I - w[i] @ w[i].T)"), "more than the identity"),
         (spec(score="q[t].T @ P @ k[s]"), "goes from the reader to a token"),
         (spec(range="all s"), "tokens after the reader"),
+        (
+            spec(
+                "I - w[i] @ w[i].T - w[i] @ a[i].T - w[i] @ b[i].T - w[i] @ c[i].T - w[i] @ e[i].T",
+                inputs="a[H, K], b[H, K], c[H, K], e[H, K]",
+            ),
+            "more than 4 outer products",
+        ),
         (spec(score=f"{SCORE} + log(1 + t)"), "a position itself"),
         (spec(score="q[t].T @ P @ q[t]"), "goes from the reader to a token"),
     ],
