@@ -11,7 +11,7 @@ product; M = I - U' W of one token, and masks by tokens:
 and the gradient goes back through the same products; that of A is kept turned around, N = dA', so
 that no product of another is turned to be the left factor of one: dL' = -A N A.
 
-source: DERIVATION of the WY form, Bischof and Van Loan 1987.
+source: the WY form, Bischof and Van Loan 1987.
 """
 
 from __future__ import annotations

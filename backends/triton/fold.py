@@ -276,8 +276,8 @@ def told(attend: ir.Attend, node: Node, fold: Found) -> str:
         shortest = SPAN // rows_of_token(len(fold.ranks))
         return (
             f"a fold over spans of `{attend.read.name}` in a tree, softmax of a score through "
-            f"matrices of the tokens between, joined from {shortest} tokens on; of a part of a sequence"
-            f"{_unlearned(fold.whole)}, all pairs at once"
+            f"matrices of the tokens between, joined from {shortest} tokens on; of a part of a "
+            f"sequence{_unlearned(fold.whole)}, all pairs at once"
         )
     what = "softmax of a score" if fold.softmax else "weights as they are"
     learned = _unlearned(fold)
