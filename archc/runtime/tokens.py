@@ -70,7 +70,15 @@ def in_rows(*tensors: Tensor) -> list[Tensor]:
     """Tensors [B, T, ...] as kernels of tokens read them, copied where they are not so: the numbers
     of a token one after the other, and all tokens equally far apart, as in a part of a wider
     tensor."""
-    return [x if _is_in_rows(x) else x.contiguous() for x in tensors]
+    return [_one_stride(x) if _is_in_rows(x) else x.contiguous() for x in tensors]
+
+
+def _one_stride(x: Tensor) -> Tensor:
+    """The tensor with the stride of its sequences as that of tokens, where each has one token: any
+    number may stand there."""
+    if x.shape[1] != 1 or x.stride(0) == x.stride(1):
+        return x
+    return x.as_strided(x.shape, (x.stride(0), x.stride(0), *x.stride()[2:]))
 
 
 def _is_in_rows(x: Tensor) -> bool:

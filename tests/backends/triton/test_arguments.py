@@ -40,6 +40,7 @@ VIEWS = {
     "heads that share": torch.randn(2, 5, 1, 4).expand(2, 5, 3, 4),
     "tokens after the first": WIDE[:, 1:],
     "one token of each": WIDE[:, 2:3],
+    "one token of any stride": torch.randn(2, 12).as_strided((2, 1, 12), (12, 1, 1)),
 }
 
 
