@@ -20,6 +20,12 @@ SHORTEST = 64
 """Tokens of the smallest spans, where each has one outer product; of more, as many fewer."""
 
 
+def has_span_room(x: Tensor) -> bool:
+    """Whether processors of a GPU have the 227 KB of shared memory that the gradient at the borders
+    of spans takes in float32: those of compute capability 9 and 10."""
+    return torch.cuda.get_device_capability(x.device)[0] in (9, 10)
+
+
 class Given(NamedTuple):
     """What enters such an attention. `sources` in the order of the kernels' arguments, each of a
     "reader", of a token "read", or the "same" for all, as `roles` say, and a vector or not; at the

@@ -133,6 +133,7 @@ class FoldFunction(AttendFunction):
             tests.append(f"not {learns}")
         elif self.trees:
             tests += [f"{readers} >= {FEW}", f"{readers} == {self._tokens_read()}"]
+            tests.append(f"has_span_room({tensors[0]})")
         elif self.op.decode is None:
             tests.append(f"({readers} >= {FEW} or not {learns})")
         return " and ".join(tests)
