@@ -129,15 +129,14 @@ class FoldFunction(AttendFunction):
             return " and ".join([*tests, f"not {learns}"])
         if self.op.decode is not None:
             tests.append(f"{readers} >= {FEW}")
-        if any(fold.slopes is None for fold in self.folds):
-            tests.append(f"not {learns}")
-        elif self.trees:
+        if self.trees:
             tests += [f"{readers} >= {FEW}", f"{readers} == {self._tokens_read()}"]
             tests.append(f"has_span_room({tensors[0]})")
-        elif self.op.decode is None:
+        if any(fold.slopes is None for fold in self.folds):
+            tests.append(f"not {learns}")
+        elif self.op.decode is None and not self.trees:
             tests.append(f"({readers} >= {FEW} or not {learns})")
         return " and ".join(tests)
-
 
     def _tokens_read(self) -> str:
         """How many tokens are read, as the caller knows it."""
