@@ -11,6 +11,8 @@ from archc.backends.triton import addresses, nesting
 from archc.backends.triton import printer as printing
 from archc.backends.triton.printer import Printer, to_triton
 
+import archc
+from archc.compile import text_of
 from archc.ir import chunk as ck
 from archc.lowering.kernel_values import made_here
 from archc.lowering.kernels import NOT_YET, Lowered
@@ -97,6 +99,22 @@ def test_a_formula_under_another_name_keeps_its_brackets(turned: bool) -> None:
     made = x.to("bf16").dot((factor.ordered("l", "j") if turned else factor).to("bf16"))
     k.store(k.buffer("o", i=16, l=16), *(k.iota(n, 16) for n in "il"), value=made)
     assert tree_of(k.done(), Printer) == tree_of(k.done(), Bracketed)
+
+
+@pytest.mark.parametrize(("spec", "infers"), [("gla", True), ("gated_delta", False)])
+def test_walks_load_ahead_but_where_they_make_rows_and_what_follows(
+    spec: str, infers: bool
+) -> None:
+    """All that learn do; of those that infer, one of a memory that is corrected was slower so."""
+    text = text_of(archc.load(spec).layer, "triton")
+    walks = {
+        kind: text.partition(f"def {spec}_memory_{kind}_inter_chunk_scan(")[2].partition("@triton")[
+            0
+        ]
+        for kind in ("kernels", "gradient_kernels", "inference_kernels")
+    }
+    ahead = {kind: "num_stages=STAGES" in walk for kind, walk in walks.items()}
+    assert ahead == {"kernels": True, "gradient_kernels": True, "inference_kernels": infers}
 
 
 class Bracketed(Printer):
