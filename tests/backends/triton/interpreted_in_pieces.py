@@ -1,0 +1,91 @@
+"""Whole layers by their kernels, piece after piece with the state that the last one left, under
+Triton's interpreter, in float32 against float64 without kernels: prints how far values, and
+gradients of the parameters, are off.
+
+    TRITON_INTERPRET=1 python -m tests.backends.triton.interpreted_in_pieces gla,lfm2
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+import archc
+from archc.runtime import folds, kernels, steps, tokens
+from tests.backends.triton.quick import quick_scans
+from tests.specs.cases import SMALL, inputs
+from tests.specs.references.weights import randomise
+from tests.specs.test_continued import continued
+
+PIECES = [18, 0, 1, 5, 1, 2]
+"""More than the smallest chunk, nothing, one token, a few."""
+
+DECIDING = ("by_kernels", "by_token_kernels", "by_folds", "on_gpu")
+"""The functions that see whether kernels can do the work."""
+
+SMALLEST = 1e-4
+"""Of the largest gradient: one that is less is held against this much, as it may be 0."""
+
+
+def can(*given: Any) -> bool:
+    """Whether kernels can do it, as on a GPU: in float32, and where there is something to do."""
+    xs = [x for x in given if isinstance(x, Tensor)]
+    return all(x.numel() and x.dtype != torch.float64 for x in xs)
+
+
+@contextmanager
+def by_kernels(layer: nn.Module) -> Iterator[None]:
+    """A layer whose kernels are launched, of tensors on a CPU."""
+    spaces = [vars(module) for module in (folds, kernels, steps, tokens)]
+    spaces += [type(each).forward.__globals__ for each in layer.modules()]
+    with ExitStack() as stack:
+        stack.enter_context(quick_scans())
+        for space in spaces:
+            known = {name: can for name in DECIDING if name in space}
+            stack.enter_context(patch.dict(space, known))
+        yield
+
+
+def numbers(layer: nn.Module, values: dict[str, Tensor]) -> list[Tensor]:
+    """The outputs of all pieces, and the gradients of a fixed sum of them."""
+    made = continued(layer, values, PIECES)
+    weights = torch.linspace(-1, 1, made.shape[-1], dtype=torch.float64).to(made)
+    learned = [each for each in layer.parameters() if each.requires_grad]
+    slopes = torch.autograd.grad((made * weights).sum(), learned, materialize_grads=True)
+    return [made.detach().double(), *(slope.double() for slope in slopes)]
+
+
+def check(name: str) -> tuple[float, float]:
+    """How far values and gradients are off, each against its largest."""
+    spec = archc.load(name, **SMALL[name])
+    exact = randomise(spec.module(dtype=torch.float64, backend="triton"), seed=0).eval()
+    layer = copy.deepcopy(exact).float()
+    values = inputs(spec.layer, SMALL[name], B=2, T=sum(PIECES), seed=1)
+    values = {op.name: values[op.name] for _, op in spec.layer.inputs if not op.optional}
+    given = {k: x.float() if x.is_floating_point() else x for k, x in values.items()}
+    wanted = numbers(exact, values)
+    with by_kernels(layer):
+        found = numbers(layer, given)
+    least = SMALLEST * max(float(x.abs().max()) for x in wanted[1:])
+    off = [
+        float((a - b).abs().max()) / max(float(b.abs().max()), least)
+        for a, b in zip(found, wanted, strict=True)
+    ]
+    return off[0], max(off[1:])
+
+
+def main() -> None:
+    """A line for each spec."""
+    for name in sys.argv[1].split(","):
+        print(name, *(f"{each:.1e}" for each in check(name)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
