@@ -15,7 +15,8 @@ def products_of(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
     function, whose products add to the sum so far: each gradient of its own would be written, and
     read again by an addition. Autocast would make a copy of x for each product: here it is one."""
     device = x.device.type
-    if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
+    exact = any(each.dtype == torch.float64 for each in (x, *weights))
+    if torch.is_autocast_enabled(device) and not exact:  # float64 is left as it is
         kind = torch.get_autocast_dtype(device)
         x, weights = x.to(kind), tuple(weight.to(kind) for weight in weights)
     if one_gradient_for(x, weights):
@@ -46,7 +47,8 @@ PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class ProductsOf(torch.autograd.Function):
-    """x [..., d] times each weight [d, ...]; gradients that do not arrive are not asked for."""
+    """x [..., d] times each weight [d, ...]; gradients that do not arrive are not asked for. These have
+    the dtypes of the forward: autocast around the backward pass changes none."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
@@ -67,7 +69,8 @@ class ProductsOf(torch.autograd.Function):
                 continue
             turned = weight.reshape(len(weight), -1).mT
             flat = slope.reshape(count, len(turned))
-            found.append((rows.mT @ flat).reshape(weight.shape) if learns else None)
-            if ctx.needs_input_grad[0]:
-                total = flat @ turned if total is None else total.addmm_(flat, turned)
+            with torch.autocast(x.device.type, enabled=False):
+                found.append((rows.mT @ flat).reshape(weight.shape) if learns else None)
+                if ctx.needs_input_grad[0]:
+                    total = flat @ turned if total is None else total.addmm_(flat, turned)
         return (None if total is None else total.reshape(x.shape), *found)

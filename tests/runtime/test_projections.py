@@ -160,3 +160,22 @@ class Calls(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.count[str(func.overloadpacket)] += 1
         return func(*args, **(kwargs or {}))
+
+
+def test_a_gradient_that_is_asked_for_under_autocast() -> None:
+    x, weights = drawn(2, 3)
+    x, weights = x.detach().float().requires_grad_(), [nn.Parameter(w.float()) for w in weights]
+    wanted = gradients(by_einsum(x, weights), x, weights)
+    made = products_of(x, *weights)
+    loss = sum((y.cos() * (place + 1)).sum() for place, y in enumerate(made))
+    assert isinstance(loss, Tensor)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(loss, [x, *weights])
+    for own, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(own, other)
+
+
+def test_autocast_rounds_no_parameter_of_float64() -> None:
+    x, weights = drawn(2, 3)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(RuntimeError):
+        products_of(x.float(), *weights)
