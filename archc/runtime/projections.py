@@ -47,8 +47,8 @@ PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class ProductsOf(torch.autograd.Function):
-    """x [..., d] times each weight [d, ...]; gradients that do not arrive are not asked for. These have
-    the dtypes of the forward: autocast around the backward pass changes none."""
+    """x [..., d] times each weight [d, ...]; gradients that do not arrive are not asked for.
+    Autocast around the backward pass changes no dtype: products have those of the forward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
