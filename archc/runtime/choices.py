@@ -11,8 +11,11 @@ from torch import Tensor
 from archc.runtime.kernels import block_of, processors_of
 from archc.runtime.layers import top_of
 
-PAIRS, ENTRIES = 1 << 26, 1 << 28
-"""So many numbers of pairs, and of entries of a gradient, are in memory at once."""
+PAIRS = 1 << 26
+"""So many numbers of pairs of tokens are in memory at once."""
+
+ENTRIES = 1 << 28
+"""So many numbers of entries of a gradient are in memory at once."""
 
 
 def readers_at_once(numbers: int, most: int = ENTRIES) -> int:

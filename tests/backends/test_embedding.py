@@ -33,6 +33,11 @@ def test_every_module_stands_after_those_that_it_imports():
         seen.add(name)
 
 
+def test_a_file_may_hold_every_definition():
+    for name in exported():
+        assert name in {each.name for each in needs_of([name], embedded=True).definitions}
+
+
 def test_definitions_have_one_name_each_and_modules_hold_nothing_else():
     names = Counter(each.name for module in modules().values() for each in module.definitions)
     assert {*names.values()} == {1} and {*names} == {*exported()}
