@@ -45,12 +45,12 @@ def updates(formulas: Formulas) -> Iterator[Math]:
 
 def _written(formulas: Formulas, term: LinkedTerm, number: sympy.Expr) -> tuple[bool, Math]:
     """x (c + the sum over j of S_j^T w_j)^T times a number, and whether it is subtracted."""
-    parts = [(formulas.is_negative(term.c), _bare(formulas, term.c))] if term.c != 0 else []
+    parts = [(formulas.table.is_negative(term.c), _bare(formulas, term.c))] if term.c != 0 else []
     for read, state in zip(term.reads, formulas.form.states, strict=True):
         if read != 0:
             old = named(state, before(formulas.at))
-            parts.append((formulas.is_negative(read), _read(formulas, read, old)))
-    negative = formulas.is_negative(number)
+            parts.append((formulas.table.is_negative(read), _read(formulas, read, old)))
+    negative = formulas.table.is_negative(number)
     body = row(*_sum(parts))
     inside = transposed(Fence(body) if len(parts) > 1 or parts[0][0] else body)
     factor = formulas.factor(-number if negative else number)
@@ -59,13 +59,13 @@ def _written(formulas: Formulas, term: LinkedTerm, number: sympy.Expr) -> tuple[
 
 def _bare(formulas: Formulas, expr: sympy.Expr) -> Math:
     """A value without its sign."""
-    negative = formulas.is_negative(expr)
+    negative = formulas.table.is_negative(expr)
     return formulas.factor(-expr if negative else expr) or formulas.value(expr)
 
 
 def _read(formulas: Formulas, covector: sympy.Expr, state: Math) -> Math:
     """S^T w, without the sign of w: numbers first."""
-    negative = formulas.is_negative(covector)
+    negative = formulas.table.is_negative(covector)
     scale, vector = formulas.split(-covector if negative else covector)
     return row(formulas.factor(scale), transposed(state), formulas.vector_of(vector))
 
@@ -101,9 +101,9 @@ def _parts(formulas: Formulas, read: LinkedRead) -> list[tuple[bool, Math]]:
         at = formulas.at if part.written else before(formulas.at)
         state = named(formulas.form.states[part.state], at)
         whole = row(formulas.factor(part.scale), _read(formulas, part.covector, state))
-        found.append((formulas.is_negative(part.covector), whole))
+        found.append((formulas.table.is_negative(part.covector), whole))
     if read.free != 0:
-        found.append((formulas.is_negative(read.free), _bare(formulas, read.free)))
+        found.append((formulas.table.is_negative(read.free), _bare(formulas, read.free)))
     return found
 
 

@@ -116,7 +116,7 @@ class _Loop:
         """Whether a statement loads a vector whose numbers lie apart, from a place that a turn
         knows by its number alone."""
         op = statement.op
-        if not isinstance(op, Load) or op.buffer in self.written:
+        if not isinstance(op, Load) or not op.buffer.axes or op.buffer in self.written:
             return False
         last = statement.operands[len(op.buffer.axes) - 1]
         apart = len(statement.results[0].type.dims) == 1 and not last.type.dims

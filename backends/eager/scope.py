@@ -27,11 +27,12 @@ from archc.source import Source
 
 Emitters = Mapping[type, Callable[["Scope", Node], Value]]
 
-HELD = roles.HELD | {
+HELD: Mapping[type, str] = {
+    **roles.HELD,
     ir.Window: "window", ir.Gather: "taken", ir.Top: "chosen", ir.Softmax: "weights",
     ir.Join: "joined", ir.Reshape: "counted", ck.Gram: "gram", ck.Scan: "scanned",
 }  # fmt: skip
-CHANGED = roles.CHANGED | {ck.Last: "last"}
+CHANGED: Mapping[str | type, str] = {**roles.CHANGED, ck.Last: "last"}
 """What values are called in kernels too, but for ops of layers and for what calls return."""
 
 

@@ -165,8 +165,9 @@ UNSEEN = ("ProductsOf",)
 def _in_place(tree: ast.Module) -> Iterator[str]:
     """Methods such as `x.add_(y)` in what tells autograd of a gradient, and the compiler sees."""
     for node in ast.walk(tree):
-        is_class = isinstance(node, ast.ClassDef) and node.name not in UNSEEN
-        if is_class and any("autograd.Function" in ast.unparse(base) for base in node.bases):
+        if not isinstance(node, ast.ClassDef) or node.name in UNSEEN:
+            continue
+        if any("autograd.Function" in ast.unparse(base) for base in node.bases):
             for call in _calls(node):
                 name = called(call)
                 if name.endswith("_") and not name.startswith("_"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import archc
-from archc.compile import again_for_kernels, lowered
+from archc.compile import FOR_KERNELS, lowered
 from archc.ir import layer as ir
 from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph
@@ -13,9 +13,19 @@ from archc.schedule.inner import inner_sums
 from tests.schedule.same import check_same_form
 
 
+def before_it(spec: str) -> ir.Layer:
+    """A layer as the pass is given it."""
+    layer = lowered(archc.load(spec).layer)
+    for name, step in FOR_KERNELS:
+        if name == "inner_sums":
+            return layer
+        layer = step(layer)
+    raise AssertionError("no such pass")
+
+
 def forms(spec: str) -> tuple[ChunkForm, ChunkForm]:
     """A spec's chunked form, before and after."""
-    before = again_for_kernels(lowered(archc.load(spec).layer))
+    before = before_it(spec)
     found = []
     for layer in (before, inner_sums(before)):
         (recurrence,) = (node.op for node in layer.graph if isinstance(node.op, ir.Recurrence))
@@ -40,5 +50,5 @@ def test_a_quotient_is_not_made_again(spec: str, fewer: int) -> None:
 @pytest.mark.parametrize("spec", ["gla", "mom"])
 def test_what_is_needed_in_any_case_stays(spec: str) -> None:
     """And what would have to be divided by a weight, which may be 0."""
-    before = again_for_kernels(lowered(archc.load(spec).layer))
+    before = before_it(spec)
     assert inner_sums(before) is before
