@@ -14,7 +14,7 @@ from archc.elaborate.clashes import check_index, index_of
 from archc.elaborate.heads import Define, heads_of, live_entries, node_name
 from archc.elaborate.mentions import free_names
 from archc.elaborate.ranges import bounded
-from archc.elaborate.reach import reach
+from archc.elaborate.reach import bounds_of, reach
 from archc.elaborate.scope import Along, AttendScope, BlockStream, Scope
 from archc.elaborate.values import Frame, Tensor, Value
 from archc.ir import layer as ir
@@ -120,8 +120,9 @@ def _reach(
             ],
         )
     attend = inner.attend
-    if causal and source == "t" and attend is not None:
-        distances.settle(inner.frame.graph, TIME, attend.read, attend.mask.node)
+    if source == "t" and attend is not None:
+        bounds = bounds_of(inner, node, variable)
+        distances.settle(inner.frame.graph, TIME, attend.read, attend.mask.node, bounds)
     return window, causal
 
 

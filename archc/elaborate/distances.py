@@ -1,13 +1,19 @@
 """Distances of pairs that no attend reads, kept where a logarithm or a quotient has a value.
 
 `log(1 + c * (t - s))` of a token ahead is no number. Its weight is 0, but the gradient of a factor
-of it is a sum over all pairs, and 0 times no number is none. So `t - s` is at least what it is of a
-pair that is read, where such a function depends on it; of pairs that are read nothing changes.
+of it is a sum over all pairs, and 0 times no number is none. So `t - s`, in whatever way it is
+written (`1 + t - s`, `s - t`), stays within what it is of pairs that are read, where such a
+function depends on it; of pairs that are read nothing changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import sympy
+
 from archc.dims import Axis
+from archc.elaborate.reach import Linear
 from archc.ir import layer as ir
 from archc.ir.builder import Builder
 from archc.ir.graph import Graph, Node
@@ -15,28 +21,73 @@ from archc.ir.graph import Graph, Node
 PARTIAL = {"log": 0, "sqrt": 0, "rsqrt": 0, "pow": 0, "div": 1}
 """Functions that have no value, or no slope, for some numbers: of which operand."""
 
+ZERO = sympy.Integer(0)
 
-def settle(graph: Graph, reader: Axis, read: Axis, mask: int) -> None:
-    """In the body of an attend that reads no token ahead: let no `t - s` on which such a function
-    depends be less than for a pair that is read."""
-    for node in list(graph):
-        if _function(node) != "sub" or _positions(graph, node) != [reader, read]:
+
+def settle(graph: Graph, reader: Axis, read: Axis, mask: int, bounds: Sequence[Linear]) -> None:
+    """In the body of an attend: let no distance on which such a function depends be one of a pair
+    that is not read. `bounds` are forms of the two positions that are at most 0 of pairs that are;
+    `mask` is the node that says which are, and stays."""
+    kept = {mask, *graph.ancestors(mask)}
+    found = {node.id: _distance(graph, node, (reader, read)) for node in list(graph)}
+    for id, form in found.items():
+        inner = all(found.get(user) is not None for user in graph.users(id))
+        if form is None or inner or id in kept or not _reaches(graph, id, {reader.name, read.name}):
             continue
-        if not _reaches(graph, node.id, {reader.name, read.name}):
-            continue
-        build = Builder(graph, node.span)
-        least = build.number(int(_is_strict(graph, mask, reader, read)))
-        graph.substitute(node.id, build.fn("max", node.id, least))
+        value, build = id, Builder(graph, graph[id].span)
+        for bound in bounds:
+            if (
+                bound.read != -bound.reader
+                or bound.read not in (1, -1)
+                or not bound.rest.is_integer
+            ):
+                continue
+            least = bound.rest  # t - s is at least that; of the other kind, at most its negative
+            if bound.read == 1 and _is_summed(graph, id):
+                least = sympy.Min(least, ZERO)  # a sum up to the reader has the reader in it
+            edge = form.reader * bound.read * least + form.rest
+            fn = "max" if form.reader * bound.read > 0 else "min"
+            kept_in = build.fn(fn, value, build.number(sympy.expand(edge)))
+            graph.substitute(value, kept_in)
+            value = kept_in
 
 
-def _function(node: Node) -> str:
-    return node.op.fn if isinstance(node.op, ir.Elementwise) else ""
+def _distance(graph: Graph, node: Node, pair: tuple[Axis, Axis]) -> Linear | None:
+    """A multiple of the distance of a pair, and a number more."""
+    form = _linear(graph, node, pair)
+    if form is None or form.read != -form.reader:
+        return None
+    return form if form.reader.is_positive or form.reader.is_negative else None
 
 
-def _positions(graph: Graph, node: Node) -> list[Axis]:
-    """The axes whose positions a node is made of."""
-    ops = [graph[operand].op for operand in node.operands]
-    return [op.axis for op in ops if isinstance(op, ir.Position)]
+def _linear(graph: Graph, node: Node, pair: tuple[Axis, Axis]) -> Linear | None:
+    """Sums of both positions and numbers, and products of them with numbers."""
+    op = node.op
+    if isinstance(op, ir.Position) and op.axis in pair:
+        reads = sympy.Integer(int(op.axis == pair[1]))
+        return Linear(reads, 1 - reads, ZERO)
+    if isinstance(op, ir.Constant):
+        return Linear(ZERO, ZERO, op.value) if isinstance(op.value, sympy.Expr) else None
+    if not isinstance(op, ir.Elementwise) or op.fn not in ("add", "sub", "neg", "mul"):
+        return None
+    forms = [_linear(graph, graph[operand], pair) for operand in node.operands]
+    sides = [form for form in forms if form is not None]
+    if len(sides) < len(forms):
+        return None
+    if op.fn == "neg":
+        return sides[0].times(-sympy.Integer(1))
+    if op.fn == "mul":
+        return next((a.times(b.rest) for a, b in (sides, sides[::-1]) if _is_number(b)), None)
+    return sides[0] + (sides[1] if op.fn == "add" else sides[1].times(-sympy.Integer(1)))
+
+
+def _is_number(form: Linear) -> bool:
+    return form.read == 0 and form.reader == 0
+
+
+def _is_summed(graph: Graph, id: int) -> bool:
+    """Whether a sum over tokens up to the reader is made of a value of pairs."""
+    return any(isinstance(graph[user].op, ir.Segment) for user in graph.descendants(id))
 
 
 def _reaches(graph: Graph, id: int, pair: set[str]) -> bool:
@@ -47,19 +98,10 @@ def _reaches(graph: Graph, id: int, pair: set[str]) -> bool:
         current = waiting.pop()
         for user in graph.users(current):
             node = graph[user]
-            place = PARTIAL.get(_function(node))
+            place = PARTIAL.get(node.op.fn) if isinstance(node.op, ir.Elementwise) else None
             if place is not None and node.operands[place] == current:
                 return True
             if user not in found and pair <= set(node.type.names):
                 found.add(user)
                 waiting.append(user)
     return False
-
-
-def _is_strict(graph: Graph, mask: int, reader: Axis, read: Axis) -> bool:
-    """Whether a token does not read itself: `s < t` is part of the mask."""
-    parts = [graph[id] for id in (mask, *graph.ancestors(mask))]
-    below = any(_function(n) == "lt" and _positions(graph, n) == [read, reader] for n in parts)
-    return below or any(
-        _function(n) == "gt" and _positions(graph, n) == [reader, read] for n in parts
-    )

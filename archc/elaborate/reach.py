@@ -63,6 +63,11 @@ def reads_past_alone(inner: Scope, node: tree.Attend, variable: str) -> bool:
     )
 
 
+def bounds_of(inner: Scope, node: tree.Attend, variable: str) -> list[Linear]:
+    """The forms of both positions that are at most 0 of every pair that is read."""
+    return [*_bounds(inner, node.range, variable)] if isinstance(node.range, tree.Compare) else []
+
+
 def _bounds(inner: Scope, range: tree.Compare, variable: str) -> Iterator[Linear]:
     """The forms that are at most 0 by the comparisons of a chain."""
     for left, op, right in zip(range.terms, range.ops, range.terms[1:], strict=False):

@@ -178,3 +178,35 @@ def test_weights_by_the_inverse_of_the_distance() -> None:
         return back(o, p["W_o"])
 
     held("inverse_distance", reference, {"x": [2, 5, 4]}, d=4, H=2, K=3)
+
+
+def test_distances_of_a_window_written_in_another_way() -> None:
+    """No gradient is made of pairs outside of it, before or behind."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        v, gap = heads(inputs["x"], p["W_v"]), distances(6, 0)
+        near = (3 - gap).clamp(min=1).log() * p["p"][:, None, None]
+        score = near - p["c"][:, None, None] * (1 + gap).log()
+        return back(causal(score.masked_fill(gap >= 3, -torch.inf)) @ v, p["W_o"])
+
+    held("near_distance", reference, {"x": [2, 6, 4]}, d=4, H=2, K=3)
+
+
+def test_a_sum_up_to_the_reader_has_its_own_distance() -> None:
+    """No token reads itself, but the sum between has a distance of 0 in it."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        x = inputs["x"].transpose(1, 2)
+        each = (
+            x.sum(-1).sigmoid()[:, :, None]
+            * (2 + p["r"][:, None, None] ** 2 + distances(5, 0)).log()
+        )
+        rows = []
+        for t in range(5):
+            sums = [each[:, :, t, s + 1 : t + 1].sum(-1) for s in range(t)]
+            score = (x[:, :, t, None] * x[:, :, :t]).sum(-1)
+            weights = (score - torch.stack(sums, -1)).sigmoid() if t else score
+            rows.append((weights[..., None] * x[:, :, :t]).sum(2))
+        return torch.stack(rows, 1)
+
+    held("summed_distance", reference, {"x": [2, 5, 2, 3]}, H=2, K=3)
