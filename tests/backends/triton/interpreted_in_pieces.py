@@ -30,7 +30,7 @@ PIECES = [18, 0, 1, 5, 1, 2]
 DECIDING = ("by_kernels", "by_token_kernels", "by_folds", "on_gpu")
 """The functions that see whether kernels can do the work."""
 
-SMALLEST = 1e-4
+SMALLEST = 1e-3
 """Of the largest gradient: one that is less is held against this much, as it may be 0."""
 
 
