@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import archc
-from archc.runtime import folds, kernels, steps, tokens
+from archc.runtime import between, folds, kernels, steps, tokens
 from tests.backends.triton.quick import quick_scans
 from tests.specs.cases import SMALL, inputs
 from tests.specs.references.weights import randomise
@@ -27,7 +27,7 @@ from tests.specs.test_continued import continued
 PIECES = [18, 0, 1, 5, 1, 2]
 """More than the smallest chunk, nothing, one token, a few."""
 
-DECIDING = ("by_kernels", "by_token_kernels", "by_folds", "on_gpu")
+DECIDING = ("by_kernels", "by_token_kernels", "by_folds", "on_gpu", "has_span_room")
 """The functions that see whether kernels can do the work."""
 
 SMALLEST = 1e-3
@@ -43,7 +43,7 @@ def can(*given: Any) -> bool:
 @contextmanager
 def by_kernels(layer: nn.Module) -> Iterator[None]:
     """A layer whose kernels are launched, of tensors on a CPU."""
-    spaces = [vars(module) for module in (folds, kernels, steps, tokens)]
+    spaces = [vars(module) for module in (between, folds, kernels, steps, tokens)]
     spaces += [type(each).forward.__globals__ for each in layer.modules()]
     with ExitStack() as stack:
         stack.enter_context(quick_scans())
