@@ -145,10 +145,17 @@ def dense_rows(pool: Tensor) -> Tensor:
 
 
 def check_dense(op: str, name: str, pool: Tensor) -> None:
-    """Refuse a pool that a kernel cannot write: one row of which is not contiguous."""
+    """Refuse a pool that a kernel cannot write: one row of which is not contiguous, or lies in the
+    memory of another, as in what was expanded."""
     if dense_rows(pool) is not pool:
         raise ValueError(
             f"{op}: each row of `{name}`, a pool, must be contiguous for a kernel to write it, got"
+            f" strides {list(pool.stride())} of shape {list(pool.shape)}"
+        )
+    apart = pool.is_contiguous() or len(pool) < 2 or pool.stride(0) >= pool[0].numel()
+    if not apart:
+        raise ValueError(
+            f"{op}: rows of `{name}`, a pool, must not share memory for a kernel to write them, got"
             f" strides {list(pool.stride())} of shape {list(pool.shape)}"
         )
 

@@ -71,3 +71,5 @@ def test_a_pool_is_written_in_whole_rows() -> None:
     assert dense_rows(turned).is_contiguous()
     with pytest.raises(ValueError, match=r"each row of `into\[0\]`, a pool, must be contiguous"):
         check_dense("decode", "into[0]", turned)
+    with pytest.raises(ValueError, match=r"rows of `into\[0\]`, a pool, must not share memory"):
+        check_dense("decode", "into[0]", pool[:1].expand(6, 2, 3, 4))
