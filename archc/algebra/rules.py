@@ -64,7 +64,7 @@ def distribute(graph: Graph, node: Node, sized: Sized = as_is) -> int | None:
 
 
 def _built_if_cheaper(reading: Reading, plan: Plan | None) -> int | None:
-    """Nodes for a plan that costs less than what is there."""
+    """Nodes for a plan that costs less than what is there, and is not that once more."""
     if plan is None:
         return None
     steps = [plan.cost]
@@ -72,7 +72,9 @@ def _built_if_cheaper(reading: Reading, plan: Plan | None) -> int | None:
         steps.append(cost.elementwise(map(reading.sized, reading.root.type.axes)))
     if not cost.cheaper(cost.total(*steps), reading.cost(reading.root.id)):
         return None
-    return build(reading, plan)
+    new, root = build(reading, plan), reading.root
+    made = reading.graph[new]
+    return None if (made.op, made.operands) == (root.op, root.operands) else new
 
 
 def _is_root(node: Node) -> bool:
