@@ -21,7 +21,7 @@ DOT = "q_tᵀ k_s / √K"
         ("capped", "cap tanh(q_tᵀ k_s / (cap √K))",
          "(1 − (tanh(q_tᵀ k_s / (cap √K)))²) cap dz_[t,s] / (cap √K)"),
         ("forgetting", f"{DOT} + ∑[r = s + 1..t] g_r", "dz_[t,s] / √K"),
-        ("log of the distance", f"({DOT}) − rate log(1 + t − s)", "dz_[t,s] / √K"),
+        ("log of the distance", f"({DOT}) − rate log(max(1 + t − s, 1))", "dz_[t,s] / √K"),
         ("gated by both", "sigmoid(a_t + b_s) q_tᵀ k_s / √K", "sigmoid(a_t + b_s)(dz_[t,s] / √K)"),
         ("squared, unnormalised", "(relu(q_tᵀ k_s / √K))² / (1 + t)", None),
         ("a table by distance", f"{DOT} + bias [min(t − s, W − 1) if s ≤ t, else 0]",
