@@ -174,7 +174,19 @@ class _OneBlock(Choosing):
         self.begins = k.memory("begins", {**axes, "blocks": self.LISTS + 1}, "i32")
 
 
-class _GradientOfBlock(Gradient, _OneBlock):
+class GradientOfRead(Gradient):
+    """The gradient of what is of tokens read: each program has some of these, and walks readers."""
+
+    def begin(self) -> None:
+        """Make what is needed before the loop."""
+        self.stand()
+        self.anchors = {}
+        self.fixed: dict[str, Known] = {}
+        self.own = self.loaded(READ, self.mine, [self.in_mine])
+        self.edges()
+
+
+class _GradientOfBlock(GradientOfRead, _OneBlock):
     """The gradient of what is of a block of tokens read: its readers are walked, with the heads of
     each."""
 
@@ -211,14 +223,6 @@ class _GradientOfBlock(Gradient, _OneBlock):
         self.mine = Tokens(s, s)
         self.in_mine = self.in_inner & self.inside_of(self.mine, READ)
         self.first = self.final = self.at_block * size
-
-    def begin(self) -> None:
-        """Make what is needed before the loop over readers."""
-        self.stand()
-        self.anchors = {}
-        self.fixed: dict[str, Known] = {}
-        self.own = self.loaded(READ, self.mine, [self.in_mine])
-        self.edges()
 
     def walk(self, carried: Sequence[Tile], turn: Turn) -> list[Tile]:
         """The readers that have chosen the block, and the heads of each."""

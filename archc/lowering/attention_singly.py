@@ -15,8 +15,8 @@ from archc.attention.row_heads import heads_beside
 from archc.attention.weighted_sum import Source, WeightedSum
 from archc.ir.value_names import cotangent
 from archc.lowering.attention import READ, READER, Tokens, clean
-from archc.lowering.attention_chosen import Listed, Turn
-from archc.lowering.attention_gradient import Gradient, gradient_of_tokens
+from archc.lowering.attention_chosen import GradientOfRead, Listed, Turn
+from archc.lowering.attention_gradient import gradient_of_tokens
 from archc.lowering.formula import Known
 from archc.tile.compose import Composer, Tile, ceil_div
 from archc.tile.language import Buffer, Dim, Program
@@ -31,7 +31,7 @@ class _OfOneReader(Listed):
         (self.FIRST,), (self.ENTRY,) = self.k.integers("FIRST"), self.k.dtypes("ENTRY")
 
 
-class _Entries(Gradient, _OfOneReader):
+class _Entries(GradientOfRead, _OfOneReader):
     """The gradient of the tokens of such a block: it walks the reader's heads."""
 
     def _result(self, source: Source) -> Buffer:
@@ -55,14 +55,6 @@ class _Entries(Gradient, _OfOneReader):
         self.mine = Tokens(s, s)
         self.in_mine = self.inside_of(self.mine, READ)
         self.first = self.final = place * block
-
-    def begin(self) -> None:
-        """Make what is needed before the loop over heads."""
-        self.stand()
-        self.anchors = {}
-        self.fixed: dict[str, Known] = {}
-        self.own = self.loaded(READ, self.mine, [self.in_mine])
-        self.edges()
 
     def inside_of(self, tokens: Tokens, role: str) -> Tile:
         """Whether there are such tokens; of the reader, such heads."""

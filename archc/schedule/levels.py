@@ -103,7 +103,7 @@ class Levels:
         level = 0
         while level <= max(self.of.values(), default=0):
             depth = self._depth(level)
-            products = [id for id in depth if self._multiplies(self.graph[id])]
+            products = [id for id in depth if self.multiplies(self.graph[id])]
             half = max(depth.values(), default=0) // 2
             if len(products) > MOST_PRODUCTS and half:
                 self.least |= {id: level + 3 for id in products if depth[id] > half}
@@ -115,10 +115,10 @@ class Levels:
         depth: dict[int, int] = {}
         for node in (n for n in self.graph if self.of[n.id] == level):
             before = max((depth.get(o, 0) for o in node.operands), default=0)
-            depth[node.id] = before + self._multiplies(node)
+            depth[node.id] = before + self.multiplies(node)
         return depth
 
-    def _multiplies(self, node: Node) -> bool:
+    def multiplies(self, node: Node) -> bool:
         """Whether an op is a product of matrices that a kernel makes."""
         product = isinstance(node.op, ir.Contract) and len(node.operands) == 2
         return product and node.id not in self.fallback and bool(reduction_dims(self.graph, node))

@@ -117,7 +117,7 @@ class _Partition:
         inside = {id: self._inside([id], [id]) for id in home.values()}
         shared = {id for id, nodes in inside.items() if not self._has_heads(nodes)}
         made = [node for id in shared for node in inside[id]]
-        if self._turned(made) or not any(map(self._multiplies, made)):
+        if self._turned(made) or not any(map(self.levels.multiplies, made)):
             return [dict(home)]
         parts: list[dict[str, int]] = [{}, {}]
         for name, id in home.items():
@@ -127,11 +127,6 @@ class _Partition:
     def _has_heads(self, nodes: Iterable[Node]) -> bool:
         """Whether some of these values have one for each head."""
         return any(axis.name in self.heads for node in nodes for axis in node.type.axes)
-
-    def _multiplies(self, node: Node) -> bool:
-        """Whether an op is a product of two values, summed."""
-        product = isinstance(node.op, ir.Contract) and len(node.operands) == 2
-        return product and bool(reduction_dims(self.graph, node))
 
     def _kernel_between(self, level: int, home: dict[str, int]) -> Kernel:
         """One kernel of what stands before, between or after walks."""
