@@ -238,7 +238,7 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "in-place-autograd", ANY, ANY,
         "torch.compile moves what an autograd.Function writes in place to another time",
-        "nothing is written in place inside of one",
+        "nothing is written in place inside of one that it sees",
         ("source: https://github.com/pytorch/pytorch/issues/154820",),
         _in_place,
     ),
