@@ -14,29 +14,8 @@ from dataclasses import dataclass
 import sympy
 
 from archc.ir.sizes import evaluate
-from archc.tile.language import (
-    OF_BUFFER,
-    Apply,
-    AtMost,
-    Block,
-    Cast,
-    Chosen,
-    Dim,
-    For,
-    Full,
-    Given,
-    If,
-    Iota,
-    Program,
-    ProgramId,
-    Relabel,
-    Scalar,
-    Statement,
-    Transpose,
-    Value,
-    kind,
-    statements,
-)
+from archc.tile import language as lang
+from archc.tile.language import statements
 
 Range = tuple[float, float]
 """The least and the largest number; infinite where nothing is known."""
@@ -61,7 +40,7 @@ ORDERED: Mapping[str, Callable[[float, float], tuple[bool, bool]]] = {
 class Atom:
     """What numbers differ by: a place in the grid or in a dim of a tile, a turn, or any value."""
 
-    key: str | Dim | Value
+    key: str | lang.Dim | lang.Value
 
     @property
     def name(self) -> str:
@@ -96,11 +75,11 @@ class Sum:
             return None
         return Sum(self.constant // divisor, tuple((a, f // divisor) for a, f in self.terms))
 
-    def renamed(self, names: Mapping[str, Dim]) -> Sum:
+    def renamed(self, names: Mapping[str, lang.Dim]) -> Sum:
         """The expression along other dims, by the names of those that change."""
         terms = []
         for atom, factor in self.terms:
-            new = names.get(atom.key.name) if isinstance(atom.key, Dim) else None
+            new = names.get(atom.key.name) if isinstance(atom.key, lang.Dim) else None
             terms.append((atom if new is None else Atom(new), factor))
         return Sum(self.constant, tuple(terms))
 
@@ -111,17 +90,17 @@ class Sum:
 class Integers:
     """The integers of a program at some sizes: each as a sum, and its range."""
 
-    def __init__(self, program: Program, known: Mapping[str, int | float | str]):
+    def __init__(self, program: lang.Program, known: Mapping[str, int | float | str]):
         self.known = {name: value for name, value in known.items() if not isinstance(value, str)}
         self.words = {name: value for name, value in known.items() if isinstance(value, str)}
-        self.made: dict[Value, Statement] = {}
+        self.made: dict[lang.Value, lang.Statement] = {}
         self.ranges: dict[Atom, Range] = {}
-        self._sums: dict[Value, Sum] = {}
+        self._sums: dict[lang.Value, Sum] = {}
         for axis, count in program.grid:
             self.ranges[Atom(axis)] = (0, self.size(count) - 1)
         for statement in statements(program.body):
             self.made |= dict.fromkeys(statement.results, statement)
-            if isinstance(statement.op, For):
+            if isinstance(statement.op, lang.For):
                 low, high = statement.operands[:2]
                 atom = Atom(statement.blocks[0].arguments[0])
                 self.ranges[atom] = (self.range(low)[0], self.range(high)[1] - 1)
@@ -130,7 +109,7 @@ class Integers:
         """An expression in sizes as a number."""
         return int(evaluate(size, self.known))
 
-    def sum(self, value: Value) -> Sum:
+    def sum(self, value: lang.Value) -> Sum:
         """A value as a sum; an atom of its own where it is none."""
         if value not in self._sums:
             found = self._of(value)
@@ -141,7 +120,7 @@ class Integers:
             self._sums[value] = found
         return self._sums[value]
 
-    def range(self, value: Value) -> Range:
+    def range(self, value: lang.Value) -> Range:
         """The least and the largest that a value may be."""
         return self.range_of(self.sum(value))
 
@@ -153,83 +132,85 @@ class Integers:
             low, high = low + min(ends), high + max(ends)
         return low, high
 
-    def truth(self, value: Value) -> bool | None:
+    def truth(self, value: lang.Value) -> bool | None:
         """Whether a condition holds in every program at these sizes; None where it depends."""
         made = self.made.get(value)
-        if made is None or not isinstance(made.op, Apply):
+        if made is None or not isinstance(made.op, lang.Apply):
             return self._told_at_launch(made)
         function, given = made.op.function, made.operands
         if function in ("and", "or", "not"):
             return _joined(function, [self.truth(each) for each in given])
-        if function not in ORDERED or any(kind(each.type.dtype) != "int" for each in given):
+        if function not in ORDERED or any(lang.kind(each.type.dtype) != "int" for each in given):
             return None
         low, high = self.range_of(self.sum(given[0]) - self.sum(given[1]))
         never, always = ORDERED[function](low, high)
         return True if always else False if never else None
 
-    def taken(self, statement: Statement) -> Sequence[tuple[int, Block]]:
+    def taken(self, statement: lang.Statement) -> Sequence[tuple[int, lang.Block]]:
         """The blocks of a statement that may be done, with their places: of a branch whose
         condition is known at these sizes, one."""
         blocks = [*enumerate(statement.blocks)]
-        if isinstance(statement.op, If):
+        if isinstance(statement.op, lang.If):
             truth = self.truth(statement.operands[0])
             blocks = blocks if truth is None else [blocks[0 if truth else 1]]
         return blocks
 
-    def statements(self, block: Block) -> Iterator[Statement]:
+    def statements(self, block: lang.Block) -> Iterator[lang.Statement]:
         """Every statement of a block, and of those in it that may be done."""
         for statement in block.statements:
             yield statement
             for _, inner in self.taken(statement):
                 yield from self.statements(inner)
 
-    def _told_at_launch(self, made: Statement | None) -> bool | None:
+    def _told_at_launch(self, made: lang.Statement | None) -> bool | None:
         """Whether a dtype or a precision is the one that is asked for, a length small enough, or a
         buffer there: as `@x` a launch may say of an optional one that it is missing."""
-        if made is not None and isinstance(made.op, Given):
-            return False if self.words.get(OF_BUFFER + made.op.buffer.name) == MISSING else None
-        if made is not None and isinstance(made.op, AtMost):
+        if made is not None and isinstance(made.op, lang.Given):
+            return (
+                False if self.words.get(lang.OF_BUFFER + made.op.buffer.name) == MISSING else None
+            )
+        if made is not None and isinstance(made.op, lang.AtMost):
             return self.size(made.op.size) <= self.size(made.op.most)
-        if made is not None and isinstance(made.op, Chosen) and made.op.constant in self.words:
+        if made is not None and isinstance(made.op, lang.Chosen) and made.op.constant in self.words:
             return self.words[made.op.constant] == made.op.choice
         return None
 
-    def _of(self, value: Value) -> Sum | None:
+    def _of(self, value: lang.Value) -> Sum | None:
         made = self.made.get(value)
-        if made is None or kind(value.type.dtype) != "int":
+        if made is None or lang.kind(value.type.dtype) != "int":
             return None
         match made.op:
-            case Scalar(size):
+            case lang.Scalar(size):
                 return Sum(self.size(size))
-            case Full(number):
+            case lang.Full(number):
                 return Sum(int(number))
-            case ProgramId(axis):
+            case lang.ProgramId(axis):
                 return Sum(0, ((Atom(axis), 1),))
-            case Iota(dim, _):
+            case lang.Iota(dim, _):
                 atom = Atom(dim)
                 self.ranges[atom] = (0, self.size(dim.length) - 1)
                 return Sum(0, ((atom, 1),))
-            case Cast(_, False) | Relabel() | Transpose():
+            case lang.Cast(_, False) | lang.Relabel() | lang.Transpose():
                 return self._through(made)
-            case Apply(function):
+            case lang.Apply(function):
                 return self._applied(function, made)
-            case If():
+            case lang.If():
                 found = [*self.given(made, value)]
                 return self.sum(found[0]) if len(found) == 1 else None
         return None
 
-    def given(self, branch: Statement, result: Value) -> Iterator[Value]:
+    def given(self, branch: lang.Statement, result: lang.Value) -> Iterator[lang.Value]:
         """What a result of a branch is in each block that may be done."""
         place = branch.results.index(result)
         return (block.yields[place] for _, block in self.taken(branch))
 
-    def _through(self, made: Statement) -> Sum | None:
+    def _through(self, made: lang.Statement) -> Sum | None:
         """The same numbers; along other names, the atoms of a tile have those."""
         (operand,) = made.operands
-        if kind(operand.type.dtype) != "int":
+        if lang.kind(operand.type.dtype) != "int":
             return None
         found = self.sum(operand)
-        if not isinstance(made.op, Relabel):
+        if not isinstance(made.op, lang.Relabel):
             return found
         renamed = found.renamed(
             dict(zip(operand.type.names, made.results[0].type.dims, strict=True))
@@ -238,8 +219,8 @@ class Integers:
             self.ranges[new] = self.ranges[old]
         return renamed
 
-    def _applied(self, function: str, made: Statement) -> Sum | None:
-        if any(kind(value.type.dtype) != "int" for value in made.operands):
+    def _applied(self, function: str, made: lang.Statement) -> Sum | None:
+        if any(lang.kind(value.type.dtype) != "int" for value in made.operands):
             return None
         given = [self.sum(value) for value in made.operands]
         match function:
@@ -257,14 +238,14 @@ class Integers:
                 return given[0].divided(given[1].constant)
         return None
 
-    def _told(self, value: Value) -> Range:
+    def _told(self, value: lang.Value) -> Range:
         """The range of what is no sum: a quotient, a remainder, the larger of two."""
         made = self.made.get(value)
-        if made is None or not isinstance(made.op, Apply):
+        if made is None or not isinstance(made.op, lang.Apply):
             return ANY
         chosen = made.op.function == "where"
         operands = made.operands[1:] if chosen else made.operands
-        if any(kind(each.type.dtype) != "int" for each in operands):
+        if any(lang.kind(each.type.dtype) != "int" for each in operands):
             return ANY
         ends = [self.range(each) for each in operands]
         match made.op.function:

@@ -27,41 +27,9 @@ import sympy
 
 from archc.functions.definitions import FUNCTIONS
 from archc.source import Span
+from archc.tile import language as lang
 from archc.tile.handle import Tile
 from archc.tile.hints import hint
-from archc.tile.language import (
-    PURE,
-    Apply,
-    AtMost,
-    Atomic,
-    Barrier,
-    Block,
-    Buffer,
-    Cast,
-    Chosen,
-    Dim,
-    Dot,
-    For,
-    Full,
-    Given,
-    If,
-    Iota,
-    Load,
-    LoadBlock,
-    Op,
-    Program,
-    ProgramId,
-    Random,
-    Relabel,
-    Scalar,
-    Scan,
-    Statement,
-    Store,
-    Type,
-    Value,
-    While,
-    kind,
-)
 from archc.tile.typed import COMPARED, common
 
 Number = int | float | sympy.Expr
@@ -121,18 +89,18 @@ class Composer:
 
     def __init__(self, name: str, doc: str, warps: int = 4, ahead: int = 3):
         self.name, self.doc, self.warps, self.ahead = name, doc, warps, ahead
-        self.buffers: list[Buffer] = []
+        self.buffers: list[lang.Buffer] = []
         self.numbers: list[sympy.Symbol] = []
         self.constants: list[str] = []
         self.grid: list[tuple[str, sympy.Expr]] = []
         self.cooperative = False
         self.varying: list[str] = []
         self.span: Span | None = None
-        self._body = Block()
-        self._open: list[Block] = [self._body]
+        self._body = lang.Block()
+        self._open: list[lang.Block] = [self._body]
         self._known: list[dict[Any, Tile]] = [{}]
         self._names: dict[str, int] = {}
-        self._origins: dict[Value, Tile] = {}
+        self._origins: dict[lang.Value, Tile] = {}
 
     # --- what a launch is given ---
 
@@ -188,58 +156,58 @@ class Composer:
         doc: str = "",
         optional: bool = False,
         **axes: Length,
-    ) -> Buffer:
+    ) -> lang.Buffer:
         """Memory with named axes, in the order of the tensor's dims."""
         return self.memory(name, axes, dtype, strided, doc, optional)
 
     def memory(
         self, name: str, axes: Mapping[str, Length], dtype: str = "f32", strided: bool = False,
         doc: str = "", optional: bool = False, rows: str = "",
-    ) -> Buffer:  # fmt: skip
+    ) -> lang.Buffer:  # fmt: skip
         """Memory with named axes of any name, as those of a spec may have."""
         sized = tuple((axis, as_size(n)) for axis, n in axes.items())
-        return self.declare(Buffer(name, sized, dtype, strided, doc, optional, rows))
+        return self.declare(lang.Buffer(name, sized, dtype, strided, doc, optional, rows))
 
-    def declare(self, buffer: Buffer) -> Buffer:
+    def declare(self, buffer: lang.Buffer) -> lang.Buffer:
         """Memory whose axes may have any name."""
         self.buffers.append(buffer)
         return buffer
 
-    def given(self, buffer: Buffer) -> Tile:
+    def given(self, buffer: lang.Buffer) -> Tile:
         """Whether an optional buffer is there, for a branch."""
-        return self.put(Given(buffer), type=Type("bool"), name=f"has_{buffer.name}")
+        return self.put(lang.Given(buffer), type=lang.Type("bool"), name=f"has_{buffer.name}")
 
     def chosen(self, constant: str, choice: str) -> Tile:
         """Whether a constant is that dtype or precision, for a branch."""
-        type = Type("bool")
-        return self.put(Chosen(constant, choice), type=type, name=f"{constant}_is_{choice}")
+        type = lang.Type("bool")
+        return self.put(lang.Chosen(constant, choice), type=type, name=f"{constant}_is_{choice}")
 
     def at_most(self, size: Length, most: Length) -> Tile:
         """Whether one size of constants is at most another, for a branch."""
-        type = Type("bool")
-        return self.put(AtMost(as_size(size), as_size(most)), type=type, name="fits")
+        type = lang.Type("bool")
+        return self.put(lang.AtMost(as_size(size), as_size(most)), type=type, name="fits")
 
     def program(self, axis: str, count: Length) -> Tile:
         """The place of a program along a new axis of the grid."""
         self.grid.append((axis, as_size(count)))
-        return self.put(ProgramId(axis), type=Type("i32"), name=f"i_{axis}")
+        return self.put(lang.ProgramId(axis), type=lang.Type("i32"), name=f"i_{axis}")
 
     # --- values ---
 
-    def put(self, op: Op, *operands: Tile, type: Type, name: str = "") -> Tile:
+    def put(self, op: lang.Op, *operands: Tile, type: lang.Type, name: str = "") -> Tile:
         """The value of an op; the one that stands already, if an equal statement is in sight."""
         values = tuple(tile.value for tile in operands)
-        if isinstance(op, Cast) and not name:
+        if isinstance(op, lang.Cast) and not name:
             name = f"{values[0].name}_{'wide' if op.dtype == 'f32' else op.dtype.lower()}"
-        sign = math.copysign(1, op.number) if isinstance(op, Full) else 1  # 0.0 == -0.0
+        sign = math.copysign(1, op.number) if isinstance(op, lang.Full) else 1  # 0.0 == -0.0
         key = (op, sign, values, type)
-        if isinstance(op, PURE):
+        if isinstance(op, lang.PURE):
             for known in reversed(self._known):
                 if key in known:
                     return known[key]
-        made = Tile(self, Value(self._fresh(name or hint(op)), type))
-        self._add(Statement(op, values, (made.value,), span=self.span))
-        if isinstance(op, PURE):
+        made = Tile(self, lang.Value(self._fresh(name or hint(op)), type))
+        self._add(lang.Statement(op, values, (made.value,), span=self.span))
+        if isinstance(op, lang.PURE):
             self._known[-1][key] = made
         return made
 
@@ -260,16 +228,16 @@ class Composer:
             return value
         if isinstance(value, sympy.Expr) and not value.is_number:
             dtype = "i32" if value.is_integer else "f32"
-            return self.put(Scalar(value), type=Type(dtype), name="size")
-        if kind(like) == "int" and float(value).is_integer():
-            return self.put(Full(int(value), Type(like)), type=Type(like))
-        real = Type("f64" if like == "f64" else "f32")
-        return self.put(Full(float(value), real), type=real)
+            return self.put(lang.Scalar(value), type=lang.Type(dtype), name="size")
+        if lang.kind(like) == "int" and float(value).is_integer():
+            return self.put(lang.Full(int(value), lang.Type(like)), type=lang.Type(like))
+        real = lang.Type("f64" if like == "f64" else "f32")
+        return self.put(lang.Full(float(value), real), type=real)
 
     def iota(self, name: str, length: Length, most: int = 0) -> Tile:
         """0, 1, 2, ... along a new dim, of which a thread is to have `most` side by side."""
-        dim = Dim(name, as_size(length))
-        return self.put(Iota(dim, most), type=Type("i32", (dim,)), name=f"i_{name}")
+        dim = lang.Dim(name, as_size(length))
+        return self.put(lang.Iota(dim, most), type=lang.Type("i32", (dim,)), name=f"i_{name}")
 
     def along(self, tile: Tile, names: tuple[str, ...]) -> Tile:
         """The tile with its dims under these names: one that has them already stays itself, so
@@ -277,14 +245,14 @@ class Composer:
         origin = self._origins.get(tile.value, tile)
         if names == origin.value.type.names:
             return origin
-        dims = tuple(Dim(n, dim.length) for n, dim in zip(names, tile.dims, strict=True))
-        made = self.put(Relabel(names), origin, type=Type(tile.dtype, dims))
+        dims = tuple(lang.Dim(n, dim.length) for n, dim in zip(names, tile.dims, strict=True))
+        made = self.put(lang.Relabel(names), origin, type=lang.Type(tile.dtype, dims))
         self._origins[made.value] = origin
         return made
 
-    def full(self, number: float, *dims: Dim, dtype: str = "f32") -> Tile:
+    def full(self, number: float, *dims: lang.Dim, dtype: str = "f32") -> Tile:
         """A tile of one number."""
-        return self.put(Full(number, Type(dtype, dims)), type=Type(dtype, dims))
+        return self.put(lang.Full(number, lang.Type(dtype, dims)), type=lang.Type(dtype, dims))
 
     def apply(self, function: str, *operands: Tile | Number, dims_in: Sequence[str] = ()) -> Tile:
         """An elementwise function; the result has the dims of the first operand that has most, and
@@ -295,17 +263,17 @@ class Composer:
         if function == "real":
             return tiles[0].to("f32")
         like = next((t.dtype for t in tiles if t.dtype != "bool"), "f32")
-        if function == "add" and operands[1] == 0 and kind(like) == "int":
+        if function == "add" and operands[1] == 0 and lang.kind(like) == "int":
             return tiles[0]
         lifted = [self.lift(each, like) for each in operands]
-        dims: dict[str, Dim] = {}
+        dims: dict[str, lang.Dim] = {}
         for tile in sorted(lifted, key=lambda tile: (-len(tile.dims), tile.dtype == "bool")):
             dims |= {dim.name: dim for dim in tile.dims if dim.name not in dims}
         order = tuple(dims_in) or tuple(dims)
         dims = {name: dims[name] for name in order}
         seen = [tile.ordered(*(n for n in order if n in tile.value.type.names)) for tile in lifted]
         dtype = "bool" if function in COMPARED else _common(seen, function)
-        return self.put(Apply(function), *seen, type=Type(dtype, tuple(dims.values())))
+        return self.put(lang.Apply(function), *seen, type=lang.Type(dtype, tuple(dims.values())))
 
     def where(self, condition: Tile, yes: Tile | Number, no: Tile | Number) -> Tile:
         """`yes` where the condition holds, else `no`."""
@@ -314,7 +282,7 @@ class Composer:
     def random(self, seed: Tile | Number, counter: Tile) -> Tile:
         """A number in [0, 1) for each counter."""
         given = self.lift(seed, "i64")
-        return self.put(Random(), given, counter, type=Type("f32", counter.dims))
+        return self.put(lang.Random(), given, counter, type=lang.Type("f32", counter.dims))
 
     def dot(self, a: Tile, b: Tile, add: Tile | None = None, precision: str = "ieee") -> Tile:
         """A product of matrices, in float32: over the one dim that both operands have, or the last
@@ -329,13 +297,13 @@ class Composer:
         operands = [a.ordered(*made, n.name, shared.name), b.ordered(*made, shared.name, m.name)]
         if add is not None:
             operands.append(add.ordered(*made, n.name, m.name))
-        return self.put(Dot(precision), *operands, type=Type("f32", (*batch, n, m)))
+        return self.put(lang.Dot(precision), *operands, type=lang.Type("f32", (*batch, n, m)))
 
     # --- memory ---
 
     def load(
         self,
-        buffer: Buffer,
+        buffer: lang.Buffer,
         *index: Tile | Number,
         where: Sequence[Tile] = (),
         fill: float = 0.0,
@@ -343,24 +311,24 @@ class Composer:
     ) -> Tile:
         """The elements of a buffer at an index for each axis; real ones in float32 if `wide`."""
         places, masks, dims = self._access(buffer, index, where)
-        type = Type(buffer.dtype, dims)
-        made = self.put(Load(buffer, fill), *places, *masks, type=type, name=buffer.name)
-        narrow = kind(buffer.dtype) == "real" and buffer.dtype not in ("f32", "f64")
+        type = lang.Type(buffer.dtype, dims)
+        made = self.put(lang.Load(buffer, fill), *places, *masks, type=type, name=buffer.name)
+        narrow = lang.kind(buffer.dtype) == "real" and buffer.dtype not in ("f32", "f64")
         return made.to("f32") if wide and narrow else made
 
     def load_block(
-        self, buffer: Buffer, *start: Tile | Number, wide: bool = False, **dims: Dim
+        self, buffer: lang.Buffer, *start: Tile | Number, wide: bool = False, **dims: lang.Dim
     ) -> Tile:
         """A block of a buffer from a first index of each axis on, by the copy engine."""
         places = self._places(buffer, start)
         kept = tuple((axis, dims[axis]) for axis, _ in buffer.axes if axis in dims)
-        type = Type(buffer.dtype, tuple(dim for _, dim in kept))
-        made = self.put(LoadBlock(buffer, kept), *places, type=type, name=buffer.name)
+        type = lang.Type(buffer.dtype, tuple(dim for _, dim in kept))
+        made = self.put(lang.LoadBlock(buffer, kept), *places, type=type, name=buffer.name)
         return made.to("f32") if wide else made
 
     def store(
         self,
-        buffer: Buffer,
+        buffer: lang.Buffer,
         *index: Tile | Number,
         value: Tile,
         where: Sequence[Tile] = (),
@@ -369,11 +337,11 @@ class Composer:
         """Write elements of a buffer at an index for each axis."""
         places, masks, dims = self._access(buffer, index, where)
         operands = tuple(tile.value for tile in (*places, _among(value, dims), *masks))
-        self._add(Statement(Store(buffer, exclusive), operands, span=self.span))
+        self._add(lang.Statement(lang.Store(buffer, exclusive), operands, span=self.span))
 
     def atomic(
         self,
-        buffer: Buffer,
+        buffer: lang.Buffer,
         *index: Tile | Number,
         value: Tile,
         function: str = "add",
@@ -382,28 +350,28 @@ class Composer:
         """Add (or `max`, `min`) into a buffer of integers; what was there before."""
         places, masks, dims = self._access(buffer, index, where)
         seen = _among(value, dims).over(*dims)
-        type = Type(buffer.dtype, dims)
-        return self.put(Atomic(buffer, function), *places, seen, *masks, type=type)
+        type = lang.Type(buffer.dtype, dims)
+        return self.put(lang.Atomic(buffer, function), *places, seen, *masks, type=type)
 
-    def barrier(self, counter: Buffer, before: Tile | Number) -> None:
+    def barrier(self, counter: lang.Buffer, before: Tile | Number) -> None:
         """Wait for all programs of the launch; `before` counts the barriers before this one."""
         self.cooperative = True
         given = self.lift(before, "i32")
-        self._add(Statement(Barrier(counter), (given.value,), span=self.span))
+        self._add(lang.Statement(lang.Barrier(counter), (given.value,), span=self.span))
 
     def sync(self) -> None:
         """Wait for the threads of this program, which then may read what it wrote."""
-        self._add(Statement(Barrier(), span=self.span))
+        self._add(lang.Statement(lang.Barrier(), span=self.span))
 
     def _access(
-        self, buffer: Buffer, index: Sequence[Tile | Number], where: Sequence[Tile]
-    ) -> tuple[list[Tile], list[Tile], tuple[Dim, ...]]:
+        self, buffer: lang.Buffer, index: Sequence[Tile | Number], where: Sequence[Tile]
+    ) -> tuple[list[Tile], list[Tile], tuple[lang.Dim, ...]]:
         """Indices and masks with the dims of all indices in one order, and these dims."""
         places = self._places(buffer, index)
         dims = tuple({dim.name: dim for place in places for dim in place.dims}.values())
         return [_among(p, dims) for p in places], [_among(m, dims) for m in where], dims
 
-    def _places(self, buffer: Buffer, index: Sequence[Tile | Number]) -> list[Tile]:
+    def _places(self, buffer: lang.Buffer, index: Sequence[Tile | Number]) -> list[Tile]:
         if len(index) != len(buffer.axes):
             raise ValueError(f"`{buffer.name}` has {len(buffer.axes)} axes, not {len(index)}")
         return [self.lift(each, "i32") for each in index]
@@ -422,9 +390,9 @@ class Composer:
     ) -> Iterator[Loop]:
         """A loop; what it carries is named as what enters it."""
         bounds = [self.lift(start, "i32"), self.lift(stop, "i32")]
-        at = Value(self._fresh(index), Type(_common(bounds, "for")))
+        at = lang.Value(self._fresh(index), lang.Type(_common(bounds, "for")))
         operands = (*bounds, *carried)
-        with self._turn(For(ahead, unrolled), at, operands, carried) as turn:
+        with self._turn(lang.For(ahead, unrolled), at, operands, carried) as turn:
             yield turn
 
     @contextmanager
@@ -437,24 +405,26 @@ class Composer:
                 turn.next(rest > least, z, rest)
             z, rest = turn.results
         """
-        at = Value(self._fresh(going.value.name), Type("bool"))
-        with self._turn(While(as_size(most)), at, (going, *carried), carried) as turn:
+        at = lang.Value(self._fresh(going.value.name), lang.Type("bool"))
+        with self._turn(lang.While(as_size(most)), at, (going, *carried), carried) as turn:
             yield turn
 
     @contextmanager
     def _turn(
-        self, op: Op, at: Value, operands: Sequence[Tile], carried: Sequence[Tile]
+        self, op: lang.Op, at: lang.Value, operands: Sequence[Tile], carried: Sequence[Tile]
     ) -> Iterator[Loop]:
         """The block of a loop, which takes `at` and what is carried."""
-        inside = tuple(Value(self._fresh(c.value.name), c.value.type) for c in carried)
-        block = Block((at, *inside))
+        inside = tuple(lang.Value(self._fresh(c.value.name), c.value.type) for c in carried)
+        block = lang.Block((at, *inside))
         loop = Loop(Tile(self, at), tuple(Tile(self, value) for value in inside))
         with self._inside(block):
             yield loop
         block.yields = tuple(tile.value for tile in loop.following)
-        results = tuple(Value(self._fresh(f"{c.value.name}_end"), c.value.type) for c in carried)
+        results = tuple(
+            lang.Value(self._fresh(f"{c.value.name}_end"), c.value.type) for c in carried
+        )
         given = tuple(tile.value for tile in operands)
-        self._add(Statement(op, given, results, (block,), span=self.span))
+        self._add(lang.Statement(op, given, results, (block,), span=self.span))
         loop.results = tuple(Tile(self, value) for value in results)
 
     @contextmanager
@@ -468,27 +438,29 @@ class Composer:
                 missing.give(x)
             (y,) = there.results
         """
-        block, branch = Block(), Branch()
+        block, branch = lang.Block(), Branch()
         with self._inside(block):
             yield branch
         block.yields = tuple(tile.value for tile in branch.given)
-        self._add(Statement(If(), (condition.value,), (), (block, Block()), span=self.span))
+        self._add(
+            lang.Statement(lang.If(), (condition.value,), (), (block, lang.Block()), span=self.span)
+        )
 
     @contextmanager
     def otherwise(self, branch: Branch) -> Iterator[Branch]:
         """Statements that are done where the scalar of the last branch does not hold; `branch` then
         has the results of both."""
         last = self._open[-1].statements.pop()
-        block, other = Block(), Branch()
+        block, other = lang.Block(), Branch()
         with self._inside(block):
             yield other
         block.yields = tuple(tile.value for tile in other.given)
         names = [tile.value.name for tile in branch.given]
         results = tuple(
-            Value(self._fresh(n), v.type) for n, v in zip(names, block.yields, strict=True)
+            lang.Value(self._fresh(n), v.type) for n, v in zip(names, block.yields, strict=True)
         )
         both = (last.blocks[0], block)
-        self._add(Statement(last.op, last.operands, results, both, span=last.span))
+        self._add(lang.Statement(last.op, last.operands, results, both, span=last.span))
         branch.results = tuple(Tile(self, value) for value in results)
 
     def scan(self, join: Join, dim: str, *tiles: Tile, reverse: bool = False) -> tuple[Tile, ...]:
@@ -500,23 +472,23 @@ class Composer:
         dims = tuple({d.name: d for tile in tiles for d in tile.dims}.values())
         given = tuple(tile.over(*dims) for tile in tiles)
         before, after = (
-            tuple(Value(self._fresh(f"{t.value.name}_{n}"), Type(t.dtype)) for t in given)
+            tuple(lang.Value(self._fresh(f"{t.value.name}_{n}"), lang.Type(t.dtype)) for t in given)
             for n in ("before", "after")
         )
-        block, known = Block((*before, *after)), self._known
+        block, known = lang.Block((*before, *after)), self._known
         self._known = []  # a join is a function of its own: it reads nothing from outside
         with self._inside(block):
             first, second = (tuple(Tile(self, v) for v in side) for side in (before, after))
             block.yields = tuple(tile.value for tile in join(first, second))
         self._known = known
-        results = tuple(Value(self._fresh(f"{t.value.name}_run"), t.value.type) for t in given)
+        results = tuple(lang.Value(self._fresh(f"{t.value.name}_run"), t.value.type) for t in given)
         operands = tuple(tile.value for tile in given)
-        op = Scan("", dim, reverse)
-        self._add(Statement(op, operands, results, (block,), span=self.span))
+        op = lang.Scan("", dim, reverse)
+        self._add(lang.Statement(op, operands, results, (block,), span=self.span))
         return tuple(Tile(self, value) for value in results)
 
     @contextmanager
-    def _inside(self, block: Block) -> Iterator[None]:
+    def _inside(self, block: lang.Block) -> Iterator[None]:
         self._open.append(block)
         self._known.append({})
         yield
@@ -525,9 +497,9 @@ class Composer:
 
     # --- the whole ---
 
-    def done(self) -> Program:
+    def done(self) -> lang.Program:
         """The program as it stands."""
-        return Program(
+        return lang.Program(
             self.name,
             self.doc,
             tuple(self.buffers),
@@ -541,7 +513,7 @@ class Composer:
             tuple(self.varying),
         )
 
-    def _add(self, statement: Statement) -> None:
+    def _add(self, statement: lang.Statement) -> None:
         self._open[-1].statements.append(statement)
 
     def _fresh(self, name: str) -> str:
@@ -559,7 +531,7 @@ def _common(tiles: Sequence[Tile], function: str) -> str:
     return common([tile.dtype for tile in (tiles[1:] if function == "where" else tiles)])
 
 
-def _among(tile: Tile, dims: Sequence[Dim]) -> Tile:
+def _among(tile: Tile, dims: Sequence[lang.Dim]) -> Tile:
     """A tile with its dims in the order of these."""
     names = [dim.name for dim in dims if dim.name in tile.value.type.names]
     missing = [name for name in tile.value.type.names if name not in names]
@@ -568,7 +540,7 @@ def _among(tile: Tile, dims: Sequence[Dim]) -> Tile:
     return tile.ordered(*names)
 
 
-def _with_note(statement: Statement, note: str) -> Statement:
-    return Statement(
+def _with_note(statement: lang.Statement, note: str) -> lang.Statement:
+    return lang.Statement(
         statement.op, statement.operands, statement.results, statement.blocks, note, statement.span
     )

@@ -16,23 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from archc.tile.language import (
-    PURE,
-    Apply,
-    Block,
-    For,
-    Full,
-    Load,
-    Program,
-    Statement,
-    Store,
-    Type,
-    Value,
-    statements,
-)
+from archc.tile import language as lang
 
 
-def early(program: Program) -> Program:
+def early(program: lang.Program) -> lang.Program:
     """The program whose loops that load ahead do so of vectors that lie apart in memory as well."""
     body = _block(program.body, _Names(program))
     return replace(program, body=body)
@@ -41,55 +28,55 @@ def early(program: Program) -> Program:
 class _Names:
     """Makes values of names that a program does not have yet."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: lang.Program) -> None:
         made = [program.body.arguments]
-        for each in statements(program.body):
+        for each in lang.statements(program.body):
             made += [each.results, *(block.arguments for block in each.blocks)]
         self.taken = {value.name for values in made for value in values}
 
-    def like(self, value: Value) -> Value:
+    def like(self, value: lang.Value) -> lang.Value:
         """A value of a type that is there."""
         return self.new(value.name, value.type)
 
-    def new(self, name: str, type: Type) -> Value:
+    def new(self, name: str, type: lang.Type) -> lang.Value:
         """A value of that name, or nearly."""
         found, count = name, 1
         while found in self.taken:
             count += 1
             found = f"{name}_{count}"
         self.taken.add(found)
-        return Value(found, type)
+        return lang.Value(found, type)
 
 
-def _block(block: Block, names: _Names) -> Block:
+def _block(block: lang.Block, names: _Names) -> lang.Block:
     """A block with its loops, and those within them, rewritten."""
-    made: list[Statement] = []
+    made: list[lang.Statement] = []
     for each in block.statements:
         found = replace(each, blocks=tuple(_block(part, names) for part in each.blocks))
         made += _Loop(found, names).rewritten() if _loads_ahead(each) else [found]
-    return Block(block.arguments, made, block.yields)
+    return lang.Block(block.arguments, made, block.yields)
 
 
-def _loads_ahead(statement: Statement) -> bool:
+def _loads_ahead(statement: lang.Statement) -> bool:
     """Whether a statement is a loop of a program that says how far ahead it loads."""
-    return isinstance(statement.op, For) and isinstance(statement.op.ahead, str)
+    return isinstance(statement.op, lang.For) and isinstance(statement.op.ahead, str)
 
 
 @dataclass
 class _Loop:
     """A loop over `start`, ..., `stop - 1`."""
 
-    loop: Statement
+    loop: lang.Statement
     names: _Names
 
     def __post_init__(self) -> None:
         (self.body,) = self.loop.blocks
         self.start, self.stop = self.loop.operands[:2]
         self.made_by = {v: each for each in self.body.statements for v in each.results}
-        inside = [*statements(self.body)]
-        self.written = {each.op.buffer for each in inside if isinstance(each.op, Store)}
+        inside = [*lang.statements(self.body)]
+        self.written = {each.op.buffer for each in inside if isinstance(each.op, lang.Store)}
 
-    def rewritten(self) -> list[Statement]:
+    def rewritten(self) -> list[lang.Statement]:
         """What stands before the loop, and the loop."""
         loads = [each for each in self.body.statements if self._is_early(each)]
         if not loads:
@@ -98,7 +85,7 @@ class _Loop:
         ahead, following = self._copied(loads, *self._next())
         rest = [each for each in self.body.statements if each not in loads]
         arrived = tuple(load.results[0] for load in loads)
-        body = Block(
+        body = lang.Block(
             (*self.body.arguments, *arrived), [*ahead, *rest], (*self.body.yields, *following)
         )
         left = tuple(self.names.like(value) for value in arrived)
@@ -112,20 +99,20 @@ class _Loop:
 
     # --- which loads ---
 
-    def _is_early(self, statement: Statement) -> bool:
+    def _is_early(self, statement: lang.Statement) -> bool:
         """Whether a statement loads a vector whose numbers lie apart, from a place that a turn
         knows by its number alone."""
         op = statement.op
-        if not isinstance(op, Load) or not op.buffer.axes or op.buffer in self.written:
+        if not isinstance(op, lang.Load) or not op.buffer.axes or op.buffer in self.written:
             return False
         last = statement.operands[len(op.buffer.axes) - 1]
         apart = len(statement.results[0].type.dims) == 1 and not last.type.dims
         return apart and self._needed([statement]) is not None
 
-    def _needed(self, loads: Sequence[Statement]) -> list[Statement] | None:
+    def _needed(self, loads: Sequence[lang.Statement]) -> list[lang.Statement] | None:
         """The statements of a turn that places and masks are made by, in order; None if one of them
         is more than arithmetic, or made of what the turns hand on."""
-        found: set[Value] = set()
+        found: set[lang.Value] = set()
         stack = [value for load in loads for value in load.operands]
         while stack:
             value = stack.pop()
@@ -134,7 +121,7 @@ class _Loop:
             made = self.made_by.get(value)
             if made is None or value in found:
                 continue
-            if not isinstance(made.op, PURE):
+            if not isinstance(made.op, lang.PURE):
                 return None
             found |= {*made.results}
             stack += made.operands
@@ -142,22 +129,22 @@ class _Loop:
 
     # --- the same of another turn ---
 
-    def _next(self) -> tuple[Value, list[Statement]]:
+    def _next(self) -> tuple[lang.Value, list[lang.Statement]]:
         """The number of the next turn, and the lines that make it."""
         index = self.body.arguments[0]
         one, following = self.names.new("one", index.type), self.names.new("following", index.type)
         lines = [
-            Statement(Full(1, index.type), (), (one,)),
-            Statement(Apply("add"), (index, one), (following,)),
+            lang.Statement(lang.Full(1, index.type), (), (one,)),
+            lang.Statement(lang.Apply("add"), (index, one), (following,)),
         ]
         return following, lines
 
     def _copied(
-        self, loads: Sequence[Statement], turn: Value, lines: list[Statement]
-    ) -> tuple[list[Statement], list[Value]]:
+        self, loads: Sequence[lang.Statement], turn: lang.Value, lines: list[lang.Statement]
+    ) -> tuple[list[lang.Statement], list[lang.Value]]:
         """Lines that load the same at another turn, if there is one, and what they load."""
-        there = self.names.new("there_is", Type("bool"))
-        made = [*lines, Statement(Apply("lt"), (turn, self.stop), (there,))]
+        there = self.names.new("there_is", lang.Type("bool"))
+        made = [*lines, lang.Statement(lang.Apply("lt"), (turn, self.stop), (there,))]
         known = {self.body.arguments[0]: turn}
         for each in self._needed(loads) or []:
             made.append(self._again(each, known))
@@ -168,7 +155,9 @@ class _Loop:
             found.append(again.results[0])
         return made, found
 
-    def _again(self, statement: Statement, known: dict[Value, Value]) -> Statement:
+    def _again(
+        self, statement: lang.Statement, known: dict[lang.Value, lang.Value]
+    ) -> lang.Statement:
         """A statement of other values, with results of its own."""
         operands = tuple(known.get(value, value) for value in statement.operands)
         results = tuple(self.names.like(value) for value in statement.results)

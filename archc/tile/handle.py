@@ -5,20 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from archc.tile.language import (
-    Broadcast,
-    Cast,
-    Dim,
-    Flip,
-    Pick,
-    Reduce,
-    Reshape,
-    Scan,
-    Sort,
-    Transpose,
-    Type,
-    Value,
-)
+from archc.tile import language as lang
 
 if TYPE_CHECKING:
     from archc.tile.compose import Composer
@@ -29,10 +16,10 @@ class Tile:
     """A value in the hands of the one who writes a program: Python's operators apply."""
 
     composer: Composer
-    value: Value
+    value: lang.Value
 
     @property
-    def dims(self) -> tuple[Dim, ...]:
+    def dims(self) -> tuple[lang.Dim, ...]:
         """The dims of the value."""
         return self.value.type.dims
 
@@ -41,7 +28,7 @@ class Tile:
         """The dtype of the value."""
         return self.value.type.dtype
 
-    def dim(self, name: str) -> Dim:
+    def dim(self, name: str) -> lang.Dim:
         """The dim of that name; ValueError if there is none."""
         return self.dims[self.value.type.place(name)]
 
@@ -53,7 +40,7 @@ class Tile:
         """The numbers of the tile in another dtype."""
         if dtype == self.dtype:
             return self
-        return self.composer.put(Cast(dtype, bits), self, type=Type(dtype, self.dims))
+        return self.composer.put(lang.Cast(dtype, bits), self, type=lang.Type(dtype, self.dims))
 
     def along(self, /, **names: str) -> Tile:
         """Dims under other names: `k.along(t="s")`."""
@@ -64,26 +51,26 @@ class Tile:
         if names == self.value.type.names:
             return self
         dims = tuple(self.dim(name) for name in names)
-        return self.composer.put(Transpose(names), self, type=Type(self.dtype, dims))
+        return self.composer.put(lang.Transpose(names), self, type=lang.Type(self.dtype, dims))
 
-    def over(self, *dims: Dim, held: bool = False) -> Tile:
+    def over(self, *dims: lang.Dim, held: bool = False) -> Tile:
         """The tile along further dims, in this order; `held`: each thread has all of the further
         ones, which stand last."""
         if dims == self.dims:
             return self
         seen = self.ordered(*(dim.name for dim in dims if dim.name in self.value.type.names))
-        return self.composer.put(Broadcast(dims, held), seen, type=Type(self.dtype, dims))
+        return self.composer.put(lang.Broadcast(dims, held), seen, type=lang.Type(self.dtype, dims))
 
-    def shaped(self, *dims: Dim) -> Tile:
+    def shaped(self, *dims: lang.Dim) -> Tile:
         """One dim as several, or several as one; the number of elements stays."""
-        return self.composer.put(Reshape(dims), self, type=Type(self.dtype, dims))
+        return self.composer.put(lang.Reshape(dims), self, type=lang.Type(self.dtype, dims))
 
     def reduce(self, function: str, dim: str) -> Tile:
         """`sum`, `product`, `max`, `min`, `argmax` or `argmin` along a dim."""
         rest = tuple(each for each in self.dims if each.name != dim)
         dtype = "i32" if function.startswith("arg") else self.dtype
         self.value.type.place(dim)
-        return self.composer.put(Reduce(function, dim), self, type=Type(dtype, rest))
+        return self.composer.put(lang.Reduce(function, dim), self, type=lang.Type(dtype, rest))
 
     def sum(self, dim: str) -> Tile:
         """The sum along a dim."""
@@ -95,20 +82,24 @@ class Tile:
 
     def scan(self, function: str, dim: str, reverse: bool = False) -> Tile:
         """The running sum, product, max or min along a dim."""
-        return self.composer.put(Scan(function, dim, reverse), self, type=self.value.type)
+        return self.composer.put(lang.Scan(function, dim, reverse), self, type=self.value.type)
 
-    def sort(self, descending: bool = False, most: Dim | None = None) -> Tile:
+    def sort(self, descending: bool = False, most: lang.Dim | None = None) -> Tile:
         """Sorted along the last dim; `most`: only the largest so many."""
         dims = self.dims if most is None else (*self.dims[:-1], most)
-        return self.composer.put(Sort(descending, most), self, type=Type(self.dtype, dims))
+        return self.composer.put(
+            lang.Sort(descending, most), self, type=lang.Type(self.dtype, dims)
+        )
 
     def flip(self, dim: str) -> Tile:
         """From the end of a dim to its begin."""
-        return self.composer.put(Flip(dim), self, type=self.value.type)
+        return self.composer.put(lang.Flip(dim), self, type=self.value.type)
 
     def pick(self, index: Tile, dim: str) -> Tile:
         """Elements along a dim at the indices of a tile."""
-        return self.composer.put(Pick(dim), self, index, type=Type(self.dtype, index.dims))
+        return self.composer.put(
+            lang.Pick(dim), self, index, type=lang.Type(self.dtype, index.dims)
+        )
 
     def dot(self, other: Tile, add: Tile | None = None, precision: str = "ieee") -> Tile:
         """The product of two matrices over the dim that both have, in float32."""

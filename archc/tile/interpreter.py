@@ -24,46 +24,7 @@ from torch import Tensor
 
 from archc.ir.meaning_ops import FUNCTIONS
 from archc.ir.sizes import Number, evaluate
-from archc.tile.language import (
-    OF_BUFFER,
-    Apply,
-    AtMost,
-    Atomic,
-    Barrier,
-    Block,
-    Broadcast,
-    Buffer,
-    Cast,
-    Chosen,
-    Dot,
-    Flip,
-    For,
-    Full,
-    Given,
-    If,
-    Iota,
-    Load,
-    LoadBlock,
-    Op,
-    Pick,
-    Program,
-    ProgramId,
-    Random,
-    Reduce,
-    Relabel,
-    Reshape,
-    Scalar,
-    Scan,
-    Sort,
-    Statement,
-    Store,
-    Transpose,
-    Type,
-    Value,
-    While,
-    kind,
-    statements,
-)
+from archc.tile import language as lang
 from archc.tile.philox import uniform
 
 TORCH = {
@@ -90,7 +51,7 @@ class Written:
 
 
 def run(
-    program: Program,
+    program: lang.Program,
     tensors: Mapping[str, Tensor],
     sizes: Mapping[str, int],
     constants: Mapping[str, int | str],
@@ -109,13 +70,13 @@ class Interpreter:
 
     def __init__(
         self,
-        program: Program,
+        program: lang.Program,
         tensors: Mapping[str, Tensor],
         known: Mapping[str, int | str],
         exact: bool,
     ):
         self.program, self.tensors, self.known, self.exact = program, tensors, known, exact
-        self.values: dict[Value, Tensor] = {}
+        self.values: dict[lang.Value, Tensor] = {}
         counts = [self.size(count) for _, count in program.grid]
         self.programs = math.prod(counts)
         places = torch.arange(self.programs)
@@ -126,12 +87,16 @@ class Interpreter:
         self.active = torch.ones(self.programs, dtype=torch.bool)
         self.barriers = self.syncs = 0
         self.written: dict[str, Written] = {}
-        stores = (s.op.buffer for s in statements(program.body) if isinstance(s.op, Store | Atomic))
+        stores = (
+            s.op.buffer
+            for s in lang.statements(program.body)
+            if isinstance(s.op, lang.Store | lang.Atomic)
+        )
         self.stored = {buffer.name for buffer in stores}
         for buffer in program.buffers:
             self._check_tensor(buffer)
 
-    def _check_tensor(self, buffer: Buffer) -> None:
+    def _check_tensor(self, buffer: lang.Buffer) -> None:
         if buffer.optional and self.tensors.get(buffer.name) is None:
             return
         shape = [self.size(size) for _, size in buffer.axes]
@@ -150,13 +115,13 @@ class Interpreter:
 
     def dtype(self, name: str) -> torch.dtype:
         """The dtype that values have here."""
-        if self.exact and kind(name) == "real":
+        if self.exact and lang.kind(name) == "real":
             return torch.float64
-        if name.startswith(OF_BUFFER):
-            return self.tensors[name.removeprefix(OF_BUFFER)].dtype
+        if name.startswith(lang.OF_BUFFER):
+            return self.tensors[name.removeprefix(lang.OF_BUFFER)].dtype
         return TORCH[name if name in TORCH else str(self.known[name])]
 
-    def shape(self, type: Type) -> list[int]:
+    def shape(self, type: lang.Type) -> list[int]:
         """Lengths of the dims of a type."""
         return [self.size(dim.length) for dim in type.dims]
 
@@ -164,24 +129,24 @@ class Interpreter:
         """All statements, in order."""
         self.block(self.program.body)
 
-    def block(self, block: Block) -> None:
+    def block(self, block: lang.Block) -> None:
         """The statements of a block."""
         for statement in block.statements:
             OPS[type(statement.op)](self, statement)
 
     # --- values ---
 
-    def __getitem__(self, value: Value) -> Tensor:
+    def __getitem__(self, value: lang.Value) -> Tensor:
         return self.values[value]
 
-    def seen(self, value: Value, names: Sequence[str]) -> Tensor:
+    def seen(self, value: lang.Value, names: Sequence[str]) -> Tensor:
         """A value among dims of these names: one that it lacks has length 1."""
         found, own = self.values[value], value.type.names
         shape, place = [found.shape[0]], iter(found.shape[1:])
         shape += [next(place) if name in own else 1 for name in names]
         return found.reshape(shape)
 
-    def make(self, statement: Statement, data: Tensor) -> None:
+    def make(self, statement: lang.Statement, data: Tensor) -> None:
         """Set the value of a statement, in its dtype."""
         (result,) = statement.results
         self.values[result] = data.to(self.dtype(result.type.dtype))
@@ -190,10 +155,10 @@ class Interpreter:
 
     def elements(
         self,
-        statement: Statement,
-        buffer: Buffer,
-        index: Sequence[Value],
-        masks: Sequence[Value],
+        statement: lang.Statement,
+        buffer: lang.Buffer,
+        index: Sequence[lang.Value],
+        masks: Sequence[lang.Value],
         names: Sequence[str],
     ) -> tuple[Tensor, Tensor]:
         """The element of a buffer at each place, counted as if it were contiguous, and whether it
@@ -215,7 +180,9 @@ class Interpreter:
             flat = flat * length + at.clamp(0, max(0, length - 1))
         return torch.broadcast_tensors(flat, mask)
 
-    def read(self, statement: Statement, buffer: Buffer, flat: Tensor, mask: Tensor) -> Tensor:
+    def read(
+        self, statement: lang.Statement, buffer: lang.Buffer, flat: Tensor, mask: Tensor
+    ) -> Tensor:
         """Elements of a buffer; raises WrongProgram where another program may be writing one."""
         data = self.tensors[buffer.name]
         if not data.numel():
@@ -245,7 +212,12 @@ class Interpreter:
         written.reader[at[several]] = -2
 
     def write(
-        self, statement: Statement, buffer: Buffer, flat: Tensor, mask: Tensor, data: Tensor
+        self,
+        statement: lang.Statement,
+        buffer: lang.Buffer,
+        flat: Tensor,
+        mask: Tensor,
+        data: Tensor,
     ) -> None:
         """Set elements of a buffer; raises WrongProgram for one that is set twice at once."""
         at = flat[mask]
@@ -276,7 +248,7 @@ class Interpreter:
         return programs.expand(flat.shape)
 
 
-def _where(statement: Statement) -> str:
+def _where(statement: lang.Statement) -> str:
     """How messages name a statement."""
     what = type(statement.op).__name__.lower()
     return f"the {what} of `{statement.results[0].name}`" if statement.results else f"a {what}"
@@ -289,35 +261,35 @@ def _unravel(flat: Tensor, shape: Sequence[int]) -> tuple[Tensor, ...]:
 # --- ops ----------------------------------------------------------------------------------------
 
 
-def _scalar(m: Interpreter, s: Statement) -> None:
+def _scalar(m: Interpreter, s: lang.Statement) -> None:
     size = s.op.size
     dtype = torch.int64 if size.is_integer else torch.float64
     m.make(s, torch.tensor([float(m.number(size))], dtype=torch.float64).to(dtype))
 
 
-def _program_id(m: Interpreter, s: Statement) -> None:
+def _program_id(m: Interpreter, s: lang.Statement) -> None:
     m.make(s, m.places[s.op.axis])
 
 
-def _iota(m: Interpreter, s: Statement) -> None:
+def _iota(m: Interpreter, s: lang.Statement) -> None:
     m.make(s, torch.arange(m.size(s.op.dim.length))[None])
 
 
-def _full(m: Interpreter, s: Statement) -> None:
+def _full(m: Interpreter, s: lang.Statement) -> None:
     shape, dtype = (1, *m.shape(s.op.type)), m.dtype(s.op.type.dtype)
     m.make(s, torch.full(shape, s.op.number, dtype=dtype))
 
 
-def _apply(m: Interpreter, s: Statement) -> None:
+def _apply(m: Interpreter, s: lang.Statement) -> None:
     names = s.results[0].type.names
     given = [m.seen(value, names) for value in s.operands]
-    whole = kind(s.results[0].type.dtype) == "int"
+    whole = lang.kind(s.results[0].type.dtype) == "int"
     if whole and s.op.function in ("mod", "floordiv"):
         given = [_not_negative(m, s, x) for x in given]
     m.make(s, FUNCTIONS[s.op.function](*given))
 
 
-def _not_negative(m: Interpreter, s: Statement, x: Tensor) -> Tensor:
+def _not_negative(m: Interpreter, s: lang.Statement, x: Tensor) -> Tensor:
     """An operand of a quotient, 1 in programs that do not come here."""
     active = m.active.reshape(-1, *(1 for _ in x.shape[1:]))
     if ((x < 0) & active).any():
@@ -325,39 +297,39 @@ def _not_negative(m: Interpreter, s: Statement, x: Tensor) -> Tensor:
     return torch.where(active, x, torch.ones((), dtype=x.dtype))
 
 
-def _cast(m: Interpreter, s: Statement) -> None:
+def _cast(m: Interpreter, s: lang.Statement) -> None:
     if not s.op.bits:
         return m.make(s, m[s.operands[0]])
     given = m[s.operands[0]]
     bits = given.to(torch.float32).view(torch.int32) if given.is_floating_point() else given
-    found = bits if kind(s.op.dtype) == "int" else bits.to(torch.int32).view(torch.float32)
+    found = bits if lang.kind(s.op.dtype) == "int" else bits.to(torch.int32).view(torch.float32)
     return m.make(s, found)
 
 
-def _random(m: Interpreter, s: Statement) -> None:
+def _random(m: Interpreter, s: lang.Statement) -> None:
     seed, counter = (m[value].long() for value in s.operands)
     seed = seed.reshape(-1, *(1 for _ in counter.shape[1:]))
     m.make(s, uniform(seed, counter))
 
 
-def _given(m: Interpreter, s: Statement) -> None:
+def _given(m: Interpreter, s: lang.Statement) -> None:
     m.make(s, torch.tensor([m.tensors.get(s.op.buffer.name) is not None]))
 
 
-def _chosen_constant(m: Interpreter, s: Statement) -> None:
+def _chosen_constant(m: Interpreter, s: lang.Statement) -> None:
     m.make(s, torch.tensor([m.known[s.op.constant] == s.op.choice]))
 
 
-def _at_most(m: Interpreter, s: Statement) -> None:
+def _at_most(m: Interpreter, s: lang.Statement) -> None:
     m.make(s, torch.tensor([m.number(s.op.size) <= m.number(s.op.most)]))
 
 
-def _reduce(m: Interpreter, s: Statement) -> None:
+def _reduce(m: Interpreter, s: lang.Statement) -> None:
     (x,) = s.operands
     m.make(s, REDUCE[s.op.function](m[x], 1 + x.type.place(s.op.dim)))
 
 
-def _scan(m: Interpreter, s: Statement) -> None:
+def _scan(m: Interpreter, s: lang.Statement) -> None:
     axis = 1 + s.operands[0].type.place(s.op.dim)
     given = [m[x].flip(axis) if s.op.reverse else m[x] for x in s.operands]
     if s.op.function:
@@ -369,7 +341,7 @@ def _scan(m: Interpreter, s: Statement) -> None:
         m.values[result] = ordered.to(m.dtype(result.type.dtype))
 
 
-def _joined(m: Interpreter, block: Block, given: Sequence[Tensor], axis: int) -> list[Tensor]:
+def _joined(m: Interpreter, block: lang.Block, given: Sequence[Tensor], axis: int) -> list[Tensor]:
     """Running joins along an axis; all other places of the tiles are as many programs."""
     rows = [x.movedim(axis, 0) for x in given]
     shape, active = rows[0].shape[1:], m.active
@@ -387,44 +359,44 @@ def _joined(m: Interpreter, block: Block, given: Sequence[Tensor], axis: int) ->
     return [torch.stack([x.reshape(shape) for x in each]).movedim(0, axis) for each in columns]
 
 
-def _sort(m: Interpreter, s: Statement) -> None:
+def _sort(m: Interpreter, s: lang.Statement) -> None:
     down = s.op.descending or s.op.most is not None
     made = torch.sort(m[s.operands[0]], -1, descending=down)[0]
     m.make(s, made if s.op.most is None else made[..., : m.size(s.op.most.length)])
 
 
-def _flip(m: Interpreter, s: Statement) -> None:
+def _flip(m: Interpreter, s: lang.Statement) -> None:
     (x,) = s.operands
     m.make(s, m[x].flip(1 + x.type.place(s.op.dim)))
 
 
-def _dot(m: Interpreter, s: Statement) -> None:
+def _dot(m: Interpreter, s: lang.Statement) -> None:
     a, b = (m[value] for value in s.operands[:2])
     wide = torch.float64 if m.exact else torch.float32
     made = a.to(wide) @ b.to(wide)
     m.make(s, made + m[s.operands[2]] if len(s.operands) > 2 else made)
 
 
-def _transpose(m: Interpreter, s: Statement) -> None:
+def _transpose(m: Interpreter, s: lang.Statement) -> None:
     (x,) = s.operands
     m.make(s, m[x].permute(0, *(1 + x.type.place(name) for name in s.op.order)))
 
 
-def _relabel(m: Interpreter, s: Statement) -> None:
+def _relabel(m: Interpreter, s: lang.Statement) -> None:
     m.make(s, m[s.operands[0]])
 
 
-def _broadcast(m: Interpreter, s: Statement) -> None:
+def _broadcast(m: Interpreter, s: lang.Statement) -> None:
     found = m.seen(s.operands[0], [dim.name for dim in s.op.dims])
     m.make(s, found.expand(found.shape[0], *m.shape(s.results[0].type)))
 
 
-def _reshape(m: Interpreter, s: Statement) -> None:
+def _reshape(m: Interpreter, s: lang.Statement) -> None:
     given = m[s.operands[0]]
     m.make(s, given.reshape(given.shape[0], *m.shape(s.results[0].type)))
 
 
-def _pick(m: Interpreter, s: Statement) -> None:
+def _pick(m: Interpreter, s: lang.Statement) -> None:
     x, index = s.operands
     programs = max(m[x].shape[0], m[index].shape[0])
     given = m[x].expand(programs, *m[x].shape[1:])
@@ -437,14 +409,14 @@ def _pick(m: Interpreter, s: Statement) -> None:
     m.make(s, torch.gather(given, 1 + x.type.place(s.op.dim), at))
 
 
-def _load(m: Interpreter, s: Statement) -> None:
+def _load(m: Interpreter, s: lang.Statement) -> None:
     count, names = len(s.op.buffer.axes), s.results[0].type.names
     flat, mask = m.elements(s, s.op.buffer, s.operands[:count], s.operands[count:], names)
     found = m.read(s, s.op.buffer, flat, mask)
     m.make(s, torch.where(mask, found, torch.tensor(s.op.fill, dtype=found.dtype)))
 
 
-def _load_block(m: Interpreter, s: Statement) -> None:
+def _load_block(m: Interpreter, s: lang.Statement) -> None:
     blocked, buffer = dict(s.op.dims), s.op.buffer
     names, lengths = s.results[0].type.names, m.tensors[buffer.name].shape
     mask = m.active.reshape(-1, *(1 for _ in names))
@@ -462,7 +434,7 @@ def _load_block(m: Interpreter, s: Statement) -> None:
     m.make(s, torch.where(mask, found, torch.zeros((), dtype=found.dtype)))
 
 
-def _store(m: Interpreter, s: Statement) -> None:
+def _store(m: Interpreter, s: lang.Statement) -> None:
     count = len(s.op.buffer.axes)
     index, value, masks = s.operands[:count], s.operands[count], s.operands[count + 1 :]
     names = tuple(dict.fromkeys(name for each in index for name in each.type.names))
@@ -472,7 +444,7 @@ def _store(m: Interpreter, s: Statement) -> None:
     m.write(s, s.op.buffer, flat.expand(shape), mask.expand(shape), data)
 
 
-def _atomic(m: Interpreter, s: Statement) -> None:
+def _atomic(m: Interpreter, s: lang.Statement) -> None:
     """Program after program, place after place: one of the orders that a GPU may take."""
     buffer, count = s.op.buffer, len(s.op.buffer.axes)
     names = s.results[0].type.names
@@ -492,7 +464,7 @@ def _atomic(m: Interpreter, s: Statement) -> None:
     m.make(s, made)
 
 
-def _barrier(m: Interpreter, s: Statement) -> None:
+def _barrier(m: Interpreter, s: lang.Statement) -> None:
     if s.op.counter is None:
         m.syncs += 1
         return
@@ -503,7 +475,7 @@ def _barrier(m: Interpreter, s: Statement) -> None:
     m.barriers += 1
 
 
-def _for(m: Interpreter, s: Statement) -> None:
+def _for(m: Interpreter, s: lang.Statement) -> None:
     start, stop = (m[value].long() for value in s.operands[:2])
     (body,) = s.blocks
     index, *carried = body.arguments
@@ -523,7 +495,7 @@ def _for(m: Interpreter, s: Statement) -> None:
         m.values[result] = m[value]
 
 
-def _while(m: Interpreter, s: Statement) -> None:
+def _while(m: Interpreter, s: lang.Statement) -> None:
     going, *given = s.operands
     (body,) = s.blocks
     holds, *carried = body.arguments
@@ -552,7 +524,7 @@ def _chosen(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(active.reshape(-1, *(1 for _ in new.shape[1:])), new, old)
 
 
-def _if(m: Interpreter, s: Statement) -> None:
+def _if(m: Interpreter, s: lang.Statement) -> None:
     outer, condition = m.active, m[s.operands[0]].bool()
     for block, holds in zip(s.blocks, (condition, ~condition), strict=True):
         m.active = outer & holds
@@ -564,13 +536,14 @@ def _if(m: Interpreter, s: Statement) -> None:
     m.active = outer
 
 
-OPS: dict[type[Op], Callable[[Interpreter, Statement], None]] = {
-    Scalar: _scalar, ProgramId: _program_id, Iota: _iota, Full: _full, Apply: _apply, Cast: _cast,
-    Given: _given, Chosen: _chosen_constant, AtMost: _at_most, Broadcast: _broadcast, While: _while,
-    Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Flip: _flip, Dot: _dot,
-    Transpose: _transpose,
-    Relabel: _relabel, Reshape: _reshape, Pick: _pick, Load: _load, Store: _store,
-    LoadBlock: _load_block, Atomic: _atomic, Barrier: _barrier, For: _for, If: _if,
+OPS: dict[type[lang.Op], Callable[[Interpreter, lang.Statement], None]] = {
+    lang.Scalar: _scalar, lang.ProgramId: _program_id, lang.Iota: _iota, lang.Full: _full,
+    lang.Apply: _apply, lang.Cast: _cast, lang.Given: _given, lang.Chosen: _chosen_constant,
+    lang.AtMost: _at_most, lang.Broadcast: _broadcast, lang.While: _while, lang.Random: _random,
+    lang.Reduce: _reduce, lang.Scan: _scan, lang.Sort: _sort, lang.Flip: _flip, lang.Dot: _dot,
+    lang.Transpose: _transpose, lang.Relabel: _relabel, lang.Reshape: _reshape,
+    lang.Pick: _pick, lang.Load: _load, lang.Store: _store, lang.LoadBlock: _load_block,
+    lang.Atomic: _atomic, lang.Barrier: _barrier, lang.For: _for, lang.If: _if,
 }  # fmt: skip
 
 REDUCE: dict[str, Callable[[Tensor, int], Tensor]] = {

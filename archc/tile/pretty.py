@@ -12,49 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from archc.functions.definitions import FUNCTIONS
-from archc.tile.language import (
-    Apply,
-    AtMost,
-    Atomic,
-    Barrier,
-    Block,
-    Broadcast,
-    Buffer,
-    Cast,
-    Chosen,
-    Dot,
-    Flip,
-    For,
-    Full,
-    Given,
-    If,
-    Iota,
-    Load,
-    LoadBlock,
-    Pick,
-    Program,
-    ProgramId,
-    Random,
-    Reduce,
-    Relabel,
-    Reshape,
-    Scalar,
-    Scan,
-    Sort,
-    Statement,
-    Store,
-    Transpose,
-    Type,
-    Value,
-    While,
-)
+from archc.tile import language as lang
 
 SIGNS = {n: f.symbol for n, f in FUNCTIONS.items() if f.symbol and f.arity == 2 and n != "pow"}
 NOTE = 44
 """The column that equations begin in, where there is room."""
 
 
-def listing(program: Program) -> str:
+def listing(program: lang.Program) -> str:
     """The whole program."""
     first, *more = program.doc.split("\n")
     lines = [f"{program.name}: {first}", *(f"  {line}" for line in more)]
@@ -65,13 +30,13 @@ def listing(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _buffer(buffer: Buffer) -> str:
+def _buffer(buffer: lang.Buffer) -> str:
     axes = ", ".join(f"{axis}: {size}" for axis, size in buffer.axes)
     note = f"   # {buffer.doc}" if buffer.doc else ""
     return f"{buffer.name} [{axes}] of {buffer.dtype}{_kind(buffer)}{note}"
 
 
-def _kind(buffer: Buffer) -> str:
+def _kind(buffer: lang.Buffer) -> str:
     apart = f", {buffer.rows} apart" if buffer.rows else ", strided" * buffer.strided
     return f"{apart}{', optional' if buffer.optional else ''}"
 
@@ -79,18 +44,21 @@ def _kind(buffer: Buffer) -> str:
 class _Lister:
     """Which values stand in a line of their own, and which are written where they are used."""
 
-    def __init__(self, program: Program):
-        self.texts: dict[Value, str] = {}
+    def __init__(self, program: lang.Program):
+        self.texts: dict[lang.Value, str] = {}
 
-    def block(self, block: Block, depth: int) -> Iterator[str]:
+    def block(self, block: lang.Block, depth: int) -> Iterator[str]:
         """The lines of a block."""
         indent = "  " * depth
         for s in block.statements:
-            if isinstance(s.op, For | While):
+            if isinstance(s.op, lang.For | lang.While):
                 yield from self._loop(s, depth)
                 continue
             text = self.text(s)
-            if isinstance(s.op, Scalar | ProgramId | Full | Relabel) and not s.note:
+            if (
+                isinstance(s.op, lang.Scalar | lang.ProgramId | lang.Full | lang.Relabel)
+                and not s.note
+            ):
                 self.texts[s.results[0]] = text
                 continue
             left = ", ".join(f"{v.name}: {_type(v.type)}" for v in s.results)
@@ -98,7 +66,7 @@ class _Lister:
             yield f"{line:{NOTE}}  # {s.note}" if s.note else line
             yield from self._blocks(s, depth)
 
-    def _blocks(self, s: Statement, depth: int) -> Iterator[str]:
+    def _blocks(self, s: lang.Statement, depth: int) -> Iterator[str]:
         """The blocks of a branch, or the join of a scan: each ends in what it yields."""
         indent = "  " * depth
         for place, inner in enumerate(s.blocks):
@@ -110,11 +78,11 @@ class _Lister:
             if inner.yields:
                 yield f"{indent}  give {', '.join(map(self.name, inner.yields))}"
 
-    def _loop(self, s: Statement, depth: int) -> Iterator[str]:
+    def _loop(self, s: lang.Statement, depth: int) -> Iterator[str]:
         """A loop: what it carries stands at its head, what a turn hands on at its end."""
         (body,) = s.blocks
         given = [self.name(value) for value in s.operands]
-        if isinstance(s.op, For):
+        if isinstance(s.op, lang.For):
             head = f"for {body.arguments[0].name} from {given[0]} below {given[1]}"
             head += "" if s.op.ahead is None else f", loads {s.op.ahead} turns ahead"
             carried, given, following = body.arguments[1:], given[2:], body.yields
@@ -130,87 +98,87 @@ class _Lister:
         for result, value in zip(s.results, body.arguments[1:], strict=True):
             self.texts[result] = value.name
 
-    def name(self, value: Value) -> str:
+    def name(self, value: lang.Value) -> str:
         """The text of a value."""
         return self.texts.get(value, value.name)
 
-    def text(self, s: Statement) -> str:
+    def text(self, s: lang.Statement) -> str:
         """The right side of a line."""
         given = [self.name(value) for value in s.operands]
         match s.op:
-            case Scalar(size):
+            case lang.Scalar(size):
                 return str(size)
-            case ProgramId(axis):
+            case lang.ProgramId(axis):
                 return axis
-            case Full(number):
+            case lang.Full(number):
                 return f"{number:g}"
-            case Iota(dim, _):
+            case lang.Iota(dim, _):
                 return f"0, 1, ... below {dim.length}"
-            case Apply(function) if function in SIGNS:
+            case lang.Apply(function) if function in SIGNS:
                 return f" {SIGNS[function]} ".join(given)
-            case Apply("neg"):
+            case lang.Apply("neg"):
                 return f"-{given[0]}"
-            case Apply(function):
+            case lang.Apply(function):
                 return f"{function}({', '.join(given)})"
-            case Cast(dtype, bits):
+            case lang.Cast(dtype, bits):
                 return f"{given[0]} {'read as' if bits else 'as'} {dtype}"
-            case Random():
+            case lang.Random():
                 return f"random({', '.join(given)})"
-            case Reduce(function, dim):
+            case lang.Reduce(function, dim):
                 return f"{function} over {dim} of {given[0]}"
-            case Scan(function, dim, reverse):
+            case lang.Scan(function, dim, reverse):
                 way = " from the end" if reverse else ""
                 joined = f"running {function or 'join'} along {dim} of {', '.join(given)}"
                 return f"{joined}{way}"
         return self._arranged(s, given)
 
-    def _arranged(self, s: Statement, given: list[str]) -> str:
+    def _arranged(self, s: lang.Statement, given: list[str]) -> str:
         """A product, or what arranges elements, or control."""
         match s.op:
-            case Sort(_, most):
+            case lang.Sort(_, most):
                 return f"sorted {given[0]}" if most is None else f"top {most.length} of {given[0]}"
-            case Flip(dim):
+            case lang.Flip(dim):
                 return f"{given[0]} from the end of {dim}"
-            case Dot(precision):
+            case lang.Dot(precision):
                 added = f" + {given[2]}" if len(given) > 2 else ""
                 return f"{given[0]} @ {given[1]}{added} ({precision})".removesuffix(" (ieee)")
-            case Pick(dim):
+            case lang.Pick(dim):
                 return f"{given[0]} along {dim} at {given[1]}"
-            case Transpose() | Relabel():
+            case lang.Transpose() | lang.Relabel():
                 return given[0]
-            case Broadcast():
+            case lang.Broadcast():
                 return f"{given[0]} everywhere"
-            case Given(buffer):
+            case lang.Given(buffer):
                 return f"{buffer.name} is there"
-            case Chosen(constant, choice):
+            case lang.Chosen(constant, choice):
                 return f"{constant} is {choice}"
-            case AtMost(size, most):
+            case lang.AtMost(size, most):
                 return f"{size} is at most {most}"
-            case Reshape():
+            case lang.Reshape():
                 return f"{given[0]} reshaped"
-            case If():
+            case lang.If():
                 return f"if {given[0]}"
-            case Barrier(counter):
+            case lang.Barrier(counter):
                 return "barrier" if counter else "wait for the threads of the program"
         return self._access(s, given)
 
-    def _access(self, s: Statement, given: list[str]) -> str:
+    def _access(self, s: lang.Statement, given: list[str]) -> str:
         """A load or a store."""
-        assert isinstance(s.op, Load | Store | LoadBlock | Atomic)
+        assert isinstance(s.op, lang.Load | lang.Store | lang.LoadBlock | lang.Atomic)
         count = len(s.op.buffer.axes)
         at = f"{s.op.buffer.name}[{', '.join(given[:count])}]"
         rest = given[count:]
-        value = rest.pop(0) if isinstance(s.op, Store | Atomic) else ""
+        value = rest.pop(0) if isinstance(s.op, lang.Store | lang.Atomic) else ""
         where = f" where {', '.join(rest)}" if rest else ""
         match s.op:
-            case Store():
+            case lang.Store():
                 return f"store {at} = {value}{where}"
-            case Atomic(_, function):
+            case lang.Atomic(_, function):
                 return f"atomic {function} of {value} to {at}"
-            case LoadBlock():
+            case lang.LoadBlock():
                 return f"load the block from {at} on"
         return f"load {at}{where}"
 
 
-def _type(type: Type) -> str:
+def _type(type: lang.Type) -> str:
     return f"{type.dtype}[{', '.join(type.names)}]" if type.dims else type.dtype

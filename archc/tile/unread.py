@@ -8,31 +8,14 @@ from dataclasses import replace
 
 import sympy
 
-from archc.tile.language import (
-    PURE,
-    AtMost,
-    Block,
-    Chosen,
-    Dot,
-    For,
-    If,
-    Load,
-    LoadBlock,
-    Program,
-    Scalar,
-    Statement,
-    Value,
-    While,
-    memory,
-    statements,
-)
+from archc.tile import language as lang
 
 
-def swept(program: Program) -> Program:
+def swept(program: lang.Program) -> lang.Program:
     """The program without values that no store depends on, without buffers that nothing touches,
     and without sizes and constants that nothing is made of."""
     body = _swept_block(program.body, set())
-    touched = {memory(statement.op) for statement in statements(body)}
+    touched = {lang.memory(statement.op) for statement in lang.statements(body)}
     buffers = tuple(buffer for buffer in program.buffers if buffer in touched)
     smaller = replace(program, body=body, buffers=buffers)
     words = _words(smaller)
@@ -42,29 +25,29 @@ def swept(program: Program) -> Program:
     return replace(smaller, sizes=sizes, constants=constants, varying=varying)
 
 
-def _swept_block(block: Block, wanted: set[Value]) -> Block:
+def _swept_block(block: lang.Block, wanted: set[lang.Value]) -> lang.Block:
     """A block of which the values `wanted`, and what it yields, are read; adds what it reads."""
     wanted |= {*block.yields}
-    kept: list[Statement] = []
+    kept: list[lang.Statement] = []
     for statement in reversed(block.statements):
         found = _swept(statement, wanted)
         if found is not None:
             wanted |= {*found.operands}
             kept.append(found)
-    return Block(block.arguments, kept[::-1], block.yields)
+    return lang.Block(block.arguments, kept[::-1], block.yields)
 
 
-def _swept(statement: Statement, wanted: set[Value]) -> Statement | None:
+def _swept(statement: lang.Statement, wanted: set[lang.Value]) -> lang.Statement | None:
     """A statement with what is read of it; None if nothing is."""
     read = [value in wanted for value in statement.results]
-    if isinstance(statement.op, (*PURE, Load, LoadBlock)):
+    if isinstance(statement.op, (*lang.PURE, lang.Load, lang.LoadBlock)):
         return statement if any(read) else None
-    if isinstance(statement.op, For | While | If):
+    if isinstance(statement.op, lang.For | lang.While | lang.If):
         return _swept_control(statement, wanted)
     return statement
 
 
-def _swept_control(statement: Statement, wanted: set[Value]) -> Statement | None:
+def _swept_control(statement: lang.Statement, wanted: set[lang.Value]) -> lang.Statement | None:
     """A loop or a branch without results that nobody reads; a loop keeps what its turns read."""
     blocks = statement.blocks
     if not any(value in wanted for value in statement.results) and not _acts(blocks):
@@ -72,7 +55,7 @@ def _swept_control(statement: Statement, wanted: set[Value]) -> Statement | None
     kept = _kept(statement, wanted)
     before = len(statement.operands) - len(statement.results)
     operands = statement.operands
-    if not isinstance(statement.op, If):
+    if not isinstance(statement.op, lang.If):
         carried = [value for value, keep in zip(operands[before:], kept, strict=True) if keep]
         operands = (*operands[:before], *carried)
     made = tuple(_swept_block(_narrower(block, kept), wanted) for block in blocks)
@@ -80,25 +63,27 @@ def _swept_control(statement: Statement, wanted: set[Value]) -> Statement | None
     return replace(statement, operands=operands, results=results, blocks=made)
 
 
-def _kept(statement: Statement, wanted: set[Value]) -> list[bool]:
+def _kept(statement: lang.Statement, wanted: set[lang.Value]) -> list[bool]:
     """Which results are read, after the statement or by the turns of a loop themselves."""
     kept = [value in wanted for value in statement.results]
-    if isinstance(statement.op, If):
+    if isinstance(statement.op, lang.If):
         return kept
     (body,) = statement.blocks
     first = len(body.yields) - len(kept)
     inner = body.arguments[len(body.arguments) - len(kept) :]
     while True:
         yields = [y for y, keep in zip(body.yields[first:], kept, strict=True) if keep]
-        read: set[Value] = set()
-        _swept_block(Block(body.arguments, body.statements, (*body.yields[:first], *yields)), read)
+        read: set[lang.Value] = set()
+        _swept_block(
+            lang.Block(body.arguments, body.statements, (*body.yields[:first], *yields)), read
+        )
         again = [keep or value in read for keep, value in zip(kept, inner, strict=True)]
         if again == kept:
             return kept
         kept = again
 
 
-def _narrower(block: Block, kept: Collection[bool]) -> Block:
+def _narrower(block: lang.Block, kept: Collection[bool]) -> lang.Block:
     """A block that carries or yields only what is kept."""
     arguments, yields = block.arguments, block.yields
     first, last = len(arguments) - len(kept), len(yields) - len(kept)
@@ -106,33 +91,33 @@ def _narrower(block: Block, kept: Collection[bool]) -> Block:
         chosen = [a for a, keep in zip(arguments[first:], kept, strict=True) if keep]
         arguments = (*arguments[:first], *chosen)
     chosen = [y for y, keep in zip(yields[last:], kept, strict=True) if keep]
-    return Block(arguments, block.statements, (*yields[:last], *chosen))
+    return lang.Block(arguments, block.statements, (*yields[:last], *chosen))
 
 
-def _acts(blocks: Collection[Block]) -> bool:
+def _acts(blocks: Collection[lang.Block]) -> bool:
     """Whether something in these blocks writes memory, or waits."""
-    quiet = (*PURE, Load, LoadBlock, For, While, If)
-    return any(not isinstance(s.op, quiet) for block in blocks for s in statements(block))
+    quiet = (*lang.PURE, lang.Load, lang.LoadBlock, lang.For, lang.While, lang.If)
+    return any(not isinstance(s.op, quiet) for block in blocks for s in lang.statements(block))
 
 
-def _words(program: Program) -> set[str]:
+def _words(program: lang.Program) -> set[str]:
     """Sizes and constants that a program is made of."""
     sizes = [count for _, count in program.grid]
     sizes += [size for buffer in program.buffers for _, size in buffer.axes]
     words = {buffer.dtype for buffer in program.buffers}
-    for statement in statements(program.body):
+    for statement in lang.statements(program.body):
         op = statement.op
-        if isinstance(op, Scalar):
+        if isinstance(op, lang.Scalar):
             sizes.append(op.size)
-        if isinstance(op, While):
+        if isinstance(op, lang.While):
             sizes.append(op.most)
-        if isinstance(op, AtMost):
+        if isinstance(op, lang.AtMost):
             sizes += [op.size, op.most]
-        if isinstance(op, Dot):
+        if isinstance(op, lang.Dot):
             words.add(op.precision)
-        if isinstance(op, Chosen):
+        if isinstance(op, lang.Chosen):
             words.add(op.constant)
-        if isinstance(op, For) and isinstance(op.ahead, str):
+        if isinstance(op, lang.For) and isinstance(op.ahead, str):
             words.add(op.ahead)
         inner = [value for block in statement.blocks for value in block.arguments]
         for value in (*statement.results, *inner):

@@ -13,34 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from archc.source import Span
+from archc.tile import language as lang
 from archc.tile.affine import Atom, Integers, Sum
-from archc.tile.language import (
-    Apply,
-    Atomic,
-    Block,
-    Buffer,
-    Dim,
-    Dot,
-    For,
-    Given,
-    If,
-    Iota,
-    Load,
-    LoadBlock,
-    Program,
-    Reduce,
-    Relabel,
-    Reshape,
-    Scan,
-    Statement,
-    Store,
-    Transpose,
-    Value,
-    While,
-    kind,
-    memory,
-    statements,
-)
 from archc.tile.resources import WIDTH, Launch, Room
 from archc.tile.typed import COMPARED, LARGEST, NARROW, common, wrong
 
@@ -64,7 +38,7 @@ class Refusal:
         return f"`{self.name}`: {self.reason}"
 
 
-def verify(program: Program) -> list[Refusal]:
+def verify(program: lang.Program) -> list[Refusal]:
     """The mistakes of a program at any size."""
     names = [value.name for value in _values(program.body)]
     found = [
@@ -73,7 +47,7 @@ def verify(program: Program) -> list[Refusal]:
     return [*found, *_in_order(program, program.body, set())]
 
 
-def _values(block: Block) -> Iterator[Value]:
+def _values(block: lang.Block) -> Iterator[lang.Value]:
     yield from block.arguments
     for statement in block.statements:
         yield from statement.results
@@ -82,7 +56,10 @@ def _values(block: Block) -> Iterator[Value]:
 
 
 def _in_order(
-    program: Program, block: Block, before: set[Value], there: frozenset[Buffer] = frozenset()
+    program: lang.Program,
+    block: lang.Block,
+    before: set[lang.Value],
+    there: frozenset[lang.Buffer] = frozenset(),
 ) -> Iterator[Refusal]:
     """Every value is made before it is read, every op has the types that it wants, and what may be
     missing is touched where it is there alone."""
@@ -97,7 +74,7 @@ def _in_order(
         yield from _missing(statement, there)
         for place, inner in enumerate(statement.blocks):
             known = there | _told_there(statement, place, program)
-            outer = set() if isinstance(statement.op, Scan) else seen
+            outer = set() if isinstance(statement.op, lang.Scan) else seen
             yield from _in_order(program, inner, outer, known)
         seen |= {*statement.results}
     for value in block.yields:
@@ -105,30 +82,32 @@ def _in_order(
             yield Refusal(value.name, "it leaves a block that it is not made in")
 
 
-def _missing(statement: Statement, there: frozenset[Buffer]) -> Iterator[Refusal]:
+def _missing(statement: lang.Statement, there: frozenset[lang.Buffer]) -> Iterator[Refusal]:
     """An access to a buffer that may be missing."""
-    buffer = memory(statement.op)
-    if isinstance(statement.op, Given) or buffer is None or not buffer.optional:
+    buffer = lang.memory(statement.op)
+    if isinstance(statement.op, lang.Given) or buffer is None or not buffer.optional:
         return
     if buffer not in there:
         reason = f"`{buffer.name}` may be missing: only a branch on `given` may touch it"
         yield Refusal(_name(statement), reason, statement.span)
 
 
-def _told_there(statement: Statement, place: int, program: Program) -> frozenset[Buffer]:
+def _told_there(
+    statement: lang.Statement, place: int, program: lang.Program
+) -> frozenset[lang.Buffer]:
     """The buffers that are there in the first block of a branch."""
-    if not isinstance(statement.op, If) or place:
+    if not isinstance(statement.op, lang.If) or place:
         return frozenset()
-    made = {v: s for s in statements(program.body) for v in s.results}
+    made = {v: s for s in lang.statements(program.body) for v in s.results}
     op = made[statement.operands[0]].op if statement.operands[0] in made else None
-    return frozenset({op.buffer}) if isinstance(op, Given) else frozenset()
+    return frozenset({op.buffer}) if isinstance(op, lang.Given) else frozenset()
 
 
-def _name(statement: Statement) -> str:
+def _name(statement: lang.Statement) -> str:
     """What a refusal calls a statement: its value, else its buffer."""
     if statement.results:
         return statement.results[0].name
-    buffer = memory(statement.op)
+    buffer = lang.memory(statement.op)
     return buffer.name if buffer else type(statement.op).__name__.lower()
 
 
@@ -136,7 +115,7 @@ def _name(statement: Statement) -> str:
 
 
 def verify_launch(
-    program: Program, known: Mapping[str, int | float | str], room: Room | None = None
+    program: lang.Program, known: Mapping[str, int | float | str], room: Room | None = None
 ) -> list[Refusal]:
     """What is wrong with a launch of a program: `known` has its sizes and its constants, and as
     `@x` the dtype of buffer `x`, or `MISSING` where an optional one is not there; `room` says what
@@ -150,35 +129,35 @@ def verify_launch(
         found += _lengths(statement, integers)
         found += _dtypes(statement, dtypes)
         found += _too_large(statement, integers)
-        if isinstance(statement.op, LoadBlock):
+        if isinstance(statement.op, lang.LoadBlock):
             found += _copied(statement, integers, dtypes)
-        if isinstance(statement.op, Load | Store | Atomic):
+        if isinstance(statement.op, lang.Load | lang.Store | lang.Atomic):
             found += _outside(statement, integers, holds)
             found += _far(statement, integers)
-        if isinstance(statement.op, Store):
+        if isinstance(statement.op, lang.Store):
             found += _twice(program, statement, integers, holds)
     return found
 
 
 def _under(
-    block: Block, holds: tuple[Value, ...], integers: Integers
-) -> Iterator[tuple[Statement, tuple[Value, ...]]]:
+    block: lang.Block, holds: tuple[lang.Value, ...], integers: Integers
+) -> Iterator[tuple[lang.Statement, tuple[lang.Value, ...]]]:
     """Every statement that is ever done, with the conditions of the branches that it stands in."""
     for statement in block.statements:
         yield statement, holds
-        if isinstance(statement.op, For):
+        if isinstance(statement.op, lang.For):
             start, stop = (integers.range(value) for value in statement.operands[:2])
             if stop[1] <= start[0]:
                 continue
         for place, inner in integers.taken(statement):
-            branch = isinstance(statement.op, If) and place == 0
+            branch = isinstance(statement.op, lang.If) and place == 0
             within = (*holds, statement.operands[0]) if branch else holds
             yield from _under(inner, within, integers)
 
 
-def _dtypes(s: Statement, dtypes: Mapping[str, str]) -> Iterator[Refusal]:
+def _dtypes(s: lang.Statement, dtypes: Mapping[str, str]) -> Iterator[Refusal]:
     """What the dtypes of a launch make of arithmetic in a constant dtype."""
-    if not isinstance(s.op, Apply | Reduce | Scan) or s.op == Apply("where"):
+    if not isinstance(s.op, lang.Apply | lang.Reduce | lang.Scan) or s.op == lang.Apply("where"):
         return
     given = [dtypes.get(v.type.dtype, v.type.dtype) for v in s.operands]
     for value, dtype in zip(s.operands, given, strict=True):
@@ -186,28 +165,30 @@ def _dtypes(s: Statement, dtypes: Mapping[str, str]) -> Iterator[Refusal]:
             reason = f"arithmetic in {value.type.dtype}, which is {dtype}"
             yield Refusal(_name(s), f"{reason}: `{value.name}` must be cast to f32", s.span)
     named = any(value.type.dtype in dtypes for value in (*s.operands, *s.results))
-    if named and isinstance(s.op, Apply) and s.op.function not in COMPARED:
+    if named and isinstance(s.op, lang.Apply) and s.op.function not in COMPARED:
         made = dtypes.get(s.results[0].type.dtype, s.results[0].type.dtype)
         if made != common(given):
             reason = f"it is {common(given)} at this launch, and the program says {made}"
             yield Refusal(_name(s), f"{reason}: an operand must be cast", s.span)
 
 
-def _too_large(s: Statement, integers: Integers) -> Iterator[Refusal]:
+def _too_large(s: lang.Statement, integers: Integers) -> Iterator[Refusal]:
     """Integers that their dtype has no room for."""
     for value in s.results:
         largest = LARGEST.get(value.type.dtype, 0)
-        if kind(value.type.dtype) == "int" and not isinstance(s.op, For | While | If):
+        if lang.kind(value.type.dtype) == "int" and not isinstance(
+            s.op, lang.For | lang.While | lang.If
+        ):
             low, high = integers.range(value)
             worst = high if high > largest else low
             if math.isfinite(worst) and not -largest - 1 <= worst <= largest:
                 yield Refusal(value.name, f"{worst:.0f} is no {value.type.dtype}", s.span)
 
 
-def _far(s: Statement, integers: Integers) -> Iterator[Refusal]:
+def _far(s: lang.Statement, integers: Integers) -> Iterator[Refusal]:
     """Tiles of i32 that, times the stride of their axis, are beyond 32 bits. A scalar that a tile
     is added to is counted in 64 bits, and does not matter."""
-    buffer: Buffer = s.op.buffer
+    buffer: lang.Buffer = s.op.buffer
     after = 1
     for (axis, size), value in reversed([*zip(buffer.axes, s.operands, strict=False)]):
         tile = _tile_part(value, integers)
@@ -224,22 +205,22 @@ def _far(s: Statement, integers: Integers) -> Iterator[Refusal]:
         after *= integers.size(size)
 
 
-def _tile_part(index: Value, integers: Integers) -> Value | None:
+def _tile_part(index: lang.Value, integers: Integers) -> lang.Value | None:
     """The tile of an index that is a tile, or the sum of a scalar and one."""
     if not index.type.dims:
         return None
     made = integers.made.get(index)
-    if made is not None and made.op == Apply("add"):
+    if made is not None and made.op == lang.Apply("add"):
         for scalar, tile in (made.operands, made.operands[::-1]):
             if not scalar.type.dims and tile.type.dims == index.type.dims:
                 return tile
     return index
 
 
-def _copied(s: Statement, integers: Integers, dtypes: Mapping[str, str]) -> Iterator[Refusal]:
+def _copied(s: lang.Statement, integers: Integers, dtypes: Mapping[str, str]) -> Iterator[Refusal]:
     """What the copy engine does not do: strides that are no multiples of 16 bytes, short rows, and
     blocks of more than 256 places."""
-    buffer: Buffer = s.op.buffer
+    buffer: lang.Buffer = s.op.buffer
     width = WIDTH[dtypes.get(buffer.dtype, buffer.dtype)]
     row = integers.size(buffer.axes[-1][1]) * width
     if len(buffer.axes) > 1 and not buffer.steps and row % COPIED:
@@ -265,38 +246,41 @@ def _room(launch: Launch, room: Room) -> Iterator[Refusal]:
         yield Refusal(name, f"{reason} {4 * room.registers}; this value is the largest")
 
 
-def _lengths(s: Statement, integers: Integers) -> Iterator[Refusal]:
+def _lengths(s: lang.Statement, integers: Integers) -> Iterator[Refusal]:
     """Blocks are powers of two; those of products are not short; a reshape keeps all elements."""
-    if isinstance(s.op, Iota):
+    if isinstance(s.op, lang.Iota):
         length = integers.size(s.op.dim.length)
         if length & (length - 1):
             yield Refusal(s.op.dim.name, f"a block of {length} is no power of two", s.span)
-    if isinstance(s.op, Dot):
+    if isinstance(s.op, lang.Dot):
         a, b = (value.type.dims[-2:] for value in s.operands[:2])
         for dim in dict.fromkeys((*a, *b)):
             if integers.size(dim.length) < LEAST:
                 reason = f"a product over blocks of {integers.size(dim.length)}, at least {LEAST}"
                 yield Refusal(_name(s), f"{reason} (dim `{dim.name}`)", s.span)
-    if isinstance(s.op, Reshape):
+    if isinstance(s.op, lang.Reshape):
         sides = [_elements(v.type.dims, integers) for v in (*s.operands, *s.results)]
         if sides[0] != sides[1]:
             reason = f"{sides[0]} elements do not divide into {sides[1]}"
             yield Refusal(_name(s), reason, s.span)
 
 
-def _elements(dims: Sequence[Dim], integers: Integers) -> int:
+def _elements(dims: Sequence[lang.Dim], integers: Integers) -> int:
     return math.prod(integers.size(dim.length) for dim in dims)
 
 
-def _outside(s: Statement, integers: Integers, holds: Sequence[Value]) -> Iterator[Refusal]:
+def _outside(
+    s: lang.Statement, integers: Integers, holds: Sequence[lang.Value]
+) -> Iterator[Refusal]:
     """Elements before the first or after the last of an axis that no mask hides."""
-    assert isinstance(s.op, Load | Store | Atomic)
+    assert isinstance(s.op, lang.Load | lang.Store | lang.Atomic)
     buffer, count = s.op.buffer, len(s.op.buffer.axes)
-    masks = (*holds, *s.operands[count + (0 if isinstance(s.op, Load) else 1) :])
+    masks = (*holds, *s.operands[count + (0 if isinstance(s.op, lang.Load) else 1) :])
     for (axis, size), value in zip(buffer.axes, s.operands[:count], strict=True):
         total = integers.sum(value)
         if any(
-            isinstance(atom.key, Value) and _read(atom.key, integers) for atom, _ in total.terms
+            isinstance(atom.key, lang.Value) and _read(atom.key, integers)
+            for atom, _ in total.terms
         ):
             continue  # read from memory: only known when it runs
         low, high = integers.range_of(total)
@@ -310,29 +294,29 @@ def _outside(s: Statement, integers: Integers, holds: Sequence[Value]) -> Iterat
             yield Refusal(_name(s), f"{reason}, and no mask hides it", s.span)
 
 
-def _read(value: Value, integers: Integers) -> bool:
+def _read(value: lang.Value, integers: Integers) -> bool:
     """Whether a value depends on what memory holds."""
     made = integers.made.get(value)
     if made is None:
         return False
-    if isinstance(made.op, Load | LoadBlock | Atomic):
+    if isinstance(made.op, lang.Load | lang.LoadBlock | lang.Atomic):
         return True
     given = [*made.operands]
-    if isinstance(made.op, If):
+    if isinstance(made.op, lang.If):
         given += integers.given(made, value)
     return any(_read(operand, integers) for operand in given)
 
 
-def _bounds(mask: Value, total: Sum, integers: Integers) -> tuple[float, float]:
+def _bounds(mask: lang.Value, total: Sum, integers: Integers) -> tuple[float, float]:
     """What a mask says of an index: the least and the largest where it holds."""
     made = integers.made.get(mask)
-    if made is not None and isinstance(made.op, Transpose):
+    if made is not None and isinstance(made.op, lang.Transpose):
         return _bounds(made.operands[0], total, integers)
-    if made is not None and isinstance(made.op, Relabel):
+    if made is not None and isinstance(made.op, lang.Relabel):
         (operand,) = made.operands
         before = dict(zip(mask.type.names, operand.type.dims, strict=True))
         return _bounds(operand, total.renamed(before), integers)
-    if made is None or not isinstance(made.op, Apply):
+    if made is None or not isinstance(made.op, lang.Apply):
         return -math.inf, math.inf
     function = made.op.function
     if function == "and":
@@ -352,14 +336,14 @@ def _bounds(mask: Value, total: Sum, integers: Integers) -> tuple[float, float]:
 
 
 def _twice(
-    program: Program, s: Statement, integers: Integers, holds: Sequence[Value]
+    program: lang.Program, s: lang.Statement, integers: Integers, holds: Sequence[lang.Value]
 ) -> Iterator[Refusal]:
     """Places of the grid or of a tile that an element's address does not tell apart."""
-    assert isinstance(s.op, Store)
+    assert isinstance(s.op, lang.Store)
     count = len(s.op.buffer.axes)
     sums = [integers.sum(value) for value in s.operands[:count]]
     if any(
-        isinstance(atom.key, Value) and _read(atom.key, integers)
+        isinstance(atom.key, lang.Value) and _read(atom.key, integers)
         for t in sums
         for atom, _ in t.terms
     ):
@@ -384,22 +368,22 @@ def _divided(told: set[Atom], integers: Integers) -> set[Atom]:
     """What a quotient and the remainder beside it tell apart together."""
     halves: dict[tuple[Sum, Sum], set[str]] = {}
     for atom in told:
-        made = integers.made.get(atom.key) if isinstance(atom.key, Value) else None
-        if made is not None and isinstance(made.op, Apply):
+        made = integers.made.get(atom.key) if isinstance(atom.key, lang.Value) else None
+        if made is not None and isinstance(made.op, lang.Apply):
             x, y = (integers.sum(value) for value in (made.operands * 2)[:2])
             halves.setdefault((x, y), set()).add(made.op.function)
     whole = [x for (x, _), found in halves.items() if found >= {"floordiv", "mod"}]
     return {atom for x in whole if _told_apart(x, integers) for atom, _ in x.terms}
 
 
-def _pinned(condition: Value, integers: Integers) -> set[Atom]:
+def _pinned(condition: lang.Value, integers: Integers) -> set[Atom]:
     """Atoms that have one value alone where a condition holds."""
     made = integers.made.get(condition)
-    if made is None or made.op not in (Apply("and"), Apply("eq")):
+    if made is None or made.op not in (lang.Apply("and"), lang.Apply("eq")):
         return set()
-    if made.op == Apply("and"):
+    if made.op == lang.Apply("and"):
         return set().union(*(_pinned(each, integers) for each in made.operands))
-    if any(kind(each.type.dtype) != "int" for each in made.operands):
+    if any(lang.kind(each.type.dtype) != "int" for each in made.operands):
         return set()
     left, right = (integers.sum(each) for each in made.operands)
     terms = (left - right).terms

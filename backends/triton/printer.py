@@ -29,44 +29,7 @@ from archc.backends.triton.spelling import (
     wants_name,
 )
 
-from archc.tile.language import (
-    DTYPES,
-    Apply,
-    AtMost,
-    Atomic,
-    Barrier,
-    Block,
-    Broadcast,
-    Cast,
-    Chosen,
-    Dot,
-    Flip,
-    For,
-    Full,
-    Given,
-    If,
-    Iota,
-    Load,
-    LoadBlock,
-    Op,
-    Pick,
-    Program,
-    ProgramId,
-    Random,
-    Reduce,
-    Relabel,
-    Reshape,
-    Scalar,
-    Scan,
-    Sort,
-    Statement,
-    Store,
-    Transpose,
-    Value,
-    While,
-    kind,
-    statements,
-)
+from archc.tile import language as lang
 
 COMBINE = {"product": "join_product", "max": "join_max", "min": "join_min"}
 """Functions of the runtime that `tl.associative_scan` takes."""
@@ -79,7 +42,7 @@ WHOLE = {"floordiv": "//", "mod": "%"}
 """Of integers that are not negative, C and Python divide alike; nothing else is divided so."""
 
 
-def to_triton(program: Program, printing: type[Printer] | None = None) -> str:
+def to_triton(program: lang.Program, printing: type[Printer] | None = None) -> str:
     """The text of a kernel (`archc/runtime/jit.py`), after those of the joins of its scans;
     `printing` may say more than `Printer` does."""
     by: Any = printing or Printer
@@ -92,26 +55,26 @@ def to_triton(program: Program, printing: type[Printer] | None = None) -> str:
 
 
 @lru_cache(maxsize=256)
-def _printed(program: Program, printing: Any) -> tuple[Printer, Sequence[str]]:
+def _printed(program: lang.Program, printing: Any) -> tuple[Printer, Sequence[str]]:
     """The lines of a program, and who wrote them: they are looked at before they are kept.
     `printing` is a class of printers, which pyright takes for no key."""
     printer = printing(program)
     return printer, tuple(printer.lines())
 
 
-def mentioned(program: Program) -> frozenset[str]:
+def mentioned(program: lang.Program) -> frozenset[str]:
     """The sizes and constants that the text of a program mentions, and so the kernel is given: the
     others say how large buffers are, and of what dtype."""
     by: Any = Printer
     return _mentioned(program, _printed(program, by)[1])
 
 
-def _mentioned(program: Program, lines: Sequence[str]) -> frozenset[str]:
+def _mentioned(program: lang.Program, lines: Sequence[str]) -> frozenset[str]:
     words = {*re.findall(r"\w+", "\n".join(lines))}
     return frozenset(words & {*(symbol.name for symbol in program.sizes), *program.constants})
 
 
-def _head(program: Program, names: Arguments, known: Collection[str]) -> list[str]:
+def _head(program: lang.Program, names: Arguments, known: Collection[str]) -> list[str]:
     """The signature and the docstring; of sizes and constants, those that the text mentions."""
     lines, plain = [f"def {program.name}("], list[str]()
     for buffer in program.buffers:
@@ -132,7 +95,7 @@ def _head(program: Program, names: Arguments, known: Collection[str]) -> list[st
 class Printer(Names):
     """The lines of the statements of one program."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: lang.Program):
         super().__init__(program)
         self.joins: list[str] = []
 
@@ -160,8 +123,8 @@ class Printer(Names):
     def _wide_grid(self) -> Iterator[str]:
         """Places in the grid in 64 bits, where addresses want them so, on one line."""
         lines: list[str] = []
-        for statement in statements(self.program.body):
-            if isinstance(statement.op, ProgramId) and self.wide[statement.results[0]]:
+        for statement in lang.statements(self.program.body):
+            if isinstance(statement.op, lang.ProgramId) and self.wide[statement.results[0]]:
                 lines += self._wide_line(self.names.places[statement.op.axis])
         if lines:
             names, texts = zip(*(line.split(" = ") for line in lines), strict=True)
@@ -179,7 +142,7 @@ class Printer(Names):
             yield f"{INDENT * 2}{pointer(op.buffer)}, [{shape}], [{strides}], [{block}]"
             yield f"{INDENT})"
 
-    def block(self, block: Block, depth: int = 1) -> Iterator[str]:
+    def block(self, block: lang.Block, depth: int = 1) -> Iterator[str]:
         """The lines of a block."""
         self.named.append({})
         for statement in block.statements:
@@ -189,7 +152,7 @@ class Printer(Names):
             yield from self._blocks(statement, depth)
         self.named.pop()
 
-    def _statement(self, statement: Statement, indent: str) -> Iterator[str]:
+    def _statement(self, statement: lang.Statement, indent: str) -> Iterator[str]:
         """The lines of a statement; before it, of a part of its formula that leaves it no room."""
         parts = [value for value in statement.operands if value in self.within]
         words, named = ({*self.words}, {**self.named[-1]}) if parts else (set(), {})
@@ -203,19 +166,19 @@ class Printer(Names):
             lines = [*self._statement(statement, indent)]
         yield from lines
 
-    def _blocks(self, statement: Statement, depth: int) -> Iterator[str]:
+    def _blocks(self, statement: lang.Statement, depth: int) -> Iterator[str]:
         """What stands in a loop or a branch."""
-        if isinstance(statement.op, For | While):
+        if isinstance(statement.op, lang.For | lang.While):
             (body,) = statement.blocks
-            arguments = body.arguments[1 if isinstance(statement.op, For) else 0 :]
+            arguments = body.arguments[1 if isinstance(statement.op, lang.For) else 0 :]
             yield from self._body(body, arguments, depth + 1)
-        if isinstance(statement.op, If):
+        if isinstance(statement.op, lang.If):
             yield from self._body(statement.blocks[0], statement.results, depth + 1)
             if statement.blocks[1].statements or statement.results:
                 yield f"{INDENT * depth}else:"
                 yield from self._body(statement.blocks[1], statement.results, depth + 1)
 
-    def _body(self, block: Block, targets: Sequence[Value], depth: int) -> Iterator[str]:
+    def _body(self, block: lang.Block, targets: Sequence[lang.Value], depth: int) -> Iterator[str]:
         """The lines of a block, and then what it yields by other names."""
         lines = [*self.block(block, depth)]
         pairs = zip(targets, block.yields, strict=True)
@@ -226,7 +189,7 @@ class Printer(Names):
         yield from lines or [f"{INDENT * depth}pass"]
 
     def carry(
-        self, loop: Statement, given: Sequence[Value], inside: Sequence[Value]
+        self, loop: lang.Statement, given: Sequence[lang.Value], inside: Sequence[lang.Value]
     ) -> Iterator[str]:
         """What a loop begins with, by the names that its turns change: a value that is read here
         alone goes on under its own name, if it is made anew whenever the loop is."""
@@ -237,13 +200,13 @@ class Printer(Names):
             else:
                 yield f"{self.name(inner)} = {self.name(value)}"
 
-    def _is_beside(self, value: Value, loop: Statement) -> bool:
+    def _is_beside(self, value: lang.Value, loop: lang.Statement) -> bool:
         """Whether a value and a loop stand in the same block."""
         return loop in self.own[value].statements
 
     # --- lines ---
 
-    def let(self, statement: Statement, text: str) -> Iterator[str]:
+    def let(self, statement: lang.Statement, text: str) -> Iterator[str]:
         """`value = text`, or no line where the value is a part of one formula, or addresses alone
         read it, of which each has its parts."""
         (result,) = statement.results
@@ -255,29 +218,29 @@ class Printer(Names):
         else:
             yield f"{self.name(result)} = {text}"
 
-    def inline(self, statement: Statement, text: str) -> Iterator[str]:
+    def inline(self, statement: lang.Statement, text: str) -> Iterator[str]:
         """No line: the value is written as this text."""
         self.texts[statement.results[0]] = text
         yield from ()
 
 
-Line = Callable[[Printer, Statement], Iterator[str]]
+Line = Callable[[Printer, lang.Statement], Iterator[str]]
 
 
-def _scalar(p: Printer, s: Statement) -> Iterator[str]:
+def _scalar(p: Printer, s: lang.Statement) -> Iterator[str]:
     return p.inline(s, size_text(s.op.size))
 
 
-def _program_id(p: Printer, s: Statement) -> Iterator[str]:
+def _program_id(p: Printer, s: lang.Statement) -> Iterator[str]:
     return p.inline(s, p.names.places[s.op.axis])
 
 
-def _iota(p: Printer, s: Statement) -> Iterator[str]:
+def _iota(p: Printer, s: lang.Statement) -> Iterator[str]:
     text = f"tl.arange(0, {size_text(s.op.dim.length)})"
     return p.let(s, f"tl.max_contiguous({text}, {s.op.most})" if s.op.most else text)
 
 
-def _full(p: Printer, s: Statement) -> Iterator[str]:
+def _full(p: Printer, s: lang.Statement) -> Iterator[str]:
     text = number_text(s.op.number)
     if not s.op.type.dims:
         literal = s.op.type.dtype in LITERAL
@@ -287,47 +250,47 @@ def _full(p: Printer, s: Statement) -> Iterator[str]:
     return p.let(s, f"tl.full({shape_text(s.op.type)}, {text}, {dtype_text(s.op.type.dtype)})")
 
 
-def _apply(p: Printer, s: Statement) -> Iterator[str]:
+def _apply(p: Printer, s: lang.Statement) -> Iterator[str]:
     type = s.results[0].type
     given = [p.operand(place, s) for place in range(len(s.operands))]
-    if s.op.function in WHOLE and kind(type.dtype) == "int":
+    if s.op.function in WHOLE and lang.kind(type.dtype) == "int":
         return p.let(s, f" {WHOLE[s.op.function]} ".join(given))
     return p.let(s, TEXT[s.op.function](*given))
 
 
-def _cast(p: Printer, s: Statement) -> Iterator[str]:
+def _cast(p: Printer, s: lang.Statement) -> Iterator[str]:
     bits = ", bitcast=True" if s.op.bits else ""
     if not s.results[0].type.dims:  # sizes may be plain numbers, which have no methods
         return p.let(s, f"tl.cast({p.name(s.operands[0])}, {dtype_text(s.op.dtype)}{bits})")
     return p.let(s, f"{p.bound(s.operands[0])}.to({dtype_text(s.op.dtype)}{bits})")
 
 
-def _random(p: Printer, s: Statement) -> Iterator[str]:
+def _random(p: Printer, s: lang.Statement) -> Iterator[str]:
     return p.let(s, f"tl.rand({p.name(s.operands[0])}, {p.name(s.operands[1])})")
 
 
-def _given(p: Printer, s: Statement) -> Iterator[str]:
+def _given(p: Printer, s: lang.Statement) -> Iterator[str]:
     return p.inline(s, f"({pointer(s.op.buffer)} is not None)")
 
 
-def _chosen(p: Printer, s: Statement) -> Iterator[str]:
+def _chosen(p: Printer, s: lang.Statement) -> Iterator[str]:
     choice = dtype_text(s.op.choice)
-    text = choice if s.op.choice in DTYPES else f'"{choice}"'
+    text = choice if s.op.choice in lang.DTYPES else f'"{choice}"'
     return p.inline(s, f"({s.op.constant} == {text})")
 
 
-def _at_most(p: Printer, s: Statement) -> Iterator[str]:
+def _at_most(p: Printer, s: lang.Statement) -> Iterator[str]:
     return p.inline(s, f"({size_text(s.op.size)} <= {size_text(s.op.most)})")
 
 
-def _reduce(p: Printer, s: Statement) -> Iterator[str]:
+def _reduce(p: Printer, s: lang.Statement) -> Iterator[str]:
     (x,) = s.operands
     if s.op.function == "product":
         return p.let(s, f"tl.reduce({p.name(x)}, {x.type.place(s.op.dim)}, join_product)")
     return p.let(s, f"tl.{s.op.function}({p.name(x)}, {x.type.place(s.op.dim)})")
 
 
-def _scan(p: Printer, s: Statement) -> Iterator[str]:
+def _scan(p: Printer, s: lang.Statement) -> Iterator[str]:
     x = s.operands[0]
     end, axis = (", reverse=True" if s.op.reverse else ""), x.type.place(s.op.dim)
     if not s.op.function:
@@ -337,7 +300,7 @@ def _scan(p: Printer, s: Statement) -> Iterator[str]:
     return p.let(s, f"tl.associative_scan({p.name(x)}, {axis}, {COMBINE[s.op.function]}{end})")
 
 
-def _joined(p: Printer, s: Statement, rest: str) -> Iterator[str]:
+def _joined(p: Printer, s: lang.Statement, rest: str) -> Iterator[str]:
     """Several tiles in one scan."""
     given, made = (", ".join(map(p.name, values)) for values in (s.operands, s.results))
     if len(s.results) == 1:
@@ -345,7 +308,7 @@ def _joined(p: Printer, s: Statement, rest: str) -> Iterator[str]:
     return iter([f"{made} = tl.associative_scan(({given}), {rest})"])
 
 
-def _join(p: Printer, block: Block) -> str:
+def _join(p: Printer, block: lang.Block) -> str:
     """The name of the function that joins two elements; its text goes before the program's."""
     name = f"{p.program.name}_join{p.joins.count('@kernel') or ''}"
     p.joins += ["@kernel", f"def {name}(", *filled([*map(p.name, block.arguments)]), "):"]
@@ -354,19 +317,19 @@ def _join(p: Printer, block: Block) -> str:
     return name
 
 
-def _sort(p: Printer, s: Statement) -> Iterator[str]:
+def _sort(p: Printer, s: lang.Statement) -> Iterator[str]:
     name = p.name(s.operands[0])
     if s.op.most is not None:
         return p.let(s, f"tl.topk({name}, {size_text(s.op.most.length)})")
     return p.let(s, f"tl.sort({name}, descending={s.op.descending})")
 
 
-def _flip(p: Printer, s: Statement) -> Iterator[str]:
+def _flip(p: Printer, s: lang.Statement) -> Iterator[str]:
     (x,) = s.operands
     return p.let(s, f"tl.flip({p.name(x)}, {x.type.place(s.op.dim)})")
 
 
-def _dot(p: Printer, s: Statement) -> Iterator[str]:
+def _dot(p: Printer, s: lang.Statement) -> Iterator[str]:
     given = [p.name(value) for value in s.operands]
     precision = f'"{s.op.precision}"' if s.op.precision in PRECISIONS else s.op.precision
     if p.program.apart and len(s.results[0].type.dims) == 2:
@@ -377,18 +340,18 @@ def _dot(p: Printer, s: Statement) -> Iterator[str]:
     return p.let(s, f"tl.dot({given[0]}, {given[1]}{add}, input_precision={precision})")
 
 
-def _transpose(p: Printer, s: Statement) -> Iterator[str]:
+def _transpose(p: Printer, s: lang.Statement) -> Iterator[str]:
     (x,) = s.operands
     order = ", ".join(str(x.type.place(name)) for name in s.op.order)
     text = f"tl.permute({p.name(x)}, ({order}))"
     return p.inline(s, text if len(s.op.order) > 2 else f"tl.trans({p.name(x)})")
 
 
-def _relabel(p: Printer, s: Statement) -> Iterator[str]:
+def _relabel(p: Printer, s: lang.Statement) -> Iterator[str]:
     return p.inline(s, p.name(s.operands[0]))
 
 
-def _broadcast(p: Printer, s: Statement) -> Iterator[str]:
+def _broadcast(p: Printer, s: lang.Statement) -> Iterator[str]:
     (x,), type = s.operands, s.results[0].type
     if not x.type.dims:  # it may be a plain number
         return p.let(s, f"tl.full({shape_text(type)}, {p.name(x)}, {dtype_text(type.dtype)})")
@@ -400,16 +363,16 @@ def _broadcast(p: Printer, s: Statement) -> Iterator[str]:
     return p.let(s, f"tl.broadcast_to({p.seen(x, type.names)}, {shape_text(type)})")
 
 
-def _reshape(p: Printer, s: Statement) -> Iterator[str]:
+def _reshape(p: Printer, s: lang.Statement) -> Iterator[str]:
     return p.let(s, f"tl.reshape({p.name(s.operands[0])}, {shape_text(s.results[0].type)})")
 
 
-def _pick(p: Printer, s: Statement) -> Iterator[str]:
+def _pick(p: Printer, s: lang.Statement) -> Iterator[str]:
     x, index = s.operands
     return p.let(s, f"tl.gather({p.name(x)}, {p.name(index)}, {x.type.place(s.op.dim)})")
 
 
-def _load(p: Printer, s: Statement) -> Iterator[str]:
+def _load(p: Printer, s: lang.Statement) -> Iterator[str]:
     count, (result,) = len(s.op.buffer.axes), s.results
     names = result.type.names
     tile = None
@@ -426,7 +389,7 @@ def _load(p: Printer, s: Statement) -> Iterator[str]:
     yield from p.let(s, f"tl.load({at}{where})")
 
 
-def _store(p: Printer, s: Statement) -> Iterator[str]:
+def _store(p: Printer, s: lang.Statement) -> Iterator[str]:
     count = len(s.op.buffer.axes)
     index, value, masks = s.operands[:count], s.operands[count], s.operands[count + 1 :]
     names = tuple(dict.fromkeys(name for each in index for name in each.type.names))
@@ -441,14 +404,14 @@ def _store(p: Printer, s: Statement) -> Iterator[str]:
     yield f"tl.store({at}, {p.seen(value, names)}{f', {mask}' if mask else ''})"
 
 
-def _load_block(p: Printer, s: Statement) -> Iterator[str]:
+def _load_block(p: Printer, s: lang.Statement) -> Iterator[str]:
     starts = dict(zip((axis for axis, _ in s.op.buffer.axes), s.operands, strict=True))
     at = ", ".join(f"tl.cast({p.name(starts[axis])}, tl.int32)" for axis in _blocked_last(s.op))
     shape = shape_text(s.results[0].type)
     return p.let(s, f"{p.names.copies[s.op]}.load([{at}]).reshape{shape}")
 
 
-def _atomic(p: Printer, s: Statement) -> Iterator[str]:
+def _atomic(p: Printer, s: lang.Statement) -> Iterator[str]:
     count = len(s.op.buffer.axes)
     names = s.results[0].type.names
     lines, at = p.address(s.op.buffer, s.operands[:count], names)
@@ -458,14 +421,14 @@ def _atomic(p: Printer, s: Statement) -> Iterator[str]:
     yield from p.let(s, f"tl.atomic_{s.op.function}({at}, {value})")
 
 
-def _barrier(p: Printer, s: Statement) -> Iterator[str]:
+def _barrier(p: Printer, s: lang.Statement) -> Iterator[str]:
     if s.op.counter is None:
         yield "tl.debug_barrier()"
         return
     yield f"grid_barrier({pointer(s.op.counter)}, {p.name(s.operands[0])})"
 
 
-def _for(p: Printer, s: Statement) -> Iterator[str]:
+def _for(p: Printer, s: lang.Statement) -> Iterator[str]:
     start, stop, *given = s.operands
     index, *carried = s.blocks[0].arguments
     yield from p.carry(s, given, carried)
@@ -477,28 +440,29 @@ def _for(p: Printer, s: Statement) -> Iterator[str]:
     yield f"for {p.name(index)} in tl.range({p.name(start)}, {p.name(stop)}{ahead}):"
 
 
-def _while(p: Printer, s: Statement) -> Iterator[str]:
+def _while(p: Printer, s: lang.Statement) -> Iterator[str]:
     going, *carried = s.blocks[0].arguments
     yield from p.carry(s, s.operands, [going, *carried])
     p.texts |= {result: p.name(inner) for result, inner in zip(s.results, carried, strict=True)}
     yield f"while {p.name(going)}:"
 
 
-def _if(p: Printer, s: Statement) -> Iterator[str]:
+def _if(p: Printer, s: lang.Statement) -> Iterator[str]:
     yield f"if {p.name(s.operands[0])}:"
 
 
-LINES: dict[type[Op], Line] = {
-    Scalar: _scalar, ProgramId: _program_id, Iota: _iota, Full: _full, Apply: _apply, Cast: _cast,
-    Given: _given, Chosen: _chosen, AtMost: _at_most, Broadcast: _broadcast, While: _while,
-    Random: _random, Reduce: _reduce, Scan: _scan, Sort: _sort, Flip: _flip, Dot: _dot,
-    Transpose: _transpose,
-    Relabel: _relabel, Reshape: _reshape, Pick: _pick, Load: _load, Store: _store,
-    LoadBlock: _load_block, Atomic: _atomic, Barrier: _barrier, For: _for, If: _if,
+LINES: dict[type[lang.Op], Line] = {
+    lang.Scalar: _scalar, lang.ProgramId: _program_id, lang.Iota: _iota, lang.Full: _full,
+    lang.Apply: _apply, lang.Cast: _cast, lang.Given: _given, lang.Chosen: _chosen,
+    lang.AtMost: _at_most, lang.Broadcast: _broadcast, lang.While: _while, lang.Random: _random,
+    lang.Reduce: _reduce, lang.Scan: _scan, lang.Sort: _sort, lang.Flip: _flip, lang.Dot: _dot,
+    lang.Transpose: _transpose, lang.Relabel: _relabel, lang.Reshape: _reshape,
+    lang.Pick: _pick, lang.Load: _load, lang.Store: _store, lang.LoadBlock: _load_block,
+    lang.Atomic: _atomic, lang.Barrier: _barrier, lang.For: _for, lang.If: _if,
 }  # fmt: skip
 
 
-def _blocked_last(op: LoadBlock) -> list[str]:
+def _blocked_last(op: lang.LoadBlock) -> list[str]:
     """The axes of a buffer, first those of which a block has one index."""
     blocked = [axis for axis, _ in op.dims]
     return [*(axis for axis, _ in op.buffer.axes if axis not in blocked), *blocked]
