@@ -24,8 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import archc
-from archc.bench.fill import compile_a_share
-from benchmarks.rows import Record, arguments
+from benchmarks.rows import Record, arguments, kernels, prepare_fla, with_fla
 
 SPEC = """
 import KDA from "kda.arch"
@@ -212,9 +211,7 @@ def trained(which: str, given: Namespace) -> dict[str, Any]:
 
 
 def profiled(which: str, given: Namespace) -> list[tuple[str, float, int]]:
-    """What takes the GPU longest in a step: kernels, milliseconds and launches."""
-    from torch.profiler import ProfilerActivity, profile
-
+    """What takes the GPU longest in a step."""
     sizes = sizes_of(given)
     model, loss = {"ours": ours, "fla": fla}[which](sizes, given.device)
     step = Step(model.train())
@@ -225,29 +222,22 @@ def profiled(which: str, given: Namespace) -> list[tuple[str, float, int]]:
         step()
 
     once()
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
-        once()
-        torch.cuda.synchronize()
-    rows = [(e.key[:80], e.self_device_time_total / 1000, e.count) for e in found.key_averages()]
-    return sorted(rows, key=lambda row: -row[1])[:40]
+    return kernels(once)
 
 
 def main() -> int:
     """Each model in its turn, written as it comes."""
-    parser = arguments(__doc__)
+    parser = with_fla(arguments(__doc__))
     parser.add_argument("models", nargs="+", choices=["ours", "fla"])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--layers", type=int, help="fewer or more than 24")
-    parser.add_argument("--share", type=int, nargs=2, metavar=("I", "N"), help="compile share I of"
-                        " N of what fla's autotuners try, on a quick run")  # fmt: skip
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="sizes for a look without a GPU")
     parser.add_argument("--profile", action="store_true", help="the kernels of a step as well")
     given = parser.parse_args()
-    if given.share:
-        compile_a_share(*given.share)
+    prepare_fla(given)
     made = Record(given, by=("model",))
     for which in given.models:
         found = trained(which, given)

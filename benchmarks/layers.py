@@ -4,7 +4,8 @@ peak of memory beyond weights and inputs.
     python -m benchmarks.layers -o benchmarks/results/layers.json            # every row
     python -m benchmarks.layers attention kda -o benchmarks/results/layers.json
 
-x is [B, T, d] in bfloat16. A row is written as it comes, and rows that the file has are kept.
+x is [B, T, d] in bfloat16. A row is written as it comes, and rows that the file has are kept. Of
+some layers there is fla's of the same sizes.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 import archc
-from benchmarks.rows import peak, record_rows, timed
+from archc.bench.drawn import load_file
+from archc.bench.record import peers_file
+from benchmarks.rows import kernels, peak, record_rows, timed
 
 WIDE = {"d": 4096, "H": 32}
 ROWS: Mapping[str, tuple[tuple[int, int], dict[str, int]]] = {
@@ -33,33 +38,56 @@ ROWS: Mapping[str, tuple[tuple[int, int], dict[str, int]]] = {
     "mamba": ((2, 8192), {"d": 2048}),
     "lstm": ((16, 1024), {"d": 1024, "D": 1024}),
     "slstm": ((16, 1024), {"d": 2048, "H": 4}),
+    "kimi_kda": ((2, 8192), {"d": 2304, "H": 32, "K": 128, "V": 128, "r": 128}),
 }
 """Batch, tokens, and the sizes of a layer."""
+
+FLA = {f"{name}_fla": name for name in ("kda", "gated_delta", "gla", "kimi_kda")}
+"""Layers that fla has too."""
+
+SPECS = {"kimi_kda": "kda"}
+"""Where a row has another name than its spec."""
+
+
+def made(name: str, sizes: Mapping[str, Any]) -> nn.Module:
+    """The layer; fla's gives a tuple."""
+    spec = FLA.get(name, name)
+    spec = SPECS.get(spec, spec)
+    if name not in FLA:
+        return archc.load(spec).module(device="cuda", dtype=torch.bfloat16, **sizes)
+    peers = load_file(Path(peers_file()), "archc_bench_peers")
+    return peers.LAYERS["fla"][spec](sizes).to("cuda", torch.bfloat16)
 
 
 def row(name: str) -> dict[str, Any]:
     """The numbers of one layer."""
-    (B, T), sizes = ROWS[name]
-    module = archc.load(name).module(device="cuda", dtype=torch.bfloat16, **sizes)
+    (B, T), sizes = ROWS[FLA.get(name, name)]
+    module = made(name, sizes)
     x = torch.randn(B, T, sizes["d"], device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    slope = torch.randn_like(module(x))
+
+    def run() -> Tensor:
+        y = module(x)
+        return y[0] if isinstance(y, tuple) else y
+
+    slope = torch.randn_like(run())
 
     def forward() -> None:
         with torch.no_grad():
-            module(x)
+            run()
 
     def both() -> None:
         module.zero_grad(set_to_none=True)
         x.grad = None
-        module(x).backward(slope)
+        run().backward(slope)
 
     start = time.monotonic()
     both()
     torch.cuda.synchronize()
     first = time.monotonic() - start
     times = {"forward_ms": timed(forward), "both_ms": timed(both)}
-    return {"layer": name, "B": B, "T": T, **sizes, **times, "MiB": peak(both), "first_s": first}
+    found = {"layer": name, "B": B, "T": T, **sizes, **times, "MiB": peak(both), "first_s": first}
+    return found | {"kernels": kernels(both, 20)}
 
 
 if __name__ == "__main__":
-    sys.exit(record_rows("layer", ROWS, row, __doc__))
+    sys.exit(record_rows("layer", (*ROWS, *FLA), row, __doc__))

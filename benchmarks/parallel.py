@@ -1,30 +1,34 @@
-"""The sequence of one layer on several GPUs (`cp`), beside one GPU with as many tokens as each of
-them has: milliseconds forward and backward, and how far values and gradients are from one process
-in float32.
+"""Layers on several GPUs beside one: milliseconds of a sequence that is split (`cp`) beside one GPU
+with as many tokens as each of them has, or how far values and gradients are from one process.
 
     torchrun --nproc-per-node 2 -m benchmarks.parallel -o benchmarks/results/parallel.json
-    torchrun --nproc-per-node 2 -m benchmarks.parallel --one-gpu -o out/parallel_values.json
+    torchrun --nproc-per-node 2 -m benchmarks.parallel --values -o out/parallel_values.json
 
-x is [1, T, 2304] in bfloat16, T tokens on each GPU. The first process writes a row as it comes.
-With `--one-gpu` all processes share one, and tell each other through the host: only values and
-gradients are compared, those of many layers.
+Timed is x [1, T, 2304] in bfloat16, T tokens on each GPU. Values are those of many layers, whose
+heads (`tp`), sequence (`cp`) or parameters (`dp`, by FSDP2) are split, or which are cut into stages
+(`pp`, by a schedule of torch). The first process writes a row as it comes. With `--one-gpu` all
+processes share one, and tell each other through the host; with `--device cpu` there is none.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from argparse import Namespace
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.pipelining import ScheduleGPipe
+from torch.distributed.tensor import DTensor
 
 import archc
 from archc import parallel
-from benchmarks.rows import Record, arguments
+from benchmarks.rows import Record, arguments, kernels
 
 ROWS: Mapping[str, tuple[int, dict[str, Any]]] = {
     "kda": (32768, {"d": 2304, "H": 32, "K": 128, "V": 128, "r": 128}),
@@ -36,24 +40,25 @@ ROWS: Mapping[str, tuple[int, dict[str, Any]]] = {
 CALLS = 10
 
 HEADS: Mapping[str, Any] = {"d": 256, "H": 4, "K": 64, "V": 64}
-SHARED: Mapping[str, Mapping[str, Any]] = {
-    **dict.fromkeys(("gated_delta", "gla", "delta", "linear_attention_simple"), HEADS),
+FEW: Mapping[str, Any] = {"d": 256, "H": 4}
+VALUES: Mapping[str, Mapping[str, Any]] = {
     "kda": {**HEADS, "r": 64},
+    **dict.fromkeys(("gated_delta", "gla", "delta", "linear_attention_simple"), HEADS),
     "gated_delta_product": {**HEADS, "n": 2},
-    "rwkv7": {"d": 256, "H": 4},
-    "mlstm": {"d": 256, "H": 4},
-    "mamba2": {"d": 256, "H": 4},
+    **dict.fromkeys(("mamba2", "rwkv7", "mlstm", "fox", "mla", "transformer"), FEW),
     "mamba": {"d": 256},
     "attention": {"d": 256, "H": 4, "G": 2},
-    "fox": {"d": 256, "H": 4},
-    "mla": {"d": 256, "H": 4},
-    "transformer": {"d": 256, "H": 4},
     "lm": {"vocab": 64, "d": 256, "H": 4, "L": 2},
+    "lfm2": {"vocab": 64, "d": 256, "H": 4, "G": 2, "f": 512, "L": 4, "attention": [2]},
 }
-"""Layers whose values are compared on one GPU, and their sizes."""
+"""Layers whose values are compared, and their sizes."""
 
-LENGTHS = (256, 1000)
-"""Tokens on each process there."""
+EVERY = ("dp", "tp", "cp", "pp")
+DIMS = {"lm": EVERY, **dict.fromkeys(("kda", "transformer", "lfm2"), EVERY[:3])}
+"""What is split; of other layers heads and tokens."""
+
+LENGTHS = {"cp": (256, 1000)}
+"""Tokens on each process, or of each sequence where these are not split: 256."""
 
 
 def both(module: nn.Module, x: Tensor) -> Callable[[], None]:
@@ -66,50 +71,86 @@ def both(module: nn.Module, x: Tensor) -> Callable[[], None]:
     return run
 
 
-def timed(call: Callable[[], None]) -> float:
+def timed(call: Callable[[], None], mesh: DeviceMesh) -> float:
     """Milliseconds of a call that all processes make."""
+    wait = torch.cuda.synchronize if mesh.device_type == "cuda" else (lambda: None)
     for _ in range(3):
         call()
-    torch.cuda.synchronize()
+    wait()
     dist.barrier()
     start = time.monotonic()
     for _ in range(CALLS):
         call()
-    torch.cuda.synchronize()
+    wait()
     dist.barrier()
     return (time.monotonic() - start) / CALLS * 1000
 
 
-def made(name: str, sizes: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
+def made(name: str, sizes: Mapping[str, Any], dtype: torch.dtype, device: str) -> nn.Module:
     """The same module on every process."""
     torch.manual_seed(0)
-    layers = {"L": sizes["L"]} if "L" in sizes else {}
-    rest = {key: size for key, size in sizes.items() if key not in layers}
-    return archc.load(name, **layers).module(device="cuda", dtype=dtype, **rest)
+    return archc.load(name).module(device=device, dtype=dtype, **sizes)
+
+
+def given_to(sizes: Mapping[str, Any], tokens: int, like: Tensor) -> Tensor:
+    """Four sequences, the same on every process."""
+    torch.manual_seed(1)
+    if "vocab" in sizes:
+        return torch.randint(0, sizes["vocab"], (4, tokens)).to(like.device)
+    return torch.randn(4, tokens, sizes["d"]).to(like)
+
+
+def entropy(y: Tensor, target: Tensor) -> Tensor:
+    """The loss of a model that is cut into stages."""
+    return nn.functional.cross_entropy(y.flatten(0, 1).float(), target.flatten())
+
+
+def in_stages(alone: nn.Module, together: nn.Module, mesh: DeviceMesh, x: Tensor) -> list[Any]:
+    """Pairs of what a model cut into stages makes, in two parts of the batch, and of one process's:
+    its loss, whose gradients both have then."""
+    wanted = entropy(alone(x), x.roll(1, 1))
+    wanted.backward()
+    schedule = ScheduleGPipe(parallel.stage(together, mesh), 2, loss_fn=entropy)
+    losses: list[Tensor] = []
+    if mesh.get_local_rank() == 0:
+        schedule.step(x)
+    else:
+        schedule.step(target=x.roll(1, 1), losses=losses)
+    return [(torch.stack(losses).mean().detach(), wanted.detach())] if losses else []
+
+
+def in_parts(alone: nn.Module, together: nn.Module, mesh: DeviceMesh, x: Tensor) -> list[Any]:
+    """A pair of outputs, this process's and the same of one process, whose gradients of a fixed sum
+    both have then."""
+    wanted = alone(x)
+    slope = torch.randn_like(wanted)
+    wanted.backward(slope)
+    own, part, same = (parallel.split(mesh, each) for each in (x, slope, wanted.detach()))
+    found = together(own)
+    found.backward(
+        part * mesh.size() if mesh.mesh_dim_names == ("dp",) else part
+    )  # FSDP2 takes the mean
+    return [(found.detach(), same)]
 
 
 def error(
     name: str, sizes: Mapping[str, Any], mesh: DeviceMesh, dtype: torch.dtype, tokens: int
 ) -> float:
-    """The largest relative difference from one process: of the output, and of each gradient."""
-    alone = made(name, sizes, dtype)
-    together = parallel.apply(made(name, sizes, dtype), mesh)
-    torch.manual_seed(1)
-    if "vocab" in sizes:
-        x = torch.randint(0, sizes["vocab"], (1, tokens), device="cuda")
-    else:
-        x = torch.randn(1, tokens, sizes["d"], device="cuda", dtype=dtype)
-    y = alone(x)
-    slope = torch.randn_like(y)
-    y.backward(slope)
-    own, wanted, part = (parallel.split(mesh, each) for each in (x, y.detach(), slope))
-    found = together(own)
-    found.backward(part)
-    pairs = [(found.detach(), wanted)]
-    for p, q in zip(together.parameters(), alone.parameters(), strict=True):
-        assert p.grad is not None and q.grad is not None
-        pairs.append((p.grad, q.grad))
-    return max(float((a.double() - b.double()).norm() / b.double().norm()) for a, b in pairs)
+    """The largest relative difference from one process, of all processes: of the output, and of
+    each gradient."""
+    alone = made(name, sizes, dtype, mesh.device_type)
+    together = parallel.apply(made(name, sizes, dtype, mesh.device_type), mesh)
+    x = given_to(sizes, tokens, next(alone.parameters()))
+    pairs = (in_stages if mesh.mesh_dim_names == ("pp",) else in_parts)(alone, together, mesh, x)
+    every = dict(alone.named_parameters())
+    for path, p in together.named_parameters():
+        have, want = p.grad, every[path].grad
+        assert have is not None and want is not None
+        pairs.append((have.full_tensor() if isinstance(have, DTensor) else have, want))
+    off = [(a.double() - b.double()).norm() / b.double().norm() for a, b in pairs]
+    worst = torch.stack(off).max()
+    dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+    return float(worst)
 
 
 def through_host() -> None:
@@ -134,52 +175,76 @@ def through_host() -> None:
         setattr(dist, name, on_host(getattr(dist, name)))
 
 
-def values(name: str, mesh: DeviceMesh) -> dict[str, Any]:
-    """How far a layer is from one process, on one GPU."""
-    found: dict[str, Any] = {"layer": name, **SHARED[name], "ranks": mesh.size()}
+def values(name: str, dim: str, mesh: DeviceMesh) -> dict[str, Any]:
+    """How far a layer is from one process."""
+    found: dict[str, Any] = {"layer": name, **VALUES[name], "split": dim, "ranks": mesh.size()}
     for dtype in (torch.float32, torch.bfloat16):
-        for length in LENGTHS:
-            what = f"{str(dtype).removeprefix('torch.')}, {length} tokens each"
+        for length in LENGTHS.get(dim, (256,)):
+            what = f"{str(dtype).removeprefix('torch.')}, {length} tokens"
+            tokens = length * mesh.size() if dim == "cp" else length
             try:
-                found[what] = error(name, SHARED[name], mesh, dtype, length * mesh.size())
+                found[what] = error(name, VALUES[name], mesh, dtype, tokens)
             except (RuntimeError, ValueError) as reason:  # of one layer: the others are told still
                 found[what] = f"{type(reason).__name__}: {reason}"[:500]
     return found
 
 
-def row(name: str, mesh: DeviceMesh) -> dict[str, Any]:
-    """The numbers of one layer."""
+def row(name: str, mesh: DeviceMesh, quick: bool) -> dict[str, Any]:
+    """The numbers of one layer; `quick`: its kernels are compiled, and nothing is timed."""
     tokens, sizes = ROWS[name]
-    wrong = error(name, sizes, mesh, torch.float32, 512)
-    x = torch.randn(1, tokens, sizes["d"], device="cuda", dtype=torch.bfloat16)
-    one = timed(both(made(name, sizes, torch.bfloat16), x))
-    every = timed(both(parallel.apply(made(name, sizes, torch.bfloat16), mesh), x))
-    return {
-        "layer": name, **sizes, "GPUs": mesh.size(), "tokens a GPU": tokens, "one_ms": one,
-        "all_ms": every, "efficiency": one / every, "error": wrong,
-    }  # fmt: skip
+    if mesh.device_type == "cpu":
+        tokens, sizes = 128, {**sizes, "d": 64, "H": 2}
+    dtype = torch.bfloat16
+    x = torch.randn(1, tokens, sizes["d"], device=mesh.device_type, dtype=dtype)
+    one = both(made(name, sizes, dtype, mesh.device_type), x)
+    every = both(parallel.apply(made(name, sizes, dtype, mesh.device_type), mesh), x)
+    if quick:
+        one()
+        every()
+        return {}
+    found = {"layer": name, **sizes, "GPUs": mesh.size(), "tokens a GPU": tokens}
+    found |= {"one_ms": timed(one, mesh), "all_ms": timed(every, mesh)}
+    found["efficiency"] = found["one_ms"] / found["all_ms"]
+    if mesh.device_type == "cuda":
+        found |= {"one": kernels(one), "all": kernels(every)}
+    return found
 
 
 def main() -> None:
     """Every row."""
     parser = arguments(__doc__)
-    parser.add_argument("--one-gpu", action="store_true", help="values alone, on one GPU")
+    parser.add_argument("--values", action="store_true", help="how far from one process")
+    parser.add_argument("--one-gpu", action="store_true", help="all processes on one")
     parser.add_argument("--only", nargs="*", help="which layers")
+    parser.add_argument("--dims", nargs="*", help="what is split, of dp, tp, cp, pp")
+    parser.add_argument("--quick", action="store_true", help="compile kernels, and time nothing")
+    parser.add_argument("--device", default="cuda")
     given, rank = parser.parse_args(), int(os.environ["LOCAL_RANK"])
-    torch.cuda.set_device(0 if given.one_gpu else rank)
+    begin(given, rank)
+    kept = Record(given, launcher="torchrun")
+    world = (dist.get_world_size(),)
+    meshes = {d: init_device_mesh(given.device, world, mesh_dim_names=(d,)) for d in EVERY}
+    for name in given.only or (VALUES if given.values else ROWS):
+        for dim in given.dims or (DIMS.get(name, ("tp", "cp")) if given.values else ("cp",)):
+            mesh = meshes[dim]
+            found = values(name, dim, mesh) if given.values else row(name, mesh, given.quick)
+            if rank == 0:
+                print({k: v for k, v in found.items() if k not in ("one", "all")}, flush=True)
+                kept.add(found)
+    dist.destroy_process_group()
+
+
+def begin(given: Namespace, rank: int) -> None:
+    """The processes, which wait two minutes at most for one another."""
+    limit = timedelta(seconds=120)
+    if given.device == "cuda":
+        torch.cuda.set_device(0 if given.one_gpu else rank)
     if given.one_gpu:
         through_host()
-        dist.init_process_group("gloo")
+    if given.one_gpu or given.device == "cpu":
+        dist.init_process_group("gloo", timeout=limit)
     else:
-        dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
-    mesh = init_device_mesh("cuda", (dist.get_world_size(),), mesh_dim_names=("cp",))
-    kept = Record(given, launcher="torchrun")
-    for name in given.only or (SHARED if given.one_gpu else ROWS):
-        found = (values if given.one_gpu else row)(name, mesh)
-        if rank == 0:
-            print(found, flush=True)
-            kept.add(found)
-    dist.destroy_process_group()
+        dist.init_process_group("nccl", device_id=torch.device("cuda", rank), timeout=limit)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import archc
-from archc.bench.fill import compile_a_share
-from benchmarks.rows import Record, arguments, peak, timed
+from benchmarks.rows import Record, arguments, peak, prepare_fla, timed, with_fla
 
 ROWS = [
     (2, 8192, 4, 2), (2, 8192, 8, 2), (2, 4096, 4, 2), (2, 2048, 4, 2), (2, 1024, 4, 2),
@@ -102,6 +101,7 @@ def row(at: tuple[int, int, int, int], given: Namespace) -> dict[str, Any]:
     for name in given.whom:
         torch.manual_seed(0)
         make: Callable[..., nn.Module] = fla if name == "fla" else ours
+        module = None
         try:
             module = make(N, n, device, dtype)
             if name != "fla":
@@ -117,16 +117,13 @@ def row(at: tuple[int, int, int, int], given: Namespace) -> dict[str, Any]:
 
 def main() -> int:
     """Every row, written as it comes."""
-    parser = arguments(__doc__)
+    parser = with_fla(arguments(__doc__))
     parser.add_argument("--rows", type=int, nargs="*", help="which of them, from 0")
     parser.add_argument("--whom", nargs="*", default=["masked", "own", "fla"])
-    parser.add_argument("--share", type=int, nargs=2, metavar=("I", "N"), help="compile share I of"
-                        " N of what fla's autotuners try, and time nothing")  # fmt: skip
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="sizes for a look without a GPU")
     given = parser.parse_args()
-    if given.share:
-        compile_a_share(*given.share)
+    prepare_fla(given)
     made, rows = Record(given), ROWS
     if given.small:
         WIDTH.update(d=32, H=2, K=16)

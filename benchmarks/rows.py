@@ -7,12 +7,14 @@ import json
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
 
+from archc.bench.fill import compile_a_share
 from archc.bench.record import record
 
 
@@ -32,6 +34,23 @@ def arguments(doc: str | None, rows: Iterable[str] = ()) -> ArgumentParser:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--commit", help="where this is a copy without git: what it is a copy of")
     return parser
+
+
+def with_fla(parser: ArgumentParser) -> ArgumentParser:
+    """The option of scripts that call fla."""
+    told = "compile share I of N of what fla's autotuners try, on a quick run"
+    parser.add_argument("--share", type=int, nargs=2, metavar=("I", "N"), help=told)
+    return parser
+
+
+def prepare_fla(given: Namespace) -> None:
+    """From now on fla's autotuners time each candidate for 25 ms, a quarter of what is usual, or
+    time none and compile a share of them."""
+    if given.share:
+        compile_a_share(*given.share)
+    elif torch.cuda.is_available():
+        brief = partial(triton.testing.do_bench, warmup=5, rep=25)
+        triton.runtime.driver.active.get_benchmarker = lambda: brief
 
 
 class Record:
@@ -58,7 +77,7 @@ class Record:
     def like(self, row: dict[str, Any]) -> dict[str, Any]:
         """The row in whose place this one comes; nothing where there is none."""
         rows = self.data["rows"] if self.by else []
-        return next((e for e in rows if all(e[name] == row[name] for name in self.by)), {})
+        return next((e for e in rows if all(e.get(name) == row[name] for name in self.by)), {})
 
     def add(self, row: dict[str, Any]) -> None:
         """Write a row."""
@@ -75,7 +94,8 @@ def record_rows(
     what: str, rows: Iterable[str], row: Callable[[str], dict[str, Any]], doc: str | None
 ) -> int:
     """The whole of a script that times rows, each of a `what`, forward and with gradients."""
-    given = arguments(doc, rows).parse_args()
+    given = with_fla(arguments(doc, rows)).parse_args()
+    prepare_fla(given)
     made = Record(given, by=(what,))
     for name in given.names:
         found = row(name)
@@ -103,3 +123,14 @@ def peak(call: Callable[[], Any]) -> float:
     call()
     torch.cuda.synchronize()
     return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def kernels(call: Callable[[], Any], many: int = 40) -> list[tuple[str, float, int]]:
+    """What takes the GPU longest of a call: kernels, microseconds and launches."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        call()
+        torch.cuda.synchronize()
+    rows = [(e.key[:80], e.self_device_time_total, e.count) for e in found.key_averages()]
+    return sorted(rows, key=lambda row: -row[1])[:many]
