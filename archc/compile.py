@@ -27,6 +27,7 @@ from archc.backends.triton.schedule import Schedule
 from archc.elaborate.elaborate import Importer, elaborate
 from archc.file_check import checked
 from archc.ir import layer as ir
+from archc.ir.before_loops import parameters_before, products_before
 from archc.ir.chunk import ChunkForm
 from archc.ir.graph import Graph
 from archc.ir.layer_budget import check_budget
@@ -53,7 +54,6 @@ from archc.schedule.epilogue import epilogues
 from archc.schedule.fitting import fitting
 from archc.schedule.forms import Differentiated
 from archc.schedule.gate_sums import with_sums
-from archc.schedule.hoisted_products import products_before
 from archc.schedule.inner import inner_sums
 from archc.schedule.outer import with_sums_of_rows, without_outer_sums
 from archc.schedule.partition import partition
@@ -157,6 +157,7 @@ def with_chunks(layer: ir.Layer) -> ir.Layer:
 
 PASSES: tuple[tuple[str, Callable[[ir.Layer], ir.Layer]], ...] = (
     ("simplify", simplify),
+    ("before_loops", parameters_before),
     ("separate", separate),
     ("scales", scaled_queries),
     ("absorb", absorb),

@@ -20,8 +20,8 @@ from dataclasses import replace
 from archc.dims import Axis
 from archc.ir import chunk as ck
 from archc.ir import layer as ir
+from archc.ir.before_loops import at_every_token
 from archc.ir.graph import Graph, Node
-from archc.schedule.hoisted_products import at_every_token
 
 
 def without_outer_sums(graph: Graph, heads: Collection[str]) -> Graph:

@@ -269,3 +269,17 @@ def test_a_decay_that_may_be_negative() -> None:
         return back(loop(x.new_zeros(2, 2, 3, 2), 5, step), p["W_o"])
 
     held("signed_decay", reference, X, d=4, H=2, K=3, V=2)
+
+
+def test_a_cell_that_weighs_its_input_itself() -> None:
+    def reference(inputs: Values, p: Values) -> Tensor:
+        cell = torch.nn.GRU(4, 3, batch_first=True, dtype=torch.float64)
+        weights = {
+            "weight_ih_l0": torch.cat([p["W_r"].T, p["W_z"].T, p["W_n"].T]),
+            "weight_hh_l0": torch.cat([p["U_r"].T, p["U_z"].T, p["U_n"].T]),
+            "bias_ih_l0": torch.zeros(9, dtype=torch.float64),
+            "bias_hh_l0": torch.cat([torch.zeros(6, dtype=torch.float64), p["b_n"]]),
+        }
+        return torch.func.functional_call(cell, weights, (inputs["x"],))[0]
+
+    held("gru", reference, X, d=4, N=3)
