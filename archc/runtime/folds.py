@@ -165,7 +165,7 @@ def part_blocks(
     wide, exact = max(block_of(size) for size in dims), dtype.itemsize == 4
     block = block_of(rows, 32 if exact and wide > 256 else 64)
     columns = (16 if wide > 256 else 32) if exact else 32 if 128 < wide <= 256 else 64
-    programs *= -(-rows // block)
+    programs = max(1, programs * -(-rows // block))  # none of a sequence without tokens
     parts = min(2 * processors_of(device) // programs, -(-tokens // (4 * columns)), 64)
     stages = 1 if exact and wide > 256 else 2 if exact or wide > 128 else 3
     options = {"num_warps": 8 if wide > 256 else 4, "num_stages": stages}

@@ -369,7 +369,9 @@ def extreme_of(x: Tensor, dim: int, function: Callable) -> Tensor:
     return function(torch.cat([x, torch.full_like(x.sum(dim, keepdim=True), nothing)], dim), dim)
 
 
-def masked_softmax(score: Tensor, mask: Tensor, dim: int, sink: Tensor | None = None) -> Tensor:
+def masked_softmax(
+    score: Tensor, mask: Tensor, dim: int, sink: Tensor | float | None = None
+) -> Tensor:
     """Softmax of the scores where the mask holds, in float32 at least; all 0 where it never does.
 
     A sink is one more score that takes its share and gives it to nobody.
@@ -377,8 +379,9 @@ def masked_softmax(score: Tensor, mask: Tensor, dim: int, sink: Tensor | None = 
     wide = torch.promote_types(score.dtype, torch.float32)
     logits = score.masked_fill(~mask, -math.inf)
     if sink is not None:
-        column = logits.sum(dim, keepdim=True)
-        logits = torch.cat([logits, sink.unsqueeze(dim).expand_as(column)], dim)
+        column = logits.narrow(dim, 0, 0).sum(dim, keepdim=True)
+        last = sink.unsqueeze(dim) if isinstance(sink, Tensor) else torch.full_like(column, sink)
+        logits = torch.cat([logits, last.expand_as(column)], dim)
     empty = (logits == -math.inf).all(dim, keepdim=True)
     weights = torch.softmax(logits.masked_fill(empty, 0.0), dim, dtype=wide).masked_fill(empty, 0.0)
     return weights.narrow(dim, 0, score.shape[dim]).to(score.dtype)

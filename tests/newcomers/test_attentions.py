@@ -207,3 +207,14 @@ def test_a_sum_up_to_the_reader_has_its_own_distance() -> None:
         return torch.stack(rows, 1)
 
     held("summed_distance", reference, {"x": [2, 5, 2, 3]}, H=2, K=3)
+
+
+def test_a_softmax_with_one_more_in_its_denominator() -> None:
+    """The sink is a number: the logarithm of the 1."""
+
+    def reference(inputs: Values, p: Values) -> Tensor:
+        q, k, v = (heads(inputs["x"], p[name]) for name in ("W_q", "W_k", "W_v"))
+        weights = (q @ k.mT / 3**0.5).exp().tril()
+        return back(weights / (1 + weights.sum(-1, keepdim=True)) @ v, p["W_o"])
+
+    held("off_by_one", reference, {"x": [2, 5, 4]}, d=4, H=2, K=3)
